@@ -20,6 +20,7 @@ from typing import Any
 import boto3
 import psutil
 import pytest
+from botocore.exceptions import ClientError
 
 from peagle.aws.client import Aws, Keys, connect
 from peagle.engine_log import log_text
@@ -311,6 +312,14 @@ def started(sandbox: Sandbox) -> Iterator[Sandbox]:
     yield sandbox
     sandbox.peagle("sandbox", "stop")
     until(sandbox.commands, lambda left: left == [], seconds=20)
+
+
+def refusal(call: Callable[..., object], **parameters: Any) -> tuple[str, str]:
+    """The code and the message with which a call is refused."""
+    with pytest.raises(ClientError) as refused:
+        call(**parameters)
+    error = refused.value.response["Error"]
+    return str(error["Code"]), str(error["Message"])
 
 
 def folder_on_s3(prefix: str) -> dict[str, str]:

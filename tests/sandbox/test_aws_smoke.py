@@ -19,8 +19,6 @@ from tests.support import run_in_process
 
 pytestmark = pytest.mark.sandbox
 
-AS_PROCESS = aws_smoke.Smoke.peagle
-
 
 @pytest.fixture
 def address(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Account:
@@ -83,39 +81,4 @@ def test_a_run_that_ends_early_removes_everything(
 
     assert code == 1
     assert json.loads(output.read_text("utf-8"))["failure"] == failure
-    assert _inventory(address) == []
-
-
-def test_a_command_is_a_process_with_the_home_of_its_machine(
-    address: Account, sandbox: Sandbox, tmp_path: Path
-) -> None:
-    smoke = aws_smoke.Smoke((tmp_path, tmp_path), (), (), "", None, tmp_path / "smoke.json")
-
-    done = AS_PROCESS(smoke, tmp_path / "there", ("status", aws_smoke.NAME, "--json"))
-
-    assert (done.returncode, done.args[0]) == (2, aws_smoke.PEAGLE), done.stderr
-    assert json.loads(done.stderr)["error"]["code"] == "no-such-deployment"
-
-
-def test_what_another_run_made_is_left_alone(
-    address: Account, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sandbox.json(
-        "deploy", "tiny", "--name", aws_smoke.NAME, "--instance-type", "ml.g5.xlarge",
-        "--yes", "--sandbox",
-    )  # fmt: skip
-
-    assert aws_smoke.main(["--yes"]) == 2
-    assert f"peagle destroy {aws_smoke.NAME}" in capsys.readouterr().out
-    assert address.describe(aws_smoke.NAME)["EndpointStatus"] == "InService"
-    sandbox.json("destroy", aws_smoke.NAME, "--yes", "--all", "--sandbox")
-
-
-def test_without_consent_nothing_is_created(
-    address: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("builtins.input", lambda question: "n")
-
-    assert aws_smoke.main([]) == 2
-    assert "$" in capsys.readouterr().out
     assert _inventory(address) == []

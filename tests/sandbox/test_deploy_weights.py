@@ -6,7 +6,6 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,65 +64,6 @@ def test_incomplete_weights_are_refused_and_the_advised_command_completes_them(
     assert source["S3Uri"] == PAIR
 
 
-def test_weights_of_another_pair_are_refused(sandbox: Sandbox, copied: Account) -> None:
-    words = ("deploy", "qwen3-8b", "--model-source", f"{PAIR}target/", "--sandbox", "--yes")
-
-    refused = sandbox.peagle(*words)
-
-    assert refused.returncode == 3
-    assert "the target there is from peagle/tiny+p-eagle" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("pair", "drafter", "gone", "expected"),
-    [
-        ("tiny", "drafter", "drafter/config.json", "is incomplete: config.json is missing"),
-        ("tiny", "drafter", "target/config.json", "the copy of the target is incomplete"),
-        ("tiny+eagle3", "drafter", "", "the plan needs a head that drafts one token at a time"),
-        ("tiny", "target", "", "the folder of a target, not of a drafter"),
-    ],
-    ids=["half-drafter", "half-target", "another-pair", "no-drafter"],
-)
-def test_a_plan_that_asks_is_refused_in_the_words_of_deploy(
-    sandbox: Sandbox, copied: Account, pair: str, drafter: str, gone: str, expected: str
-) -> None:
-    if gone:
-        copied.s3.delete_object(Bucket="models", Key=f"tiny/{gone}")
-    weights = ("--model-source", f"{PAIR}target/", "--drafter", f"{PAIR}{drafter}/")
-    words = (pair, *DEPLOY[2:-1], *weights)
-
-    planned = sandbox.peagle("plan", *words, "--online")
-    deployed = sandbox.peagle("deploy", *words, "--yes")
-
-    assert (planned.returncode, deployed.returncode) == (3, 3)
-    assert expected in planned.stderr
-    assert planned.stderr.splitlines()[-1] == deployed.stderr.splitlines()[-1]
-    assert "Next:" not in planned.stdout
-    assert copied.sagemaker.list_models()["Models"] == []
-
-
-def test_a_plan_of_a_whole_pair_has_its_head_read(sandbox: Sandbox, copied: Account) -> None:
-    document = sandbox.json("plan", "tiny", *DEPLOY[2:-1], *IN_S3, "--online")
-
-    codes = {finding["code"] for finding in document["findings"]}
-    assert "head-not-read" not in codes
-    assert not {code for code in codes if code.startswith("weights-")}
-
-
-def test_a_warm_start_and_the_lock_of_a_killed_copy_do_not_keep_it_from_being_deployed(
-    sandbox: Sandbox, copied: Account
-) -> None:
-    for name in ("warm/" + "0a" * 16 + ".tar.gz", "peagle-weights.lock"):
-        copied.s3.put_object(Bucket="models", Key=f"tiny/{name}", Body=b"x")
-
-    deployed = sandbox.peagle(*DEPLOY, *IN_S3)
-
-    assert "foreign-objects" not in deployed.stderr
-    assert deployed.returncode == 0, deployed.stderr
-    for name in ("warm/" + "0a" * 16 + ".tar.gz", "peagle-weights.lock"):
-        copied.s3.delete_object(Bucket="models", Key=f"tiny/{name}")
-
-
 def test_deploy_says_why_what_lies_there_was_not_restored(
     sandbox: Sandbox, copied: Account
 ) -> None:
@@ -177,34 +117,3 @@ def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(
         assert f"its weights are baked into {IMAGE}, which this sandbox does not run" in log
     finally:
         sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
-
-
-@pytest.mark.parametrize(
-    ("more", "expected"),
-    [
-        (("--baked-weights",), "add --image URI"),
-        (("--baked-weights", "--image", IMAGE, *IN_S3), "not baked into an image"),
-    ],
-)
-def test_what_no_image_can_have_is_refused_at_once(
-    sandbox: Sandbox, more: tuple[str, ...], expected: str
-) -> None:
-    refused = sandbox.peagle(*DEPLOY, *more)
-
-    assert refused.returncode == 2
-    assert expected in refused.stderr
-
-
-def test_a_plan_file_keeps_that_the_image_has_its_weights(sandbox: Sandbox, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    options = ("--image", IMAGE, "--baked-weights", "--verbose", "--out", str(file))
-    made = sandbox.peagle("plan", "tiny", *options)
-    assert "baked into the image" in " ".join(made.stdout.split())
-
-    for form in ("cloudformation", "terraform"):
-        done = sandbox.peagle("render", form, str(file), "-o", str(tmp_path / form))
-        assert done.returncode == 0, done.stderr
-    refused = sandbox.peagle("render", "dockerfile", str(file), "-o", str(tmp_path / "image"))
-    assert refused.returncode == 3
-    assert "existing image with baked weights" in refused.stderr
-    assert not (tmp_path / "image").exists()

@@ -48,17 +48,6 @@ def test_codebuild_builds_and_destroy_removes_all_of_it(place: Environment, peag
     assert json.loads(again.stdout) == {"removed": []}
 
 
-def test_the_sandboxs_ecr_holds_no_images_and_says_so(
-    place: Environment, peagle: Peagle, docker: FakeDocker
-) -> None:
-    docker.answers("version", out="20.10")
-    docker.has_image("peagle-tiny:1")
-    place["PATH"] = os.environ["PATH"]
-    done = peagle("image", "push", "peagle-tiny:1", "--sandbox", env=place)
-    assert done.returncode == 3
-    assert "--registry" in done.stderr
-
-
 def test_what_a_colleague_has_pushed_is_not_pushed_again(
     place: Environment, peagle: Peagle, docker: FakeDocker
 ) -> None:

@@ -23,7 +23,7 @@ from tests.sandbox.owners import (
     upload_weights,
     upload_weights_to,
 )
-from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
+from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
 
@@ -180,87 +180,3 @@ def test_another_machine_changes_a_deployment_and_the_first_removes_all_of_it(
     buckets = {bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]}
     assert buckets <= {BUCKET, TEMPLATE_BUCKET}
     assert second.peagle("destroy", name, "--yes").returncode == 0, "its record goes too"
-
-
-def test_what_was_removed_and_made_again_elsewhere_is_shown_and_removed(
-    machine: Machine, second: Machine, account: Account
-) -> None:
-    """The same plan, so that all names are those of the first machine's record."""
-    name = "made-again"
-    first_made = machine.json(*DEPLOY, "--name", name)
-    assert second.peagle("destroy", name, "--yes").returncode == 0, "found without a record"
-    assert machine.row(name)["state"] == "Missing"
-    again = second.json(*DEPLOY, "--name", name)
-    assert again["endpoint_config"] == first_made["endpoint_config"]
-    assert machine.row(name)["state"] == "InService"
-
-    assert machine.json("destroy", name, "--yes")["kept"] == []
-
-    assert left_of(account, name) == []
-
-
-def test_instances_added_elsewhere_are_counted_and_a_deletion_elsewhere_is_seen(
-    machine: Machine, second: Machine, account: Account
-) -> None:
-    name = "scaled"
-    machine.json(*DEPLOY, "--name", name)
-    desired = [{"VariantName": "AllTraffic", "DesiredInstanceCount": 3}]
-    account.sagemaker.update_endpoint_weights_and_capacities(
-        EndpointName=name, DesiredWeightsAndCapacities=desired
-    )
-    until(lambda: account.describe(name)["EndpointStatus"], lambda found: found == "InService")
-
-    for one in (machine, second):
-        shown = one.json("status", name)
-        assert (shown["instance_count"], shown["instances_running"]) == (1, 3)
-        assert shown["price_per_hour_usd"] == round(3 * PRICE, 4)
-        assert f"1 x {TYPE}, us-east-1, 3 running" in one.peagle("status", name).stdout
-        assert one.row(name)["price_per_hour_usd"] == round(3 * PRICE, 4)
-    account.delete(name)
-    row = machine.row(name)
-    assert (row["state"], row["price_per_hour_usd"]) == ("Missing", None)
-    shown = machine.peagle("status", name).stdout
-    assert f"{name}: Missing" in shown
-    assert "price" not in shown
-    done = machine.peagle("destroy", name, "--yes")
-    assert done.returncode == 0, done.stderr
-    assert left_of(account, name) == []
-
-
-def test_all_variants_are_counted(machine: Machine, account: Account) -> None:
-    """A template that its user extended."""
-    name = "variants"
-    model = account.model(name)
-    tags = [
-        {"Key": "peagle:deployment", "Value": name},
-        {"Key": "peagle:owner", "Value": "terraform"},
-    ]
-    variants = [
-        {"VariantName": variant, "ModelName": model, "InitialInstanceCount": count,
-         "InstanceType": TYPE, "InitialVariantWeight": 1.0}
-        for variant, count in (("a", 1), ("b", 2))
-    ]  # fmt: skip
-    account.sagemaker.create_endpoint_config(
-        EndpointConfigName=name, ProductionVariants=variants, Tags=tags
-    )
-    account.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=tags)
-    account.wait_until_stable(name)
-
-    shown = machine.json("status", name)
-
-    assert (shown["instance_count"], shown["instances_running"]) == (3, 3)
-    assert shown["price_per_hour_usd"] == round(3 * PRICE, 4)
-    assert shown["vllm"] == "0.28.0", "of a model without our tags"
-    account.delete(name)
-
-
-def test_a_template_that_failed_costs_nothing(machine: Machine, account: Account) -> None:
-    name = "failed"
-    tags = [{"Key": "peagle:deployment", "Value": name}, {"Key": "peagle:owner", "Value": "cdk"}]
-    model = account.model(name, {"FAKE_ENGINE": "crash"})
-    account.config(name, model)
-    account.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name, Tags=tags)
-    assert account.wait_until_stable(name)["EndpointStatus"] == "Failed"
-
-    assert (machine.row(name)["state"], machine.row(name)["price_per_hour_usd"]) == ("Failed", 0)
-    account.delete(name)

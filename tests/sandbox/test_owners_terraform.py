@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,7 +101,9 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
     serving = account.describe(NAME)["EndpointConfigName"]
     good = (module / "values.json").read_text()
 
-    change(module, lambda values: values["model"]["environment"].update(FAKE_ENGINE="crash"))
+    change(
+        module, lambda values: values["model"]["environment"].update(SAGEMAKER_FAKE_ENGINE="crash")
+    )
     failed = applied(module)
 
     assert_serves_as_before(failed, account, serving)
@@ -120,30 +121,6 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
     assert done.returncode == 0, done.stderr
     assert left_of(account, NAME) == []
     assert scaled(account) == []
-
-
-def test_an_answer_that_the_provider_loses_leaves_a_resource_to_delete(
-    machine: Machine, tmp_path: Path
-) -> None:
-    """The AWS SDK of the provider calls the operation again."""
-    module = rendered(machine, tmp_path / "module")
-    upload_weights(machine.account, NAME)
-    fault = ("sandbox", "fault", "add", "CreateEndpointConfig", "answer-lost", "--times", "once")
-    assert machine.account.sandbox.peagle(*fault).returncode == 0
-
-    failed = applied(module)
-
-    exists = _EXISTS.search(" ".join(failed.stderr.replace("│", " ").split()))
-    assert exists, failed.stderr
-    machine.account.sagemaker.delete_endpoint_config(EndpointConfigName=exists["name"])
-    apply(module, machine)
-
-    done = run(module, "destroy", "-auto-approve", *OPTIONS)
-    assert done.returncode == 0, done.stderr
-    assert left_of(machine.account, NAME) == []
-
-
-_EXISTS = re.compile(r"Cannot create already existing .*:endpoint-config/(?P<name>[\w-]+)\"")
 
 
 def assert_serves_as_before(

@@ -16,6 +16,7 @@ from tests.sandbox.sandboxes import (
     ROLE,
     Account,
     folder_on_s3,
+    refusal,
     until,
 )
 
@@ -26,17 +27,9 @@ ARN = "arn:aws:sagemaker:us-east-1:123456789012"
 
 @pytest.fixture
 def crashed(account: Account) -> Iterator[str]:
-    name = account.endpoint({"FAKE_ENGINE": "crash"})
+    name = account.endpoint({"SAGEMAKER_FAKE_ENGINE": "crash"})
     yield name
     account.delete(name)
-
-
-def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
-    """The code and the message with which a call is refused."""
-    with pytest.raises(ClientError) as refused:
-        call(**parameters)
-    error = refused.value.response["Error"]
-    return error["Code"], error["Message"]
 
 
 def test_an_endpoint_is_creating_and_then_in_service(account: Account, live: str) -> None:
@@ -47,16 +40,6 @@ def test_an_endpoint_is_creating_and_then_in_service(account: Account, live: str
     assert found["ProductionVariants"][0]["CurrentInstanceCount"] == 1
 
 
-def test_boto3s_own_waiter_ends(account: Account) -> None:
-    name = account.endpoint()
-    assert account.describe(name)["EndpointStatus"] == "Creating"
-    waiter = account.sagemaker.get_waiter("endpoint_in_service")
-    waiter.wait(EndpointName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
-    account.sagemaker.delete_endpoint(EndpointName=name)
-    waiter = account.sagemaker.get_waiter("endpoint_deleted")
-    waiter.wait(EndpointName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
-
-
 def test_a_crashed_engine_is_the_failure_reason(account: Account, crashed: str) -> None:
     found = account.wait_until_stable(crashed)
     assert found["EndpointStatus"] == "Failed"
@@ -65,13 +48,6 @@ def test_a_crashed_engine_is_the_failure_reason(account: Account, crashed: str) 
         "check. Please check CloudWatch logs for this endpoint. "
         "The engine exited: ValueError: the head does not belong to this target"
     )
-
-
-def test_a_refused_environment_is_the_failure_reason(account: Account) -> None:
-    name = account.endpoint({"SM_VLLM_MODEL": "/opt/ml/model/nowhere"})
-    failure = account.wait_until_stable(name)["FailureReason"]
-    assert "The engine exited: SM_VLLM_MODEL is " in failure
-    account.delete(name)
 
 
 def test_weights_that_are_deleted_after_the_model_was_created_fail_the_endpoint(
@@ -195,7 +171,7 @@ def test_an_update_switches_when_the_new_engine_is_healthy(account: Account, liv
 
 
 def test_an_update_that_fails_rolls_back(account: Account, live: str) -> None:
-    account.model("worse", {"FAKE_ENGINE": "crash"})
+    account.model("worse", {"SAGEMAKER_FAKE_ENGINE": "crash"})
     account.config("worse", "worse")
     account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="worse")
     after = account.wait_until_stable(live)
@@ -203,20 +179,6 @@ def test_an_update_that_fails_rolls_back(account: Account, live: str) -> None:
     assert "the head does not belong to this target" in after["FailureReason"]
     assert account.invoke(live, {})["path"] == "/invocations"
     account.sagemaker.delete_endpoint_config(EndpointConfigName="worse")
-
-
-def test_the_deployment_configuration_is_described(account: Account) -> None:
-    given = {
-        "BlueGreenUpdatePolicy": {
-            "TrafficRoutingConfiguration": {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": 0}
-        }
-    }
-    account.config("deployed", account.model("deployed"))
-    account.sagemaker.create_endpoint(
-        EndpointName="deployed", EndpointConfigName="deployed", DeploymentConfig=given
-    )
-    assert account.wait_until_stable("deployed")["LastDeploymentConfig"] == given
-    account.delete("deployed")
 
 
 def test_an_endpoint_whose_engine_dies_later_is_failed_with_its_reason(account: Account) -> None:

@@ -14,7 +14,6 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from peagle.sandbox.client import forget_calls, recorded_calls
 from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
@@ -136,44 +135,6 @@ def test_a_fault_that_cannot_happen_is_refused(
     assert done.returncode == 2
     assert expected in done.stderr
     assert sandbox.json("sandbox", "fault", "list") == []
-
-
-def test_the_calls_of_a_command_are_recorded(account: Account) -> None:
-    with account.sandbox.at_home():
-        forget_calls()
-        account.s3.put_object(Bucket=BUCKET, Key="k", Body=b"x")
-        account.s3.copy_object(Bucket=BUCKET, Key="l", CopySource=f"{BUCKET}/k")
-        upload = account.s3.create_multipart_upload(Bucket=BUCKET, Key="m")["UploadId"]
-        account.s3.upload_part(Bucket=BUCKET, Key="m", UploadId=upload, PartNumber=1, Body=b"x")
-        account.s3.abort_multipart_upload(Bucket=BUCKET, Key="m", UploadId=upload)
-        for key in "kl":
-            account.s3.delete_object(Bucket=BUCKET, Key=key)
-        account.s3.list_buckets()
-        account.client("sts").get_caller_identity()
-        assert recorded_calls() == {
-            "s3:PutObject": 1,
-            "s3:CopyObject": 1,
-            "s3:CreateMultipartUpload": 1,
-            "s3:UploadPart": 1,
-            "s3:AbortMultipartUpload": 1,
-            "s3:DeleteObject": 2,
-            "s3:ListBuckets": 1,
-            "sts:GetCallerIdentity": 1,
-        }
-
-
-def test_a_quota_is_set_and_listed(account: Account) -> None:
-    sandbox = account.sandbox
-    assert sandbox.json("sandbox", "quota", "list") == []
-    sandbox.json("sandbox", "quota", "set", INSTANCE_TYPE, "0")
-    with pytest.raises(account.sagemaker.exceptions.ResourceLimitExceeded):
-        account.endpoint()
-    assert f"{INSTANCE_TYPE} for endpoint usage in us-east-1: 0" in (
-        sandbox.peagle("sandbox", "quota", "list").stdout
-    )
-    done = sandbox.peagle("sandbox", "quota", "set", "ml.bogus", "1")
-    assert (done.returncode, "ml.bogus" in done.stderr) == (2, True)
-    sandbox.json("sandbox", "quota", "set", INSTANCE_TYPE, "2")
 
 
 def status_and_reason(account: Account, name: str) -> tuple[str, str]:

@@ -78,11 +78,6 @@ def test_the_models_environment_becomes_the_engines_arguments(account: Account, 
     assert argv[argv.index("--model") + 1].endswith("/ml/model")
 
 
-def test_the_engine_gets_no_aws_key(account: Account, name: str) -> None:
-    environment = account.invoke(name, {})["environment"]
-    assert [variable for variable in environment if variable.startswith("AWS_")] == []
-
-
 def test_body_and_headers_arrive_as_they_were_sent(account: Account, name: str) -> None:
     document = {"text": 'ü "quoted" %20 \n'}
     answer = account.invoke(
@@ -111,15 +106,6 @@ def test_our_image_gets_our_attributes(account: Account) -> None:
     assert headers["x-amzn-sagemaker-custom-attributes"] == "peagle=counters"
 
 
-def test_the_answer_names_its_variant(account: Account, name: str) -> None:
-    answer = account.runtime.invoke_endpoint(
-        EndpointName=name, Body=b"{}", ContentType="application/json"
-    )
-    assert answer["ContentType"] == "application/json"
-    assert answer["InvokedProductionVariant"] == "AllTraffic"
-    assert answer["NewSessionId"] == "session-1"
-
-
 @pytest.mark.parametrize(("status", "kind"), [(400, "client"), (500, "server")])
 @pytest.mark.parametrize("call", ["invoke_endpoint", "invoke_endpoint_with_response_stream"])
 def test_an_error_of_the_engine_is_a_model_error(
@@ -137,11 +123,6 @@ def test_an_error_of_the_engine_is_a_model_error(
     assert raised.value.response["OriginalMessage"] == '{"error": "too long"}'
 
 
-def test_an_incomplete_answer_is_a_model_error(account: Account, name: str) -> None:
-    with pytest.raises(account.runtime.exceptions.ModelError):
-        account.invoke(name, {"do": "break"})
-
-
 def test_an_unknown_endpoint_is_a_validation_error(account: Account) -> None:
     with pytest.raises(ClientError) as raised:
         account.invoke("unknown", {})
@@ -150,18 +131,6 @@ def test_an_unknown_endpoint_is_a_validation_error(account: Account) -> None:
         "ValidationError",
         "Endpoint unknown of account 123456789012 not found.",
     )
-
-
-def test_a_failed_endpoint_is_a_validation_error(account: Account) -> None:
-    name = account.endpoint({"FAKE_ENGINE": "crash"})
-    account.wait_until_stable(name)
-    with pytest.raises(ClientError) as raised:
-        account.invoke(name, {})
-    assert error_of(raised)[1:] == (
-        "ValidationError",
-        f"Endpoint {name} is not in service; its state is Failed.",
-    )
-    account.delete(name)
 
 
 def test_a_body_over_the_limit_is_refused(account: Account, name: str) -> None:

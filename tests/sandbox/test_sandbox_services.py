@@ -10,17 +10,12 @@ from botocore.exceptions import ClientError
 
 from peagle.aws.regions import tagged
 from peagle.catalog import load_catalog
-from peagle.errors import UserError
 from peagle.render.requests import DEPLOYMENT_TAG
-from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE, set_quota
+from peagle.sandbox.client import set_quota
 from tests.sandbox.sandboxes import IMAGE, INSTANCE_TYPE, ROLE, Account, Sandbox
-from tests.support import raises_code
 
 pytestmark = pytest.mark.sandbox
 
-SCALABLE_TARGET = (
-    "arn:aws:application-autoscaling:us-east-1:123456789012:scalable-target/1234abcd56ab78cd90"
-)
 QUOTA_NAME = f"{INSTANCE_TYPE} for endpoint usage"
 
 
@@ -41,15 +36,6 @@ def test_the_quota_of_an_instance_type_is_found_by_name(account: Account) -> Non
     code = found[0]["QuotaCode"]
     quota = client.get_service_quota(ServiceCode="sagemaker", QuotaCode=code)["Quota"]
     assert quota["QuotaName"] == QUOTA_NAME
-
-
-def test_quota_codes_are_those_of_the_catalogue(account: Account) -> None:
-    client = account.client("service-quotas")
-    known = [one for one in load_catalog().instances.instances if one.quota_code]
-    assert known
-    for instance in known:
-        quota = client.get_service_quota(ServiceCode="sagemaker", QuotaCode=instance.quota_code)
-        assert quota["Quota"]["QuotaName"] == f"{instance.type} for endpoint usage"
 
 
 def test_an_unknown_quota_is_refused(account: Account) -> None:
@@ -90,13 +76,6 @@ def test_running_instances_count_towards_the_quota(account: Account) -> None:
     for name in names:
         account.wait_until_stable(name)
         account.delete(name)
-
-
-def test_a_quota_can_be_set_only_for_known_types(sandbox: Sandbox) -> None:
-    with sandbox.at_home(), raises_code("usage", UserError) as caught:
-        set_quota("ml.bogus", 1)
-
-    assert "ml.bogus" in caught.value.message
 
 
 def test_a_quota_increase_is_granted(sandbox: Sandbox, account: Account) -> None:
@@ -150,38 +129,6 @@ def test_prices_are_those_of_the_catalogue(account: Account) -> None:
             assert float(dimension["pricePerUnit"]["USD"]) == price.usd_per_hour
             checked += 1
     assert checked > 10
-
-
-def test_an_instance_without_a_price_is_not_listed(account: Account) -> None:
-    client = account.client("pricing")
-    for field, value in (("component", "Training"), ("instanceName", "ml.bogus")):
-        filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value}]
-        answer = client.get_products(ServiceCode="AmazonSageMaker", Filters=filters)
-        assert answer["PriceList"] == []
-    assert client.get_products(ServiceCode="AmazonEC2")["PriceList"] == []
-
-
-def test_tags_of_scaling_targets_are_empty(account: Account) -> None:
-    client = account.client("application-autoscaling")
-    assert client.list_tags_for_resource(ResourceARN=SCALABLE_TARGET)["Tags"] == {}
-
-
-def test_the_execution_role_trusts_sagemaker(account: Account) -> None:
-    role = account.client("iam").get_role(RoleName=EXECUTION_ROLE)["Role"]
-    assert role["Arn"] == ROLE
-    statement = role["AssumeRolePolicyDocument"]["Statement"][0]
-    assert statement["Principal"] == {"Service": "sagemaker.amazonaws.com"}
-
-
-def test_the_account_is_the_same_in_every_region(account: Account) -> None:
-    for region in ("us-east-1", "ap-northeast-1"):
-        caller = Account(account.sandbox, region).client("sts").get_caller_identity()
-        assert caller["Account"] == ACCOUNT
-
-
-def test_the_toolkit_connects_to_it(account: Account) -> None:
-    aws = account.connect()
-    assert aws.account == ACCOUNT
 
 
 def test_managed_policies_can_be_attached(account: Account) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from peagle.sandbox.client import set_quota, set_scaling_speed
-from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, until
+from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, refusal, until
 
 pytestmark = pytest.mark.sandbox
 
@@ -85,10 +84,6 @@ def test_a_deployment_scales_out_and_in_without_a_lost_request(account: Account)
     assert (heavy.errors, light.errors) == ([], [])
     assert heavy.answers > 0
     scaling = account.client("application-autoscaling")
-    found = scaling.describe_scaling_activities(ServiceNamespace="sagemaker")["ScalingActivities"]
-    counts = [one["Description"].rpartition(" ")[2] for one in reversed(found)]
-    assert counts == ["2.", "1."]
-
     rows = account.sandbox.json("list", "--sandbox")["deployments"]
     shown = {key: rows[0][key] for key in ("instances_running", "min_instances", "max_instances")}
     assert shown == {"instances_running": 1, "min_instances": 1, "max_instances": 2}
@@ -116,12 +111,6 @@ def test_copies_sleep_and_wake_with_the_first_request(account: Account) -> None:
     sandbox.json("destroy", name, "--sandbox", "--yes")
 
 
-def refusal(call: Any, **parameters: Any) -> str:
-    with pytest.raises(ClientError) as refused:
-        call(**parameters)
-    return str(refused.value.response["Error"]["Code"])
-
-
 def test_targets_that_application_auto_scaling_refuses(account: Account, live: str) -> None:
     scaling = account.client("application-autoscaling")
     target = {
@@ -131,9 +120,9 @@ def test_targets_that_application_auto_scaling_refuses(account: Account, live: s
     }
     other = {**target, "ResourceId": "endpoint/none/variant/AllTraffic"}
     register = scaling.register_scalable_target
-    assert refusal(scaling.deregister_scalable_target, **target) == "ObjectNotFoundException"
-    assert refusal(register, **other, MinCapacity=1, MaxCapacity=2) == "ValidationException"
-    assert refusal(register, **target, MinCapacity=3, MaxCapacity=2) == "ValidationException"
+    assert refusal(scaling.deregister_scalable_target, **target)[0] == "ObjectNotFoundException"
+    assert refusal(register, **other, MinCapacity=1, MaxCapacity=2)[0] == "ValidationException"
+    assert refusal(register, **target, MinCapacity=3, MaxCapacity=2)[0] == "ValidationException"
     register(**target, MinCapacity=1, MaxCapacity=2)
     scaling.deregister_scalable_target(**target)
 

@@ -133,12 +133,3 @@ def test_a_stack_ends_by_itself(
     stacks.delete_stack(StackName=name)
     stacks.get_waiter("stack_delete_complete").wait(StackName=name, WaiterConfig=wait)
     assert schedules(account) == []
-
-
-def test_a_reset_forgets_how_far_the_clock_was_moved(sandbox: Sandbox) -> None:
-    with sandbox.at_home():
-        advance_clock(2 * HOUR)
-        sandbox.reset()
-        document(sandbox, *DEPLOY, "--ttl", "1h")
-        assert advance_clock(0.9 * HOUR) == ()
-        assert len(advance_clock(0.2 * HOUR)) == 1

@@ -1,14 +1,10 @@
-"""What engines report of their load, dashboards, and rollouts."""
+"""What engines report of their load."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from peagle.deploy.usage import LogStatistics
 from peagle.engine.usage import MetricsPage, quantile
-from peagle.request_validation import validate
-from peagle.sandbox.endpoints import rollout_problem, traffic_steps
-from tests.fuzz.inputs import documents, texts
+from tests.fuzz.inputs import texts
 from tests.fuzz.parser import Parser
 
 LOAD_LINE = (
@@ -21,24 +17,6 @@ PAGE = (
     'vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf"} 4.0\n'
     "vllm:num_requests_running 2.0\n"
 )
-
-
-ROLLING = {
-    "RollingUpdatePolicy": {
-        "MaximumBatchSize": {"Type": "CAPACITY_PERCENT", "Value": 25},
-        "WaitIntervalInSeconds": 60,
-    }
-}
-CANARY = {"BlueGreenUpdatePolicy": {"TrafficRoutingConfiguration": {
-    "Type": "CANARY", "WaitIntervalInSeconds": 60,
-    "CanarySize": {"Type": "INSTANCE_COUNT", "Value": 1}}}}  # fmt: skip
-
-
-def _rollout(config: dict[str, Any]) -> None:
-    request = {"EndpointName": "a", "EndpointConfigName": "b", "DeploymentConfig": config}
-    if not validate("sagemaker", "update_endpoint", request, "us-east-1"):
-        rollout_problem(config, "us-east-1", 4)
-        assert [*traffic_steps(config, 4)][-1][0] == 1.0
 
 
 def _load(line: str) -> None:
@@ -57,5 +35,4 @@ def _page(text: str) -> None:
 PARSERS = (
     Parser("engine-load", _load, texts(LOAD_LINE), (), [LOAD_LINE]),
     Parser("metrics-page", _page, texts(PAGE, more=("1e400", "NaN", "+Inf", "-1")), (), [PAGE]),
-    Parser("rollout", _rollout, documents(ROLLING, CANARY, typed=True), (), [ROLLING, CANARY]),
 )

@@ -1,8 +1,8 @@
 """A stand-in for vLLM's server, installed as vLLM for ``peagle_serve``.
 
 ``SAGEMAKER_STAND_IN`` in its environment selects its behavior: ``crash`` at start, ``silent``
-(dies without output), ``deaf`` (never healthy), ``refusing`` (accepts no draft), ``stubborn`` (it and a
-child ignore SIGTERM), ``eager`` (has compiled nothing), ``broken-off`` (streams no end). Its
+(dies without output), ``deaf`` (never healthy), ``refusing`` (accepts no draft), ``stubborn`` (it
+and a child ignore SIGTERM), ``eager`` (has compiled nothing), ``broken-off`` (streams no end). Its
 arguments and environment are in ``given.json`` beside its log. With ``PEAGLE_WARM=collect`` it
 answers as the container does.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from peagle.render.resources import copies_schedule, role_policy, schedule, target_arn
-from peagle.sandbox import endpoints, scheduler
-from peagle.sandbox.components import SandboxComponent
-from peagle.sandbox.endpoints import NotFoundError, RefusedForNowError, rollout_problem
+from peagle.sandbox import endpoints
+from peagle.sandbox.endpoints import (
+    NotFoundError,
+    RefusedForNowError,
+    SandboxComponent,
+    SandboxEndpoint,
+)
 from peagle.sandbox.engines import Fleet
 from peagle.sandbox.sagemaker import SageMakerBackend
 
@@ -53,10 +55,18 @@ class Engine:
 def component(monkeypatch: pytest.MonkeyPatch) -> SandboxComponent:
     """Two copies that serve."""
     monkeypatch.setattr("peagle.sandbox.engines.EngineInstance", Engine)
-    monkeypatch.setattr("peagle.sandbox.components.replace", lambda spec, count: spec)
+    monkeypatch.setattr(endpoints, "replace", lambda spec, count: spec)
     monkeypatch.setattr("peagle.sandbox.endpoints.is_missing_image", lambda *given: False)
-    made = SandboxComponent("arn", "arn", PARAMETERS, lambda chosen: None)
-    made.begin_serving("Creating", spec("old"), True, PARAMETERS)
+    variants = [{"VariantName": "AllTraffic"}]
+    endpoint: Any = SimpleNamespace(
+        region="us-east-1",
+        endpoint_name="tiny",
+        arn="arn",
+        variants=variants,
+        tag_engine=lambda chosen: None,
+    )
+    made = SandboxComponent("arn", endpoint, PARAMETERS)
+    made.begin_serving("Creating", spec("old"), PARAMETERS)
     made.join()
     assert made.status == "InService"
     return made
@@ -78,7 +88,7 @@ def test_batches_replace_the_copies(
 ) -> None:
     monkeypatch.setattr(endpoints, "alarms_in_alarm", lambda region, names: [])
 
-    component.begin_serving("Updating", spec("new"), True, CHANGED, WATCHED)
+    component.begin_serving("Updating", spec("new"), CHANGED, WATCHED)
     component.join()
 
     assert (component.status, component.failure_reason) == ("InService", None)
@@ -92,13 +102,13 @@ def test_an_alarm_returns_the_earlier_copies(
     seen: list[str] = []
 
     def in_alarm(region: str, names: Any) -> list[str]:
-        chosen = [component.choose() for _ in range(4)]
-        seen.extend(one.spec.model for one in chosen if one)  # type: ignore[attr-defined]
+        fleets = [component.next_fleet() for _ in range(4)]
+        seen.extend(one.instances[0].spec.model for one in fleets if one)  # type: ignore[attr-defined]
         return list(names)
 
     monkeypatch.setattr(endpoints, "alarms_in_alarm", in_alarm)
 
-    component.begin_serving("Updating", spec("new"), True, CHANGED, WATCHED)
+    component.begin_serving("Updating", spec("new"), CHANGED, WATCHED)
     component.join()
 
     assert sorted(seen) == ["new", "new", "old", "old"], "a half of the requests after a batch"
@@ -106,13 +116,6 @@ def test_an_alarm_returns_the_earlier_copies(
     assert "errors" in (component.failure_reason or "")
     assert models(component) == ["old", "old"]
     assert component.response_object["Specification"] == {"ModelName": "old"}
-
-
-def test_a_batch_has_limits() -> None:
-    half = {"RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "COPY_COUNT", "Value": 2}}}
-
-    assert rollout_problem(half, "us-east-1", 4, "copy count") == ""
-    assert "copy count, which is 3" in rollout_problem(half, "us-east-1", 3, "copy count")
 
 
 SHARES = {"AllTraffic": 0.75, "Candidate": 0.25}
@@ -159,7 +162,7 @@ def backend() -> SageMakerBackend:
         lambda backend: backend.delete_model("gone"),
         lambda backend: backend.delete_endpoint_config("gone"),
         lambda backend: backend.begin_deleting("gone"),
-        lambda backend: backend.components.begin_deleting("gone"),
+        lambda backend: backend.begin_deleting_component("gone"),
     ],
 )
 def test_what_does_not_exist_is_not_found(
@@ -171,77 +174,24 @@ def test_what_does_not_exist_is_not_found(
     assert refused.value.code == "ValidationException"
 
 
-def _endpoint(**state: Any) -> Any:
-    return SimpleNamespace(**{"arn": "arn", "is_busy": False, "components": {}, **state})
+class Busy(SandboxEndpoint):
+    def __init__(self) -> None:
+        self.arn, self.status, self.components = "arn", "Updating", {}
 
 
-@pytest.mark.parametrize("state", [{"is_busy": True}, {"components": {"tiny": object()}}])
+class WithCopies(Busy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.status, self.components = "InService", {"tiny": object()}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("endpoint", [Busy(), WithCopies()])
 def test_a_busy_endpoint_and_one_with_copies_are_refused_for_now(
-    backend: SageMakerBackend, state: dict[str, Any]
+    backend: SageMakerBackend, endpoint: SandboxEndpoint
 ) -> None:
-    backend.endpoints["tiny"] = _endpoint(**state)
+    backend.endpoints["tiny"] = endpoint
 
     with pytest.raises(RefusedForNowError) as refused:
         backend.begin_deleting("tiny")
 
     assert refused.value.code == "ValidationException"
-
-
-def test_a_busy_component_is_refused_for_now(backend: SageMakerBackend) -> None:
-    busy: Any = SimpleNamespace(arn="arn", is_busy=True)
-    backend.components.by_name["tiny"] = busy
-
-    with pytest.raises(RefusedForNowError):
-        backend.components.begin_deleting("tiny")
-
-
-ARN = "arn:aws:sagemaker:us-east-1:1"
-TAG = ("peagle:id", "mine")
-
-
-class Account:
-    """The endpoint ``tiny`` with a component of its name, and what was deleted."""
-
-    def __init__(self, copies_arn: str | None) -> None:
-        self.deleted: list[str] = []
-        policy = role_policy(f"{ARN}:endpoint/tiny", TAG, copies_arn)
-        self.role = SimpleNamespace(policies={"one": json.dumps(policy)})
-        self.components = SimpleNamespace(
-            find=lambda name: self._found("inference-component", name),
-            begin_deleting=lambda name: self.deleted.append(f"component {name}"),
-        )
-
-    def _found(self, kind: str, name: str) -> Any:
-        return SimpleNamespace(arn=f"{ARN}:{kind}/{name}", tags=[{"Key": TAG[0], "Value": TAG[1]}])
-
-    def find_endpoint(self, name: str) -> Any:
-        return self._found("endpoint", name)
-
-    def begin_deleting(self, name: str) -> None:
-        self.deleted.append(f"endpoint {name}")
-
-
-def fire(account: Account, patch: pytest.MonkeyPatch, copies: bool) -> None:
-    patch.setattr(scheduler, "backend_of", lambda region: account)
-    patch.setattr(scheduler, "find_role", lambda arn, region: account.role)
-    planned = (copies_schedule if copies else schedule)("us-east-1", "tiny", "at(...)")
-    target = {**planned["Target"], "Arn": target_arn("aws", copies), "RoleArn": "role"}
-    scheduler._call(target, "us-east-1")
-
-
-def test_the_component_and_the_endpoint_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    account = Account(f"{ARN}:inference-component/tiny")
-
-    fire(account, monkeypatch, copies=True)
-    fire(account, monkeypatch, copies=False)
-
-    assert account.deleted == ["component tiny", "endpoint tiny"]
-
-
-def test_a_role_for_an_endpoint_only_deletes_no_component(monkeypatch: pytest.MonkeyPatch) -> None:
-    account = Account(None)
-
-    with pytest.raises(ValueError, match="not authorized to perform: sagemaker:DeleteInference"):
-        fire(account, monkeypatch, copies=True)
-
-    assert account.deleted == []

@@ -90,12 +90,3 @@ def test_a_fault_that_cannot_happen_is_rejected(given: dict[str, Any], expected:
     fault = Fault(**{"operation": "CreateEndpoint", "kind": "throttling", **given})
     with pytest.raises(ValueError, match=re.escape(expected)):
         faults(fault)
-
-
-def test_calls_are_counted_in_the_order_of_the_first() -> None:
-    found = faults()
-    for action in ("sts:GetCallerIdentity", "s3:PutObject", "sts:GetCallerIdentity"):
-        found.record(action)
-    assert list(found.calls().items()) == [("sts:GetCallerIdentity", 2), ("s3:PutObject", 1)]
-    found.forget_calls()
-    assert found.calls() == {}

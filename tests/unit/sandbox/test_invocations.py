@@ -1,4 +1,4 @@
-"""Requests to an engine: which one, how its response is passed on, and where it ends."""
+"""Requests to an engine: how its response is passed on, and where it ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -21,166 +20,22 @@ from peagle.engine.process import free_port
 from peagle.sandbox import invocations
 from peagle.sandbox.engines import Draining, EngineInstance
 from peagle.sandbox.invocations import (
+    Answer,
     BrokenResponse,
     ClientDisconnected,
     EngineRequest,
     EngineUnreachable,
-    ErrorResponse,
-    HttpExchange,
     Invocation,
-    ResponseHead,
     ResponseTimeout,
     payload_part,
     stream_error,
 )
 from peagle.sandbox.launch import LaunchSpec
-from peagle.sandbox.observability import MetricSource, RequestMetrics
+from peagle.sandbox.requests import Refused
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
-
-
-class Engine:
-    """The other end of the connection: takes the request, sends ``pieces``, then closes."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self.request = b""
-        self.left = [piece for piece in pieces if piece]
-
-    def take(self, request: bytes) -> None:
-        self.request += request
-
-    def send(self) -> bytes:
-        return self.left.pop(0) if self.left else b""
-
-
-def begin(pieces: list[bytes]) -> tuple[ResponseHead, Iterator[bytes], Engine]:
-    engine = Engine(pieces)
-    exchange = HttpExchange(engine.take, engine.send)
-    return (
-        exchange.post("127.0.0.1:1", "/path", {"Accept": "ü"}, b"body"),
-        exchange.chunks(),
-        engine,
-    )
-
-
-def read(pieces: list[bytes]) -> list[bytes]:
-    """The data of the body, chunk by chunk."""
-    return list(begin(pieces)[1])
-
-
-def cut(data: bytes, positions: list[int]) -> list[bytes]:
-    """``data`` divided at ``positions``."""
-    edges = [0, *sorted(position % (len(data) + 1) for position in positions), len(data)]
-    return [data[start:end] for start, end in pairwise(edges)]
-
-
-def chunked(chunks: list[bytes]) -> bytes:
-    body = b"".join(b"%x;note=1\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
-    return CHUNKED + body + b"0\r\n\r\n"
-
-
-def test_the_request_is_sent_with_its_headers_and_body() -> None:
-    head, _, engine = begin([chunked([])])
-    assert engine.request == (
-        b"POST /path HTTP/1.1\r\nHost: 127.0.0.1:1\r\nContent-Length: 4\r\nConnection: close\r\n"
-        b"Accept: \xfc\r\n\r\nbody"
-    )
-    assert (head.status, head.headers["content-type"]) == (200, "a/b")
-
-
-@pytest.mark.thorough
-@given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.lists(st.integers(0, 400)))
-def test_a_chunked_body_is_the_same_for_every_division(chunks: list[bytes], at: list[int]) -> None:
-    assert b"".join(read(cut(chunked(chunks), at))) == b"".join(chunks)
-
-
-@given(st.binary(max_size=60), st.lists(st.integers(0, 200)))
-def test_a_body_with_a_length_is_the_same_for_every_division(body: bytes, at: list[int]) -> None:
-    response = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    assert b"".join(read(cut(response, at))) == body
-
-
-def test_a_body_without_a_length_ends_with_the_connection() -> None:
-    assert read([HEAD + b"\r\n", b"one", b"two"]) == [b"one", b"two"]
-
-
-def test_an_interim_response_is_skipped() -> None:
-    assert read([b"HTTP/1.1 100 Continue\r\n\r\n", chunked([b"one"])]) == [b"one"]
-
-
-@given(st.lists(st.binary(min_size=1, max_size=40), max_size=5))
-def test_chunks_that_arrive_together_stay_separate(chunks: list[bytes]) -> None:
-    assert read([chunked(chunks)]) == chunks
-
-
-@given(st.lists(st.binary(min_size=1, max_size=40), max_size=5), st.lists(st.integers(0, 400)))
-def test_all_data_is_passed_on_before_more_is_awaited(chunks: list[bytes], at: list[int]) -> None:
-    """A piece that waited for the bytes after it would delay every token of a stream."""
-    response, pieces = chunked(chunks), cut(chunked(chunks), at)
-    sent, passed_on = 0, b""
-
-    def send() -> bytes:
-        nonlocal sent
-        assert passed_on == payload(response[:sent], chunks)
-        sent += len(pieces[0])
-        return pieces.pop(0)
-
-    pieces = [piece for piece in pieces if piece]
-    exchange = HttpExchange(lambda request: None, send)
-    exchange.post("127.0.0.1:1", "/path", {}, b"")
-    for data in exchange.chunks():
-        passed_on += data
-    assert passed_on == b"".join(chunks)
-
-
-def payload(received: bytes, chunks: list[bytes]) -> bytes:
-    """The data in the first bytes of a response with these chunks."""
-    data, position = b"", len(CHUNKED)
-    for chunk in chunks:
-        start = position + len(b"%x;note=1\r\n" % len(chunk))
-        data += received[start : start + len(chunk)]
-        position = start + len(chunk) + len(b"\r\n")
-    return data
-
-
-def test_data_of_an_incomplete_chunk_is_passed_on() -> None:
-    _, data, engine = begin([CHUNKED + b"a\r\n12345"])
-    assert (next(data), engine.left) == (b"12345", [])
-    with pytest.raises(BrokenResponse):
-        next(data)
-
-
-@given(st.integers(0, len(chunked([b"one", b"two"])) - len(CHUNKED) - 3))
-def test_a_chunked_body_that_ends_early_is_broken(kept: int) -> None:
-    with pytest.raises(BrokenResponse):
-        read([chunked([b"one", b"two"])[: len(CHUNKED) + kept]])
-
-
-def test_a_body_shorter_than_its_length_is_broken() -> None:
-    with pytest.raises(BrokenResponse):
-        read([HEAD + b"Content-Length: 9\r\n\r\n12345"])
-
-
-@pytest.mark.parametrize("size", [b"xyz", b"", b"-", b"1 2"])
-def test_an_invalid_chunk_size_is_broken(size: bytes) -> None:
-    with pytest.raises(BrokenResponse):
-        read([CHUNKED + size + b"\r\n"])
-
-
-@pytest.mark.parametrize("response", [b"SSH-2.0-OpenSSH\r\n\r\n", b"x" * 70_000])
-def test_a_response_that_is_not_http_is_broken(response: bytes) -> None:
-    with pytest.raises(BrokenResponse):
-        begin([response])
-
-
-@pytest.mark.parametrize("response", [b"", b"HTTP/1.1 200 OK\r\n"])
-def test_a_connection_that_closes_before_the_head_is_complete_is_broken(response: bytes) -> None:
-    with pytest.raises(BrokenResponse):
-        begin([response])
-
-
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+ANSWER = HEAD + b"Content-Length: 2\r\n\r\nok"
 MORE_THAN_FITS = bytes(64_000_000)
 """More than the buffers of a connection hold."""
 
@@ -232,6 +87,51 @@ def _silent(connection: socket.socket) -> None:
 def _ask(port: int, body: bytes = b"{}", seconds: float = 30.0,
          client: socket.socket | None = None) -> EngineRequest:  # fmt: skip
     return EngineRequest(port, "/invocations", {}, body, seconds=seconds, client=client)
+
+
+def sends(*pieces: bytes) -> Callable[[socket.socket], None]:
+    """An engine that takes the request, sends these pieces, then closes."""
+
+    def act(connection: socket.socket) -> None:
+        while not connection.recv(65_536).endswith(b"{}"):
+            pass
+        for piece in pieces:
+            connection.sendall(piece)
+            time.sleep(0.01)
+        connection.close()
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("pieces", "data"),
+    [
+        ([CHUNKED + b"3;a=1\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"], [b"one", b"two"]),
+        ([CHUNKED + b"6\r\none", b"two\r\n0\r\n\r\n"], [b"one", b"two"]),
+        ([ANSWER[:-1], b"k"], [b"o", b"k"]),
+        ([HEAD + b"\r\n", b"one", b"two"], [b"one", b"two"]),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n", ANSWER], [b"ok"]),
+    ],
+    ids=["chunks stay separate", "a half chunk", "a length", "until the end", "after an interim"],
+)
+def test_data_is_passed_on_as_it_arrives(
+    serve: Serve, pieces: list[bytes], data: list[bytes]
+) -> None:
+    request = _ask(serve(sends(*pieces)))
+    assert (request.status, request.headers["content-type"]) == (200, "a/b")
+    assert list(request.chunks()) == data
+    request.close()
+
+
+@pytest.mark.parametrize(
+    "response",
+    [CHUNKED + b"3\r\non", CHUNKED + b"xyz\r\n", CHUNKED + b"3\r\none\r\n", ANSWER[:-1],
+     b"SSH-2.0-OpenSSH\r\n\r\n", b"x" * 70_000, b""],
+)  # fmt: skip
+def test_what_is_not_a_whole_response_is_broken(serve: Serve, response: bytes) -> None:
+    port = serve(sends(response))
+    with pytest.raises(BrokenResponse):
+        list(_ask(port).chunks())
 
 
 @pytest.mark.thorough
@@ -286,7 +186,7 @@ def test_what_a_client_sends_meanwhile_is_ignored(
 
     request = _ask(serve(answer), client=accepted)
 
-    assert request.head.status == 200
+    assert request.status == 200
     assert b"".join(request.chunks()) == b"ok"
     assert accepted.recv(100) == b"GET /next HTTP/1.1\r\n", "the next request is still there"
     request.close()
@@ -311,7 +211,7 @@ def test_an_error_round_trips(message: str) -> None:
     assert json.loads(event.payload) == {"Message": message, "ErrorCode": "StreamBroken"}
 
 
-CALL = Invocation("e", "invocations", "us-east-1", {}, b"{}", None)
+CALL = Invocation("us-east-1", "e", None, {}, b"{}")
 
 
 def instance() -> EngineInstance:
@@ -352,21 +252,11 @@ def test_a_request_chosen_for_an_engine_that_drains_goes_to_its_successor(
     assert new.in_progress == 0
 
 
-class Endless:
-    """A response of an engine that never ends."""
-
-    head = ResponseHead(200, {})
-
-    def chunks(self) -> Iterator[bytes]:
-        while True:
-            yield bytes(1 << 20)
-
-
-def test_a_response_beyond_the_limit_is_a_model_error() -> None:
-    endless: Any = Endless()
-    metrics = RequestMetrics(MetricSource("us-east-1", "e", "AllTraffic"), 0)
-    relayed = invocations._Relayed(CALL, instance(), endless, metrics, ExitStack())
-    with pytest.raises(ErrorResponse) as raised:
-        relayed.whole()
-    (body,) = raised.value.response.body
-    assert b"more than 33554432 bytes" in body
+def test_a_response_beyond_the_limit_is_a_model_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Answer, "__init__", lambda *given: None)
+    endless: Any = Answer(CALL, "/", "", 1)
+    endless.invocation = CALL
+    endless.chunks = lambda: iter(lambda: bytes(1 << 20), None)
+    with pytest.raises(Refused, match="more than 33554432 bytes") as raised:
+        endless.whole()
+    assert raised.value.code == "ModelError"

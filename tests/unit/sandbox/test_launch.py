@@ -9,7 +9,6 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,13 +25,13 @@ from peagle.images import Image
 from peagle.render.image import serve_digest
 from peagle.sandbox import state
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.engines import EngineInstance, LaunchFailed
+from peagle.sandbox.engines import EngineInstance
 from peagle.sandbox.launch import (
     DRAFTER_PATH,
     TARGET_PATH,
+    LaunchFailed,
     LaunchSpec,
     ModelData,
-    ModelDataError,
     download,
     launch,
     launch_spec,
@@ -75,10 +74,34 @@ def test_weights_are_placed_where_the_container_reads_them() -> None:
     )
 
 
-def test_the_pair_is_the_value_of_the_models_tag() -> None:
+def test_the_request_says_what_is_launched() -> None:
     tags = [{"Key": "other", "Value": "x"}, {"Key": "peagle:pair", "Value": "a/b+c"}]
-    assert launch_spec("r", "e", VARIANT, [{}], tags).pair == "a/b+c"
-    assert spec().pair == ""
+    found = launch_spec("r", "e", {**VARIANT, "InitialInstanceCount": 7}, [{}, {}], tags)
+    assert (found.pair, found.count, found.startup_seconds) == ("a/b+c", 4, 600)
+    assert found.limitations == (
+        "the sandbox runs 4 of 7 instances",
+        "only the first container is started",
+    )
+    found = spec(InitialInstanceCount=3, ContainerStartupHealthCheckTimeoutInSeconds=900)
+    assert (found.pair, found.count, found.startup_seconds, found.limitations) == ("", 3, 900, ())
+
+
+@pytest.mark.parametrize(
+    ("image", "plain", "vllm"),
+    [
+        (f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm:0.30.0-gpu-py312-cu130", True, "0.30.0"),
+        ("111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1", False, None),
+        ("localhost:5000/vllm:0.28.0", False, "0.28.0"),
+        ("vllm:server-sagemaker-cuda-v2.6", False, None),
+        ("vllm@sha256:00", False, None),
+        ("", False, None),
+    ],
+)
+def test_an_image_names_its_vllm_and_whether_it_is_aws_s(
+    image: str, plain: bool, vllm: str | None
+) -> None:
+    found = spec({"Image": image})
+    assert (found.plain, found.vllm) == (plain, vllm)
 
 
 @pytest.mark.parametrize(
@@ -108,62 +131,6 @@ def test_a_container_runs_the_image_of_its_pair(pair: str, expected: str) -> Non
     assert nearest_image(pair, found).name == expected
 
 
-def test_the_startup_time_is_that_of_the_variant() -> None:
-    assert spec(ContainerStartupHealthCheckTimeoutInSeconds=900).startup_seconds == 900
-    assert spec().startup_seconds == 600
-
-
-def test_ignored_settings_are_limitations() -> None:
-    found = launch_spec("r", "e", {**VARIANT, "InitialInstanceCount": 7}, [{}, {}])
-    assert found.limitations == (
-        "the sandbox runs 4 of 7 instances",
-        "only the first container is started",
-    )
-    assert (found.count, spec().count, spec(InitialInstanceCount=3).count) == (4, 1, 3)
-    assert spec().limitations == spec(InitialInstanceCount=3).limitations == ()
-
-
-@pytest.mark.parametrize(
-    ("image", "plain"),
-    [
-        (f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0", True),
-        ("111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1", False),
-        ("peagle-tiny:1", False),
-        ("", False),
-    ],
-)
-def test_only_images_of_aws_are_plain(image: str, plain: bool) -> None:
-    assert spec({"Image": image}).plain is plain
-
-
-@pytest.mark.parametrize(
-    ("image", "vllm"),
-    [
-        ("763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.30.0-gpu-py312-cu130", "0.30.0"),
-        ("localhost:5000/vllm:0.28.0", "0.28.0"),
-        ("vllm:server-sagemaker-cuda-v2.6", None),
-        ("vllm@sha256:00", None),
-    ],
-)
-def test_the_images_tag_names_its_vllm(image: str, vllm: str | None) -> None:
-    assert spec({"Image": image}).vllm == vllm
-
-
-def test_an_image_by_its_digest_has_the_vllm_of_the_catalogue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    registry, digest = f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm", f"sha256:{'d' * 64}"
-    runtime = SimpleNamespace(digest=digest, vllm="0.27.1")
-    runtimes = SimpleNamespace(runtimes=[runtime], accounts={"us-east-1": AWS})
-    catalog = SimpleNamespace(runtimes=runtimes)
-    monkeypatch.setattr("peagle.sandbox.launch.catalog", lambda: catalog)
-
-    found = spec({"Image": f"{registry}@{digest}"})
-
-    assert (found.vllm, found.plain) == ("0.27.1", True)
-    assert spec({"Image": f"{registry}@sha256:{'e' * 64}"}).vllm is None
-
-
 @pytest.fixture
 def _here(tmp_path: Path) -> Iterator[None]:
     sandbox = Sandbox(tmp_path, fake_engine(tmp_path / "engine"))
@@ -175,7 +142,7 @@ def _here(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("_here")
 def test_an_engine_that_is_not_healthy_in_time_is_ended() -> None:
-    environment = {"FAKE_ENGINE": "never-healthy", "SM_VLLM_MODEL": "some/model"}
+    environment = {"SAGEMAKER_FAKE_ENGINE": "never-healthy", "SM_VLLM_MODEL": "some/model"}
     begin = time.monotonic()
     with pytest.raises(LaunchFailed) as failed:
         EngineInstance(LaunchSpec("us-east-1", "e", "v", environment, (), 1)).start(lambda _: None)
@@ -202,19 +169,6 @@ def test_arguments_for_a_gpu_are_named_with_their_values() -> None:
         "--gpu-memory-utilization 42",
         "--tensor-parallel-size 4 (1 instead)",
     )
-
-
-def test_parts_of_the_speculation_are_named_one_by_one() -> None:
-    config = {"method": "eagle3", "num_speculative_tokens": 5, "draft_tensor_parallel_size": 2}
-    assert missing(SPECULATIVE_CONFIG=json.dumps(config)) == (
-        "--speculative-config.draft_tensor_parallel_size 2 (1 instead)",
-    )
-
-
-def test_a_stand_in_s_model_and_name_are_not_listed() -> None:
-    planned = {"SM_VLLM_MODEL": "openai/gpt-oss-20b", "SM_VLLM_QUANTIZATION": "mxfp4"}
-    run = {"SM_VLLM_MODEL": "/opt/ml/model/target", "OMP_NUM_THREADS": "1"}
-    assert not_applied(planned, run) == ("--quantization mxfp4",)
 
 
 __all__ = ["docker"]
@@ -331,18 +285,6 @@ def test_baked_weights_are_found_only_by_the_container_of_their_image(
     assert only_in_image(image_spec(OWN, **baked), tmp_path) is not None
 
 
-def test_weights_that_are_here_need_no_image(own_home: Path, tmp_path: Path) -> None:
-    (tmp_path / "model" / "target").mkdir(parents=True)
-
-    assert only_in_image(image_spec(OWN, SM_VLLM_MODEL="/opt/ml/model/target"), tmp_path) is None
-
-
-def test_a_forgotten_mount_of_an_image_of_aws_fails_in_the_engine(
-    own_home: Path, tmp_path: Path
-) -> None:
-    assert only_in_image(image_spec(OF_AWS, SM_VLLM_MODEL="/opt/ml/model"), tmp_path) is None
-
-
 MODEL = PurePosixPath("model")
 BUCKET = "models"
 
@@ -407,12 +349,6 @@ def test_an_archive_is_unpacked(upload: Upload, tmp_path: Path) -> None:
     assert contents(tmp_path / "model") == {"weights": b"w"}
 
 
-def test_one_object_is_one_file(upload: Upload, tmp_path: Path) -> None:
-    upload("", {"alone/weights.gguf": b"w"})
-    download(ModelData(uri("alone/weights.gguf"), MODEL, single=True), tmp_path, "us-east-1")
-    assert contents(tmp_path / "model") == {"weights.gguf": b"w"}
-
-
 @pytest.mark.parametrize(
     ("files", "why"),
     [
@@ -428,7 +364,7 @@ def test_keys_that_fail_a_deployment_are_refused(
     upload: Upload, tmp_path: Path, files: dict[str, bytes], why: str
 ) -> None:
     upload("", files, bucket="bad")
-    with pytest.raises(ModelDataError, match=why):
+    with pytest.raises(LaunchFailed, match=why):
         download(ModelData("s3://bad/bad/", MODEL), tmp_path / "ml", "us-east-1")
     assert [path.name for path in tmp_path.iterdir()] == ["ml"]
 
@@ -446,13 +382,13 @@ def test_missing_objects_and_invalid_archives_are_refused(
     upload: Upload, data: ModelData, tmp_path: Path
 ) -> None:
     upload("tiny/", {"config.json": b"{}"})
-    with pytest.raises(ModelDataError, match=data.uri):
+    with pytest.raises(LaunchFailed, match=data.uri):
         download(data, tmp_path, "us-east-1")
 
 
 def test_an_archive_cannot_write_outside_its_folder(upload: Upload, tmp_path: Path) -> None:
     upload("", {"evil.tar.gz": archive(**{"../../outside": b"x"})})
-    with pytest.raises(ModelDataError):
+    with pytest.raises(LaunchFailed):
         download(ModelData(uri("evil.tar.gz"), MODEL, archive=True), tmp_path / "ml", "us-east-1")
     assert contents(tmp_path) == {}
 
@@ -478,8 +414,10 @@ def config_of(environment: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def test_the_target_is_replaced_and_the_plans_settings_stay() -> None:
-    environment = stand_in_for(REQUESTED, TINY).environment
+def test_the_target_is_replaced_the_plans_settings_stay_and_every_change_has_a_note() -> None:
+    environment, _, notes = stand_in_for(speculating(**P_EAGLE, model="a/b"), TINY)
+    assert config_of(environment) == {**P_EAGLE, "model": DRAFTER_PATH}
+    environment.pop("SM_VLLM_SPECULATIVE_CONFIG")
     assert environment == {
         "SM_VLLM_MODEL": TARGET_PATH,
         "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b",
@@ -488,82 +426,51 @@ def test_the_target_is_replaced_and_the_plans_settings_stay() -> None:
         "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
         "SM_VLLM_DTYPE": "float32",
     }
-
-
-def test_every_change_has_a_note() -> None:
-    notes = "\n".join(stand_in_for(speculating(**{**P_EAGLE, "model": "a/b"}), TINY).notes)
     for note in (
         "SM_VLLM_REVISION=abc is left out: it belongs to openai/gpt-oss-20b",
         "SM_VLLM_MAX_MODEL_LEN=131072 becomes 2048",
         "the drafter is tiny's P-EAGLE head",
         "SM_VLLM_DTYPE=float32: ",
     ):
-        assert note in notes
-
-
-def test_the_served_name_is_the_requested_one() -> None:
-    environment = {"SM_VLLM_MODEL": "Qwen/Qwen3-8B"}
-    served = stand_in_for(environment, TINY).environment["SM_VLLM_SERVED_MODEL_NAME"]
+        assert note in "\n".join(notes)
+    served = stand_in_for({"SM_VLLM_MODEL": "Qwen/Qwen3-8B"}, TINY)[0]["SM_VLLM_SERVED_MODEL_NAME"]
     assert served == "Qwen/Qwen3-8B"
 
 
 @pytest.mark.parametrize(
     ("requested", "drafter", "expected"),
     [
-        (P_EAGLE, "p-eagle", {"method": "eagle3", "parallel_drafting": True}),
-        ({"method": "eagle3", "num_speculative_tokens": 5}, "eagle3", {"method": "eagle3"}),
-        (
-            {"method": "dflash", "num_speculative_tokens": 5},
-            "p-eagle",
-            {"method": "eagle3", "parallel_drafting": True},
-        ),
+        ({"method": "eagle3"}, "eagle3", {"method": "eagle3"}),
+        ({"method": "dflash"}, "p-eagle", {"method": "eagle3", "parallel_drafting": True}),
+        ({"method": "ngram", "prompt_lookup_max": 4}, None, None),
     ],
 )
 def test_the_head_is_tinys_own_of_the_same_kind(
-    requested: dict[str, Any], drafter: str, expected: dict[str, Any]
+    requested: dict[str, Any], drafter: str | None, expected: dict[str, Any] | None
 ) -> None:
-    found = stand_in_for(speculating(**requested, model="a/b", revision="r"), TINY)
-    assert found.drafter is not None
-    assert found.drafter.name == drafter
-    assert config_of(found.environment) == {
-        **expected,
-        "model": DRAFTER_PATH,
-        "num_speculative_tokens": 5,
-    }
-
-
-def test_a_method_that_tiny_lacks_has_a_note() -> None:
-    found = stand_in_for(speculating(method="mtp", num_speculative_tokens=1), TINY)
-    assert any("tiny has no drafter for method mtp" in note for note in found.notes)
-
-
-def test_ngram_speculation_stays_unchanged() -> None:
-    environment = speculating(method="ngram", num_speculative_tokens=5, prompt_lookup_max=4)
-    found = stand_in_for(environment, TINY)
-    assert found.drafter is None
-    assert (
-        found.environment["SM_VLLM_SPECULATIVE_CONFIG"] == environment["SM_VLLM_SPECULATIVE_CONFIG"]
-    )
+    planned = speculating(**requested, num_speculative_tokens=5)
+    environment, found, notes = stand_in_for(planned, TINY)
+    assert (found.name if found else None) == drafter
+    if expected:
+        more = {"model": DRAFTER_PATH, "num_speculative_tokens": 5}
+        assert config_of(environment) == expected | more
+    else:
+        assert config_of(environment) == config_of(planned)
+    lacking = f"tiny has no drafter for method {requested['method']}"
+    assert any(lacking in note for note in notes) == (requested["method"] == "dflash")
 
 
 def test_an_invalid_speculative_configuration_stays_for_serve_to_refuse() -> None:
     environment = {**REQUESTED, "SM_VLLM_SPECULATIVE_CONFIG": "{not json"}
-    assert stand_in_for(environment, TINY).environment["SM_VLLM_SPECULATIVE_CONFIG"] == "{not json"
+    assert stand_in_for(environment, TINY)[0]["SM_VLLM_SPECULATIVE_CONFIG"] == "{not json"
 
 
-@given(st.integers(1, 100))
-def test_k_is_at_most_what_the_head_was_trained_for(k: int) -> None:
+@given(st.integers(1, 100), st.integers(1, 10**6))
+def test_k_and_the_context_are_at_most_tinys(k: int, length: int) -> None:
     trained = next(one.k_trained for one in TINY.drafters if one.name == "p-eagle")
     assert trained is not None
-    found = stand_in_for(speculating(**{**P_EAGLE, "num_speculative_tokens": k}), TINY)
-    assert config_of(found.environment)["num_speculative_tokens"] == min(k, trained)
-    assert any(f"num_speculative_tokens={k} becomes" in note for note in found.notes) == (
-        k > trained
-    )
-
-
-@given(st.integers(1, 10**6))
-def test_the_context_is_at_most_that_of_tiny(length: int) -> None:
-    environment = {**REQUESTED, "SM_VLLM_MAX_MODEL_LEN": str(length)}
-    found = stand_in_for(environment, TINY).environment
-    assert found["SM_VLLM_MAX_MODEL_LEN"] == str(min(length, 2048))
+    planned = speculating(**{**P_EAGLE, "num_speculative_tokens": k})
+    environment, _, notes = stand_in_for({**planned, "SM_VLLM_MAX_MODEL_LEN": str(length)}, TINY)
+    assert config_of(environment)["num_speculative_tokens"] == min(k, trained)
+    assert environment["SM_VLLM_MAX_MODEL_LEN"] == str(min(length, 2048))
+    assert any(f"num_speculative_tokens={k} becomes" in note for note in notes) == (k > trained)

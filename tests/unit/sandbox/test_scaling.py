@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
-from moto.core.exceptions import ServiceException
 
-from peagle.sandbox.scaling import Autoscaler, ScaledTarget, Tracking, decide, set_speed
+from peagle.sandbox.scaling import Autoscaler, ScaledTarget, Tracking, set_speed
 
-NOW = 1_800_000_000.0
 POLICY = Tracking(target=4, scale_in_cooldown=600, scale_out_cooldown=60)
-RESOURCE, DIMENSION = "endpoint/e/variant/v", "sagemaker:variant:DesiredInstanceCount"
+RESOURCE = "endpoint/e/variant/v"
 
 
 @dataclass
@@ -20,8 +19,7 @@ class Scene:
 
     count: int = 1
     busy: bool = False
-    refused: str = ""
-    now: float = NOW
+    now: float = 1_800_000_000.0
     policy: Tracking | None = POLICY
     bounds: tuple[int, int] = (1, 4)
     is_woken: bool = False
@@ -29,148 +27,67 @@ class Scene:
     def __post_init__(self) -> None:
         self.scaler = Autoscaler()
 
-    def pass_seconds(self, seconds: int, load: float) -> None:
-        """The autoscaler follows every second."""
+    def pass_seconds(self, seconds: int, load: float) -> int:
+        """The autoscaler follows every second; the number of instances after them."""
         for _ in range(seconds):
             self.now += 1
-            self.scaler.follow(self.variant(load), self.now)
-
-    def variant(self, load: float = 0.0) -> ScaledTarget:
-        return ScaledTarget(
-            "us-east-1", RESOURCE, DIMENSION, load / max(self.count, 1), *self.bounds,
-            self.policy, self.count, self.busy, self.set_count, self.is_woken,
-        )  # fmt: skip
+            target = ScaledTarget(
+                "us-east-1", RESOURCE, load / max(self.count, 1), *self.bounds,
+                self.policy, self.count, self.busy, self.set_count, self.is_woken,
+            )  # fmt: skip
+            self.scaler.follow(target, self.now)
+        return self.count
 
     def set_count(self, count: int) -> None:
-        if self.refused:
-            raise ServiceException(self.refused)
         self.count = count
 
 
-def test_a_load_above_the_target_starts_as_many_instances_as_it_needs() -> None:
-    scene = Scene()
-    scene.pass_seconds(25, load=9)
-    assert scene.count == 1
-    scene.pass_seconds(20, load=9)
-    assert scene.count == 3  # 9 requests, 4 each
-
-
-def test_a_load_that_lasts_less_than_30_seconds_changes_nothing() -> None:
-    scene = Scene()
-    scene.pass_seconds(20, load=9)
-    scene.pass_seconds(600, load=3)
-
-    assert scene.count == 1
-
-
-def test_never_more_than_the_maximum() -> None:
-    scene = Scene()
-    scene.pass_seconds(300, load=100)
-
-    assert scene.count == 4
-
-
-def test_fewer_instances_after_15_minutes_and_the_cooldown() -> None:
-    scene = Scene(count=3)
-    scene.pass_seconds(890, load=3)
-    assert scene.count == 3
-    scene.pass_seconds(30, load=3)
-
-    assert scene.count == 1
-
-
-def test_a_load_at_the_target_keeps_the_number() -> None:
-    scene = Scene(count=2)
-    scene.pass_seconds(2000, load=7.6)  # 95 % of the target
-
-    assert scene.count == 2
-
-
-def test_no_instance_ends_within_the_cooldown() -> None:
-    scene = Scene(policy=replace(POLICY, scale_in_cooldown=3000))
-    scene.pass_seconds(60, load=8)
-    assert scene.count == 2
-    scene.pass_seconds(2800, load=1)
-    assert scene.count == 2
-    scene.pass_seconds(400, load=1)
-
-    assert scene.count == 1
+@pytest.mark.parametrize(
+    ("scene", "passed"),
+    [
+        ({}, [(25, 9, 1), (20, 9, 3)]),  # 9 requests, 4 each, once they last 30 s
+        ({}, [(20, 9, 1), (600, 3, 1)]),
+        ({}, [(300, 100, 4)]),
+        ({"count": 3}, [(890, 3, 3), (30, 3, 1)]),  # after 15 minutes and the cooldown
+        ({"count": 2}, [(2000, 7.6, 2)]),  # 95 % of the target
+        (
+            {"policy": replace(POLICY, scale_in_cooldown=3000)},
+            [(60, 8, 2), (2800, 1, 2), (400, 1, 1)],
+        ),
+        ({"bounds": (2, 4)}, [(1, 0, 2)]),
+        ({"count": 3, "policy": replace(POLICY, scales_in=False)}, [(2000, 1, 3)]),
+        ({"policy": None}, [(2000, 100, 1)]),
+        ({"bounds": (0, 4)}, [(890, 0, 1), (30, 0, 0)]),
+    ],
+)
+def test_the_number_follows_the_load(
+    scene: dict[str, Any], passed: list[tuple[int, float, int]]
+) -> None:
+    endpoint = Scene(**scene)
+    for seconds, load, count in passed:
+        assert endpoint.pass_seconds(seconds, load) == count
 
 
 def test_what_was_measured_during_a_change_does_not_count() -> None:
     scene = Scene(busy=True)
     scene.pass_seconds(100, load=9)
     scene.busy = False
-    scene.pass_seconds(20, load=9)
-    assert scene.count == 1
-    scene.pass_seconds(70, load=9)
-
-    assert scene.count == 3
-
-
-def test_bounds_hold_without_a_load() -> None:
-    scene = Scene(bounds=(2, 4))
-    scene.pass_seconds(1, load=0)
-
-    assert scene.count == 2
-
-
-def test_scaling_in_can_be_switched_off() -> None:
-    scene = Scene(count=3, policy=replace(POLICY, scales_in=False))
-    scene.pass_seconds(2000, load=1)
-
-    assert scene.count == 3
+    assert scene.pass_seconds(20, load=9) == 1
+    assert scene.pass_seconds(70, load=9) == 3
 
 
 def test_time_passes_faster() -> None:
     scene = Scene()
     scene.scaler.speed = 100
-    scene.pass_seconds(6, load=9)
-    assert scene.count == 3
-    scene.pass_seconds(40, load=1)
-
-    assert scene.count == 1
-
-
-def test_activities_are_kept_with_their_failures() -> None:
-    scene = Scene(refused="the quota is 2")
-    scene.pass_seconds(50, load=9)
-    (failed,) = scene.scaler.activities("us-east-1", "endpoint/e/variant/v")
-    assert failed["StatusCode"] == "Failed"
-    assert "the quota is 2" in failed["StatusMessage"]
-    assert scene.scaler.activities("eu-west-1", None) == []
-    scene.refused = ""
-    scene.pass_seconds(120, load=9)
-
-    latest, *_ = scene.scaler.activities("us-east-1", None)
-    assert latest["Description"] == "Setting desired instance count to 3."
-
-
-def test_a_policy_that_the_sandbox_does_not_follow_only_has_bounds() -> None:
-    scene = Scene(policy=None)
-    assert decide(scene.variant(), [100.0], [100.0], 1e9) == 1
-
-
-@pytest.mark.parametrize("speed", [0, 0.5, 1001, float("nan")])
-def test_an_impossible_speed_is_refused(speed: float) -> None:
-    with pytest.raises(ValueError, match="1 to 1000"):
-        set_speed(speed)
+    assert scene.pass_seconds(6, load=9) == 3
+    assert scene.pass_seconds(40, load=1) == 1
+    for speed in (0, 0.5, 1001, float("nan")):
+        with pytest.raises(ValueError, match="1 to 1000"):
+            set_speed(speed)
 
 
 def test_a_request_without_a_copy_wakes_one_at_once() -> None:
     scene = Scene(bounds=(0, 4))
-    scene.pass_seconds(1000, load=0)
-    assert scene.count == 0
+    assert scene.pass_seconds(1000, load=0) == 0
     scene.is_woken = True
-    scene.pass_seconds(1, load=0)
-
-    assert scene.count == 1
-
-
-def test_nothing_is_left_once_nobody_asks_for_15_minutes() -> None:
-    scene = Scene(bounds=(0, 4))
-    scene.pass_seconds(890, load=0)
-    assert scene.count == 1
-    scene.pass_seconds(30, load=0)
-
-    assert scene.count == 0
+    assert scene.pass_seconds(1, load=0) == 1

@@ -12,8 +12,9 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
+from werkzeug.serving import ThreadedWSGIServer as Server
 
-from peagle.sandbox.server import RequestHandler, Server
+from peagle.sandbox.server import RequestHandler
 
 Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 
@@ -37,10 +38,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     found: list[bytes] = []
 
     class Connection(socket.socket):
-        def sendall(self, data: Any, flags: int = 0, /) -> None:
-            if data:
-                found.append(bytes(data))
-            super().sendall(data, flags)
+        def send(self, data: Any, flags: int = 0, /) -> int:
+            count = super().send(data, flags)
+            found.append(bytes(data[:count]))
+            return count
 
     accept = Server.get_request
 

@@ -5,9 +5,9 @@
     server         the daemon                 router         which request goes where
     requests       who signed a request, its operation, whether AWS would reject it
     faults         failures on request        account        quotas, prices, role, images, VPC
-    sagemaker      models, configurations, endpoints of a region
-    endpoints      an endpoint's states, updates in steps
-    components     inference components       engines        the engines behind an endpoint
+    sagemaker      models, configurations, endpoints and components of a region
+    endpoints      states of an endpoint and of a component, updates that alarms watch
+    engines        the engines behind an endpoint
     launch         what is launched, weights from S3, the stand-in for a target
     invocations    invoking endpoints, streamed
     observability  logs and metrics           scaling        Application Auto Scaling

@@ -32,7 +32,7 @@ from moto.iam.responses import IamResponse
 from moto.sagemaker.exceptions import ValidationError
 from moto.utilities.utils import get_partition
 
-from peagle.catalog.tables import Instance
+from peagle.catalog.tables import Instance, Price
 from peagle.checks.facts import parse_ecr_image
 from peagle.request_validation import service_model
 from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
@@ -40,8 +40,9 @@ from peagle.sandbox.launch import is_local_image, model_data, objects_of
 from peagle.sandbox.state import catalog
 from peagle_serve import json_reader
 
-PRICE_SERVICE = "AmazonSageMaker"
-QUOTA_SERVICE = "sagemaker"
+PRICES, QUOTAS = "AmazonSageMaker", "sagemaker"
+"""The codes of SageMaker in the price list and among the quotas."""
+
 DEFAULT_QUOTA = 2.0
 _LARGEST_QUOTA = 1_000_000
 _PAGE = 100
@@ -54,22 +55,11 @@ _added: dict[str, Instance] = {}
 """Instance type -> its entry in the catalogue of a client."""
 
 
-class Refusal(Exception):
-    """An error of AWS with its code."""
-
-    code = "ValidationException"
+class AwsError(ServiceException):
+    """An error with AWS's code and message; moto cannot serialize its own base class."""
 
 
-class NoSuchQuota(Refusal):
-    """The instance type has no quota for endpoints."""
-
-    code = "NoSuchResourceException"
-
-
-class QuotaRefused(Refusal):
-    """The value is none of a quota."""
-
-    code = "IllegalArgumentException"
+_INVALID_QUOTA, _NO_QUOTA = "IllegalArgumentException", "NoSuchResourceException"
 
 
 def _instances() -> Iterable[Instance]:
@@ -102,7 +92,7 @@ def quota_codes() -> dict[str, str]:
     catalogue's, which may be newer. A code that the catalogue does not know is derived from the
     name, so that it is stable."""
     codes = {instance.type: instance.quota_code for instance in _instances()}
-    enum = service_model(QUOTA_SERVICE).shape_for("ProductionVariantInstanceType").enum
+    enum = service_model(QUOTAS).shape_for("ProductionVariantInstanceType").enum
     return {
         name: codes.get(name) or f"L-{hashlib.sha256(name.encode()).hexdigest()[:8].upper()}"
         for name in dict.fromkeys([*enum, *codes])
@@ -115,12 +105,14 @@ def quota_value(instance_type: str, region: str) -> float:
 
 
 def set_quota(instance_type: str, value: float, region: str) -> None:
-    """Set a quota. Raises NoSuchQuota for an instance type that endpoints cannot have, QuotaRefused
-    for a value that is not a number of instances."""
+    """Set a quota. Raises AwsError for an instance type that endpoints cannot have, and for
+    a value that is not a number of instances."""
     if not 0 <= value <= _LARGEST_QUOTA:  # false for NaN
-        raise QuotaRefused(f"a quota is a number from 0 to {_LARGEST_QUOTA:,}, not {value}")
+        message = f"a quota is a number from 0 to {_LARGEST_QUOTA:,}, not {value}"
+        raise AwsError(_INVALID_QUOTA, message)
     if instance_type not in quota_codes():
-        raise NoSuchQuota(f"endpoints cannot use the instance type {instance_type}")
+        message = f"endpoints cannot use the instance type {instance_type}"
+        raise AwsError(_NO_QUOTA, message)
     _quotas[region, instance_type] = value
 
 
@@ -137,70 +129,67 @@ def _get_products(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
     ``region`` is the endpoint of the price list, not the region of the instance.
     """
-    filters = {one["Field"]: one["Value"] for one in parameters.get("Filters") or []}
-    is_ours = parameters.get("ServiceCode") == PRICE_SERVICE
-    products = [
-        json.dumps(product)
-        for product in (_products() if is_ours else ())
-        if filters.items()
-        <= {"ServiceCode": PRICE_SERVICE, **product["product"]["attributes"]}.items()
-    ]
+    filters = {entry["Field"]: entry["Value"] for entry in parameters.get("Filters") or []}
+    products = []
+    for product in map(_product, _prices()) if parameters.get("ServiceCode") == PRICES else ():
+        if filters.items() <= {"ServiceCode": PRICES, **product["product"]["attributes"]}.items():
+            products.append(json.dumps(product))
     return {"FormatVersion": "aws_v1", **_page("PriceList", products, parameters)}
 
 
-def _products() -> Iterator[dict[str, Any]]:
-    """The products of the price list, with the keys that AWS has for hosting."""
-    for instance in _instances():
-        for price in instance.prices:
-            sku = f"{instance.type}.{price.region}".upper().replace(".", "")
-            dimension = {
-                "unit": "Hrs",
-                "description": f"${price.usd_per_hour} per Hosting {instance.type} hour",
-                "pricePerUnit": {"USD": f"{price.usd_per_hour:.10f}"},
-            }
-            term = {f"{sku}.TERM": {"priceDimensions": {f"{sku}.RATE": dimension}}}
-            yield {
-                "product": {
-                    "productFamily": "ML Instance",
-                    "sku": sku,
-                    "attributes": {
-                        "servicecode": PRICE_SERVICE,
-                        "component": "Hosting",
-                        "instanceName": instance.type,
-                        "instanceType": f"{instance.type}-Hosting",
-                        "regionCode": price.region,
-                        "gpu": str(instance.gpu_count),
-                        "vCpu": str(instance.vcpus),
-                        "memory": f"{instance.memory_gib} GiB",
-                        "usagetype": f"Host:{instance.type}",
-                    },
-                },
-                "serviceCode": PRICE_SERVICE,
-                "publicationDate": price.date.isoformat(),
-                "terms": {"OnDemand": term},
-            }
+def _prices() -> Iterator[tuple[Instance, Price]]:
+    return ((instance, price) for instance in _instances() for price in instance.prices)
+
+
+def _product(priced: tuple[Instance, Price]) -> dict[str, Any]:
+    """The product of the price list, with the keys that AWS has for hosting."""
+    instance, price = priced
+    sku = f"{instance.type}.{price.region}".upper().replace(".", "")
+    dimension = {
+        "unit": "Hrs",
+        "description": f"${price.usd_per_hour} per Hosting {instance.type} hour",
+        "pricePerUnit": {"USD": f"{price.usd_per_hour:.10f}"},
+    }
+    attributes = {
+        "servicecode": PRICES,
+        "component": "Hosting",
+        "instanceName": instance.type,
+        "instanceType": f"{instance.type}-Hosting",
+        "regionCode": price.region,
+        "gpu": str(instance.gpu_count),
+        "vCpu": str(instance.vcpus),
+        "memory": f"{instance.memory_gib} GiB",
+        "usagetype": f"Host:{instance.type}",
+    }
+    return {
+        "product": {"productFamily": "ML Instance", "sku": sku, "attributes": attributes},
+        "serviceCode": PRICES,
+        "publicationDate": price.date.isoformat(),
+        "terms": {"OnDemand": {f"{sku}.TERM": {"priceDimensions": {f"{sku}.RATE": dimension}}}},
+    }
 
 
 def _request_increase(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """RequestServiceQuotaIncrease, granted; ``None`` for other services, which moto answers."""
+    """RequestServiceQuotaIncrease, granted."""
     answer = _get_quota(region, parameters, applied=True)
     if answer is None:
         return None
     quota, desired = answer["Quota"], float(parameters["DesiredValue"])
     if desired <= quota["Value"]:
-        raise QuotaRefused("You must provide a quota value greater than the current quota value.")
+        too_small = "You must provide a quota value greater than the current quota value."
+        raise AwsError(_INVALID_QUOTA, too_small)
     set_quota(quota["QuotaName"].partition(" ")[0], desired, region)
-    kept = ("ServiceCode", "ServiceName", "QuotaArn", "QuotaCode", "QuotaName", "Unit")
-    granted = {"Id": hashlib.sha256(repr(parameters).encode()).hexdigest()[:40]}
-    granted |= {"Status": "APPROVED", **{key: quota[key] for key in kept}}
-    return {"RequestedQuota": {**granted, "DesiredValue": desired}}
+    keys = ("ServiceCode", "ServiceName", "QuotaArn", "QuotaCode", "QuotaName", "Unit")
+    request_id = hashlib.sha256(repr(parameters).encode()).hexdigest()[:40]
+    granted = {"Id": request_id, "Status": "APPROVED", "DesiredValue": desired}
+    return {"RequestedQuota": granted | {key: quota[key] for key in keys}}
 
 
 def _list_quotas(
     region: str, parameters: Mapping[str, Any], *, applied: bool
 ) -> dict[str, Any] | None:
-    """The applied or default quotas; ``None`` for other services, which moto answers."""
-    if parameters.get("ServiceCode") != QUOTA_SERVICE:
+    """The applied or default quotas."""
+    if parameters.get("ServiceCode") != QUOTAS:
         return None
     quotas = [_quota(region, name, applied=applied) for name in sorted(quota_codes())]
     return _page("Quotas", quotas, parameters)
@@ -209,13 +198,14 @@ def _list_quotas(
 def _get_quota(
     region: str, parameters: Mapping[str, Any], *, applied: bool
 ) -> dict[str, Any] | None:
-    """One applied or default quota; ``None`` for other services, which moto answers."""
-    if parameters.get("ServiceCode") != QUOTA_SERVICE:
+    """One applied or default quota."""
+    if parameters.get("ServiceCode") != QUOTAS:
         return None
     for instance_type, code in quota_codes().items():
         if code == parameters.get("QuotaCode"):
             return {"Quota": _quota(region, instance_type, applied=applied)}
-    raise NoSuchQuota("The request failed because the specified quota does not exist.")
+    unknown = "The request failed because the specified quota does not exist."
+    raise AwsError(_NO_QUOTA, unknown)
 
 
 def _page(key: str, items: list[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,9 +218,9 @@ def _page(key: str, items: list[Any], parameters: Mapping[str, Any]) -> dict[str
 def _quota(region: str, instance_type: str, *, applied: bool) -> dict[str, Any]:
     code = quota_codes()[instance_type]
     return {
-        "ServiceCode": QUOTA_SERVICE,
+        "ServiceCode": QUOTAS,
         "ServiceName": "Amazon SageMaker",
-        "QuotaArn": f"arn:aws:servicequotas:{region}:{ACCOUNT}:{PRICE_SERVICE}/{code}",
+        "QuotaArn": f"arn:aws:servicequotas:{region}:{ACCOUNT}:{QUOTAS}/{code}",
         "QuotaCode": code,
         "QuotaName": f"{instance_type} for endpoint usage",
         "Value": quota_value(instance_type, region) if applied else DEFAULT_QUOTA,
@@ -243,27 +233,23 @@ def _quota(region: str, instance_type: str, *, applied: bool) -> dict[str, Any]:
 Operation = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
 """Takes the region and the parameters; its result ``None`` passes the request on to moto."""
 
+_QUOTAS = "ServiceQuotasV20190624"
 OPERATIONS: dict[str, Operation] = {
     "AWSPriceListService.GetProducts": _get_products,
-    "ServiceQuotasV20190624.GetAWSDefaultServiceQuota": partial(_get_quota, applied=False),
-    "ServiceQuotasV20190624.GetServiceQuota": partial(_get_quota, applied=True),
-    "ServiceQuotasV20190624.ListAWSDefaultServiceQuotas": partial(_list_quotas, applied=False),
-    "ServiceQuotasV20190624.ListServiceQuotas": partial(_list_quotas, applied=True),
-    "ServiceQuotasV20190624.RequestServiceQuotaIncrease": _request_increase,
+    f"{_QUOTAS}.GetAWSDefaultServiceQuota": partial(_get_quota, applied=False),
+    f"{_QUOTAS}.GetServiceQuota": partial(_get_quota, applied=True),
+    f"{_QUOTAS}.ListAWSDefaultServiceQuotas": partial(_list_quotas, applied=False),
+    f"{_QUOTAS}.ListServiceQuotas": partial(_list_quotas, applied=True),
+    f"{_QUOTAS}.RequestServiceQuotaIncrease": _request_increase,
 }
 """X-Amz-Target -> the operation."""
 
 
-class CrossAccountRole(ServiceException):
-    """The role belongs to another account."""
-
-    code = "AccessDeniedException"
-
-
 def check_role(arn: str, region: str) -> None:
-    """Raise ValidationError for a role that is missing or that SageMaker may not assume."""
+    """Raise AwsError for a role that is missing, of another account, or that SageMaker may
+    not assume."""
     if f"::{ACCOUNT}:" not in arn:
-        raise CrossAccountRole("Cross-account pass role is not allowed.")
+        raise AwsError("AccessDeniedException", "Cross-account pass role is not allowed.")
     role = find_role(arn, region)
     if role is None or not may_be_assumed(role.assume_role_policy_document):
         raise ValidationError(
@@ -280,26 +266,24 @@ def find_role(arn: str, region: str) -> Role | None:
 
 def may_be_assumed(policy: str, by: str = SAGEMAKER) -> bool:
     """Whether a trust policy lets the service assume the role."""
+
+    def listed(value: Any) -> list[Any]:
+        return value if isinstance(value, list) else [value]
+
     try:
         document = json_reader.read(policy, "the trust policy")
     except json_reader.InvalidJson:
         return False
-    statements = _listed(document.get("Statement") if isinstance(document, dict) else [])
-    for statement in (one for one in statements if isinstance(one, dict)):
+    statements = listed(document.get("Statement") if isinstance(document, dict) else [])
+    for statement in filter(lambda statement: isinstance(statement, dict), statements):
         principal = statement.get("Principal", {})
-        services = _listed(principal.get("Service")) if isinstance(principal, dict) else ["*"]
-        actions = _listed(statement.get("Action"))
-        if (
-            statement.get("Effect") == "Allow"
-            and any(action in actions for action in ("sts:AssumeRole", "sts:*", "*"))
-            and any(service in services for service in (by, "*"))
-        ):
+        services = listed(principal.get("Service")) if isinstance(principal, dict) else ["*"]
+        allowed = statement.get("Effect") == "Allow" and any(
+            action in listed(statement.get("Action")) for action in ("sts:AssumeRole", "sts:*", "*")
+        )
+        if allowed and any(service in services for service in (by, "*")):
             return True
     return False
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def is_missing_image(image: str, region: str) -> bool:
@@ -385,33 +369,23 @@ class EcrOperations(ECRResponse):
         return ActionResult({"images": [{**image, "imageId": one} for one in image_ids]})
 
 
-class Iam(IAMBackend):
-    """moto's IAM, which reads AWS's 1,600 managed policies once.
-
-    moto reads them for each of five partitions, and again after every reset, which takes seconds.
-    """
-
-    _read: list[ManagedPolicy] = []
-
-    @property
-    def _url_module(self) -> Any:
-        """moto derives it from the class's module, which here is not moto's."""
-        return iam_urls
-
-    def _init_aws_policies(self) -> list[ManagedPolicy]:
-        if self.partition != "aws":
-            return []
-        if not Iam._read:
-            Iam._read = super()._init_aws_policies()
-        return [copy.copy(policy) for policy in Iam._read]
-
-
 def install() -> None:
     """Let this process's moto use these operations, and forget what was deleted: moto keeps a list
-    of all objects, for a page that the sandbox does not have. Call it before the first request."""
+    of all objects, for a page that the sandbox does not have. Call it before the first request.
+
+    moto reads AWS's 1,600 managed policies for each of five partitions and again after every reset,
+    which takes seconds; here it reads them once.
+    """
     iam_urls.url_paths["{0}/$"] = IamOperations.dispatch
     ecr_urls.url_paths["{0}/$"] = EcrOperations.dispatch
-    iam_backends.backend = Iam
+    read, policies = IAMBackend._init_aws_policies, list[ManagedPolicy]()
+
+    def managed_policies(backend: IAMBackend) -> list[ManagedPolicy]:
+        if backend.partition == "aws" and not policies:
+            policies.extend(read(backend))
+        return [copy.copy(policy) for policy in policies] if backend.partition == "aws" else []
+
+    IAMBackend._init_aws_policies = managed_policies  # type: ignore[method-assign, assignment]
     type.__setattr__(BaseModel, "__new__", lambda cls, *_, **__: object.__new__(cls))
 
 

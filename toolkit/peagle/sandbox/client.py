@@ -1,5 +1,5 @@
 """Start, stop and query the sandbox from any program of this user, and rehearse what AWS may do:
-faults, quotas, scaling that passes faster, and the calls that a command makes."""
+faults, quotas, and scaling that passes faster."""
 
 from __future__ import annotations
 
@@ -45,10 +45,6 @@ SANDBOX_KILLED = "sandbox-killed"
 CONTROL_PATH = "/_peagle"
 """Prefix of the sandbox's own requests, for which AWS has no operation."""
 
-_CONFLICTING = (
-    "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
-)  # fmt: skip
-_OF_A_SERVICE = re.compile(r"AWS_ENDPOINT_URL_\w+", re.ASCII)
 
 _INHERITED = (
     *INHERITED_VARIABLES,
@@ -63,7 +59,6 @@ from DOCKER_HOST to SSH_AUTH_SOCK are for the ``docker`` command, the last one i
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
 _ENDING_SECONDS = 2.0
-_STOP = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
 
 
 @dataclass(frozen=True)
@@ -88,22 +83,19 @@ class Address:
 
 def conflicting_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Variables that would override those of ``Address.environment``: some whether or not they are
-    set, and of ``environment`` the addresses of single services.
-
-    Other names, which no shell can unset, are no service's.
-    """
-    return (*_CONFLICTING, *sorted(filter(_OF_A_SERVICE.fullmatch, environment)))
+    set, and of ``environment`` the addresses of single services (other names, which no shell can
+    unset, are no service's)."""
+    of_a_service = re.compile(r"AWS_ENDPOINT_URL_\w+", re.ASCII).fullmatch
+    always = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
+    ignoring = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
+    return (*always, ignoring, *sorted(filter(of_a_service, environment)))
 
 
 @dataclass(frozen=True)
 class EndpointStatus:
     """An endpoint in the sandbox and the engines behind it: ``instances`` is their number, process,
-    port and uptime are those of the first.
-
-    ``stand_in`` is the pair that is served instead of the target, if any. ``uptime_seconds`` counts
-    from the start of the engine. ``not_applied`` lists the engine arguments that the engine did not
-    get.
-    """
+    port and uptime are those of the first. ``stand_in`` is the pair that is served instead of the
+    target, if any; ``not_applied`` lists the engine arguments that the engine did not get."""
 
     name: str
     region: str
@@ -119,10 +111,8 @@ class EndpointStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """Whether the sandbox is running, and its endpoints.
-
-    ``leftover_engines`` counts the engines of a sandbox that was killed; ``leftovers`` names them.
-    """
+    """Whether the sandbox is running, and its endpoints; ``leftovers`` are the engines of one that
+    was killed, ``leftover_engines`` their number."""
 
     running: bool
     url: str | None = None
@@ -154,9 +144,9 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     """Start the sandbox unless it is running; return its address. ``port`` 0 selects a free port.
 
     ``engine`` selects how its endpoints run; the default is as processes. Concurrent calls start
-    one sandbox. Raises UserError when moto is not installed, when the port is in use, or when the
-    sandbox already runs on another port or with another kind of engine; EngineError when it runs
-    but does not respond; DockerMissing when containers are requested and no Docker engine answers.
+    one sandbox. Raises UserError when moto is missing, the port is in use, or the sandbox runs on
+    another port or with another kind of engine; EngineError when it does not respond; DockerMissing
+    when containers are requested and no Docker engine answers.
     """
     with state.lock() as lock:
         daemon = state.read_daemon()
@@ -168,13 +158,12 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
             state.write_engine_kind(engine or "process")
             state.write_access_key()
             daemon = _start_daemon(port, lock)
-    if port not in (0, daemon.port):
-        message = f"the sandbox is already running on port {daemon.port}"
-        raise UserError(message, _STOP, "sandbox-running")
     kind = state.read_engine_kind()
-    if engine not in (None, kind):
-        message = f"the sandbox is already running with --engine {kind}"
-        raise UserError(message, _STOP, "sandbox-running")
+    differs = f"on port {daemon.port}" if port not in (0, daemon.port) else ""
+    if differs or engine not in (None, kind):
+        message = f"the sandbox is already running {differs or f'with --engine {kind}'}"
+        fix = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
+        raise UserError(message, fix, "sandbox-running")
     return _address(daemon)
 
 
@@ -184,10 +173,10 @@ def check_moto() -> None:
     try:
         version = importlib.metadata.version("moto")
         importlib.metadata.version("flask-cors")
-        problem = "" if version.startswith("5.2.") else f"moto 5.2, but {version} is installed"
+        problem = f"moto 5.2, but {version} is installed"
     except importlib.metadata.PackageNotFoundError as missing:
-        problem = missing.name
-    if problem:
+        version, problem = "", missing.name
+    if not version.startswith("5.2."):
         install = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
         raise UserError(f"the sandbox needs {problem}", install, "sandbox-extra-missing")
 
@@ -195,10 +184,9 @@ def check_moto() -> None:
 def _start_daemon(port: int, lock: int) -> EngineProcess:
     """Start the daemon, detached from this process and its terminal, and wait until it listens.
 
-    It reports through a pipe; a pipe that is closed without a report means that it died. The
-    daemon holds the lock until then, so that no second one starts if this process is killed, and
-    ends if no process reads its report. Ends it if this is interrupted.
-    Raises UserError when the port is in use, EngineError when the daemon exits during startup.
+    It reports through a pipe; one that is closed without a report means that it died. It holds the
+    lock until then, so that no second one starts if this process is killed, and ends if no process
+    reads its report. Raises UserError when the port is in use, EngineError when it exits.
     """
     reading, writing = os.pipe()
     for descriptor in (writing, lock):
@@ -286,16 +274,11 @@ def sandbox_status() -> Status:
     if daemon is None or answer is None:
         left = state.leftovers()
         return Status(running=False, leftover_engines=len(left), leftovers=left)
-    return Status(
-        running=True,
-        url=_address(daemon).url,
-        pid=daemon.pid,
-        uptime_seconds=answer["uptime_seconds"],
-        endpoints=tuple(
-            EndpointStatus(**endpoint | {"not_applied": tuple(endpoint["not_applied"])})
-            for endpoint in answer["endpoints"]
-        ),
+    endpoints = tuple(
+        EndpointStatus(**endpoint | {"not_applied": tuple(endpoint["not_applied"])})
+        for endpoint in answer["endpoints"]
     )
+    return Status(True, _address(daemon).url, daemon.pid, answer["uptime_seconds"], endpoints)
 
 
 def sandbox_not_running() -> NotFound:
@@ -380,17 +363,6 @@ def advance_clock(seconds: float) -> tuple[str, ...]:
     """Move the clock of the sandbox's EventBridge Scheduler forward; the names of the schedules
     that have fired."""
     return tuple(_control("PUT", "/clock", {"seconds": seconds})["fired"])
-
-
-def recorded_calls() -> dict[str, int]:
-    """Every AWS action called (``sagemaker:CreateModel``) and how often, the first one first."""
-    calls: dict[str, int] = _control("GET", "/calls")["calls"]
-    return calls
-
-
-def forget_calls() -> None:
-    """Begin to record calls again."""
-    _control("DELETE", "/calls")
 
 
 def _address(daemon: EngineProcess) -> Address:

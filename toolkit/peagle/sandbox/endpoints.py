@@ -1,22 +1,23 @@
-"""An endpoint in the sandbox, which follows its real engines:
+"""Endpoints and inference components in the sandbox, which follow their real engines:
 
-    CreateEndpoint   Creating -> InService | Failed
-    UpdateEndpoint   Updating -> InService with the new configuration; when its engine fails, with
-                     the old one (AWS rolls back) and a FailureReason
-        with alarms  Updating -> InService in steps, or RollingBack -> InService with the old
-                     configuration and a FailureReason that names the alarm
-    UpdateEndpointWeightsAndCapacities
-                     Updating -> InService with other numbers of instances
-    DeleteEndpoint   Deleting -> removed
-    its last engine ends by itself
-                     InService -> Failed
+    Create      Creating -> InService | Failed
+    Update      Updating -> InService with the new engines; when one fails, with the old ones (AWS
+                rolls back) and a FailureReason
+    with alarms Updating -> InService, or back to the old engines (an endpoint is then RollingBack)
+                with a FailureReason that names the alarm
+    scaling     Updating -> InService with other numbers of instances, or of copies, 0 included
+    Delete      Deleting -> removed
+    the last engine of an endpoint ends by itself
+                InService -> Failed
 
 One thread per change waits for the engines. Its result is stored under ``LOCK``, which guards every
 check that precedes a change. Faults of endpoints (``faults``) lead to the other states.
 
-An update with alarms starts all new engines and moves the requests to them in the steps of its
-policy, with a wait after each. An alarm fires by the fault ``alarm-fires`` or by SetAlarmState, so
-each wait lasts a second.
+An update with alarms starts all new engines, which get a half of the requests for a second,
+whatever the steps of its policy: an alarm fires by the fault ``alarm-fires`` or by SetAlarmState.
+
+Each instance or copy is a real engine, at most ``MAX_ENGINES`` of a variant. GPUs are counted as on
+AWS, where a component that does not fit on the instances fails.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from moto.core.utils import utcnow
 from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import FakeEndpoint
 
+from peagle.engine.process import is_alive
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
 from peagle.sandbox.account import gpu_count, is_missing_image
-from peagle.sandbox.engines import EngineInstance, Fleet, LaunchFailed, OnChosen
+from peagle.sandbox.client import EndpointStatus
+from peagle.sandbox.engines import EngineInstance, Fleet, OnChosen
 from peagle.sandbox.faults import FAULTS
-from peagle.sandbox.launch import LaunchSpec, engines_for
+from peagle.sandbox.launch import LaunchFailed, LaunchSpec, engines_for
 from peagle.sandbox.observability import alarms_in_alarm, set_alarms, unknown_alarms
 
 if TYPE_CHECKING:
-    from peagle.sandbox.components import SandboxComponent
     from peagle.sandbox.sagemaker import EndpointConfig
 
 LOCK = threading.RLock()
@@ -49,16 +52,18 @@ LOCK = threading.RLock()
 Variants = Sequence[dict[str, Any]]
 """Variants as a configuration has them."""
 
-_SERVING = ("InService", "Updating", "RollingBack", "UpdateRollbackFailed")
-_WAIT_SECONDS = 1.0
+_BAKING_SECONDS = 1.0
 _POLL_SECONDS = 0.05
-_LIMITS = {"RollingUpdatePolicy": (5, 50), "CANARY": (0, 50), "LINEAR": (10, 50)}
-"""Policy or type -> the least and the largest step in percent of the instances."""
-
 _NO_CAPACITY = (
     "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
     "Please retry using a different ML instance type or after some time."
 )
+_FIRED = "The deployment was rolled back because of CloudWatch alarms in the ALARM state:"
+_NO_ROOM = (
+    "Insufficient capacity: the instances of the endpoint have fewer accelerators than the copies "
+    "of the inference component require."
+)
+"""Our wording, as of ``_FIRED``: AWS documents that a component fails, and not its words."""
 
 
 class NotFoundError(ValidationError):
@@ -69,85 +74,42 @@ class RefusedForNowError(ValidationError):
     """The resource is being changed, or others depend on it: a later request may succeed."""
 
 
-class AlarmsFired(LaunchFailed):
-    """Alarms undo the update."""
-
-
-_FIRED = "The deployment was rolled back because of CloudWatch alarms in the ALARM state:"
-"""What FailureReason begins with, in our words."""
-
-
 def alarm_names(config: Mapping[str, Any] | None) -> list[str]:
     """The alarms of a DeploymentConfig."""
     alarms = ((config or {}).get("AutoRollbackConfiguration") or {}).get("Alarms") or []
     return [alarm["AlarmName"] for alarm in alarms]
 
 
-def traffic_steps(config: Mapping[str, Any], total: int) -> Iterator[tuple[float, float]]:
-    """The share of requests for the new engines in each step of an update of ``total`` instances
-    or copies, and the seconds of the wait that follows."""
-    rolling, blue = config.get("RollingUpdatePolicy"), config.get("BlueGreenUpdatePolicy") or {}
-    traffic = blue.get("TrafficRoutingConfiguration") or {}
-    wait = (rolling or traffic).get("WaitIntervalInSeconds", 0)
-    size = rolling["MaximumBatchSize"] if rolling else None
-    size = size or traffic.get("CanarySize") or traffic.get("LinearStepSize")
-    if size:
-        value = int(size["Value"])
-        share = value / 100 if size["Type"] == "CAPACITY_PERCENT" else value / total
-        step = max(1, math.ceil(min(share, 1.0) * total))
-        count = 2 if traffic.get("Type") == "CANARY" else math.ceil(total / step)
-        for number in range(1, count):
-            yield number * step / total, wait
-    yield 1.0, blue.get("TerminationWaitInSeconds") or (wait if rolling else 0)
-
-
-def rollout_problem(
-    config: Mapping[str, Any] | None,
-    region: str,
-    total: int,
-    counted: str = "variant's total instance count",
-) -> str:
-    """Why SageMaker rejects the DeploymentConfig of an update, in our words; "" for nothing.
-    ``counted`` names the ``total`` that steps are a part of."""
-    policies = {"BlueGreenUpdatePolicy", "RollingUpdatePolicy"} & (config or {}).keys()
-    if len(policies) > 1:
+def rollout_problem(config: Mapping[str, Any] | None, region: str) -> str:
+    """Why SageMaker rejects the DeploymentConfig of an update, in our words; "" for nothing."""
+    if {"BlueGreenUpdatePolicy", "RollingUpdatePolicy"} <= (config or {}).keys():
         return "Only one update policy should be used in the deployment configuration."
-    if unknown := unknown_alarms(region, alarm_names(config)):
-        return f"The following CloudWatch alarms do not exist: {', '.join(unknown)}."
-    if not config or not policies:
-        return ""
-    if "RollingUpdatePolicy" in config:
-        kind, size = "RollingUpdatePolicy", config["RollingUpdatePolicy"]["MaximumBatchSize"]
-    else:
-        policy = config["BlueGreenUpdatePolicy"] or {}
-        traffic = policy.get("TrafficRoutingConfiguration") or {}
-        kind = traffic.get("Type", "")
-        size = traffic.get("CanarySize") or traffic.get("LinearStepSize")
-    if kind not in _LIMITS:
-        return ""
-    if size is None:
-        return f"A traffic routing configuration of type {kind} requires the size of its steps."
-    least, most = _LIMITS[kind]
-    is_percent = size["Type"] == "CAPACITY_PERCENT"
-    share = float(size["Value"]) if is_percent else 100 * int(size["Value"]) / total
-    if least <= share <= most:
-        return ""
-    return (
-        f"The batch size of {kind} must be between {least}% and {most}% of the {counted}, which is "
-        f"{total}."
-    )
+    unknown = unknown_alarms(region, alarm_names(config))
+    return f"The following CloudWatch alarms do not exist: {', '.join(unknown)}." if unknown else ""
 
 
-class Serves:
-    """What an endpoint and an inference component have in common: the engines that serve, and those
-    that an update starts beside them."""
+class Serving:
+    """What an endpoint and an inference component have in common: a status, the engines that serve,
+    and those that an update starts beside them."""
 
-    def __init__(self) -> None:
+    undoing = "Updating"
+    """The status while alarms return the old engines."""
+
+    def __init__(self, region: str, tags: Sequence[dict[str, str]] | None) -> None:
+        self.region, self.tags = region, list(tags or [])
+        self.status = "Creating"
+        self.failure_reason: str | None = None
+        self.creation_time = self.last_modified_time = utcnow()
         self.current: Fleet | None = None
         self.starting: Fleet | None = None
         self._is_ended = False
         self._stage, self._share, self._requests = "", 0.0, 0
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether AWS would reject another change now."""
+        return self.status in ("Creating", "Updating", "RollingBack", "Deleting")
 
     def next_fleet(self) -> Fleet | None:
         """The engines for the next request: in an update, the new ones for their share."""
@@ -168,127 +130,120 @@ class Serves:
             if fleet:
                 fleet.end()
 
-    def _run(self, name: str, work: Callable[[], None], fail: Callable[[str], None]) -> None:
-        """Do ``work`` in a thread; ``fail`` receives the reason where it fails."""
+    def begin_deleting(self, on_deleted: Callable[[], object]) -> None:
+        """End the engines, then call ``on_deleted``."""
+
+        def delete() -> str:
+            self.end()
+            with LOCK:
+                on_deleted()
+            return "Deleting"
+
+        self._begin("Deleting", delete)
+
+    def _begin(self, status: str, work: Callable[[], str], undone: str = "InService") -> None:
+        """Do ``work``, which returns the status after it, in a thread. ``undone`` is the status
+        where it fails and engines serve."""
+        self._set_status(status)
 
         def run() -> None:
+            reason = None
             try:
-                work()
-            except LaunchFailed as failure:
-                fail(str(failure)[:1024])
-            except Exception:  # a bug here must not leave it in progress forever
-                traceback.print_exc()
-                fail("Internal error of the sandbox; see its log (daemon.log).")
+                status = work()
+            except Exception as error:
+                status, reason = undone, str(error)[:1024]
+                if not isinstance(error, LaunchFailed):  # a bug must not leave it in progress
+                    traceback.print_exc()
+                    reason = "Internal error of the sandbox; see its log (daemon.log)."
+            with LOCK:
+                self._end_update()
+                self._set_status(status if self.current else "Failed", reason)
 
-        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread = threading.Thread(target=run, name=status, daemon=True)
         self._thread.start()
 
+    def _set_status(self, status: str, reason: str | None = None) -> None:
+        with LOCK:
+            self.status, self.failure_reason = status, reason
+            self.last_modified_time = utcnow()
+
+    def _end_update(self) -> None:
+        self.starting = None
+        self._stage, self._share = "", 0.0
+
     def _replace(
-        self,
-        fleet: Fleet,
-        on_chosen: OnChosen,
-        update: tuple[str, str, Mapping[str, Any], int] | None,
+        self, fleet: Fleet, on_chosen: OnChosen, operation: str, alarms: Sequence[str]
     ) -> None:
-        """Start the engines of ``fleet``, and let them serve. ``update`` has the region, the
-        operation, the DeploymentConfig with alarms and the number of instances or copies. Raises
-        LaunchFailed; and AlarmsFired, after which the old engines have all requests again."""
-        self._report("Creating", 0.0)
+        """Start the engines of ``fleet``, and let them serve in the place of others. ``alarms``
+        watch an update. Raises LaunchFailed, after which the old engines have all requests again.
+        """
+        self._stage, region = "Creating", self.region
         fleet.start(on_chosen)
-        if self.current and update:
-            region, operation, config, total = update
-            names = alarm_names(config)
-            try:
-                for share, seconds in traffic_steps(config, total):
-                    self._report("ActivatingTraffic", share)
-                    if FAULTS.meet_alarm(operation):
-                        set_alarms(region, names, "ALARM")
-                    self._report("Baking", share)
-                    self._wait(region, names, seconds)
-            except LaunchFailed:
-                self._undo(fleet)
-                set_alarms(region, names, "OK")
-                raise
-
-    def _undo(self, fleet: Fleet) -> None:
-        """Return all requests to the old engines, and end the new ones."""
-        self._report("", 0.0)
-        fleet.retire()
-
-    def _wait(self, region: str, names: Sequence[str], seconds: float) -> None:
-        end = time.monotonic() + min(seconds, _WAIT_SECONDS)
-        while True:
-            if self._is_ended:
-                raise LaunchFailed("The endpoint was removed.")
-            if fired := alarms_in_alarm(region, names):
-                raise AlarmsFired(f"{_FIRED} {', '.join(fired)}.")
-            if time.monotonic() >= end:
-                return
-            time.sleep(_POLL_SECONDS)
-
-    def _report(self, stage: str, share: float) -> None:
-        """Where an update stands, and the share of requests for its new engines."""
+        if self.current and alarms:
+            self._stage, self._share = "Baking", 0.5
+            if FAULTS.meet_alarm(operation):
+                set_alarms(region, alarms, "ALARM")
+            end, fired = time.monotonic() + _BAKING_SECONDS, list[str]()
+            while time.monotonic() < end and not (self._is_ended or fired):
+                time.sleep(_POLL_SECONDS)
+                fired = alarms_in_alarm(region, alarms)
+            if self._is_ended or fired:
+                self.status, self._share = self.undoing, 0.0
+                fleet.retire()
+                set_alarms(region, alarms, "OK")
+                raise LaunchFailed(f"{_FIRED} {', '.join(fired)}.")
         with LOCK:
-            self._stage, self._share = stage, share
+            old, self.current = self.current, fleet
+            self._use_new()
+            self._end_update()
+        if old:
+            old.retire()
 
-    def _swap(self, fleet: Fleet) -> Fleet | None:
-        """Let ``fleet`` serve; returns the engines that did."""
-        with LOCK:
-            old, self.current, self.starting = self.current, fleet, None
-            self._report("", 0.0)
-        return old
+    def _use_new(self) -> None:
+        """What an update brought holds from now on; called under ``LOCK``."""
 
 
-class SandboxEndpoint(Serves, FakeEndpoint):
+class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
     """An endpoint, the engines that serve it, and those that are starting."""
 
-    failure_reason: str | None  # type: ignore[assignment]
+    undoing = "RollingBack"
 
     def __init__(
         self,
         account_id: str,
-        region_name: str,
+        region: str,
         name: str,
         config: EndpointConfig,
         tags: list[dict[str, str]] | None,
     ) -> None:
-        Serves.__init__(self)
-        self.region = region_name
+        super().__init__(region, tags)
+        self.endpoint_name = name
+        self.arn = self.arn_formatter(name, account_id, region)
         self.components: dict[str, SandboxComponent] = {}
-        FakeEndpoint.__init__(
-            self,
-            account_id=account_id,
-            region_name=region_name,
-            endpoint_name=name,
-            endpoint_config_name=config.endpoint_config_name,
-            production_variants=config.production_variants,
-            data_capture_config={},
-            tags=list(tags or []),
-        )
-        self.config = config
+        self.deployment_config: dict[str, Any] | None = None
         self.next_config: EndpointConfig | None = None
         self._next_variants: Variants = ()
-        self.deployment_config: dict[str, Any] | None = None
-        self._changed_since = self.creation_time
+        self._take(config, config.production_variants)
+
+    def _take(self, config: EndpointConfig, variants: Variants) -> None:
+        self.config, self.endpoint_config_name = config, config.endpoint_config_name
+        self.production_variants = self._process_production_variants(list(variants))
 
     @property
-    def endpoint_status(self) -> str:
+    def endpoint_status(self) -> str:  # type: ignore[override]
         """Its state. In service, it fails with its last engine."""
         with LOCK:
             fleet = self.current
-            reason = fleet.end_reason() if fleet and self._status == "InService" else None
+            reason = fleet.end_reason() if fleet and self.status == "InService" else None
             if fleet and reason:
-                self._finish("Failed", f"The engine exited: {reason}"[:1024])
+                self._set_status("Failed", f"The engine exited: {reason}"[:1024])
                 threading.Thread(target=fleet.end, daemon=True).start()  # what it left running
-            return self._status
-
-    @endpoint_status.setter
-    def endpoint_status(self, status: str) -> None:
-        self._status = status
+            return self.status
 
     @property
     def variants(self) -> list[dict[str, Any]]:
         """The variants of its configuration, with the numbers and weights that it really has."""
-        running = {one["VariantName"]: one for one in self.production_variants}
+        running = {variant["VariantName"]: variant for variant in self.production_variants}
         return [
             {
                 **variant,
@@ -306,7 +261,8 @@ class SandboxEndpoint(Serves, FakeEndpoint):
     @property
     def engines(self) -> tuple[EngineInstance, ...]:
         """The engines that run or start, those of a component included."""
-        fleets = [one.current or one.starting for one in (self, *self.components.values())]
+        serving: list[Serving] = [self, *self.components.values()]
+        fleets = [one.current or one.starting for one in serving]
         return tuple(instance for fleet in fleets if fleet for instance in fleet.instances)
 
     @property
@@ -317,14 +273,10 @@ class SandboxEndpoint(Serves, FakeEndpoint):
         return count_instances(self.variants) + count_instances(self._next_variants)
 
     @property
-    def is_busy(self) -> bool:
-        """Whether AWS would reject another change now."""
-        return self.endpoint_status in ("Creating", "Updating", "RollingBack", "Deleting")
-
-    @property
     def is_serving(self) -> bool:
         """Whether it answers invocations."""
-        return self.current is not None and self.endpoint_status in _SERVING
+        states = ("InService", "Updating", "RollingBack", "UpdateRollbackFailed")
+        return self.current is not None and self.endpoint_status in states
 
     def is_created(self) -> bool:
         """For CloudFormation: when it is in service."""
@@ -341,8 +293,8 @@ class SandboxEndpoint(Serves, FakeEndpoint):
     def weights(self) -> dict[str, float]:
         """Variant -> its share of the requests."""
         return {
-            one["VariantName"]: float(one.get("CurrentWeight") or 0.0)
-            for one in self.production_variants
+            variant["VariantName"]: float(variant.get("CurrentWeight") or 0.0)
+            for variant in self.production_variants
         }
 
     def begin_serving(
@@ -362,22 +314,18 @@ class SandboxEndpoint(Serves, FakeEndpoint):
         fleet = self.starting = Fleet(specs)
         operation = "UpdateEndpoint" if next_config else "CreateEndpoint"
         fault = FAULTS.meet_endpoint(operation, count_instances(next_variants or self.variants))
-        total = sum(count_instances(next_variants).values())
-        update = None
-        if alarm_names(deployment_config):
-            update = (self.region, operation, deployment_config or {}, total)
+        alarms = alarm_names(deployment_config)
 
-        def serve() -> None:
+        def serve() -> str:
             if fault == "stuck-creating":
                 FAULTS.hold_until_cleared()
                 if self._is_ended:
-                    return
+                    raise LaunchFailed("The endpoint was removed.")
             if fault in ("insufficient-capacity", "update-rollback-failed"):
                 raise LaunchFailed(_NO_CAPACITY)
-            for spec in fleet.specs:
-                check_image(spec)
-            self._replace(fleet, self.tag_engine, update)
-            self._succeed(fleet, "OutOfService" if fault == "out-of-service" else "InService")
+            check_images(fleet.specs)
+            self._replace(fleet, self.tag_engine, operation, alarms)
+            return "OutOfService" if fault == "out-of-service" else "InService"
 
         undone = "UpdateRollbackFailed" if fault == "update-rollback-failed" else "InService"
         self._begin(status, serve, undone)
@@ -398,23 +346,12 @@ class SandboxEndpoint(Serves, FakeEndpoint):
                 variant["DesiredInstanceCount"] = change["DesiredInstanceCount"]
                 counts[variant["VariantName"]] = int(change["DesiredInstanceCount"])
 
-        def scale() -> None:
+        def scale() -> str:
             for variant, count in counts.items():
                 fleet.resize(variant, engines_for(count), self.tag_engine)
-            self._finish("InService")
+            return "InService"
 
         self._begin("Updating", scale)
-
-    def begin_deleting(self, on_deleted: Callable[[], object]) -> None:
-        """End the engines, then call ``on_deleted``."""
-
-        def delete() -> None:
-            self.end()
-            with LOCK:
-                on_deleted()
-
-        self.starting = None
-        self._begin("Deleting", delete)
 
     def end(self) -> None:
         """End every engine of this endpoint; return when they have ended."""
@@ -425,13 +362,12 @@ class SandboxEndpoint(Serves, FakeEndpoint):
     @property
     def response_object(self) -> dict[str, Any]:
         """The response of DescribeEndpoint, without empty members."""
+        variants = [self._describe_variant(variant) for variant in self.production_variants]
         response = {
             "EndpointName": self.endpoint_name,
             "EndpointArn": self.arn,
             "EndpointConfigName": self.endpoint_config_name,
-            "ProductionVariants": [
-                self._describe_variant(variant) for variant in self.production_variants
-            ],
+            "ProductionVariants": variants,
             "EndpointStatus": self.endpoint_status,
             "FailureReason": self.failure_reason,
             "CreationTime": self.creation_time,
@@ -442,77 +378,63 @@ class SandboxEndpoint(Serves, FakeEndpoint):
         }
         return {name: value for name, value in response.items() if value}
 
+    @property
+    def sandbox_status(self) -> EndpointStatus:
+        """For ``peagle sandbox status``."""
+        engines, state = self.engines, self.endpoint_status
+        instance = engines[0] if engines else None
+        process = instance.process if instance else None
+        alive = process if process and is_alive(process) else None
+        return EndpointStatus(
+            name=self.endpoint_name,
+            region=self.region,
+            state=state,
+            failure_reason=self.failure_reason,
+            stand_in=instance.stand_in if instance else None,
+            pid=alive.pid if alive else None,
+            port=alive.port if alive else None,
+            uptime_seconds=round(time.time() - instance.started_at, 1)
+            if instance and alive
+            else None,
+            instances=len(engines),
+            not_applied=instance.not_applied if instance else (),
+        )
+
     def _describe_variant(self, variant: dict[str, Any]) -> dict[str, Any]:
         name = variant["VariantName"]
-        configured = next(
-            one for one in self.config.production_variants if one["VariantName"] == name
-        )
-        bounds = configured.get("ManagedInstanceScaling")
+        configured = self.config.variant(name)
+        bounds = configured.get("ManagedInstanceScaling") or {}
         count = self.current.count(name) if self.current else 0
         if self.hosts_components and self.current:
             count = int(variant.get("DesiredInstanceCount") or 0)
-            if bounds and bounds.get("Status") == "ENABLED" and self.components:
-                count = self._managed_instances(configured["InstanceType"], bounds, count)
+            if bounds.get("Status") == "ENABLED" and self.components:
+                # On AWS, an instance without a copy ends some minutes later.
+                used = sum(component.gpus for component in self.components.values())
+                needed = math.ceil(used / (gpu_count(configured["InstanceType"]) or 1))
+                least = max(needed, int(bounds.get("MinInstanceCount") or 0))
+                count = min(least, int(bounds.get("MaxInstanceCount") or count))
         managed = {"ManagedInstanceScaling": bounds} if bounds else {}
         return {**variant, "CurrentInstanceCount": count, **managed}
-
-    def _managed_instances(self, instance_type: str, bounds: Mapping[str, Any], most: int) -> int:
-        """How many instances run for the copies on them: those that hold the GPUs of all copies.
-        On AWS, an instance without a copy ends some minutes later."""
-        used = sum(component.gpus for component in self.components.values())
-        needed = math.ceil(used / (gpu_count(instance_type) or 1))
-        least = int(bounds.get("MinInstanceCount") or 0)
-        return min(max(needed, least), int(bounds.get("MaxInstanceCount") or most))
 
     def _describe_update(self) -> dict[str, Any] | None:
         if self.next_config is None:
             return None
-        status = {"Status": self._stage, "StartTime": self._changed_since}
+        status = {"Status": self._stage, "StartTime": self.last_modified_time}
         stage = {"VariantStatus": [status]} if self._stage else {}
+        variants = self._process_production_variants(list(self._next_variants))
         return {
             "EndpointConfigName": self.next_config.endpoint_config_name,
-            "ProductionVariants": [
-                {**variant, **stage}
-                for variant in self._process_production_variants(list(self._next_variants))
-            ],
-            "StartTime": self._changed_since,
+            "ProductionVariants": [variant | stage for variant in variants],
+            "StartTime": self.last_modified_time,
         }
 
-    def _begin(self, status: str, work: Callable[[], None], undone: str = "InService") -> None:
-        """``undone`` is the status of an endpoint that served before, where ``work`` fails."""
-        self._finish(status)
-        self._changed_since = self.last_modified_time
-        self._run(f"{status} {self.endpoint_name}", work, lambda reason: self._fail(reason, undone))
+    def _use_new(self) -> None:
+        if self.next_config:
+            self._take(self.next_config, self._next_variants)
 
-    def _undo(self, fleet: Fleet) -> None:
-        self.endpoint_status = "RollingBack"
-        super()._undo(fleet)
-
-    def _succeed(self, fleet: Fleet, status: str) -> None:
-        with LOCK:
-            old = self._swap(fleet)
-            if self.next_config:
-                self.config, self.next_config = self.next_config, None
-                self.endpoint_config_name = self.config.endpoint_config_name
-                self.production_variants = self._process_production_variants(
-                    list(self._next_variants)
-                )
-                self._next_variants = ()
-        if old:
-            old.retire()
-        self._finish(status)
-
-    def _fail(self, reason: str, undone: str) -> None:
-        with LOCK:
-            self.starting = self.next_config = None
-            self._next_variants = ()
-            self._report("", 0.0)
-            self._finish(undone if self.current else "Failed", reason[:1024])
-
-    def _finish(self, status: str, reason: str | None = None) -> None:
-        with LOCK:
-            self.endpoint_status, self.failure_reason = status, reason
-            self.last_modified_time = utcnow()
+    def _end_update(self) -> None:
+        super()._end_update()
+        self.next_config, self._next_variants = None, ()
 
     def tag_engine(self, chosen: EngineInstance) -> None:
         """Record in tags what runs instead of the requested model or engine."""
@@ -523,14 +445,125 @@ class SandboxEndpoint(Serves, FakeEndpoint):
             self.tags = kept + [{"Key": k, "Value": v} for k, v in replaced.items() if v]
 
 
-def check_image(spec: LaunchSpec) -> None:
+class SandboxComponent(Serving):
+    """An inference component: copies of a model. ``parameters`` are CreateInferenceComponent's,
+    with the changes of updates."""
+
+    def __init__(self, arn: str, endpoint: SandboxEndpoint, parameters: Mapping[str, Any]) -> None:
+        super().__init__(endpoint.region, parameters.get("Tags"))
+        self.arn, self.endpoint = arn, endpoint
+        self.parameters = dict(parameters)
+        self.name: str = parameters["InferenceComponentName"]
+        self.refused_at = 0.0
+        """When a request found no copy, in epoch seconds: what wakes it."""
+        self._next_parameters = self.parameters
+
+    @property
+    def copies(self) -> int:
+        """How many copies were asked for."""
+        return int(self.parameters["RuntimeConfig"]["CopyCount"])
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of its copies; while an update starts others beside them, of both."""
+        copies = self.copies * (2 if self.current and self.starting else 1)
+        return copies * max(1, _count_accelerators(self.parameters))
+
+    @property
+    def response_create(self) -> dict[str, str]:
+        return {"InferenceComponentArn": self.arn}
+
+    @property
+    def response_object(self) -> dict[str, Any]:
+        """The response of DescribeInferenceComponent, without empty members."""
+        counts = {
+            "DesiredCopyCount": self.copies,
+            "CurrentCopyCount": len(self.current.instances) if self.current else 0,
+        }
+        reason = {"FailureReason": self.failure_reason} if self.failure_reason else {}
+        specification = {"Specification": self.parameters.get("Specification")}
+        return {**self.summary, **reason, **specification, "RuntimeConfig": counts}
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The component in the response of ListInferenceComponents."""
+        return {
+            "InferenceComponentName": self.name,
+            "InferenceComponentArn": self.arn,
+            "EndpointName": self.endpoint.endpoint_name,
+            "EndpointArn": self.endpoint.arn,
+            "VariantName": self.parameters["VariantName"],
+            "InferenceComponentStatus": self.status,
+            "CreationTime": self.creation_time,
+            "LastModifiedTime": self.last_modified_time,
+        }
+
+    def begin_serving(
+        self, status: str, spec: LaunchSpec, parameters: Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Start the copies of ``spec``, during an update beside the old ones. ``parameters`` are
+        the component's once they serve, ``config`` an update's DeploymentConfig."""
+        self._next_parameters = dict(parameters)
+        count = engines_for(int(parameters["RuntimeConfig"]["CopyCount"]))
+        fleet = self.starting = Fleet([replace(spec, count=count)])
+        fits = self._fits(parameters)
+        operation, alarms = "UpdateInferenceComponent", alarm_names(config)
+
+        def serve() -> str:
+            if not fits:
+                raise LaunchFailed(_NO_ROOM)
+            check_images([spec])
+            self._replace(fleet, self.endpoint.tag_engine, operation, alarms)
+            return "InService"
+
+        self._begin(status, serve)
+
+    def begin_scaling(self, parameters: Mapping[str, Any]) -> None:
+        """Start or end copies until there are as many as the ``parameters`` ask for."""
+        fleet, fits = self.current, self._fits(parameters)
+        assert fleet is not None
+        copies = engines_for(int(parameters["RuntimeConfig"]["CopyCount"]))
+
+        def scale() -> str:
+            if not fits:
+                raise LaunchFailed(_NO_ROOM)
+            fleet.resize(fleet.variants[0], copies, self.endpoint.tag_engine)
+            self.parameters = dict(parameters)
+            return "InService"
+
+        self._begin("Updating", scale)
+
+    def _use_new(self) -> None:
+        self.parameters = self._next_parameters
+
+    def _fits(self, parameters: Mapping[str, Any]) -> bool:
+        """Whether the instances that the variant may have hold the copies."""
+        name, accelerators = parameters["VariantName"], _count_accelerators(parameters)
+        variant = next(one for one in self.endpoint.variants if one["VariantName"] == name)
+        scaling = variant.get("ManagedInstanceScaling") or {}
+        instances = int(scaling.get("MaxInstanceCount") or variant.get("InitialInstanceCount") or 1)
+        if not accelerators:
+            return True
+        per_instance = gpu_count(variant.get("InstanceType", "")) // accelerators
+        return per_instance * instances >= int(parameters["RuntimeConfig"]["CopyCount"])
+
+
+def _count_accelerators(parameters: Mapping[str, Any]) -> int:
+    """The GPUs that each copy requires."""
+    requirements = parameters["Specification"].get("ComputeResourceRequirements") or {}
+    return int(requirements.get("NumberOfAcceleratorDevicesRequired") or 0)
+
+
+def check_images(specs: Sequence[LaunchSpec]) -> None:
     """Raise LaunchFailed for an image that has disappeared."""
-    if is_missing_image(spec.image, spec.region):
-        raise LaunchFailed(
-            "Please make sure all images included in the model for the production variant "
-            f"{spec.variant} exist, and that the execution role used to create the model has "
-            "permissions to access them."
-        )
+    for spec in specs:
+        if is_missing_image(spec.image, spec.region):
+            raise LaunchFailed(
+                "Please make sure all images included in the model for the production variant "
+                f"{spec.variant} exist, and that the execution role used to create the model has "
+                "permissions to access them."
+            )
 
 
 def count_instances(variants: Variants) -> Counter[str]:

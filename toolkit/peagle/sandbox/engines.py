@@ -19,8 +19,8 @@ from peagle.protocol import log_group
 from peagle.sandbox import state
 from peagle.sandbox.launch import (
     TINY,
+    LaunchFailed,
     LaunchSpec,
-    ModelDataError,
     download,
     launch,
     mount_tiny,
@@ -43,10 +43,6 @@ from peagle_serve.contract import (
 )
 
 _POLL_SECONDS = 0.05
-
-
-class LaunchFailed(Exception):
-    """The engine did not start; the message is the endpoint's FailureReason."""
 
 
 class Draining(Exception):
@@ -90,19 +86,17 @@ class EngineInstance:
         try:
             self._tail.start()
             self._write(*self.spec.limitations)
-            self._download_weights()
+            for data in self.spec.model_data:
+                download(data, self._ml_root, self.spec.region)
             environment = self._choose_environment()
             on_chosen(self)
             if self.other_engine:
                 self._write(f"the image has vLLM {self.spec.vllm}; here it is {self.other_engine}")
             launch(self.spec, self.id, environment, self._ml_root, self._log, self._record)
             self._wait_until_healthy()
-        except PeagleError as error:
+        except (PeagleError, LaunchFailed) as error:
             self.end()
             raise LaunchFailed(str(error)) from error
-        except LaunchFailed:
-            self.end()
-            raise
 
     def give_up(self) -> None:
         """Let a ``start`` that waits in another thread fail."""
@@ -144,18 +138,6 @@ class EngineInstance:
             return None
         return crash_of(self._log).line or "killed without a message"
 
-    def _download_weights(self) -> None:
-        for data in self.spec.model_data:
-            try:
-                download(data, self._ml_root, self.spec.region)
-            except ModelDataError as error:
-                raise LaunchFailed(
-                    'Failed to download model data for container "container_1" from URL: '
-                    f'"{data.uri}". Please ensure that there is an object located at the URL and '
-                    "that the role passed to CreateModel has permissions to download it. "
-                    f"({error})"
-                ) from error
-
     def _choose_environment(self) -> dict[str, str]:
         """The model's environment as this machine can run it; every change is logged."""
         environment = dict(self.spec.environment)
@@ -166,7 +148,12 @@ class EngineInstance:
         reason = reason or only_in_image(self.spec, self._ml_root)
         if reason:
             environment = self._replace_by_stand_in(environment, reason)
-        environment, notes = for_cpu(environment, machine, self._compiles(environment))
+        # On a CPU a compilation takes a minute: only to collect the compiled artifacts, and where
+        # collected ones are next to the weights.
+        collects = environment.get(WARM_MODE_VARIABLE) == COLLECT
+        collected = any(self._ml_root.glob(f"model/{WARM_FOLDER}/*.json"))
+        compiles = not self.spec.plain and (collects or collected)
+        environment, notes = for_cpu(environment, machine, compiles)
         self.not_applied = not_applied(self.spec.environment, environment)
         self._write(*notes)
         environment.setdefault(LOG_INTERVAL_VARIABLE, "1")
@@ -174,25 +161,15 @@ class EngineInstance:
             environment[WARM_MODE_VARIABLE] = OFF  # AWS's image restores nothing
         return environment
 
-    def _compiles(self, environment: Mapping[str, str]) -> bool:
-        """Whether the engine compiles the model, as on a GPU. On a CPU that takes a minute, so only
-        to collect the compiled artifacts, and where collected ones are next to the weights."""
-        if self.spec.plain:
-            return False
-        collects = environment.get(WARM_MODE_VARIABLE) == COLLECT
-        return collects or any(self._ml_root.glob(f"model/{WARM_FOLDER}/*.json"))
-
     def _replace_by_stand_in(self, environment: dict[str, str], reason: str) -> dict[str, str]:
-        replaced = stand_in_for(environment, catalog().targets[TINY])
+        changed, drafter, notes = stand_in_for(environment, catalog().targets[TINY])
         self.stand_in = TINY
         self._ml_root = self._folder / "stand-in"
-        mount_tiny(self._ml_root, replaced.drafter)
-        self._write(
-            f"{TINY} is the stand-in for {replaced.environment[SERVED_NAME]}, "
-            f"which this machine cannot run: {reason}",
-            *replaced.notes,
-        )
-        return replaced.environment
+        mount_tiny(self._ml_root, drafter)
+        served = changed[SERVED_NAME]
+        cannot = f"{TINY} is the stand-in for {served}, which this machine cannot run: {reason}"
+        self._write(cannot, *notes)
+        return changed
 
     def _record(self, process: EngineProcess) -> None:
         """Register the engine before it begins; after ``end`` it never begins."""

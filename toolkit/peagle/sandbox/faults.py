@@ -8,9 +8,8 @@ endpoint to what an operation of SageMaker starts. The router and the endpoints 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from peagle.errors import nearest
 
@@ -57,10 +56,7 @@ that an endpoint needs."""
 BEARER_CALL = "CallWithBearerToken"
 """The action of a call through the OpenAI-compatible path, which no model has."""
 
-ENDPOINT_OPERATIONS = {
-    "insufficient-capacity": ("CreateEndpoint", "UpdateEndpoint"),
-    "stuck-creating": ("CreateEndpoint", "UpdateEndpoint"),
-    "out-of-service": ("CreateEndpoint", "UpdateEndpoint"),
+_OPERATIONS = dict.fromkeys(ENDPOINT, ("CreateEndpoint", "UpdateEndpoint")) | {
     "update-rollback-failed": ("UpdateEndpoint",),
     "alarm-fires": ("UpdateEndpoint", "UpdateInferenceComponent"),
 }
@@ -96,7 +92,7 @@ class Fault:
         if operation not in operations:
             hint = nearest(operation, operations)
             raise ValueError(f"unknown operation {self.operation!r}{': ' if hint else ''}{hint}")
-        if operation not in (expected := ENDPOINT_OPERATIONS.get(self.kind, (operation,))):
+        if operation not in (expected := _OPERATIONS.get(self.kind, (operation,))):
             names = " and ".join(expected)
             raise ValueError(f"{self.kind} is a fault of {names}, not of {operation}")
         if self.instance_type and self.kind not in ENDPOINT:
@@ -106,15 +102,11 @@ class Fault:
         if self.times is not None and self.times < 1:
             raise ValueError(f"a fault happens at least once, not {self.times} times")
 
-    @property
-    def is_left(self) -> bool:
-        """Whether it will happen again."""
-        return self.times is None or self.seen < self.times
-
     def meets(self, service: str, operation: str) -> bool:
-        """Whether it is a fault of that operation."""
+        """Whether it is a fault of that operation that will happen again."""
         of_service, _, name = self.operation.rpartition(":")
-        return name == operation and of_service in ("", service)
+        is_left = self.times is None or self.seen < self.times
+        return is_left and name == operation and of_service in ("", service)
 
 
 def operation_names(service: str = "") -> Iterator[str]:
@@ -128,14 +120,13 @@ def operation_names(service: str = "") -> Iterator[str]:
         yield BEARER_CALL
 
 
-@dataclass
 class Faults:
-    """The faults of one sandbox, in the order in which they were added, and the calls it met."""
+    """The faults of one sandbox, in the order in which they were added."""
 
-    _active: list[Fault] = field(default_factory=list)
-    _calls: Counter[str] = field(default_factory=Counter)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _cleared: int = 0
+    def __init__(self) -> None:
+        self._active: list[Fault] = []
+        self._changed = threading.Condition()
+        self._cleared = 0
 
     def add(self, fault: Fault) -> None:
         """Add a fault. Raises ValueError for one that cannot happen."""
@@ -152,37 +143,31 @@ class Faults:
         """Remove the faults of one operation, or all; what they hold up goes on. Returns how many
         were removed."""
         with self._changed:
-            kept = [one for one in self._active if operation not in (None, one.operation)]
-            removed = len(self._active) - len(kept)
-            self._active = kept
+            before = len(self._active)
+            self._active = [one for one in self._active if operation not in (None, one.operation)]
             self._cleared += 1
             self._changed.notify_all()
-        return removed
+            return before - len(self._active)
 
     def meet_call(self, service: str, operation: str) -> Fault | None:
         """The fault that this call meets, which is counted; ``None`` for none."""
-        return self._meet(
-            lambda fault: fault.kind not in ENDPOINT and fault.meets(service, operation)
-        )
+        return self._meet(service, operation, lambda fault: fault.kind not in ENDPOINT)
 
     def meet_endpoint(self, operation: str, instance_types: Collection[str]) -> str:
         """The kind of the fault that what this operation starts meets, which is counted; "" for
         none. ``alarm-fires`` is met by ``meet_alarm``."""
-        fault = self._meet(
-            lambda fault: (
-                fault.kind in ENDPOINT
-                and fault.kind != "alarm-fires"
-                and fault.meets("sagemaker", operation)
-                and fault.instance_type in (None, *instance_types)
-            )
-        )
+
+        def is_met(fault: Fault) -> bool:
+            of_start = fault.kind in ENDPOINT and fault.kind != "alarm-fires"
+            return of_start and fault.instance_type in (None, *instance_types)
+
+        fault = self._meet("sagemaker", operation, is_met)
         return fault.kind if fault else ""
 
     def meet_alarm(self, operation: str) -> bool:
         """Whether the alarms that watch the update of this operation fire; counted."""
-        return None is not self._meet(
-            lambda fault: fault.kind == "alarm-fires" and fault.meets("sagemaker", operation)
-        )
+        fault = self._meet("sagemaker", operation, lambda fault: fault.kind == "alarm-fires")
+        return fault is not None
 
     def hold_until_cleared(self) -> None:
         """Return after the next ``clear``."""
@@ -190,25 +175,10 @@ class Faults:
             before = self._cleared
             self._changed.wait_for(lambda: self._cleared != before)
 
-    def record(self, action: str) -> None:
-        """Count a call, named as in a policy: ``sagemaker:CreateEndpoint``."""
-        with self._changed:
-            self._calls[action] += 1
-
-    def calls(self) -> dict[str, int]:
-        """Every action called since the last ``forget_calls``, in the order of the first call."""
-        with self._changed:
-            return dict(self._calls)
-
-    def forget_calls(self) -> None:
-        """Begin to count calls again."""
-        with self._changed:
-            self._calls.clear()
-
-    def _meet(self, is_met: Callable[[Fault], bool]) -> Fault | None:
+    def _meet(self, service: str, operation: str, is_met: Callable[[Fault], bool]) -> Fault | None:
         with self._changed:
             for place, fault in enumerate(self._active):
-                if fault.is_left and is_met(fault):
+                if fault.meets(service, operation) and is_met(fault):
                     self._active[place] = replace(fault, seen=fault.seen + 1)
                     return fault
         return None

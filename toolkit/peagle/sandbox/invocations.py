@@ -3,34 +3,39 @@
 A stream is passed on chunk by chunk as it arrives, in ``application/vnd.amazon.eventstream`` frames
 (https://smithy.io/2.0/aws/amazon-eventstream.html), for which botocore has a parser and no encoder.
 A whole response is completed before it is sent, so that an engine that breaks off is a ModelError.
-
-h11 parses the HTTP of the engine. The sockets are read here and not by an HTTP client, because the
-connection of the sandbox's own client is watched at the same time: a client that disconnects ends
-the request at the engine at once, even while the engine is still silent.
+A client that disconnects ends its request at the engine at once.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
-import selectors
+import re
+import select
 import socket
 import struct
+import threading
 import time
 from binascii import crc32
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from wsgiref.types import WSGIEnvironment
 
-import h11
+from werkzeug.wrappers import Response
 
 from peagle.engine.process import LOOPBACK
 from peagle.protocol import log_group
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoints import SandboxEndpoint
 from peagle.sandbox.engines import Draining, EngineInstance
-from peagle.sandbox.observability import MetricSource, RequestMetrics
-from peagle.sandbox.requests import LARGEST_BODY, OPENAI_PATH, Response, json_response
+from peagle.sandbox.observability import MetricSource
+from peagle.sandbox.requests import (
+    LARGEST_BODY,
+    Refused,
+    header_names,
+    request_body,
+)
 from peagle.sandbox.sagemaker import find_endpoint
 from peagle_serve.contract import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
 
@@ -42,23 +47,18 @@ STREAM_SECONDS = 480.0
 """How long a container may take for a whole response, and for a whole stream (SageMaker's
 documentation of containers that serve models)."""
 
-TIMED_OUT = (
+_TIMED_OUT = (
     "Your invocation timed out while waiting for a response from container primary. Review the "
     "latency metrics for each container in Amazon CloudWatch, resolve the issue, and try again."
 )
 """Message of a ModelError when the container exceeds SageMaker's time limit."""
 
-EVENT_STREAM = "application/vnd.amazon.eventstream"
-_STRING = 7
-
 _SAGEMAKER_HEADERS = "x-amzn-sagemaker-"
-_COMPONENT_HEADER = "x-amzn-sagemaker-inference-component"
-_VARIANT = "x-Amzn-Invoked-Production-Variant"
 _OUR_ATTRIBUTES = (COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE)
 """What the toolkit's entrypoint understands, and AWS's image does not."""
 
-_HEAD_LIMIT = 64 * 1024
 _READ_BYTES = 64 * 1024
+_MICROSECONDS = 1e6
 
 
 class EngineUnreachable(Exception):
@@ -77,69 +77,12 @@ class ClientDisconnected(ConnectionAbortedError):
     """The sandbox's client closed its connection. An HTTP server expects this error class."""
 
 
-@dataclass(frozen=True)
-class ResponseHead:
-    """Status and headers of a response; header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-
-
-class HttpExchange:
-    """One POST request and its response over a connection that ``send`` and ``receive`` use.
-
-    ``receive`` returns the next bytes from the server, ``b""`` at the end of the connection. It is
-    called only when everything received so far has been passed on.
-    """
-
-    def __init__(self, send: Callable[[bytes], object], receive: Callable[[], bytes]) -> None:
-        self._send = send
-        self._receive = receive
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_LIMIT)
-
-    def post(self, host: str, path: str, headers: Mapping[str, str], body: bytes) -> ResponseHead:
-        """Send the request and return the head of its response.
-
-        Raises BrokenResponse, h11.LocalProtocolError for headers that HTTP does not allow, and
-        whatever ``send`` and ``receive`` raise.
-        """
-        lines = {"Host": host, "Content-Length": str(len(body)), "Connection": "close", **headers}
-        request = h11.Request(
-            method="POST",
-            target=path,
-            headers=[(name.encode(), value.encode("latin-1")) for name, value in lines.items()],
-        )
-        parts = (request, h11.Data(data=body), h11.EndOfMessage())
-        self._send(b"".join(self._http.send(part) or b"" for part in parts))
-        while not isinstance(event := self._next_event(), h11.Response):
-            pass  # 100 Continue and other interim responses
-        received = {name.decode(): value.decode("latin-1") for name, value in event.headers}
-        return ResponseHead(event.status_code, received)
-
-    def chunks(self) -> Iterator[bytes]:
-        """The data of the response body, as it arrives.
-
-        Chunks of a chunked body that arrive together stay separate; data of an incomplete chunk is
-        returned without waiting for the rest. Raises BrokenResponse, and what ``receive`` raises.
-        """
-        while isinstance(event := self._next_event(), h11.Data):
-            yield bytes(event.data)
-
-    def _next_event(self) -> Any:
-        try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                self._http.receive_data(self._receive())
-        except h11.RemoteProtocolError as error:
-            _, ended = self._http.trailing_data
-            why = "the engine closed the connection early" if ended else "invalid HTTP"
-            raise BrokenResponse(f"{why}: {error}") from error
-        return event
-
-
 class EngineRequest:
-    """A request that was sent to an engine: ``head`` is complete, ``chunks`` gives the body.
+    """A request to an engine: ``status`` and ``headers`` (with lower-case names) of its response;
+    ``chunks`` gives the body.
 
-    Closing it early tells the engine to stop.
+    A thread watches the time and the client's connection meanwhile. It closes that to the engine,
+    which tells the engine to stop, and ends every call that waits here.
     """
 
     def __init__(
@@ -155,287 +98,270 @@ class EngineRequest:
         """Send ``body`` with POST and wait for the head of the response.
 
         ``seconds`` limits the request as a whole. Raises EngineUnreachable, BrokenResponse,
-        ClientDisconnected, ResponseTimeout, h11.LocalProtocolError.
+        ClientDisconnected, ResponseTimeout, and ValueError for headers that HTTP does not allow.
         """
-        self._until = time.monotonic() + seconds
+        self._ended_by: Exception | None = None
+        self._http = http.client.HTTPConnection(LOOPBACK, port)
         try:
-            self._engine = socket.create_connection((LOOPBACK, port), timeout=seconds)
+            self._http.connect()
         except OSError as error:
             raise EngineUnreachable(str(error)) from error
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._engine, selectors.EVENT_READ)
-        if client is not None:
-            self._selector.register(client, selectors.EVENT_READ)
-        exchange = HttpExchange(self._send, self._receive)
-        self.chunks = exchange.chunks
+        self._engine: socket.socket = self._http.sock
+        self._closed, self._close = socket.socketpair()
+        watch = (client, time.monotonic() + seconds)
+        threading.Thread(target=self._watch, args=watch, daemon=True).start()
         try:
-            self._engine.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.head = exchange.post(f"{LOOPBACK}:{port}", path, headers, body)
+            with self._errors():
+                self._http.request("POST", path, body, {**headers, "Connection": "close"})
+                self._response = self._http.getresponse()
         except BaseException:
             self.close()
             raise
+        self.status = self._response.status
+        self.headers = {name.lower(): value for name, value in self._response.headers.items()}
+
+    def chunks(self) -> Iterator[bytes]:
+        """The data of the response's body as it arrives; chunks that arrive together stay separate.
+        Raises BrokenResponse, ClientDisconnected and ResponseTimeout."""
+        left = self._response.length
+        while left is None or left > 0:
+            with self._errors():
+                data = self._response.read1(_READ_BYTES if left is None else left)
+            if not data:
+                if left or self._ended_by:
+                    raise self._ended_by or BrokenResponse("the engine closed the connection early")
+                return
+            left = None if left is None else left - len(data)
+            yield data
 
     def close(self) -> None:
         """End the connection; may be repeated."""
-        self._selector.close()
-        self._engine.close()
+        self._close.close()
+        self._http.close()
 
-    def _send(self, request: bytes) -> None:
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            self._engine.sendall(request)
-        except TimeoutError:
-            raise ResponseTimeout from None
-        except OSError as error:
-            raise BrokenResponse(str(error)) from error
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            early = f"the engine closed the connection early: {error!r}"
+            raise self._ended_by or BrokenResponse(early) from error
 
-    def _receive(self) -> bytes:
-        """The next bytes from the engine; empty at the end of the connection. A disconnected client
-        ends the request; further data from it is ignored."""
-        while True:
-            ready = self._selector.select(max(0.0, self._until - time.monotonic()))
+    def _watch(self, client: socket.socket | None, until: float) -> None:
+        waiting = select.poll()
+        watched = {end.fileno(): end for end in (self._closed, client) if end}
+        for number in watched:
+            waiting.register(number, select.POLLIN)
+        reason: Exception | None = None
+        while reason is None:
+            ready = waiting.poll(max(0.0, until - time.monotonic()) * 1000)
+            if self._closed.fileno() in dict(ready):
+                break
             if not ready:
-                raise ResponseTimeout
-            sockets = [key.fileobj for key, _ in ready]
-            if self._engine in sockets:
-                try:
-                    return self._engine.recv(_READ_BYTES)
-                except ConnectionError as error:
-                    raise BrokenResponse(str(error)) from error
-            client = sockets[0]
-            assert isinstance(client, socket.socket)
-            try:
-                if not client.recv(1, socket.MSG_PEEK):
-                    raise ClientDisconnected
-            except ConnectionError:
-                raise ClientDisconnected from None
-            self._selector.unregister(client)
+                reason = ResponseTimeout()
+            elif _is_gone(watched[ready[0][0]]):
+                reason = ClientDisconnected()
+            else:
+                waiting.unregister(ready[0][0])  # what it sends meanwhile is not for this request
+        self._closed.close()
+        if reason:
+            self._ended_by = reason
+            with suppress(OSError):
+                self._engine.shutdown(socket.SHUT_RDWR)
 
 
-class ErrorResponse(Exception):
-    """A response that reports an error; ``code`` is AWS's error code."""
-
-    def __init__(self, status: int, code: str, document: dict[str, Any]) -> None:
-        super().__init__(code)
-        self.response = json_response(document, status, error_type=code)
-
-
-def _validation_error(message: str) -> ErrorResponse:
-    """The endpoint cannot answer: it does not exist or is not in service."""
-    return ErrorResponse(400, "ValidationError", {"Message": message})
-
-
-def _model_error(region: str, endpoint: str, status: int, text: str) -> ErrorResponse:
-    """ModelError: the container answered with ``status`` and ``text``; 0 means no answer."""
-    kind = "client" if 400 <= status < 500 else "server"
-    group = log_group(endpoint)
-    document = {
-        "Message": (
-            f'Received {kind} error ({status}) from primary with message "{text}". See '
-            f"https://{region}.console.aws.amazon.com/cloudwatch/home?region={region}"
-            f"#logEventViewer:group={group} in account {ACCOUNT} for more information."
-        ),
-        "OriginalStatusCode": status,
-        "OriginalMessage": text,
-        "LogStreamArn": f"arn:aws:logs:{region}:{ACCOUNT}:log-group:{group}",
-    }
-    return ErrorResponse(424, "ModelError", document)
+def _is_gone(client: socket.socket) -> bool:
+    """Whether a client whose connection can be read has ended it."""
+    try:
+        return not client.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True
 
 
 def payload_part(data: bytes) -> bytes:
     """A frame of the event stream with a part of the answer."""
-    headers = {
-        ":message-type": "event",
-        ":event-type": "PayloadPart",
-        ":content-type": "application/octet-stream",
-    }
-    return _frame(headers, data)
+    octets = "application/octet-stream"
+    return _frame({"message-type": "event", "event-type": "PayloadPart"}, octets, data)
 
 
 def stream_error(message: str, code: str) -> bytes:
     """A ModelStreamError, which ends the stream."""
-    headers = {
-        ":message-type": "exception",
-        ":exception-type": "ModelStreamError",
-        ":content-type": "application/json",
-    }
-    return _frame(headers, json.dumps({"Message": message, "ErrorCode": code}).encode())
+    headers = {"message-type": "exception", "exception-type": "ModelStreamError"}
+    document = json.dumps({"Message": message, "ErrorCode": code})
+    return _frame(headers, "application/json", document.encode())
 
 
-def _frame(headers: dict[str, str], payload: bytes) -> bytes:
-    """Prelude, headers, payload, and two CRC32."""
+def _frame(headers: Mapping[str, str], content_type: str, payload: bytes) -> bytes:
+    """Prelude, headers (each a name and a string, type 7), payload, and two CRC32."""
     block = b"".join(
-        struct.pack("!B", len(name))
-        + name.encode()
-        + struct.pack("!BH", _STRING, len(value))
+        struct.pack(f"!B{len(name) + 1}sBH", len(name) + 1, f":{name}".encode(), 7, len(value))
         + value.encode()
-        for name, value in headers.items()
+        for name, value in {**headers, "content-type": content_type}.items()
     )
     prelude = struct.pack("!II", 12 + len(block) + len(payload) + 4, len(block))
     message = prelude + struct.pack("!I", crc32(prelude)) + block + payload
     return message + struct.pack("!I", crc32(message))
 
 
+def invoke(environ: WSGIEnvironment, path: re.Match[str], region: str) -> Response:
+    """The answer of one of the endpoint's engines. ``path`` matches ``INVOCATION_PATH``; ``region``
+    is that of the request's signature or token. Raises Refused."""
+    headers, operation = header_names(environ), path["operation"]
+    body, client = request_body(environ, BODY_LIMIT), environ.get("werkzeug.socket")
+    component = path["component"] or headers.get(f"{_SAGEMAKER_HEADERS}inference-component")
+    invocation = Invocation(region, path["name"], component, headers, body, client)
+    if operation == "invocations":
+        accept = headers.get("accept", "*/*")
+        answer = Answer(invocation, "/invocations", accept, RESPONSE_SECONDS)
+        answer.raise_for_status()
+        content = answer.whole()
+        return Response(content, 200, answer.headers)
+    if operation == "invocations-response-stream":
+        accept = headers.get(f"{_SAGEMAKER_HEADERS}accept", "*/*")
+        answer = Answer(invocation, "/invocations", accept, STREAM_SECONDS)
+        answer.raise_for_status()
+        content_type = {
+            "X-Amzn-SageMaker-Content-Type": answer.headers["Content-Type"],
+            "Content-Type": "application/vnd.amazon.eventstream",
+        }
+        return Response(_frames(answer), 200, answer.headers | content_type)
+    accept = headers.get("accept", "*/*")
+    answer = Answer(invocation, "/v1/chat/completions", accept, STREAM_SECONDS)
+    return Response(_unframed(answer), answer.status, answer.headers)
+
+
+def _frames(answer: Answer) -> Iterator[bytes]:
+    """The body as PayloadParts; a ModelStreamError ends it where the engine breaks off."""
+    try:
+        yield from map(payload_part, answer.chunks())
+    except BrokenResponse as error:
+        yield stream_error(f"The model's stream broke: {error}.", "StreamBroken")
+    except ResponseTimeout:
+        message = f"The model took longer than {STREAM_SECONDS:.0f} seconds."
+        yield stream_error(message, "ModelInvocationTimeExceeded")
+
+
+def _unframed(answer: Answer) -> Iterator[bytes]:
+    """The body as it is; where it breaks off, the client's connection is closed too."""
+    try:
+        yield from answer.chunks()
+    except (BrokenResponse, ResponseTimeout) as error:
+        raise ConnectionAbortedError(str(error)) from error
+
+
 @dataclass(frozen=True)
 class Invocation:
-    """A request to an endpoint.
+    """A request to an endpoint. ``headers`` has lower-case names; ``client`` is the client's
+    connection, which is watched for a disconnect."""
 
-    ``region`` is that of its signature or token. ``headers`` has lower-case names. ``client`` is
-    the client's connection; it is watched for a disconnect.
-    """
-
-    name: str
-    operation: str
     region: str
-    headers: dict[str, str]
+    name: str
+    component: str | None
+    headers: Mapping[str, str]
     body: bytes
     client: socket.socket | None = None
-    component: str | None = None
 
+    def refused(self, message: str) -> Refused:
+        """The endpoint cannot answer: it does not exist or is not in service."""
+        return Refused("ValidationError", message, Message=message)
 
-@dataclass
-class _Relayed:
-    """A response that the engine has begun, and what must be closed after it."""
-
-    invocation: Invocation
-    instance: EngineInstance
-    request: EngineRequest
-    metrics: RequestMetrics
-    stack: ExitStack
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The engine's headers that SageMaker passes on."""
-        headers = self.request.head.headers
-        passed = {
-            name: text for name, text in headers.items() if name.startswith(_SAGEMAKER_HEADERS)
+    def model_error(self, status: int, text: str) -> Refused:
+        """The container answered with ``status`` and ``text``; 0 means no answer."""
+        kind = "client" if 400 <= status < 500 else "server"
+        group = log_group(self.name)
+        message = (
+            f'Received {kind} error ({status}) from primary with message "{text}". See https://'
+            f"{self.region}.console.aws.amazon.com/cloudwatch/home?region={self.region}"
+            f"#logEventViewer:group={group} in account {ACCOUNT} for more information."
+        )
+        more = {
+            "Message": message,
+            "OriginalStatusCode": status,
+            "OriginalMessage": text,
+            "LogStreamArn": f"arn:aws:logs:{self.region}:{ACCOUNT}:log-group:{group}",
         }
-        return {
-            "Content-Type": headers.get("content-type", "application/octet-stream"),
-            _VARIANT: self.instance.spec.variant,
-            **passed,
+        return Refused("ModelError", message, 424, **more)
+
+
+class Answer:
+    """The response that one of the endpoint's engines has begun; it is measured until its end."""
+
+    def __init__(self, invocation: Invocation, path: str, accept: str, seconds: float) -> None:
+        """Send the invocation to an engine. Raises Refused."""
+        self.invocation = invocation
+        self._begun = time.monotonic()
+        with ExitStack() as stack:
+            endpoint, instance = _admit(invocation, stack)
+            spec, config = instance.spec, endpoint.config_name(instance)
+            self._metrics = MetricSource(
+                invocation.region, invocation.name, spec.variant, spec.component, config
+            )
+            self._metrics.publish("Invocations", 1)
+            self._sent = time.monotonic()
+            try:
+                self._request = _send(invocation, instance, path, accept, seconds)
+            except BaseException:
+                self._measure(0)
+                raise
+            stack.callback(self._request.close)
+            self._stack = stack.pop_all()
+        self.status, sent = self._request.status, self._request.headers
+        self.headers = {
+            "Content-Type": sent.get("content-type", "application/octet-stream"),
+            "x-Amzn-Invoked-Production-Variant": instance.spec.variant,
+            **{name: text for name, text in sent.items() if name.startswith(_SAGEMAKER_HEADERS)},
         }
 
     def chunks(self) -> Iterator[bytes]:
-        head = self.request.head
-        is_stream = head.headers.get("content-type", "").startswith("text/event-stream")
-        with self.stack:
-            yield from self.metrics.chunks(head.status, is_stream, self.request.chunks())
+        """The body as it arrives. Raises what EngineRequest raises."""
+        is_first = self.headers["Content-Type"].startswith("text/event-stream")
+        is_broken = True
+        with self._stack:
+            try:
+                for chunk in self._request.chunks():
+                    if is_first:
+                        self._publish_since("FirstChunkLatency", self._begun)
+                        is_first = False
+                    yield chunk
+                is_broken = False
+            except (GeneratorExit, ClientDisconnected):
+                is_broken = False
+                raise
+            finally:
+                self._measure(self.status, is_broken)
 
     def whole(self) -> bytes:
-        """The complete body, of at most LARGEST_BODY bytes. Raises ErrorResponse."""
+        """The complete body, of at most LARGEST_BODY bytes. Raises Refused."""
         parts, size = [], 0
         try:
             for chunk in self.chunks():
                 size += len(chunk)
                 if size > LARGEST_BODY:
-                    raise self.error(500, f"the response has more than {LARGEST_BODY} bytes")
+                    text = f"the response has more than {LARGEST_BODY} bytes"
+                    raise self.invocation.model_error(500, text)
                 parts.append(chunk)
             return b"".join(parts)
         except BrokenResponse as error:
-            raise self.error(500, str(error)) from error
+            raise self.invocation.model_error(500, str(error)) from error
         except ResponseTimeout:
-            raise self.error(0, TIMED_OUT) from None
+            raise self.invocation.model_error(0, _TIMED_OUT) from None
 
     def raise_for_status(self) -> None:
-        status = self.request.head.status
-        if status >= 400:
-            raise self.error(status, self.whole().decode("utf-8", "replace"))
+        """Raise Refused for an error of the engine."""
+        if self.status >= 400:
+            raise self.invocation.model_error(self.status, self.whole().decode("utf-8", "replace"))
 
-    def error(self, status: int, text: str) -> ErrorResponse:
-        return _model_error(self.invocation.region, self.invocation.name, status, text)
+    def _measure(self, status: int, is_broken: bool = False) -> None:
+        """Publish how it ended: with the engine's ``status`` (0: no response)."""
+        publish = self._metrics.publish
+        publish("Invocation4XXErrors", 400 <= status < 500)
+        publish("Invocation5XXErrors", status >= 500 or status == 0)
+        publish("InvocationModelErrors", is_broken or not 200 <= status < 300)
+        publish("MidStreamErrors", is_broken)
+        self._publish_since("ModelLatency", self._sent)
 
-
-def not_served(method: str, path: str) -> Response | None:
-    """SageMaker's answer about a path below an endpoint's OpenAI address that it does not serve."""
-    other = OPENAI_PATH.fullmatch(path)
-    if other is None:
-        return None
-    message = (
-        f"SageMaker does not serve {method} {other['path'] or '/'}; of OpenAI's API, it serves "
-        "POST /v1/chat/completions only"
-    )
-    error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
-    return json_response({"error": error}, 404)
-
-
-def invoke(invocation: Invocation) -> Response:
-    """The answer of one of the endpoint's engines."""
-    try:
-        return _OPERATIONS[invocation.operation](invocation)
-    except ErrorResponse as error:
-        return error.response
-
-
-def _invoke_endpoint(invocation: Invocation) -> Response:
-    accept = invocation.headers.get("accept", "*/*")
-    relayed = _relay(invocation, "/invocations", accept, RESPONSE_SECONDS)
-    relayed.raise_for_status()
-    body = relayed.whole()
-    return Response(200, {**relayed.headers, "Content-Length": str(len(body))}, iter((body,)))
-
-
-def _invoke_with_response_stream(invocation: Invocation) -> Response:
-    accept = invocation.headers.get("x-amzn-sagemaker-accept", "*/*")
-    relayed = _relay(invocation, "/invocations", accept, STREAM_SECONDS)
-    relayed.raise_for_status()
-    headers = relayed.headers
-    headers["X-Amzn-SageMaker-Content-Type"] = headers["Content-Type"]
-    headers["Content-Type"] = EVENT_STREAM
-
-    def frames() -> Iterator[bytes]:
-        """The body as PayloadParts; a ModelStreamError ends it where the engine breaks off."""
-        try:
-            for chunk in relayed.chunks():
-                yield payload_part(chunk)
-        except BrokenResponse as error:
-            yield stream_error(f"The model's stream broke: {error}.", "StreamBroken")
-        except ResponseTimeout:
-            message = f"The model took longer than {STREAM_SECONDS:.0f} seconds."
-            yield stream_error(message, "ModelInvocationTimeExceeded")
-
-    return Response(200, headers, frames())
-
-
-def _chat_completions(invocation: Invocation) -> Response:
-    """The engine's own response, errors included, for a caller with a bearer token."""
-    accept = invocation.headers.get("accept", "*/*")
-    relayed = _relay(invocation, "/v1/chat/completions", accept, STREAM_SECONDS)
-
-    def body() -> Iterator[bytes]:
-        """The body as it is; where it breaks off, the client's connection is closed too."""
-        try:
-            yield from relayed.chunks()
-        except (BrokenResponse, ResponseTimeout) as error:
-            raise ConnectionAbortedError(str(error)) from error
-
-    return Response(relayed.request.head.status, relayed.headers, body())
-
-
-_OPERATIONS: dict[str, Callable[[Invocation], Response]] = {
-    "invocations": _invoke_endpoint,
-    "invocations-response-stream": _invoke_with_response_stream,
-    "openai/v1/chat/completions": _chat_completions,
-}
-
-
-def _relay(invocation: Invocation, path: str, accept: str, seconds: float) -> _Relayed:
-    """Send the invocation to one of the endpoint's engines. Raises ErrorResponse."""
-    begun = time.monotonic()
-    with ExitStack() as stack:
-        endpoint, instance = _admit(invocation, stack)
-        spec = instance.spec
-        config = endpoint.config_name(instance)
-        source = MetricSource(
-            invocation.region, invocation.name, spec.variant, spec.component, config
-        )
-        metrics = RequestMetrics(source, begun)
-        try:
-            request = _send(invocation, instance, path, accept, seconds)
-        except BaseException:
-            metrics.end(0)
-            raise
-        stack.callback(request.close)
-        return _Relayed(invocation, instance, request, metrics, stack.pop_all())
+    def _publish_since(self, name: str, begun: float) -> None:
+        self._metrics.publish(name, (time.monotonic() - begun) * _MICROSECONDS)
 
 
 def _admit(invocation: Invocation, stack: ExitStack) -> tuple[SandboxEndpoint, EngineInstance]:
@@ -462,68 +388,67 @@ def _send(
     }
     content_type = invocation.headers.get("content-type", "application/octet-stream")
     headers = {**passed, "Content-Type": content_type, "Accept": accept}
-    region, name = invocation.region, invocation.name
     try:
         return EngineRequest(
             instance.process.port, path, headers, invocation.body, seconds=seconds,
             client=invocation.client,
         )  # fmt: skip
-    except h11.LocalProtocolError as error:
-        raise _validation_error(f"Invalid request header: {error}.") from error
+    except ValueError as error:
+        raise invocation.refused(f"Invalid request header: {error}.") from error
     except (EngineUnreachable, BrokenResponse) as error:
         text = f"the engine exited: {instance.end_reason() or error}"
-        raise _model_error(region, name, 503, text) from error
+        raise invocation.model_error(503, text) from error
     except ResponseTimeout:
-        raise _model_error(region, name, 0, TIMED_OUT) from None
+        raise invocation.model_error(0, _TIMED_OUT) from None
 
 
 def _choose(invocation: Invocation) -> tuple[SandboxEndpoint, EngineInstance]:
-    """The endpoint and its instance, or copy, for the next request. Raises ErrorResponse."""
-    name = invocation.name
+    """The endpoint and its instance, or copy, for the next request. Raises Refused."""
+    name, component = invocation.name, invocation.component
     endpoint = find_endpoint(invocation.region, name)
     if endpoint is None:
-        raise _validation_error(f"Endpoint {name} of account {ACCOUNT} not found.")
+        raise invocation.refused(f"Endpoint {name} of account {ACCOUNT} not found.")
     fleet = endpoint.next_fleet() if endpoint.is_serving else None
     if fleet is None:
         state = endpoint.endpoint_status
-        raise _validation_error(f"Endpoint {name} is not in service; its state is {state}.")
-    component = invocation.component or invocation.headers.get(_COMPONENT_HEADER)
-    if endpoint.hosts_components or component:
-        return endpoint, _choose_copy(invocation.region, endpoint, component)
-    variant = invocation.headers.get("x-amzn-sagemaker-target-variant")
-    if variant not in (None, *fleet.variants):
-        raise _validation_error(f"Endpoint {name} has no running variant {variant}.")
-    return endpoint, fleet.choose(endpoint.weights, variant)
-
-
-def _choose_copy(region: str, endpoint: SandboxEndpoint, name: str | None) -> EngineInstance:
-    """A copy of the endpoint's inference component. Raises ErrorResponse."""
-    if not endpoint.hosts_components:
-        raise _validation_error(
+        raise invocation.refused(f"Endpoint {name} is not in service; its state is {state}.")
+    if endpoint.hosts_components:
+        return endpoint, _choose_copy(invocation, endpoint)
+    if component:
+        raise invocation.refused(
             "Inference Component Name header is not allowed for endpoints to which you dont plan "
             "to deploy inference components. Please remove the Inference Component Name header "
             "and try again."
         )
+    variant = invocation.headers.get(f"{_SAGEMAKER_HEADERS}target-variant")
+    if variant not in (None, *fleet.variants):
+        raise invocation.refused(f"Endpoint {name} has no running variant {variant}.")
+    return endpoint, fleet.choose(endpoint.weights, variant)
+
+
+def _choose_copy(invocation: Invocation, endpoint: SandboxEndpoint) -> EngineInstance:
+    """A copy of the endpoint's inference component. Raises Refused."""
+    name = invocation.component
     if name is None:
-        raise _validation_error(
+        raise invocation.refused(
             "Inference Component Name header is required for endpoints to which you plan to deploy "
             "inference components. Please include Inference Component Name header or consider "
             "using SageMaker models."
         )
     component = endpoint.components.get(name)
     if component is None or component.status in ("Creating", "Failed", "Deleting"):
-        raise _validation_error(
+        raise invocation.refused(
             f"Inference Component {name} of endpoint {endpoint.endpoint_name} not found."
         )
-    instance = component.choose()
-    if instance is None:
+    fleet = component.next_fleet()
+    if fleet is None or not fleet.instances:
         component.refused_at = time.time()
         variant = component.parameters["VariantName"]
-        source = MetricSource(region, endpoint.endpoint_name, variant, name)
+        source = MetricSource(invocation.region, endpoint.endpoint_name, variant, name)
         source.publish("NoCapacityInvocationFailures", 1)
-        raise _validation_error(
+        raise invocation.refused(
             "Inference Component has no capacity to process this request. ApplicationAutoScaling "
             "may be in-progress (if configured) or try to increase the capacity by invoking "
             "UpdateInferenceComponentRuntimeConfig API."
         )
-    return instance
+    return fleet.choose({}, fleet.variants[0])

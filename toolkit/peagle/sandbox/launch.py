@@ -195,27 +195,17 @@ _DRAFTER_KEYS = frozenset({"revision", "code_revision", "quantization", "max_mod
 _NUMBER, _LENGTH = "num_speculative_tokens", f"{PREFIX}MAX_MODEL_LEN"
 
 
-@dataclass(frozen=True)
-class StandIn:
-    """The environment that serves tiny, its drafter (if any), and notes on every change."""
-
-    environment: dict[str, str]
-    drafter: Drafter | None
-    notes: tuple[str, ...]
-
-
-def stand_in_for(environment: Mapping[str, str], tiny: Target) -> StandIn:
-    """``environment`` with ``tiny`` as its target and tiny's drafter of the same kind."""
+def stand_in_for(
+    environment: Mapping[str, str], tiny: Target
+) -> tuple[dict[str, str], Drafter | None, list[str]]:
+    """``environment`` with ``tiny`` as its target and tiny's drafter of the same kind, that drafter
+    (if any), and notes on every change."""
     target = environment.get(MODEL) or environment.get(HUB_MODEL) or "the model"
     left_out = sorted(_BELONGS_TO_TARGET & environment.keys())
     notes = [f"{name}={environment[name]} is left out: it belongs to {target}" for name in left_out]
-    changed = {
-        **{name: value for name, value in environment.items() if name not in left_out},
-        MODEL: TARGET_PATH,
-        SERVED_NAME: environment.get(SERVED_NAME, target),
-    }
-    for name in (HUB_MODEL, WEIGHTS_PIN_VARIABLE):
-        changed.pop(name, None)
+    removed = {*left_out, HUB_MODEL, WEIGHTS_PIN_VARIABLE}
+    changed = {name: value for name, value in environment.items() if name not in removed}
+    changed |= {MODEL: TARGET_PATH, SERVED_NAME: environment.get(SERVED_NAME, target)}
     longest, length = tiny.architecture.max_positions, changed.get(_LENGTH)
     if length is not None and not (length.isdecimal() and int(length[:20]) <= longest):
         changed[_LENGTH] = str(longest)
@@ -225,7 +215,7 @@ def stand_in_for(environment: Mapping[str, str], tiny: Target) -> StandIn:
         name, value = variable_of(setting.name), setting.value
         changed[name] = str(value).lower() if isinstance(value, bool) else str(value)
         notes.append(f"{name}={changed[name]}: {setting.because}")
-    return StandIn(changed, drafter, tuple(notes))
+    return changed, drafter, notes
 
 
 def _replace_speculation(changed: dict[str, str], tiny: Target, notes: list[str]) -> Drafter | None:
@@ -323,34 +313,36 @@ def _cpu_image(docker: Docker, name: str) -> Image | None:
     return image if image.runtime == "cpu" else None
 
 
-class ModelDataError(Exception):
-    """SageMaker would not find or not accept these weights."""
+class LaunchFailed(Exception):
+    """The engine does not start; the message is the endpoint's FailureReason."""
 
 
 def download(data: ModelData, ml_root: Path, region: str) -> None:
-    """Download ``data`` below ``ml_root``. Raises ModelDataError."""
+    """Download ``data`` below ``ml_root``. Raises LaunchFailed for weights that SageMaker would not
+    find or not accept."""
     folder = ml_root / data.into
     private_folder(folder)
     try:
         objects = dict(objects_of(data, region))
         if not objects:
             place = "at" if data.archive or data.single else "below"
-            raise ModelDataError(f"no object exists {place} {data.uri}")
-        if data.archive or data.single:
-            ((key, content),) = objects.items()
-            if data.archive:
-                _unpack(content, folder)
-            else:
-                save_object(content, folder / Path(key).name)
-            return
-        prefix = S3Uri.parse(data.uri).key
-        for key in sorted(objects):
-            _check_key(key, prefix, objects)
-            file = folder / key.removeprefix(prefix)
+            raise ValueError(f"no object exists {place} {data.uri}")
+        for archive in objects.values() if data.archive else ():
+            _unpack(archive, folder)
+        prefix = "" if data.single else S3Uri.parse(data.uri).key
+        for key in () if data.archive else sorted(objects):
+            name = Path(key).name if data.single else key.removeprefix(prefix)
+            if not data.single:
+                _check_key(key, prefix, objects)
+            file = folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
             save_object(objects[key], file)
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
-        raise ModelDataError(f"{data.uri}: {error}") from error
+        raise LaunchFailed(
+            f'Failed to download model data for container "container_1" from URL: "{data.uri}". '
+            "Please ensure that there is an object located at the URL and that the role passed to "
+            f"CreateModel has permissions to download it. ({error})"
+        ) from error
 
 
 def weight_bytes(ml_root: Path) -> int:
@@ -358,14 +350,14 @@ def weight_bytes(ml_root: Path) -> int:
 
 
 def _check_key(key: str, prefix: str, keys: Iterable[str]) -> None:
-    """Raise ModelDataError for a key with which a deployment fails on AWS."""
+    """Raise ValueError for a key with which a deployment fails on AWS."""
     name = key.removeprefix(prefix)
     if not name or name.endswith("/"):
-        raise ModelDataError(f"the key {key} is an empty folder; SageMaker accepts only files")
+        raise ValueError(f"the key {key} is an empty folder; SageMaker accepts only files")
     if any(part in ("", ".", "..") for part in name.split("/")):
-        raise ModelDataError(f"the key {key} does not name a file below {prefix}")
+        raise ValueError(f"the key {key} does not name a file below {prefix}")
     if any(other.startswith(f"{key}/") for other in keys):
-        raise ModelDataError(f"the key {key} is both a file and a folder")
+        raise ValueError(f"the key {key} is both a file and a folder")
 
 
 def _unpack(content: FakeKey, folder: Path) -> None:

@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,9 +38,7 @@ from peagle.engine_log import log_fields
 from peagle.sandbox.client import ACCOUNT
 from peagle.store import private_folder
 
-METRIC_NAMESPACE = "AWS/SageMaker"
-SAMPLE_SECONDS = 1.0
-_MICROSECONDS = 1e6
+_SAMPLE_SECONDS = 1.0
 _KEPT_POINTS = 50_000
 """Data points of a region: hours of an idle endpoint, and a day of requests fills no memory."""
 
@@ -72,66 +69,23 @@ class MetricSource:
     def publish(self, name: str, value: float) -> None:
         """Publish one value; with ``config``, by the configuration too."""
         dimensions = {"EndpointName": self.endpoint, "VariantName": self.variant}
-        if self.component:
-            dimensions = {"InferenceComponentName": self.component}
         series = [dimensions]
-        if self.config and not self.component:
+        if self.component:
+            series = [{"InferenceComponentName": self.component}]
+        elif self.config:
             series.append({**dimensions, "EndpointConfigName": self.config})
         data = [
             {
                 "MetricName": name,
                 "Value": float(value),
-                "Dimensions": [{"Name": key, "Value": text} for key, text in one.items()],
+                "Dimensions": [{"Name": key, "Value": text} for key, text in dimensions.items()],
             }
-            for one in series
+            for dimensions in series
         ]
         backend = cloudwatch_backends[ACCOUNT][self.region]
-        backend.put_metric_data(METRIC_NAMESPACE, data)
+        backend.put_metric_data("AWS/SageMaker", data)
         if len(backend.metric_data) > _KEPT_POINTS:
             del backend.metric_data[: _KEPT_POINTS // 10]
-
-
-class RequestMetrics:
-    """Measures one request to an instance, or a copy, and publishes the metrics of ``source``.
-    ``begun`` is when it arrived, by ``time.monotonic``."""
-
-    def __init__(self, source: MetricSource, begun: float) -> None:
-        self._publish = source.publish
-        self._begun = begun
-        self._sent = time.monotonic()
-        self._ended = False
-        self._publish("Invocations", 1)
-
-    def chunks(self, status: int, is_stream: bool, body: Iterator[bytes]) -> Iterator[bytes]:
-        """``body`` as it is; its first chunk and its end are measured."""
-        is_first, is_broken = is_stream, True
-        try:
-            for chunk in body:
-                if is_first:
-                    self._publish_since("FirstChunkLatency", self._begun)
-                    is_first = False
-                yield chunk
-            is_broken = False
-        except (GeneratorExit, ConnectionAbortedError):  # the client has left
-            is_broken = False
-            raise
-        finally:
-            self.end(status, is_broken)
-
-    def end(self, status: int, is_broken: bool = False) -> None:
-        """Publish how it ended: with the engine's ``status`` (0: no response). May be repeated."""
-        if self._ended:
-            return
-        self._ended = True
-        failed = is_broken or not 200 <= status < 300
-        self._publish("Invocation4XXErrors", 400 <= status < 500)
-        self._publish("Invocation5XXErrors", status >= 500 or status == 0)
-        self._publish("InvocationModelErrors", failed)
-        self._publish("MidStreamErrors", is_broken)
-        self._publish_since("ModelLatency", self._sent)
-
-    def _publish_since(self, name: str, begun: float) -> None:
-        self._publish(name, (time.monotonic() - begun) * _MICROSECONDS)
 
 
 def start_sampling(running: Callable[[], Iterator[tuple[MetricSource, int]]]) -> None:
@@ -140,7 +94,7 @@ def start_sampling(running: Callable[[], Iterator[tuple[MetricSource, int]]]) ->
 
     def sample() -> None:
         while True:
-            time.sleep(SAMPLE_SECONDS)
+            time.sleep(_SAMPLE_SECONDS)
             for source, in_progress in running():
                 each = "Copy" if source.component else "Model"
                 source.publish(f"ConcurrentRequestsPer{each}", in_progress)
@@ -238,17 +192,9 @@ class LogTail:
     """
 
     def __init__(
-        self,
-        file: Path,
-        region: str,
-        group: str,
-        stream: str,
-        written: Callable[[str], str] = str,
+        self, file: Path, region: str, group: str, stream: str, written: Callable[[str], str]
     ) -> None:
-        self._file = file
-        self._written = written
-        self._group = group
-        self._stream = stream
+        self._file, self._group, self._stream, self._written = file, group, stream, written
         self._backend = logs_backends[ACCOUNT][region]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"log {group}", daemon=True)
@@ -257,8 +203,7 @@ class LogTail:
         """Create the log group and the stream, and copy from the first line on."""
         private_folder(self._file.parent)
         self._file.touch()
-        self._backend.ensure_log_group(self._group)
-        self._backend.ensure_log_stream(self._group, self._stream)
+        self._make_stream()
         self._thread.start()
 
     def end(self) -> None:
@@ -268,27 +213,25 @@ class LogTail:
             self._thread.join()
 
     def _run(self) -> None:
-        rest = b""
+        rest, is_last = b"", False
         with self._file.open("rb") as stream:
-            while not self._ended.wait(_POLL_SECONDS):
-                rest = self._copy(stream, rest)
-            self._put(self._copy(stream, rest).splitlines())
+            while not is_last:
+                is_last = self._ended.wait(_POLL_SECONDS)
+                *lines, rest = (rest + stream.read()).split(b"\n")
+                self._put([*lines, rest] if is_last else lines)
 
-    def _copy(self, stream: BufferedReader, rest: bytes) -> bytes:
-        """Copy the complete lines; return the beginning of the next one."""
-        *lines, rest = (rest + stream.read()).split(b"\n")
-        self._put(lines)
-        return rest
+    def _make_stream(self) -> None:
+        self._backend.ensure_log_group(self._group)
+        self._backend.ensure_log_stream(self._group, self._stream)
 
     def _put(self, lines: list[bytes]) -> None:
-        now = int(time.time() * 1000)
         texts = (
             self._written(line[:_EVENT_BYTES].decode("utf-8", "replace").rstrip()) for line in lines
         )
+        now = int(time.time() * 1000)
         events = [{"timestamp": now, "message": text} for text in texts if text]
         if events:
-            self._backend.ensure_log_group(self._group)
-            self._backend.ensure_log_stream(self._group, self._stream)
+            self._make_stream()
             self._backend.put_log_events(self._group, self._stream, events)
             limit_events(self._backend.groups[self._group].streams)
 

@@ -22,8 +22,8 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
@@ -35,6 +35,7 @@ from botocore.auth import HmacV1QueryAuth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from moto.sagemaker.exceptions import ValidationError
+from werkzeug.wrappers import Response
 
 from peagle.errors import fix_text
 from peagle.request_validation import service_model, validate
@@ -58,93 +59,95 @@ _INVOKING = {
     "openai/v1/chat/completions": BEARER_CALL,
 }
 _CBOR_PATH = re.compile(r"/service/[^/]+/operation/(?P<operation>\w+)")
-
 _SCOPE = re.compile(
     r"Credential=(?P<key>[^/%\s]+)(?:/|%2F)\d+(?:/|%2F)"
     r"(?P<region>[^/%]+)(?:/|%2F)(?P<service>[^/%]+)(?:/|%2F)aws4_request"
 )
 """The scope of a Signature Version 4, in a header or in a presigned URL."""
 
-
-@dataclass(frozen=True)
-class Response:
-    """An HTTP response. ``body`` is consumed while it is sent, then closed."""
-
-    status: int
-    headers: dict[str, str]
-    body: Iterator[bytes] = field(default_factory=lambda: iter(()))
-
-    @classmethod
-    def whole(cls, status: int, content_type: str, body: bytes, **headers: str) -> Response:
-        """The response with this body; ``headers`` are further ones, with _ for -."""
-        more = {name.replace("_", "-"): value for name, value in headers.items()}
-        length = {"Content-Type": content_type, "Content-Length": str(len(body))}
-        return cls(status, length | more, iter((body,)))
+Protocol = Literal["json", "cbor", "query", "s3"]
 
 
-def json_response(
-    document: Mapping[str, Any],
-    status: int = 200,
-    content_type: str = "application/json",
-    error_type: str = "",
-) -> Response:
-    """``document`` as a response; ``error_type`` is AWS's error code."""
+def json_response(document: Mapping[str, Any], status: int = 200, error: str = "") -> Response:
+    """``document`` as a response; ``error`` is AWS's error code."""
     content = json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
-    headers = {"x_amzn_errortype": error_type} if error_type else {}
-    return Response.whole(status, content_type, content, **headers)
+    headers = {"x-amzn-errortype": error} if error else {}
+    return Response(content, status, headers, content_type="application/json")
 
 
-class BodyRefused(Exception):
-    """The length of a request's body is invalid, missing or too large; ``status`` as in HTTP."""
+class Refused(Exception):
+    """An error of AWS: its HTTP status, its code ("" for none) and its message. ``more`` are
+    further members of its document in JSON."""
 
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
+    def __init__(self, code: str, message: str, status: int = 400, **more: Any) -> None:
         super().__init__(message)
+        self.code, self.status, self.more = code, status, more
+
+    def response(self, protocol: Protocol = "json") -> Response:
+        """The error as the protocol has it."""
+        status, code, message = self.status, self.code, str(self)
+        if protocol == "json":
+            document = {"message": message, **({"__type": code} if code else {}), **self.more}
+            return json_response(document, status, code)
+        if protocol == "cbor":  # RFC 8949: a map of texts, each shorter than 64 KiB
+            texts = [text.encode() for text in ("__type", code, "message", message)]
+            parts = [b"\xa2", *(b"\x79" + len(text).to_bytes(2, "big") + text for text in texts)]
+            smithy = {"smithy-protocol": "rpc-v2-cbor"}
+            return Response(b"".join(parts), status, smithy, content_type="application/cbor")
+        error = f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
+        if protocol == "s3":
+            body = f"<Error>{error}<RequestId>sandbox</RequestId></Error>"
+            return Response(body, status, content_type="application/xml")
+        body = (
+            f"<ErrorResponse><Error><Type>{'Receiver' if status >= 500 else 'Sender'}</Type>{error}"
+            "</Error><RequestId>sandbox</RequestId></ErrorResponse>"
+        )
+        return Response(body, status, content_type="text/xml")
 
 
 def check_length(environ: WSGIEnvironment, limit: int) -> None:
-    """Raise BodyRefused unless the request declares a body of at most ``limit`` bytes, or sends it
-    in chunks."""
+    """Raise Refused unless the request declares a body of at most ``limit`` bytes, or sends it in
+    chunks."""
     names = ("CONTENT_LENGTH", "HTTP_X_AMZ_DECODED_CONTENT_LENGTH")
     declared = [environ[name] for name in names if environ.get(name)]
     for text in declared:
         if not (text.isascii() and text.isdecimal()):
-            raise BodyRefused(400, f"{text[:40]!r} is not the length of a body.")
+            raise Refused("", f"{text[:40]!r} is not the length of a body.")
         if len(text) > 15 or int(text) > limit:
-            raise BodyRefused(413, f"HTTP content length exceeded {limit} bytes.")
+            raise Refused("", f"HTTP content length exceeded {limit} bytes.", 413)
     has_body = environ["REQUEST_METHOD"] in ("POST", "PUT", "PATCH")
     if has_body and not declared and not environ.get("wsgi.input_terminated"):
-        raise BodyRefused(411, "You must provide the Content-Length HTTP header.")
+        raise Refused("", "You must provide the Content-Length HTTP header.", 411)
 
 
 def request_body(environ: WSGIEnvironment, limit: int = LARGEST_BODY) -> bytes:
-    """A request's body, which remains readable. Raises BodyRefused for more than ``limit`` bytes,
-    after at most that many."""
+    """A request's body, which remains readable. Raises Refused for more than ``limit`` bytes, after
+    at most that many."""
     if environ.get("wsgi.input_terminated"):  # sent in chunks
         try:
             body = io.BufferedReader(environ["wsgi.input"]).read(limit + 1)
         except OSError as error:
-            raise BodyRefused(400, f"The body cannot be read: {error}.") from error
+            raise Refused("", f"The body cannot be read: {error}.") from error
     else:
         check_length(environ, limit)
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     if len(body) > limit:
-        raise BodyRefused(413, f"HTTP content length exceeded {limit} bytes.")
+        raise Refused("", f"HTTP content length exceeded {limit} bytes.", 413)
     environ.pop("wsgi.input_terminated", None)
     environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
     return body
 
 
 def json_parameters(environ: WSGIEnvironment) -> dict[str, Any]:
-    """The parameters of a call whose body is JSON, which remains readable. Raises InvalidJson."""
-    body = request_body(environ) or b"{}"
-    parameters = read(body, "The body", limits=Limits(size=LARGEST_BODY))
+    """The parameters of a call whose body is JSON, which remains readable. Raises Refused."""
+    try:
+        body = request_body(environ) or b"{}"
+        parameters = read(body, "The body", limits=Limits(size=LARGEST_BODY))
+    except InvalidJson as error:
+        raise Refused("SerializationException", f"{error}.") from error
     if not isinstance(parameters, dict):
-        raise InvalidJson("The body", "is not an object")
+        raise Refused("SerializationException", "The body is not an object.")
     return parameters
-
-
-Protocol = Literal["json", "cbor", "query", "s3"]
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,15 @@ def signing_scope(environ: WSGIEnvironment) -> re.Match[str] | None:
     return header or _SCOPE.search(environ.get("QUERY_STRING", ""))
 
 
+def header_names(environ: WSGIEnvironment) -> dict[str, str]:
+    """The headers of a request, with lower-case names."""
+    return {
+        key.removeprefix("HTTP_").replace("_", "-").lower(): value
+        for key, value in environ.items()
+        if key.startswith("HTTP_") or key in ("CONTENT_TYPE", "CONTENT_LENGTH")
+    }
+
+
 @functools.cache
 def _s3_bindings() -> Sequence[tuple[str, str, bool, frozenset[str], frozenset[str]]]:
     """Operation of S3, its method, whether it has a key, and what must be in query and headers; the
@@ -218,14 +230,14 @@ def _s3_bindings() -> Sequence[tuple[str, str, bool, frozenset[str], frozenset[s
         required = operation.input_shape.required_members if operation.input_shape else ()
         if "Bucket" not in required:  # it may be in the host instead of the path
             continue
-        members = [operation.input_shape.members[one].serialization for one in required]
+        members = [operation.input_shape.members[name].serialization for name in required]
         parts = operation.http["requestUri"].partition("?")[2].split("&")
         query = {part.partition("=")[0] for part in parts if part}
         query |= {one["name"] for one in members if one.get("location") == "querystring"}
         headers = {one["name"].lower() for one in members if one.get("location") == "header"}
         method, has_key = operation.http["method"], "Key" in required
         bindings.append((name, method, has_key, frozenset(query), frozenset(headers)))
-    return sorted(bindings, key=lambda one: -2 * len(one[3]) - len(one[4]))
+    return sorted(bindings, key=lambda binding: -2 * len(binding[3]) - len(binding[4]))
 
 
 def _s3_operation(environ: WSGIEnvironment) -> str:
@@ -235,7 +247,7 @@ def _s3_operation(environ: WSGIEnvironment) -> str:
     if not bucket:
         return "ListBuckets"
     query = set(parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True))
-    headers = _header_names(environ)
+    headers = header_names(environ).keys()
     method_and_key = (environ["REQUEST_METHOD"], bool(key))
     for name, method, has_key, in_query, in_headers in _s3_bindings():
         if (method, has_key) == method_and_key and in_query <= query and in_headers <= headers:
@@ -243,66 +255,25 @@ def _s3_operation(environ: WSGIEnvironment) -> str:
     return f"{environ['REQUEST_METHOD']} {'object' if key else 'bucket'}"
 
 
-def _header_names(environ: WSGIEnvironment) -> set[str]:
-    return {
-        name.removeprefix("HTTP_").replace("_", "-").lower()
-        for name in environ
-        if name.startswith("HTTP_")
-    }
-
-
-def error_response(call: Call, status: int, code: str, message: str) -> Response:
-    """An error as the protocol of the call has it."""
-    document = {"__type": code, "message": message}
-    if call.protocol == "json":
-        return json_response(document, status, "application/x-amz-json-1.1", error_type=code)
-    if call.protocol == "cbor":
-        body = _encode_cbor(document)
-        return Response.whole(status, "application/cbor", body, smithy_protocol="rpc-v2-cbor")
-    error = f"<Code>{escape(code)}</Code><Message>{escape(message)}</Message>"
-    if call.protocol == "s3":
-        body = f"<Error>{error}<RequestId>sandbox</RequestId></Error>".encode()
-        return Response.whole(status, "application/xml", body)
-    fault = "Receiver" if status >= 500 else "Sender"
-    body = (
-        f"<ErrorResponse><Error><Type>{fault}</Type>{error}</Error>"
-        "<RequestId>sandbox</RequestId></ErrorResponse>"
-    ).encode()
-    return Response.whole(status, "text/xml", body)
-
-
-def _encode_cbor(document: Mapping[str, str]) -> bytes:
-    """A map of texts, each shorter than 64 KiB (RFC 8949)."""
-    texts = [text.encode() for pair in document.items() for text in pair]
-    body = b"".join(b"\x79" + len(text).to_bytes(2, "big") + text for text in texts)
-    return bytes((0xA0 + len(document),)) + body
-
-
 _CHECKED = ("sagemaker", "application-autoscaling")
 """Services whose every request is checked; botocore has the same names for them. Clients check only
 part of a request, moto almost nothing."""
 
 
-def rejected_response(call: Call, environ: WSGIEnvironment) -> Response | None:
-    """AWS's error if it would reject the parameters of the request; ``None`` for valid ones."""
+def check_call(call: Call, environ: WSGIEnvironment) -> None:
+    """Raise Refused if AWS would reject the parameters of the request."""
     if "HTTP_X_AMZ_TARGET" not in environ:
-        return None
-    try:
-        parameters = json_parameters(environ)
-    except InvalidJson as error:
-        return error_response(call, 400, "SerializationException", f"{error}.")
-    if call.service not in _CHECKED:
-        return None
-    if call.operation not in service_model(call.service).operation_names:
-        return None
-    message = problems_text(call.service, xform_name(call.operation), parameters, call.region)
-    return error_response(call, 400, "ValidationException", message) if message else None
+        return
+    parameters = json_parameters(environ)
+    if call.service in _CHECKED and call.operation in service_model(call.service).operation_names:
+        operation = xform_name(call.operation)
+        if message := problems_text(call.service, operation, parameters, call.region):
+            raise Refused("ValidationException", message)
 
 
 def check_request(operation: str, parameters: Mapping[str, Any], region: str) -> None:
     """Raise ValidationError, with every problem, if SageMaker would reject the request."""
-    message = problems_text("sagemaker", operation, parameters, region)
-    if message:
+    if message := problems_text("sagemaker", operation, parameters, region):
         raise ValidationError(message)
 
 
@@ -312,11 +283,10 @@ def problems_text(service: str, operation: str, parameters: Mapping[str, Any], r
     Instance types of the catalogue are allowed even if botocore does not know them yet. Keys that
     botocore does not know are ignored, as a client may be newer than the sandbox.
     """
+    found = validate(service, operation, _without_nulls(parameters), region, tuple(quota_codes()))
     problems = [
         problem.aws_message or problem.text
-        for problem in validate(
-            service, operation, _without_nulls(parameters), region, tuple(quota_codes())
-        )
+        for problem in found
         if not problem.message.startswith("Unknown parameter")
     ]
     errors = "error" if len(problems) == 1 else "errors"
@@ -328,9 +298,7 @@ def _without_nulls(value: Any) -> Any:
     """``value`` without members that are null, which AWS treats as absent."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 TOKEN_PREFIX = "sagemaker-api-key-"
@@ -339,43 +307,31 @@ _TOKEN_LIFETIME = 12 * 3600
 _TOKEN_HOST = "sagemaker.amazonaws.com"
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}|aws-global")
 _FIELD = re.compile(r"\b(\w+)=([^,\s]+)")
-_REFUSALS = {
+_NOT_SIGNED: dict[str, tuple[str, dict[Protocol, str]]] = {
     "missing": ("The request is not signed", {
         "s3": "AccessDenied", "query": "MissingAuthenticationToken",
-        "": "MissingAuthenticationTokenException",
+        "json": "MissingAuthenticationTokenException",
     }),
     "unknown": ("The security token included in the request is invalid", {
         "s3": "InvalidAccessKeyId", "query": "InvalidClientTokenId",
-        "": "UnrecognizedClientException",
+        "json": "UnrecognizedClientException",
     }),
     "different": ("The signature does not match the request", {
         "s3": "SignatureDoesNotMatch", "query": "SignatureDoesNotMatch",
-        "": "InvalidSignatureException",
+        "json": "InvalidSignatureException",
     }),
     "expired": ("The request has expired", {
-        "s3": "AccessDenied", "query": "RequestExpired", "": "ExpiredTokenException",
+        "s3": "AccessDenied", "query": "RequestExpired", "json": "ExpiredTokenException",
     }),
 }  # fmt: skip
-"""Kind -> message, and AWS's code by protocol ("" for all others)."""
+"""Kind -> message, and AWS's code by protocol."""
 
 
-class NotSigned(Exception):
-    """The request is not signed, or not with the sandbox's key."""
-
-    def __init__(self, kind: Literal["missing", "unknown", "different", "expired"]) -> None:
-        message, self._codes = _REFUSALS[kind]
-        own_key = "the sandbox accepts only its own access key, which this prints"
-        super().__init__(fix_text(f"{message}; {own_key}", ("peagle", "sandbox", "env")))
-
-    def response(self, environ: WSGIEnvironment) -> Response:
-        """The refusal as the protocol of the request has it."""
-        protocol = read_protocol(environ)
-        code = self._codes.get(protocol, self._codes[""])
-        return error_response(Call("", "", protocol), 403, code, str(self))
-
-
-class InvalidToken(Exception):
-    """The bearer token is malformed, for another service, expired, or not of the sandbox's key."""
+def _not_signed(environ: WSGIEnvironment, kind: str) -> Refused:
+    message, codes = _NOT_SIGNED[kind]
+    only_key = "the sandbox accepts only its own access key, which this prints"
+    text = fix_text(f"{message}; {only_key}", ("peagle", "sandbox", "env"))
+    return Refused(codes.get(read_protocol(environ), codes["json"]), text, 403)
 
 
 class _Signer(SigV4Auth):  # type: ignore[misc]
@@ -400,8 +356,7 @@ class _SignerOfVersion2(HmacV1QueryAuth):  # type: ignore[misc]
 
 
 def authenticate(environ: WSGIEnvironment, key: AccessKey) -> str:
-    """The region of a request that the key signed. Raises NotSigned and InvalidToken. The body
-    stays readable."""
+    """The region of a request that the key signed. Raises Refused. The body stays readable."""
     scope = signing_scope(environ)
     if scope is None and OPENAI_PATH.fullmatch(environ["PATH_INFO"]):
         return read_token(environ.get("HTTP_AUTHORIZATION", ""), key)
@@ -412,7 +367,7 @@ def authenticate(environ: WSGIEnvironment, key: AccessKey) -> str:
         _check_version_4(environ, scope, key)
         return scope["region"]
     except UnicodeEncodeError:
-        raise NotSigned("different") from None
+        raise _not_signed(environ, "different") from None
 
 
 def is_owner(environ: WSGIEnvironment, key: AccessKey) -> bool:
@@ -422,74 +377,77 @@ def is_owner(environ: WSGIEnvironment, key: AccessKey) -> bool:
 
 def _check_version_4(environ: WSGIEnvironment, scope: re.Match[str], key: AccessKey) -> None:
     if not _same(scope["key"], key.id):
-        raise NotSigned("unknown")
+        raise _not_signed(environ, "unknown")
     query = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-    parameters = dict(query)
-    fields = dict(_FIELD.findall(environ.get("HTTP_AUTHORIZATION", "")))
-    stamp = environ.get("HTTP_X_AMZ_DATE") or parameters.get("X-Amz-Date", "")
-    payload = environ.get("HTTP_X_AMZ_CONTENT_SHA256", "")
+    parameters, headers = dict(query), header_names(environ)
+    fields = dict(_FIELD.findall(headers.get("authorization", "")))
+    stamp = headers.get("x-amz-date") or parameters.get("X-Amz-Date", "")
+    payload = headers.get("x-amz-content-sha256", "")
     if "Signature" not in fields:  # a presigned URL
-        fields = {
-            name: parameters.get(f"X-Amz-{name}", "") for name in ("SignedHeaders", "Signature")
-        }
+        names = ("SignedHeaders", "Signature")
+        fields = {name: parameters.get(f"X-Amz-{name}", "") for name in names}
         if time.time() > _expiry(parameters):
-            raise NotSigned("expired")
+            raise _not_signed(environ, "expired")
         query = [pair for pair in query if pair[0] != "X-Amz-Signature"]
         payload = "UNSIGNED-PAYLOAD" if scope["service"] == "s3" else payload
-    names = fields.get("SignedHeaders", "").split(";")
     request = AWSRequest(
         method=environ["REQUEST_METHOD"],
         url=f"http://{environ.get('HTTP_HOST', '')}{_raw_path(environ)}",
-        headers={name: _header(environ, name) for name in names},
+        headers={
+            name: headers.get(name.lower(), "")
+            for name in fields.get("SignedHeaders", "").split(";")
+        },
         params=query,
     )
     payload = payload or hashlib.sha256(request_body(environ)).hexdigest()
     expected = _signature(request, payload, scope["service"], scope["region"], stamp, key)
     if not _REGION.fullmatch(scope["region"]) or not _same(fields["Signature"], expected):
-        raise NotSigned("different")
+        raise _not_signed(environ, "different")
 
 
 def _check_version_2(environ: WSGIEnvironment, key: AccessKey) -> None:
     parameters = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
-    try:
-        key_id, expires = parameters["AWSAccessKeyId"], parameters["Expires"]
-        signature = parameters["Signature"]
-    except KeyError:
-        raise NotSigned("missing") from None
-    if not _same(key_id, key.id):
-        raise NotSigned("unknown")
+    if not {"AWSAccessKeyId", "Expires", "Signature"} <= parameters.keys():
+        raise _not_signed(environ, "missing")
+    if not _same(parameters["AWSAccessKeyId"], key.id):
+        raise _not_signed(environ, "unknown")
+    expires = parameters["Expires"]
     if not expires.isdecimal() or int(expires[:15]) < time.time():
-        raise NotSigned("expired")
+        raise _not_signed(environ, "expired")
     # Clients may move headers into the query.
-    names = {"content-md5", "content-type"}
-    names |= {name for name in (*_header_names(environ), *parameters) if name.startswith("x-amz-")}
-    values = {name: parameters.get(name) or _header(environ, name) for name in names}
-    headers = AWSRequest(headers={name: value for name, value in values.items() if value}).headers
+    signed = header_names(environ) | parameters
+    names = [name for name in signed if name.startswith("x-amz-")]
+    names += ["content-md5", "content-type"]
+    headers = AWSRequest(headers={name: signed[name] for name in names if signed.get(name)}).headers
     url = urlsplit(f"http://sandbox{_raw_path(environ)}?{environ['QUERY_STRING']}")
     signer = _SignerOfVersion2(Credentials(key.id, key.secret), expires)
-    if not _same(signature, signer.get_signature(environ["REQUEST_METHOD"], url, headers)):
-        raise NotSigned("different")
+    expected = signer.get_signature(environ["REQUEST_METHOD"], url, headers)
+    if not _same(parameters["Signature"], expected):
+        raise _not_signed(environ, "different")
 
 
 def read_token(authorization: str, key: AccessKey, now: float | None = None) -> str:
-    """The region of the bearer token in an Authorization header. Raises InvalidToken."""
+    """The region of the bearer token in an Authorization header. Raises Refused."""
+
+    def refused(why: str) -> Refused:
+        return Refused("", f"Unauthorized: {why}", 401)
+
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token.startswith(TOKEN_PREFIX):
-        raise InvalidToken(f"expected a bearer token that begins with {TOKEN_PREFIX}")
+        raise refused(f"expected a bearer token that begins with {TOKEN_PREFIX}")
     encoded = token.removeprefix(TOKEN_PREFIX).strip()
     try:
         text = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
         query = {name: values[0] for name, values in parse_qs(text.partition("?")[2]).items()}
-        if query["Action"] != _TOKEN_ACTION:
-            raise InvalidToken(f"the token is not for {_TOKEN_ACTION}")
-        signature, stamp = query.pop("X-Amz-Signature"), query["X-Amz-Date"]
+        action, stamp = query["Action"], query["X-Amz-Date"]
+        signature = query.pop("X-Amz-Signature")
         key_id, _, region, service, _ = query["X-Amz-Credential"].split("/")
     except (KeyError, ValueError) as error:
-        raise InvalidToken(f"the token is not a base64-encoded presigned URL ({error})") from None
-    if service != "sagemaker":
-        raise InvalidToken(f"the token is for the service {service}")
+        raise refused(f"the token is not a base64-encoded presigned URL ({error})") from None
+    if (action, service) != (_TOKEN_ACTION, "sagemaker"):
+        raise refused(f"the token is for {service}:{action}, not for sagemaker:{_TOKEN_ACTION}")
     if (now or time.time()) > _expiry(query, _TOKEN_LIFETIME):
-        raise InvalidToken("the token has expired")
+        raise refused("the token has expired")
     query.pop("Version", None)  # not signed
     request = AWSRequest(
         method="POST",
@@ -499,7 +457,7 @@ def read_token(authorization: str, key: AccessKey, now: float | None = None) -> 
     )
     expected = _signature(request, hashlib.sha256().hexdigest(), service, region, stamp, key)
     if not (_same(key_id, key.id) and _same(signature, expected)):
-        raise InvalidToken("the token is not of this sandbox's access key")
+        raise refused("the token is not of this sandbox's access key")
     return region
 
 
@@ -530,11 +488,3 @@ def _raw_path(environ: WSGIEnvironment) -> str:
     """The path as the client wrote it, and so as it signed it."""
     written: str = environ.get("REQUEST_URI") or quote(environ["PATH_INFO"])
     return written.partition("?")[0] if written.startswith("/") else urlsplit(written).path
-
-
-def _header(environ: WSGIEnvironment, name: str) -> str:
-    key = name.upper().replace("-", "_")
-    value: str = environ.get(
-        key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}", ""
-    )
-    return value

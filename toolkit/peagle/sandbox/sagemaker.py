@@ -1,9 +1,10 @@
-"""SageMaker in the sandbox: the models, endpoint configurations and endpoints of one region.
+"""SageMaker in the sandbox: models, endpoint configurations, endpoints and inference components of
+one region.
 
 moto 5.2 keeps a part of each, without checks. This backend rejects what AWS rejects (``requests``
-checks the parameters) and starts real engines for an endpoint. ``install`` puts these classes in
-moto's place, so that CloudFormation and the tagging service inside moto use them too. Models and
-configurations are described as they were created.
+checks the parameters) and starts real engines. ``install`` puts these classes in moto's place, so
+that CloudFormation and the tagging service inside moto use them too. Models and configurations are
+described as they were created.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, EmptyResult
 from moto.sagemaker import urls
 from moto.sagemaker.exceptions import ValidationError
@@ -25,12 +25,13 @@ from moto.sagemaker.utils import arn_formatter
 from peagle.render.resources import DIMENSION
 from peagle.sandbox import account
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.components import ComponentOperations
 from peagle.sandbox.endpoints import (
     LOCK,
     NotFoundError,
     RefusedForNowError,
+    SandboxComponent,
     SandboxEndpoint,
+    Serving,
     Variants,
     count_instances,
     rollout_problem,
@@ -39,20 +40,18 @@ from peagle.sandbox.launch import LaunchSpec, launch_spec
 from peagle.sandbox.observability import MetricSource
 
 MODEL, CONFIG, ENDPOINT = "model", "endpoint configuration", "endpoint"
+COMPONENT = "inference component"
 
-_ARN_KINDS = {MODEL: "model", CONFIG: "endpoint-config", ENDPOINT: "endpoint"}
+_ARN_KINDS = {
+    MODEL: "model", CONFIG: "endpoint-config", ENDPOINT: "endpoint",
+    COMPONENT: "inference-component",
+}  # fmt: skip
 
 _RETAINED = {
     "DesiredInstanceCount": "InitialInstanceCount",
     "DesiredWeight": "InitialVariantWeight",
 }
 """VariantPropertyType -> the key of a variant that it retains."""
-
-
-class ResourceLimitExceeded(ServiceException):
-    """A quota is used up."""
-
-    code = "ResourceLimitExceeded"
 
 
 class SandboxModel(MotoModel):
@@ -83,12 +82,8 @@ class SandboxModel(MotoModel):
 
     @property
     def response_object(self) -> dict[str, Any]:
-        return {
-            "EnableNetworkIsolation": False,
-            **_describe(self.parameters),
-            "ModelArn": self.arn,
-            "CreationTime": self.creation_time,
-        }
+        described = {"EnableNetworkIsolation": False, **_describe(self.parameters)}
+        return {**described, "ModelArn": self.arn, "CreationTime": self.creation_time}
 
 
 class EndpointConfig(FakeEndpointConfig):
@@ -115,6 +110,10 @@ class EndpointConfig(FakeEndpointConfig):
         """For CloudFormation: immediately."""
         return True
 
+    def variant(self, name: str) -> dict[str, Any]:
+        """The variant of that name."""
+        return next(one for one in self.production_variants if one["VariantName"] == name)
+
     def validate_production_variants(self, production_variants: list[dict[str, Any]]) -> None:
         """No-op: ``requests`` validates them; moto's list of types dates from 2020."""
 
@@ -134,14 +133,13 @@ def _describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
     Without tags, which have their own call, and without empty members: Terraform and
     sagemaker-core treat an empty structure as one that was set.
     """
-    return {
-        name: value
-        for name, value in parameters.items()
-        if name != "Tags" and value not in (None, {}, [])
-    }
+    empty: tuple[Any, ...] = (None, {}, [])
+    kept = ((name, value) for name, value in parameters.items() if value not in empty)
+    return {name: value for name, value in kept if name != "Tags"}
 
 
-Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint)
+Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint, SandboxComponent)
+Parameters = Mapping[str, Any]
 
 
 class SageMakerBackend(SageMakerModelBackend):
@@ -153,14 +151,14 @@ class SageMakerBackend(SageMakerModelBackend):
 
     def __init__(self, region_name: str, account_id: str) -> None:
         super().__init__(region_name, account_id)
-        self.components = ComponentOperations(self)
+        self.components: dict[str, SandboxComponent] = {}
 
     @property
     def _url_module(self) -> Any:
         """moto derives it from the class's module, which here is not moto's."""
         return urls
 
-    def register_model(self, parameters: Mapping[str, Any]) -> SandboxModel:
+    def register_model(self, parameters: Parameters) -> SandboxModel:
         """CreateModel: checks what the model needs from other services."""
         name, region = parameters["ModelName"], self.region_name
         with LOCK:
@@ -182,16 +180,16 @@ class SageMakerBackend(SageMakerModelBackend):
             self.describe_model(model_name)
             del self._models[model_name]
 
-    def register_endpoint_config(self, parameters: Mapping[str, Any]) -> EndpointConfig:
+    def register_endpoint_config(self, parameters: Parameters) -> EndpointConfig:
         """CreateEndpointConfig: checks that its models exist."""
         name = parameters["EndpointConfigName"]
         with LOCK:
             self._refuse_duplicate(CONFIG, self.endpoint_configs, name)
-            config = EndpointConfig(self.account_id, self.region_name, parameters)
             shadows = parameters.get("ShadowProductionVariants") or []
             for variant in [*parameters["ProductionVariants"], *shadows]:
                 if variant.get("ModelName"):
                     self.describe_model(variant["ModelName"])
+            config = EndpointConfig(self.account_id, self.region_name, parameters)
             self.endpoint_configs[name] = config
             return config
 
@@ -204,7 +202,7 @@ class SageMakerBackend(SageMakerModelBackend):
             self._find(CONFIG, self.endpoint_configs, endpoint_config_name)
             del self.endpoint_configs[endpoint_config_name]
 
-    def register_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
+    def register_endpoint(self, parameters: Parameters) -> SandboxEndpoint:
         """CreateEndpoint: checks, then starts the engines in the background."""
         name = parameters["EndpointName"]
         with LOCK:
@@ -217,13 +215,10 @@ class SageMakerBackend(SageMakerModelBackend):
             endpoint.begin_serving("Creating", specs, parameters.get("DeploymentConfig"))
             return endpoint
 
-    def update_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
+    def update_endpoint(self, parameters: Parameters) -> SandboxEndpoint:
         """UpdateEndpoint: checks, then starts the new engines in the background."""
         with LOCK:
-            endpoint = self._find_idle(parameters["EndpointName"])
-            if endpoint.endpoint_status == "Failed":
-                # Only DeleteEndpoint is possible (API_EndpointSummary); the wording is ours.
-                raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
+            endpoint = self._find_serving(parameters["EndpointName"])
             config = self._find(CONFIG, self.endpoint_configs, parameters["EndpointConfigName"])
             self._check_scaling_targets(endpoint, config)
             variants = _with_retained(config.production_variants, endpoint.variants, parameters)
@@ -231,8 +226,7 @@ class SageMakerBackend(SageMakerModelBackend):
             deployment_config = parameters.get("DeploymentConfig")
             if parameters.get("RetainDeploymentConfig"):
                 deployment_config = endpoint.deployment_config
-            total = sum(count_instances(variants).values())
-            if problem := rollout_problem(deployment_config, self.region_name, total):
+            if problem := rollout_problem(deployment_config, self.region_name):
                 raise ValidationError(problem)
             endpoint.begin_serving("Updating", specs, deployment_config, config, variants)
             return endpoint
@@ -240,14 +234,14 @@ class SageMakerBackend(SageMakerModelBackend):
     def begin_deleting(self, endpoint_name: str) -> SandboxEndpoint:
         """DeleteEndpoint: checks, then ends the engines in the background."""
         with LOCK:
-            endpoint = self._find_idle(endpoint_name)
+            endpoint = self._find_idle(ENDPOINT, self.endpoints, endpoint_name)
             if endpoint.components:
                 names = ", ".join(sorted(endpoint.components))
                 raise RefusedForNowError(
                     f'Cannot delete endpoint "{endpoint.arn}" because it has the inference '
                     f"component(s) {names}."
                 )
-            endpoint.begin_deleting(on_deleted=lambda: self.endpoints.pop(endpoint_name, None))
+            endpoint.begin_deleting(lambda: self.endpoints.pop(endpoint_name, None))
             return endpoint
 
     def find_endpoint(self, name: str) -> SandboxEndpoint:
@@ -262,13 +256,11 @@ class SageMakerBackend(SageMakerModelBackend):
         self, endpoint_name: str, desired_weights_and_capacities: list[dict[str, Any]]
     ) -> str:
         """UpdateEndpointWeightsAndCapacities: starts and ends engines in the background."""
-        desired = {one["VariantName"]: one for one in desired_weights_and_capacities}
+        desired = {change["VariantName"]: change for change in desired_weights_and_capacities}
         with LOCK:
-            endpoint = self._find_idle(endpoint_name)
-            if endpoint.current is None or endpoint.endpoint_status == "Failed":
-                raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
-            running = {one["VariantName"]: one for one in endpoint.variants}
-            if unknown := ", ".join(sorted(set(desired) - set(running))):
+            endpoint = self._find_serving(endpoint_name)
+            running = {variant["VariantName"]: variant for variant in endpoint.variants}
+            if unknown := ", ".join(sorted(desired.keys() - running.keys())):
                 raise ValidationError(
                     f'The variant name(s) "{unknown}" is/are not present within endpoint '
                     f'configuration "{endpoint.endpoint_config_name}".'
@@ -284,6 +276,54 @@ class SageMakerBackend(SageMakerModelBackend):
             endpoint.begin_scaling(desired)
             return endpoint.arn
 
+    def create_component(self, parameters: Parameters) -> SandboxComponent:
+        """CreateInferenceComponent: checks, then starts the copies in the background."""
+        name = parameters["InferenceComponentName"]
+        with LOCK:
+            self._refuse_duplicate(COMPONENT, self.components, name)
+            endpoint = self._find_host(parameters)
+            spec = self._copy_spec(parameters)
+            if int(parameters["RuntimeConfig"]["CopyCount"]) < 1:
+                raise ValidationError("CopyCount must be at least 1 to create a component.")
+            component = SandboxComponent(self._arn(COMPONENT, name), endpoint, parameters)
+            self.components[name] = endpoint.components[name] = component
+            component.begin_serving("Creating", spec, parameters)
+            return component
+
+    def update_component(self, parameters: Parameters) -> SandboxComponent:
+        """UpdateInferenceComponent: starts the copies of the new model beside the old ones, or
+        another number of copies."""
+        keys = ("Specification", "RuntimeConfig")
+        with LOCK:
+            name = parameters["InferenceComponentName"]
+            component = self._find_idle(COMPONENT, self.components, name)
+            changes = {key: parameters[key] for key in keys if key in parameters}
+            changed = {**component.parameters, **changes}
+            self._find_host(changed)
+            if "Specification" not in parameters:
+                component.begin_scaling(changed)
+                return component
+            spec, config = self._copy_spec(changed), parameters.get("DeploymentConfig")
+            if problem := rollout_problem(config, self.region_name):
+                raise ValidationError(problem)
+            component.begin_serving("Updating", spec, changed, config)
+            return component
+
+    def begin_deleting_component(self, name: str) -> None:
+        """DeleteInferenceComponent: checks, then ends the copies in the background."""
+        with LOCK:
+            component = self._find_idle(COMPONENT, self.components, name)
+
+            def forget() -> None:
+                self.components.pop(name, None)
+                component.endpoint.components.pop(name, None)
+
+            component.begin_deleting(forget)
+
+    def find_component(self, name: str) -> SandboxComponent:
+        """The component. Raises NotFoundError."""
+        return self._find(COMPONENT, self.components, name)
+
     def add_tags(self, arn: str, tags: list[dict[str, str]]) -> list[dict[str, str]]:
         """AddTags: an existing key gets the new value."""
         resource = self._get_resource_from_arn(arn)
@@ -297,43 +337,78 @@ class SageMakerBackend(SageMakerModelBackend):
             endpoint.end()
         super().reset()
 
-    def launch_specs(
+    def _launch_specs(
         self, endpoint_name: str, variants: Variants, component: str = ""
     ) -> list[LaunchSpec]:
         """What to launch for each variant and its model, if the roles allow it."""
-        specs = []
+        specs, region = [], self.region_name
         for variant in variants:
             model = self.describe_model(variant.get("ModelName", ""))
             if model.execution_role_arn:
-                account.check_role(model.execution_role_arn, self.region_name)
-            specs.append(
-                launch_spec(
-                    self.region_name, endpoint_name, variant, model.all_containers, model.tags,
-                    component,
-                )
-            )  # fmt: skip
+                account.check_role(model.execution_role_arn, region)
+            containers, tags = model.all_containers, model.tags
+            specs.append(launch_spec(region, endpoint_name, variant, containers, tags, component))
         return specs
+
+    def _copy_spec(self, parameters: Parameters) -> LaunchSpec:
+        """The engine of one copy; only components with a model are known here."""
+        specification = parameters.get("Specification") or {}
+        if "ModelName" not in specification:
+            raise ValidationError("The sandbox starts inference components with a ModelName only.")
+        variant = {
+            "VariantName": parameters["VariantName"],
+            "ModelName": specification["ModelName"],
+            **(specification.get("StartupParameters") or {}),
+        }
+        name = parameters["InferenceComponentName"]
+        (spec,) = self._launch_specs(parameters["EndpointName"], [variant], name)
+        return spec
 
     def _admit(self, endpoint_name: str, variants: Variants) -> list[LaunchSpec]:
         """What to launch for the variants, if quota, models and roles allow it."""
         self._check_quota(count_instances(variants))
         if all("ModelName" not in variant for variant in variants):
             return []  # inference components bring the models
-        return self.launch_specs(endpoint_name, variants)
+        return self._launch_specs(endpoint_name, variants)
 
     def _get_resource_from_arn(self, arn: str) -> Any:
         if ":inference-component/" in arn:
-            return self.components.find(arn.rpartition("/")[2])
+            return self.find_component(arn.rpartition("/")[2])
         resource = super()._get_resource_from_arn(arn)
         if resource is None:
             raise NotFoundError(f'Could not find resource "{arn}".')
         return resource
 
-    def _find_idle(self, name: str) -> SandboxEndpoint:
-        endpoint = self.find_endpoint(name)
-        if endpoint.is_busy:
-            raise RefusedForNowError(f'Cannot update in-progress endpoint "{endpoint.arn}".')
+    def _find_host(self, parameters: Parameters) -> SandboxEndpoint:
+        """The endpoint in service that hosts components, with that variant."""
+        endpoint = self.find_endpoint(parameters["EndpointName"])
+        if endpoint.endpoint_status != "InService":
+            raise ValidationError(f'Endpoint "{endpoint.arn}" is not in service.')
+        if not endpoint.hosts_components:
+            raise ValidationError(
+                f'Inference components are not supported for the endpoint "{endpoint.arn}", whose '
+                "variants have models."
+            )
+        variant = parameters.get("VariantName")
+        if variant not in [one["VariantName"] for one in endpoint.production_variants]:
+            raise ValidationError(
+                f'Variant "{variant}" is not present within endpoint '
+                f'configuration "{endpoint.endpoint_config_name}".'
+            )
         return endpoint
+
+    def _find_serving(self, name: str) -> SandboxEndpoint:
+        endpoint = self._find_idle(ENDPOINT, self.endpoints, name)
+        if endpoint.current is None or endpoint.endpoint_status == "Failed":
+            # Only DeleteEndpoint is possible (API_EndpointSummary); the wording is ours.
+            raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
+        return endpoint
+
+    def _find_idle(self, kind: str, existing: Mapping[str, Resource], name: str) -> Resource:
+        resource = self._find(kind, existing, name)
+        if isinstance(resource, Serving) and resource.is_busy:
+            raise RefusedForNowError(f'Cannot update in-progress {kind} "{resource.arn}".')
+        return resource
 
     def _check_scaling_targets(self, endpoint: SandboxEndpoint, config: EndpointConfig) -> None:
         """AWS rejects a request to change the type of a variant that is scaled automatically."""
@@ -354,18 +429,18 @@ class SageMakerBackend(SageMakerModelBackend):
 
     def _check_quota(self, more: Counter[str]) -> None:
         """Blue and green exist at the same time during an update, so both count."""
-        used: Counter[str] = Counter()
-        for endpoint in self.endpoints.values():
-            used.update(endpoint.instances)
+        counts = (endpoint.instances for endpoint in self.endpoints.values())
+        used = sum(counts, start=Counter[str]())
         for instance_type, requested in more.items():
             quota = account.quota_value(instance_type, self.region_name)
             if used[instance_type] + requested > quota:
-                raise ResourceLimitExceeded(
+                raise account.AwsError(
+                    "ResourceLimitExceeded",
                     f"The account-level service limit '{instance_type} for endpoint usage' is "
                     f"{quota:.0f} Instances, with current utilization of {used[instance_type]} "
                     f"Instances and a request delta of {requested} Instances. Please use AWS "
                     "Service Quotas to request an increase for this quota. If AWS Service Quotas "
-                    "is not available, contact AWS support to request an increase for this quota."
+                    "is not available, contact AWS support to request an increase for this quota.",
                 )
 
     def _refuse_duplicate(self, kind: str, existing: Mapping[str, Any], name: str) -> None:
@@ -383,30 +458,43 @@ class SageMakerBackend(SageMakerModelBackend):
 
 
 def _with_retained(
-    variants: Variants, running: Variants, parameters: Mapping[str, Any]
+    variants: Variants, running: Variants, parameters: Parameters
 ) -> list[dict[str, Any]]:
     """``variants`` of a new configuration; with RetainAllVariantProperties, those that already run
     keep their numbers and weights, unless a property is excluded."""
-    kept = list(_RETAINED.values()) if parameters.get("RetainAllVariantProperties") else []
-    for excluded in parameters.get("ExcludeRetainedVariantProperties") or ():
-        if _RETAINED.get(excluded["VariantPropertyType"]) in kept:
-            kept.remove(_RETAINED[excluded["VariantPropertyType"]])
+    if not parameters.get("RetainAllVariantProperties"):
+        return [dict(variant) for variant in variants]
+    excluded = parameters.get("ExcludeRetainedVariantProperties") or ()
+    excluded = {_RETAINED.get(one["VariantPropertyType"]) for one in excluded}
+    keys = [key for key in _RETAINED.values() if key not in excluded]
     by_name = {variant["VariantName"]: variant for variant in running}
-    return [
-        {
-            **variant,
-            **{
-                key: value
-                for key, value in by_name.get(variant["VariantName"], {}).items()
-                if key in kept and value is not None
-            },
-        }
-        for variant in variants
-    ]
+    kept = []
+    for variant in variants:
+        before = by_name.get(variant["VariantName"], {})
+        kept.append(variant | {key: before[key] for key in keys if before.get(key) is not None})
+    return kept
+
+
+def _change(method: str) -> Callable[[SageMakerOperations], ActionResult]:
+    """The operation that this method of the backend does, and that answers with an ARN."""
+
+    def change(operations: SageMakerOperations) -> ActionResult:
+        resource = getattr(operations.sagemaker_backend, method)(operations.params)
+        return ActionResult(resource.response_create)
+
+    return change
 
 
 class SageMakerOperations(SageMakerResponse):
-    """The operations that differ from moto's."""
+    """The operations that differ from moto's, which has none of inference components and no
+    UpdateEndpoint. Those that delete respond before the engines have ended."""
+
+    create_model = _change("register_model")
+    create_endpoint_config = _change("register_endpoint_config")
+    create_endpoint = _change("register_endpoint")
+    update_endpoint = _change("update_endpoint")
+    create_inference_component = _change("create_component")
+    update_inference_component = _change("update_component")
 
     @property
     def sagemaker_backend(self) -> SageMakerBackend:
@@ -414,52 +502,30 @@ class SageMakerOperations(SageMakerResponse):
         assert isinstance(backend, SageMakerBackend)
         return backend
 
-    def create_model(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.register_model)
-
-    def create_endpoint_config(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.register_endpoint_config)
-
-    def create_endpoint(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.register_endpoint)
-
-    def update_endpoint(self) -> ActionResult:
-        """UpdateEndpoint, which moto lacks."""
-        return self._apply(self.sagemaker_backend.update_endpoint)
-
     def delete_endpoint(self) -> ActionResult:
-        """DeleteEndpoint, which responds before the endpoint is deleted."""
         self.sagemaker_backend.begin_deleting(self.params["EndpointName"])
         return EmptyResult()
 
-    def create_inference_component(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.components.create)
-
-    def update_inference_component(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.components.update)
-
     def update_inference_component_runtime_config(self) -> ActionResult:
-        return self._apply(self.sagemaker_backend.components.update_runtime_config)
+        """UpdateInferenceComponentRuntimeConfig: another number of copies."""
+        name = {"InferenceComponentName": self.params["InferenceComponentName"]}
+        changes = {**name, "RuntimeConfig": self.params["DesiredRuntimeConfig"]}
+        return ActionResult(self.sagemaker_backend.update_component(changes).response_create)
 
     def describe_inference_component(self) -> ActionResult:
         name = self.params["InferenceComponentName"]
-        return ActionResult(self.sagemaker_backend.components.find(name).response_object)
+        return ActionResult(self.sagemaker_backend.find_component(name).response_object)
 
     def list_inference_components(self) -> ActionResult:
         """ListInferenceComponents, of one endpoint or of all; in one answer."""
         endpoint = self.params.get("EndpointNameEquals")
-        components = self.sagemaker_backend.components.by_name.values()
-        listed = [one.summary for one in components if endpoint in (None, one.endpoint_name)]
+        summaries = [one.summary for one in self.sagemaker_backend.components.values()]
+        listed = [one for one in summaries if endpoint in (None, one["EndpointName"])]
         return ActionResult({"InferenceComponents": listed})
 
     def delete_inference_component(self) -> ActionResult:
-        """DeleteInferenceComponent, which responds before the copies have ended."""
-        components = self.sagemaker_backend.components
-        components.begin_deleting(self.params["InferenceComponentName"])
+        self.sagemaker_backend.begin_deleting_component(self.params["InferenceComponentName"])
         return EmptyResult()
-
-    def _apply(self, change: Callable[[dict[str, Any]], Any]) -> ActionResult:
-        return ActionResult(change(self.params).response_create)
 
 
 def install() -> None:
@@ -475,22 +541,23 @@ def backend_of(region: str) -> SageMakerBackend:
 
 
 def find_endpoint(region: str, name: str) -> SandboxEndpoint | None:
-    if region not in sagemaker_backends[ACCOUNT]:
-        return None
-    return backend_of(region).endpoints.get(name)
+    known = region in sagemaker_backends[ACCOUNT]
+    return backend_of(region).endpoints.get(name) if known else None
 
 
-def all_endpoints() -> Iterator[tuple[str, SandboxEndpoint]]:
+def all_endpoints() -> Iterator[SandboxEndpoint]:
     for _, region, _ in sagemaker_backends.iter_backends():
-        for endpoint in list(backend_of(region).endpoints.values()):
-            yield region, endpoint
+        yield from list(backend_of(region).endpoints.values())
 
 
 def requests_in_progress() -> Iterator[tuple[MetricSource, int]]:
     """Every instance and every copy that serves, with its requests in progress."""
-    for region, endpoint in all_endpoints():
-        for fleet in [one.current for one in (endpoint, *endpoint.components.values())]:
+    for endpoint in all_endpoints():
+        serving: list[Serving] = [endpoint, *endpoint.components.values()]
+        for fleet in [one.current for one in serving]:
             for instance in fleet.instances if fleet else ():
                 spec = instance.spec
-                source = MetricSource(region, endpoint.endpoint_name, spec.variant, spec.component)
+                source = MetricSource(
+                    endpoint.region, endpoint.endpoint_name, spec.variant, spec.component
+                )
                 yield source, instance.in_progress

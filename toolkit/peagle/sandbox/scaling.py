@@ -19,7 +19,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
@@ -27,7 +26,7 @@ from moto.cloudwatch.models import cloudwatch_backends
 from moto.core.exceptions import ServiceException
 
 from peagle.render.resources import COPY_DIMENSION, COPY_METRIC, DIMENSION, METRIC
-from peagle.sandbox.account import Operation, Refusal
+from peagle.sandbox.account import AwsError, Operation
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.engines import Fleet
 from peagle.sandbox.sagemaker import backend_of, find_endpoint
@@ -40,7 +39,6 @@ COOLDOWN_SECONDS = 300
 _OUT_SECONDS, _IN_SECONDS, _IN_SHARE = 30.0, 900.0, 0.9
 _SHORTEST_SECONDS = 2.0
 _TICK_SECONDS = 0.5
-_MOST_ACTIVITIES = 100
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class ScaledTarget:
 
     region: str
     resource: str
-    dimension: str
     load: float
     minimum: int
     maximum: int
@@ -85,10 +82,8 @@ def decide(
     count, policy = target.count, target.policy
     if not target.minimum <= count <= target.maximum:
         return min(max(count, target.minimum), target.maximum)
-    if target.is_woken:
-        return max(count, 1)
-    if policy is None:
-        return count
+    if target.is_woken or policy is None:
+        return max(count, 1) if target.is_woken else count
     periods = [recent[len(recent) * i // 3 : len(recent) * (i + 1) // 3] for i in range(3)]
     is_above = all(part and sum(part) / len(part) > policy.target for part in periods)
     if is_above and quiet >= policy.scale_out_cooldown:
@@ -105,10 +100,13 @@ class Autoscaler:
     """Follows the policies of all targets. ``speed`` is how many seconds pass in one."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, and let time pass as usual."""
         self.speed = 1.0
         self._changed: dict[tuple[str, str], float] = {}
         self._loads: dict[tuple[str, str], deque[tuple[float, float]]] = {}
-        self._activities: deque[tuple[str, dict[str, Any]]] = deque(maxlen=_MOST_ACTIVITIES)
 
     def follow(self, target: ScaledTarget, now: float) -> None:
         """Change the number of instances if its policy asks for that. ``now`` is epoch seconds."""
@@ -119,59 +117,23 @@ class Autoscaler:
             loads.clear()
             return
         loads.append((now, target.load))
+
+        def window(seconds: float) -> list[float]:
+            """The loads of the last ``seconds``; empty where they do not reach back that far."""
+            start = now - max(seconds / self.speed, _SHORTEST_SECONDS)
+            return [load for at, load in loads if at >= start] if loads[0][0] <= start else []
+
         quiet = (now - self._changed.get(key, -math.inf)) * self.speed
-        recent = self._window(loads, _OUT_SECONDS, now)
-        desired = decide(target, recent, self._window(loads, _IN_SECONDS, now), quiet)
+        desired = decide(target, window(_OUT_SECONDS), window(_IN_SECONDS), quiet)
         if desired == target.count:
             return
         self._changed[key] = now
         loads.clear()
-        reason = ""
+        print(f"{target.resource}: {target.count} -> {desired}", flush=True)
         try:
             target.set_count(desired)
         except ServiceException as error:
-            reason = error.message
-        self._record(target, desired, now, reason)
-
-    def activities(self, region: str, resource: str | None) -> list[dict[str, Any]]:
-        """What it did, the latest first, as DescribeScalingActivities has it."""
-        return [
-            document
-            for place, document in reversed(self._activities)
-            if place == region and resource in (None, document["ResourceId"])
-        ]
-
-    def clear(self) -> None:
-        """Forget everything, and let time pass as usual."""
-        self.speed = 1.0
-        self._changed.clear()
-        self._loads.clear()
-        self._activities.clear()
-
-    def _window(
-        self, loads: Sequence[tuple[float, float]], seconds: float, now: float
-    ) -> list[float]:
-        """The loads of the last ``seconds``; empty where they do not reach back that far."""
-        start = now - max(seconds / self.speed, _SHORTEST_SECONDS)
-        return [load for at, load in loads if at >= start] if loads[0][0] <= start else []
-
-    def _record(self, target: ScaledTarget, desired: int, now: float, reason: str) -> None:
-        at = datetime.fromtimestamp(now, UTC).isoformat()
-        counted = "copy" if target.dimension == COPY_DIMENSION else "instance"
-        document = {
-            "ActivityId": f"{len(self._activities)}-{now:.3f}",
-            "ServiceNamespace": "sagemaker",
-            "ResourceId": target.resource,
-            "ScalableDimension": target.dimension,
-            "Description": f"Setting desired {counted} count to {desired}.",
-            "Cause": f"{target.minimum} to {target.maximum} allowed; {target.count} ran",
-            "StartTime": at,
-            "EndTime": at,
-            "StatusCode": "Failed" if reason else "Successful",
-        }
-        if reason:
-            document["StatusMessage"] = f"Failed to set desired {counted} count: {reason}"
-        self._activities.append((target.region, document))
+            print(f"{target.resource} stays: {error.message}", flush=True)
 
 
 AUTOSCALER = Autoscaler()
@@ -191,7 +153,7 @@ def start() -> None:
         while True:
             time.sleep(_TICK_SECONDS)
             try:
-                for target in scaled_targets():
+                for target in _scaled_targets():
                     AUTOSCALER.follow(target, time.time())
             except Exception:  # a bug here must not end the scaling of every endpoint
                 traceback.print_exc()
@@ -199,7 +161,7 @@ def start() -> None:
     threading.Thread(target=follow, name="autoscaling", daemon=True).start()
 
 
-def scaled_targets() -> Iterator[ScaledTarget]:
+def _scaled_targets() -> Iterator[ScaledTarget]:
     """The variants of existing endpoints, and the components, that have a scalable target."""
     for region, backend in (_backends() or {}).items():
         for dimension in _METRICS:
@@ -224,63 +186,64 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
             sagemaker.update_endpoint_weights_and_capacities(name, desired)
 
     else:
-        component = sagemaker.components.by_name.get(parts[1])
+        component = sagemaker.components.get(parts[1])
         if component is None or component.current is None or component.status == "Deleting":
             return
         variant = component.parameters["VariantName"]
         fleet, is_busy, count = component.current, component.is_busy, component.copies
-        is_woken = component.refused_at > 0 and _is_woken(region, backend, target)
+        is_woken = component.refused_at > 0 and _has_wake_up(region, backend, target)
 
         def set_count(count: int) -> None:
             component.refused_at = 0.0
             changes = {"InferenceComponentName": component.name}
-            sagemaker.components.update({**changes, "RuntimeConfig": {"CopyCount": count}})
+            sagemaker.update_component({**changes, "RuntimeConfig": {"CopyCount": count}})
 
     bounds = target.min_capacity, target.max_capacity
     yield ScaledTarget(
-        region, target.resource_id, target.scalable_dimension, _load(fleet, variant), *bounds,
+        region, target.resource_id, _load(fleet, variant), *bounds,
         _tracking(backend, target), count, is_busy, set_count, is_woken,
     )  # fmt: skip
 
 
 def _load(fleet: Fleet | None, variant: str) -> float:
     """The requests in progress of an average instance of the variant."""
-    instances = [one for one in fleet.instances if one.spec.variant == variant] if fleet else []
-    return sum(one.in_progress for one in instances) / len(instances) if instances else 0.0
+    instances = fleet.instances if fleet else ()
+    loads = [one.in_progress for one in instances if one.spec.variant == variant]
+    return sum(loads) / len(loads) if loads else 0.0
+
+
+def _policies(backend: Any, resource: str | None) -> dict[str, Any]:
+    """Key -> policy, of those of a target."""
+    policies = list(backend.policies.items())
+    return {key: policy for key, policy in policies if policy.resource_id == resource}
 
 
 def _tracking(backend: Any, target: Any) -> Tracking | None:
     """The first policy of the target on its concurrency, unless scaling is suspended."""
     suspended = target.suspended_state or {}
-    for policy in list(backend.policies.values()):
+    for policy in _policies(backend, target.resource_id).values():
         config = policy.target_tracking_scaling_policy_configuration or {}
         metric = (config.get("PredefinedMetricSpecification") or {}).get("PredefinedMetricType")
-        if (
-            policy.resource_id != target.resource_id
-            or metric != _METRICS[target.scalable_dimension]
-        ):
-            continue
-        if suspended.get("DynamicScalingOutSuspended"):
-            return None
-        stays = config.get("DisableScaleIn") or suspended.get("DynamicScalingInSuspended")
-        return Tracking(
-            target=config["TargetValue"],
-            scale_in_cooldown=config.get("ScaleInCooldown", COOLDOWN_SECONDS),
-            scale_out_cooldown=config.get("ScaleOutCooldown", COOLDOWN_SECONDS),
-            scales_in=not stays,
-        )
+        if metric == _METRICS[target.scalable_dimension]:
+            if suspended.get("DynamicScalingOutSuspended"):
+                return None
+            stays = config.get("DisableScaleIn") or suspended.get("DynamicScalingInSuspended")
+            return Tracking(
+                target=config["TargetValue"],
+                scale_in_cooldown=config.get("ScaleInCooldown", COOLDOWN_SECONDS),
+                scale_out_cooldown=config.get("ScaleOutCooldown", COOLDOWN_SECONDS),
+                scales_in=not stays,
+            )
     return None
 
 
-def _is_woken(region: str, backend: Any, target: Any) -> bool:
+def _has_wake_up(region: str, backend: Any, target: Any) -> bool:
     """Whether a step policy starts a copy when an alarm sees a request that found none."""
     alarms = list(cloudwatch_backends[ACCOUNT][region].alarms.values())
     called = {action for alarm in alarms for action in alarm.alarm_actions or ()}
     return any(
-        policy.step_scaling_policy_configuration
-        and policy.resource_id == target.resource_id
-        and policy.policy_arn in called
-        for policy in list(backend.policies.values())
+        policy.step_scaling_policy_configuration and policy.policy_arn in called
+        for policy in _policies(backend, target.resource_id).values()
     )
 
 
@@ -295,7 +258,7 @@ def _let_moto_know_components() -> None:
     """Add the dimension of inference components, which moto 5.2 refuses."""
     from moto.applicationautoscaling import models, responses
 
-    known = {one.name: one.value for one in models.ScalableDimensionValueSet}
+    known = {member.name: member.value for member in models.ScalableDimensionValueSet}
     if COPY_DIMENSION not in known.values():
         more = known | {"SAGEMAKER_INFERENCE_COMPONENT_DESIRED_COPY_COUNT": COPY_DIMENSION}
         extended = Enum("ScalableDimensionValueSet", more)  # type: ignore[misc]
@@ -303,63 +266,57 @@ def _let_moto_know_components() -> None:
             vars(module)["ScalableDimensionValueSet"] = extended
 
 
-class NoSuchTarget(Refusal):
-    """There is no such scalable target or policy."""
-
-    code = "ObjectNotFoundException"
+# The operations below check what moto does not, for SageMaker's dimensions, before moto does them.
 
 
 def _register(region: str, parameters: Mapping[str, Any]) -> None:
-    """Checks what moto does not; moto registers the target."""
     resource = str(parameters.get("ResourceId"))
     if parameters["ScalableDimension"] == COPY_DIMENSION:
         _let_moto_know_components()
-        if resource.partition("/")[2] not in backend_of(region).components.by_name:
-            raise Refusal(f"Inference component not found: {resource}")
+        if resource.partition("/")[2] not in backend_of(region).components:
+            raise AwsError(_INVALID, f"Inference component not found: {resource}")
     else:
         _, name, _, variant = (resource.split("/") + [""] * 4)[:4]
         endpoint = find_endpoint(region, name)
         if endpoint is None or variant not in [one["VariantName"] for one in endpoint.variants]:
-            raise Refusal(f"Endpoint variant not found: {resource}")
+            raise AwsError(_INVALID, f"Endpoint variant not found: {resource}")
     least, most = parameters.get("MinCapacity"), parameters.get("MaxCapacity")
     if least is not None and most is not None and most < least:
-        raise Refusal("Maximum capacity cannot be less than minimum capacity")
+        raise AwsError(_INVALID, "Maximum capacity cannot be less than minimum capacity")
 
 
-def _find_policies(region: str, parameters: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """moto's backend, and the keys of the target's policies. Raises NoSuchTarget, which moto does
-    not check."""
+def _find_policies(region: str, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """moto's backend, and the target's policies by key."""
     resource, dimension = parameters.get("ResourceId"), parameters["ScalableDimension"]
     backends = _backends()
     backend = backends[region] if backends else None
     if backend is None or resource not in backend.targets.get(dimension, {}):
-        raise NoSuchTarget(
+        raise AwsError(
+            _NO_TARGET,
             f"No scalable target found for service namespace: sagemaker, resource ID: {resource}, "
-            f"scalable dimension: {dimension}"
+            f"scalable dimension: {dimension}",
         )
-    return backend, [
-        key for key, one in list(backend.policies.items()) if one.resource_id == resource
-    ]
+    return backend, _policies(backend, resource)
 
 
 def _deregister(region: str, parameters: Mapping[str, Any]) -> None:
-    """Removes the target's policies, as AWS does; moto removes the target."""
-    backend, keys = _find_policies(region, parameters)
-    for key in keys:
+    backend, policies = _find_policies(region, parameters)
+    for key in policies:  # AWS removes them with the target
         del backend.policies[key]
 
 
 def _delete_policy(region: str, parameters: Mapping[str, Any]) -> None:
-    """Checks that the policy exists; moto deletes it."""
-    backend, keys = _find_policies(region, parameters)
+    _, policies = _find_policies(region, parameters)
     name = parameters.get("PolicyName")
-    if name not in [backend.policies[key].policy_name for key in keys]:
-        raise NoSuchTarget(f"No scaling policy found for {parameters.get('ResourceId')}, {name}")
+    if name not in [policy.policy_name for policy in policies.values()]:
+        resource = parameters.get("ResourceId")
+        raise AwsError(_NO_TARGET, f"No scaling policy found for {resource}, {name}")
+
+
+_INVALID, _NO_TARGET = "ValidationException", "ObjectNotFoundException"
 
 
 def _of_sagemaker(check: Callable[[str, Mapping[str, Any]], object]) -> Operation:
-    """A check that precedes moto's operation, for SageMaker's dimensions only."""
-
     def operation(region: str, parameters: Mapping[str, Any]) -> None:
         if parameters.get("ScalableDimension") in _METRICS:
             check(region, parameters)
@@ -372,11 +329,6 @@ def _unless_loaded(empty: str) -> Operation:
     return lambda region, parameters: None if _backends() else {empty: []}
 
 
-def _describe_activities(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """DescribeScalingActivities, which moto lacks."""
-    return {"ScalingActivities": AUTOSCALER.activities(region, parameters.get("ResourceId"))}
-
-
 _SERVICE = "AnyScaleFrontendService"
 
 OPERATIONS: dict[str, Operation] = {
@@ -386,7 +338,6 @@ OPERATIONS: dict[str, Operation] = {
     f"{_SERVICE}.DeleteScalingPolicy": _of_sagemaker(_delete_policy),
     f"{_SERVICE}.DescribeScalableTargets": _unless_loaded("ScalableTargets"),
     f"{_SERVICE}.DescribeScalingPolicies": _unless_loaded("ScalingPolicies"),
-    f"{_SERVICE}.DescribeScalingActivities": _describe_activities,
     # Terraform requires a response.
     f"{_SERVICE}.ListTagsForResource": lambda region, parameters: {"Tags": {}},
 }

@@ -4,7 +4,7 @@
     at(...)                          one-time schedules fire once they are due, then go if they say
                                      so; those of other kinds stay and never fire
     aws-sdk:sagemaker:deleteEndpoint and ...:deleteInferenceComponent
-                                     the only targets; the role must allow them
+                                     the only targets
 
 What SageMaker refuses (a busy endpoint, or one with copies) is tried again each second for the
 maximum age of the schedule's retry policy; an error of another kind is not. ``CLOCK`` may be moved
@@ -13,11 +13,10 @@ forward, so that tests need not wait.
 
 from __future__ import annotations
 
-import fnmatch
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -26,7 +25,6 @@ from zoneinfo import ZoneInfo
 from botocore import xform_name
 from moto.core.common_models import CloudFormationModel
 from moto.core.exceptions import ServiceException
-from moto.iam.models import Role
 from moto.scheduler import urls
 from moto.scheduler.exceptions import ScheduleNotFound, ValidationException
 from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule, scheduler_backends
@@ -37,13 +35,9 @@ from peagle.sandbox.endpoints import RefusedForNowError
 from peagle.sandbox.sagemaker import backend_of
 from peagle_serve.json_reader import read
 
-SERVICE = "scheduler.amazonaws.com"
-POLL_SECONDS = 1.0
-
-_AT = "at(%Y-%m-%dT%H:%M:%S)"
+_POLL_SECONDS = 1.0
 _LONGEST_RETRY = 86_400
 """Seconds in which a schedule without a RetryPolicy is tried again (EventBridge Scheduler)."""
-_TARGET = ":scheduler:::aws-sdk:sagemaker:"
 
 
 class ScheduleClock:
@@ -94,7 +88,8 @@ def _check(parameters: Mapping[str, Any], region: str) -> None:
     if expression.startswith("at(") and due_time(expression, zone) is None:
         raise ValidationException(f"Invalid Schedule Expression {expression}.")
     role = find_role(parameters["target"]["RoleArn"], region)
-    if role is None or not may_be_assumed(role.assume_role_policy_document, SERVICE):
+    policy = role.assume_role_policy_document if role else ""
+    if not may_be_assumed(policy, "scheduler.amazonaws.com"):
         raise ValidationException(
             "The execution role you provide must allow AWS EventBridge Scheduler to assume the "
             "role."
@@ -104,8 +99,8 @@ def _check(parameters: Mapping[str, Any], region: str) -> None:
 def due_time(expression: str, timezone: str | None) -> float | None:
     """When a one-time schedule is due, in epoch seconds; ``None`` for any other."""
     try:
-        moment = datetime.strptime(expression, _AT).replace(tzinfo=ZoneInfo(timezone or "UTC"))
-        return moment.astimezone(UTC).timestamp()
+        moment = datetime.strptime(expression, "at(%Y-%m-%dT%H:%M:%S)")
+        return moment.replace(tzinfo=ZoneInfo(timezone or "UTC")).astimezone(UTC).timestamp()
     except (ValueError, OSError, KeyError):
         return None
 
@@ -121,8 +116,7 @@ def fire_due(now: float) -> list[str]:
             for schedule in [one for group in groups for one in list(group.schedules.values())]:
                 due = due_time(schedule.schedule_expression, schedule.schedule_expression_timezone)
                 mark = (schedule.arn, schedule.schedule_expression, schedule.last_modified_date)
-                is_due = due is not None and due <= now and mark not in _fired
-                if due is None or not is_due or schedule.state != "ENABLED":
+                if due is None or due > now or mark in _fired or schedule.state != "ENABLED":
                     continue
                 if not _fire(schedule, region, now - due):
                     continue
@@ -135,55 +129,22 @@ def fire_due(now: float) -> list[str]:
 
 def _fire(schedule: Schedule, region: str, late_seconds: float) -> bool:
     """Call the target; false for one that is to be tried again."""
+    target = schedule.target
     try:
-        _call(schedule.target, region)
+        operation = str(target["Arn"]).rpartition(":scheduler:::aws-sdk:sagemaker:")[2]
+        parameters = read(target.get("Input") or "{}", "the target's input")
+        if operation == "deleteEndpoint":
+            backend_of(region).begin_deleting(parameters["EndpointName"])
+        elif operation == "deleteInferenceComponent":
+            backend_of(region).begin_deleting_component(parameters["InferenceComponentName"])
+        else:
+            raise ValueError(f"the sandbox does not call {target['Arn']}")
     except (ServiceException, ValueError, LookupError, TypeError) as error:
-        retry = schedule.target.get("RetryPolicy") or {}
-        oldest = retry.get("MaximumEventAgeInSeconds", _LONGEST_RETRY)
+        oldest = (target.get("RetryPolicy") or {}).get("MaximumEventAgeInSeconds", _LONGEST_RETRY)
         if isinstance(error, RefusedForNowError) and late_seconds < oldest:
             return False
         print(f"schedule {schedule.name}: {error}", flush=True)
     return True
-
-
-def _call(target: Mapping[str, Any], region: str) -> None:
-    """Call the target. Raises ValueError for one that the sandbox does not have, or that the role
-    does not allow, and what SageMaker raises."""
-    parameters = read(target.get("Input") or "{}", "the target's input")
-    backend = backend_of(region)
-    operation = str(target["Arn"]).rpartition(_TARGET)[2]
-    if operation == "deleteEndpoint":
-        resource: Any = backend.find_endpoint(parameters["EndpointName"])
-        delete: Callable[[str], object] = backend.begin_deleting
-    elif operation == "deleteInferenceComponent":
-        resource = backend.components.find(parameters["InferenceComponentName"])
-        delete = backend.components.begin_deleting
-    else:
-        raise ValueError(f"the sandbox does not call {target['Arn']}")
-    tags = {tag["Key"]: tag["Value"] for tag in resource.tags}
-    role, action = find_role(target["RoleArn"], region), f"sagemaker:D{operation[1:]}"
-    if role is None or not _allows(role, action, resource.arn, tags):
-        raise ValueError(
-            f"{target['RoleArn']} is not authorized to perform: {action} on {resource.arn}"
-        )
-    delete(*parameters.values())
-
-
-def _allows(role: Role, action: str, arn: str, tags: Mapping[str, str]) -> bool:
-    """Whether an inline policy of the role allows it; of conditions, those about tags count."""
-    for policy in role.policies.values():
-        # That of a stack is a document already.
-        document = read(policy, "the policy") if isinstance(policy, str) else policy
-        for statement in document["Statement"]:
-            equal = (statement.get("Condition") or {}).get("StringEquals") or {}
-            if (
-                statement["Effect"] == "Allow"
-                and statement["Action"] == action
-                and fnmatch.fnmatchcase(arn, statement["Resource"])
-                and all(tags.get(key.partition("/")[2]) == value for key, value in equal.items())
-            ):
-                return True
-    return False
 
 
 class ScheduleResource(CloudFormationModel):
@@ -247,6 +208,6 @@ def start() -> None:
                 fire_due(CLOCK.now())
             except Exception:
                 traceback.print_exc()
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     threading.Thread(target=fire, name="scheduler", daemon=True).start()

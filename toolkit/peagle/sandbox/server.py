@@ -8,13 +8,13 @@ gone or damaged: no command could find it any more.
 from __future__ import annotations
 
 import argparse
-import io
 import logging
 import os
 import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from email.message import Message
 from functools import lru_cache
 from logging.handlers import RotatingFileHandler
@@ -31,66 +31,6 @@ from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
 from peagle.sandbox import account, observability, router, sagemaker, scaling, scheduler, state
 
-MAX_CONNECTIONS = 512
-"""Requests at the same time; each has a thread. Further connections are closed at once."""
-
-
-class Server(ThreadedWSGIServer):
-    """werkzeug's server with a limited number of threads."""
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-
-class ResponseWriter(io.BufferedIOBase):
-    """Sends what is written until ``flush`` with one call: status, headers and the first data, or a
-    chunk with its length.
-
-    A client in Go, such as Terraform, that gets the headers before it has recorded that its
-    request was written closes the connection without waiting for the body, and sends the request
-    again. That happens where both run on one busy machine.
-    """
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._held = bytearray()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        """Buffer up to 64 KiB until ``flush``. Data that werkzeug never flushes is sent at once."""
-        view = memoryview(data).cast("B")
-        self._held += view[:_LARGEST_HELD]
-        if len(self._held) >= _LARGEST_HELD or bytes(view[:32]) in _NEVER_FLUSHED:
-            self.flush()
-            self._connection.sendall(view[_LARGEST_HELD:])
-        return len(view)
-
-    def flush(self) -> None:
-        """Send what is held; after an error it is lost, as the connection is."""
-        held, self._held = self._held, bytearray()
-        if held:
-            self._connection.sendall(held)
-
-
-_LARGEST_HELD = 65_536
-_NEVER_FLUSHED = (b"HTTP/1.1 100 Continue\r\n\r\n", b"0\r\n\r\n")
-"""What werkzeug writes without a ``flush``: ``100 Continue``, and the last chunk."""
-
 
 class RequestHandler(MotoRequestHandler):
     """HTTP/1.1, so that a stream of unknown length is sent chunk by chunk."""
@@ -99,13 +39,12 @@ class RequestHandler(MotoRequestHandler):
     disable_nagle_algorithm = True
     timeout = 120
     """Seconds without a byte of a request, or without a byte taken of its response."""
+    wbufsize = 65_536
+    """Status, headers and first data are sent with one call. A client in Go, such as Terraform,
+    that gets the headers before it has recorded that its request was written closes the connection
+    without waiting for the body, and sends the request again: where both run on a busy machine."""
     _came: float | None = None
     """When the request came; ``None`` for one without a line that can be read."""
-
-    def setup(self) -> None:
-        """Buffer each response, so that headers and first data are sent at once."""
-        super().setup()
-        self.wfile = ResponseWriter(self.connection)
 
     def parse_request(self) -> bool:
         """Note when the request came, for its line in the log."""
@@ -121,8 +60,16 @@ class RequestHandler(MotoRequestHandler):
             self.close_connection = True
 
     def handle_expect_100(self) -> bool:
-        """Do nothing: werkzeug itself sends ``100 Continue``, which clients expect once."""
+        """Send ``100 Continue`` at once; werkzeug, which would send it later, does not see it."""
+        self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.wfile.flush()
+        del self.headers["Expect"]
         return True
+
+    def finish(self) -> None:
+        """Send what is left, unless the client has gone."""
+        with suppress(OSError):
+            super().finish()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse a request that cannot be parsed; it has no headers, or those of an earlier one."""
@@ -214,7 +161,7 @@ def main() -> None:
     os.close(options.lock)
     threading.Thread(target=_watch_record, args=(this, server), daemon=True).start()
     server.serve_forever(poll_interval=0.05)
-    for _, endpoint in sagemaker.all_endpoints():
+    for endpoint in sagemaker.all_endpoints():
         endpoint.end()
     if state.read_daemon() in (this, None):
         state.sweep()
@@ -235,7 +182,7 @@ def _server(listener: socket.socket) -> BaseWSGIServer:
     moto.get_backend_for_host = lru_cache(maxsize=256)(moto.get_backend_for_host)
     host, port = listener.getsockname()
     app = router.create_app(moto, state.read_access_key())
-    return Server(host, port, app, RequestHandler, fd=listener.fileno())
+    return ThreadedWSGIServer(host, port, app, RequestHandler, fd=listener.fileno())
 
 
 def _report(pipe: int, result: str) -> bool:

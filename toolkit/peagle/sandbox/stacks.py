@@ -30,20 +30,14 @@ from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
 
 from peagle.request_validation import service_model
-from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint
+from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint, alarm_names
 from peagle.sandbox.observability import unknown_alarms
 from peagle.sandbox.requests import check_request
 from peagle.sandbox.sagemaker import backend_of
 from peagle.sandbox.scheduler import ScheduleResource
 
 _BUSY = "_IN_PROGRESS"
-_LONGEST_NAME = 63
-_NUMBERS: dict[str, Callable[[str], Any]] = {
-    "integer": int,
-    "long": int,
-    "float": float,
-    "double": float,
-}
+_NUMBERS = {"integer": int, "long": int, "float": float, "double": float}
 
 Document = Mapping[str, Any]
 
@@ -124,10 +118,11 @@ class SandboxStack(Stack):
 
     def _begin(self, word: str, work: Callable[[], object]) -> None:
         self.status, self._is_changing = f"{word}{_BUSY}", True
+        conditions = self.resource_map.lazy_condition_map
         kinds = {
             document["Type"]
             for document in self.template_dict["Resources"].values()
-            if self.resource_map.lazy_condition_map.get(document.get("Condition"), True)
+            if conditions.get(document.get("Condition"), True)
         }
         lacking = ", ".join(sorted(kind for kind in kinds if not resource_class_from_type(kind)))
         note = f"The sandbox does not keep resources of these types: {lacking}."
@@ -154,12 +149,12 @@ class SandboxStack(Stack):
 
     def _add_tags(self, resource: Any) -> None:
         """Add the tags of the stack, and CloudFormation's own."""
-        added = {
-            **self.tags,
-            "aws:cloudformation:stack-id": self.stack_id,
-            "aws:cloudformation:stack-name": self.name,
-            "aws:cloudformation:logical-id": resource.logical_resource_id,
+        own = {
+            "stack-id": self.stack_id,
+            "stack-name": self.name,
+            "logical-id": resource.logical_resource_id,
         }
+        added = self.tags | {f"aws:cloudformation:{key}": value for key, value in own.items()}
         with LOCK:
             keys = {tag["Key"] for tag in resource.tags}
             new = [{"Key": key, "Value": text} for key, text in added.items() if key not in keys]
@@ -178,7 +173,7 @@ class Resources(ResourceMap):
         kinds = {name: document["Type"] for name, document in other_template["Resources"].items()}
         modified = [name for name in difference["Modify"] if kinds[name] not in RESOURCES]
         for kind in RESOURCES:
-            modified += [name for name, found in kinds.items() if found == kind]
+            modified += [name for name in kinds if kinds[name] == kind]
         made = [name for name in modified if self._parsed_resources.get(name)]
         return {**difference, "Modify": made}
 
@@ -205,30 +200,31 @@ def with_types(shape: Any, value: Any) -> Any:
     return value
 
 
-def _parameters(operation: str, key: str, name: str, document: Document, region: str) -> Any:
-    """The parameters of an operation for the properties of a template. ``name`` is moto's for a
-    resource without one. Raises ValidationError for what SageMaker rejects."""
-    head, _, suffix = name.rpartition("-")
-    short = f"{head[: _LONGEST_NAME - 13].rstrip('-')}-{suffix}" if len(name) > 63 else name
-    shape = service_model("sagemaker").operation_model(operation).input_shape
-    parameters = {key: short, **with_types(shape, document.get("Properties") or {})}
-    check_request(xform_name(operation), parameters, region)
-    return parameters
-
-
 class _Resource:
     """A resource of SageMaker, which a change replaces."""
 
     kind: str
 
     @classmethod
+    def parameters(cls, name: str, document: Document, region: str, change: str = "Create") -> Any:
+        """The parameters of an operation for the properties of a template. ``name`` is moto's for a
+        resource without one. Raises ValidationError for what SageMaker rejects."""
+        operation = f"{change}{cls.kind}"
+        head, _, suffix = name.rpartition("-")
+        short = f"{head[:50].rstrip('-')}-{suffix}" if len(name) > 63 else name
+        shape = service_model("sagemaker").operation_model(operation).input_shape
+        properties = with_types(shape, document.get("Properties") or {})
+        parameters = {f"{cls.kind}Name": short, **properties}
+        check_request(xform_name(operation), parameters, region)
+        return parameters
+
+    @classmethod
     def create_from_cloudformation_json(
         cls, name: str, document: Document, _: str, region: str, **of: Any
     ) -> Any:
         """Create it. Raises ValidationError."""
-        kind = cls.kind
-        parameters = _parameters(f"Create{kind}", f"{kind}Name", name, document, region)
-        return getattr(backend_of(region), f"register_{xform_name(kind)}")(parameters)
+        register = getattr(backend_of(region), f"register_{xform_name(cls.kind)}")
+        return register(cls.parameters(name, document, region))
 
     @classmethod
     def update_from_cloudformation_json(
@@ -236,16 +232,15 @@ class _Resource:
         account_id: str, region_name: str,
     ) -> Any:  # fmt: skip
         """Replace it by another one, if it changes. Raises ValidationError."""
-        kind, name, region = cls.kind, f"{cls.kind}Name", region_name
-        new = _parameters(f"Create{kind}", name, new_resource_name, cloudformation_json, region)
-        old = original_resource.parameters
-        given = name in cloudformation_json["Properties"]
-        if old == (new if given else {**new, name: old[name]}):
+        name, old = f"{cls.kind}Name", original_resource.parameters
+        new = cls.parameters(new_resource_name, cloudformation_json, region_name)
+        is_named = name in cloudformation_json["Properties"]
+        if old == (new if is_named else {**new, name: old[name]}):
             return original_resource
         with suppress(NotFoundError):
-            getattr(backend_of(region), f"delete_{xform_name(kind)}")(old[name])
+            getattr(backend_of(region_name), f"delete_{xform_name(cls.kind)}")(old[name])
         return cls.create_from_cloudformation_json(
-            new_resource_name, cloudformation_json, account_id, region
+            new_resource_name, cloudformation_json, account_id, region_name
         )
 
 
@@ -273,17 +268,15 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
     ) -> SandboxEndpoint:  # fmt: skip
         """Begin to give it another configuration. Alarms that do not exist, such as those of the
         stack itself, do not watch the update."""
-        name, region = original_resource.endpoint_name, region_name
-        shape = "UpdateEndpoint"
-        parameters = _parameters(shape, "EndpointName", name, cloudformation_json, region)
+        name, backend = original_resource.endpoint_name, backend_of(region_name)
+        parameters = cls.parameters(name, cloudformation_json, region_name, "Update")
         parameters["EndpointName"], tags = name, parameters.pop("Tags", [])
-        rollback = (parameters.get("DeploymentConfig") or {}).get("AutoRollbackConfiguration") or {}
-        names = [alarm["AlarmName"] for alarm in rollback.get("Alarms") or ()]
-        if unknown_alarms(region, names):
-            del rollback["Alarms"]
+        deployment_config = parameters.get("DeploymentConfig") or {}
+        if unknown_alarms(region_name, alarm_names(deployment_config)):
+            del deployment_config["AutoRollbackConfiguration"]["Alarms"]
         if parameters["EndpointConfigName"] != original_resource.endpoint_config_name:
-            backend_of(region).update_endpoint(parameters)
-        backend_of(region).add_tags(original_resource.arn, tags)
+            backend.update_endpoint(parameters)
+        backend.add_tags(original_resource.arn, tags)
         return original_resource
 
     @classmethod
@@ -291,12 +284,11 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
         cls, resource_name: str, document: Document, _: str, region: str
     ) -> None:
         """Delete it and wait, also while it is still being created."""
-        name = resource_name.rpartition("/")[2]
-        endpoint = backend_of(region).endpoints.get(name)
-        if endpoint:
+        name, backend = resource_name.rpartition("/")[2], backend_of(region)
+        if endpoint := backend.endpoints.get(name):
             endpoint.end()
             endpoint.join()
-            backend_of(region).begin_deleting(name).join()
+            backend.begin_deleting(name).join()
 
 
 RESOURCES: dict[str, Any] = {
@@ -327,10 +319,10 @@ class Stacks(CloudFormationBackend):
     def execute_change_set(self, change_set_name: str, stack_name: str | None = None) -> None:
         """Begin to create or update the stack, as ``aws cloudformation deploy`` does."""
         change_sets = [
-            one
-            for key, one in self.change_sets.items()
-            if change_set_name in (key, one.change_set_name)
-            and stack_name in (None, one.stack_id, one.stack_name)
+            change_set
+            for key, change_set in self.change_sets.items()
+            if change_set_name in (key, change_set.change_set_name)
+            and stack_name in (None, change_set.stack_id, change_set.stack_name)
         ]
         if not change_sets:
             raise ValidationError(stack_name)

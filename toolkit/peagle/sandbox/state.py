@@ -25,13 +25,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
-from peagle.engine.process import (
-    EngineProcess,
-    is_alive,
-    stop_engine,
-)
+from peagle.engine.process import EngineProcess, is_alive, stop_engine
 from peagle.errors import Fix, UserError
 from peagle.store import SANDBOX, home, locked, read_json, write_file, write_json
 
@@ -72,8 +70,8 @@ def endpoints_folder() -> Path:
 def lock() -> Iterator[int]:
     """Hold the lock for starting and stopping the sandbox; yields its file descriptor.
 
-    A child that inherits the descriptor holds the lock too, until it closes it. Raises
-    UserError when the folder is not writable.
+    A child that inherits the descriptor holds the lock too, until it closes it. Raises UserError
+    when the folder is not writable.
     """
     with ExitStack() as held:
         with writing():
@@ -95,12 +93,12 @@ def writing() -> Iterator[None]:
 
 
 def write_daemon(daemon: EngineProcess) -> None:
-    write_json(_daemon_file(), asdict(daemon))
+    write_json(folder() / "daemon.json", asdict(daemon))
 
 
 def read_daemon() -> EngineProcess | None:
     """The running daemon; ``None`` when none runs."""
-    daemon = _read(_daemon_file())
+    daemon = _read(folder() / "daemon.json")
     return daemon if daemon and is_alive(daemon) else None
 
 
@@ -120,14 +118,14 @@ class AccessKey:
 def write_access_key() -> AccessKey:
     """Make the key of a sandbox that is about to start."""
     key = AccessKey(f"PEAGLE{secrets.token_hex(7).upper()}", secrets.token_hex(20))
-    write_json(_key_file(), asdict(key))
+    write_json(folder() / "access-key.json", asdict(key))
     return key
 
 
 def read_access_key() -> AccessKey:
     """The running sandbox's key. Raises UserError when its file is missing or damaged."""
     try:
-        key = AccessKey(**read_json(_key_file()))
+        key = AccessKey(**read_json(folder() / "access-key.json"))
         key.id.encode("ascii")
         key.secret.encode("ascii")
         return key
@@ -143,29 +141,28 @@ def write_engine_kind(kind: EngineKind) -> None:
 def read_engine_kind() -> EngineKind:
     """How engines run in the sandbox that was started last."""
     try:
-        kind = (folder() / "engine").read_text(encoding="ascii", errors="replace")
+        is_docker = (folder() / "engine").read_bytes() == b"docker"
     except FileNotFoundError:
         return "process"
-    return "docker" if kind == "docker" else "process"
+    return "docker" if is_docker else "process"
 
 
 def register_engine(process: EngineProcess) -> None:
     """Record an engine that is about to begin."""
-    write_json(_engine_file(process.pid), asdict(process))
+    write_json(folder() / "engines" / f"{process.pid}.json", asdict(process))
 
 
 def forget_engine(process: EngineProcess) -> None:
-    _engine_file(process.pid).unlink(missing_ok=True)
+    (folder() / "engines" / f"{process.pid}.json").unlink(missing_ok=True)
 
 
-def _registered_engines() -> dict[Path, EngineProcess | None]:
-    """Record -> its engine."""
-    return {file: _read(file) for file in sorted((folder() / "engines").glob("[0-9]*.json"))}
+def _records() -> list[Path]:
+    return sorted((folder() / "engines").glob("[0-9]*.json"))
 
 
 def living_engines() -> tuple[EngineProcess, ...]:
     """The engines that run."""
-    return tuple(one for one in _registered_engines().values() if one and is_alive(one))
+    return tuple(engine for engine in map(_read, _records()) if engine and is_alive(engine))
 
 
 @dataclass(frozen=True)
@@ -198,45 +195,29 @@ def sweep() -> None:
     Records of deployments and cached prices and quotas go too: what they describe existed only in
     the sandbox's memory.
     """
-    for record, process in _registered_engines().items():
-        if process:
+    for record in _records():
+        if process := _read(record):
             stop_engine(process, ENGINE_GRACE_SECONDS)
         record.unlink(missing_ok=True)
-    _daemon_file().unlink(missing_ok=True)
-    _key_file().unlink(missing_ok=True)
-    (folder() / "engine").unlink(missing_ok=True)
+    for name in ("daemon.json", "access-key.json", "engine"):
+        (folder() / name).unlink(missing_ok=True)
     shutil.rmtree(endpoints_folder(), ignore_errors=True)
     shutil.rmtree(home() / "deployments" / SANDBOX, ignore_errors=True)
     forget_cached_answers()
 
 
 def forget_cached_answers() -> None:
+    """Of prices and quotas."""
     shutil.rmtree(home() / "online" / SANDBOX, ignore_errors=True)
 
 
 def _read(file: Path) -> EngineProcess | None:
     """``None`` also for a file that is damaged, or that another version of the toolkit wrote."""
     try:
-        process = EngineProcess(**read_json(file))
-    except (TypeError, ValueError):
+        process = _PROCESS.validate_json(file.read_bytes(), strict=True)
+    except (FileNotFoundError, ValueError):
         return None
-    numbers = (process.pid, process.started, process.port)
-    texts = (process.log, process.container or "")
-    is_valid = all(type(one) is int for one in numbers) and all(type(one) is str for one in texts)
-    return process if is_valid and 1 < process.pid < _PIDS else None
+    return process if 1 < process.pid < 1 << 22 else None  # the kernel's largest limit
 
 
-_PIDS = 1 << 22
-"""The kernel's largest limit of process ids."""
-
-
-def _daemon_file() -> Path:
-    return folder() / "daemon.json"
-
-
-def _key_file() -> Path:
-    return folder() / "access-key.json"
-
-
-def _engine_file(pid: int) -> Path:
-    return folder() / "engines" / f"{pid}.json"
+_PROCESS = TypeAdapter(EngineProcess)

@@ -1,0 +1,296 @@
+"""Deployments in the sandbox: proofs, updates, failed starts, capacity, own catalogues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.data import data_folder
+from peagle.sandbox.client import set_quota
+from tests.sandbox.sandboxes import Account, Sandbox, until
+from tests.unit.bench.installed import install_mini
+from tests.unit.catalog.test_extension_points import NEW_INSTANCE, NEW_TYPE
+
+pytestmark = pytest.mark.sandbox
+
+NAME = "peagle-tiny"
+TYPE = "ml.g5.xlarge"
+DEPLOY = ("deploy", "tiny", "--instance-type", TYPE, "--sandbox", "--yes")
+TWO = ("--instance-count", "2")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quota(sandbox: Sandbox) -> Iterator[None]:
+    with sandbox.at_home():
+        set_quota(TYPE, 20)
+        yield
+        set_quota(TYPE, 2)
+
+
+@pytest.fixture(autouse=True)
+def _removed(sandbox: Sandbox) -> Iterator[None]:
+    """Afterwards nothing is deployed."""
+    yield
+    sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+
+
+@contextmanager
+def engine_file(sandbox: Sandbox, file: str, content: str = "") -> Iterator[None]:
+    """A file beside the stand-in for vLLM, which changes what it counts."""
+    (package,) = sandbox.engine.parent.glob("packages/vllm/entrypoints/openai")
+    path = Path(package) / file
+    path.write_text(content)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def test_two_instances_are_proved_each_by_its_log_stream(sandbox: Sandbox) -> None:
+    document = sandbox.json(*DEPLOY, *TWO)
+
+    proof = document["proof"]
+    assert (document["state"], proof["source"], proof["instance_count"]) == ("InService", "log", 2)
+    streams = [one["stream"] for one in proof["instances"]]
+    assert len({*streams}) == 2
+    assert all(stream.startswith("AllTraffic/i-") for stream in streams)
+    assert all(one["drafts"] >= 100 and one["passed"] for one in proof["instances"])
+
+
+def test_an_instance_that_drafts_nothing_fails_the_proof_and_is_named(sandbox: Sandbox) -> None:
+    with engine_file(sandbox, "silent"):
+        done = sandbox.peagle(*DEPLOY, *TWO, "--json")
+
+    assert done.returncode == 3, done.stderr
+    (silent,) = [one for one in json.loads(done.stdout)["proof"]["instances"] if not one["drafts"]]
+    assert f"{silent['stream']} responds but drafts nothing" in done.stderr
+
+
+def test_prove_is_a_gate(sandbox: Sandbox) -> None:
+    assert sandbox.peagle(*DEPLOY).returncode == 0
+    proved = sandbox.json("prove", NAME, "--sandbox")
+    assert (proved["passed"], proved["source"], proved["drafts"] >= 100) == (True, "log", True)
+
+    above = sandbox.peagle("prove", NAME, "--floor", "3", "--sandbox", "--json")
+    assert above.returncode == 3
+    assert json.loads(above.stdout)["passed"] is False
+    assert json.loads(above.stderr.splitlines()[-1])["error"]["code"] == "not-proved"
+    assert sandbox.json("status", NAME, "--sandbox")["state"] == "InService", "another standard"
+
+    with engine_file(sandbox, "acceptance", "1.3"):
+        worse = sandbox.peagle("prove", NAME, "--sandbox")
+    assert worse.returncode == 3
+    assert f"{NAME} is not proved: acceptance length 1.3" in worse.stdout
+    assert sandbox.json("status", NAME, "--sandbox")["state"] == "Unproved"
+    assert sandbox.peagle("prove", NAME, "--sandbox").returncode == 0
+    assert sandbox.json("status", NAME, "--sandbox")["state"] == "InService"
+
+
+@pytest.fixture
+def account(sandbox: Sandbox) -> Account:
+    return Account(sandbox)
+
+
+def _models(account: Account) -> int:
+    return len(account.sagemaker.list_models()["Models"])
+
+
+def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
+    sandbox: Sandbox, account: Account
+) -> None:
+    first = sandbox.json(*DEPLOY)
+
+    with engine_file(sandbox, "acceptance", "1.1"):
+        failed = sandbox.peagle(*DEPLOY, "--k", "3", "--json")
+
+    document = json.loads(failed.stdout)
+    assert failed.returncode == 3, failed.stderr
+    assert "changes     K 7 -> 3\n" in failed.stderr
+    assert json.loads(failed.stderr.splitlines()[-1])["error"]["code"] == "rolled-back"
+    assert (document["state"], document["k"], document["rolled_back"]) == ("InService", 7, True)
+    assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
+    assert _models(account) == 1
+
+    updated = sandbox.json(*DEPLOY, "--k", "3")
+    assert (updated["state"], updated["k"]) == ("InService", 3)
+    assert _models(account) == 2
+
+    returned = sandbox.json("rollback", NAME, "--sandbox", "--yes")
+    assert (returned["state"], returned["k"]) == ("InService", 7)
+    assert returned["changes"] == [{"setting": "k", "before": 3, "after": 7}]
+    assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
+
+    removed = sandbox.json("destroy", NAME, "--previous", "--sandbox", "--yes")["removed"]
+    assert {one["type"] for one in removed} == {"EndpointConfig", "Model"}
+    assert _models(account) == 1
+    assert sandbox.peagle("invoke", NAME, "hello", "--no-stream", "--sandbox").returncode == 0
+
+
+FAILING = ("--env", "SAGEMAKER_FAKE_ENGINE=out-of-memory")
+
+
+def _endpoints(account: Account) -> dict[str, str]:
+    listed = account.sagemaker.list_endpoints()["Endpoints"]
+    return {endpoint["EndpointName"]: endpoint["EndpointStatus"] for endpoint in listed}
+
+
+def test_a_fatal_line_ends_the_deploy_and_nothing_remains(account: Account) -> None:
+    done = account.sandbox.peagle(*DEPLOY, *FAILING, "--json")
+
+    assert done.returncode == 4
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    cause = f"endpoint {NAME} will never serve: torch.OutOfMemoryError: CUDA out of memory"
+    assert lines.index(cause) < lines.index(f"Removing | Endpoint {NAME}")
+    assert "non-default args" not in done.stderr
+    error = json.loads(lines[-1])["error"]
+    assert error["code"] == "will-not-serve"
+    assert error["message"].startswith(f"{cause}; removed")
+    assert _endpoints(account) == {}
+    assert account.sagemaker.list_models()["Models"] == []
+    assert account.s3.list_buckets()["Buckets"] == []
+    assert account.sandbox.json("list", "--sandbox")["deployments"] == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "code"),
+    [
+        ("update-rollback-failed", "UpdateRollbackFailed", "update-rollback-failed"),
+        ("out-of-service", "OutOfService", "endpoint-out-of-service"),
+    ],
+)
+def test_a_state_that_needs_the_user_has_its_code_and_a_deploy_replaces_the_endpoint(
+    account: Account, fault: str, state: str, code: str
+) -> None:
+    sandbox = account.sandbox
+    assert sandbox.peagle(*DEPLOY).returncode == 0
+    sandbox.json("sandbox", "fault", "add", "UpdateEndpoint", fault, "--times", "once")
+
+    done = sandbox.peagle(*DEPLOY, "--k", "3", "--json")
+
+    assert (done.returncode, done.stdout) == (4, "")
+    error = json.loads(done.stderr.splitlines()[-1])["error"]
+    assert error["code"] == code
+    assert error["fix"].startswith("deploying again deletes the endpoint")
+    assert _endpoints(account) == {NAME: state}
+    again = sandbox.peagle(*DEPLOY, "--k", "3")
+    assert again.returncode == 0, again.stderr
+    assert _endpoints(account) == {NAME: "InService"}
+
+
+@pytest.fixture
+def full(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """A sandbox without a free ml.g5.xlarge."""
+    sandbox.json(
+        "sandbox", "fault", "add", "CreateEndpoint", "insufficient-capacity",
+        "--instance-type", "ml.g5.xlarge",
+    )  # fmt: skip
+    yield sandbox
+    sandbox.peagle("sandbox", "fault", "clear")
+    sandbox.peagle("destroy", f"{NAME}-plain", "--sandbox", "--yes")
+
+
+def test_a_type_with_capacity_takes_the_place_of_the_failed_endpoint(full: Sandbox) -> None:
+    done = full.peagle(
+        *DEPLOY, "--no-speculation", "--fallback-instance-types", "ml.g6.xlarge", "--json"
+    )
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [(one["instance_type"], one["outcome"]) for one in document["tried"]] == [
+        ("ml.g5.xlarge", "no-capacity"),
+        ("ml.g6.xlarge", "deployed"),
+    ]
+    assert document["state"] == "InService"
+    assert document["instance_type"] == "ml.g6.xlarge"
+    assert "Tried:" in done.stderr
+    configs = Account(full).sagemaker.list_endpoint_configs()["EndpointConfigs"]
+    assert len(configs) == 1
+
+
+TINY = ("tiny", "--instance-type", NEW_TYPE)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """A catalogue with an instance type that botocore does not know."""
+    table = (data_folder("model_catalog") / "instances.yaml").read_text(encoding="utf-8")
+    (tmp_path / "instances.yaml").write_text(f"{table}{NEW_INSTANCE}", encoding="utf-8")
+    return str(tmp_path)
+
+
+def test_it_is_deployed_and_removed(sandbox: Sandbox, own: str) -> None:
+    done = sandbox.peagle("--catalog", own, "deploy", *TINY, "--sandbox", "--yes")
+
+    assert done.returncode == 0, done.stderr
+    client = Account(sandbox).sagemaker
+    (config,) = client.list_endpoint_configs()["EndpointConfigs"]
+    found = client.describe_endpoint_config(EndpointConfigName=config["EndpointConfigName"])
+    assert found["ProductionVariants"][0]["InstanceType"] == NEW_TYPE
+    assert sandbox.json("status", NAME, "--sandbox")["instance_type"] == NEW_TYPE
+
+
+def test_copies_use_all_gpus_of_it(sandbox: Sandbox, own: str) -> None:
+    table = Path(own) / "instances.yaml"
+    entry = NEW_INSTANCE.replace("gpu_count: 1", "gpu_count: 4")
+    table.write_text(table.read_text().replace(NEW_INSTANCE, entry))
+
+    done = sandbox.peagle(
+        "--catalog", own, "deploy", *TINY, "--copies", "2", "--sandbox", "--yes"
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    (component,) = Account(sandbox).sagemaker.list_inference_components()["InferenceComponents"]
+    assert component["InferenceComponentStatus"] == "InService"
+
+
+def test_top_shows_requests_and_drafts(sandbox: Sandbox) -> None:
+    sandbox.json("deploy", "tiny", "--sandbox", "--yes", "--name", "watched")
+    before = sandbox.json("top", "watched", "--sandbox")
+    for _ in range(4):
+        sandbox.json("invoke", "watched", "Hello", "--sandbox", "--max-tokens", "40")
+
+    def asked_in(found: dict[str, Any]) -> float:
+        """The window begins with the endpoint."""
+        return float((found["requests_per_minute"] or 0) * found["window_seconds"] / 60)
+
+    now = until(
+        lambda: sandbox.json("top", "watched", "--sandbox"),
+        lambda found: asked_in(found) - asked_in(before) > 3.5 and found["acceptance_length"],
+        seconds=30,
+    )
+    assert asked_in(now) - asked_in(before) == pytest.approx(4, abs=0.1)
+    assert (now["where"], now["state"], now["instances"]) == ("sandbox", "InService", 1)
+    assert now["acceptance_length"] == 2.5
+    assert 0 < now["ttft_p50"] < 5
+    shown = sandbox.peagle("top", "watched", "--sandbox", "--once")
+    assert shown.returncode == 0
+    assert "2.50 tokens per step" in shown.stdout
+    assert "per million output tokens on AWS" in shown.stdout
+
+
+def test_an_endpoint_is_measured_through_its_openai_route(sandbox: Sandbox) -> None:
+    install_mini(sandbox.home)
+    sandbox.json(*DEPLOY)
+
+    done = sandbox.peagle("bench", NAME, "--sandbox", "--concurrency", "2", "--requests", "4",
+                          "--output-tokens", "8", "--json")  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    server, (row,) = document["server"], document["rows"]
+    assert server["base_url"].endswith(f"/endpoints/{NAME}/openai/v1")
+    assert (server["where"], server["instance_type"], server["gpu"]) == (
+        "sandbox", "ml.g5.xlarge", "A10G",
+    )  # fmt: skip
+    assert row["setting"]["drafter"] == "p-eagle"
+    assert row["output_tokens"] == 8
+    assert row["acceptance"]["drafts"] > 0
+    # AWS's price is not that of this machine.
+    assert document["usd_per_hour"] is None
+    assert "sagemaker-api-key" not in done.stdout + done.stderr

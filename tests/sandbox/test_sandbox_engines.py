@@ -1,0 +1,309 @@
+"""Engines behind an endpoint: how many, their logs and metrics, stand-ins, and what is compiled."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from peagle.engine_log import log_text
+from peagle.sandbox.client import set_quota
+from tests.sandbox.sandboxes import INSTANCE_TYPE, OUR_IMAGE, WEIGHTS, Account, folder_on_s3, until
+from tests.unit.rendering.plans import plan_of
+from tests.unit.sandbox.test_launch import P_EAGLE, speculating
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture(autouse=True)
+def _quota(account: Account) -> Iterator[None]:
+    """Enough instances for all tests here."""
+    with account.sandbox.at_home():
+        set_quota(INSTANCE_TYPE, 20)
+        yield
+        set_quota(INSTANCE_TYPE, 2)
+
+
+def streams(account: Account, name: str) -> list[str]:
+    group = f"/aws/sagemaker/Endpoints/{name}"
+    found = account.logs.describe_log_streams(logGroupName=group)["logStreams"]
+    return [stream["logStreamName"] for stream in found]
+
+
+def counts(account: Account, name: str) -> dict[str, int]:
+    variants = account.describe(name)["ProductionVariants"]
+    return {variant["VariantName"]: variant["CurrentInstanceCount"] for variant in variants}
+
+
+def endpoint(account: Account, name: str, *variants: dict[str, Any]) -> str:
+    """An endpoint in service, whose model has its own name."""
+    account.model(name)
+    account.sagemaker.create_endpoint_config(
+        EndpointConfigName=name,
+        ProductionVariants=[
+            {"ModelName": name, "InstanceType": INSTANCE_TYPE, **variant} for variant in variants
+        ],
+    )
+    account.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name)
+    found = account.wait_until_stable(name)
+    assert found["EndpointStatus"] == "InService", found
+    return name
+
+
+def test_every_instance_of_every_variant_has_an_engine_and_a_log_stream(account: Account) -> None:
+    blue = {"VariantName": "blue", "InitialInstanceCount": 2, "InitialVariantWeight": 3.0}
+    green = {"VariantName": "green", "InitialInstanceCount": 1, "InitialVariantWeight": 1.0}
+    name = endpoint(account, "several", blue, green)
+
+    assert counts(account, name) == {"blue": 2, "green": 1}
+    assert Counter(one.partition("/")[0] for one in streams(account, name)) == counts(account, name)
+    answers = [account.runtime.invoke_endpoint(EndpointName=name, Body=b"{}") for _ in range(8)]
+    invoked = Counter(one["InvokedProductionVariant"] for one in answers)
+    assert invoked == {"blue": 6, "green": 2}
+    for stream in streams(account, name):
+        body = b'{"do": "log", "text": "asked"}'
+        account.runtime.invoke_endpoint(
+            EndpointName=name, Body=body, TargetVariant=stream.partition("/")[0]
+        )
+    until(lambda: account.log(name).count("fake: asked"), lambda count: count == 3)
+
+    account.delete(name)
+    assert account.sandbox.json("sandbox", "status")["endpoints"] == []
+
+
+def test_more_instances_than_this_machine_should_run_are_fewer_engines(account: Account) -> None:
+    name = endpoint(account, "many", {"VariantName": "v", "InitialInstanceCount": 6})
+
+    assert counts(account, name) == {"v": 4}
+    account.wait_for_line(name, "sandbox: the sandbox runs 4 of 6 instances")
+    account.delete(name)
+
+
+def test_capacities_start_and_end_engines(account: Account) -> None:
+    name = endpoint(account, "scaled", {"VariantName": "v", "InitialInstanceCount": 1})
+    for count in (2, 1):
+        account.sagemaker.update_endpoint_weights_and_capacities(
+            EndpointName=name,
+            DesiredWeightsAndCapacities=[{"VariantName": "v", "DesiredInstanceCount": count}],
+        )
+        assert account.describe(name)["EndpointStatus"] == "Updating"
+        account.wait_until_stable(name)
+        assert counts(account, name) == {"v": count}
+    assert len(streams(account, name)) == 2
+    account.delete(name)
+
+
+GROUP = "/aws/sagemaker/Endpoints/"
+
+
+def test_the_log_has_one_event_per_line(account: Account, live: str) -> None:
+    lines = account.wait_for_line(live, "fake: INFO starting")
+    assert lines[0].startswith("sandbox: ")
+    assert not any(line.startswith("serve: ") for line in lines), "AWS's image writes no such line"
+    assert all("\n" not in line for line in lines)
+    (stream,) = account.logs.describe_log_streams(logGroupName=GROUP + live)["logStreams"]
+    variant, _, instance = stream["logStreamName"].partition("/")
+    assert (variant, instance[:2], len(instance)) == ("AllTraffic", "i-", 19)
+
+
+def test_tokens_page_from_old_lines_to_new_ones(account: Account, live: str) -> None:
+    account.wait_for_line(live, "fake: INFO starting")
+    group = GROUP + live
+    (stream,) = account.logs.describe_log_streams(logGroupName=group)["logStreams"]
+    where = {"logGroupName": group, "logStreamName": stream["logStreamName"]}
+    seen = account.logs.get_log_events(**where, startFromHead=True)
+    token = seen["nextForwardToken"]
+    nothing_new = account.logs.get_log_events(**where, nextToken=token)
+    assert (nothing_new["events"], nothing_new["nextForwardToken"]) == ([], token)
+    account.runtime.invoke_endpoint(EndpointName=live, Body=b'{"do": "log", "text": "line 2"}')
+    grown = until(
+        lambda: account.logs.get_log_events(**where, nextToken=token),
+        lambda answer: answer["events"],
+    )
+    assert [log_text(event["message"]) for event in grown["events"]] == ["fake: line 2"]
+    assert grown["nextForwardToken"] != token
+
+
+def test_each_engine_has_its_own_stream(account: Account, live: str) -> None:
+    account.model("streams", {"SM_VLLM_SEED": "1"})
+    account.config("streams", "streams")
+    account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="streams")
+    account.wait_until_stable(live)
+    found = account.logs.describe_log_streams(logGroupName=GROUP + live)["logStreams"]
+    assert len({stream["logStreamName"] for stream in found}) == 2
+
+
+def values(account: Account, *queries: dict[str, Any]) -> dict[str, list[float]]:
+    now = datetime.now(UTC)
+    found = account.client("cloudwatch").get_metric_data(
+        MetricDataQueries=list(queries),
+        StartTime=now - timedelta(minutes=5),
+        EndTime=now + timedelta(minutes=5),
+    )
+    return {one["Id"]: one["Values"] for one in found["MetricDataResults"]}
+
+
+def of_endpoint(endpoint: str, metric: str, stat: str = "Sum") -> dict[str, Any]:
+    dimensions = [
+        {"Name": "EndpointName", "Value": endpoint},
+        {"Name": "VariantName", "Value": "AllTraffic"},
+    ]
+    named = {"Namespace": "AWS/SageMaker", "MetricName": metric, "Dimensions": dimensions}
+    return {
+        "Id": metric[0].lower() + metric[1:],
+        "MetricStat": {"Metric": named, "Period": 300, "Stat": stat},
+    }
+
+
+def test_requests_are_measured(account: Account, live: str) -> None:
+    for _ in range(3):
+        account.invoke(live, {"prompt": "a", "max_tokens": 8})
+    chunks = {"do": "stream", "chunks": ["data: a\n\n", "data: b\n\n"], "gap": 0.2}
+    answer = account.runtime.invoke_endpoint_with_response_stream(
+        EndpointName=live, Body=json.dumps(chunks)
+    )
+    assert list(answer["Body"])
+    with pytest.raises(ClientError):
+        account.invoke(live, {"do": "status", "status": 500, "text": "no"})
+    found = values(
+        account,
+        of_endpoint(live, "Invocations"),
+        of_endpoint(live, "Invocation5XXErrors"),
+        of_endpoint(live, "FirstChunkLatency", "SampleCount"),
+        of_endpoint(live, "ModelLatency", "Maximum"),
+    )
+    assert sum(found["invocations"]) == 5
+    assert sum(found["invocation5XXErrors"]) == 1
+    assert sum(found["firstChunkLatency"]) == 1
+    assert 0.2e6 < max(found["modelLatency"]) < 5e6, "microseconds, until the last chunk"
+
+
+def test_concurrency_is_sampled_also_without_requests(account: Account, live: str) -> None:
+    query = of_endpoint(live, "ConcurrentRequestsPerModel", "Average")
+    until(
+        lambda: values(account, query)["concurrentRequestsPerModel"],
+        lambda found: bool(found) and 0 <= min(found) < 1,
+    )
+
+
+def test_a_metric_filter_is_kept_and_replaced(account: Account, live: str) -> None:
+    group = f"/aws/sagemaker/Endpoints/{live}"
+    transformation = {"metricName": "a", "metricNamespace": "T", "metricValue": "1"}
+    metric_filter = {"filterName": "a", "metricTransformations": [transformation]}
+    for pattern in ("one", "two"):
+        account.logs.put_metric_filter(logGroupName=group, filterPattern=pattern, **metric_filter)
+    (kept,) = account.logs.describe_metric_filters(logGroupName=group)["metricFilters"]
+    assert kept["filterPattern"] == "two"
+    with pytest.raises(ClientError, match="ResourceNotFoundException"):
+        account.logs.put_metric_filter(logGroupName="/none", filterPattern="", **metric_filter)
+
+
+def test_alarms_are_found_by_name_and_state(account: Account) -> None:
+    cloudwatch = account.client("cloudwatch")
+    cloudwatch.put_metric_alarm(
+        AlarmName="quiet", Namespace="Own", MetricName="none", Statistic="Sum", Period=60,
+        EvaluationPeriods=1, Threshold=1, ComparisonOperator="GreaterThanThreshold",
+        TreatMissingData="notBreaching",
+    )  # fmt: skip
+
+    def found(state: str) -> list[str]:
+        listed = cloudwatch.describe_alarms(AlarmNames=["quiet"], StateValue=state)
+        return [one["AlarmName"] for one in listed["MetricAlarms"]]
+
+    assert (found("OK"), found("ALARM")) == (["quiet"], [])
+    cloudwatch.delete_alarms(AlarmNames=["quiet"])
+
+
+def test_status_and_tags_name_the_stand_in(account: Account) -> None:
+    name = account.endpoint(speculating(**P_EAGLE, model="amazon/head"), ModelDataSource=None)
+    found = account.wait_until_stable(name)
+    assert found["EndpointStatus"] == "InService"
+    assert account.sagemaker.list_tags(ResourceArn=found["EndpointArn"])["Tags"] == [
+        {"Key": "peagle:stand-in", "Value": "peagle/tiny"}
+    ]
+    assert account.wait_for_line(name, "stand-in for")[0] == (
+        "sandbox: peagle/tiny is the stand-in for openai/gpt-oss-20b, which this machine cannot "
+        "run: its target (openai/gpt-oss-20b) would have to be downloaded"
+    )
+    (status,) = account.sandbox.json("sandbox", "status")["endpoints"]
+    assert status["stand_in"] == "peagle/tiny"
+    argv = account.invoke(name, {})["argv"]
+    assert argv[argv.index("--served-model-name") + 1] == "openai/gpt-oss-20b"
+    assert (
+        "served by peagle/tiny as a stand-in" in account.sandbox.peagle("sandbox", "status").stdout
+    )
+    account.delete(name)
+
+
+def test_a_stand_in_serves_with_the_plans_settings_and_the_log_has_the_reason(
+    account: Account,
+) -> None:
+    plan = plan_of("streamed")
+
+    name = account.endpoint(plan.environment, ModelDataSource=None)
+
+    assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
+    target = plan.target.weights.location
+    lines = account.wait_for_line(name, "stand-in for")
+    assert lines[0].endswith(
+        f"its target ({target}) is streamed, and the CPU engine has no streamer"
+    )
+    left_out = f"SM_VLLM_LOAD_FORMAT=runai_streamer is left out: it belongs to {target}"
+    assert any(left_out in line for line in account.log(name))
+    argv = account.invoke(name, {})["argv"]
+    assert "--load-format" not in argv
+    assert argv[argv.index("--served-model-name") + 1] == plan.target.id
+    account.delete(name)
+
+
+EAGER = "SM_VLLM_ENFORCE_EAGER"
+
+
+@pytest.fixture
+def with_warm_start(account: Account) -> dict[str, object]:
+    """A model data source with a warm start beside the weights."""
+    account.upload("warmed/", {**WEIGHTS, "warm/0123.json": b"{}"})
+    return {"S3DataSource": folder_on_s3("warmed/")}
+
+
+def variables_of(account: Account, name: str) -> list[str]:
+    assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
+    found: list[str] = account.invoke(name, {})["environment"]
+    return found
+
+
+def test_an_engine_is_not_compiled_by_default(account: Account, live: str) -> None:
+    assert EAGER in variables_of(account, live)
+
+
+def test_an_engine_that_collects_is_compiled(account: Account) -> None:
+    name = account.endpoint({"PEAGLE_WARM": "collect"}, Image=OUR_IMAGE)
+
+    variables = variables_of(account, name)
+    assert EAGER not in variables
+    assert "PEAGLE_CACHE" in variables, "not where engines of this machine have theirs"
+    account.wait_for_line(name, "sandbox: the model is compiled")
+    account.delete(name)
+
+
+def test_an_engine_with_a_warm_start_beside_its_weights_is_compiled(
+    account: Account, with_warm_start: dict[str, object]
+) -> None:
+    name = account.endpoint(ModelDataSource=with_warm_start, Image=OUR_IMAGE)
+
+    assert EAGER not in variables_of(account, name)
+    account.delete(name)
+
+
+def test_aws_s_image_compiles_at_every_start(
+    account: Account, with_warm_start: dict[str, object]
+) -> None:
+    name = account.endpoint(ModelDataSource=with_warm_start)
+
+    assert EAGER in variables_of(account, name), "it does not know warm starts"
+    account.delete(name)

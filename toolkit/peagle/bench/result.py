@@ -1,0 +1,362 @@
+"""A measured result: what is written, read, compared and reported, and becomes evidence.
+
+All times are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from math import sqrt
+from typing import Any, Literal
+
+from peagle.protocol import Counters
+from peagle.speed.models import AcceptanceBasis, Workload
+from peagle.text import usd_per_million
+
+Progress = Callable[[str, int, int], object]
+"""Called with what is measured, such as a load, a domain or a server, and how many requests or
+prompts of how many are answered."""
+
+CounterSource = Literal["counters", "log"]
+"""Where drafts are counted: by the engine's counters, or in the log of every instance."""
+
+FORMAT = 1
+"""Of results as JSON."""
+
+DEFAULT_MAX_TOKENS = 256
+"""Of the answer to a prompt that has no maximum of its own."""
+
+INTERRUPTED = "interrupted"
+"""``incomplete`` after Ctrl-C."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+def utc_now() -> str:
+    """The time as results have it: ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class BenchWorkload:
+    """The requests of a load: prompts from a file, or of random words, about
+    ``size.prompt_tokens`` each.
+
+    ``size.prompt_tokens`` is 0 for prompts from a file. ``fixed_length``: every answer has
+    ``size.output_tokens`` tokens; else that is the maximum. ``digest`` is the SHA-256 of the
+    prompts from a file, which a result does not keep.
+    """
+
+    name: str
+    size: Workload
+    prompts: tuple[str, ...] = ()
+    fixed_length: bool = True
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
+class BenchLoad:
+    """A workload at a number of concurrent requests.
+
+    Each repetition sends ``requests`` requests; one repetition before them is not counted.
+    """
+
+    workload: BenchWorkload
+    concurrency: int
+    requests: int
+    repetitions: int = 3
+
+    @property
+    def text(self) -> str:
+        """``short-prompt x 8``."""
+        return f"{self.workload.name} x {self.concurrency}"
+
+
+@dataclass(frozen=True)
+class BenchSetting:
+    """What speculates: the drafter's name in the catalogue and K. ``None`` and 0: nothing does.
+
+    Beyond ``speed.verdict.Setting`` it is also of a server whose drafter, or whether it speculates
+    at all (``is_known``), is unknown. ``imposed_rates``: the acceptance by position that vLLM's
+    synthetic sampler imposes.
+    """
+
+    drafter: str | None
+    k: int
+    imposed_rates: tuple[float, ...] = ()
+    is_known: bool = True
+
+    @property
+    def text(self) -> str:
+        """``no speculation``, or ``p-eagle K=3``."""
+        if not self.is_known:
+            return "unknown whether it speculates"
+        return f"{self.drafter or 'speculation'} K={self.k}" if self.k else "no speculation"
+
+
+NO_SPECULATION = BenchSetting(None, 0)
+"""The setting of the target alone."""
+
+UNKNOWN = BenchSetting(None, 0, is_known=False)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Mean and percentiles of ``count`` times."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 95 % confidence interval; ``low`` and ``high`` are the value itself when
+    there is only one repetition or group."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        """Half the width of the interval as a share of the value."""
+        return (self.high - self.low) / 2 / self.value if self.value else 0.0
+
+
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""The 97.5 % quantile of Student's t for 1 to 30 degrees of freedom."""
+
+_NORMAL = 1.960
+
+
+def t_quantile(degrees: int) -> float:
+    """The 97.5 % quantile for so many degrees of freedom, within 0.1 %; for 1 or more."""
+    if degrees <= len(_T):
+        return _T[degrees - 1]
+    return _NORMAL + (_T[-1] - _NORMAL) * len(_T) / degrees
+
+
+def ratio_interval(parts: Sequence[tuple[float, float]]) -> Interval | None:
+    """Sum of the first numbers over sum of the second ones, such as accepted tokens and drafts of
+    each group of requests; ``None`` where the second ones sum to 0.
+
+    The groups must be independent of each other. The variance is that of the linearized ratio
+    (Cochran, Sampling Techniques, 6.4). With fewer than two groups the bounds are the value.
+    """
+    used = [(part, weight) for part, weight in parts if weight > 0]
+    whole = sum(weight for _, weight in used)
+    if whole <= 0:
+        return None
+    ratio = sum(part for part, _ in parts) / whole
+    count = len(used)
+    if count < 2:
+        return Interval(ratio, ratio, ratio)
+    squares = sum((part - ratio * weight) ** 2 for part, weight in used)
+    half = t_quantile(count - 1) * sqrt(squares * count / (count - 1)) / whole
+    return Interval(ratio, ratio - half, ratio + half)
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """The mean of the values, by Student's t; of one value, the value itself. Raises ValueError for
+    none."""
+    interval = ratio_interval([(value, 1.0) for value in values])
+    if interval is None:
+        raise ValueError("a mean needs a value")
+    return interval
+
+
+@dataclass(frozen=True)
+class MeasuredAcceptance:
+    """Tokens per verification step, and the share of drafts accepted at each position, from the
+    engine's counters before and after: other clients' requests count too."""
+
+    length: float
+    per_position: tuple[float, ...]
+    drafts: int
+    basis: AcceptanceBasis = "measured"
+
+
+def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptance | None:
+    """The acceptance of what a server with this setting counted; ``None`` without drafts."""
+    if not counted.drafts:
+        return None
+    rates = tuple(accepted / counted.drafts for accepted in counted.accepted_per_position)
+    basis: AcceptanceBasis = "imposed" if setting.imposed_rates else "measured"
+    length = 1 + counted.accepted_tokens / counted.drafts
+    return MeasuredAcceptance(length, rates, counted.drafts, basis)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """One repetition of a load, without its warm-up.
+
+    ``seconds`` is from the first request to the last response. ``output_tokens`` and
+    ``prompt_tokens`` are counted by the server, in all requests together. ``ttft``: time to the
+    first output; ``itl``: between two outputs of a request, each of several tokens with
+    speculation; ``tpot``: per token after the first. ``errors`` are the messages of failed
+    requests. ``sender_cpu_share`` is the share of one CPU that the busiest process of the sender
+    used: near 1, the sender itself limits the load. ``machine_cpu_share`` is the share of all CPUs
+    of its machine that were busy, by any process: near 1, times are too long.
+    """
+
+    seconds: float
+    requests: int
+    output_tokens: int
+    prompt_tokens: int
+    ttft: Times | None
+    itl: Times | None
+    tpot: Times | None
+    request_seconds: Times
+    errors: tuple[str, ...] = ()
+    sender_cpu_share: float | None = None
+    machine_cpu_share: float | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens of all requests together."""
+        return self.output_tokens / self.seconds
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One load of one setting; the times are over the requests of all repetitions, and ``None``
+    where none was measured.
+
+    ``saturated`` says why the number is not the engine's at this load: its queue grows, or more
+    requests give no more tokens; empty otherwise. ``incomplete``: the message of the error that
+    ended the load early; empty otherwise. ``usd_per_million_tokens`` is of output tokens, at this
+    load and the result's price. Both shares of CPUs are the highest of the repetitions.
+    """
+
+    setting: BenchSetting
+    load: BenchLoad
+    repetitions: tuple[Repetition, ...]
+    tokens_per_second: Interval
+    ttft: Times | None
+    itl: Times | None
+    tpot: Times | None
+    prompt_tokens: float
+    output_tokens: float
+    acceptance: MeasuredAcceptance | None = None
+    usd_per_million_tokens: float | None = None
+    saturated: str = ""
+    incomplete: str = ""
+    sender_cpu_share: float | None = None
+    machine_cpu_share: float | None = None
+
+    @property
+    def fastest(self) -> Interval:
+        """The fastest repetition, between the slowest and itself, as evidence has it; of a row
+        without repetitions what is known of all of them."""
+        speeds = [repetition.tokens_per_second for repetition in self.repetitions]
+        return Interval(max(speeds), min(speeds), max(speeds)) if speeds else self.tokens_per_second
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The messages of all failed requests."""
+        return tuple(message for repetition in self.repetitions for message in repetition.errors)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has a speed, did not end early, and no request failed."""
+        return self.tokens_per_second.value > 0 and not self.incomplete and not self.errors
+
+    @property
+    def is_imposed(self) -> bool:
+        """Whether vLLM's synthetic sampler imposed its acceptance."""
+        basis = self.acceptance.basis if self.acceptance else None
+        return bool(self.setting.imposed_rates) or basis == "imposed"
+
+
+@dataclass(frozen=True)
+class BenchHost:
+    """Where the load came from."""
+
+    system: str
+    python: str
+    cpus: int
+    cpu: str
+
+
+@dataclass(frozen=True)
+class BenchedServer:
+    """What was measured. ``where`` is ``aws``, ``sandbox``, ``local`` or ``url``; ``stand_in`` is
+    the smaller model that answers in the sandbox instead of the target. Unknown facts are
+    ``None``."""
+
+    name: str
+    where: str
+    base_url: str
+    model: str
+    pair: str | None = None
+    vllm: str | None = None
+    gpu: str | None = None
+    gpu_count: int | None = None
+    tensor_parallel_size: int | None = None
+    instance_type: str | None = None
+    instance_count: int | None = None
+    region: str | None = None
+    stand_in: str | None = None
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """All rows of one ``peagle bench``, with what is needed to repeat it.
+
+    ``started`` is an ISO 8601 time in UTC. ``sender`` has name and version of the load generator.
+    ``price_source`` says where ``usd_per_hour``, of all instances, comes from. ``incomplete`` is
+    the message of the error that ended the command early; empty otherwise. ``spent_usd`` is what a
+    sweep of an endpoint has cost so far, with its updates.
+    """
+
+    server: BenchedServer
+    started: str
+    toolkit: str
+    sender: tuple[str, str]
+    host: BenchHost
+    command: tuple[str, ...]
+    rows: tuple[BenchRow, ...]
+    usd_per_hour: float | None = None
+    price_source: str | None = None
+    incomplete: str = ""
+    spent_usd: float | None = None
+    format: int = FORMAT
+
+    def document(self) -> dict[str, Any]:
+        """What ``--json`` prints and a file holds; ``peagle.bench.evidence.read_result`` reads
+        it."""
+        return asdict(self)
+
+    def by_workload(self) -> dict[BenchWorkload, list[BenchRow]]:
+        """The rows of each workload, in their order."""
+        rows: dict[BenchWorkload, list[BenchRow]] = {}
+        for row in self.rows:
+            rows.setdefault(row.load.workload, []).append(row)
+        return rows
+
+    def at_price(self, usd_per_hour: float, source: str) -> BenchResult:
+        """The result at this price."""
+        rows = tuple(
+            replace(
+                row,
+                usd_per_million_tokens=usd_per_million(usd_per_hour, row.tokens_per_second.value),
+            )
+            for row in self.rows
+        )
+        return replace(self, rows=rows, usd_per_hour=usd_per_hour, price_source=source)
+
+
+def highest(shares: Iterable[float | None]) -> float | None:
+    """The highest of the shares that are known; ``None`` without any."""
+    return max((share for share in shares if share is not None), default=None)
