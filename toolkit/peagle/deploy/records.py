@@ -20,6 +20,7 @@ from peagle.render.documents import first_problem
 from peagle.store import SANDBOX, home, locked, read_json, write_text
 
 FORMAT = 3
+"""Incremented when records of earlier versions can no longer be read."""
 
 
 class Ambiguous(UserError, code="ambiguous-name"):
@@ -150,7 +151,7 @@ def _read(path: Path) -> Deployment:
     """The record in ``path``. Raises UserError: the contents of the account must not be guessed."""
     try:
         document: Any = read_json(path)
-        number = document.get("format", 1) if isinstance(document, dict) else 0
+        number = document.get("format") if isinstance(document, dict) else 0
         if isinstance(number, int) and number > FORMAT:
             raise UserError(
                 f"the deployment record {path} has format {number}; this version of peagle-toolkit "
