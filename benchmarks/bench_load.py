@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from peagle.bench.aiperf import Aiperf, Body, Sent, install_sender, load_sender
+from peagle.bench.aiperf import Aiperf, Body, Sent, find_sender, install_sender
 from peagle.bench.measure import bench, bench_loads
 from peagle.bench.server import OpenAiServer
 from peagle.bench.targets import target_of_engine
@@ -68,7 +68,7 @@ def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
     plan = make_plan(Options(pair="tiny", name=NAME), load_catalog())
     engine = start_local(plan)
     try:
-        target, sender = target_of_engine(engine), _Timed(load_sender().installed)
+        target, sender = target_of_engine(engine), _Timed(**vars(find_sender()))
         loads = bench_loads(workload, [concurrency])
         began, cpu = time.monotonic(), time.process_time()
         result = bench(target, loads, sender)
@@ -77,7 +77,7 @@ def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
         stop_local(NAME, now=True)
     assert not result.incomplete, result.incomplete
     (sent,) = sender.sent
-    running = sent.cpu[-1][0] - sent.cpu[0][0]
+    running = sent.cpu[-1].at - sent.cpu[0].at
     load = max(one.end for one in sent.requests) - min(one.start for one in sent.requests)
     return Overhead(load, running - load, total - running, cpu)
 

@@ -54,6 +54,11 @@ class Done:
         return json.loads(self.out)
 
     @property
+    def refusal(self) -> Any:
+        """The error that ended a command with ``--json``."""
+        return json.loads(self.err.splitlines()[-1])["error"]
+
+    @property
     def error(self) -> str:
         """The last line on stderr, which must be the only error."""
         lines = self.err.splitlines()

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from peagle.bench.compare import settings
+from peagle.bench.evidence import read_result
 from peagle.bench.report import draw_gain, svg
-from peagle.bench.results import read_result, settings
 
 FOLDER = Path(__file__).parent
 EVIDENCE = "speed-gpt-oss-20b-h200.json"

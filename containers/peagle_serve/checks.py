@@ -247,7 +247,7 @@ _ALLOWED = (
     "SM_", "SAGEMAKER_", "VLLM_", "PEAGLE_", "HF_", "HUGGING_FACE_", "TRANSFORMERS_", "TOKENIZERS_",
     "TIKTOKEN_ENCODINGS_BASE", "AWS_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "NCCL_DEBUG", "OMP_NUM_THREADS", "PROCESS_AUTO_RECOVERY", "OPTION_", "SERVING_", "MODEL_",
-    "LMI_", "LANG", "LC_", "TZ",
+    "LMI_", "RUNAI_STREAMER_", "LANG", "LC_", "TZ",
 )  # fmt: skip
 """Beginnings of the variables of engines, plans, SageMaker's images and SDK. Any other may choose
 code: of the interpreter, the linker and libc, of compilers and their caches, and of whatever a

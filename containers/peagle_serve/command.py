@@ -172,8 +172,8 @@ def _python_variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """The environment with Python's variables for vLLM: UTF-8 arguments, the paths of the
     middleware and of the plugins, which are also allowed if not all are, and no modules from the
     working folder."""
-    given, allowed = environment.get(b"PYTHONPATH"), environment.get(b"VLLM_PLUGINS")
-    paths = [os.fsencode(Path(__file__).resolve().parent.parent), *([given] if given else [])]
+    users, allowed = environment.get(b"PYTHONPATH"), environment.get(b"VLLM_PLUGINS")
+    paths = [os.fsencode(Path(__file__).resolve().parent.parent), *([users] if users else [])]
     plugins = {}
     if is_for_cpu(distributions()):
         paths.append(os.fsencode(PLUGINS_FOLDER))

@@ -252,11 +252,11 @@ def parse_crash(lines: Iterable[str]) -> Crash:
         _message(parsed, number) for number, (_, text) in enumerate(parsed) if _MESSAGE.match(text)
     ]
     for message in messages:
-        for known in CAUSES:
-            if re.search(known.pattern, message):
-                is_parallel = known.cause == "tensor-parallel"
-                fix = (_parallel_fix(message, written) if is_parallel else "") or known.fix
-                return Crash(_readable(message), fix, known.cause, known.command)
+        for row in CAUSES:
+            if re.search(row.pattern, message):
+                is_parallel = row.cause == "tensor-parallel"
+                fix = (_parallel_fix(message, written) if is_parallel else "") or row.fix
+                return Crash(_readable(message), fix, row.cause, row.command)
     for line in kept:
         if _KILLED.search(bare_line(line)):
             return Crash(_readable(bare_line(line)), KILLED_FIX, "killed")
@@ -277,14 +277,13 @@ def _parallel_fix(message: str, log: list[str]) -> str:
         if tried <= _MOST_GPUS:  # else the number is a block of the weights
             fitting = [parts for parts in range(1, tried) if size % parts == 0]
             return f"{variable} {_any_of(fitting)}" if fitting else ""
-    if not (found := _SHARD.search(message)):
-        return ""
-    shard, block = int(found["shard"]), int(found["block"])
+    sizes = _SHARD.search(message)
+    shard, block = (int(sizes["shard"]), int(sizes["block"])) if sizes else (0, 0)
     if not shard or not block:
         return ""
     experts = ", or set SM_VLLM_ENABLE_EXPERT_PARALLEL=true" if _EXPERTS.search(message) else ""
-    sizes = [number for line in log for pair in _PARALLEL_SIZE.findall(line) for number in pair]
-    tried = int(next(filter(None, sizes), 0))
+    named = [number for line in log for pair in _PARALLEL_SIZE.findall(line) for number in pair]
+    tried = int(next(filter(None, named), 0))
     fitting = [parts for parts in range(1, tried) if not tried % parts
                and not shard * (tried // parts) % block]  # fmt: skip
     if fitting:

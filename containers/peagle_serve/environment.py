@@ -18,11 +18,12 @@ Importing vLLM takes ten seconds, so its flags are looked up in its source, in m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -376,16 +377,11 @@ _TORCH_FOR_CPU = re.compile(r"torch-[^-]*\+cpu", re.IGNORECASE)
 
 def distributions(places: Iterable[str] | None = None) -> list[str]:
     """``name-version`` of all distributions in ``places`` (default ``sys.path``), sorted."""
-    return sorted(set(_distributions(sys.path if places is None else places)))
-
-
-def _distributions(places: Iterable[str]) -> Iterator[str]:
-    for place in places:
-        try:
-            names = os.listdir(place or ".")
-        except OSError:
-            continue
-        yield from (name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING))
+    names: set[str] = set()
+    for place in sys.path if places is None else places:
+        with contextlib.suppress(OSError):
+            names.update(name for name in os.listdir(place or ".") if name.endswith(_ENDING))
+    return sorted(name.removesuffix(_ENDING) for name in names)
 
 
 def is_for_cpu(installed: Iterable[str]) -> bool:

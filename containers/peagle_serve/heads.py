@@ -130,8 +130,8 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
     outer = inner if kind is None else config
     model_type = str(inner.get("model_type") or "llama")
     if kind is None:
-        known = (_LAYERS_OF_CLASS.get(vllm_class(name)) for name in classes_of(config))
-        model_type = next(filter(None, known), model_type)
+        kinds = (_LAYERS_OF_CLASS.get(vllm_class(name)) for name in classes_of(config))
+        model_type = next(filter(None, kinds), model_type)
     nested_layers, count = layers(eagle), number("num_hidden_layers")
     listed = layers(config) or layers(inner)
     # Llama's class counts the nested list only (llama_eagle3.py), Qwen3's the one that is read.

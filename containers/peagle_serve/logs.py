@@ -81,8 +81,8 @@ class Redactor:
     """Replaces secrets in texts: known patterns, and the secrets of this environment."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        found = {text for name in environment for text in _secrets(name, environment[name])}
-        self.secrets = tuple(sorted(found, key=lambda text: (-len(text), text)))
+        secrets = {text for name in environment for text in _secrets(name, environment[name])}
+        self.secrets = tuple(sorted(secrets, key=lambda text: (-len(text), text)))
         """The secrets of the environment, longest first."""
 
     def text(self, text: str, serving: bool = False) -> str:

@@ -26,22 +26,15 @@ import stat
 from collections.abc import Callable
 from importlib import import_module
 from multiprocessing.context import ForkContext, ForkProcess
-from typing import Any, TypeVar
+from typing import Any
 
-_LAYERS = "vllm.model_executor.layers.utils"
-_CHECK_FUNCTION = "check_cpu_sgl_kernel"
-
-_REGISTRY = ("vllm.model_executor.models.registry", "_run_in_subprocess")
-_CORE = ("vllm.v1.engine.utils", "get_mp_context")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
-
-_Found = TypeVar("_Found")
 
 
 def install_small_layers() -> None:
     """Restrict the SGL kernels to int8, which no other kernel supports."""
-    layers = import_module(_LAYERS)
-    choose = getattr(layers, _CHECK_FUNCTION, None)
+    layers = import_module("vllm.model_executor.layers.utils")
+    choose = getattr(layers, "check_cpu_sgl_kernel", None)
     if choose is None:
         return  # a version of vLLM without this function
     int8 = import_module("torch").int8
@@ -49,25 +42,21 @@ def install_small_layers() -> None:
     def choose_for_int8(n: int, k: int, dtype: object) -> bool:
         return dtype is int8 and bool(choose(n, k, dtype))
 
-    setattr(layers, _CHECK_FUNCTION, choose_for_int8)
+    vars(layers)["check_cpu_sgl_kernel"] = choose_for_int8
 
 
 def install_quick_start() -> None:
     """Look at models in this process, and begin the engine core as a fork of it."""
-    _replace(*_REGISTRY, _run_here)
     context = CoreContext()
-    _replace(*_CORE, lambda: context)
+    _replace("vllm.model_executor.models.registry", "_run_in_subprocess", lambda look: look())
+    _replace("vllm.v1.engine.utils", "get_mp_context", lambda: context)
 
 
-def _replace(module: str, name: str, own: Callable[..., Any]) -> None:
+def _replace(module: str, name: str, function: Callable[..., Any]) -> None:
     with contextlib.suppress(ImportError):
-        found = import_module(module)
-        if hasattr(found, name):
-            setattr(found, name, own)
-
-
-def _run_here(look: Callable[[], _Found]) -> _Found:
-    return look()
+        functions = vars(import_module(module))
+        if name in functions:
+            functions[name] = function
 
 
 class Core(ForkProcess):
@@ -90,10 +79,10 @@ def close_port(descriptor: int) -> None:
     """Close it if it is a TCP socket that is not connected. Raises OSError if it is not open."""
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         return
-    with socket.socket(fileno=os.dup(descriptor)) as found:
-        if found.family not in _INTERNET:
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        if copy.family not in _INTERNET:
             return
         try:
-            found.getpeername()
+            copy.getpeername()
         except OSError:
             os.close(descriptor)

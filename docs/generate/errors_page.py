@@ -47,9 +47,9 @@ command, or is raised by the [library](library.md). What only the case at hand k
 where AWS rejects a request, and are in AWS's documentation.
 
 With `--json` a finding or an error has a `code`, which programs compare, a `message` and a `fix`
-for people, and, where one exists, a `command`: the arguments of a complete command. Where options
-have to change, a finding has them as `options`, and `command` is your own command with them. A plan
-has only the `options`, so that it does not depend on how the command was typed.
+for people, and, where one exists, a `command`: the arguments of a complete command, with the
+`--catalog`, `--profile`, `--sandbox` and `--region` of yours. Where options of your command have to
+change, a finding has them as `options`. `peagle explain CODE` prints a row of this page.
 
 If `deploy`, `compare`, `promote`, `drop`, `rollback`, `warm` or `destroy` fails after it began to
 change AWS, its document also has `remaining`: the resources that exist, their price per hour, and

@@ -55,6 +55,7 @@ def test_the_wheel_carries_catalogue_and_container_files(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
     for needed in (
+        "peagle/_data/docs/errors.md",
         "peagle/_data/infra/iam/github-oidc-trust.json",
         "peagle/_data/infra/pipelines/github/peagle-deploy.yml",
         "peagle/_data/model_catalog/openai/gpt-oss-20b.yaml",

@@ -26,37 +26,9 @@ if TYPE_CHECKING:
     from peagle.aws.refresh import refresh_tables as refresh_tables
     from peagle.aws.refresh import table_changes as table_changes
     from peagle.aws.regions import hosting_regions as hosting_regions
-    from peagle.bench.acceptance import acceptance_bytes as acceptance_bytes
-    from peagle.bench.acceptance import check_lossless as check_lossless
-    from peagle.bench.acceptance import measure_acceptance as measure_acceptance
-    from peagle.bench.acceptance import prompts_of_pair as prompts_of_pair
-    from peagle.bench.acceptance import require_lossless as require_lossless
-    from peagle.bench.acceptance import require_none_refused as require_none_refused
-    from peagle.bench.acceptance import sweep_lossless as sweep_lossless
     from peagle.bench.acceptance import with_text_acceptance as with_text_acceptance
-    from peagle.bench.aiperf import find_sender as find_sender
-    from peagle.bench.aiperf import install_sender as install_sender
-    from peagle.bench.aiperf import installed_sender as installed_sender
-    from peagle.bench.aiperf import load_sender as load_sender
-    from peagle.bench.gates import require_gates as require_gates
-    from peagle.bench.measure import bench as bench
-    from peagle.bench.measure import bench_loads as bench_loads
-    from peagle.bench.measure import with_price as with_price
-    from peagle.bench.report import report as report
-    from peagle.bench.report import require_report as require_report
-    from peagle.bench.results import priced_result as priced_result
-    from peagle.bench.results import read_result as read_result
-    from peagle.bench.results import summaries as summaries
-    from peagle.bench.sweep import save_evidence as save_evidence
-    from peagle.bench.sweep import sweep_on_endpoint as sweep_on_endpoint
-    from peagle.bench.sweep import sweep_on_this_machine as sweep_on_this_machine
-    from peagle.bench.sweep import target_alone as target_alone
-    from peagle.bench.targets import prove_url as prove_url
-    from peagle.bench.targets import target_of_endpoint as target_of_endpoint
-    from peagle.bench.targets import target_of_engine as target_of_engine
-    from peagle.bench.targets import target_of_url as target_of_url
+    from peagle.bench.url_proof import prove_url as prove_url
     from peagle.bench.variants import comparison_report as comparison_report
-    from peagle.bench.workloads import read_prompts as read_prompts
     from peagle.catalog import find_instance as find_instance
     from peagle.catalog import find_pair as find_pair
     from peagle.catalog import load_catalog as load_catalog
@@ -267,23 +239,9 @@ _FUNCTIONS = {
     "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
     "peagle.aws.regions": ("hosting_regions",),
-    "peagle.bench.acceptance": (
-        "acceptance_bytes", "check_lossless", "measure_acceptance", "prompts_of_pair",
-        "require_lossless", "require_none_refused", "sweep_lossless", "with_text_acceptance",
-    ),
-    "peagle.bench.aiperf": ("find_sender", "install_sender", "installed_sender", "load_sender",),
-    "peagle.bench.gates": ("require_gates",),
-    "peagle.bench.measure": ("bench", "bench_loads", "with_price",),
-    "peagle.bench.report": ("report", "require_report",),
-    "peagle.bench.results": ("priced_result", "read_result", "summaries",),
-    "peagle.bench.sweep": (
-        "save_evidence", "sweep_on_endpoint", "sweep_on_this_machine", "target_alone",
-    ),
-    "peagle.bench.targets": (
-        "prove_url", "target_of_endpoint", "target_of_engine", "target_of_url",
-    ),
+    "peagle.bench.acceptance": ("with_text_acceptance",),
+    "peagle.bench.url_proof": ("prove_url",),
     "peagle.bench.variants": ("comparison_report",),
-    "peagle.bench.workloads": ("read_prompts",),
     "peagle.catalog": ("find_instance", "find_pair", "load_catalog"),
     "peagle.catalog.entry_file": ("entry_text",),
     "peagle.catalog.evidence": ("evidence_for", "load_evidence"),

@@ -19,8 +19,8 @@ the same catalogue, independent of `peagle catalog refresh`."""
 
 
 def data_folder(name: str) -> Path:
-    """The folder ``model_catalog``, ``containers``, ``requirements`` or ``infra/terraform``, as
-    installed or as checked out."""
+    """The folder ``model_catalog``, ``containers``, ``requirements``, ``infra/terraform`` or
+    ``docs``, of which a wheel has the codes of errors, as installed or as checked out."""
     if name == "model_catalog" and (elsewhere := os.environ.get(BUNDLED_CATALOG)):
         return Path(elsewhere)
     packaged = _PACKAGE / "_data" / name

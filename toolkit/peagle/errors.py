@@ -151,8 +151,9 @@ class NotAFolder(CheckpointError, code="not-a-folder"):
     """
 
     def __init__(self, file: Path, is_in_checkpoint: bool) -> None:
-        self.file, self.is_in_checkpoint = file, is_in_checkpoint
-        fix = "specify the folder" if is_in_checkpoint else "use a folder with a config.json"
+        fix = "use a folder with a config.json"
+        if is_in_checkpoint:
+            fix = f"specify its folder, {file.parent}"
         super().__init__(f"{file} is a file, not a folder", fix)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Literal, get_args
+from typing import Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict
 
 from peagle.errors import Fix, Refused
 
@@ -16,21 +16,13 @@ Level = Literal["error", "warning", "note"]
 _LEVELS = get_args(Level)
 
 
-_RENAMED_CODES = {
-    "alarms-notify-nobody": "no-alarm-topic",
-    "price-not-amazons": "price-not-from-aws",
-    "speed-below-wanted": "speed-below-minimum",
-}
-"""Codes in plan and state files of earlier versions -> the present codes."""
-
-
 class Finding(BaseModel):
     """``where`` names the option, file or key; ``fix``, ``command`` and ``options`` are as in
     Fix."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
-    code: Annotated[str, AfterValidator(lambda code: _RENAMED_CODES.get(code, code))]
+    code: str
     level: Level
     where: str
     message: str

@@ -7,7 +7,8 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from peagle.bench.acceptance import first_difference, rates_of, read_acceptance, read_transcript
+from peagle.bench.acceptance import rates_of, read_acceptance
+from peagle.bench.lossless import first_difference, read_transcript
 from peagle.bench.server import OpenAiServer
 from peagle.bench.workloads import read_prompts
 from peagle.errors import EngineError, PeagleError, UserError

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from peagle.bench.results import (
-    evidence_document,
-    line_crossings,
-    read_result,
-    summary_of,
-    workloads,
-)
-from peagle.bench.sweep import catalog_name, parse_settings
+from peagle.bench.compare import line_crossings, summary_of
+from peagle.bench.evidence import evidence_document, read_result
+from peagle.bench.local import catalog_name
+from peagle.bench.sweep import parse_settings
 from peagle.errors import UserError
 from peagle.speed.slo import parse_slo
 from tests.fuzz.inputs import TEXTS, json_bytes, texts
@@ -26,8 +22,7 @@ RESULTS = (json.loads(json.dumps(_SMALL.document())), evidence_document(_SMALL))
 
 def _result(data: bytes) -> None:
     result, _ = read_result(written("result.json", data))
-    for workload in workloads(result.rows):
-        rows = [row for row in result.rows if row.load.workload == workload]
+    for rows in result.by_workload().values():
         summary_of(rows)
         line_crossings(rows)
 

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from peagle.account import leads_to_sandbox
 from peagle.catalog import load_catalog
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
-from peagle.cli.check import _parsed
-from peagle.cli.invoke import _read_prompt
+from peagle.cli.call import _read_prompt
+from peagle.cli.choose import _parsed
 from peagle.cli.main import cli
-from peagle.cli.output.console import terminal_width
-from peagle.cli.parameter_types import LOADS, USD, OutputPath
+from peagle.cli.options import LOADS, USD, OutputPath
+from peagle.cli.output.console import line_width
+from peagle.cli.plan_options import parse_copies
 from peagle.cli.sandbox_rehearse import _times
-from peagle.cli.serving_options import parse_copies
 from peagle.errors import PeagleError, UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.overrides import checked_settings, parse_settings, parse_variables
@@ -219,7 +219,7 @@ def _sandbox_url(url: str) -> None:
 def _width(text: str) -> None:
     shown = text.encode("utf-8", "replace").decode().replace("\0", "")
     with mock.patch.dict(os.environ, {"COLUMNS": shown}):
-        terminal_width()
+        line_width()
 
 
 def _prompt(data: bytes) -> None:

@@ -17,7 +17,7 @@ from peagle.engine.machine import _limit
 from peagle.engine.state import read_warm_start
 from peagle.engine_log import log_fields, log_text
 from peagle.errors import PeagleError
-from peagle.images.docker import Docker, _without_advice, docker_error, docker_info
+from peagle.images.docker import Docker, docker_error, docker_info
 from peagle.images.inspect import list_images
 from peagle.proof import StreamCounts
 from peagle.sandbox.observability import stock_line
@@ -193,8 +193,7 @@ def _images(case: tuple[str, str]) -> None:
 
 
 def _docker_output(lines: list[bytes]) -> None:
-    shown = list(_without_advice(lines))
-    docker_error("building", shown)
+    docker_error("building", [line.decode("utf-8", "replace") for line in lines])
 
 
 PARSERS = (

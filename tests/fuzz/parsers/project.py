@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from peagle import api
 from peagle.cli.main import cli
-from peagle.cli.project_options import file_options
+from peagle.cli.project import file_options
 from peagle.errors import PeagleError
 from peagle.project.reading import Project, ProjectFileError, parse_project
 from peagle.render.kubernetes import object_kinds

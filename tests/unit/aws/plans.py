@@ -105,5 +105,5 @@ def a_revision(plan: Plan, bucket: str | None = None, fingerprint: str = "0a1b2c
         role="r",
         bucket=bucket,
         model="c",
-        config="c",
+        name="c",
     )

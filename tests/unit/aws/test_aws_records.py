@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from peagle.deploy import records
-from peagle.deploy.state import Deployment, Failure, Resource, RunningComparison
+from peagle.deploy.state import Deployment, Resource
 from peagle.errors import NotFound, UserError
 from peagle.store import write_json
 from tests.support import raises_code
@@ -29,61 +28,6 @@ def test_a_record_is_read_as_it_was_written(own_home: Path) -> None:
 
     assert records.load_record("111122223333", "us-east-1", "peagle-pair") == record
     assert records.load_record("111122223333", "eu-west-1", "peagle-pair") is None
-
-
-def _earlier(record: Deployment, number: int) -> dict[str, Any]:
-    """The record as a version with that format wrote it."""
-    document = record.model_dump(mode="json") | {"format": number}
-    document["pending"]["config"] = document["pending"].pop("name")
-    if number == 3:
-        return document
-    document.pop("previous")
-    for added in ("served", "model"):
-        document["pending"].pop(added)
-    if number == 1:
-        document["wanted"] = document.pop("pending")
-        document["failure"] = "no capacity (deploy again)"
-        for resource in document["resources"]:
-            resource["generation"] = resource.pop("revision")
-    return document
-
-
-@pytest.mark.parametrize(
-    ("number", "failure"),
-    [(1, Failure(message="no capacity (deploy again)")), (2, None), (3, None)],
-)
-def test_a_record_of_an_earlier_version_is_read(
-    own_home: Path, number: int, failure: Failure | None
-) -> None:
-    record = _record()
-    path = records.record_path(record.scope, record.region, record.name)
-    write_json(path, _earlier(record, number))
-
-    (found,) = records.all_records()
-
-    assert found == record.model_copy(update={"failure": failure})
-    records.save(found)
-    assert records.find_record(record.name) == found
-
-
-def test_speeds_in_the_plan_of_an_earlier_version_are_left_out(own_home: Path) -> None:
-    record = _record()
-    document = record.model_dump(mode="json")
-    old = {"tokens_per_second": 900.0, "alone_tokens_per_second": 500.0, "source": "measured"}
-    document["pending"]["plan"] |= {"speed": old, "alternatives": [{"speed_source": "measured"}]}
-    write_json(records.record_path(record.scope, record.region, record.name), document)
-
-    assert records.find_record(record.name) == record
-
-
-def test_speeds_of_an_earlier_version_are_left_out_of_a_comparison_too(own_home: Path) -> None:
-    comparison = RunningComparison(candidate=a_revision(a_plan()), config="both", share=0.5)
-    record = _record().model_copy(update={"comparison": comparison})
-    document = record.model_dump(mode="json")
-    document["comparison"]["candidate"]["plan"] |= {"speed": {"tokens_per_second": 900.0}}
-    write_json(records.record_path(record.scope, record.region, record.name), document)
-
-    assert records.find_record(record.name) == record
 
 
 def test_a_record_of_a_newer_version_is_refused_with_the_fix(own_home: Path) -> None:

@@ -122,7 +122,7 @@ def test_an_endpoint_that_does_not_exist_is_an_error(world: World) -> None:
 def test_counters_come_from_the_engine_where_it_exposes_them(world: World) -> None:
     world.deploy(a_plan())
 
-    assert counters_of_endpoint(world.aws, NAME, world.clock).source == "counters"
+    assert counters_of_endpoint(world.aws, NAME, world.clock)[1] == "counters"
 
 
 def test_counters_come_from_the_log_of_other_images(world: World) -> None:
@@ -130,7 +130,7 @@ def test_counters_come_from_the_log_of_other_images(world: World) -> None:
     world.cloud.streams = {ONE: Engine(3.0)}
     world.deploy(a_plan())
 
-    assert counters_of_endpoint(world.aws, NAME, world.clock).source == "log"
+    assert counters_of_endpoint(world.aws, NAME, world.clock)[1] == "log"
 
 
 def test_without_the_log_the_acceptance_is_unknown(world: World) -> None:
@@ -144,4 +144,4 @@ def test_without_the_log_the_acceptance_is_unknown(world: World) -> None:
 
     world.cloud.before = deny
 
-    assert counters_of_endpoint(world.aws, NAME, world.clock).read() is None
+    assert counters_of_endpoint(world.aws, NAME, world.clock)[0]() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peagle.bench.models import (
+from peagle.bench.result import (
     NO_SPECULATION,
     BenchedServer,
     BenchHost,

@@ -15,7 +15,7 @@ from peagle.bench.acceptance import (
     read_acceptance,
     require_none_refused,
 )
-from peagle.bench.models import BenchSetting, Interval
+from peagle.bench.result import BenchSetting, Interval
 from peagle.bench.workloads import PromptSet
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
 from peagle.protocol import Counters

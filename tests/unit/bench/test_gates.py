@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.gates import BenchGates, missed_gates, require_gates
-from peagle.bench.models import BenchResult, MeasuredAcceptance
+from peagle.bench.compare import BenchGates, missed_gates, require_gates
+from peagle.bench.result import BenchResult, MeasuredAcceptance
 from peagle.errors import Refused
 from peagle.speed.slo import Slo
 from tests.support import raises_code
@@ -22,6 +22,7 @@ def result(**changes: Any) -> BenchResult:
 
 MEASURED = result(usd_per_million_tokens=2.0, acceptance=MeasuredAcceptance(2.5, (0.9, 0.6), 1000))
 ROW = MEASURED.rows[0]
+assert ROW.ttft is not None
 SPEED, TTFT = ROW.tokens_per_second.value, ROW.ttft.mean
 
 

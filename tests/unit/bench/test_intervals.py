@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from peagle.bench.models import Interval, mean_interval, ratio_interval, t_quantile
+from peagle.bench.result import Interval, mean_interval, ratio_interval, t_quantile
 
 
 @pytest.mark.parametrize(

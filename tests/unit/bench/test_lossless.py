@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.acceptance import (
+from peagle.bench.lossless import (
     LosslessResult,
     Transcript,
     check_lossless,
@@ -18,7 +18,7 @@ from peagle.bench.acceptance import (
     transcripts,
 )
 from peagle.bench.measure import BenchTarget
-from peagle.bench.models import BenchSetting
+from peagle.bench.result import BenchSetting
 from peagle.bench.server import PromptRefused, RefusedPrompt
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
 from peagle.protocol import Counters

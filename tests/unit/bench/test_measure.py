@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.bench.aiperf import Sent, SentRequest, busiest_share, machine_share
+from peagle.bench.aiperf import CpuReading, Sent, SentRequest
 from peagle.bench.measure import (
     BenchTarget,
     evaluate,
-    grows,
     queue_reason,
     times_of,
     with_saturation,
 )
-from peagle.bench.models import (
+from peagle.bench.result import (
     BenchedServer,
     BenchLoad,
     BenchRow,
@@ -65,6 +64,7 @@ def test_speed_latencies_and_cost_are_those_of_the_requests() -> None:
     row = evaluated(requests(1.0, 1.0, 1.0))
 
     assert row.tokens_per_second == Interval(82.0, 82.0, 82.0)
+    assert row.ttft is not None
     assert row.ttft.p50 == pytest.approx(0.2)
     assert row.ttft.count == 12
     assert row.itl is not None
@@ -90,6 +90,7 @@ def test_the_warm_up_is_not_counted() -> None:
 
     row = evaluated([*slow, *requests(1.0, 1.0, 1.0)[2:]])
 
+    assert row.ttft is not None
     assert row.ttft.p99 == pytest.approx(0.2)
 
 
@@ -143,15 +144,6 @@ def test_percentiles_of_one_value_are_that_value() -> None:
     assert times_of([0.5]).p99 == 0.5
 
 
-def test_a_growing_queue_is_flagged_and_noise_is_not() -> None:
-    growing = [(float(at), 0.1 + 0.05 * at + 0.001 * (at % 3)) for at in range(12)]
-    noise = [(float(at), 0.1 + 0.05 * (at % 3)) for at in range(12)]
-
-    assert grows(growing)
-    assert not grows(noise)
-    assert not grows(growing[:4])
-
-
 def test_the_engines_own_queue_decides_where_it_is_known() -> None:
     sent = requests(1.0, 1.0, 1.0)[2:]
 
@@ -179,16 +171,9 @@ def test_more_requests_without_more_tokens_are_saturation() -> None:
     assert [one.saturated for one in with_saturation([row, faster])] == ["", ""]
 
 
-def test_the_busiest_process_of_the_sender_is_recorded() -> None:
-    readings = ((0.0, {1: 5.0, 2: 1.0}), (1.0, {1: 5.2, 2: 1.6}), (2.0, {1: 5.2, 2: 2.6, 3: 0.1}))
+def test_the_use_of_the_cpus_is_that_of_the_repetition() -> None:
+    readings = (CpuReading(0.5, 0.1, 0.2), CpuReading(1.0, 0.6, 0.5), CpuReading(2.0, 1.0, 1.0))
+    sent = Sent((), readings)
 
-    assert busiest_share(Sent((), readings), 0.0, 2.0) == pytest.approx(0.8)
-    assert busiest_share(Sent((), readings), 1.5, 2.0) == pytest.approx(1.0)
-    assert busiest_share(Sent((), readings[:1]), 0.0, 2.0) is None
-
-
-def test_a_busy_machine_is_recorded() -> None:
-    sent = Sent((), machine=((0.0, 10.0, 20.0), (1.0, 11.5, 22.0), (2.0, 13.0, 24.0)))
-
-    assert machine_share(sent, 0.0, 2.0) == pytest.approx(0.75)
-    assert machine_share(sent, 0.5, 1.5) is None
+    assert sent.cpu_shares(0.8, 2.0) == pytest.approx((0.8, 0.75))
+    assert sent.cpu_shares(3.0, 4.0) == (None, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.bench.models import BenchWorkload
+from peagle.bench.result import BenchWorkload
 from peagle.bench.server import (
     NoStreaming,
     OpenAiServer,
@@ -125,7 +125,7 @@ def test_without_a_server_the_url_is_named() -> None:
 
 def test_the_only_model_is_found() -> None:
     with simulated_server(FAST) as simulated:
-        assert served_models(server(simulated.base_url)) == ("simulated",)
+        assert served_models(server(simulated.base_url)) == {"simulated": None}
 
 
 def test_a_list_of_models_of_another_format_is_an_error() -> None:

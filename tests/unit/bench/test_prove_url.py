@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import peagle
-from peagle.bench.targets import UrlProof, prove_url
+from peagle.bench.url_proof import UrlProof, prove_url
 from peagle.errors import EngineError, NotProved, PeagleError, UserError
 from peagle.proof import Proof
 from peagle.render import plan_bytes
@@ -126,7 +126,7 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, StubEngine, Stub
         return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{n}", port)) for n in (2, 1)]
 
     with serving(one) as port, serving(other, "127.0.0.2", port):
-        monkeypatch.setattr("peagle.bench.targets.socket.getaddrinfo", addresses)
+        monkeypatch.setattr("peagle.bench.url_proof.socket.getaddrinfo", addresses)
         yield f"http://gate:{port}/v1", one, other
 
 
@@ -160,7 +160,7 @@ def test_it_waits_until_the_engines_answer(
             raise socket.gaierror(-2, "Name or service not known")
         return resolve(*asked, **kind)
 
-    monkeypatch.setattr("peagle.bench.targets.socket.getaddrinfo", late)
+    monkeypatch.setattr("peagle.bench.url_proof.socket.getaddrinfo", late)
     clock = Ticking()
     asked = UrlProof(url, plan=TINY, wait_seconds=60)
     assert prove_url(asked, CATALOG, clock=clock).passed  # type: ignore[arg-type]

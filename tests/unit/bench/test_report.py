@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.pictures.__main__ import FOLDER, NAME, picture
-from peagle.bench.models import BenchResult, BenchSetting, BenchWorkload, Interval
+from peagle.bench.compare import line_crossings
+from peagle.bench.evidence import read_result
 from peagle.bench.report import MOST_ROWS, report
-from peagle.bench.results import line_crossings, read_result
+from peagle.bench.result import BenchResult, BenchSetting, BenchWorkload, Interval
 from peagle.speed.models import Workload
 from peagle.speed.slo import Slo
 from tests.support import raises_code

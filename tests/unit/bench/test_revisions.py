@@ -12,9 +12,10 @@ from typing import Any, cast
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.bench import measure, sweep
-from peagle.bench.models import BenchLoad, BenchRow, BenchSetting
-from peagle.bench.sweep import SweepRequest, kept_plan, plan_before, plan_with, sweep_on_endpoint
+from peagle.bench import measure, revisions
+from peagle.bench.result import BenchLoad, BenchRow, BenchSetting
+from peagle.bench.revisions import kept_plan, plan_before, plan_with, sweep_on_endpoint
+from peagle.bench.sweep import SweepRequest
 from peagle.catalog import load_catalog
 from peagle.deploy.state import Deployment
 from peagle.errors import EngineError, UserError
@@ -65,20 +66,20 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
         usd_per_hour: float | None = 1.125
         price_source: str | None = "AWS"
 
-    sender = SimpleNamespace(identity=("aiperf", "1"))
-    monkeypatch.setattr("peagle.bench.aiperf.load_sender", lambda: sender)
-    monkeypatch.setattr(sweep, "target_of_endpoint", lambda *_: Target())
-    monkeypatch.setattr(sweep, "find_record", lambda *_: record_of(PLAN))
+    sender = SimpleNamespace(version="1")
+    monkeypatch.setattr("peagle.bench.aiperf.find_sender", lambda: sender)
+    monkeypatch.setattr(revisions, "target_of_endpoint", lambda *_: Target())
+    monkeypatch.setattr(revisions, "find_record", lambda *_: record_of(PLAN))
     monkeypatch.setattr(measure, "probe", lambda server: None)
     monkeypatch.setattr(measure, "measure_load", made.measure)
-    monkeypatch.setattr(sweep, "deploy", made.deploy)
+    monkeypatch.setattr(revisions, "deploy", made.deploy)
     monkeypatch.setattr(
-        sweep, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())
+        revisions, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())
     )
     return made
 
 
-def prepared(path: Path, record: Deployment | None = None) -> sweep.EndpointSweep:
+def prepared(path: Path, record: Deployment | None = None) -> revisions.EndpointSweep:
     aws = cast(Aws, SimpleNamespace(scope="123456789012", region="us-east-1"))
     return sweep_on_endpoint(
         REQUEST, path, aws, record or record_of(PLAN), CATALOG, lambda progress: None
@@ -146,7 +147,7 @@ def test_the_limit_counts_what_earlier_runs_have_spent(endpoint: Endpoint, tmp_p
 def test_the_sandbox_has_no_default_limit(endpoint: Endpoint, tmp_path: Path) -> None:
     one = prepared(tmp_path / "r.json")
     aws = cast(Aws, SimpleNamespace(scope="sandbox", region="us-east-1"))
-    assert replace(one, revisions=replace(one.revisions, aws=aws)).default_limit is None
+    assert replace(one, aws=aws).default_limit is None
 
 
 def test_the_sandbox_imposes_no_acceptance(endpoint: Endpoint, tmp_path: Path) -> None:

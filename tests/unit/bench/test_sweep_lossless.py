@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.acceptance import SweepLossless, sweep_lossless
-from peagle.bench.models import BenchSetting
+from peagle.bench.lossless import SweepLossless, sweep_lossless
+from peagle.bench.result import BenchSetting
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
 from tests.support import raises_code
@@ -87,7 +87,7 @@ def test_the_prompts_are_those_of_the_workload_or_the_catalogue(tmp_path: Path) 
     own = sweep_lossless(catalog, "peagle/tiny+p-eagle", ("short-prompt", str(file)))
     default = sweep_lossless(catalog, "peagle/tiny+p-eagle", ("short-prompt",))
 
-    assert own._prompts.file == str(file)
-    assert len(default._prompts.prompts) == len(catalog.targets["peagle/tiny"].proof.prompts)
+    assert own.prompts.file == str(file)
+    assert len(default.prompts.prompts) == len(catalog.targets["peagle/tiny"].proof.prompts)
     with raises_code("prompts", UserError):
         sweep_lossless(catalog, "peagle/tiny", (str(tmp_path),))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from peagle.account import Account
-from peagle.bench.models import Interval
+from peagle.bench.result import Interval
 from peagle.bench.variants import (
     Minute,
     Variant,
@@ -17,7 +17,7 @@ from peagle.bench.variants import (
     relative_change,
     whole_periods,
 )
-from peagle.cli.output.comparison import print_report
+from peagle.cli.output.deploy import print_comparison_report
 
 _MINUTES = 30
 
@@ -167,7 +167,7 @@ def test_a_variant_with_only_errors_has_no_unknown_numbers(
     broken = Variant("two", "pair", 3, "ml.g6.xlarge", 1, 1.0, minutes)
     account = Account()
 
-    print_report(compared(variant("one", 0.02), broken), account)
+    print_comparison_report(compared(variant("one", 0.02), broken), account)
 
     shown = capsys.readouterr()
     rows = [line.split() for line in shown.out.splitlines()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.speed_rows import EVIDENCE, rows
-from peagle.bench.results import evidence_document, evidence_name, evidence_text
+from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
 from tests.unit.bench.made import RESULT
 
 

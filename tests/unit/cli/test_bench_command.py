@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.aiperf import SenderMissing, find_sender, load_sender
-from peagle.bench.models import BenchResult
+from peagle.bench.aiperf import SenderMissing, find_sender
+from peagle.bench.result import BenchResult
 from peagle.bench.server import OpenAiServer
 from peagle.errors import EngineError
 from peagle.store import read_record
@@ -144,7 +144,7 @@ def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch)
     body: dict[str, Any] = {"messages": [{"content": "a"}], "max_tokens": 4, "stream": True}
     with simulated_server(FAST) as simulated:
         server = OpenAiServer(simulated.base_url, "simulated", key="a-secret-key")
-        sent = load_sender().send(server, [[body], [body, body]], 2)
+        sent = find_sender().send(server, [[body], [body, body]], 2)
 
     assert [one.repetition for one in sent.requests] == [0, 1, 1]
     assert simulated.keys == {"Bearer a-secret-key"}
@@ -153,7 +153,7 @@ def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.thorough
 def test_a_sender_that_fails_before_sending_says_why() -> None:
     with raises_code("sender-failed", EngineError) as refused:
-        load_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)
+        find_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)
     assert "the model is unusable" in refused.value.message
 
 

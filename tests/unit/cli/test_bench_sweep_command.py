@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from peagle.bench import sweep
+from peagle.bench import local
 from peagle.bench.acceptance import AcceptanceRequest, measure_acceptance
-from peagle.bench.results import read_result
+from peagle.bench.evidence import read_result
 from peagle.engine.process import EngineProcess
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError
@@ -60,8 +60,8 @@ def engines(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setattr("peagle.engine.runner.find_engine", lambda vllm: None)
     with simulated_server(FAST) as server:
         found = Engines(server)
-        monkeypatch.setattr(sweep, "start_local", found.start)
-        monkeypatch.setattr(sweep, "stop_local", found.stop)
+        monkeypatch.setattr(local, "start_local", found.start)
+        monkeypatch.setattr(local, "stop_local", found.stop)
         yield found
 
 
@@ -143,7 +143,7 @@ def test_a_failed_write_hides_no_measurement(
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("peagle.api.save_evidence", full)
+    monkeypatch.setattr("peagle.cli.bench_sweep.save_evidence", full)
 
     for shown in ((), ("--json",)):
         done = peagle(*SWEEP, "--save", "mine", "--report", "new/r.html", *shown)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
-from peagle.catalog.documents import evidence_files
-from peagle.catalog.loading import check_catalog
 from peagle.cli.main import cli
-from peagle.data import data_folder
 from peagle.errors import CatalogError, NotFound
 from tests.unit.catalog.catalog_files import GOOD, write_target
 
@@ -62,18 +57,6 @@ def test_list_says_of_a_pair_what_to_choose_by() -> None:
     assert {key: target["drafters"][0][key] for key in expected} == expected
 
 
-def test_list_for_people_has_one_line_per_pair() -> None:
-    lines = peagle("catalog", "list").stdout.splitlines()
-    (default,) = [line for line in lines if " gpt-oss-20b+p-eagle " in line]
-    (private,) = [line for line in lines if " gemma-4-31b+p-eagle " in line]
-
-    assert default.split() == [
-        *("*", "gpt-oss-20b+p-eagle", "P-EAGLE", "7", "of", "10"),
-        *("0.18.0", "apache-2.0", "unverified"),
-    ]
-    assert "not public" in private
-
-
 def test_list_shows_evidence_where_there_is_some(tmp_path: Path) -> None:
     write_target(tmp_path)
     (tmp_path / "evidence").mkdir()
@@ -114,42 +97,11 @@ def test_show_gives_the_whole_entry() -> None:
     assert Path(shown["file"]).name == "gpt-oss-20b.yaml"
 
 
-def test_show_for_people_says_everything_that_a_choice_needs() -> None:
-    wide = {"COLUMNS": "160"}
-    shown = CliRunner().invoke(cli, ("catalog", "show", "gpt-oss-20b"), env=wide).stdout
-
-    for needed in (
-        "openai/gpt-oss-20b",
-        "12.82 GiB",
-        "12 sliding layers, 8 key-value heads of 64, window 128",
-        "amazon/GPT-OSS-20B-P-EAGLE",
-        "7 recommended, trained for 10",
-        "0.18.0 or later",
-        "unverified",
-        "claimed, SPEED-Bench",
-        "3.38",
-        "validate_same_kv_cache_group",
-        "--async-scheduling",
-        "gpt-oss-20b+eagle3",
-    ):
-        assert needed in shown
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("target", load_catalog().targets)
 def test_show_works_for_every_target(target: str) -> None:
     for drafter in load_catalog().targets[target].drafters:
         assert drafter.title in peagle("catalog", "show", f"{target}+{drafter.name}").stdout
-
-
-@pytest.mark.thorough
-def test_show_breaks_no_word_in_a_narrow_terminal() -> None:
-    def shown(columns: str) -> list[str]:
-        wide = {"COLUMNS": columns}
-        return CliRunner().invoke(cli, ["catalog", "show", "gpt-oss-20b"], env=wide).stdout.split()
-
-    assert "https://github.com/vllm-project/vllm/pull/44816" in shown("60")
-    assert {*shown("60")} <= {*shown("160")}
 
 
 def test_an_unknown_pair_is_not_found() -> None:
@@ -241,41 +193,6 @@ def test_check_takes_several_files_and_folders(tmp_path: Path) -> None:
     (problem,) = checked.stdout.splitlines()
     assert "chat-7b.yaml:29: drafters[0].k_trained" in problem
     assert f"1 of them in {good.parents[1]}, no problems" in folder.stderr
-
-
-def test_check_counts_a_file_of_several_paths_once(tmp_path: Path) -> None:
-    good = write_target(tmp_path, GOOD)
-    number = len({path.resolve() for path in check_catalog(tmp_path)[0]})
-
-    result = peagle("catalog", "check", str(tmp_path), str(tmp_path), str(good))
-
-    assert f"{number} files checked, 1 of them in {tmp_path}, no problems" in result.stderr
-
-
-def test_check_counts_the_files_of_the_bundled_folder_by_any_path_to_it() -> None:
-    path = os.path.relpath(data_folder("model_catalog"))
-
-    result = peagle("catalog", "check", path, path)
-
-    assert re.search(r"^(\d+) files checked, \1 of them in", result.stderr)
-
-
-def test_check_lists_the_files_of_a_folder_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_target(tmp_path, GOOD)
-    listed: list[Path | None] = []
-
-    def evidence_of(own: Path | None) -> list[Path]:
-        listed.append(own)
-        return evidence_files(own)
-
-    monkeypatch.setattr("peagle.catalog.loading.evidence_files", evidence_of)
-
-    result = peagle("catalog", "check", str(tmp_path))
-
-    assert f"1 of them in {tmp_path}, no problems" in result.stderr
-    assert listed == [tmp_path]
 
 
 def test_a_problem_of_one_file_does_not_hide_that_another_has_no_results(tmp_path: Path) -> None:

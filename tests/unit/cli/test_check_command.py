@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from click.testing import CliRunner, Result
 
 from peagle.checks import rules_found
 from peagle.cli.main import cli
-from peagle.engine.machine import Engine
 from peagle.errors import PeagleError
 from tests.support import Peagle
 from tests.unit.checks.damage import Damage, damaged, tiny
@@ -84,7 +82,7 @@ def test_a_good_pair_passes_and_shows_what_was_read() -> None:
 def test_broken_head_is_shown_with_code_location_and_fix(without_mask: str) -> None:
     done = run("tiny", "--drafter", without_mask)
     assert done.exit_code == 3
-    assert "head-without-mask (drafter)" in done.stdout
+    assert "[head-without-mask]" in done.stdout
     assert "fix: copy the head again" in done.stdout
     assert "1 error" in done.stdout
     assert not any(line != line.rstrip() for line in done.stdout.splitlines())
@@ -239,30 +237,6 @@ def test_another_targets_head_is_recognized_by_its_id_without_reading_it() -> No
     assert made["read"] == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "PAIR is required"),
-        (["tinny"], "did you mean tiny"),
-        (["tiny", "--drafter", "./nothing-here"], "nothing-here"),
-        (["tiny", "--drafter", "eagel3"], "did you mean eagle3"),
-        (["tiny+p-eagle", "--drafter", "eagle3"], "specify different drafters"),
-        (["gemma-4-31b", "--drafter", "hf"], "is not on the Hub"),
-        (["tiny", "--vllm", "newest"], "is not a vLLM version"),
-        (["tiny", "--env", "NAME"], "write NAME=VALUE"),
-        (["tiny", "--set", "=2"], "has no argument name"),
-        (["tiny", "--speculative", "num_speculative_tokens=5"], "use --k"),
-        (["tiny+ngram", "--drafter", "./head"], "ngram drafts without a head"),
-        (["tiny", "--drafter", "s3://MyBkt/head"], "write s3://mybkt/head"),
-        (["tiny", "--target", "s3://MyBkt"], "bucket names are in lower case"),
-    ],
-)
-def test_an_invalid_request_is_one_error(arguments: list[str], words: str) -> None:
-    error = refusal(*arguments)
-    assert error.exit_code == 2
-    assert words in str(error)
-
-
 def test_a_damaged_head_is_one_error_with_the_exit_code_of_a_finding(tmp_path: Path) -> None:
     head = damaged(tiny("p-eagle"), tmp_path / "head", Damage(text="{"))
     error = refusal("tiny", "--drafter", str(head))
@@ -310,24 +284,6 @@ def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(
     assert "a Python that has torch and safetensors" in unread["fix"]
 
 
-def test_the_command_that_converts_a_head_is_one_line_with_the_python_of_an_engine(
-    bin_head: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Engine(Path("/engines/one/bin/python"), "0.28.0")
-    monkeypatch.setattr("peagle.engine.machine.installed_engines", lambda: (engine,))
-    monkeypatch.setenv("COLUMNS", "60")
-
-    done = run("tiny", "--drafter", str(bin_head))
-
-    lines = [line.strip() for line in done.stdout.splitlines()]
-    (command,) = (line for line in lines if line.startswith("/engines/one/bin/python"))
-    words = shlex.split(command)
-    assert words[1] == "-c"
-    compile(words[2], "fix", "exec")
-    made = document("tiny", "--drafter", str(bin_head))
-    assert words in [finding["command"] for finding in made["findings"]]
-
-
 def test_half_of_a_copied_head_is_one_error(tmp_path: Path) -> None:
     for file in ("config.json", "model.safetensors"):
         new = file.replace("model.", "model-00001-of-00002.")
@@ -349,9 +305,7 @@ def test_the_users_head_is_never_shown_as_the_catalogues() -> None:
 def test_unread_files_are_named_with_the_command_that_reads_them() -> None:
     done = run("gpt-oss-20b")
     assert "no problems found in the catalogue's values" in done.stdout
-    assert "         peagle check gpt-oss-20b --target hf --drafter hf\n" in done.stdout
-    problem = done.stdout.partition("structured-output")[2].splitlines()
-    assert not any("fix:" in line for line in problem[1:3]), "nothing needs to be done"
+    assert ": peagle check gpt-oss-20b --target hf --drafter hf\n" in done.stdout
 
 
 def test_a_folder_written_like_a_drafter_is_shown(

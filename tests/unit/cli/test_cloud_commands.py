@@ -325,13 +325,6 @@ def test_a_deployment_of_another_machine_is_destroyed(deployed: Terminal) -> Non
     assert deployed.world.record() is None
 
 
-def test_destroy_says_where_it_looked(deployed: Terminal) -> None:
-    done = deployed.run("destroy", "nothing-like-it", "--yes", "--region", "eu-west-1")
-
-    assert done.code == 0
-    assert "neither this machine nor the tags in eu-west-1 know nothing-like-it" in done.err
-
-
 @pytest.mark.thorough
 def test_status_shows_the_instances_that_run_and_their_price(deployed: Terminal) -> None:
     endpoint = deployed.cloud.endpoints[NAME]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peagle.cli.compare import compare
+from peagle.cli.change import compare
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
 
 WITH = ("compare", NAME, "--with", "tiny --no-speculation")

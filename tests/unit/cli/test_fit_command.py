@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from peagle.cli.main import cli
-from peagle.cli.output.fit import MEANINGS, OPTIONS
+from peagle.cli.output.choose import MEANINGS, OPTIONS
 from peagle.data import data_folder
-from peagle.errors import CheckpointError, NotFound, Refused, UserError
+from peagle.errors import CheckpointError, Refused, UserError
 from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
 
 KEYS = ("weights_gib", "drafter_gib", "kv_cache_gib", "kv_cache_tokens", "max_concurrency", "terms")
@@ -155,88 +155,6 @@ def test_people_get_a_picture_and_plain_words() -> None:
     refused = peagle("gpt-oss-120b", "--gpu-memory-gib", "48", "--max-num-seqs", "8")
     assert "does not fit" in refused.stdout
     assert "Any one of these makes it fit" in refused.stdout
-
-
-def test_help_has_an_example() -> None:
-    assert "Example: peagle fit" in peagle("--help").stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind", "says"),
-    [
-        (("gpt-oss-20b",), UserError, "with --gpu-memory-gib or --instance-type"),
-        (
-            ("gpt-oss-20b", *H200, "--instance-type", "ml.g6.xlarge"),
-            UserError,
-            "use one of the two",
-        ),
-        (H200, UserError, "specify PAIR"),
-        (("gpt-os-20b", *H200), NotFound, "gpt-oss-20b"),
-        (("gpt-oss-20b", "--instance-type", "ml.g6.xlarg"), NotFound, "ml.g6.xlarge"),
-        (("gpt-oss-20b", *H200, "--tp", "3"), UserError, "1, 2, 4, 8"),
-        (
-            ("gpt-oss-20b", "--instance-type", "ml.g6.xlarge", "--tp", "2"),
-            UserError,
-            "has 1 GPU, fewer than --tp 2 (use 1, or a larger type)",
-        ),
-        (
-            ("gpt-oss-20b", "--instance-type", "ml.g6e.12xlarge", "--tp", "3"),
-            UserError,
-            "(use 1, 2, 4)",
-        ),
-        (("gpt-oss-20b", *H200, "--tp", "16"), UserError, "the largest machine has 8 GPUs"),
-        (
-            ("gpt-oss-20b", *H200, "--no-speculation", "--k", "5"),
-            UserError,
-            "--k and --no-speculation cannot be combined",
-        ),
-        (
-            ("gpt-oss-20b", *H200, "--no-speculation", "--drafter", "hf"),
-            UserError,
-            "--drafter and --no-speculation cannot be combined",
-        ),
-        (
-            ("gpt-oss-20b", *H200, "--enforce-eager", "--compiled"),
-            UserError,
-            "--enforce-eager and --compiled cannot be combined",
-        ),
-        (("--target", folder("gpt-oss-20b"), *H200, "--k", "5"), UserError, "add --drafter"),
-        (
-            ("--target", folder("gpt-oss-20b", "p-eagle"), *H200),
-            UserError,
-            "holds a draft head, not a model",
-        ),
-        (("gpt-oss-20b", *H200, "--vllm", "latest"), UserError, "vLLM version"),
-        (("--target", "./nowhere", *H200), UserError, "nowhere"),
-    ],
-)
-def test_wrong_use_says_what_to_do(
-    arguments: tuple[str, ...], kind: type[UserError], says: str
-) -> None:
-    result = peagle(*arguments)
-    assert isinstance(result.exception, kind)
-    assert says in str(result.exception)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "says"),
-    [
-        ("--gpu-memory-gib", "nan", "nan is not a memory size"),
-        ("--gpu-memory-gib", "inf", "inf is not a memory size"),
-        ("--gpu-memory-gib", "0", "0 is not a memory size"),
-        ("--gpu-memory-gib", "80GB", "'80GB' is not a number of GiB, such as 80"),
-        ("--gpu-memory-utilization", "90%", "'90%' is not a share above 0 and at most 1"),
-        ("--gpu-memory-gib", "80000", "for MiB write 78.1"),
-        ("--gpu-memory-utilization", "nan", "nan is not above 0 and at most 1"),
-        ("--gpu-memory-utilization", "inf", "inf is not above 0 and at most 1"),
-        ("--gpu-memory-utilization", "90", "write 0.9"),
-        ("--gpu-memory-utilization", "0", "0 is not above 0 and at most 1"),
-    ],
-)
-def test_impossible_number_is_a_usage_error(option: str, value: str, says: str) -> None:
-    result = peagle("gpt-oss-20b", *H200, option, value)
-    assert result.exit_code == 2
-    assert says in result.output
 
 
 def test_damaged_config_is_an_error(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_model_on_the_hub_is_read_online_only(terminal: Terminal, hub: FakeHub
     offline = terminal.run("plan", REPO, "--concurrency", "4")
 
     assert offline.code == 2
-    command = f"peagle plan {REPO} --concurrency 4 --online"
+    command = f"peagle plan {REPO} --online"
     assert f"to read it from the Hub: {command})" in offline.err.strip() + ")"
     assert hub.requests == []
     done = terminal.run(*shlex.split(command)[1:], "--json")
@@ -214,8 +214,8 @@ def test_a_head_on_the_hub_is_read_for_an_own_target(
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
-        (("fit", REPO, "--k", "1"), f"peagle fit --target {REPO} --k 1"),
-        (("check", REPO, "--k", "3"), f"peagle check {REPO} --k 3 --target hf"),
+        (("fit", REPO, "--k", "1"), f"peagle fit --target {REPO}"),
+        (("check", REPO, "--k", "3"), f"peagle check {REPO} --target hf"),
         (
             ("render", "terraform", REPO, "-o", "x"),
             f"peagle plan {REPO} --online --output plan.json",

@@ -82,7 +82,7 @@ def test_a_person_sees_the_answer_first() -> None:
         "acceptance length",
     ):
         assert words in seen, words
-    assert lines[-1] == "Next: peagle deploy gpt-oss-20b --max-model-len 8k --concurrency 10"
+    assert lines[-1] == "Next: peagle deploy gpt-oss-20b --concurrency 10 --max-model-len 8k"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,9 @@ def test_a_warning_is_its_message_and_then_its_fix() -> None:
 
     shown = " ".join(run(*typed).stdout.split())
 
-    assert f"warning --instance-type: {idle['message']}; fix: {idle['fix']}" in shown
+    assert (
+        f"warning --instance-type: {idle['message']} [{idle['code']}] fix: {idle['fix']}" in shown
+    )
 
 
 def test_verbose_adds_the_whole_plan() -> None:
@@ -191,7 +193,7 @@ def test_the_next_command_is_the_one_to_type() -> None:
     done = run("gpt-oss-20b", "--k", "3", "--no-speculation")
     assert isinstance(done.exception, PeagleError), "--k cannot be combined with --no-speculation"
     done = run("gpt-oss-20b", "--k", "3", "--name", "mine", AWS_REGION="eu-west-1")
-    assert "Next: peagle deploy gpt-oss-20b --name mine --k 3\n" in done.stdout
+    assert "Next: peagle deploy gpt-oss-20b --k 3 --name mine\n" in done.stdout
     done = run("gpt-oss-20b", "--no-speculation", "--region", "us-west-2")
     assert "peagle deploy gpt-oss-20b --no-speculation --region us-west-2" in done.stdout
 
@@ -232,38 +234,6 @@ def test_a_refused_plan_is_shown_and_ends_with_three(
     assert done.exit_code == 3
     assert "error" in done.stdout
     assert "Next:" not in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["gpt-oss-20", "--json"], "did you mean gpt-oss-20b"),
-        (["gpt-oss-20b+p-eagel"], "p-eagle"),
-        (["gpt-oss-20b", "--instance-type", "ml.g6e.2xlarg"], "ml.g6e.2xlarge"),
-        (["gpt-oss-20b", "--k", "0"], "K must be at least 1"),
-        (["gpt-oss-20b", "--name", "under_score"], "is not a valid endpoint name"),
-        (["gpt-oss-20b", "--name", "x" * 64], "64 characters"),
-        (["gpt-oss-20b", "--region", "us-esat-1"], "us-east-1"),
-        (["gpt-oss-20b", "--vllm", "0.28.9"], "use --vllm 0.28.0, or your own image"),
-        (["gpt-oss-20b", "--vllm", "0.28.1"], "use --vllm 0.28.0, or your own image"),
-        (["gpt-oss-20b", "--vllm", "0.35.1"], "use --vllm 0.30.0, or your own image"),
-        (["gpt-oss-20b", "--drafter", "./nowhere"], "there is no folder"),
-        (["nowhere.json"], "there is no file"),
-    ],
-)
-def test_a_mistake_is_one_line_and_ends_with_two(arguments: list[str], words: str) -> None:
-    error = refusal(*arguments)
-    assert error.exit_code == 2
-    assert words in str(error)
-    assert "\n" not in str(error)
-
-
-def test_a_mistake_shows_no_traceback(peagle: Peagle) -> None:
-    done = peagle("plan", "gpt-oss-20b", "--k", "0")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: K must be at least 1")
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_plan_is_written_and_read_again(tmp_path: Path) -> None:
@@ -455,20 +425,6 @@ def test_an_override_and_a_plan_file_are_not_combined(
     refused = refusal(str(file), *words)
     assert refused.message.startswith(f"{words[0]} cannot be combined with a plan file")
     assert words[0] in refused.command
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--set", "=3"), "--set '=3' has no argument name"),
-        (("--set", "seed=1", "--set", "SM_VLLM_SEED=2"), "--set seed is given twice"),
-        (("--env", "NAME"), "--env 'NAME' has no value"),
-        (("--env", "=x"), "--env '' has no value"),
-        (("--env", "A=1", "--env", "A=2"), "--env A is given twice"),
-    ],
-)
-def test_an_override_that_cannot_be_read_is_refused(words: tuple[str, ...], message: str) -> None:
-    assert refusal("tiny", *words).message == message
 
 
 @pytest.mark.parametrize(

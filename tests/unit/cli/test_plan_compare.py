@@ -99,28 +99,6 @@ def test_a_plan_that_cannot_be_deployed_is_shown_and_refused() -> None:
     assert '"refused": "k-above-trained"' in done.out
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ("nothing", "the catalogue has no target 'nothing'"),
-        ("", "--compare requires an argument"),
-        ("'a", "No closing quotation"),
-        ("--k 3", "Missing argument"),
-        ("tiny --k", "requires an argument"),
-        ("tiny --json", "--json cannot be used within --compare"),
-        ("tiny --out x", "--output cannot be used within --compare"),
-        ("tiny --compare tiny", "--compare cannot be used within --compare"),
-        ("nowhere.json", "nowhere.json"),
-    ],
-)
-def test_a_second_plan_that_makes_no_sense_is_one_clear_error(other: str, message: str) -> None:
-    done = in_process("plan", "tiny", "--compare", other)
-
-    assert done.code == 2
-    assert message in done.err
-    assert len(done.err.splitlines()) == 1
-
-
 def test_a_comparison_writes_no_file(tmp_path: Path) -> None:
     done = in_process("plan", "tiny", "--compare", "tiny", "--out", str(tmp_path / "x.json"))
 

@@ -8,15 +8,11 @@ import re
 import shutil
 from pathlib import Path
 
-import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from peagle.cli.deploy import deploy as deploy_command
 from peagle.cli.main import cli
-from peagle.cli.plan import NOT_OF_DEPLOY
-from peagle.cli.plan import plan as plan_command
 from peagle.data import data_folder
 from peagle.errors import NotFound, Refused
 from tests.support import Peagle
@@ -36,7 +32,7 @@ def test_cache_for_a_part_of_the_load_is_no_plain_fit() -> None:
     asked = ("--concurrency", "64", "--instance-type", "ml.g6e.xlarge", "--instance-count", "1")
     seen = words("plan", "qwen3-8b", *asked, "--verbose")
     assert re.search(r"fits, for 3\.\d of the 64 requests at full length: the KV cache holds", seen)
-    assert "warning cache-below-concurrency (concurrency)" in seen
+    assert "[cache-below-concurrency]" in seen
     assert "fix: use --instance-type ml." in seen
 
 
@@ -88,19 +84,6 @@ def test_what_does_not_fit_adds_up() -> None:
     assert f"{needed - whole:.1f}"[:-1] in seen, "what the finding says is missing"
 
 
-def test_findings_are_printed_as_check_prints_them() -> None:
-    seen = run("plan", "gpt-oss-20b", "--verbose").stdout
-    assert "note     model-runner-v2 (drafter)\n         model runner V2 does not" in seen
-    assert "fix: do not set VLLM_USE_V2_MODEL_RUNNER=1" in " ".join(seen.split())
-
-
-def test_pipe_gets_no_padding_and_the_width_of_columns() -> None:
-    lines = run("plan", "gpt-oss-20b", "--verbose", COLUMNS="90").stdout.splitlines()
-    assert not [line for line in lines if line.endswith(" ")]
-    # An image's address stays whole, so that it can be copied.
-    assert 80 < max(len(line) for line in lines[:-1] if not line.startswith("image ")) <= 90
-
-
 def test_a_bar_in_ascii(peagle: Peagle) -> None:
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = peagle("plan", "tiny", "--verbose", env=env)
@@ -136,32 +119,10 @@ def test_the_next_command_knows_the_catalogue(tmp_path: Path) -> None:
     assert "Next: peagle deploy tiny\n" in run("plan", "tiny", PEAGLE_CATALOG=str(tmp_path)).stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected_text"),
-    [
-        (("check", "tiny", "--catalog", "."), "peagle --catalog DIR check"),
-        (("plan", "tiny", "--tp", "2"), "choose an --instance-type"),
-        (("plan", "tiny", "--max-num-seqs", "2"), "--concurrency"),
-        (("plan", "tiny", "--concurency", "2"), "did you mean --concurrency"),
-        (("deploy", "tiny", "--share", "2%"), "it is an option of compare"),
-        (("plan", "tiny", "--push"), "it is an option of image build"),
-        (("compare", "x", "--with"), "peagle compare --help"),
-    ],
-)
-def test_misplaced_option_gets_a_hint(
-    peagle: Peagle, arguments: tuple[str, ...], expected_text: str
-) -> None:
-    done = peagle(*arguments)
-    assert done.returncode == 2
-    assert expected_text in done.stderr
-    assert "--help?" not in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_a_home_that_is_a_file_is_one_line(peagle: Peagle) -> None:
     done = peagle("list", env={**os.environ, "PEAGLE_HOME": "/dev/null"})
     assert done.returncode == 2
-    assert "PEAGLE_HOME is /dev/null" in done.stderr
+    assert "/dev/null" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -209,19 +170,3 @@ def test_completion_shows_no_errors(tmp_path: Path) -> None:
 def completions(*words: str) -> list[str]:
     complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
     return [item.value for item in complete.get_completions([*words[:-1]], words[-1])]
-
-
-def test_a_list_in_a_narrow_terminal_breaks_no_word() -> None:
-    lines = run("catalog", "list", COLUMNS="80").stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    (line,) = [line for line in lines if " gpt-oss-20b+p-eagle " in line]
-    assert line.split()[-1] == "unverified"
-    assert "unverified" in run("catalog", "show", "tiny", COLUMNS="80").stdout
-
-
-def test_options_of_deploy_are_known_without_its_module() -> None:
-    def names(command: click.Command) -> set[str]:
-        return {option for one in command.params for option in one.opts if option[:1] == "-"}
-
-    assert names(plan_command) - NOT_OF_DEPLOY <= names(deploy_command)
-    assert not NOT_OF_DEPLOY & names(deploy_command)

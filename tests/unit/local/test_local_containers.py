@@ -238,17 +238,23 @@ def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker
 @pytest.mark.thorough
 @pytest.mark.parametrize("gpus", [False, True])
 @pytest.mark.parametrize(
-    "asked",
-    ["tiny+eagle3", "tiny+ngram", "tiny --no-speculation", "tiny --drafter s3://models/head/",
-     "tiny+eagle3 --drafter s3://models/head/ --model-source s3://models/target/"],
+    ("asked", "pair"),
+    [
+        ("tiny+eagle3", "peagle/tiny+eagle3"),
+        ("tiny+ngram", "peagle/tiny+ngram"),
+        ("tiny --no-speculation", "peagle/tiny --no-speculation"),
+        ("tiny --drafter s3://models/head/", "peagle/tiny --drafter s3://models/head/"),
+        ("tiny+eagle3 --drafter s3://models/head/",
+         "peagle/tiny+eagle3 --drafter s3://models/head/"),
+    ],
 )  # fmt: skip
 def test_without_an_image_the_fix_builds_the_requested_one(
-    docker: FakeDocker, own_home: Path, asked: str, gpus: bool
+    docker: FakeDocker, own_home: Path, asked: str, pair: str, gpus: bool
 ) -> None:
     words = [*asked.split(), "--engine", "docker", *(["--gpus"] if gpus else [])]
     docker.answers("version", out="27.0")
     docker.answers("ls")
-    build = f"peagle image build {asked} --runtime {'gpu' if gpus else 'cpu'}"
+    build = f"peagle image build {pair} --runtime {'gpu' if gpus else 'cpu'}"
 
     with pytest.raises(NotFound) as up:
         CliRunner().invoke(cli, ["local", "up", *words], **AS_ERROR)
@@ -272,7 +278,7 @@ def test_an_image_of_another_pair_is_refused_with_the_build_command(
     with raises_code("image-of-another-pair", UserError) as refused:
         CliRunner().invoke(cli, words, **AS_ERROR)
 
-    build = "peagle image build tiny+eagle3 --runtime cpu"
+    build = "peagle image build peagle/tiny+eagle3 --runtime cpu"
     assert refused.value.command == tuple(build.split())
 
 

@@ -257,13 +257,6 @@ def test_a_port_without_a_server_is_not_healthy() -> None:
     assert not is_healthy(free_port())
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ticks since boot are Linux's")
-def test_start_times_are_ticks_since_boot_as_in_older_state_files() -> None:
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-
-    assert start_time(os.getpid()) == int(fields[19])
-
-
 def test_a_pid_without_a_process_has_no_start_time() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     until(lambda: start_time(ended.pid) is None)  # a zombie has none either

@@ -257,27 +257,6 @@ def test_the_layout_of_a_file_may_change(tmp_path: Path) -> None:
     assert read_plan(path) == plan_of("uploaded")
 
 
-PREVIOUS = Path(__file__).parents[2] / "golden" / "plans_of_the_previous_version"
-
-
-@pytest.mark.parametrize("name", ["gpt-oss-20b.json", "tiny-baked.json"])
-def test_a_plan_file_of_the_previous_version_is_read(name: str) -> None:
-    """Its findings have no ``command``, and one is no longer true; its digest is still checked."""
-    written = json.loads((PREVIOUS / name).read_text())
-    assert not any("command" in finding for finding in written["findings"])
-    plan = read_plan(PREVIOUS / name)
-    assert plan.pair == written["pair"]
-    codes = [finding["code"] for finding in written["findings"]]
-    assert plan.proof.source == ("log" if "image-without-counters" in codes else "counters")
-    kept = [code for code in codes if code != "image-without-counters"]
-    assert [f.code for f in plan.findings] == kept
-    renewed = plan_document(plan)
-    assert renewed["requests"] == written["requests"], "the same endpoint, not an update"
-    assert plan_from(renewed, "plan.json") == plan
-    written["reasons"] = []
-    assert "was edited" in refused(written)
-
-
 @pytest.mark.parametrize("format", [0, 1])
 def test_alternatives_that_are_no_list_are_refused(format: int) -> None:
     assert refused({**document(), "format": format, "alternatives": 5})

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import psutil
@@ -48,19 +49,9 @@ class SenderMissing(UserError, code="bench-missing"):
     """The load generator is not installed on this machine."""
 
 
-@dataclass(frozen=True)
-class Installation:
-    """aiperf as installed: its program, and the size and the time that installing it took."""
-
-    program: Path
-    version: str
-    megabytes: int
-    seconds: float
-
-
 def install_sender(
     python: Path | None = None, again: bool = False, progress: Progress = lambda line: None
-) -> Installation:
+) -> Aiperf:
     """Install aiperf unless it is installed; with ``again`` in any case.
 
     ``python`` runs it; by default the Python of this program. Raises UserError for an unsuitable
@@ -76,42 +67,34 @@ def install_sender(
             environment.install(_lock())
             progress("checking that it can be imported")
             environment.check_import("import aiperf.cli")
+            files = (path for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
             marker = {
                 "aiperf": AIPERF,
                 "lock": _digest(),
-                "megabytes": round(_bytes(folder) / 1e6),
+                "megabytes": round(sum(path.stat().st_size for path in files) / 1e6),
                 "seconds": round(time.monotonic() - started, 1),
             }
             write_json(folder / _MARKER, marker)
     return find_sender()
 
 
-def installed_sender() -> Installation | None:
+def installed_sender() -> Aiperf | None:
     """The installation from this toolkit's lock file; ``None`` without one, or with another's."""
-    folder = _folder()
-    try:
-        marker = read_json(folder / _MARKER)
-    except ValueError:
-        return None
-    program = folder / "bin" / "aiperf"
-    if not isinstance(marker, dict) or marker.get("lock") != _digest() or not program.exists():
-        return None
-    size, seconds = marker.get("megabytes"), marker.get("seconds")
-    return Installation(
-        program,
-        AIPERF,
-        size if isinstance(size, int) else 0,
-        seconds if isinstance(seconds, float | int) else 0.0,
-    )
+    program = _folder() / "bin" / "aiperf"
+    with suppress(ValueError, TypeError, KeyError):
+        marker = read_json(_folder() / _MARKER)
+        if marker["lock"] == _digest() and program.exists():
+            return Aiperf(program, AIPERF, marker["megabytes"], marker["seconds"])
+    return None
 
 
-def find_sender() -> Installation:
+def find_sender() -> Aiperf:
     """The installation. Raises SenderMissing with the command that installs it."""
-    found = installed_sender()
-    if found is None:
+    installation = installed_sender()
+    if installation is None:
         message = f"the load generator aiperf {AIPERF} is not installed on this machine"
         raise SenderMissing(message, Fix("install it", ("peagle", "bench", "install")))
-    return found
+    return installation
 
 
 def _folder() -> Path:
@@ -124,12 +107,6 @@ def _lock() -> Path:
 
 def _digest() -> str:
     return hashlib.sha256(_lock().read_bytes()).hexdigest()
-
-
-def _bytes(folder: Path) -> int:
-    """The size of the files, without links to files elsewhere."""
-    files = (path for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
-    return sum(path.stat().st_size for path in files)
 
 
 Body = Mapping[str, Any]
@@ -156,44 +133,32 @@ class SentRequest:
 
 
 @dataclass(frozen=True)
-class Sent:
-    """All requests of a load, also of one that ended early: ``error`` is then why.
+class CpuReading:
+    """Until ``at``, in seconds since 1970, and from the reading before: the share of one CPU that
+    the busiest process of the sender used, and the share of all CPUs of this machine that were
+    busy, by any process."""
 
-    ``cpu`` are pairs of a time in seconds since 1970 and the CPU seconds that each process of the
-    sender has used until then, by its id. ``machine`` are such times with the busy and with all CPU
-    seconds of this machine.
-    """
+    at: float
+    sender: float
+    machine: float
+
+
+@dataclass(frozen=True)
+class Sent:
+    """All requests of a load, also of one that ended early: ``error`` is then why."""
 
     requests: tuple[SentRequest, ...]
-    cpu: tuple[tuple[float, Mapping[int, float]], ...] = ()
-    machine: tuple[tuple[float, float, float], ...] = ()
+    cpu: tuple[CpuReading, ...] = ()
     error: str = ""
 
-
-def busiest_share(sent: Sent, start: float, end: float) -> float | None:
-    """The share of one CPU that the busiest process of the sender used between two times, for a
-    shorter time than between readings by those around it; ``None`` without them."""
-    inside = [reading for reading in sent.cpu if start <= reading[0] <= end]
-    if len(inside) < 2:
-        earlier = [reading for reading in sent.cpu if reading[0] < start][-1:]
-        inside = earlier + inside + [reading for reading in sent.cpu if reading[0] > end][:1]
-    if len(inside) < 2:
-        return None
-    (first, before), (last, after) = inside[0], inside[-1]
-    if last <= first:
-        return None
-    used = (seconds - before.get(process, 0.0) for process, seconds in after.items())
-    return max(used, default=0.0) / (last - first)
-
-
-def machine_share(sent: Sent, start: float, end: float) -> float | None:
-    """The share of this machine's CPUs that were busy between two times, by any process; ``None``
-    with fewer than two readings in between."""
-    inside = [reading for reading in sent.machine if start <= reading[0] <= end]
-    if len(inside) < 2:
-        return None
-    (_, busy, total), (_, later_busy, later_total) = inside[0], inside[-1]
-    return (later_busy - busy) / (later_total - total) if later_total > total else None
+    def cpu_shares(self, start: float, end: float) -> tuple[float, float] | tuple[None, None]:
+        """The mean shares of the sender and of the machine between two times; ``None`` for a time
+        without a reading."""
+        inside = [reading for reading in self.cpu if start <= reading.at <= end]
+        if not inside:
+            return None, None
+        sender = fmean(reading.sender for reading in inside)
+        return sender, fmean(reading.machine for reading in inside)
 
 
 _KEY = "PEAGLE_BENCH_KEY"
@@ -239,14 +204,13 @@ Fix: correct what the message names, or install the load generator again with --
 
 @dataclass(frozen=True)
 class Aiperf:
-    """Sends requests with an installed aiperf, so many at a time, and times their outputs."""
+    """aiperf as installed: its program, and the size and the time that installing it took. It sends
+    requests, so many at a time, and times their outputs."""
 
-    installed: Installation
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """Name and version."""
-        return "aiperf", self.installed.version
+    program: Path
+    version: str
+    megabytes: int
+    seconds: float
 
     def send(
         self,
@@ -263,36 +227,25 @@ class Aiperf:
         """
         with tempfile.TemporaryDirectory(prefix="peagle-bench-") as name:
             folder = Path(name)
-            _write_inputs(folder, server, phases, concurrency)
+            (folder / "tokenizer").mkdir()
+            for file, content in _TOKENIZER.items():
+                (folder / "tokenizer" / file).write_text(json.dumps(content), encoding="utf-8")
+            with (folder / "bodies.jsonl").open("w", encoding="utf-8") as stream:
+                for bodies in phases:
+                    stream.writelines(json.dumps(body) + "\n" for body in bodies)
+            config = configuration(folder, server, [len(bodies) for bodies in phases], concurrency)
+            (folder / "load.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
             records = folder / "out" / "profile_export.jsonl"
-            cpu = _CpuReadings()
-            _run(self.installed.program, folder, server.key, _LineCount(records), progress, cpu)
-            requests = tuple(requests_in(_lines(records)))
+            cpu = _run(self.program, folder, server.key, records, progress)
+            lines = records.read_bytes().splitlines(keepends=True) if records.exists() else []
+            requests = tuple(requests_in(lines))
+            last_error = _last_error(folder / "log")
             if not requests:
-                raise EngineError(
-                    f"aiperf sent nothing: {_last_error(folder / 'log')}", code=_SENDER_FAILED
-                )
+                raise EngineError(f"aiperf sent nothing: {last_error}", code=_SENDER_FAILED)
             expected = sum(map(len, phases))
-            error = _why_incomplete(requests, expected, folder / "log")
-            return Sent(requests, tuple(cpu.sender), tuple(cpu.machine), error)
-
-
-def load_sender() -> Aiperf:
-    """The installed sender. Raises SenderMissing."""
-    return Aiperf(find_sender())
-
-
-def _write_inputs(
-    folder: Path, server: OpenAiServer, phases: Sequence[Sequence[Body]], concurrency: int
-) -> None:
-    (folder / "tokenizer").mkdir()
-    for name, content in _TOKENIZER.items():
-        (folder / "tokenizer" / name).write_text(json.dumps(content), encoding="utf-8")
-    with (folder / "bodies.jsonl").open("w", encoding="utf-8") as stream:
-        for bodies in phases:
-            stream.writelines(json.dumps(body) + "\n" for body in bodies)
-    config = configuration(folder, server, [len(bodies) for bodies in phases], concurrency)
-    (folder / "load.yaml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+            missing = expected - len(requests)
+            left_out = f"aiperf left out {missing} of {expected} requests: {last_error}"
+            return Sent(requests, cpu, left_out if missing else "")
 
 
 def configuration(
@@ -336,35 +289,16 @@ def configuration(
     }  # fmt: skip
 
 
-class _CpuReadings:
-    """CPU times of the sender's processes and of this machine, read now and then."""
-
-    def __init__(self) -> None:
-        self.sender: list[tuple[float, Mapping[int, float]]] = []
-        self.machine: list[tuple[float, float, float]] = []
-
-    def read(self, leader: int) -> None:
-        """Add the times of the process ``leader`` with its descendants, and of the machine."""
-        now, times = time.time(), psutil.cpu_times()
-        total = sum(times) - getattr(times, "guest", 0) - getattr(times, "guest_nice", 0)
-        idle = times.idle + getattr(times, "iowait", 0)
-        self.sender.append((now, _cpu_seconds(leader)))
-        self.machine.append((now, total - idle, total))
-
-
 def _run(
-    program: Path,
-    folder: Path,
-    key: str | None,
-    finished: _LineCount,
-    progress: Callable[[int], object],
-    cpu: _CpuReadings,
-) -> None:
-    """Run aiperf to its end and read the CPU times meanwhile."""
+    program: Path, folder: Path, key: str | None, records: Path, progress: Callable[[int], object]
+) -> tuple[CpuReading, ...]:
+    """Run aiperf to its end, with the use of the CPUs meanwhile; an interrupt ends its processes
+    too."""
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     # Its cache of prepared data and all else it writes belong to this load.
     environment |= {"HOME": str(folder), "NO_COLOR": "1"} | ({_KEY: key} if key else {})
     command = [str(program), "profile", "--config", str(folder / "load.yaml")]
+    readings: list[CpuReading] = []
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
@@ -372,76 +306,55 @@ def _run(
         ) as started,
     ):
         try:
+            before, begun, offset, finished = _cpu_seconds(started.pid), time.time(), 0, 0
+            psutil.cpu_percent()
             while started.poll() is None:
-                cpu.read(started.pid)
-                progress(finished.now())
                 with suppress(subprocess.TimeoutExpired):
                     started.wait(_READ_EVERY)
+                now, used = time.time(), _cpu_seconds(started.pid)
+                busiest = max((used[pid] - before.get(pid, 0.0) for pid in used), default=0.0)
+                machine = psutil.cpu_percent() / 100
+                readings.append(CpuReading(now, busiest / max(now - begun, 1e-9), machine))
+                before, begun = used, now
+                if records.exists():
+                    with records.open("rb") as stream:
+                        stream.seek(offset)
+                        written = stream.read()
+                    offset, finished = offset + len(written), finished + written.count(b"\n")
+                progress(finished)
         except BaseException:
-            _end(started)
+            processes = _processes(started.pid)
+            started.terminate()
+            for process in psutil.wait_procs(processes, timeout=_END_SECONDS)[1]:
+                with suppress(psutil.Error):
+                    process.kill()
             raise
+    return tuple(readings)
+
+
+def _processes(leader: int) -> list[psutil.Process]:
+    """A process and its descendants; none once it has ended."""
+    with suppress(psutil.Error):
+        top = psutil.Process(leader)
+        return [top, *top.children(recursive=True)]
+    return []
 
 
 def _cpu_seconds(leader: int) -> dict[int, float]:
     """CPU seconds of a process and its descendants, by process id."""
-    found: dict[int, float] = {}
-    with suppress(psutil.Error):
-        top = psutil.Process(leader)
-        for process in (top, *top.children(recursive=True)):
-            with suppress(psutil.Error):
-                times = process.cpu_times()
-                found[process.pid] = times.user + times.system
-    return found
-
-
-def _end(started: subprocess.Popen[bytes]) -> None:
-    """End aiperf and the processes that it has started."""
-    members: list[psutil.Process] = []
-    with suppress(psutil.Error):
-        top = psutil.Process(started.pid)
-        members = [top, *top.children(recursive=True)]
-    started.terminate()
-    _, alive = psutil.wait_procs(members, timeout=_END_SECONDS)
-    for process in alive:
+    seconds: dict[int, float] = {}
+    for process in _processes(leader):
         with suppress(psutil.Error):
-            process.kill()
-
-
-class _LineCount:
-    """The number of lines of a growing file, each of which is read once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._lines = path, 0, 0
-
-    def now(self) -> int:
-        with suppress(FileNotFoundError), self._path.open("rb") as stream:
-            stream.seek(self._offset)
-            while chunk := stream.read(1 << 20):
-                self._offset += len(chunk)
-                self._lines += chunk.count(b"\n")
-        return self._lines
-
-
-def _lines(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-
-
-def _why_incomplete(requests: Sequence[SentRequest], expected: int, log: Path) -> str:
-    """Why fewer requests than expected have ended; empty if none is missing."""
-    missing = expected - len(requests)
-    return (
-        f"aiperf left out {missing} of {expected} requests: {_last_error(log)}" if missing else ""
-    )
+            times = process.cpu_times()
+            seconds[process.pid] = times.user + times.system
+    return seconds
 
 
 def _last_error(log: Path) -> str:
     """The last line about an error in aiperf's output."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line for line in lines if " ERROR " in line or "Error:" in line]
-    return (errors or lines or ["no output"])[-1].strip()[:300]
+    return (errors or lines or ["no output"])[-1].strip()[:_LONGEST]
 
 
 def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
@@ -463,36 +376,37 @@ def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
 
 def _request(document: Mapping[str, Any]) -> SentRequest:
     metadata, metrics = document["metadata"], document["metrics"]
-    name = metadata["phase_name"]
-    repetition = count_of(int(name.removeprefix(PHASE)))
+    repetition = count_of(int(metadata["phase_name"].removeprefix(PHASE)))
     start = _number(metadata["request_start_ns"]) / 1e9
     end = _number(metadata["request_end_ns"]) / 1e9
-    if document.get("error"):
-        return SentRequest(repetition, start, end, error=_message(document["error"]))
-    output_tokens = _count(metrics, "usage_completion_tokens")
-    ttft = _seconds(metrics, "time_to_first_token")
-    if not output_tokens or ttft is None:
+    if error := document.get("error"):
+        return SentRequest(repetition, start, end, error=_message(error))
+    values = {name: metric["value"] for name, metric in metrics.items() if name in _METRICS}
+    tokens = {
+        name: count_of(values[name]) if name in values else None
+        for name in ("usage_prompt_tokens", "usage_completion_tokens")
+    }
+    if not tokens["usage_completion_tokens"] or "time_to_first_token" not in values:
         # vLLM reports an error after the first output as an event of the stream.
         why = "the answer ended early, or without its number of tokens"
         return SentRequest(repetition, start, end, error=why)
-    gaps = metrics["inter_chunk_latency"]["value"] if "inter_chunk_latency" in metrics else []
     return SentRequest(
         repetition,
         start,
         end,
-        ttft,
-        tuple(_number(gap) / 1e3 for gap in gaps),
-        _count(metrics, "usage_prompt_tokens"),
-        output_tokens,
+        _number(values["time_to_first_token"]) / 1e3,
+        tuple(_number(gap) / 1e3 for gap in values.get("inter_chunk_latency", ())),
+        tokens["usage_prompt_tokens"],
+        tokens["usage_completion_tokens"],
     )
 
 
-def _seconds(metrics: Mapping[str, Any], name: str) -> float | None:
-    return _number(metrics[name]["value"]) / 1e3 if name in metrics else None
-
-
-def _count(metrics: Mapping[str, Any], name: str) -> int | None:
-    return count_of(metrics[name]["value"]) if name in metrics else None
+_METRICS = (
+    "time_to_first_token",
+    "inter_chunk_latency",
+    "usage_prompt_tokens",
+    "usage_completion_tokens",
+)
 
 
 def _number(value: Any) -> float:

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peagle.bench.models import (
-    BenchResult,
-    BenchRow,
-    BenchSetting,
-    BenchWorkload,
-    Interval,
-    Times,
-    is_measured,
-)  # fmt: skip
-from peagle.bench.results import (
-    CONFIDENCE,
+from peagle.bench.compare import (
     fastest_text,
     line_crossings,
     settings,
     slo_summary,
     usable,
     winners,
-    workloads,
-)  # fmt: skip
+)
+from peagle.bench.evidence import CONFIDENCE
+from peagle.bench.result import BenchResult, BenchRow, BenchSetting, BenchWorkload, Interval
 from peagle.errors import UserError
 from peagle.speed.slo import Slo
 from peagle.text import format_usd, shortened
@@ -38,13 +29,9 @@ if TYPE_CHECKING:
 MOST_ROWS, MOST_PLOTS = 1_000, 8
 """Rows of a table, and workloads with plots."""
 
-_NONE = "-"
 _MARKERS = "os^Dv*PX"
-_FASTEST = (
-    "requests", "fastest", "next", "clear", "tokens/s", "times no speculation", "$/1M",
-    "next, tokens/s",
-)  # fmt: skip
-_TIMES = (("TTFT", "ttft"), ("ITL per output", "itl"), ("ITL per token", "tpot"))
+_TIMES = {"TTFT": "ttft", "ITL per output": "itl", "ITL per token": "tpot"}
+_STATISTICS = ("mean", "p50", "p90", "p99")
 
 
 def require_report() -> None:
@@ -69,84 +56,61 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
     require_report()
     from jinja2 import Environment
 
-    environment = Environment(autoescape=True, trim_blocks=True)
-    environment.filters["cut"] = lambda text: shortened(str(text), 2_000, "…")
+    def number(value: float | None, digits: int = 1) -> str:
+        return "-" if value is None else f"{value:,.{digits}f}"
+
+    def usd(value: float | None, digits: int = 3) -> str:
+        return "-" if value is None else format_usd(value, digits)
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {
+        "cut": lambda text: shortened(str(text), 2_000, "…"),
+        "number": number,
+        "usd": usd,
+    }
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
-    server = result.server
-    accepted = list(_acceptance(result.rows))
-    positions = max((len(cells) for cells in accepted), default=4) - 4
+    every = settings(result.rows)
+    drafting = [row for row in reversed(result.rows) if row.acceptance and row.setting.k]
+    accepted = {row.setting: row for row in drafting}
+    rates = [row.acceptance.per_position for row in accepted.values() if row.acceptance]
     return environment.from_string(template).render(
-        title=f"{server.pair or server.model or server.name}: speed and cost",
-        subtitle=_subtitle(result),
-        workloads=[
-            _workload(result, workload, slo, number < MOST_PLOTS)
-            for number, workload in enumerate(workloads(result.rows))
-        ],
-        imposed=any(_is_imposed(row) for row in result.rows),
         result=result,
-        fastest_headings=_FASTEST,
-        acceptance=accepted,
-        acceptance_headings=(
-            "setting", "basis", "tokens per step", "drafts",
-            *(f"position {at}" for at in range(1, positions + 1)),
-        ),
-        intervals=intervals,
-        headings=(
-            "workload", "setting", "notes", "requests", "tokens/s", "low", "high", "repetitions",
-            "tokens per step", "$/1M",
-            *(f"{name} {what}" for name, _ in _TIMES for what in ("mean", "p50", "p90", "p99")),
-        ),
-        rows=[_numbers(row) for row in result.rows[:MOST_ROWS]],
+        workloads=[
+            _workload(workload, rows, every, slo or Slo(), place < MOST_PLOTS)
+            for place, (workload, rows) in enumerate(result.by_workload().items())
+        ],
+        accepted=[accepted[setting] for setting in every if setting in accepted],
+        position_headings=[f"position {at + 1}" for at in range(max(map(len, rates), default=0))],
+        times=_TIMES,
+        statistics=_STATISTICS,
+        time_headings=[f"{name} {what}" for name in _TIMES for what in _STATISTICS],
+        rows=result.rows[:MOST_ROWS],
         left_out=len(result.rows) - MOST_ROWS,
-        method=_method(result, intervals),
+        imposed=any(row.is_imposed for row in result.rows),
+        intervals=intervals,
         command=shlex.join(result.command),
-    )  # fmt: skip
-
-
-def _subtitle(result: BenchResult) -> str:
-    server = result.server
-    gpus = f"{server.tensor_parallel_size or server.gpu_count or 1} x {server.gpu}"
-    parts = [
-        gpus if server.gpu else result.host.cpu if server.where == "local" else "",
-        f"vLLM {server.vllm}" if server.vllm else "",
-        server.instance_type or "",
-        f"stand-in {server.stand_in}" if server.stand_in else "",
-        f"{format_usd(result.usd_per_hour)} per hour" if result.usd_per_hour is not None else "",
-        result.started[:10],
-    ]
-    return " · ".join(part for part in parts if part)
+    )
 
 
 def _workload(
-    result: BenchResult, workload: BenchWorkload, slo: Slo | None, is_plotted: bool
+    workload: BenchWorkload,
+    rows: Sequence[BenchRow],
+    every: Sequence[BenchSetting],
+    slo: Slo,
+    is_plotted: bool,
 ) -> dict[str, object]:
-    """Summary, plot and table of the fastest setting of one workload."""
-    rows = [row for row in result.rows if row.load.workload == workload]
-    size = workload.size
-    prompt = f"{size.prompt_tokens:,} prompt tokens, " if size.prompt_tokens else ""
-    limit = "" if workload.fixed_length else "up to "
+    """Summary, plot and the fastest setting at each load of one workload."""
     crossings = (
         f"Speculation {direction} paying at about {load:,.0f} requests, where the lines cross."
         for load, direction in line_crossings(rows)
     )
-    parts = [fastest_text(rows), *crossings, slo_summary(rows, slo) if slo else ""]
+    parts = [fastest_text(rows), *crossings, *([slo_summary(rows, slo)] if slo != Slo() else [])]
+    measured = usable(rows)
     return {
-        "name": f"{workload.name} ({prompt}{limit}{size.output_tokens:,} output tokens)",
-        "summary": f"{workload.name}: {' '.join(part for part in parts if part)}",
-        "plot": _plot(rows, settings(result.rows), slo or Slo()) if is_plotted else "",
-        "fastest": [
-            (
-                f"{winner.load:,}",
-                winner.best.setting.text,
-                winner.second.setting.text if winner.second else _NONE,
-                ("yes" if winner.clear else "intervals overlap") if winner.second else _NONE,
-                f"{winner.best.tokens_per_second.value:,.1f}",
-                f"{winner.gain:.2f}" if winner.gain is not None else _NONE,
-                _usd(winner.best.usd_per_million_tokens),
-                f"{winner.second.tokens_per_second.value:,.1f}" if winner.second else _NONE,
-            )
-            for winner in winners(rows)[:MOST_ROWS]
-        ],
+        "workload": workload,
+        "summary": f"{workload.name}: {' '.join(parts)}",
+        "plot": _plot(measured, every, slo) if is_plotted and measured else "",
+        "winners": winners(rows)[:MOST_ROWS],
     }
 
 
@@ -154,16 +118,12 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo) -> 
     """All plots of one workload as an SVG element; a setting looks the same in all of a report."""
     from matplotlib.figure import Figure
 
-    measured = usable(rows)
-    if not measured:
-        return ""
     figure = Figure(figsize=(12, 12), layout="constrained")
-    panels = figure.subplots(3, 2).flat
-    speed = next(panels)
-    draw(speed, measured, every, "Output tokens per second", "tokens/s",
+    speed, gain, cost, *panels = figure.subplots(3, 2).flat
+    draw(speed, rows, every, "Output tokens per second", "tokens/s",
          lambda row: row.tokens_per_second)  # fmt: skip
     speed.set_yscale("log")
-    for load, direction in line_crossings(measured):
+    for load, direction in line_crossings(rows):
         speed.axvline(load, color="#57606a", linestyle=":")
         speed.annotate(
             f"speculation {direction} paying at {load:,.0f} ",
@@ -171,18 +131,20 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo) -> 
             xycoords=("data", "axes fraction"),
             horizontalalignment="right",
         )
-    draw_gain(next(panels), measured, every, "Speed against no speculation")
-    draw(next(panels), measured, every, "Cost of a million output tokens", "USD",
+    draw_gain(gain, rows, every, "Speed against no speculation")
+    draw(cost, rows, every, "Cost of a million output tokens", "USD",
          lambda row: _exactly(row.usd_per_million_tokens))  # fmt: skip
-    for (name, attribute), limit in zip(_TIMES, (slo.ttft, slo.itl, None), strict=True):
-        panel = next(panels)
-        draw(panel, measured, every, f"{name}, mean", "ms",
-             lambda row, attribute=attribute: _mean(getattr(row, attribute)))  # type: ignore[misc]  # fmt: skip
+    for panel, name, limit in zip(panels, _TIMES, (slo.ttft, slo.itl, None), strict=True):
+
+        def mean(row: BenchRow, attribute: str = _TIMES[name]) -> Interval | None:
+            times = getattr(row, attribute)
+            return _exactly(1000 * times.mean if times else None)
+
+        draw(panel, rows, every, f"{name}, mean", "ms", mean)
         if limit is not None:
             panel.axhline(1000 * limit, color="#57606a", linestyle="--", label="objective")
     for panel in figure.axes:
-        if not panel.lines:
-            panel.set_visible(False)
+        panel.set_visible(bool(panel.lines))
     return svg(figure)
 
 
@@ -255,71 +217,3 @@ def svg(figure: Figure) -> str:
 
 def _exactly(value: float | None) -> Interval | None:
     return None if value is None else Interval(value, value, value)
-
-
-def _mean(times: Times | None) -> Interval | None:
-    return _exactly(1000 * times.mean) if times and is_measured(times) else None
-
-
-def _acceptance(rows: Sequence[BenchRow]) -> Iterator[tuple[str, ...]]:
-    for setting in settings(row for row in rows if row.acceptance and row.setting.k):
-        row = next(row for row in rows if row.setting == setting and row.acceptance)
-        assert row.acceptance
-        rates = row.acceptance.per_position or setting.imposed_rates
-        basis = "imposed" if _is_imposed(row) else row.acceptance.basis
-        yield (setting.text, basis, f"{row.acceptance.length:.2f}",
-               f"{row.acceptance.drafts:,}" if row.acceptance.drafts else _NONE,
-               *(f"{rate:.1%}" for rate in rates))  # fmt: skip
-
-
-def _is_imposed(row: BenchRow) -> bool:
-    basis = row.acceptance.basis if row.acceptance else None
-    return bool(row.setting.imposed_rates) or basis == "imposed"
-
-
-def _numbers(row: BenchRow) -> tuple[str, ...]:
-    speed = row.tokens_per_second
-    errors = f"{len(row.errors):,} failed requests" if row.errors else ""
-    times = []
-    for _, attribute in _TIMES:
-        measured: Times | None = getattr(row, attribute)
-        if measured is None or not is_measured(measured):
-            times += [_NONE] * 4
-        else:
-            values = (measured.mean, measured.p50, measured.p90, measured.p99)
-            times += [f"{1000 * value:,.1f}" for value in values]
-    return (
-        row.load.workload.name,
-        row.setting.text,
-        "; ".join(filter(None, (row.saturated, row.incomplete, errors)))[:200] or _NONE,
-        f"{row.load.concurrency:,}",
-        *(f"{value:,.1f}" for value in (speed.value, speed.low, speed.high)),
-        f"{row.load.repetitions:,}",
-        f"{row.acceptance.length:.2f}" if row.acceptance else _NONE,
-        _usd(row.usd_per_million_tokens),
-        *times,
-    )
-
-
-def _usd(usd: float | None) -> str:
-    return _NONE if usd is None else format_usd(usd, 3)
-
-
-def _method(result: BenchResult, intervals: str) -> tuple[tuple[str, str], ...]:
-    server, host = result.server, result.host
-    price = "unknown"
-    if result.usd_per_hour is not None:
-        source = result.price_source or "source unknown"
-        price = f"{format_usd(result.usd_per_hour)} per hour, {source}"
-    cpus = f"{host.cpus} CPUs" if host.cpus else ""
-    python = f"Python {host.python}" if host.python else ""
-    return (
-        ("model", f"{server.pair or server.model} at {server.base_url or server.name}"),
-        ("engine", f"vLLM {server.vllm}" if server.vllm else "unknown"),
-        ("load from", " ".join(result.sender).strip()),
-        ("toolkit", f"peagle-toolkit {result.toolkit}" if result.toolkit else ""),
-        ("host", ", ".join(filter(None, (host.cpu, cpus, host.system, python)))),
-        ("measured", result.started),
-        ("price", price),
-        ("intervals", intervals),
-    )

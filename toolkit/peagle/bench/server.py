@@ -10,10 +10,9 @@ import http
 import http.client
 import json
 import random
-import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPResponse
@@ -21,7 +20,7 @@ from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
 
-from peagle.bench.models import BenchWorkload
+from peagle.bench.result import BenchWorkload
 from peagle.bench.workloads import Prompt, Tokens, random_prompt
 from peagle.errors import EngineError, EngineFailed, Fix, PeagleError, UserError, count_of, parsing
 from peagle.parallel import run_parallel
@@ -82,10 +81,11 @@ class OpenAiServer:
         EngineError without an answer, or for one that is not of the protocol.
         """
         route = "chat/completions" if "messages" in body else "completions"
-        status, content = self._post(route, json.dumps({"model": self.model, **body}).encode())
-        if status == http.HTTPStatus.OK:
+        with self.reply(route, body) as reply:
+            content = self.read(reply)
+        if reply.status == http.HTTPStatus.OK:
             return parse_response(content)
-        raise self.refusal(route, status, content)
+        raise self.refusal(route, reply.status, content)
 
     def refusal(self, route: str, status: int, content: bytes) -> PeagleError:
         """The error that a request to ``route`` was answered with: PromptRefused where this request
@@ -116,39 +116,39 @@ class OpenAiServer:
         Raises EngineError without an answer.
         """
         with self._exchange("GET", path, None) as reply:
-            return reply.status, self._content(reply)
+            return reply.status, self.read(reply)
 
     def path(self, route: str) -> str:
         """The path from the server's root of a route below the base URL."""
         return f"{urlsplit(self.base_url).path.rstrip('/')}/{route}"
 
-    def _post(self, route: str, body: bytes) -> tuple[int, bytes]:
-        with self.reply(route, body) as reply:
-            return reply.status, self._content(reply)
-
-    def _content(self, reply: http.client.HTTPResponse) -> bytes:
+    def read(self, reply: HTTPResponse) -> bytes:
+        """The content of a response. Raises EngineError for one that is too large."""
         content = reply.read(_LARGEST_ANSWER + 1)
         if len(content) > _LARGEST_ANSWER:
             message = f"an answer of {self.base_url} has more than {_LARGEST_ANSWER:,} bytes"
             raise EngineError(message, "ask for fewer tokens", "invalid-response")
         return content
 
-    def reply(self, route: str, body: bytes) -> AbstractContextManager[http.client.HTTPResponse]:
+    @contextmanager
+    def reply(self, route: str, body: dict[str, Any]) -> Iterator[HTTPResponse]:
         """The open response to a request. Raises EngineError when there is none, or when it is cut
         off."""
-        return self._exchange("POST", self.path(route), body)
+        content = json.dumps({"model": self.model, **body}).encode()
+        with self._exchange("POST", self.path(route), content) as reply:
+            yield reply
 
     @contextmanager
-    def _exchange(
-        self, method: str, path: str, body: bytes | None
-    ) -> Iterator[http.client.HTTPResponse]:
+    def _exchange(self, method: str, path: str, body: bytes | None) -> Iterator[HTTPResponse]:
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         connection: http.client.HTTPConnection | None = None
         try:
             parts = urlsplit(self.base_url)
-            connection = _connection(parts.scheme, parts.hostname or "", parts.port)
+            secure = parts.scheme == "https"
+            kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+            connection = kind(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
             connection.request(method, path, body, headers)
             with connection.getresponse() as reply:
                 yield reply
@@ -160,13 +160,6 @@ class OpenAiServer:
         finally:
             if connection:
                 connection.close()
-
-
-def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
-    if scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=context)
-    return http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
 
 
 def ask_together(
@@ -186,16 +179,15 @@ def ask_together(
     calls = [partial(send, prompt, body) for prompt, body in asked]
     try:
         seconds = ANSWER_SECONDS * ceil(len(calls) / concurrency)
-        found = run_parallel(calls, time.monotonic() + seconds, concurrency)
+        answers = run_parallel(calls, time.monotonic() + seconds, concurrency)
     except TimeoutError:
         raise EngineError(
             f"an answer takes longer than {ANSWER_SECONDS} s", "lower --max-tokens", "no-answer"
         ) from None
-    refused = [one for one in found if isinstance(one, RefusedPrompt)]
-    return [one for one in found if not isinstance(one, RefusedPrompt)], refused
+    refused = [answer for answer in answers if isinstance(answer, RefusedPrompt)]
+    return [answer for answer in answers if not isinstance(answer, RefusedPrompt)], refused
 
 
-_LARGEST = 16 << 20
 _TOKENS = 8
 _FEW_WORDS, _MANY_WORDS = 8, 100
 _OWN_FORMAT = ("gpt-oss",)
@@ -262,9 +254,9 @@ def probe(server: OpenAiServer) -> Probe:
 def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int:
     """The tokens of the prompt as the server counts them. Raises as ``probe`` does."""
     body = request_body(prompt, chat=server.chat, max_tokens=_TOKENS, stream=True)
-    body |= {"model": server.model} | ({"ignore_eos": True} if fixed_length else {})
+    body |= {"ignore_eos": True} if fixed_length else {}
     route = "chat/completions" if server.chat else "completions"
-    with server.reply(route, json.dumps(body).encode()) as reply:
+    with server.reply(route, body) as reply:
         if reply.status != http.HTTPStatus.OK:
             raise server.refusal(route, reply.status, reply.read(1 << 16))
         kind = reply.getheader("Content-Type") or "no type"
@@ -273,7 +265,7 @@ def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int
                 f"{server.base_url} does not stream: it answers with {sanitize(kind, 60)}",
                 "use a server that supports stream: true",
             )
-        return usage_in(_events(reply), server.base_url)
+        return usage_in(EventSplitter().feed(server.read(reply)), server.base_url)
 
 
 def usage_in(events: Iterable[str], name: str) -> int:
@@ -281,57 +273,45 @@ def usage_in(events: Iterable[str], name: str) -> int:
 
     Raises EngineError for an invalid stream and NoStreaming for one without token counts.
     """
-    found = None
+    tokens = None
     for event in events:
         if event == "[DONE]":
             break
         document = parse_response(event)
         with parsing("the engine's response", EngineError):
             if usage := document.get("usage"):
-                found = count_of(usage["prompt_tokens"])
-    if found is None:
+                tokens = count_of(usage["prompt_tokens"])
+    if tokens is None:
         raise NoStreaming(
             f"{name} sends no token counts in its streams",
             "use a server that supports stream_options.include_usage",
             "no-usage",
         )
-    return found
+    return tokens
 
 
-def _events(reply: HTTPResponse) -> Iterator[str]:
-    splitter, size = EventSplitter(), 0
-    while chunk := reply.read1(65_536):
-        size += len(chunk)
-        if size > _LARGEST:
-            raise EngineError("the answer to a short request has no end", code="invalid-response")
-        yield from splitter.feed(chunk)
-
-
-def served_models(server: OpenAiServer) -> tuple[str, ...]:
-    """The names of the models that the server lists. Raises UserError and EngineError."""
+def served_models(server: OpenAiServer) -> dict[str, int | None]:
+    """The models that the server lists, and the tokens of their context, as vLLM says it; ``None``
+    if unknown. Raises UserError and EngineError."""
     status, content = server.get(server.path("models"))
     if status != http.HTTPStatus.OK:
         raise server.refusal("models", status, content)
     return models_in(content)
 
 
-def models_in(content: bytes) -> tuple[str, ...]:
-    """The names in a list of models. Raises EngineError for another document."""
+def models_in(content: bytes) -> dict[str, int | None]:
+    """The models in such a list. Raises EngineError for another document."""
     document = parse_response(content)
     with parsing("the list of models", EngineError):
-        return tuple(str(one["id"]) for one in document["data"])
+        lengths = {str(model["id"]): model.get("max_model_len") for model in document["data"]}
+    return {name: n if type(n) is int and n > 0 else None for name, n in lengths.items()}
 
 
 def context_of(server: OpenAiServer) -> int | None:
-    """``max_model_len`` of the model in the server's list, as vLLM says it; ``None`` if unknown."""
-    try:
-        status, content = server.get(server.path("models"))
-        models = parse_response(content)["data"] if status == http.HTTPStatus.OK else []
-        found = {str(one["id"]): one.get("max_model_len") for one in models}
-    except (PeagleError, AttributeError, KeyError, TypeError):
-        return None
-    context = found.get(server.model)
-    return context if isinstance(context, int) and context > 0 else None
+    """The tokens of the model's context; ``None`` if the server does not say."""
+    with suppress(PeagleError):
+        return served_models(server).get(server.model)
+    return None
 
 
 def counters_of(server: OpenAiServer) -> Counters | None:
@@ -342,26 +322,26 @@ def counters_of(server: OpenAiServer) -> Counters | None:
 
 def waiting_of(server: OpenAiServer) -> float | None:
     """The requests that wait in the engine's queue, by its ``/metrics``; ``None`` if unknown."""
-    page = _metrics(server)
-    return waiting_in(page) if page else None
+    return waiting_in(_metrics(server))
 
 
 def waiting_in(page: str) -> float | None:
     """The sum of vLLM's gauge of waiting requests; ``None`` for a page without it."""
-    values = []
-    for line in page.splitlines():
-        if line.startswith((f"{_WAITING}{{", f"{_WAITING} ")):
-            try:
-                values.append(float(line.rpartition(" ")[2]))
-            except ValueError:
-                return None
-    return sum(values) if values else None
+    values = [
+        line.rpartition(" ")[2]
+        for line in page.splitlines()
+        if line.startswith((f"{_WAITING}{{", f"{_WAITING} "))
+    ]
+    with suppress(ValueError):
+        return sum(map(float, values)) if values else None
+    return None
 
 
-def _metrics(server: OpenAiServer) -> str | None:
+def _metrics(server: OpenAiServer) -> str:
+    """The page of the server's metrics; empty where it has none of vLLM."""
     try:
         status, content = server.get("/metrics")
     except EngineError:
-        return None
+        return ""
     page = content.decode("utf-8", "replace")
-    return page if status == http.HTTPStatus.OK and "vllm:" in page else None
+    return page if status == http.HTTPStatus.OK and "vllm:" in page else ""

@@ -8,9 +8,8 @@ the spread of the minutes gives the 95 % confidence intervals. Nothing is sent t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from math import hypot
 from typing import Any
 
@@ -18,7 +17,7 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.cloudwatch import MetricQuery, metric_data
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.bench.models import Interval, ratio_interval
+from peagle.bench.result import Interval, ratio_interval
 from peagle.deploy.served import Served
 from peagle.deploy.state import Deployment
 from peagle.deploy.usage import log_seconds
@@ -39,8 +38,10 @@ _MUCH = 1.25
 
 _FEW_REQUESTS = 30
 
-_TIMES = ("seconds_per_token", "itl_seconds", "ttft_seconds", "latency_seconds")
-_COMPARED = (*_TIMES, "acceptance_length", "usd_per_million_tokens")
+_COMPARED = (
+    "seconds_per_token", "itl_seconds", "ttft_seconds", "latency_seconds", "acceptance_length",
+    "usd_per_million_tokens",
+)  # fmt: skip
 
 
 @dataclass
@@ -61,6 +62,21 @@ class Minute:
     drafts: float = 0.0
     rejected: float = 0.0
     failed: float = 0.0
+
+    @property
+    def after_first(self) -> float:
+        """The time of the requests after their first token."""
+        return self.latency - self.first
+
+    @property
+    def later_tokens(self) -> float:
+        """The tokens of the requests after the first."""
+        return self.tokens - self.ended
+
+    @property
+    def drafted_tokens(self) -> float:
+        """A verification step yields one token besides those that are accepted."""
+        return self.accepted + self.drafts
 
 
 @dataclass(frozen=True)
@@ -155,32 +171,24 @@ def compare_variants(
     notes: Sequence[str] = (),
 ) -> VariantComparison:
     """The comparison of two variants. ``period`` is the length of a minute in seconds."""
-    total = sum(one.requests for variant in (first, second) for one in variant.minutes.values())
+    total = sum(
+        minute.requests for variant in (first, second) for minute in variant.minutes.values()
+    )
     results = (
         _result(first, total, since, until, period),
         _result(second, total, since, until, period),
     )
+    before, after = results
     changes = {
         number: change
         for number in _COMPARED
-        if (change := relative_change(getattr(results[0], number), getattr(results[1], number)))
+        if (change := relative_change(getattr(before, number), getattr(after, number)))
     }
-    decisive = changes.get("seconds_per_token")
     faster = None
-    if decisive and decisive.high < 0:
-        faster = second.name
-    elif decisive and decisive.low > 0:
-        faster = first.name
-    idle = _idle_notes((first, second), results, until - since, period)
-    return VariantComparison(
-        name,
-        since,
-        until,
-        results,
-        changes,
-        faster,
-        (*notes, *_notes(results), *_spread_notes((first, second)), *idle),
-    )
+    if decisive := changes.get("seconds_per_token"):
+        faster = second.name if decisive.high < 0 else first.name if decisive.low > 0 else None
+    more = _notes((first, second), results, until - since, period)
+    return VariantComparison(name, since, until, results, changes, faster, (*notes, *more))
 
 
 def relative_change(before: Interval | None, after: Interval | None) -> Interval | None:
@@ -192,29 +200,30 @@ def relative_change(before: Interval | None, after: Interval | None) -> Interval
     if before.low == before.high or after.low == after.high:
         return None
     ratio = after.value / before.value
-    errors = ((one.high - one.low) / 2 / one.value for one in (before, after))
-    half = ratio * hypot(*errors)
+    half = ratio * hypot(before.spread, after.spread)
     return Interval(ratio - 1, ratio - 1 - half, ratio - 1 + half)
 
 
 def _result(
     variant: Variant, total: float, since: float, until: float, period: float
 ) -> VariantResult:
-    minutes = list(variant.minutes.values())
+    minutes, price = list(variant.minutes.values()), variant.usd_per_hour
+    names = Minute.__match_args__
+    whole = Minute(*(sum(getattr(minute, name) for minute in minutes) for name in names))
+    # Tokens without a request are those of a proof.
+    is_answered = bool(whole.ended and whole.tokens)
+    is_streamed = whole.streams >= _STREAMED * whole.ended and whole.tokens > whole.ended > 0
 
-    def ratio(
-        part: Callable[[Minute], float], whole: Callable[[Minute], float], known: bool = True
-    ) -> Interval | None:
-        return ratio_interval([(part(one), whole(one)) for one in minutes]) if known else None
+    def ratio(part: str, weight: str) -> Interval | None:
+        values = ((getattr(minute, part), getattr(minute, weight)) for minute in minutes)
+        return ratio_interval(list(values))
 
-    requests, streams, ended, tokens, latency, rejected, failed = (
-        sum(getattr(one, number) for one in minutes)
-        for number in ("requests", "streams", "ended", "tokens", "latency", "rejected", "failed")
-    )
-    seconds = until - since
-    streamed = bool(ended) and streams >= _STREAMED * ended and tokens > ended
-    accepted = ratio(lambda one: one.accepted, lambda one: one.drafts)
-    price = variant.usd_per_hour
+    in_progress = usd = None
+    if whole.ended and until > since and variant.instances:
+        in_progress = whole.latency / (until - since) / variant.instances
+    if price is not None and is_answered:
+        cost = price * 1e6 * period / 3600
+        usd = ratio_interval([(cost, minute.tokens) for minute in minutes])
     return VariantResult(
         variant=variant.name,
         pair=variant.pair,
@@ -222,90 +231,58 @@ def _result(
         instance_type=variant.instance_type,
         instances=variant.instances,
         usd_per_hour=price,
-        requests=round(requests),
-        share=requests / total if total else None,
-        errors=round(max(sum(one.errors for one in minutes), rejected + failed)),
-        rejected=round(rejected),
-        failed=round(failed),
-        in_progress=latency / seconds / variant.instances
-        if ended and seconds > 0 and variant.instances
-        else None,
-        output_tokens=round(tokens) if tokens else None,
-        ttft_seconds=ratio(lambda one: one.first, lambda one: one.streams),
+        requests=round(whole.requests),
+        share=whole.requests / total if total else None,
+        errors=round(max(whole.errors, whole.rejected + whole.failed)),
+        rejected=round(whole.rejected),
+        failed=round(whole.failed),
+        in_progress=in_progress,
+        output_tokens=round(whole.tokens) or None,
+        ttft_seconds=ratio("first", "streams"),
         ttft_p50_seconds=variant.ttft_p50,
         ttft_p90_seconds=variant.ttft_p90,
-        itl_seconds=ratio(
-            lambda one: one.latency - one.first, lambda one: one.tokens - one.ended, streamed
-        ),
-        latency_seconds=ratio(lambda one: one.latency, lambda one: one.ended),
-        seconds_per_token=ratio(
-            lambda one: one.latency, lambda one: one.tokens, bool(ended and tokens)
-        ),
-        acceptance_length=_plus_one(accepted),
-        usd_per_million_tokens=None
-        if price is None
-        else ratio(
-            lambda one: price * 1e6 * period / 3600,
-            lambda one: one.tokens,
-            bool(ended and tokens),  # tokens without a request are those of a proof
-        ),
+        itl_seconds=ratio("after_first", "later_tokens") if is_streamed else None,
+        latency_seconds=ratio("latency", "ended"),
+        seconds_per_token=ratio("latency", "tokens") if is_answered else None,
+        acceptance_length=ratio("drafted_tokens", "drafts"),
+        usd_per_million_tokens=usd,
     )
 
 
-def _plus_one(accepted: Interval | None) -> Interval | None:
-    """Each step yields one token besides those that are accepted."""
-    if accepted is None:
-        return None
-    return Interval(accepted.value + 1, accepted.low + 1, accepted.high + 1)
-
-
-def _notes(results: tuple[VariantResult, VariantResult]) -> list[str]:
-    notes = []
-    for one in results:
-        if one.only_errors:
+def _notes(
+    variants: Sequence[Variant], results: Sequence[VariantResult], seconds: float, period: float
+) -> Iterator[str]:
+    """What is unknown, and what makes the two hard to compare."""
+    for result in results:
+        name = result.variant
+        if result.only_errors:
             continue  # the verdict says so
-        if one.requests < _FEW_REQUESTS:
-            answered = format_requests(one.requests)
-            notes.append(f"{one.variant} has answered {answered}: too few to decide")
-        elif one.seconds_per_token is None:
-            notes.append(f"the time per token of {one.variant} is unknown: no tokens in its log")
-        elif one.itl_seconds is None:
-            notes.append(
-                f"the time between tokens of {one.variant} is unknown: not all requests stream"
-            )
-    loads = [one.in_progress for one in results if one.in_progress]
+        if result.requests < _FEW_REQUESTS:
+            answered = format_requests(result.requests)
+            yield f"{name} has answered {answered}: too few to decide"
+        elif result.seconds_per_token is None:
+            yield f"the time per token of {name} is unknown: no tokens in its log"
+        elif result.itl_seconds is None:
+            yield f"the time between tokens of {name} is unknown: not all requests stream"
+    loads = [result.in_progress for result in results if result.in_progress]
     if len(loads) == 2 and max(loads) > _MUCH * min(loads):
         texts = " and ".join(f"{load:.2g}" for load in loads)
-        notes.append(
+        yield (
             f"the instances have different loads ({texts} requests in progress), which changes "
             "times and cost: compare at equal loads, such as --share 50% with equal instances"
         )
-    return notes
-
-
-def _spread_notes(variants: Sequence[Variant]) -> list[str]:
-    """That the numbers of a variant have no interval yet, where one minute is all there is."""
-    return [
-        f"{one.name} has requests in one minute only, which has no spread: its intervals, and the "
-        "differences, are unknown"
-        for one in variants
-        if sum(minute.requests > 0 for minute in one.minutes.values()) == 1
-    ]
-
-
-def _idle_notes(
-    variants: Sequence[Variant], results: Sequence[VariantResult], seconds: float, period: float
-) -> list[str]:
-    """That the cost per token is of the time in which a variant worked, where that is less."""
-    found = []
     for variant, result in zip(variants, results, strict=True):
+        if sum(minute.requests > 0 for minute in variant.minutes.values()) == 1:
+            yield (
+                f"{variant.name} has requests in one minute only, which has no spread: its "
+                "intervals, and the differences, are unknown"
+            )
         busy = len(variant.minutes) * period
         if result.usd_per_million_tokens and busy < seconds:
-            found.append(
+            yield (
                 f"USD per token of {variant.name} counts {format_duration(busy)} with requests, of "
                 f"{format_duration(seconds)}: idle instances cost the same"
             )
-    return found
 
 
 def whole_periods(since: float, until: float, period: float) -> tuple[float, float]:
@@ -359,58 +336,51 @@ def comparison_report(
     now = (clock or Clock()).now()
     period = _PERIOD if aws.is_amazon else _SANDBOX_PERIOD
     since = begun if last_seconds is None else max(begun, now - last_seconds)
-    span = whole_periods(since, now, period)
+    start, end = whole_periods(since, now, period)
     served = {VARIANT: serving.served, CANDIDATE: comparison.candidate.served}
     minutes: Minutes = {name: {} for name in served}
+    percentiles: dict[str, dict[str, float | None]] = {}
     notes: list[str] = []
-    percentiles: dict[str, dict[str, float | None]] = {name: {} for name in served}
     try:
-        _add_metrics(aws, record.name, minutes, span, period)
-        percentiles |= _percentiles(aws, record.name, tuple(served), span)
+        if end > start:
+            _add_metrics(aws, record.name, minutes, (start, end), period)
+            percentiles = _percentiles(aws, record.name, tuple(served), (start, end))
     except AccessDenied as denied:
         notes.append(f"requests and times are unknown: {denied.message}")
     try:
-        _add_log(aws, record.name, minutes, served, span, period)
+        _add_log(aws, record.name, minutes, served, (start, end), period)
     except AccessDenied as denied:
         notes.append(f"tokens, acceptance and cost per token are unknown: {denied.message}")
-    until = _last_known(minutes, span[1], period)
-    kept = {
-        name: {start: one for start, one in found.items() if start < until}
-        for name, found in minutes.items()
-    }
+    # CloudWatch is minutes behind the log: the last period with requests there is the end.
+    requests = [
+        at for by_start in minutes.values() for at, minute in by_start.items() if minute.requests
+    ]
+    until = min(max(requests) + period, end) if requests else end
     prices = usd_per_hour_of(record, live)
     first, second = (
         Variant(
             name=name,
-            pair=one.pair,
-            k=one.k,
-            instance_type=one.instance_type,
+            pair=revision.pair,
+            k=revision.k,
+            instance_type=revision.instance_type,
             instances=live.running.get(name, 0),
             usd_per_hour=prices[name],
-            minutes=kept[name],
-            **percentiles[name],
+            minutes={at: minute for at, minute in minutes[name].items() if at < until},
+            **percentiles.get(name, {}),
         )
-        for name, one in served.items()
+        for name, revision in served.items()
     )
     if aws.in_sandbox:
         notes.append(
             "the price is that of the plan's instances on AWS, the tokens are this machine's: "
             "USD per token compares the two plans, and is not a cost on AWS"
         )
-    return compare_variants(record.name, first, second, span[0], until, period, notes)
-
-
-def _last_known(minutes: Minutes, end: float, period: int) -> float:
-    """The end of the last period with requests in CloudWatch, which is minutes behind the log."""
-    known = [start for found in minutes.values() for start, one in found.items() if one.requests]
-    return min(max(known) + period, end) if known else end
+    return compare_variants(record.name, first, second, start, until, period, notes)
 
 
 def _add_metrics(
     aws: Aws, name: str, minutes: Minutes, span: tuple[float, float], period: int
 ) -> None:
-    if span[1] <= span[0]:
-        return
     places = {
         f"q{place}_{number}": (variant, number)
         for place, variant in enumerate(minutes)
@@ -438,26 +408,22 @@ def _percentiles(
     CloudWatch computes them of all requests of one long period; where it divides the time, they are
     the mean of its parts, weighted by their requests.
     """
-    if span[1] <= span[0]:
-        return {}
     long = min(_DAY, math.ceil((span[1] - span[0]) / _PERIOD) * _PERIOD)
-    stats = {"p50": "ttft_p50", "p90": "ttft_p90", "SampleCount": ""}
     queries = {
         f"q{place}_{stat.lower()}": MetricQuery(
             METRIC_NAMESPACE, "FirstChunkLatency", stat, _dimensions(name, variant), long
         )
         for place, variant in enumerate(variants)
-        for stat in stats
+        for stat in ("p50", "p90", "SampleCount")
     }
-    found = metric_data(aws, queries, *span)
+    series = metric_data(aws, queries, *span)
     return {
         variant: {
-            number: weighted_mean(
-                (value / _MICROSECONDS, found[f"q{place}_samplecount"].get(begun, 0.0))
-                for begun, value in found[f"q{place}_{stat}"].items()
+            f"ttft_{stat}": weighted_mean(
+                (value / _MICROSECONDS, series[f"q{place}_samplecount"].get(begun, 0.0))
+                for begun, value in series[f"q{place}_{stat}"].items()
             )
-            for stat, number in stats.items()
-            if number
+            for stat in ("p50", "p90")
         }
         for place, variant in enumerate(variants)
     }
@@ -483,19 +449,14 @@ def _add_log(
     )  # fmt: skip
     try:
         for event in events:
-            variant = event["logStreamName"].partition("/")[0]
-            if variant in minutes:
-                start = event["timestamp"] / 1000 // period * period
-                minute = partial(minutes[variant].setdefault, start)
-                _add_line(event["message"], seconds[variant], minute(Minute()))
+            variant, line = event["logStreamName"].partition("/")[0], event["message"]
+            if variant not in minutes:
+                continue
+            start = event["timestamp"] / 1000 // period * period
+            minute = minutes[variant].setdefault(start, Minute())
+            minute.tokens += (generated_in_log(line) or 0.0) * seconds[variant]
+            if (counted := counters_in_log(line)) is not None:
+                minute.accepted += counted.accepted_tokens
+                minute.drafts += counted.drafts
     except Missing:  # no log yet
         return
-
-
-def _add_line(line: str, interval: float, minute: Minute) -> None:
-    generated, counted = generated_in_log(line), counters_in_log(line)
-    if generated is not None:
-        minute.tokens += generated * interval
-    if counted is not None:
-        minute.accepted += counted.accepted_tokens
-        minute.drafts += counted.drafts

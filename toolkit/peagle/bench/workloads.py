@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from peagle.bench.models import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from peagle.bench.result import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.errors import OptionsConflict, UserError, nearest
 from peagle.protocol import request_body
 from peagle.speed.models import PRESETS, WORKLOADS, Workload
@@ -29,7 +31,6 @@ NO_DOMAIN = "all"
 """The domain of prompts that name none."""
 
 _KEYS = ("prompt", "messages", "domain", "max_tokens")
-_LONGEST_DOMAIN = 60
 _LIMITS = Limits(size=LARGEST_LINE, depth=32, values=50_000)
 _FORM = 'write lines such as {"domain": "code", "prompt": "..."}'
 
@@ -48,17 +49,12 @@ class Prompt:
     def body(self, *, chat: bool, max_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
         """The request body; with ``chat`` a ``prompt`` becomes the user's message. ``max_tokens``
         applies where the line says nothing."""
-        body: dict[str, Any] = {
-            "max_tokens": self.max_tokens or max_tokens,
-            "temperature": temperature,
-        }
+        body = {"max_tokens": self.max_tokens or max_tokens, "temperature": temperature}
         if self.text is None:
-            body["messages"] = list(self.messages)
-        elif chat:
-            body["messages"] = [{"role": "user", "content": self.text}]
-        else:
-            body["prompt"] = self.text
-        return body
+            return body | {"messages": list(self.messages)}
+        if chat:
+            return body | {"messages": [{"role": "user", "content": self.text}]}
+        return body | {"prompt": self.text}
 
 
 @dataclass(frozen=True)
@@ -74,12 +70,12 @@ class PromptSet:
     ignored: tuple[str, ...] = ()
 
     @property
-    def domains(self) -> dict[str, tuple[Prompt, ...]]:
+    def domains(self) -> dict[str, list[Prompt]]:
         """The prompts by domain, in the order in which the domains first occur."""
-        found: dict[str, list[Prompt]] = {}
+        domains: dict[str, list[Prompt]] = {}
         for prompt in self.prompts:
-            found.setdefault(prompt.domain, []).append(prompt)
-        return {domain: tuple(prompts) for domain, prompts in found.items()}
+            domains.setdefault(prompt.domain, []).append(prompt)
+        return domains
 
 
 def read_prompts(file: Path) -> PromptSet:
@@ -104,111 +100,98 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if not line.strip():
             continue
-        if len(prompts) == MOST_PROMPTS:
-            raise _wrong(file, number, f"more than {MOST_PROMPTS:,} prompts", "use fewer prompts")
-        document = _object(line, file, number)
+        try:
+            if len(prompts) == MOST_PROMPTS:
+                raise _Unusable(f"more than {MOST_PROMPTS:,} prompts", "use fewer prompts")
+            document = _read_line(line, number)
+            prompts.append(_prompt(document, number))
+        except _Unusable as error:
+            raise wrong_line(file, (number,), error.why, error.fix) from error
         ignored |= dict.fromkeys(sanitize(key, 40) for key in document if key not in _KEYS)
-        prompts.append(_prompt(document, file, number))
     if not prompts:
         raise UserError(f"{file} has no prompts", _FORM, "prompts")
-    found = PromptSet(file, hashlib.sha256(data).hexdigest(), tuple(prompts), tuple(ignored))
-    if len(found.domains) > MOST_DOMAINS:
-        message = f"{file} has {len(found.domains):,} domains; at most {MOST_DOMAINS} are measured"
+    result = PromptSet(file, hashlib.sha256(data).hexdigest(), tuple(prompts), tuple(ignored))
+    if (count := len(result.domains)) > MOST_DOMAINS:
+        message = f"{file} has {count:,} domains; at most {MOST_DOMAINS} are measured"
         raise UserError(message, "give prompts of the same kind the same domain", "prompts")
-    return found
+    return result
 
 
-def _object(line: bytes, file: str, number: int) -> dict[str, Any]:
+class _Unusable(Exception):
+    """Why a line is no prompt, and what to write instead."""
+
+    def __init__(self, why: str, fix: str = _FORM) -> None:
+        super().__init__(why)
+        self.why, self.fix = why, fix
+
+
+def _read_line(line: bytes, number: int) -> dict[str, Any]:
     try:
         document = json_reader.read(line, "the line", limits=_LIMITS)
     except InvalidJson as error:
         column = f" at column {error.column}" if error.column else ""
-        fix = _FORM
-        if number == 1 and line.strip() in (b"[", b"[{", b"{"):
-            fix = f"the file is one JSON document, not JSON lines: {_FORM}"
-        raise _wrong(file, number, f"{error.why}{column}", fix) from None
+        is_array = number == 1 and line.strip() in (b"[", b"[{", b"{")
+        fix = f"the file is one JSON document, not JSON lines: {_FORM}" if is_array else _FORM
+        raise _Unusable(f"{error.why}{column}", fix) from error
     if not isinstance(document, dict):
-        raise _wrong(file, number, "is not a JSON object", _FORM)
+        raise _Unusable("is not a JSON object")
     return document
 
 
-def _prompt(document: Mapping[str, Any], file: str, number: int) -> Prompt:
-    text, messages = document.get("prompt"), document.get("messages")
-    if (text is None) == (messages is None):
-        if text is not None:
-            raise _wrong(file, number, "has both prompt and messages", "keep one of them")
+class _Message(BaseModel):
+    """One message of a chat; the content of an assistant that calls a tool may be missing. The
+    engine checks the rest."""
+
+    role: str
+    content: str | list[Any] | None = None
+
+
+class _Line(BaseModel):
+    """The keys of a line that have a meaning here."""
+
+    model_config = ConfigDict(strict=True, str_strip_whitespace=True)
+
+    prompt: Annotated[str, Field(min_length=1)] | None = None
+    messages: Annotated[list[_Message], Field(min_length=1)] | None = None
+    domain: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+
+
+def _prompt(document: dict[str, Any], number: int) -> Prompt:
+    try:
+        line = _Line.model_validate(document)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        key = ".".join(map(str, detail["loc"]))
+        raise _Unusable(f"{key}: {detail['msg'][:1].lower()}{detail['msg'][1:]}") from error
+    if line.prompt and line.messages:
+        raise _Unusable("has both prompt and messages", "keep one of them")
+    if not line.prompt and not line.messages:
         near = [nearest(name, _KEYS[:2]) for name in document if name not in _KEYS]
-        hint = next(filter(None, near), _FORM)
-        raise _wrong(file, number, "has neither prompt nor messages", hint)
-    if text is not None and not (isinstance(text, str) and text.strip()):
-        why = "has an empty prompt" if isinstance(text, str) else "prompt is not text"
-        raise _wrong(file, number, why, "write the prompt as text")
-    domain = document.get("domain")
-    if domain is not None and not _is_domain(domain):
-        why = f"domain is not a text of 1 to {_LONGEST_DOMAIN} printable characters"
-        raise _wrong(file, number, why, "such as code or chat")
-    tokens = document.get("max_tokens")
-    if tokens is not None and not (type(tokens) is int and 1 <= tokens <= MOST_TOKENS):
-        why = f"max_tokens is not a whole number from 1 to {MOST_TOKENS:,}"
-        raise _wrong(file, number, why, "such as 256")
-    return Prompt(
-        number,
-        domain.strip() if domain else NO_DOMAIN,
-        text,
-        _messages(messages, file, number) if messages is not None else (),
-        tokens,
-    )
-
-
-def _messages(messages: Any, file: str, number: int) -> tuple[dict[str, Any], ...]:
-    """Objects with a role and content; the content of an assistant that calls a tool may be
-    missing. The engine checks the rest."""
-    if not isinstance(messages, list) or not messages:
-        why = "messages is not a list of messages" if messages else "has empty messages"
-        raise _wrong(file, number, why, 'write [{"role": "user", "content": "..."}]')
-    for place, message in enumerate(messages, 1):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            why = f"message {place} is not an object with a role"
-            raise _wrong(file, number, why, 'write {"role": "user", "content": "..."}')
-        if not isinstance(message.get("content"), (str, list, type(None))):
-            why = f"the content of message {place} is not text"
-            raise _wrong(file, number, why, "write the content as text")
-    if not any(message.get("content") for message in messages):
-        raise _wrong(file, number, "has messages without content", "write the content as text")
-    return tuple(messages)
-
-
-def _is_domain(value: Any) -> bool:
-    return (
-        isinstance(value, str)
-        and 0 < len(value.strip()) <= _LONGEST_DOMAIN
-        and value.strip().isprintable()
-    )
+        raise _Unusable("has neither prompt nor messages", next(filter(None, near), _FORM))
+    if line.messages and not any(message.content for message in line.messages):
+        raise _Unusable("has messages without content", "write the content as text")
+    if line.domain and not line.domain.isprintable():
+        raise _Unusable("domain has characters that cannot be printed", "such as code or chat")
+    messages = tuple(document["messages"]) if line.messages else ()
+    text = document["prompt"] if line.prompt else None
+    return Prompt(number, line.domain or NO_DOMAIN, text, messages, line.max_tokens)
 
 
 def wrong_line(file: str, lines: Sequence[int], why: str, fix: str) -> UserError:
     """The error that these lines of ``file`` cannot be used."""
-    first = f"{file}, line {lines[0]}"
     count = len(lines) - 1
     more = f" (and {count} more line{'s' if count > 1 else ''})" if count else ""
-    return UserError(f"{first}{more}: {why}", fix, "prompts")
-
-
-def _wrong(file: str, number: int, why: str, fix: str) -> UserError:
-    return wrong_line(file, (number,), why, fix)
+    return UserError(f"{file}, line {lines[0]}{more}: {why}", fix, "prompts")
 
 
 LEAST_REQUESTS = 4
 """Of a repetition: fewer give no percentiles."""
 
 _TEXT = (
-    "time year people way day man thing woman life child world school state family student group "
-    "country problem hand part place case week company system program question work number night "
-    "point home water room mother area money story fact month lot right study book eye job word "
-    "business issue side kind head house service friend father power hour game line end member law "
-    "car city community name president team minute idea kid body information back parent face "
-    "level office door health person art war history party result change morning reason research "
-    "girl guy moment air teacher force education"
+    "time year people way day thing woman life child world school family student group country "
+    "problem hand part place case week company system program question work number night point "
+    "home water room area money story fact month lot right study book eye job word business side"
 )
 _WORDS = _TEXT.split()
 
@@ -229,64 +212,54 @@ class Tokens:
 def find_workload(
     name: str, prompt_tokens: int | None = None, output_tokens: int | None = None
 ) -> BenchWorkload:
-    """The workload called ``name``, or the prompts of that file; sizes replace its own.
+    """The workload called ``name``, or the prompts of that file; sizes replace its own. Answers to
+    prompts of a file end by themselves, or after ``output_tokens`` (``DEFAULT_MAX_TOKENS``).
 
-    Raises UserError for an unknown name, for a file without prompts, and for a prompt size of a
-    file.
+    Raises UserError for an unknown name, for a file without prompts or with messages of several
+    turns, and for a prompt size of a file.
     """
-    if name in WORKLOADS:
-        size = WORKLOADS[name]
-        found = Workload(prompt_tokens or size.prompt_tokens, output_tokens or size.output_tokens)
-        return BenchWorkload(name if found == size else f"{name}-{sizes_text(found)}", found)
+    if preset := WORKLOADS.get(name):
+        size = Workload(
+            prompt_tokens or preset.prompt_tokens, output_tokens or preset.output_tokens
+        )
+        sizes = "" if size == preset else f"-{size.prompt_tokens}x{size.output_tokens}"
+        return BenchWorkload(f"{name}{sizes}", size)
     file = Path(name).expanduser()
     if not file.exists():
-        if name in PRESETS:
-            size = PRESETS[name]
-            raise UserError(
-                f"{name} is a workload of peagle plan; bench sends every prompt once, uncached",
-                f"use --prompt-tokens {size.prompt_tokens} --output-tokens {size.output_tokens}, "
-                f"or --workload {'|'.join(WORKLOADS)}|FILE",
-                "unknown-workload",
-            )
-        hint = nearest(name, WORKLOADS)
-        known = f"choose {', '.join(WORKLOADS)}, or a file of prompts"
-        raise UserError(
-            f"there is no workload and no file {name}",
-            f"{hint}; or {known}" if hint else known,
-            "unknown-workload",
-        )
+        raise _unknown_workload(name)
     if prompt_tokens is not None:
         raise OptionsConflict(
             "prompts from a file have a size of their own", "leave out --prompt-tokens"
         )
-    return workload_of_file(file, output_tokens)
-
-
-def workload_of_file(file: Path, output_tokens: int | None = None) -> BenchWorkload:
-    """The prompts of a file of JSON lines; answers end by themselves, or after ``output_tokens``
-    (default ``DEFAULT_MAX_TOKENS``). Raises UserError, also for messages of several turns."""
     prompts = read_prompts(file)
-    texts = tuple(_text(prompt, file) for prompt in prompts.prompts)
+    texts = tuple(_only_text(prompt, file) for prompt in prompts.prompts)
     size = Workload(0, output_tokens or DEFAULT_MAX_TOKENS)
     return BenchWorkload(file.stem, size, texts, fixed_length=False, digest=prompts.sha256)
 
 
-def _text(prompt: Prompt, file: Path) -> str:
-    if prompt.text is not None:
-        return prompt.text
-    content = prompt.messages[0].get("content")
-    if len(prompt.messages) == 1 and isinstance(content, str):
-        return content
-    raise UserError(
-        f"{file}, line {prompt.line}: a load sends one text per request, not several messages",
-        'write {"prompt": "..."}',
-        "prompts",
+def _unknown_workload(name: str) -> UserError:
+    if preset := PRESETS.get(name):
+        return UserError(
+            f"{name} is a workload of peagle plan; bench sends every prompt once, uncached",
+            f"use --prompt-tokens {preset.prompt_tokens} --output-tokens {preset.output_tokens}, "
+            f"or --workload {'|'.join(WORKLOADS)}|FILE",
+            "unknown-workload",
+        )
+    hint = nearest(name, WORKLOADS)
+    choice = f"choose {', '.join(WORKLOADS)}, or a file of prompts"
+    return UserError(
+        f"there is no workload and no file {name}",
+        f"{hint}; or {choice}" if hint else choice,
+        "unknown-workload",
     )
 
 
-def sizes_text(size: Workload) -> str:
-    """``128x400``: tokens of prompt and answer."""
-    return f"{size.prompt_tokens}x{size.output_tokens}"
+def _only_text(prompt: Prompt, file: Path) -> str:
+    content = prompt.text or prompt.messages[0].get("content")
+    if len(prompt.messages) > 1 or not isinstance(content, str):
+        why = "a load sends one text per request, not several messages"
+        raise wrong_line(str(file), (prompt.line,), why, 'write {"prompt": "..."}')
+    return content
 
 
 def make_load(
@@ -307,10 +280,17 @@ def request_bodies(
 ) -> list[list[dict[str, Any]]]:
     """The bodies of the warm-up and of each repetition; no two random prompts are the same, so no
     cache of prefixes has them."""
-    draw = draw or random.Random()
+    draw, workload = draw or random.Random(), load.workload
     phases = [load.concurrency] + [load.requests] * load.repetitions
-    prompts = _prompts(load.workload, sum(phases), tokens, draw)
-    bodies = iter(_body(prompt, load.workload, model, chat) for prompt in prompts)
+    words = tokens.words(workload.size.prompt_tokens)
+    prompts: Sequence[str] = workload.prompts
+    prompts = prompts or [random_prompt(words, draw) for _ in range(sum(phases))]
+    more = {"model": model} | ({"ignore_eos": True} if workload.fixed_length else {})
+    most = workload.size.output_tokens
+    bodies = (
+        request_body(prompts[number % len(prompts)], chat=chat, max_tokens=most, stream=True) | more
+        for number in range(sum(phases))
+    )
     return [[next(bodies) for _ in range(count)] for count in phases]
 
 
@@ -318,18 +298,3 @@ def random_prompt(words: int, draw: random.Random) -> str:
     """A prompt of so many words, which begins with a number of its own."""
     number = str(draw.randrange(10**6))
     return " ".join((number, *draw.choices(_WORDS, k=max(words - 1, 0))))
-
-
-def _prompts(
-    workload: BenchWorkload, count: int, tokens: Tokens, draw: random.Random
-) -> Sequence[str]:
-    if workload.prompts:
-        return [workload.prompts[number % len(workload.prompts)] for number in range(count)]
-    words = tokens.words(workload.size.prompt_tokens)
-    return [random_prompt(words, draw) for _ in range(count)]
-
-
-def _body(prompt: str, workload: BenchWorkload, model: str, chat: bool) -> dict[str, Any]:
-    body = request_body(prompt, chat=chat, max_tokens=workload.size.output_tokens, stream=True)
-    body["model"] = model
-    return body | ({"ignore_eos": True} if workload.fixed_length else {})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -16,7 +17,6 @@ from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import Account as Account
 from peagle.aws.client import Aws
 from peagle.catalog.tables import Instance, InstanceTable
-from peagle.cli.context import typed_command
 from peagle.cli.options import catalog_of, command_catalog
 from peagle.cli.output.console import print_status
 from peagle.cli.project import endpoint_argument
@@ -120,6 +120,14 @@ def find_deployment(
     )
 
 
+@contextmanager
+def changing(account: Account, name: str, region: str | None) -> Iterator[tuple[Deployment, Aws]]:
+    """The deployment as it is while no other command of this machine changes it."""
+    record, _ = find_deployment(account, name, region)
+    with api.deployment_lock(*record.key):  # another command may have changed it before
+        yield find_deployment(account, name, region, complete=True)
+
+
 def _unless_an_engine(account: Account, name: str, region: str | None, find: Callable[[], T]) -> T:
     """What ``find`` returns; its error about a name that an engine of this machine has names the
     command for that, unless the options are about AWS."""
@@ -157,9 +165,7 @@ def _in_sandbox(unknown: NotFound) -> NotFound:
     if ctx.params.get("profile"):  # it excludes --sandbox
         sentence = "it is in the sandbox: use --sandbox without --profile"
         return NotFound(unknown.message, sentence, IN_SANDBOX)
-    command = typed_command(ctx, *ctx.command_path.split()[1:])
-    fix = Fix("it is in the sandbox", (*command, "--sandbox"))
-    return NotFound(unknown.message, fix, IN_SANDBOX)
+    return NotFound(unknown.message, "it is in the sandbox: add --sandbox", IN_SANDBOX)
 
 
 def _prices() -> Callable[[], InstanceTable]:

@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
 from peagle import api
-from peagle.bench.gates import BenchGates
-from peagle.bench.measure import INTERRUPTED, BenchTarget
-from peagle.bench.models import BenchResult
+from peagle.bench.acceptance import (
+    GROUPS,
+    GROUPS_OF_LOG,
+    AcceptanceRequest,
+    AcceptanceResult,
+    acceptance_bytes,
+    measure_acceptance,
+    require_none_refused,
+)
+from peagle.bench.aiperf import (
+    Aiperf,
+    find_sender,
+    install_sender,
+    installed_sender,
+)
+from peagle.bench.compare import BenchGates, require_gates
+from peagle.bench.evidence import priced_result, read_result
+from peagle.bench.local import target_alone
+from peagle.bench.lossless import LosslessResult, check_lossless, prompts_of_pair, require_lossless
+from peagle.bench.measure import BenchTarget, bench_loads
+from peagle.bench.measure import bench as measure
+from peagle.bench.report import report as report_html
+from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult
 from peagle.bench.server import KEY_VARIABLE
+from peagle.bench.targets import target_of_endpoint, target_of_engine, target_of_url
+from peagle.bench.workloads import PromptSet, read_prompts
 from peagle.cli.account import (
     Account,
     cloud_options,
@@ -21,26 +45,86 @@ from peagle.cli.account import (
     find_endpoint,
     names_deployment,
 )
-from peagle.cli.bench_gates import gate_options
-from peagle.cli.bench_report import bench_report
-from peagle.cli.bench_sweep import sweep
-from peagle.cli.bench_text import TextOptions, measure_text, text_options
+from peagle.cli.bench_sweep import sweep, with_options
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import command_catalog, repetitions_option, requests_option
-from peagle.cli.output.bench import print_result
-from peagle.cli.output.console import json_option, print_json, print_line, print_status
+from peagle.cli.options import (
+    LOADS,
+    TOKENS,
+    USD,
+    Decimal,
+    OutputPath,
+    command_catalog,
+    objective,
+    repetitions_option,
+    requests_option,
+)
+from peagle.cli.output.bench import print_acceptance, print_lossless, print_result
+from peagle.cli.output.console import (
+    json_option,
+    print_json,
+    print_line,
+    print_status,
+    print_written,
+)
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.parameter_types import LOADS, TOKENS, USD
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.engine.state import LocalEngine
-from peagle.errors import EngineError, Fix, NotFound, PeagleError, UserError
+from peagle.errors import (
+    EngineError,
+    Fix,
+    NotFound,
+    OptionMissing,
+    OptionsConflict,
+    PeagleError,
+    UserError,
+)
+from peagle.speed.slo import parse_slo
+from peagle.store import write_output
 from peagle.text import format_size
 
 LOCAL = "local"
 """The target that is the only engine of ``peagle local up``."""
 
-_RUN = "run"
-_SWEEP = "sweep"
+_ABOVE_ZERO = Decimal("a number above 0, such as 500", min=0, min_open=True)
+
+_OPTIONS = (
+    click.option("--workload", metavar="NAME|FILE", default="short-prompt", show_default=True,
+                 help="short-prompt (128 tokens, answers of 400), long-prompt (2048, 256), "
+                 "long-answer (128, 1024), or a file of JSON lines with prompts."),
+    click.option("--concurrency", type=LOADS, metavar="N[,N...]", default="8", show_default=True,
+                 help="Requests at a time; several loads are measured in turn."),
+    repetitions_option,
+    requests_option,
+    click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Size of the random prompts."),
+    click.option("--output-tokens", type=TOKENS, metavar="N", help="Size of the answers."),
+    click.option("--model", metavar="ID",
+                 help="Model in the requests.  [default: the served one]"),
+    click.option("--price-per-hour", type=USD, metavar="USD",
+                 help="Price of the server.  [default: the endpoint's, on demand]"),
+    click.option("--acceptance", metavar="FILE", type=click.Path(path_type=Path),
+                 help="Measure the acceptance on these prompts instead: JSON lines with prompt or "
+                 "messages, and optionally domain and max_tokens."),
+    click.option("--save-acceptance", metavar="FILE", type=OutputPath(),
+                 help="With --acceptance: write the result, for `peagle verdict --acceptance`."),
+    click.option("--temperature", default=0.0, show_default=True,
+                 type=Decimal("a temperature from 0 to 10, such as 0.7", min=0.0, max=10.0),
+                 help="With --acceptance: sampling temperature; 0 is greedy decoding."),
+    click.option("--lossless", is_flag=True,
+                 help="Check that speculation does not change greedy answers to the prompts of "
+                 "--acceptance.  [default: the catalogue's prompts]"),
+    click.option("--against", metavar="NAME|URL",
+                 help="With --lossless: a server of the target alone.  [default: started on this "
+                 "machine]"),
+    click.option("--slo", metavar="TIMES", callback=objective,
+                 help="Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds."),
+    click.option("--min-tokens-per-second", type=_ABOVE_ZERO, metavar="N",
+                 help="Exit with 3 if a load has fewer output tokens per second."),
+    click.option("--max-usd-per-million-tokens", type=USD, metavar="USD",
+                 help="Exit with 3 if a million output tokens cost more."),
+    click.option("--min-acceptance-length", metavar="N",
+                 type=Decimal("an acceptance length of 1 or more, such as 2.2", min=1),
+                 help="Exit with 3 if fewer tokens are accepted per step."),
+)  # fmt: skip
 
 
 class _Bench(click.Group):
@@ -50,8 +134,8 @@ class _Bench(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the command unless one, or ``--help``, comes first."""
         if args and args[0] not in (*self.commands, "--help", "-h"):
-            sweeps = any(one == "--sweep" or one.startswith("--sweep=") for one in args)
-            args = [_SWEEP if sweeps else _RUN, *args]
+            sweeps = any(word == "--sweep" or word.startswith("--sweep=") for word in args)
+            args = ["sweep" if sweeps else "run", *args]
         return super().parse_args(ctx, args)
 
 
@@ -76,62 +160,15 @@ def bench() -> None:
 
 
 bench.add_command(sweep)
-bench.add_command(bench_report)
 
 
-@bench.command(
-    _RUN, cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json"
-)
+@bench.command(cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json")
 @endpoint_argument(complete_name, "NAME|URL|local")
-@click.option(
-    "--workload",
-    metavar="NAME|FILE",
-    default="short-prompt",
-    show_default=True,
-    help="short-prompt (128 tokens, answers of 400), long-prompt (2048, 256), long-answer (128, "
-    "1024), or a file of JSON lines with prompts.",
-)
-@click.option(
-    "--concurrency",
-    type=LOADS,
-    metavar="N[,N...]",
-    default="8",
-    show_default=True,
-    help="Requests at a time; several loads are measured in turn.",
-)
-@repetitions_option
-@requests_option
-@click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Size of the random prompts.")
-@click.option("--output-tokens", type=TOKENS, metavar="N", help="Size of the answers.")
-@click.option("--model", metavar="ID", help="Model in the requests.  [default: the served one]")
-@click.option(
-    "--price-per-hour",
-    type=USD,
-    metavar="USD",
-    help="Price of the server.  [default: the endpoint's, on demand]",
-)
-@text_options
-@gate_options
+@with_options(_OPTIONS)
 @cloud_options
 @json_option
 @click.pass_context
-def run(
-    ctx: click.Context,
-    name: str,
-    workload: str,
-    concurrency: tuple[int, ...],
-    repetitions: int,
-    requests: int | None,
-    prompt_tokens: int | None,
-    output_tokens: int | None,
-    model: str | None,
-    price_per_hour: float | None,
-    text: TextOptions,
-    gates: BenchGates,
-    region: str | None,
-    account: Account,
-    as_json: bool,
-) -> None:
+def run(ctx: click.Context, /, **given: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
 
     Requests are sent as fast as they are answered, so many at a time; a warm-up before is not
@@ -145,33 +182,32 @@ def run(
     Exits with 4 if requests fail, after printing what was measured before, and with 3 if
     speculation changes an answer, or a load misses a gate (--slo, --min-..., --max-...).
     """
-    if text.chosen:
 
-        def find(server: str) -> BenchTarget:
-            return find_target(ctx, account, server, region, model)
+    def find(name: str) -> BenchTarget:
+        return find_target(ctx, given["account"], name, given["region"], given["model"])
 
-        measure_text(find(name), find, text, output_tokens, max(concurrency), as_json)
+    if _measures_text(given):
+        _measure_text(find(given["name"]), find, given)
         return
-    loads = api.bench_loads(
-        workload, concurrency, repetitions, requests, prompt_tokens, output_tokens
-    )
-    target = find_target(ctx, account, name, region, model)
-    sender = api.load_sender()
-    if price_per_hour is not None:
-        target = api.with_price(target, price_per_hour)
+    names = ("repetitions", "requests", "prompt_tokens", "output_tokens")
+    loads = bench_loads(given["workload"], given["concurrency"], *(given[name] for name in names))
+    target = find(given["name"])
+    sender = find_sender()
+    if given["price_per_hour"] is not None:
+        target = target.at_price(given["price_per_hour"])
     with StatusLine() as status:
-        result = api.bench(
+        result = measure(
             target,
             loads,
             sender,
             ["peagle", *sys.argv[1:]],
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
-    finish(result, as_json)
-    api.require_gates(result, gates)
+    _print(result, given["as_json"])
+    require_gates(result, BenchGates(*(given[name] for name in BenchGates.__dataclass_fields__)))
 
 
-def finish(result: BenchResult, as_json: bool) -> None:
+def _print(result: BenchResult, as_json: bool) -> None:
     """Print the result; raise EngineError, or KeyboardInterrupt, if it ended early."""
     if as_json:
         print_json(result.document())
@@ -191,12 +227,12 @@ def find_target(
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
-        return api.target_of_url(name, model, os.environ.get(KEY_VARIABLE))
+        return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
     if name == LOCAL:
-        return api.target_of_engine(_only_engine())
+        return target_of_engine(_only_engine())
     on_aws = names_deployment(account, region, name)
     if engine := None if on_aws else api.ready_engine(name):
-        return api.target_of_engine(engine)
+        return target_of_engine(engine)
     try:
         record, aws = find_endpoint(account, name, region)
     except NotFound as unknown:
@@ -205,17 +241,20 @@ def find_target(
         raise NotFound(f"there is no deployment {name!r}", fix, unknown.code) from unknown
     with StatusLine() as line:
         wake_up = api.WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
-        return api.target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
+        return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
 
 
 def _local_fix(ctx: click.Context, name: str) -> Fix | None:
     """What the user of a local engine, or of a pair's name, may have meant; ``None`` without."""
-    ready = [one for one in api.local_engines() if one.state == "ready"]
-    engine = next((one for one in ready if _serves(one, name)), None)
-    if engine is not None:
-        own = LOCAL if len(ready) == 1 else engine.name
-        sentence = "measure the local engine that runs, or add --sweep k=none,5 to start new ones"
-        return Fix(sentence, ("peagle", "bench", own))
+    ready = [engine for engine in api.local_engines() if engine.state == "ready"]
+    for engine in ready:
+        target = engine.pair.partition("+")[0]
+        if name in (engine.pair, target, target.rpartition("/")[2]):
+            sentence = (
+                "measure the local engine that runs, or add --sweep k=none,5 to start new ones"
+            )
+            shown = LOCAL if len(ready) == 1 else engine.name
+            return Fix(sentence, ("peagle", "bench", shown))
     with suppress(PeagleError):
         api.find_pair(command_catalog(ctx), name)
         return Fix(
@@ -225,27 +264,173 @@ def _local_fix(ctx: click.Context, name: str) -> Fix | None:
     return None
 
 
-def _serves(engine: LocalEngine, name: str) -> bool:
-    """Whether the engine's pair is ``name``, in full, its target, or the short name of that."""
-    target = engine.pair.partition("+")[0]
-    return name in (engine.pair, target, target.rpartition("/")[2])
-
-
 def _only_engine() -> LocalEngine:
     """The only engine of this machine. Raises NotFound without one, and UserError for several."""
     names = [engine.name for engine in api.local_engines() if engine.state == "ready"]
-    if not names:
-        start = Fix("start one", ("peagle", "local", "up", "PAIR"))
-        raise NotFound("no engine of this machine is running", start, code="no-such-engine")
     if len(names) > 1:
         raise UserError(
             f"{len(names)} engines are running: {', '.join(names)}",
             "specify only one of them",
             code="several-engines",
         )
-    engine = api.ready_engine(names[0])
-    assert engine is not None
+    engine = api.ready_engine(names[0]) if names else None
+    if engine is None:
+        start = Fix("start one", ("peagle", "local", "up", "PAIR"))
+        raise NotFound("no engine of this machine is running", start, code="no-such-engine")
     return engine
+
+
+def _measures_text(given: dict[str, Any]) -> bool:
+    """Whether the command measures a text instead of a load. Raises UserError for an option that
+    needs another one."""
+    if given["against"] and not given["lossless"]:
+        raise OptionsConflict("--against is for the lossless check", "add --lossless")
+    if given["save_acceptance"] and not given["acceptance"]:
+        raise OptionMissing("--save-acceptance needs acceptance", "add --acceptance FILE")
+    return given["acceptance"] is not None or given["lossless"]
+
+
+def _measure_text(
+    target: BenchTarget, find: Callable[[str], BenchTarget], given: dict[str, Any]
+) -> None:
+    """Measure acceptance, check that nothing is lost, or both; print the results.
+
+    ``find`` finds the server that a NAME or URL means. Raises NotProved if speculation changes an
+    answer, UserError if the engine refuses prompts, and what the server raises, after printing what
+    was measured until then.
+    """
+    prompts = _prompts(target, given["acceptance"])
+    max_tokens = given["output_tokens"] or DEFAULT_MAX_TOKENS
+    groups = GROUPS if target.counted_by == "counters" else GROUPS_OF_LOG
+    concurrency = max(given["concurrency"])
+    request = AcceptanceRequest(max_tokens, given["temperature"], concurrency, groups)
+    acceptance: list[AcceptanceResult] = []
+    lossless: list[LosslessResult] = []
+    with StatusLine() as status:
+
+        def show(what: str, done: int, count: int) -> None:
+            status.show(what, f"{done} of {count} prompts")
+
+        alone = _alone(target, find, given["against"], status) if given["lossless"] else None
+        try:
+            if given["acceptance"]:
+                measured = measure_acceptance(
+                    target,
+                    prompts,
+                    request,
+                    keep=acceptance.append,
+                    progress=lambda domain, *done: show(f"acceptance, {domain}", *done),
+                )
+                acceptance.append(measured)
+            if alone:
+                compared = check_lossless(
+                    target,
+                    alone,
+                    prompts,
+                    max_tokens,
+                    keep=lossless.append,
+                    progress=lambda server, *done: show(f"greedy answers of {server}", *done),
+                )
+                lossless.append(compared)
+        finally:
+            _print_text(acceptance, lossless, given["save_acceptance"], given["as_json"])
+    for compared in lossless:
+        require_lossless(compared)
+    for measured in acceptance:
+        require_none_refused(measured)
+
+
+def _print_text(
+    acceptance: list[AcceptanceResult],
+    lossless: list[LosslessResult],
+    file: Path | None,
+    as_json: bool,
+) -> None:
+    """Save and print what was measured, also after an error."""
+    if acceptance and file:
+        write_output(file, acceptance_bytes(acceptance[0]))
+        print_written(file)
+    if not as_json:
+        for measured in acceptance:
+            print_acceptance(measured)
+        for compared in lossless:
+            print_lossless(compared)
+    elif acceptance or lossless:
+        print_json(
+            {
+                "acceptance": acceptance[0].document() if acceptance else None,
+                "lossless": lossless[0].document() if lossless else None,
+            }
+        )
+
+
+def _prompts(target: BenchTarget, file: Path | None) -> PromptSet:
+    """The user's prompts, else the catalogue's for the pair."""
+    if file is None:
+        return prompts_of_pair(command_catalog(), target.facts.pair)
+    prompts = read_prompts(file)
+    if prompts.ignored:
+        print_status(f"Ignored keys of {prompts.file}: {', '.join(prompts.ignored[:10])}.")
+    return prompts
+
+
+def _alone(
+    target: BenchTarget,
+    find: Callable[[str], BenchTarget],
+    against: str | None,
+    status: StatusLine,
+) -> AbstractContextManager[BenchTarget]:
+    """The target without speculation: the server ``against``, or started on this machine.
+
+    Raises UserError where it cannot be started here.
+    """
+    if against:
+        return nullcontext(find(against))
+    engine = api.ready_engine(target.facts.name) if target.facts.where == "local" else None
+    if engine is None:
+        raise UserError(
+            f"the target of {target.facts.name} cannot be started here without speculation",
+            "serve it without speculation, and name that server with --against",
+            "needs-against",
+        )
+    return target_alone(engine, command_catalog(), status.show)
+
+
+@bench.command(cls=PeagleCommand, epilog="Example: peagle bench report result.json -o report.html")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=OutputPath(),
+    metavar="FILE",
+    help="The report.  [default: FILE with the ending .html]",
+)
+@click.option(
+    "--slo", metavar="TIMES", help="Longest mean times in seconds, such as ttft=0.5,itl=0.02."
+)
+@click.option(
+    "--price-per-hour",
+    type=USD,
+    metavar="USD",
+    help="Price of the GPUs.  [default: the result's, or the catalogue's]",
+)
+@json_option
+def report(
+    file: Path, output: Path | None, slo: str | None, price_per_hour: float | None, as_json: bool
+) -> None:
+    """Write the HTML report of FILE, a result of bench or evidence with speeds.
+
+    One file with plots and tables, which loads nothing from elsewhere.
+    """
+    result, intervals = read_result(file)
+    result = priced_result(result, command_catalog(), price_per_hour)
+    path = output or file.with_suffix(".html")
+    content = report_html(result, parse_slo(slo) if slo else None, intervals).encode()
+    write_output(path, content)
+    if as_json:
+        print_json({"report": str(path), "bytes": len(content)})
+    else:
+        print_written(path)
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench install --again")
@@ -261,15 +446,14 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
 
     Needs 270 MB of disk and takes half a minute or more. Every package is checked against its hash.
     """
-    present = not again and api.installed_sender() is not None
-    installed = api.install_sender(python, again, print_status)
+    present = not again and installed_sender() is not None
+    installed = install_sender(python, again, print_status)
     if as_json:
-        print_json({**_installation_document(), "was_installed": present})
+        print_json({**_document(installed), "was_installed": present})
         return
-    state = "is already installed" if present else "is installed"
+    state = "is already installed" if present else f"is installed in {installed.seconds:.0f} s"
     size = format_size(installed.megabytes * 1e6)
-    took = f" in {installed.seconds:.0f} s" if not present else ""
-    print_line(f"aiperf {installed.version} {state}{took}, {size}: {installed.program}")
+    print_line(f"aiperf {installed.version} {state}, {size}: {installed.program}")
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
@@ -277,21 +461,19 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
 def status(as_json: bool) -> None:
     """Show the installed load generator."""
     if as_json:
-        print_json(_installation_document())
+        print_json(_document(installed_sender()))
         return
-    found = api.find_sender()
-    size = format_size(found.megabytes * 1e6)
-    print_line(
-        f"aiperf {found.version}, {size}, installed in {found.seconds:.0f} s: {found.program}"
-    )
+    sender = find_sender()
+    took = f"installed in {sender.seconds:.0f} s"
+    size = format_size(sender.megabytes * 1e6)
+    print_line(f"aiperf {sender.version}, {size}, {took}: {sender.program}")
 
 
-def _installation_document() -> dict[str, object]:
-    found = api.installed_sender()
+def _document(sender: Aiperf | None) -> dict[str, object]:
     return {
         "sender": "aiperf",
-        "version": found.version if found else None,
-        "program": str(found.program) if found else None,
-        "megabytes": found.megabytes if found else None,
-        "seconds": found.seconds if found else None,
+        "version": sender.version if sender else None,
+        "program": str(sender.program) if sender else None,
+        "megabytes": sender.megabytes if sender else None,
+        "seconds": sender.seconds if sender else None,
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,22 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.bench.acceptance import SweepLossless
-from peagle.bench.models import BenchResult, BenchSetting
-from peagle.bench.sweep import EndpointSweep, SweepProgress, SweepRequest
+from peagle.bench.compare import summaries
+from peagle.bench.evidence import priced_result, save_evidence
+from peagle.bench.local import sweep_on_this_machine
+from peagle.bench.lossless import LosslessResult, SweepLossless, require_lossless, sweep_lossless
+from peagle.bench.report import report, require_report
+from peagle.bench.result import BenchResult, BenchSetting
+from peagle.bench.revisions import EndpointSweep, sweep_on_endpoint
+from peagle.bench.sweep import SweepProgress, SweepRequest
 from peagle.cli.account import Account, account_options, find_deployment, names_deployment
-from peagle.cli.context import PeagleCommand, command_text, is_plan_file, typed_command
+from peagle.cli.context import PeagleCommand, command_text, is_plan_file, own_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
+    LOADS,
+    USD,
+    OneOf,
+    OutputPath,
     command_catalog,
     complete_pair,
     raise_first_error,
@@ -25,20 +35,23 @@ from peagle.cli.options import (
     requests_option,
     yes_option,
 )
+from peagle.cli.output.bench import print_lossless, print_sweep
 from peagle.cli.output.console import (
     confirm,
     json_option,
     print_facts,
+    print_json,
+    print_line,
     print_status,
 )
 from peagle.cli.output.progress import DeploymentProgress, StatusLine
-from peagle.cli.parameter_types import LOADS, USD, OneOf, OutputPath
 from peagle.cli.plan_options import planning_choices, planning_options
 from peagle.cli.planned import planned
-from peagle.cli.sweep_outputs import check_outputs, write_outputs
+from peagle.cli.project import Decorator
 from peagle.engine.runner import LocalOptions
-from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError
+from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError, command_line
 from peagle.planning import Plan
+from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
 
 _OWN = (
@@ -50,7 +63,6 @@ _OWN = (
 _OF_LOADS = ("region", "prompt_tokens", "output_tokens", "slo")
 """Planning options that a sweep of a deployment takes too."""
 
-_NAME = ("bench", "sweep")
 _OPTIONS = (
     click.option("--sweep", required=True, metavar="k=LIST",
                  help="K of each setting, and none for no speculation: k=none,1,3,5."),
@@ -88,12 +100,15 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def sweep_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add PAIR, the options of a sweep, and those of planning."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    command = planning_options(without=_OWN)(command)
-    return click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)(command)
+def with_options(options: Sequence[Decorator]) -> Decorator:
+    """Add the options to a command, in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 @click.command(
@@ -106,7 +121,9 @@ Examples:
   peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5
 """,
 )
-@sweep_options
+@click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)
+@planning_options(without=_OWN)
+@with_options(_OPTIONS)
 @account_options
 @yes_option
 @json_option
@@ -120,7 +137,7 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
     starts, paying are those of a verdict on the saved evidence.
     """
     request = _request(ctx, given)
-    check_outputs(given)
+    _require_outputs(given)
     account: Account = given["account"]
     lossless: SweepLossless | None = None
     if names_deployment(account, None, given["pair"]):
@@ -131,12 +148,54 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
                 "a sweep checks answers of engines on this machine",
                 Fix("compare the deployment with one of the target alone", check),
             )
-        file, result = _on_endpoint(ctx, given, request, account)
+        file = given["output"] or Path(f"bench-{given['pair']}.json")
+        result = _on_endpoint(ctx, given, request, account, file)
     else:
         if given["max_cost"]:
             raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
         file, result, lossless = _on_this_machine(ctx, given, request)
-    write_outputs(ctx, given, file, result, lossless)
+    _report(ctx, given, file, result, lossless.results if lossless else ())
+
+
+def _request(ctx: click.Context, given: dict[str, Any]) -> SweepRequest:
+    """The options as a request."""
+    if is_plan_file(given["pair"]):
+        raise UserError(
+            f"a sweep plans each setting, and {given['pair']} is one plan",
+            "specify a pair, and the options of the plan",
+        )
+    same = ("loads", "prompt_tokens", "output_tokens", "repetitions", "requests",
+            "acceptance", "domain", "again")  # fmt: skip
+    return SweepRequest(
+        **{name: given[name] for name in same},
+        settings=given["sweep"],
+        workloads=given["workloads"] or ("short-prompt",),
+        usd_per_hour=given["price_per_hour"],
+        command=own_command(ctx),
+    )
+
+
+def _require_outputs(given: dict[str, Any]) -> None:
+    """Raise UserError, before anything is measured, for a path of --output, --report or --save
+    that cannot be written."""
+    folders = []
+    for flag, path in (("--output", given["output"]), ("--report", given["report_file"])):
+        if path is not None and path.is_dir():
+            raise UserError(f"{flag} {path} is a folder", "name a file in it", "not-writable")
+        folders += [(flag, path, path.parent)] if path is not None else []
+    if given["report_file"]:
+        require_report()
+    if given["save"]:
+        folders.append(("--save", given["save"], given["save"] / "evidence"))
+    for flag, path, folder in folders:
+        existing = next(
+            parent for parent in (folder, *folder.parents) if os.access(parent, os.F_OK)
+        )
+        why = "is not writable" if not os.access(existing, os.W_OK) else ""
+        why = why if existing.is_dir() else "is a file"
+        if why:
+            message = f"{flag} {path} cannot be written: {existing} {why}"
+            raise UserError(message, "name another path", "not-writable")
 
 
 def _on_this_machine(
@@ -157,7 +216,7 @@ def _on_this_machine(
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
         if given["lossless"]:
-            lossless = api.sweep_lossless(
+            lossless = sweep_lossless(
                 catalog,
                 base.pair,
                 request.workloads,
@@ -165,62 +224,31 @@ def _on_this_machine(
                     f"greedy answers, {server}", f"{done} of {count} prompts"
                 ),
             )
-        result = api.sweep_on_this_machine(
+        result = sweep_on_this_machine(
             request, file, plan_of, options, catalog, status.show, observe, lossless
         )
     return file, result, lossless
 
 
-def _on_endpoint(
-    ctx: click.Context, given: dict[str, Any], request: SweepRequest, account: Account
-) -> tuple[Path, BenchResult]:
-    """Measure a deployment, revision by revision, after a confirmation of the price."""
-    name = given["pair"]
-    if given["save"] and account.sandbox:
-        raise UserError(
-            "the sandbox has no GPU, so its speeds cannot be evidence",
-            "omit --save",
-            code="not-evidence",
-        )
-    record, aws = find_deployment(account, name, given["region"], complete=True)
-    file = given["output"] or Path(f"bench-{name}.json")
-    with api.deployment_lock(*record.key), DeploymentProgress(account.sandbox) as status:
-        prepared = api.sweep_on_endpoint(
-            request, file, aws, record, command_catalog(ctx), status.observe
-        )
-        _show_price(prepared, account, given["max_cost"])
-        if not given["yes"]:
-            confirm("Update the endpoint to each setting?", "not measured")
-        with _kept(ctx, file, status) as observe:
-            try:
-                return file, prepared.run(given["max_cost"], observe)
-            except (PeagleError, KeyboardInterrupt):
-                if kept := prepared.plan_to_return_to:
-                    back = command_text(("peagle", "deploy", str(kept)), ctx)
-                    print_status(
-                        f"{name} serves one of the settings. To end with what it was", back
-                    )
-                raise
+def _plans(
+    ctx: click.Context, given: dict[str, Any], request: SweepRequest
+) -> Callable[[BenchSetting], Plan]:
+    """Makes the plan of a setting: all on the instance type of the one with the largest K, for the
+    largest load."""
+    chosen = planning_choices(given, _OWN) | {"concurrency": max(request.loads), "slo": None}
+    made: dict[int, Plan] = {}
 
+    def plan_of(setting: BenchSetting) -> Plan:
+        k = setting.k
+        if k not in made:
+            largest = made.get(max(request.ks))
+            same = {"instance_type": largest.instance_type, "name": largest.name} if largest else {}
+            speculation = {"k": k} if k else {"no_speculation": True}
+            made[k] = planned(ctx, given["pair"], {**chosen, **speculation, **same})
+        return made[k]
 
-def _show_price(prepared: EndpointSweep, account: Account, max_cost: float | None) -> None:
-    """What the sweep costs, about."""
-    sweep, name = prepared.sweep, prepared.revisions.record.name
-    settings, total = len(sweep.settings), sweep.total
-    rows = f"{settings} setting{'s' if settings > 1 else ''}, {total} row{'s' if total > 1 else ''}"
-    usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
-    free = " on AWS (free in the sandbox)" if account.sandbox else ""
-    limit = prepared.default_limit if max_cost is None else max_cost
-    spent = f", of which {format_usd(prepared.spent)} is spent" if prepared.spent else ""
-    facts = [
-        ("sweep", f"{name}: {rows}, about {format_duration(prepared.seconds)}"),
-        ("price", f"the endpoint: {format_price(prepared.usd_per_hour, account.sandbox)}"),
-        ("cost", f"of the sweep: about {usd}{free}; during each update the instances of both "
-         "revisions are paid"),
-    ]  # fmt: skip
-    if limit is not None:
-        facts.append(("limit", f"{format_usd(limit)} in all{spent}"))
-    print_facts(tuple(facts))
+    plan_of(BenchSetting(None, max(request.ks)))
+    return plan_of
 
 
 def _refuse_plan_options(ctx: click.Context) -> None:
@@ -235,46 +263,56 @@ def _refuse_plan_options(ctx: click.Context) -> None:
             )
 
 
-def _request(ctx: click.Context, given: dict[str, Any]) -> SweepRequest:
-    """The options as a request."""
-    if is_plan_file(given["pair"]):
+def _on_endpoint(
+    ctx: click.Context, given: dict[str, Any], request: SweepRequest, account: Account, file: Path
+) -> BenchResult:
+    """Measure a deployment, revision by revision, after a confirmation of the price."""
+    name = given["pair"]
+    if given["save"] and account.sandbox:
         raise UserError(
-            f"a sweep plans each setting, and {given['pair']} is one plan",
-            "specify a pair, and the options of the plan",
+            "the sandbox has no GPU, so its speeds cannot be evidence",
+            "omit --save",
+            code="not-evidence",
         )
-    same = ("loads", "prompt_tokens", "output_tokens", "repetitions", "requests",
-            "acceptance", "domain", "again")  # fmt: skip
-    return SweepRequest(
-        **{name: given[name] for name in same},
-        settings=given["sweep"],
-        workloads=given["workloads"] or ("short-prompt",),
-        usd_per_hour=given["price_per_hour"],
-        command=typed_command(ctx, *_NAME),
+    record, aws = find_deployment(account, name, given["region"], complete=True)
+    with api.deployment_lock(*record.key), DeploymentProgress(account.sandbox) as status:
+        prepared = sweep_on_endpoint(
+            request, file, aws, record, command_catalog(ctx), status.observe
+        )
+        print_facts(_price_facts(prepared, account, given["max_cost"]))
+        if not given["yes"]:
+            confirm("Update the endpoint to each setting?", "not measured")
+        with _kept(ctx, file, status) as observe:
+            try:
+                return prepared.run(given["max_cost"], observe)
+            except (PeagleError, KeyboardInterrupt):
+                if kept := prepared.plan_to_return_to:
+                    back = command_text(("peagle", "deploy", str(kept)), ctx)
+                    print_status(
+                        f"{name} serves one of the settings. To end with what it was", back
+                    )
+                raise
+
+
+def _price_facts(
+    prepared: EndpointSweep, account: Account, max_cost: float | None
+) -> Iterator[tuple[str, str]]:
+    """What the sweep costs, about."""
+    settings, total = len(prepared.sweep.settings), prepared.sweep.total
+    rows = f"{settings} setting{'s' if settings > 1 else ''}, {total} row{'s' if total > 1 else ''}"
+    yield "sweep", f"{prepared.record.name}: {rows}, about {format_duration(prepared.seconds)}"
+    yield "price", f"the endpoint: {format_price(prepared.usd_per_hour, account.sandbox)}"
+    usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
+    free = " on AWS (free in the sandbox)" if account.sandbox else ""
+    yield (
+        "cost",
+        f"of the sweep: about {usd}{free}; during each update the instances of both revisions "
+        "are paid",
     )
-
-
-def _plans(
-    ctx: click.Context, given: dict[str, Any], request: SweepRequest
-) -> Callable[[BenchSetting], Plan]:
-    """Makes the plan of a setting: all on the instance type of the one with the largest K, for the
-    largest load."""
-    chosen = planning_choices(given, _OWN) | {
-        "concurrency": max(request.loads),
-        "slo": None,
-    }
-    made: dict[int, Plan] = {}
-
-    def plan_of(setting: BenchSetting) -> Plan:
-        k = setting.k
-        if k not in made:
-            largest = made.get(max(request.ks))
-            same = {"instance_type": largest.instance_type, "name": largest.name} if largest else {}
-            speculation = {"k": k} if k else {"no_speculation": True}
-            made[k] = planned(ctx, given["pair"], {**chosen, **speculation, **same})
-        return made[k]
-
-    plan_of(BenchSetting(None, max(request.ks)))
-    return plan_of
+    limit = prepared.default_limit if max_cost is None else max_cost
+    if limit is not None:
+        spent = f", of which {format_usd(prepared.spent)} is spent" if prepared.spent else ""
+        yield "limit", f"{format_usd(limit)} in all{spent}"
 
 
 @contextmanager
@@ -294,7 +332,59 @@ def _kept(
     except (PeagleError, KeyboardInterrupt):
         status.clear()
         if last and last[0].done:
-            again = command_text(typed_command(ctx, *_NAME, without=("--again",)), ctx)
+            again = command_line(own_command(ctx, without=("--again",)))
             rows = f"{last[0].done} of {last[0].total} rows are in {file}"
             print_status(f"{rows}. To continue", again)
         raise
+
+
+def _report(
+    ctx: click.Context,
+    given: dict[str, Any],
+    file: Path,
+    result: BenchResult,
+    compared: Sequence[LosslessResult],
+) -> None:
+    """Print the result, and write evidence and report as asked. Raises UserError for a file that
+    cannot be written, and NotProved for a setting that changes an answer; the result is printed in
+    any case, and before anything is written, so that a failure there hides no measurement."""
+    result = priced_result(result, command_catalog(ctx))
+    lines, as_json = summaries(result, given["slo"]), given["as_json"]
+    if not as_json:
+        print_sweep(result, lines)
+        print_line(f"Result:   {file}")
+    written: dict[str, str | None] = {"file": str(file), "report": None, "evidence": None}
+    try:
+        _write(given, result, written)
+    finally:
+        if as_json:
+            lossless = [answers.document() for answers in compared]
+            print_json({**result.document(), "summary": lines, **written, "lossless": lossless})
+    if not as_json:
+        if written["evidence"]:
+            print_line(f"Evidence: {written['evidence']}")
+            pair = result.server.pair or given["pair"]
+            plan = ("peagle", "--catalog", str(given["save"]), "plan", pair)
+            print_line("Plan with it", command_text(plan, ctx))
+        if written["report"]:
+            print_line(f"Report:   {written['report']}")
+        for answers in compared:
+            print_lossless(answers)
+    for answers in compared:
+        require_lossless(answers)
+
+
+def _write(given: dict[str, Any], result: BenchResult, written: dict[str, str | None]) -> None:
+    """Write report and evidence as asked; ``written`` gets the path of each that is written."""
+    html, folder = given["report_file"], given["save"]
+    try:
+        if html:
+            html.parent.mkdir(parents=True, exist_ok=True)
+            write_output(html, report(result, given["slo"]).encode())
+            written["report"] = str(html)
+        if folder:
+            written["evidence"] = str(save_evidence(result, folder))
+    except OSError as error:
+        path = html if html and not written["report"] else folder
+        message = f"{path} cannot be written: {error.strerror}"
+        raise UserError(message, "check the path", "not-writable") from error

@@ -10,14 +10,13 @@ from peagle import api
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.account import Account, cloud_options
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context
-from peagle.cli.options import command_catalog
+from peagle.cli.options import OutputPath, command_catalog
 from peagle.cli.output.console import (
     json_option,
+    print_findings,
     print_json,
     print_status,
-    show_findings,
 )
-from peagle.cli.parameter_types import OutputPath
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output
@@ -81,7 +80,7 @@ def init(
     findings = api.entry_findings(entry, checkpoint, head, catalog)
     if output is not None:
         if not as_json:
-            show_findings(findings)
+            print_findings(findings, err=True)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_output(file, text.encode())
     if as_json:
@@ -96,7 +95,7 @@ def init(
         )
         return
     if output is None:
-        show_findings(findings)
+        print_findings(findings, err=True)
         click.echo(text, nl=False)
         return
     print_status(f"wrote {file}; unknown: {', '.join(entry.reasons)}")

@@ -14,15 +14,15 @@ from peagle.aws.refresh import PARTS, Part
 from peagle.catalog.tables import InstanceTable
 from peagle.catalog.writing import Tables
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import PeagleCommand, findings_in_context, typed_command
+from peagle.cli.context import PeagleCommand, findings_in_context, own_command
 from peagle.cli.options import yes_option
 from peagle.cli.output.catalog import print_changes
 from peagle.cli.output.console import (
     confirmed,
     json_option,
+    print_findings,
     print_json,
     print_status,
-    show_findings,
 )
 from peagle.data import data_folder
 from peagle.errors import Fix, UserError
@@ -87,10 +87,10 @@ def refresh(
     texts = api.new_texts(folder, before, found.tables)
     changes = api.table_changes(before, found.tables)
     if not as_json:
-        show_findings(() if is_one_reason else found.findings)
+        print_findings(() if is_one_reason else found.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
-    again = (*typed_command(ctx, "catalog", "refresh"), "--yes")
+    again = (*own_command(ctx), "--yes")
     fix = Fix("review the changes above, then pass --yes", again)
     question = f"Write these changes to {folder}?"
     if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,21 +12,23 @@ import click
 
 from peagle import api
 from peagle.aws.client import Aws
+from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import TYPED, deployment_in_context, is_plan_file, typed_command
-from peagle.cli.failed_start import end_failed_start
-from peagle.cli.fallback import (
-    fallback_of,
-    fallback_options,
-    planned_fallbacks,
-    show_attempts,
-    show_fallbacks,
+from peagle.cli.context import deployment_in_context, is_plan_file, own_command
+from peagle.cli.options import (
+    command_catalog,
+    complete_instance_type,
+    deploy_options,
+    duration,
+    raise_first_error,
+    refuse_errors,
 )
-from peagle.cli.options import command_catalog, deploy_options, refuse_errors
-from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.console import confirm, confirmed, json_option, print_json, print_status
 from peagle.cli.output.deploy import (
+    add_nothing_remaining,
     print_calls,
+    remaining_resources_shown,
     report_serving,
     show_not_applied,
     show_nothing_remains,
@@ -34,11 +37,13 @@ from peagle.cli.output.deploy import (
 )
 from peagle.cli.output.progress import DeploymentProgress, show_hashing
 from peagle.cli.plan_options import plan_options
+from peagle.cli.planned import plan_on_type
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.fallback import Attempt, Fallback
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.records import readable_records
+from peagle.deploy.removal import Saving
 from peagle.deploy.state import Deployment
 from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
@@ -55,9 +60,195 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
-from peagle.text import format_price
+from peagle.text import format_duration, format_price, format_usd
 
-_NOT_REPEATED = ("--yes", "--no-wait", "--keep-failed", "--json")
+
+def end_failed_start(
+    aws: Aws,
+    name: str,
+    error: WillNotServe,
+    account: Account,
+    again: Sequence[str],
+    remove: bool | None,
+) -> WillNotServe:
+    """Remove what the deploy created, unless the user wants to keep it: ``remove`` is ``None`` for
+    a question. Returns the error, which says what was done. ``again`` is the deploy's argv.
+
+    Raises what the removal raises, with what remains shown.
+    """
+    record = api.load_record(aws.scope, aws.region, name)
+    if record is None:
+        return error
+    print_status(error.message, bold=True)
+    if remove is None:
+        remove = sys.stdin.isatty() and _agrees(record, error, account)
+    if not remove:
+        show_remaining_resources(aws, record, account, again)
+        return error
+    remaining = remaining_resources_shown(aws, record, account, again)
+    with remaining, DeploymentProgress(account.sandbox) as status:
+        saving = api.remove_failed_start(aws, record, error, status.observe)
+    add_nothing_remaining()
+    error.message = f"{error.message}; {_outcome(error, saving, account)}"
+    if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
+        error.fix, error.command = "deploy with --keep-failed to read its log", ()
+    return error
+
+
+def _agrees(record: Deployment, error: WillNotServe, account: Account) -> bool:
+    for resource in record.resources:
+        print_status(f"  {resource.text}")
+    possible = api.possible_saving(record, error)
+    if possible.seconds:
+        goes_on = f"SageMaker keeps trying for up to {_text(possible, account)}."
+        print_status(goes_on)
+    return confirmed("Remove what will never serve?")
+
+
+def _outcome(error: WillNotServe, saving: Saving, account: Account) -> str:
+    if saving.seconds:
+        return f"removed, which saves up to {_text(saving, account)}"
+    if error.gives_up is None:
+        return "removed"
+    return "removed; SageMaker accepted that only when it had given up, so nothing is saved"
+
+
+def _text(saving: Saving, account: Account) -> str:
+    if saving.usd is None:
+        return format_duration(saving.seconds)
+    where = " on AWS" if account.sandbox else ""
+    return f"{format_usd(saving.usd)}{where} ({format_duration(saving.seconds)})"
+
+
+_OUTCOMES = {
+    "deployed": "deployed",
+    "no-capacity": "no capacity",
+    "refused": "refused",
+    "failed": "failed",
+}
+
+
+def _complete_types(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """The last of the types: ``ml.g5.xlarge,ml.g6`` continues with types of g6."""
+    before, comma, last = typed.rpartition(",")
+    return [before + comma + name for name in complete_instance_type(ctx, parameter, last)]
+
+
+def fallback_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--fallback-instance-types`` and ``--retry-for``."""
+    retry = click.option(
+        "--retry-for",
+        metavar="DURATION",
+        callback=duration,
+        help="Keep trying for this time when AWS has no free instance, such as 2h.",
+    )
+    types = click.option(
+        "--fallback-instance-types",
+        "fallback_types",
+        metavar="TYPE,...",
+        help="Instance types to try, in this order, when AWS has no free instance.  "
+        "[default: the next of the plan's ranking, after asking]",
+        shell_complete=_complete_types,
+    )
+    return types(retry(command))
+
+
+def planned_fallbacks(ctx: click.Context, plan: Plan) -> tuple[Plan, ...] | None:
+    """The plans on the types of ``--fallback-instance-types``; ``None`` without the option.
+
+    Raises NotFound for an unknown type, UserError with a plan file, and Refused when the checks
+    of a plan find an error.
+    """
+    types = ctx.params["fallback_types"]
+    if types is None:
+        return None
+    if is_plan_file(ctx.params["pair"]):
+        raise OptionsConflict(
+            "--fallback-instance-types cannot be combined with a plan file",
+            "use PAIR and its options, so that a plan can be made for each type",
+        )
+    names = dict.fromkeys(name.strip() for name in types.split(",") if name.strip())
+    if not names:
+        raise UserError("--fallback-instance-types names no instance type", "write TYPE,TYPE")
+    plans = tuple(plan_on_type(ctx, name) for name in names if name != plan.instance_type)
+    for each in plans:
+        raise_first_error(each.findings)
+    return plans
+
+
+def show_fallbacks(plans: Sequence[Plan] | None) -> None:
+    """Below the plan: what is tried when AWS has no instance of the planned type."""
+    if plans:
+        types = [_priced(plan.instance_type, plan.price_per_hour_usd) for plan in plans]
+        print_status(f"  {'fallback':<12}{', '.join(types)}")
+
+
+def fallback_of(
+    ctx: click.Context,
+    plan: Plan,
+    fallbacks: Sequence[Plan] | None,
+    prepare: Callable[[Plan], Preflight],
+) -> Fallback:
+    """What deploy does without capacity: the types of the option, else those of the plan's ranking
+    if the user agrees. ``prepare`` checks a plan against the account, and shows it."""
+
+    def choose(error: InsufficientCapacity) -> list[str]:
+        if fallbacks is not None:
+            return [alternative.instance_type for alternative in fallbacks]
+        others = [
+            alternative
+            for alternative in plan.alternatives
+            if alternative.instance_type != plan.instance_type
+        ]
+        if not others or is_plan_file(ctx.params["pair"]):
+            return []
+        names = ",".join(alternative.instance_type for alternative in others)
+        if not error.command:
+            error.fix += "; to try the next types of the ranking, add "
+            error.fix += f"--fallback-instance-types {names}"
+        if ctx.params["yes"]:
+            return []
+        types = ", ".join(
+            _priced(alternative.instance_type, alternative.price_per_hour_usd)
+            for alternative in others
+        )
+        print_status(f"AWS has no free {plan.instance_type} now.")
+        try:
+            agreed = confirmed(f"Try {types} instead?", Fix(""))
+        except UserError:  # no terminal: nobody to ask
+            return []
+        return [alternative.instance_type for alternative in others] if agreed else []
+
+    def planned(instance_type: str) -> Preflight:
+        if instance_type == plan.instance_type:
+            return prepare(plan)
+        return prepare(plan_on_type(ctx, instance_type))
+
+    return Fallback(choose, planned, ctx.params["retry_for"] or 0.0)
+
+
+def show_attempts(attempts: Sequence[Attempt]) -> None:
+    """What was tried, for how long, and what each costs; nothing after a single attempt that
+    needed no other."""
+    if len(attempts) < 2:
+        return
+    print_status("Tried:")
+    width = max(len(attempt.instance_type) for attempt in attempts)
+    for attempt in attempts:
+        price = _price(attempt.price_per_hour_usd)
+        outcome = f"{_OUTCOMES[attempt.outcome]} after {format_duration(attempt.seconds)}"
+        print_status(f"  {attempt.instance_type:<{width}}  {price:<18}{outcome}")
+
+
+def _priced(instance_type: str, usd_per_hour: float | None) -> str:
+    return f"{instance_type} ({_price(usd_per_hour)})"
+
+
+def _price(usd_per_hour: float | None) -> str:
+    return "price unknown" if usd_per_hour is None else f"{format_usd(usd_per_hour)} an hour"
+
+
+_NOT_REPEATED = ("--yes", "-y", "--no-wait", "--keep-failed", "--json")
 """Options of this command that the command to continue with omits."""
 
 _CHANGES = {
@@ -150,27 +341,27 @@ def deploy(
 
     def checked(plan: Plan) -> Preflight:
         with show_hashing():
-            found = api.preflight(aws, plan, instances, role, bucket)
-        show_and_refuse(found, account, choices)
-        if found.change in _CHANGES:
-            api.require_known_price(found.desired.plan, accept_unknown_price)
-        return found
+            preflight = api.preflight(aws, plan, instances, role, bucket)
+        show_and_refuse(preflight, account, choices)
+        if preflight.change in _CHANGES:
+            api.require_known_price(preflight.desired.plan, accept_unknown_price)
+        return preflight
 
     with api.deployment_lock(aws.scope, plan.region, plan.name):
         with account.stopped_on_error(started):
-            found = checked(plan)
-            _refuse_second(ctx, aws, found, yes)
-            _confirm(found, others, yes)
+            preflight = checked(plan)
+            _refuse_second(ctx, aws, preflight, yes)
+            _confirm(preflight, others, yes)
         _Deploy(
             aws,
             account,
             choices,
             fallback_of(ctx, plan, others, checked),
             wait=not no_wait,
-            again=typed_command(ctx, "deploy", without=_NOT_REPEATED),
+            again=own_command(ctx, without=_NOT_REPEATED),
             remove_failed=False if keep_failed else (yes or None),
             as_json=as_json,
-        ).run(found)
+        ).run(preflight)
 
 
 def _check_bucket(bucket: str | None) -> None:
@@ -200,8 +391,8 @@ class ProofChoices:
 def _refuse_second(ctx: click.Context, aws: Aws, preflight: Preflight, yes: bool) -> None:
     """A new endpoint whose name the user did not choose, of a target that has one already: with
     --yes, raise Refused before a second price is paid; else the question says so."""
-    plan, pair = preflight.desired.plan, ctx.meta[TYPED].get("pair")
-    is_file = isinstance(pair, str) and is_plan_file(pair)
+    plan = preflight.desired.plan
+    is_file = is_plan_file(ctx.params["pair"])
     if preflight.change != "create" or ctx.params.get("name") or is_file:
         return
     prefix = ctx.params.get("name_prefix") or DEFAULT_PREFIX
@@ -226,13 +417,13 @@ def _refuse_second(ctx: click.Context, aws: Aws, preflight: Preflight, yes: bool
     print_status(f"{message}. To update it instead, add --name {names[0]}.")
 
 
-def _confirm(found: Preflight, others: Sequence[Plan] | None, yes: bool) -> None:
+def _confirm(preflight: Preflight, others: Sequence[Plan] | None, yes: bool) -> None:
     """Show what is deployed if the first plan finds no instances, and ask, if anything changes."""
-    if found.change not in _CHANGES and found.scaling is None:
+    if preflight.change not in _CHANGES and preflight.scaling is None:
         return
     show_fallbacks(others)
     if not yes:
-        confirm(_CHANGES.get(found.change, _CHANGES["scale"]), "not deployed", _PASS_YES)
+        confirm(_CHANGES.get(preflight.change, _CHANGES["scale"]), "not deployed", _PASS_YES)
 
 
 @dataclass(frozen=True)
@@ -252,7 +443,7 @@ class _Deploy:
     remove_failed: bool | None
     as_json: bool
 
-    def run(self, found: Preflight) -> None:
+    def run(self, preflight: Preflight) -> None:
         """Apply, prove and report; if something ends it early, show what exists."""
         error: NotProved | WillNotServe | None = None
         warm: WarmStart | None = None
@@ -260,10 +451,10 @@ class _Deploy:
         with DeploymentProgress(self.account.sandbox) as status:
             begun = time.time()
             try:
-                found = api.deploy_where_possible(
-                    found,
-                    lambda one: api.deploy(
-                        self.aws, one, status.observe, self.wait, **asdict(self.choices)
+                preflight = api.deploy_where_possible(
+                    preflight,
+                    lambda preflight: api.deploy(
+                        self.aws, preflight, status.observe, self.wait, **asdict(self.choices)
                     ),
                     self.fallback,
                     attempts,
@@ -274,18 +465,18 @@ class _Deploy:
             except (PeagleError, KeyboardInterrupt):
                 status.clear()
                 show_attempts(attempts)
-                self._show_what_exists(found.desired.plan.name)
+                self._show_what_exists(preflight.desired.plan.name)
                 raise
             if self.wait and not isinstance(error, WillNotServe):
-                warm = api.reported_warm_start(self.aws, found, begun)
+                warm = api.reported_warm_start(self.aws, preflight, begun)
         show_attempts(attempts)
         if isinstance(error, WillNotServe):
-            name = found.desired.plan.name
+            name = preflight.desired.plan.name
             raise end_failed_start(
                 self.aws, name, error, self.account, self.again, self.remove_failed
             )
-        record = api.find_record(found.desired.plan.name, self.aws.scope, self.aws.region)
-        state = self._report(record, found, attempts, warm, error)
+        record = api.find_record(preflight.desired.plan.name, self.aws.scope, self.aws.region)
+        state = self._report(record, preflight, attempts, warm, error)
         if error and state == "InService":  # what served before does
             report_serving(self.aws, record, self.account)
         elif error:
@@ -306,7 +497,7 @@ class _Deploy:
     def _report(
         self,
         record: Deployment,
-        found: Preflight,
+        preflight: Preflight,
         attempts: list[Attempt],
         warm: WarmStart | None,
         unproved: NotProved | None,
@@ -315,13 +506,13 @@ class _Deploy:
         if warm:
             print_status(warm.text)
         document = api.deployment_status(self.aws, record) | {
-            "changed": found.change in _CHANGES or bool(found.changes),
-            "changes": [change.document() for change in found.changes],
+            "changed": preflight.change in _CHANGES or bool(preflight.changes),
+            "changes": [change.document() for change in preflight.changes],
             "rolled_back": isinstance(unproved, RolledBack),
             "warm_start": warm.document() if warm else None,
-            "tried": [one.document() for one in attempts],
-            "licences": licences_document(found.desired.plan),
-            "pins": found.desired.plan.pins.model_dump(mode="json"),
+            "tried": [attempt.document() for attempt in attempts],
+            "licences": licences_document(preflight.desired.plan),
+            "pins": preflight.desired.plan.pins.model_dump(mode="json"),
         }
         if self.account.sandbox and self.wait:
             document["not_applied"] = show_not_applied(record.name, self.aws.region)
@@ -331,7 +522,7 @@ class _Deploy:
             requested = "The endpoint was requested. To wait for it and verify acceptance"
             print_status(requested, command_line(self.again))
         elif not unproved:
-            print_calls(document, found, self.account)
+            print_calls(document, preflight, self.account)
         return str(document["state"])
 
 
@@ -342,12 +533,12 @@ def licences_document(plan: Plan) -> dict[str, str | None]:
 
 
 def show_and_refuse(
-    found: Preflight, account: Account, choices: ProofChoices = ProofChoices()
+    preflight: Preflight, account: Account, choices: ProofChoices = ProofChoices()
 ) -> None:
     """Show plan, findings and change; raise Refused with the first error. The plan's notes are what
     `peagle plan --verbose` shows."""
-    show_plan(found, account, **asdict(choices))
+    show_plan(preflight, account, **asdict(choices))
     omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if account.sandbox else CHECKED_AGAIN
-    planned = found.desired.plan.findings
+    planned = preflight.desired.plan.findings
     planned = tuple(f for f in planned if f.level != "note" and f.code not in omitted)
-    refuse_errors((*planned, *found.findings))
+    refuse_errors((*planned, *preflight.findings))

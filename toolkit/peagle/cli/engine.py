@@ -7,15 +7,13 @@ from pathlib import Path
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, fix_in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
     json_option,
-    message_with_fix,
     print_json,
     print_line,
     print_status,
-    terminal_width,
 )
 from peagle.errors import EngineMissing
 
@@ -73,8 +71,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
         )
         return
     if missing:
-        width = terminal_width()
-        click.echo(message_with_fix(missing.message, missing.fix, missing.command, width))
+        print_line(f"{missing.message} ({fix_in_context(missing.fix, missing.command)})")
     else:
         print_line(f"vLLM {version}: {used}")
     for one in engines:

@@ -12,7 +12,7 @@ from peagle import api
 from peagle.aws.images import ImageRequest
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import command_catalog, refuse_errors, region_option
+from peagle.cli.options import OneOf, OutputPath, command_catalog, refuse_errors, region_option
 from peagle.cli.output.console import (
     json_option,
     print_json,
@@ -22,7 +22,6 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.image import image_document, print_image
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.parameter_types import OneOf, OutputPath
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported

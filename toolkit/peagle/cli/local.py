@@ -13,18 +13,17 @@ import click
 from peagle import api
 from peagle.aws.images import ImageRequest
 from peagle.cli.account import chosen_account
-from peagle.cli.context import PeagleCommand, command_text, typed_command
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
-from peagle.cli.options import command_catalog, names_own_image, refuse_errors
+from peagle.cli.options import OneOf, WholeNumber, command_catalog, names_own_image, refuse_errors
 from peagle.cli.output.console import (
     json_option,
+    print_findings,
     print_json,
     print_line,
     print_status,
-    show_findings,
 )
 from peagle.cli.output.progress import StatusLine
-from peagle.cli.parameter_types import OneOf, WholeNumber
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.engine.runner import LocalOptions
@@ -215,7 +214,7 @@ def _print_engine(engine: LocalEngine) -> None:
         )
         if engine.second_turn:
             print_line(f"  {api.second_turn_text(engine.second_turn)}")
-            show_findings(api.proof_findings(engine.second_turn))
+            print_findings(api.proof_findings(engine.second_turn), err=True)
     else:
         print_line(f"{engine.pair} responds.")
     if warm := api.read_warm_start(Path(engine.process.log)):
@@ -249,8 +248,7 @@ def local_image(
         return build_with_status(request, account).image
     docker = api.connect_docker()
     ctx = click.get_current_context()
-    command = (*typed_command(ctx, "image", "build", without=("--image", "--baked-weights")),
-               "--runtime", runtime)  # fmt: skip
+    command = ("peagle", "image", "build", *api.pair_arguments(plan), "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None
     found = api.find_image(docker, plan, runtime, named, command)
     if found is None:

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
-import gc
 import io
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.exceptions import NoSuchCommand
 
 from peagle import __version__
-from peagle.cli.interrupt import interruptible
 from peagle.cli.output.console import STARTED_AT
 from peagle.errors import Fix, PeagleError, UserError, nearest
-from peagle.store import home
-
-GC_THRESHOLDS = 200_000, 20, 20
-"""Fewer garbage collections than by default, which take a sixth of the start of a command: most of
-what a command creates, it needs until its end."""
 
 COMMANDS: dict[str, dict[str, str]] = {
     "Choose": {
@@ -70,14 +60,31 @@ COMMANDS: dict[str, dict[str, str]] = {
         "sandbox": "Run an AWS sandbox with working endpoints.",
         "engine": "Install vLLM for this machine's CPU.",
         "doctor": "Check what this machine has and lacks.",
+        "explain": "Show the cause and the fix of a code.",
         "demo": "Run a demo: deploy, invoke and clean up in the sandbox.",
     },
 }
-"""Group of ``--help`` -> command -> its summary. Each command is in the module of its name."""
+"""Group of ``--help`` -> command -> its summary."""
+
+_MODULES = {
+    "call": ("invoke", "prove", "token"),
+    "change": ("scale", "rollback", "compare", "promote", "drop"),
+    "choose": ("check", "fit", "verdict"),
+    "machine": ("doctor", "demo"),
+    "remove": ("destroy", "reap"),
+    "render": ("render", "ci"),
+    "watch": ("list", "status", "drift", "logs", "top"),
+}
+"""Module -> its commands; any other command is in the module of its name."""
+
+_MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
 
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
 
-UNWRITABLE = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS)
+UNWRITABLE = (
+    errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR,
+    errno.EPERM, errno.EROFS,
+)  # fmt: skip
 """Errors of a disk or a folder that the user can fix, so they print no traceback."""
 
 COMMAND_HINTS: dict[str, str] = {
@@ -113,9 +120,6 @@ OPTION_HINTS: dict[str, str] = {
 }
 """Options of vLLM and of other commands -> what to use instead."""
 
-MAX_COMMANDS = 3
-"""An option of more commands is probably misspelt: the nearest option is a better hint."""
-
 BROKEN_PIPE = 141
 """Exit code of a command whose reader closed the pipe (128 + SIGPIPE)."""
 
@@ -145,7 +149,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _NAMES:
             return None
-        module = import_module(f"peagle.cli.{cmd_name}")
+        module = import_module(f"peagle.cli.{_MODULE_OF.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(
             module, "list_deployments" if cmd_name == "list" else cmd_name
         )
@@ -199,18 +203,12 @@ def main() -> NoReturn:
     """Run the command line. An error ends it with its exit code and one line on stderr: text, or
     with ``--json`` a JSON document, to which a command adds keys with ``add_to_error_document``."""
     error_fields: dict[str, Any] = {}
-    has_no_output = sys.stdout is None
-    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # like stderr, for bytes that are not UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
-    gc.set_threshold(*GC_THRESHOLDS)
-    # Skip the last collection: the operating system takes all memory back when the process ends.
-    atexit.register(gc.freeze)
     # pydantic would look for plugins in the metadata of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        with interruptible():
-            result = cli.main(prog_name="peagle", standalone_mode=False, obj=error_fields)
+        result = cli.main(prog_name="peagle", standalone_mode=False, obj=error_fields)
         sys.exit(result if isinstance(result, int) else 0)
     except PeagleError as error:
         _end(error, error_fields)
@@ -228,54 +226,22 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _end(_Interrupted("interrupted"), error_fields)
     except OSError as error:
-        is_lost = has_no_output and error.errno == errno.EBADF
-        if error.errno not in UNWRITABLE and not is_lost and not _concerns_home(error):
+        if error.errno not in UNWRITABLE:
             raise
         if error.filename is None:
             _discard_output()  # else Python fails again at the end, with another exit code
-        where = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
-        _end(
-            UserError(
-                f"cannot write {error.filename or 'the output'}: {error.strerror}{where}",
-                code="not-writable",
-            ),
-            error_fields,
-        )
+        message = f"cannot write {error.filename or 'the output'}: {error.strerror}"
+        _end(UserError(message, code="not-writable"), error_fields)
     except RuntimeError as error:  # pathlib's, for a user without HOME and entry in passwd
         if "home directory" not in str(error):
             raise
         _end(UserError(f"{error}".rstrip("."), "set HOME", code="no-home"), error_fields)
-    except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):
-            sys.exit(BROKEN_PIPE)
-        raise
-
-
-def _replace_closed_streams() -> None:
-    """Without stdin or stderr, read and write nothing; without stdout (``>&-``), writing raises
-    OSError, as the output is lost. Each descriptor is taken, so that no file of ours gets it."""
-    if sys.stdin is None:
-        sys.stdin = _null_stream(0, os.O_RDONLY)
-    if sys.stdout is None:
-        sys.stdout = _null_stream(1, os.O_RDONLY)
-    if sys.stderr is None:
-        sys.stderr = _null_stream(2, os.O_WRONLY)
 
 
 def _discard_output() -> None:
     """Let what stdout still buffers disappear when the process ends."""
     with suppress(OSError):  # a stream in memory has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _null_stream(descriptor: int, flags: int) -> io.TextIOWrapper:
-    opened = os.open(os.devnull, flags)
-    if opened != descriptor:
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    os.set_inheritable(descriptor, True)
-    mode: Literal["r", "w"] = "w" if descriptor else "r"
-    return open(descriptor, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 class _Interrupted(PeagleError, code="interrupted", exit_code=130):
@@ -285,24 +251,8 @@ class _Interrupted(PeagleError, code="interrupted", exit_code=130):
     """
 
 
-def _concerns_home(error: OSError) -> bool:
-    """Whether the error is about PEAGLE_HOME, for example because it is a file."""
-    if error.filename is None:
-        return False
-    file = Path(os.fsdecode(error.filename))
-    below = error.errno == errno.ENOTDIR and file.is_relative_to(home())
-    return below or home().is_relative_to(file)
-
-
-_EXTRA_ARGUMENT = re.compile(r"Got unexpected extra argument \((\d+)\)")
-
-
 def _usage(error: click.UsageError) -> UserError:
-    message, fix = error.format_message().rstrip("."), _help_of(error)
-    number = _EXTRA_ARGUMENT.fullmatch(message)
-    if number and error.ctx and error.ctx.info_name == "scale":
-        fix = Fix(f"for a fixed number use --to {number[1]}")
-    return UserError(message, fix)
+    return UserError(error.format_message().rstrip("."), _help_of(error))
 
 
 def _unknown_command(error: NoSuchCommand) -> UserError:
@@ -322,29 +272,12 @@ def _unknown_option(error: click.NoSuchOption) -> UserError:
         return UserError("--catalog goes before the command", fix)
     similar = sorted(name for name in error.possibilities or () if name != "--help")
     guess = f"did you mean {', '.join(similar)}?" if similar else ""
-    others = _commands_with(error.option_name)
-    if 0 < len(others) <= MAX_COMMANDS:
-        guess = f"it is an option of {' and '.join(others)}"
     known = [*(error.possibilities or ()), *OPTION_HINTS]
     near = get_close_matches(error.option_name, known, n=1, cutoff=0.8)
     of_command = OPTION_HINTS.get(f"{command[-1]} {error.option_name}")
     hint = of_command or (OPTION_HINTS.get(near[0]) if near else None) or guess
     message = f"{' '.join(command)} has no option {error.option_name}{f': {hint}' if hint else ''}"
     return UserError(message, _help_of(error))
-
-
-def _commands_with(option: str) -> list[str]:
-    """The commands, without ``peagle``, that have the option."""
-    root = click.Context(cli)
-    named = [(name, cli.get_command(root, name)) for name in _NAMES]
-    for name, group in list(named):
-        if isinstance(group, click.Group):
-            commands = group.list_commands(root)
-            named += [(f"{name} {one}", group.get_command(root, one)) for one in commands]
-    return [
-        name for name, command in named
-        if command and any(option in one.opts for one in command.params)
-    ]  # fmt: skip
 
 
 def _help_of(error: click.UsageError) -> Fix:

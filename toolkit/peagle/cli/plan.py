@@ -1,8 +1,9 @@
-"""``peagle plan``: what would run, where, at what price, and why."""
+"""``peagle plan``: what would run, where, at what price, and why; and what that changes."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +11,159 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.cli.context import (
-    TYPED,
-    findings_in_context,
-    in_context,
-    is_plan_file,
-    not_about_own_options,
-    typed_command,
+from peagle.cli.context import command_text, findings_in_context, is_plan_file, own_command
+from peagle.cli.options import PLAN_FIELDS, Decimal, complete_pair, output_option, raise_first_error
+from peagle.cli.output.console import (
+    json_option,
+    print_json,
+    print_status,
+    print_table,
+    print_written,
+    where_text,
 )
-from peagle.cli.options import PLAN_FIELDS, complete_pair, output_option, raise_first_error
-from peagle.cli.output.answer import print_answer
-from peagle.cli.output.console import json_option, print_json, print_written
-from peagle.cli.parameter_types import Decimal
 from peagle.cli.plan_options import plan_options
-from peagle.cli.planned import planned
-from peagle.cli.project import ProjectCommand
-from peagle.errors import OptionMissing, OptionsConflict, UserError, command_line
-from peagle.findings import errors
+from peagle.cli.planned import plan_in_project, planned
+from peagle.cli.project import CHOICE, ProjectCommand, load_project
+from peagle.deploy.diff import PlanComparison
+from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, command_line
+from peagle.findings import Finding, errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
+from peagle.project.choosing import EndpointChoice
 from peagle.store import write_output
+from peagle.text import format_usd, sanitize
 
-NOT_OF_DEPLOY = frozenset(
-    {
-        "-o", "--out", "--output", "--online", "--compare", "--verbose", "--changes-from",
-        "--markdown", "--max-price-increase",
+_SHOWN = ("error", "warning")
+"""Levels of the findings in a comment."""
+
+
+def show_changes(
+    ctx: click.Context,
+    plan: Plan,
+    file: Path,
+    markdown: bool,
+    max_increase: float | None,
+    as_json: bool,
+) -> None:
+    """Print what ``plan`` changes of the plan in ``file``.
+
+    Raises Refused if the plan has an error, or its price rises by more than ``max_increase``
+    percent.
+    """
+    before = _earlier(ctx, file)
+    comparison = api.compare_plans(before or plan, plan)
+    if as_json:
+        print_json(_document(comparison, before))
+    elif markdown:
+        click.echo("\n".join(_markdown(ctx, comparison, before)))
+    else:
+        print_table(("", "BEFORE", "AFTER"), _rows(comparison, before))
+    raise_first_error(errors(plan.findings))
+    increase = comparison.price_increase
+    if max_increase is not None and increase is not None and increase * 100 > max_increase:
+        raise Refused(
+            f"the price rises by {increase:.0%}, and the gate allows {max_increase:g} %",
+            "choose a plan that costs less, or raise max_price_increase",
+            code="price-increase",
+        )
+
+
+def _earlier(ctx: click.Context, file: Path) -> Plan | None:
+    """The earlier plan; ``None`` where the endpoint is new."""
+    if is_plan_file(str(file)):
+        return api.read_plan(file)
+    choice: EndpointChoice | None = ctx.meta.get(CHOICE)
+    if choice is None:
+        raise UserError(f"--changes-from {file} is a project file", "add --environment")
+    if not file.is_file():
+        # A checkout of a commit before the project file: its folder is there, under the same name.
+        if not file.parent.is_dir() or file.name != choice.project.path.name:
+            message = f"--changes-from {file} does not exist"
+            fix = f"name an earlier plan, or {choice.project.path.name} in a checkout of the base"
+            raise UserError(message, fix, "no-such-file")
+        print_status(f"{file} does not exist: the endpoint is new")
+        return None
+    try:
+        project = load_project(ctx, file)
+        if choice.endpoint not in api.endpoints_of(project):
+            return None
+        if choice.environment not in (None, *api.environments_of(project)):
+            return None
+        return plan_in_project(ctx, "plan", file)
+    except UserError as error:  # what the change may repair
+        print_status(f"the earlier plan cannot be made: {error.message}")
+        return None
+
+
+def _document(comparison: PlanComparison, before: Plan | None) -> dict[str, Any]:
+    document = comparison.document()
+    return {
+        "before": document["plans"][0] if before else None,
+        "after": document["plans"][1],
+        "changes": document["changes"],
+        "price_increase": comparison.price_increase if before else None,
     }
-)  # fmt: skip
-"""Options of this command that ``peagle deploy`` does not have."""
+
+
+def _rows(comparison: PlanComparison, before: Plan | None) -> Iterator[tuple[str, str, str]]:
+    """Label, before and after: what differs, or all of a new endpoint."""
+    from peagle.cli.output.plan import plan_facts
+
+    sides = [
+        dict(plan_facts(answer, plan.speculation))
+        for answer, plan in zip(comparison.answers, comparison.plans, strict=True)
+    ]
+    for label, after in sides[1].items():
+        if before is None or sides[0][label] != after:
+            yield label, sides[0][label] if before else "-", after
+    if before is not None:
+        yield from (change.cells for change in comparison.other_changes)
+
+
+def _markdown(ctx: click.Context, comparison: PlanComparison, before: Plan | None) -> Iterator[str]:
+    choice: EndpointChoice | None = ctx.meta.get(CHOICE)
+    plan = comparison.plans[1]
+    parts = (choice.endpoint, choice.environment) if choice else (plan.name,)
+    yield f"### Plan of {' in '.join(_cell(part) for part in parts if part)}"
+    yield ""
+    rows = list(_rows(comparison, before))
+    if not rows:
+        yield "The plan does not change."
+    else:
+        yield "| | before | after |"
+        yield "|---|---|---|"
+        yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows)
+    yield ""
+    yield f"**Cost**: {_cost(comparison, before)}"
+    shown = [one for one in plan.findings if one.level in _SHOWN]
+    if shown:
+        yield ""
+        yield from _findings(shown)
+
+
+def _cost(comparison: PlanComparison, before: Plan | None) -> str:
+    old, new = (plan.price_per_hour_usd for plan in comparison.plans)
+    if new is None:
+        return "unknown"
+    text = f"{format_usd(new)} per hour, {format_usd(new * 24 * 30)} per 30 days"
+    if before is None or old is None:
+        return text
+    if (increase := comparison.price_increase) is None or old == new:
+        return f"{text}, as before"
+    return f"{text}; before {format_usd(old)} per hour ({increase:+.0%})"
+
+
+def _findings(findings: Sequence[Finding]) -> Iterator[str]:
+    for one in findings:
+        yield f"- **{one.level}** `{one.code}` {_cell(where_text(one.where))}: {_cell(one.message)}"
+
+
+def _cell(text: str) -> str:
+    """A text that cannot end its cell, or be markup."""
+    plain = sanitize(text, 300)
+    for mark in "\\`*_|<>[]@#":
+        plain = plain.replace(mark, f"\\{mark}")
+    return plain
 
 
 @click.command(
@@ -119,7 +245,7 @@ def plan(
         write_output(output, api.plan_bytes(plan))
         print_written(output)
     if changes_from is not None:
-        from peagle.cli.plan_changes import show_changes
+        from peagle.cli.plan import show_changes
 
         return show_changes(ctx, plan, changes_from, markdown, max_price_increase, as_json)
     if markdown or ctx.get_parameter_source("max_price_increase") is ParameterSource.COMMANDLINE:
@@ -127,24 +253,24 @@ def plan(
         raise OptionMissing(f"{flag} requires --changes-from", "add --changes-from FILE")
     if as_json:
         # A plan file too, with its digest, which does not depend on other options that are typed.
-        findings = findings_in_context(plan.findings, change_own=False)
+        findings = findings_in_context(plan.findings)
         print_json(api.plan_document(plan.model_copy(update={"findings": findings})))
     else:
+        from peagle.cli.output.plan import print_answer, print_details  # imports rich
+
         print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
         if verbose:
-            from peagle.cli.output.plan import print_details
-
             print_details(plan)
     return raise_first_error(refused)
 
 
 def _deploy_command(ctx: click.Context, output: Path | None) -> str:
-    """What to type next. It takes option names from this command, since loading the module of
-    ``deploy`` also loads boto3."""
-    options = {name for option in ctx.command.params for name in option.opts} - NOT_OF_DEPLOY
+    """What to type next: the plan's file, or the words of this command."""
     if output:
-        return command_line(in_context(("peagle", "deploy", str(output)), ctx, options))
-    return command_line(typed_command(ctx, "deploy", options=options))
+        return command_text(("peagle", "deploy", str(output)), ctx)
+    words = own_command(ctx, without=("--online", "--verbose"))
+    at = words.index("plan")  # behind the folder of --catalog
+    return command_line((*words[:at], "deploy", *words[at + 1 :]))
 
 
 def _compare(
@@ -158,12 +284,11 @@ def _compare(
     if as_json:
         print_json(comparison.document())
     else:
-        from peagle.cli.output.compare import print_comparison
+        from peagle.cli.output.plan import print_comparison
 
         print_comparison(comparison)
     raise_first_error(first.findings)
-    with not_about_own_options():
-        raise_first_error(second.findings)
+    raise_first_error(second.findings)
 
 
 def _compared_plan(ctx: click.Context, text: str) -> Plan:
@@ -178,8 +303,7 @@ def _compared_plan(ctx: click.Context, text: str) -> Plan:
         shared = {
             name: ctx.params[name] for name in PLAN_FIELDS - {"pair", "verdict"} & ctx.params.keys()
         }
-    with not_about_own_options():
-        return planned(ctx, pair, {**shared, **typed})
+    return planned(ctx, pair, {**shared, **typed})
 
 
 def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str, Any]]:
@@ -194,9 +318,7 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
         raise UserError(f"{flag} {text!r}: {error}", "quote it as for a shell") from error
     if not words:
         raise OptionMissing(f"{flag} requires an argument", f"write {flag} PAIR, or a plan file")
-    typed = ctx.meta.get(TYPED)
     other = plan.make_context("plan", words, parent=ctx.parent)
-    ctx.meta[TYPED] = typed
     values = {
         name: other.params[name]
         for name in other.params

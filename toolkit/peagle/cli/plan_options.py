@@ -1,50 +1,271 @@
-"""The planning options of commands."""
+"""The planning options of commands: what to plan, how it serves, what a company prescribes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
-from peagle.cli.company_options import company_options
+from peagle import api
 from peagle.cli.options import (
+    BATCH,
     LONGEST_CONTEXT,
     PLAN_FIELDS,
-    cached_option,
-    complete_instance_type,
-    complete_pair,
-    complete_region,
-    complete_version,
-    settings_option,
-    shared_option,
-    variables_option,
-    workload_option,
-)
-from peagle.cli.parameter_types import (
-    BATCH,
     REQUESTS,
+    REQUESTS_AT_A_TIME,
     TOKENS,
     USD,
     Decimal,
     K,
     OneOf,
+    Parsed,
     WholeNumber,
+    cached_option,
+    complete_instance_type,
+    complete_pair,
+    complete_region,
+    complete_version,
     duration,
     objective,
+    settings_option,
+    shared_option,
+    variables_option,
+    workload_option,
 )
 from peagle.cli.planned import planned
 from peagle.cli.project import image_from_option, project_options
-from peagle.cli.serving_options import (
-    LIMIT_OPTIONS,
-    OBSERVE_OPTIONS,
-    ROLLOUT_OPTIONS,
-    SCALING_OPTIONS,
-    copies_option,
-)
+from peagle.planning.operation_model import LONGEST_CAPTURE_DAYS
+from peagle.planning.options import AUTO, RolloutKind
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
+from peagle.text import sanitize
+
+
+def parse_copies(text: str) -> int | str:
+    """A number of engines, or ``auto``. Raises ValueError."""
+    if text == AUTO:
+        return AUTO
+    if text.isascii() and text.isdecimal() and len(text) < 4 and int(text) > 0:
+        return int(text)
+    raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
+
+
+copies_option = click.option(
+    "--copies",
+    type=Parsed("copies", parse_copies),
+    metavar="N|auto",
+    help="Engines on each instance, as an inference component; auto: as many as cost least per "
+    "token, or one on all GPUs; 1: one, without a component.  [default: auto]",
+)
+
+
+SCALING_OPTIONS = (
+    click.option(
+        "--min-instances",
+        type=WholeNumber(0),
+        metavar="N",
+        help="Fewest instances of an endpoint that scales.  [default: 1]",
+    ),
+    click.option(
+        "--max-instances",
+        type=WholeNumber(1),
+        metavar="N",
+        help="Scale automatically, up to this many instances; with --copies, the copies on them.",
+    ),
+    click.option(
+        "--target-concurrency",
+        type=REQUESTS_AT_A_TIME,
+        metavar="REQUESTS",
+        help="Requests at a time that scaling gives each instance, or each copy.  [default: the "
+        "most that meet --slo without queueing, from the performance model]",
+    ),
+    click.option(
+        "--scale-to-zero",
+        is_flag=True,
+        help="Run no instance while there are no requests; the first one then waits. Makes an "
+        "inference component, also for a single copy.",
+    ),
+)
+"""For ``plan_options``; the options are fields of ``Options``."""
+
+
+ROLLOUT_OPTIONS = (
+    click.option(
+        "--rollout",
+        type=OneOf(get_args(RolloutKind)),
+        help="How updates move traffic to new instances, with alarms that undo them; the one on "
+        "--slo ttft sees streamed requests only.  "
+        "[default: SageMaker's, without alarms]",
+    ),
+    click.option(
+        "--rollout-step",
+        metavar="SIZE",
+        help="Instances of one step, such as 2 or 25%.  [default: 5%, canary 10%, linear 25%]",
+    ),
+    click.option(
+        "--baking-time",
+        metavar="DURATION",
+        callback=duration,
+        help="Time for alarms to act after each step; 1h at most.  [default: 10m]",
+    ),
+)
+
+
+OBSERVE_OPTIONS = (
+    click.option(
+        "--observe",
+        is_flag=True,
+        help="Create a CloudWatch dashboard and alarms, and keep the endpoint's log for 30 days "
+        "only. The alarm on --slo ttft sees streamed requests only.",
+    ),
+    click.option(
+        "--log-retention",
+        type=WholeNumber(1),
+        metavar="DAYS",
+        help="How long CloudWatch keeps the endpoint's log.  [default: 30 with --observe]",
+    ),
+    click.option(
+        "--alarm-topic",
+        metavar="ARN",
+        help="SNS topic that the alarms of --observe and --rollout notify.",
+    ),
+    click.option(
+        "--capture-data",
+        metavar="S3_URI",
+        help="Copy prompts and answers to this s3:// folder (SageMaker's data capture).",
+    ),
+    click.option(
+        "--capture-percent",
+        type=WholeNumber(1, 100),
+        metavar="PERCENT",
+        help="Share of the requests to capture.  [default: 100]",
+    ),
+    click.option(
+        "--capture-kms-key",
+        metavar="KEY",
+        help="KMS key for captured data.  [default: --kms-key, else S3's own key]",
+    ),
+    click.option(
+        "--capture-retention",
+        type=WholeNumber(0, LONGEST_CAPTURE_DAYS),
+        metavar="DAYS",
+        help="When S3 deletes captured data; 0: when the bucket's own rules do.  [default: 30]",
+    ),
+)
+
+
+LIMIT_OPTIONS = (
+    click.option(
+        "--ttl",
+        metavar="DURATION",
+        callback=duration,
+        help="Delete the endpoint after this time, such as 8h or 2d, counted from this deploy: "
+        "deploying again with --ttl moves the end, without it keeps it.",
+    ),
+    click.option(
+        "--budget",
+        type=USD,
+        metavar="USD",
+        help="Delete the endpoint when it has cost this much since its creation, at the price of "
+        "the most instances. With --ttl, the earlier end counts. A later deploy or scale to a "
+        "higher price moves the end to an earlier time, and never to a later one.",
+    ),
+    click.option("--no-limit", is_flag=True, help="Remove the end time of an earlier deploy."),
+)
+
+
+class _Ids(click.ParamType):  # type: ignore[type-arg]
+    """Ids such as ``subnet-1,subnet-2``: each once, in the order given."""
+
+    name = "text"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """The ids; planning checks them."""
+        words = value if isinstance(value, tuple) else str(value).split(",")
+        return tuple(filter(None, (word.strip() for word in words)))
+
+
+class _Tag(click.ParamType):  # type: ignore[type-arg]
+    """``KEY=VALUE``. A variable holds several with commas, which no tag has."""
+
+    name = "text"
+    envvar_list_splitter = ","
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value)
+
+
+_IDS = _Ids()
+
+
+kms_key_option = click.option(
+    "--kms-key",
+    metavar="KEY",
+    envvar="PEAGLE_KMS_KEY",
+    help="KMS key (ARN, id or alias) of storage volumes and uploads.  [env: PEAGLE_KMS_KEY]",
+)
+"""``--kms-key``."""
+
+
+def tag_option(flag: str = "--tag") -> Callable[..., Any]:
+    """``--tag KEY=VALUE``: ``tags``, by key."""
+    return click.option(
+        flag,
+        "tags",
+        type=_Tag(),
+        metavar="KEY=VALUE",
+        multiple=True,
+        envvar="PEAGLE_TAGS",
+        callback=lambda _, __, given: api.parse_tags(given),
+        help="A tag on everything that is created. Repeatable.  [env: PEAGLE_TAGS, with commas]",
+    )
+
+
+def company_options(tag_flag: str = "--tag") -> tuple[Callable[..., Any], ...]:
+    """The options, each with a variable of the environment for all commands of a company."""
+    return (
+        click.option(
+            "--subnets",
+            type=_IDS,
+            metavar="ID,...",
+            envvar="PEAGLE_SUBNETS",
+            help="Subnets of your VPC that containers are attached to, with commas.  "
+            "[env: PEAGLE_SUBNETS]",
+        ),
+        click.option(
+            "--security-groups",
+            type=_IDS,
+            metavar="ID,...",
+            envvar="PEAGLE_SECURITY_GROUPS",
+            help="Their security groups, with commas.  [env: PEAGLE_SECURITY_GROUPS]",
+        ),
+        click.option(
+            "--network-isolation",
+            is_flag=True,
+            envvar="PEAGLE_NETWORK_ISOLATION",
+            help="Containers without any network; weights come from S3 or the image.",
+        ),
+        kms_key_option,
+        tag_option(tag_flag),
+        click.option(
+            "--name-prefix",
+            metavar="TEXT",
+            envvar="PEAGLE_NAME_PREFIX",
+            help="Beginning of the names of what is created.  "
+            "[env: PEAGLE_NAME_PREFIX; default: peagle-]",
+        ),
+        click.option(
+            "--permissions-boundary",
+            metavar="ARN",
+            envvar="PEAGLE_PERMISSIONS_BOUNDARY",
+            help="Policy that bounds roles that are created.  [env: PEAGLE_PERMISSIONS_BOUNDARY]",
+        ),
+    )
+
 
 _SPEED = Decimal("a number of tokens per second above 0, such as 500", min=0, min_open=True)
 

@@ -15,8 +15,7 @@ from click.core import ParameterSource
 from peagle import api
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.company_options import typed_company_option
-from peagle.cli.context import is_plan_file, typed_command
+from peagle.cli.context import is_plan_file
 from peagle.cli.options import (
     PLAN_FIELDS,
     command_catalog,
@@ -26,6 +25,7 @@ from peagle.cli.output.progress import show_hashing
 from peagle.cli.project import CHOICE, project_words
 from peagle.errors import Fix, OptionsConflict
 from peagle.planning import Plan
+from peagle.planning.company import Company
 from peagle.planning.options import Overrides
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import exact_duration
@@ -163,8 +163,8 @@ def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
     option, value = next(iter(given.items()))
     if option in Overrides.model_fields:
         return tuple(api.override_arguments(Overrides(**{option: value})))
-    if typed := typed_company_option(option, value):
-        return typed
+    if option in Company.model_fields:
+        return tuple(api.company_arguments(Company(**{option: value})))
     flag = f"--{option.replace('_', '-')}"
     if option == "ttl":
         return (flag, exact_duration(value))
@@ -215,7 +215,7 @@ def _read_target(ctx: click.Context, location: str) -> Checkpoint:
         command: tuple[str, ...]
         command = ("peagle", "plan", location, "--online", "--output", "plan.json")
         if ctx.command.name == "plan":
-            command = (*typed_command(ctx, "plan"), "--online")
+            command = ("peagle", "plan", ctx.params["pair"], "--online")
         raise api.target_not_read(location, command, command_catalog(ctx))
     region = ctx.params.get("region") or DEFAULT_REGION
     return api.checkpoint_at(location, lambda: account_of(ctx).connect(region))

@@ -1,28 +1,205 @@
-"""``--environment`` and ``--project``: options from the project file ``peagle.yaml``."""
+"""``--environment`` and ``--project``: options from the project file ``peagle.yaml``.
+
+A key is an option's longest flag without dashes, with ``_`` for ``-``; its value goes through the
+option's own type and callback.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import click
+from click.core import ParameterSource
+from pydantic import Field
 
 from peagle import api
-from peagle.cli.context import TYPED, PeagleCommand, is_plan_file
-from peagle.cli.options import PLAN_FIELDS, command_catalog
-from peagle.cli.project_options import (
-    apply_values,
-    check_gates,
-    file_options,
-    in_folder,
-    is_relative,
-)
+from peagle.cli.context import PeagleCommand, is_plan_file, is_typed
+from peagle.cli.options import PLAN_FIELDS, Decimal, Parsed, ParsedNumber, command_catalog
 from peagle.errors import Fix, NotFound, PeagleError, UserError
-from peagle.project.choosing import EndpointChoice
-from peagle.project.reading import Project, ProjectFileError
+from peagle.project.choosing import EndpointChoice, ProjectValue
+from peagle.project.reading import FileOptions, OptionKey, Project, ProjectFileError
+
+ALL = "deploy"
+"""The command that has every option of an endpoint."""
+
+NOT_IN_FILE = frozenset(
+    {"environment", "image_from", "json", "keep_failed", "no_wait", "project", "yes"}
+)
+"""Keys of options that are about one call, not about an endpoint."""
+
+GATES: dict[str, tuple[str, ...]] = {
+    "plan": ("plan",), "prove": ("prove",), "bench": ("bench", "run"),
+}  # fmt: skip
+"""The commands that stop a pipeline, and the words that call them."""
+
+_NOT_IN_GATES = NOT_IN_FILE | {
+    "acceptance", "endpoint", "lossless", "output", "profile", "region", "sandbox",
+}  # fmt: skip
+
+PRICE_GATE = "max_price_increase"
+"""The option of ``peagle plan`` that is a gate; the others are those of an endpoint."""
+
+_TEXT_OR_NUMBER = str | int | float | bool
+
+
+def key_of(option: click.Option) -> str:
+    """The key of an option."""
+    return max(option.opts, key=len).removeprefix("--").replace("-", "_")
+
+
+@lru_cache(maxsize=1)
+def file_options(root: click.Group) -> FileOptions:
+    """What a project file may contain, from the commands of ``root``."""
+    keys = _keys(root, (ALL,), NOT_IN_FILE)
+    gates = {name: _keys(root, words, _NOT_IN_GATES) for name, words in GATES.items()}
+    gates["plan"] = tuple(key for key in gates["plan"] if key.name == PRICE_GATE)
+    return FileOptions(keys, tuple(gates.items()))
+
+
+def _keys(
+    root: click.Group, words: tuple[str, ...], without: frozenset[str]
+) -> tuple[OptionKey, ...]:
+    options = [
+        option for option in _command(root, words).params if isinstance(option, click.Option)
+    ]
+    return tuple(
+        OptionKey(
+            key_of(option),
+            str(option.name),
+            _type_of(option),
+            " ".join((option.help or "").split()),
+        )
+        for option in sorted(options, key=key_of)
+        if key_of(option) not in without
+    )
+
+
+def _command(root: click.Group, words: tuple[str, ...]) -> click.Command:
+    command: click.Command | None = root
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
+    assert command is not None
+    return command
+
+
+def _type_of(option: click.Option) -> Any:
+    """What the file may have as the value of an option."""
+    if option.is_flag:
+        return bool
+    if option.multiple:
+        return dict[str, _TEXT_OR_NUMBER | None] if _is_mapping(option) else tuple[str, ...]
+    if "," in (option.metavar or ""):
+        return int | str | tuple[int | str, ...]
+    kind = option.type
+    if isinstance(kind, Parsed | ParsedNumber):
+        return int | str
+    if isinstance(kind, Decimal):
+        return float | str
+    if isinstance(kind, click.Choice):
+        return Literal[tuple(kind.choices)]
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        lowest = {"gt" if kind.min_open else "ge": kind.min}
+        limits = lowest | {"lt" if kind.max_open else "le": kind.max}
+        bounds: Any = {limit: at for limit, at in limits.items() if at is not None}
+        number = int if isinstance(kind, click.IntRange) else float
+        return Annotated[number, Field(**bounds)]
+    return float if kind is click.FLOAT else str
+
+
+def _is_mapping(option: click.Option) -> bool:
+    return "=" in (option.metavar or "")
+
+
+def apply_values(
+    ctx: click.Context,
+    project: Project,
+    keys: Iterable[OptionKey],
+    values: Mapping[str, ProjectValue],
+) -> None:
+    """Give the command's options the values of the file, unless the user typed them; mappings are
+    merged. They replace what environment variables say.
+
+    ``values`` are the file's, ``keys`` those that the command takes. Raises ProjectFileError for a
+    value that an option does not take.
+    """
+    chosen = {key.parameter: values[key.name] for key in keys if key.name in values}
+    for option in ctx.command.params:
+        if isinstance(option, click.Option) and option.name in chosen:
+            _apply(ctx, project, option, chosen[option.name])
+
+
+def check_gates(
+    ctx: click.Context, project: Project, gates: Mapping[str, Mapping[str, ProjectValue]]
+) -> None:
+    """Raise ProjectFileError for a gate that its command does not take: a pipeline shall not find
+    it after a deployment. Files are left out, since an earlier step may write them."""
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    for name, values in gates.items():
+        for option in _command(root, GATES[name]).params:
+            if isinstance(option, click.Option) and not isinstance(option.type, click.Path):
+                value = values.get(key_of(option))
+                if value is not None and value.value is not None:
+                    _processed(ctx, project, option, value)
+
+
+def _processed(
+    ctx: click.Context, project: Project, option: click.Option, value: ProjectValue
+) -> Any:
+    try:
+        return option.process_value(ctx, _as_typed(project, option, value))
+    except click.BadParameter as error:
+        raise project.error(value.location, error.message.rstrip(".")) from None
+    except UserError as error:
+        raise project.error(value.location, error.message, error.fix) from None
+
+
+def _apply(ctx: click.Context, project: Project, option: click.Option, given: ProjectValue) -> None:
+    name = str(option.name)
+    is_typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    if is_typed and not _is_mapping(option):
+        return
+    value = _processed(ctx, project, option, given)
+    if _is_mapping(option):
+        own = ctx.params[name] or {}
+        value = {**value, **own} if is_typed else {**own, **value}
+    ctx.params[name] = value
+    if not is_typed:
+        ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)
+
+
+def _as_typed(project: Project, option: click.Option, given: ProjectValue) -> Any:
+    """The value as click takes it from a command line. Numbers of a mapping are as the file spells
+    them, so that ``0.90`` stays ``0.90``; paths are relative to the file."""
+    value = given.value
+    if isinstance(value, dict):
+        text = {key: project.document.source(given.parts[key]) for key in value}
+        return tuple(f"{key}={part}" for key, part in text.items())
+    if isinstance(value, list):
+        return tuple(value) if option.multiple else ",".join(map(str, value))
+    if isinstance(value, str) and (isinstance(option.type, click.Path) or is_relative(value)):
+        return in_folder(project, value)
+    return str(value) if isinstance(value, int | float) and type(value) is not bool else value
+
+
+def in_folder(project: Project, path: str) -> str:
+    """A path of the file, relative to the working folder; with ``./`` in front, so that a folder is
+    no name."""
+    if Path(path).is_absolute():
+        return path
+    relative = os.path.relpath(project.folder / path)
+    return relative if relative.startswith("..") else f"./{relative}"
+
+
+def is_relative(text: str) -> bool:
+    """Whether the text of a project file is a path from the file's folder."""
+    return text.startswith(("./", "../"))
+
 
 ACCOUNT = ("profile", "region", "sandbox")
 """Keys that say where a deployment is."""
@@ -92,7 +269,6 @@ def project_options(
             instead=instead,
             implicit=implicit,
             metavar="NAME",
-            expose_value=False,
             help="Environment in the project file, such as staging. The argument is then the name "
             "of an endpoint there, if it has several.",
             shell_complete=_complete_environment,
@@ -102,7 +278,6 @@ def project_options(
             _FILE,
             type=click.Path(dir_okay=False, path_type=Path),
             metavar="FILE",
-            expose_value=False,
             help="Project file.  [default: peagle.yaml in this folder or above]",
         )
         return environment(file(command))
@@ -135,16 +310,18 @@ about none."""
 
 
 def _take_from_project(ctx: click.Context) -> None:
-    option = next(one for one in ctx.command.params if isinstance(one, _EnvironmentOption))
+    option = next(
+        parameter for parameter in ctx.command.params if isinstance(parameter, _EnvironmentOption)
+    )
     argument = next(
-        one for one in ctx.command.params
-        if isinstance(one, click.Argument) and one.name in ("pair", "name")
+        parameter for parameter in ctx.command.params
+        if isinstance(parameter, click.Argument) and parameter.name in ("pair", "name")
     )  # fmt: skip
-    typed = ctx.meta[TYPED]
-    given, environment = ctx.params[str(argument.name)], typed.get(_ENVIRONMENT)
-    path = Path(typed[_FILE]) if typed.get(_FILE) else None
+    environment, path = ctx.params.pop(_ENVIRONMENT), ctx.params.pop(_FILE)
+    image_from = ctx.params.pop(_IMAGE_FROM, None)
+    typed = ctx.params[str(argument.name)]
     if environment is None and path is None:
-        if given is not None or typed.keys() & option.instead:
+        if typed is not None or any(is_typed(ctx, name) for name in option.instead):
             return
         path = api.find_project(Path()) if option.implicit else None
         if path is None and option.instead:
@@ -152,11 +329,11 @@ def _take_from_project(ctx: click.Context) -> None:
         if path is None:
             raise click.MissingParameter(ctx=ctx, param=argument)
     project = load_project(ctx, path)
-    is_plan = is_plan_file(given or "")
-    endpoint = _endpoint_of_plan(ctx, project, given, environment) if is_plan else given
+    is_plan = is_plan_file(typed or "")
+    endpoint = _endpoint_of_plan(ctx, project, typed, environment) if is_plan else typed
     choice = api.choose_endpoint(project, endpoint, environment)
     ctx.meta[CHOICE] = choice
-    apply_choice(ctx, choice, option.keys, is_plan)
+    apply_choice(ctx, choice, option.keys, is_plan, image_from)
 
 
 def project_words(choice: EndpointChoice, path: Path | None = None) -> list[str]:
@@ -168,19 +345,23 @@ def project_words(choice: EndpointChoice, path: Path | None = None) -> list[str]
 
 def load_project(ctx: click.Context, path: Path | None) -> Project:
     """The project file at ``path``, or the nearest. Raises ProjectFileError without one."""
-    found = path or api.find_project(Path())
-    if found is None:
+    file = path or api.find_project(Path())
+    if file is None:
         raise ProjectFileError(
             "there is no peagle.yaml in this folder or above",
             Fix("name it with --project, or write one", ("peagle", "ci", "init", "github")),
         )
     root = ctx.find_root().command
     assert isinstance(root, click.Group)
-    return api.read_project(found, file_options(root))
+    return api.read_project(file, file_options(root))
 
 
 def apply_choice(
-    ctx: click.Context, choice: EndpointChoice, keys: Collection[str] | None, is_plan: bool
+    ctx: click.Context,
+    choice: EndpointChoice,
+    keys: Collection[str] | None,
+    is_plan: bool,
+    image_from: Path | None = None,
 ) -> None:
     """Give the command's argument and options the values of the file. A plan file has decided
     everything but the account's options."""
@@ -190,7 +371,7 @@ def apply_choice(
         if (keys is None or key.name in keys)
         and key.name != "name"  # that of the deployment depends on the environment
         and not (is_plan and key.parameter in PLAN_FIELDS)
-        and _EITHER.get(key.parameter) not in ctx.meta[TYPED]
+        and not is_typed(ctx, _EITHER.get(key.parameter, ""))
     ]  # fmt: skip
     check_gates(ctx, project, choice.gates)
     apply_values(ctx, project, taken, choice.values)
@@ -205,12 +386,8 @@ def apply_choice(
     if "pair" not in ctx.params:
         ctx.params["name"] = name
         return
-    if (
-        choice.builds_image
-        and ctx.params.get("image") is None
-        and (file := ctx.meta[TYPED].get(_IMAGE_FROM))
-    ):
-        ctx.params["image"] = api.read_image_address(Path(file))
+    if choice.builds_image and ctx.params.get("image") is None and image_from:
+        ctx.params["image"] = api.read_image_address(image_from)
     pair = str(choice.pair.value)
     ctx.params["pair"] = in_folder(project, pair) if is_relative(pair) else pair
     if "name" in ctx.params and ctx.params["name"] is None:
@@ -224,7 +401,6 @@ def image_from_option(command: Callable[..., Any]) -> Any:
         _IMAGE_FROM,
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        expose_value=False,
         help="The image of an endpoint with build_image in the project file: its address, from "
         "`peagle image build --address-file`. Without build_image the file is not read.",
     )(command)
@@ -250,27 +426,27 @@ def _check_names(ctx: click.Context, choice: EndpointChoice) -> None:
         "pair": partial(api.find_pair, catalog),
         "instance_type": partial(api.find_instance, catalog.instances),
     }
-    given = {"pair": choice.pair, "instance_type": choice.values.get("instance_type")}
+    names = {"pair": choice.pair, "instance_type": choice.values.get("instance_type")}
     for key, find in checks.items():
-        one = given[key]
-        if one is None or (key == "pair" and api.is_own_target(catalog, str(one.value))):
+        name = names[key]
+        if name is None or (key == "pair" and api.is_own_target(catalog, str(name.value))):
             continue
         try:
-            find(str(one.value))
+            find(str(name.value))
         except NotFound as error:
             fix = error.remedy
-            raise choice.project.error(one.location, error.message, fix) from None
+            raise choice.project.error(name.location, error.message, fix) from None
 
 
 def _endpoint_fix(ctx: click.Context) -> str:
     """How to name an endpoint of the project file; empty if the argument is none."""
-    given = ctx.params.get("pair") or ctx.params.get("name")
+    name = ctx.params.get("pair") or ctx.params.get("name")
     try:
         path = api.find_project(Path())
         project = load_project(ctx, path) if path else None
     except PeagleError:
         return ""
-    if project is None or given not in api.endpoints_of(project):
+    if project is None or name not in api.endpoints_of(project):
         return ""
     names = api.environments_of(project)
     option = f"--environment {'|'.join(names)}" if names else f"--project {project.document.file}"
@@ -280,8 +456,8 @@ def _endpoint_fix(ctx: click.Context) -> str:
 def _prefix(ctx: click.Context, choice: EndpointChoice) -> str:
     if "name_prefix" in ctx.params:
         return ctx.params["name_prefix"] or ""
-    given = choice.values.get("name_prefix")
-    return str(given.value) if given else os.environ.get(_PREFIX_VARIABLE, "")
+    prefix = choice.values.get("name_prefix")
+    return str(prefix.value) if prefix else os.environ.get(_PREFIX_VARIABLE, "")
 
 
 def _endpoint_of_plan(
@@ -292,8 +468,10 @@ def _endpoint_of_plan(
     if len(names) == 1:
         return None
     plan = api.read_plan(Path(file))
-    having = [one for one in names if environment in (None, *api.environments_of(project, one))]
-    for name in having or names:
+    candidates = [
+        name for name in names if environment in (None, *api.environments_of(project, name))
+    ]
+    for name in candidates or names:
         choice = api.choose_endpoint(project, name, environment)
         if choice.deployment_name(_prefix(ctx, choice)) == plan.name:
             return name
@@ -305,9 +483,8 @@ def _endpoint_of_plan(
 
 def _complete_environment(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
     """The environments of the project file; none if it cannot be read."""
-    file = ctx.meta.get(TYPED, {}).get(_FILE)
     try:
-        names = api.environments_of(load_project(ctx, Path(file) if file else None))
+        names = api.environments_of(load_project(ctx, ctx.params.get(_FILE)))
     except PeagleError:
         return []
     return [name for name in names if name.startswith(typed)]

@@ -1,18 +1,23 @@
-"""``peagle render``: the plan as a template, a script or a build context."""
+"""``peagle render`` and ``peagle ci``: the plan as files, and pipelines that deploy it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
 from peagle import api
-from peagle.cli.options import command_catalog, refuse_errors
-from peagle.cli.output.console import json_option, print_json, print_status
-from peagle.cli.parameter_types import OneOf, OutputPath
+from peagle.cli.context import PeagleCommand
+from peagle.cli.options import OneOf, OutputPath, command_catalog, output_option, refuse_errors
+from peagle.cli.output.console import json_option, print_json, print_status, print_written
 from peagle.cli.plan_options import plan_options
-from peagle.cli.project import ProjectCommand
+from peagle.cli.project import ProjectCommand, file_options, load_project
+from peagle.errors import UserError
 from peagle.planning import Plan
+from peagle.project.pipelines import KINDS, SCHEMA, STARTER, PipelineKind
+from peagle.project.reading import Project
+from peagle.store import write_output
 
 _FORMATS = api.format_names()
 
@@ -57,3 +62,189 @@ def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) ->
     for path in paths:
         click.echo(path)
     return None
+
+
+_EXECUTION_ROLE = (
+    "create the role that SageMaker assumes, such as peagle-execution, with "
+    "iam/execution-role-trust.json and iam/execution-role-policy.json, unless the account has one"
+)
+_NEXT: dict[str, tuple[str, ...]] = {
+    "github": (
+        "fill in ${account}, ${partition} and ${repository} in iam/*.json, or repeat with "
+        "--account, --repository and --force",
+        "add GitHub as an identity provider of the account: token.actions.githubusercontent.com, "
+        "audience sts.amazonaws.com",
+        _EXECUTION_ROLE,
+        "create a role with iam/github-oidc-trust.json, a maximum session duration of 3 hours and "
+        "the policies iam/deploy-policy.json, iam/limit-policy.json and iam/scaling-policy.json, "
+        "and one with iam/github-oidc-plan-trust.json and iam/read-policy.json",
+        "set the variables AWS_REGION, AWS_DEPLOY_ROLE and AWS_PLAN_ROLE of the repository",
+        "for targets of your own in a folder, such as catalog, set the variable PEAGLE_CATALOG",
+        "for an image of your own, create a role with iam/github-oidc-trust.json and "
+        "iam/image-policy.json, set the variable AWS_IMAGE_ROLE, and add build_image: true to the "
+        "endpoint in peagle.yaml",
+        "create the environments staging and production, with reviewers for production",
+    ),
+    "codepipeline": (
+        "fill in ${account} and ${partition} in iam/*.json, or repeat with --account and --force",
+        _EXECUTION_ROLE,
+        "create the policies iam/read-policy.json, iam/deploy-policy.json, iam/limit-policy.json "
+        "and iam/scaling-policy.json",
+        "connect the repository on GitHub: AWS CodeConnections",
+        "deploy pipeline.yaml with CloudFormation, with ConnectionArn, Repository, "
+        "ReadPolicyArn, DeployPolicyArn, LimitPolicyArn, ScalingPolicyArn; for endpoints with "
+        "build_image: true also ImagePolicyArn, of iam/image-policy.json; for targets of "
+        "your own in a folder Catalog; NotificationTopicArn is notified of approvals and of "
+        "nightly builds that fail",
+    ),
+}
+"""What to configure after ``ci init``."""
+
+_PIN = (
+    "pin in peagle.yaml what the README of a rendered plan names as not pinned: "
+    "drafter: ID@COMMIT, and image: HOST/NAME@sha256:DIGEST, unless build_image is true"
+)
+
+
+@click.group(epilog="Example: peagle ci init github --repository acme/models")
+def ci() -> None:
+    """Write pipelines for the endpoints of peagle.yaml, and the schema of that file."""
+
+
+@ci.command(
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle ci init github --repository acme/models --account 111122223333
+  peagle ci init codepipeline --toolkit https://pypi.example.com/simple/
+""",
+)
+@click.argument("kind", metavar="github|codepipeline", type=OneOf(KINDS))
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    metavar="DIR",
+    help="The repository.  [default: this folder]",
+)
+@click.option("--repository", metavar="OWNER/NAME", help="For the trust of the roles.")
+@click.option("--account", metavar="ID", help="AWS account, for the policies.")
+@click.option("--partition", default="aws", show_default=True, help="Partition of the account.")
+@click.option(
+    "--toolkit",
+    metavar="SOURCE",
+    help="What the pipeline installs: a wheel in the repository, a URL with #sha256=HASH, or an "
+    "index.  [default: the wheel of this checkout, written to wheels/]",
+)
+@click.option("--force", is_flag=True, help="Replace files that differ, except peagle.yaml.")
+@json_option
+@click.pass_context
+def init(
+    ctx: click.Context,
+    kind: PipelineKind,
+    folder: Path,
+    repository: str | None,
+    account: str | None,
+    partition: str,
+    toolkit: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write a pipeline for the endpoints of peagle.yaml, which is written too if there is none.
+
+    The pipeline plans every change, with its price, and deploys to the environments staging and
+    production: proof and benchmark are gates, with the limits in the file. A nightly run checks for
+    drift, and removes what has ended. No key is stored. Never overwrites without --force.
+    """
+    files: dict[str, bytes] = {}
+    if not (folder / STARTER).exists():
+        files[STARTER] = api.starter_project().encode()
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    files[SCHEMA] = api.schema_bytes(api.project_schema(file_options(root)))
+    endpoints = ["chat"] if STARTER in files else api.endpoints_of(_project(ctx, folder))
+    given = {"account": account, "repository": repository, "partition": account and partition}
+    values = {key: value for key, value in given.items() if value}
+    source = api.toolkit_source(toolkit, folder)
+    files |= source.files
+    made = api.pipeline_files(kind, endpoints, source.text, values)
+    kept = {name for name in made if not values and _is_policy(folder, name)}
+    files |= {name: content for name, content in made.items() if name not in kept}
+    _write(folder, files, force)
+    filled = account is not None and (repository is not None or kind != "github")
+    steps = list(_NEXT[kind][1:] if filled else _NEXT[kind])
+    steps.append(_PIN)
+    if kind == "codepipeline" and endpoints[1:]:
+        others = ", ".join(endpoints[1:])
+        steps.append(
+            f"that stack deploys {endpoints[0]}: deploy one more, with Endpoint, for {others}"
+        )
+    if as_json:
+        print_json({"kind": kind, "files": list(files), "next": steps})
+        return
+    for name in files:
+        print_written(folder / name)
+    print_status("Next:")
+    for number, step in enumerate(steps, 1):
+        print_status(f"  {number}. {step}")
+
+
+def _is_policy(folder: Path, name: str) -> bool:
+    """Whether the file is a policy that is there: without values, it would lose the user's."""
+    return name.startswith("iam/") and (folder / name).is_file()
+
+
+def _project(ctx: click.Context, folder: Path) -> Project:
+    """The project file. Raises UserError for an endpoint without an environment of the pipeline."""
+    project = load_project(ctx, folder / STARTER)
+    for endpoint in api.endpoints_of(project):
+        known = api.environments_of(project, endpoint)
+        missing = [one for one in ("staging", "production") if one not in known]
+        if missing:
+            names = " and ".join(missing)
+            raise UserError(
+                f"{folder / STARTER}: {endpoint} lacks the environment {names} of the pipeline",
+                "add it below environments",
+                code="environments-missing",
+            )
+    return project
+
+
+def _write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
+    """Write the files. Raises UserError, before any is written, for one that differs."""
+    differing = list(_differing(folder, files))
+    if differing and not force:
+        names = ", ".join(differing)
+        raise UserError(
+            f"{names} would be replaced", "compare them, then add --force", code="file-exists"
+        )
+    for name, content in files.items():
+        try:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"{folder / name}: {error.strerror}", "check the folder", code="not-writable"
+            ) from None
+        write_output(folder / name, content)
+
+
+def _differing(folder: Path, files: Mapping[str, bytes]) -> Iterator[str]:
+    for name, content in files.items():
+        path = folder / name
+        if path.exists() and not (path.is_file() and path.read_bytes() == content):
+            yield name
+
+
+@ci.command(cls=PeagleCommand, epilog="Example: peagle ci schema -o peagle.schema.json")
+@output_option("Write the schema to this file.")
+@click.pass_context
+def schema(ctx: click.Context, output: Path | None) -> None:
+    """Print the JSON schema of peagle.yaml, which editors complete and check the file with."""
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    document = api.project_schema(file_options(root))
+    if output is None:
+        print_json(document)
+        return
+    write_output(output, api.schema_bytes(document))
+    print_written(output)

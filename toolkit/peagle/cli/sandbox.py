@@ -11,9 +11,8 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import region_option
+from peagle.cli.options import OneOf, WholeNumber, region_option
 from peagle.cli.output.console import json_option, print_json, print_line, print_status
-from peagle.cli.parameter_types import OneOf, WholeNumber
 from peagle.cli.sandbox_rehearse import fault, quota, scaling
 from peagle.engine.process import LOOPBACK
 from peagle.errors import command_line

@@ -8,9 +8,15 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import command_catalog, complete_instance_type, region_option
+from peagle.cli.options import (
+    Decimal,
+    OneOf,
+    WholeNumber,
+    command_catalog,
+    complete_instance_type,
+    region_option,
+)
 from peagle.cli.output.console import json_option, print_json, print_line
-from peagle.cli.parameter_types import Decimal, OneOf, WholeNumber
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault
 
 _ADD_HELP = """Let OPERATION fail from now on.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -12,11 +13,16 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import command_text, typed_command
+from peagle.cli.context import command_text, own_command
 from peagle.cli.deploy import show_and_refuse
-from peagle.cli.interrupt import sigterm_as_interrupt
 from peagle.cli.local import local_image
-from peagle.cli.options import command_catalog, deploy_options, names_own_image, refuse_errors
+from peagle.cli.options import (
+    OneOf,
+    command_catalog,
+    deploy_options,
+    names_own_image,
+    refuse_errors,
+)
 from peagle.cli.output.console import confirm, json_option, print_json, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress, StatusLine, show_hashing
@@ -29,7 +35,6 @@ from peagle.cli.output.warm import (
     say_interrupted,
     show_intent,
 )
-from peagle.cli.parameter_types import OneOf
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.deploy.preflight import Preflight
@@ -49,9 +54,6 @@ from peagle.planning import Plan
 from peagle.warm.collect import COLLECTING_SUFFIX, CollectedWarmStart
 from peagle.weights.layout import WeightsPrefix
 from peagle_serve.contract import is_s3_uri
-
-_NOT_FOR_UP = ("--json", "--local", "--to", "--yes")
-"""Options of ``warm`` that ``peagle local up`` does not get."""
 
 
 @click.command(
@@ -126,7 +128,7 @@ def _collect_locally(
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     try:
-        with sigterm_as_interrupt(), StatusLine() as status:
+        with _sigterm_as_interrupt(), StatusLine() as status:
             artifact = api.collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
     except KeyboardInterrupt:
         name = f"{plan.name}{COLLECTING_SUFFIX}"
@@ -135,17 +137,34 @@ def _collect_locally(
             stop = command_text(("peagle", "local", "down", name))
             print_status("The engine is still running. Stop it", stop)
         else:
-            again = typed_command(ctx, "warm", without=("--yes", "--json"))
+            again = own_command(ctx, without=("--yes", "-y", "--json"))
             say_interrupted("the engine has stopped", again)
         raise
     folder.chmod(0o755)  # the container's own user reads it
     if as_json:
         print_json(local_document(plan.pair, artifact))
         return
-    restore = [] if to else [*typed_command(ctx, "local", "up", without=_NOT_FOR_UP)]
+    restore = [] if to else _command_to_restore(ctx)
     if restore and not gpus:
         restore.append("--compile")
     print_local(artifact, command_line(restore))
+
+
+def _command_to_restore(ctx: click.Context) -> list[str]:
+    """The words of this command for `peagle local up`: the caches depend on its options."""
+    words = own_command(ctx, without=("--yes", "-y", "--json", "--local"))
+    at = words.index("warm")  # behind the folder of --catalog
+    return [*words[:at], "local", "up", *words[at + 1 :]]
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C: a cancelled pipeline must not leave an endpoint or an engine."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _writable_folder(to: str | None) -> Path:
@@ -182,7 +201,7 @@ def _collect_on_aws(
     if account.sandbox:
         api.check_sandbox_engine(compiles=True)
     if not names_own_image(plan):
-        build = typed_command(ctx, "image", "build", without=("--image", "--baked-weights"))
+        build = ("peagle", "image", "build", *api.pair_arguments(plan))
         raise Refused(
             "the stock image cannot export compile caches",
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
@@ -200,7 +219,7 @@ def _collect_on_aws(
             api.check_writable(aws, place)
             if not yes:
                 confirm("Start the temporary endpoint?", "not started")
-        again = typed_command(ctx, "warm", without=("--yes", "--json"))
+        again = own_command(ctx, without=("--yes", "-y", "--json"))
         stored = _collect(aws, found, account, place, again)
     if as_json:
         print_json(collected_document(found.desired.plan, stored))
@@ -222,7 +241,7 @@ def _collect(
             say_interrupt(found.desired, record, account.sandbox)
 
     progress = DeploymentProgress(account.sandbox)
-    with sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
+    with _sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
         try:
             return api.collect_on_aws(aws, found, place, status.observe, failed)
         except BaseException as error:

@@ -10,8 +10,7 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
-from peagle.cli.company_options import kms_key_option, tag_option
-from peagle.cli.context import PeagleCommand, in_context, typed_command
+from peagle.cli.context import PeagleCommand, in_context, own_command
 from peagle.cli.options import (
     catalog_of,
     command_catalog,
@@ -23,10 +22,10 @@ from peagle.cli.options import (
 from peagle.cli.output.console import (
     confirm,
     json_option,
+    print_findings,
     print_json,
     print_line,
     print_status,
-    show_findings,
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.output.weights import (
@@ -40,6 +39,7 @@ from peagle.cli.output.weights import (
     use_command,
     warm_start_line,
 )
+from peagle.cli.plan_options import kms_key_option, tag_option
 from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
 from peagle.planning.company import Company
 from peagle.text import format_size
@@ -112,7 +112,7 @@ def sync_command(
     chosen = api.weights_of_pair(command_catalog(ctx), pair, locations, parts)
     started, aws = account.start_and_connect(region)
     price = api.load_storage(catalog_of(ctx)).price_in(region)
-    again = typed_command(ctx, "weights", "sync", without=("--yes", "--json", "--take-over"))
+    again = own_command(ctx, without=("--yes", "-y", "--json", "--take-over"))
     bar = SyncProgressBar()
     with resume_hint(bar, place, again, in_context(("peagle", "weights", "remove", destination))):
         with account.stopped_on_error(started):
@@ -181,7 +181,7 @@ def list_command(
         print_json(inspect_document(found, price))
     else:
         print_weights(found, price)
-        show_findings(found.findings)
+        print_findings(found.findings, err=True)
     if not found.mountable:
         ctx.exit(Refused.exit_code)
 

@@ -1,7 +1,7 @@
 """The files of deployment records, written before and after every step.
 
-One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. Files of
-earlier formats are read. This module does not import boto3 either.
+One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. This
+module does not import boto3 either.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peagle.deploy.served import served_by_plan, weight_prefixes
+from peagle.deploy.served import weight_prefixes
 from peagle.deploy.state import Deployment
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, plan_of, without_old_speeds
 from peagle.render.documents import first_problem
 from peagle.store import SANDBOX, home, locked, read_json, write_text
 
 FORMAT = 3
-"""Format 1 names a revision ``generation`` and the pending one ``wanted``; before format 3, a
-revision has no ``served`` and no ``model``."""
+"""Incremented when records of earlier versions can no longer be read."""
 
 
 class Ambiguous(UserError, code="ambiguous-name"):
@@ -154,16 +152,15 @@ def _read(path: Path) -> Deployment:
     """The record in ``path``. Raises UserError: the contents of the account must not be guessed."""
     try:
         document: Any = read_json(path)
-        number = document.get("format", 1) if isinstance(document, dict) else 0
+        number = document.get("format") if isinstance(document, dict) else 0
         if isinstance(number, int) and number > FORMAT:
             raise UserError(
                 f"the deployment record {path} has format {number}; this version of peagle-toolkit "
-                f"reads formats 1 to {FORMAT}",
+                f"reads format {FORMAT}",
                 "upgrade peagle-toolkit; the record is left unchanged",
                 code="record-too-new",
             )
-        upgraded = _upgraded(document, number) if number in (1, 2) else document
-        return Deployment.model_validate_json(json.dumps(_without_old_speeds(upgraded)))
+        return Deployment.model_validate_json(json.dumps(document))
     except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         reason = lines[0].replace(f"{path} ", "it ", 1)
@@ -175,51 +172,6 @@ def _read(path: Path) -> Deployment:
         )
         damaged.region, damaged.path = path.parent.name, path
         raise damaged from error
-
-
-def _upgraded(document: dict[str, Any], number: int) -> dict[str, Any]:
-    """A record of an earlier format in the present one."""
-    upgraded = _renamed(document) if number == 1 else document
-    for role in ("serving", "pending"):
-        if upgraded.get(role):
-            upgraded = upgraded | {role: _with_served(upgraded[role])}
-    return upgraded | {"format": FORMAT}
-
-
-def _without_old_speeds(document: dict[str, Any]) -> dict[str, Any]:
-    """The record, or its comparison, without the speeds in plans of an earlier version."""
-    for role in ("serving", "pending", "previous", "candidate"):
-        revision = document.get(role)
-        if revision and revision.get("plan"):
-            plan = without_old_speeds(revision["plan"])
-            document = document | {role: revision | {"plan": plan}}
-    if comparison := document.get("comparison"):
-        document = document | {"comparison": _without_old_speeds(comparison)}
-    return document
-
-
-def _renamed(document: dict[str, Any]) -> dict[str, Any]:
-    """A record of format 1 in format 2."""
-    failure = document.get("failure")
-    resources = [
-        {("revision" if key == "generation" else key): value for key, value in resource.items()}
-        for resource in document.get("resources", ())
-    ]
-    renamed = document | {
-        "pending": document.get("wanted"),
-        "resources": resources,
-        "failure": {"message": failure} if isinstance(failure, str) else None,
-    }
-    renamed.pop("wanted", None)
-    return renamed
-
-
-def _with_served(revision: dict[str, Any]) -> dict[str, Any]:
-    """A revision of format 2 in format 3. Model and configuration had the same name."""
-    plan = plan_of(revision["plan"])
-    filled = {EXECUTION_ROLE: revision["role"], MODEL_BUCKET: revision["bucket"] or ""}
-    served = served_by_plan(plan, filled).model_dump(mode="json")
-    return revision | {"served": served, "model": revision["config"]}
 
 
 def refuse_weights_in_use(

@@ -73,7 +73,7 @@ class Revision(Frozen):
     fingerprints mean that applying again would change nothing. ``plan`` is ``None`` for what
     another machine deployed. ``name`` tells revisions apart, and is that of the endpoint
     configuration. With copies of the model it is the model's, and ``instances_config`` is the
-    configuration of the instances, which revisions share. Earlier records call it ``config``.
+    configuration of the instances, which revisions share.
     """
 
     fingerprint: str
@@ -82,7 +82,7 @@ class Revision(Frozen):
     role: str
     bucket: str | None
     model: str
-    name: str = Field(validation_alias=AliasChoices("name", "config"))
+    name: str
     instances_config: str = ""
     proof: Proof | None = None
 

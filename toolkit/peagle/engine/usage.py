@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import http.client
 import math
-import re
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from peagle.engine.process import LOOPBACK
@@ -26,9 +26,6 @@ WINDOW_SECONDS = 300.0
 
 _TIMEOUT = 10.0
 _LARGEST_PAGE = 8 << 20
-_NAME = r"[a-zA-Z_:][\w:]{0,199}"
-_SAMPLE = re.compile(rf"^({_NAME})(?:\{{([^\n]{{0,2000}})\}})? (\S{{1,40}})", re.MULTILINE)
-_BOUND = re.compile(r'(?:^|,)le="([^"]{1,40})"')
 
 
 @dataclass(frozen=True)
@@ -74,42 +71,43 @@ class Usage:
 
 @dataclass(frozen=True)
 class MetricsPage:
-    """A page of ``/metrics``, read at ``time`` (epoch seconds)."""
+    """A page of ``/metrics``, read at ``time`` (epoch seconds): name, labels and value of each
+    sample that is a number."""
 
     time: float
-    samples: tuple[tuple[str, str, float], ...]
-    """Name, labels and value of each."""
+    samples: tuple[tuple[str, Mapping[str, str], float], ...]
     text: str = ""
 
     @classmethod
     def parse(cls, text: str, at: float) -> MetricsPage:
-        """The samples of a page in Prometheus's text format; other lines are ignored."""
-        found = ((one[1], one[2] or "", _number(one[3])) for one in _SAMPLE.finditer(text))
-        known = tuple((name, labels, value) for name, labels, value in found if value is not None)
-        return cls(at, known, text)
+        """The samples of a page in Prometheus's text format; none of another page."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        try:
+            samples = tuple(
+                (sample.name, sample.labels, sample.value)
+                for family in text_string_to_metric_families(text)
+                for sample in family.samples
+                if not math.isnan(sample.value)
+            )
+        except (ValueError, LookupError):
+            samples = ()
+        return cls(at, samples, text)
 
     def total(self, name: str) -> float | None:
         """The sum over all engines; ``None`` without the metric."""
-        values = [value for known, _, value in self.samples if known == name]
+        values = [value for metric, _, value in self.samples if metric == name]
         return sum(values) if values else None
 
     def buckets(self, name: str) -> dict[float, float]:
         """Upper bound -> how many values are not above it."""
-        found: dict[float, float] = {}
-        for known, labels, value in self.samples:
-            bound = _BOUND.search(labels) if known == f"{name}_bucket" else None
-            limit = _number(bound[1]) if bound else None
-            if limit is not None:
-                found[limit] = found.get(limit, 0.0) + value
-        return found
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = math.inf if text == "+Inf" else float(text)
-    except ValueError:
-        return None
-    return None if math.isnan(number) else number
+        counts: dict[float, float] = {}
+        for metric, labels, value in self.samples:
+            if metric == f"{name}_bucket" and "le" in labels:
+                with suppress(ValueError):
+                    bound = float(labels["le"])
+                    counts[bound] = counts.get(bound, 0.0) + value
+        return counts
 
 
 class EngineMeter:

@@ -98,7 +98,7 @@ class Measurer(Planner):
             EngineError: an engine does not answer.
             UserError: the URL, the key or the model is wrong.
         """
-        from peagle.bench.targets import UrlProof
+        from peagle.bench.url_proof import UrlProof
 
         asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait_seconds)
         proof = api.prove_url(asked, self.catalog, say=say or silent)

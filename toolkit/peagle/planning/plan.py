@@ -103,7 +103,7 @@ class Speculation(Frozen):
     """``method`` and the rest as in vLLM's ``--speculative-config``; ``k`` is
     ``num_speculative_tokens``. P-EAGLE is ``eagle3`` with ``parallel_drafting``.
     ``acceptance_floor`` is the mean acceptance length below which a deployment is not proved, and
-    ``acceptance_floor_source`` its origin: the catalogue in plans of earlier versions.
+    ``acceptance_floor_source`` its origin.
     """
 
     method: str
@@ -231,8 +231,8 @@ class Plan(Frozen):
     instance type, else on its own best. Requests have ``prompt_tokens``, of which
     ``cached_prompt_tokens`` are in the prefix cache (of these ``shared_prompt_tokens`` once for all
     conversations), and ``output_tokens``, by the preset ``workload`` if there is one. ``limit`` is
-    when the deployment ends. These keys, ``speed`` and ``slo`` are ``None`` or empty in plans of
-    earlier versions.
+    when the deployment ends. These keys, ``speed`` and ``slo`` are ``None`` or empty where
+    the request has none.
     """
 
     format: int = PLAN_FORMAT
@@ -300,16 +300,7 @@ class Plan(Frozen):
 
 def plan_of(fields: dict[str, Any]) -> Plan:
     """The plan with these fields, as JSON has them. Raises pydantic's ValidationError."""
-    return Plan.model_validate_json(json.dumps(without_old_speeds(fields)))
-
-
-def without_old_speeds(fields: dict[str, Any]) -> dict[str, Any]:
-    """A plan's fields without the speeds of an earlier version, which had no range and no basis."""
-    others = fields.get("alternatives")
-    speeds = [fields.get("speed"), *(others if isinstance(others, list) else ())]
-    if all(not isinstance(speed, dict) or "basis" in speed for speed in speeds):
-        return fields
-    return {key: value for key, value in fields.items() if key not in ("speed", "alternatives")}
+    return Plan.model_validate_json(json.dumps(fields))
 
 
 @dataclass(frozen=True)

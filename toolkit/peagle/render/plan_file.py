@@ -4,8 +4,6 @@ The document has the Plan's fields and the requests made from them, for people a
 plan states many facts twice: K in ``speculation`` and in vLLM's arguments, the arguments again as
 an environment, the environment again in a request. Reading computes these again and rejects a file
 whose parts disagree, or whose digest does not match.
-
-Files of the previous version, whose speeds have no range, are valid; these speeds are left out.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ write to the bucket changes neither the weights nor the code that runs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -50,31 +49,41 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
     try:
         manifest, archives = manifest_sha256(aws, place), archive_sha256s(aws, place)
     except PeagleError:
-        known = serving or Pins()
+        before = serving or Pins()
         kept = own.model_copy(
-            update={"weights": own.weights or known.weights, "warm": own.warm or known.warm}
+            update={"weights": own.weights or before.weights, "warm": own.warm or before.warm}
         )
         return PinnedPlan(with_pins(plan, kept), ())
-    found = list(_about_weights(plan, place, manifest, serving))
-    found += _about_archives(place, own, archives)
-    warm = own.warm if own.warm or own.any_warm else archives[:MAX_ARCHIVES]
-    pins = own.model_copy(update={"weights": own.weights or manifest, "warm": warm})
-    return PinnedPlan(with_pins(plan, pins), tuple(found))
-
-
-def _about_weights(
-    plan: Plan, place: WeightsPrefix, manifest: str | None, serving: Pins | None
-) -> Iterator[Finding]:
-    known = plan.pins.weights or (serving.weights if serving else None)
-    if known is not None and known != manifest:
-        by = "this plan was made" if plan.pins.weights else f"{plan.name} was deployed"
-        yield changed_weights(place, known, manifest, by, plan.pair)
+    findings: list[Finding] = []
+    pinned = own.weights or (serving.weights if serving else None)
+    if pinned is not None and pinned != manifest:
+        by = "this plan was made" if own.weights else f"{plan.name} was deployed"
+        findings.append(changed_weights(place, pinned, manifest, by, plan.pair))
     elif manifest is None:
-        yield note(
+        findings.append(note(
             "weights-not-pinned", place.uri,
             f"without {MANIFEST}, later changes of these weights are not detected",
             Fix("copy them with", ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")),
-        )  # fmt: skip
+        ))  # fmt: skip
+    folder = place.part_uri(WARM_FOLDER)
+    if gone := [archive for archive in own.warm if archive not in archives]:
+        findings.append(warning(
+            "warm-not-there", folder,
+            f"no archive there has the pinned SHA-256 {gone[0]}, so starts are cold",
+            "omit --warm-sha256: deploy then pins what is there",
+        ))  # fmt: skip
+    warm = own.warm
+    if not (own.warm or own.any_warm):
+        warm = archives[:MAX_ARCHIVES]
+        if len(archives) > MAX_ARCHIVES:
+            findings.append(warning(
+                "warm-too-many", folder,
+                f"{len(archives)} archives are there, and a plan pins {MAX_ARCHIVES}; starts that "
+                "need another one are cold",
+                Fix("remove some", ("peagle", "weights", "list", place.uri)),
+            ))  # fmt: skip
+    pins = own.model_copy(update={"weights": own.weights or manifest, "warm": warm})
+    return PinnedPlan(with_pins(plan, pins), tuple(findings))
 
 
 def changed_weights(
@@ -97,26 +106,6 @@ def _change(known: str, now: str | None, by: str) -> str:
     return f"{MANIFEST} has changed since {by}: it {there}, and {known} is pinned"
 
 
-def _about_archives(
-    place: WeightsPrefix, own: Pins, archives: tuple[str, ...]
-) -> Iterator[Finding]:
-    folder = place.part_uri(WARM_FOLDER)
-    gone = [one for one in own.warm if one not in archives]
-    if gone:
-        yield warning(
-            "warm-not-there", folder,
-            f"no archive there has the pinned SHA-256 {gone[0]}, so starts are cold",
-            "omit --warm-sha256: deploy then pins what is there",
-        )  # fmt: skip
-    if not (own.warm or own.any_warm) and len(archives) > MAX_ARCHIVES:
-        yield warning(
-            "warm-too-many", folder,
-            f"{len(archives)} archives are there, and a plan pins {MAX_ARCHIVES}; starts that need "
-            "another one are cold",
-            Fix("remove some", ("peagle", "weights", "list", place.uri)),
-        )  # fmt: skip
-
-
 def mounted_prefix(plan: Plan) -> WeightsPrefix | None:
     """The prefix that the plan mounts as /opt/ml/model; ``None`` without one, and where deploy
     uploads it itself."""
@@ -137,12 +126,12 @@ def archive_sha256s(aws: Aws, place: WeightsPrefix) -> tuple[str, ...]:
     """The SHA-256s in the manifests of the warm starts at the prefix, sorted. The container
     compares the archives themselves."""
     bucket = Bucket(aws, place.bucket)
-    found = set()
+    digests = set()
     for key, size in bucket.sizes(place.file_key(WARM_FOLDER, "")).items():
         if place.warm_start_id(key) and key.endswith(MANIFEST_SUFFIX) and size <= LARGEST:
             with suppress(Missing):
-                found.add(sha256_in(bucket.read(key)))
-    return tuple(sorted(filter(None, found)))
+                digests.add(sha256_in(bucket.read(key)))
+    return tuple(sorted(filter(None, digests)))
 
 
 def require_pinned(aws: Aws, name: str, uri: str | None, pins: Pins) -> None:

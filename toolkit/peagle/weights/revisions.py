@@ -10,12 +10,12 @@ from collections import ChainMap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from peagle.catalog.schema import Catalog, Target
+from peagle.catalog.schema import Catalog
 from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.hub import COMMIT, Hub, resolve_revision
 from peagle.errors import CheckpointError, HubFailed
 from peagle.findings import Finding, note
-from peagle.planning.plan import Plan, Reason, Weights
+from peagle.planning.plan import Plan, Reason
 
 _SECONDS = 5.0
 """The commits are optional, so the Hub must answer soon."""
@@ -54,49 +54,36 @@ def pin_revisions(
     reasons: list[Reason] = []
     findings: list[Finding] = []
     for part, weights in parts.items():
-        if weights is None or not _is_on_branch(weights):
+        if weights is None or weights.kind != "hub" or COMMIT.fullmatch(weights.revision or ""):
             continue
         try:
-            commits[part] = _commit(weights, hub_of)
+            hub = replace(hub_of(), seconds=_SECONDS)
+            commits[part] = resolve_revision(hub, weights.location, weights.revision).commit
         except (CheckpointError, HubFailed) as failed:
-            findings.append(
-                note(
-                    "revision-not-resolved", part,
-                    f"the commit of {weights.location} is unknown: {failed.message}",
-                    failed.fix or "name a commit, or try again later",
-                )
-            )  # fmt: skip
+            findings.append(note(
+                "revision-not-resolved", part,
+                f"the commit of {weights.location} is unknown: {failed.message}",
+                failed.fix or "name a commit, or try again later",
+            ))  # fmt: skip
             continue
         because = f"{weights.revision or 'main'} of {weights.location} on the Hub, when planned"
         reasons.append(Reason(what=f"{part} commit", value=commits[part], because=because))
     own = plan.drafter is not None and plan.drafter.name == OWN
-    drafter = parts["drafter"] if own else None
-    changed = _with_commits(catalog.targets[plan.target.id], plan, commits, own)
-    targets = ChainMap({plan.target.id: changed}, catalog.targets)  # type: ignore[arg-type]
+    head = parts["drafter"] if own else None
+    target = catalog.targets[plan.target.id]
+    if "target" in commits:
+        target = target.model_copy(update={"revision": commits["target"]})
+    if plan.drafter and "drafter" in commits and not own:
+        pinned = {"revision": commits["drafter"]}
+        drafters = tuple(
+            drafter.model_copy(update=pinned) if drafter.name == plan.drafter.name else drafter
+            for drafter in target.drafters
+        )
+        target = target.model_copy(update={"drafters": drafters})
+    targets = ChainMap({target.id: target}, catalog.targets)  # type: ignore[arg-type]
     return PinnedRevisions(
         replace(catalog, targets=targets) if commits else catalog,
-        f"{drafter.location}@{commits['drafter']}" if drafter and "drafter" in commits else None,
+        f"{head.location}@{commits['drafter']}" if head and "drafter" in commits else None,
         tuple(reasons),
         tuple(findings),
     )
-
-
-def _is_on_branch(weights: Weights) -> bool:
-    return weights.kind == "hub" and not COMMIT.fullmatch(weights.revision or "")
-
-
-def _commit(weights: Weights, hub_of: Callable[[], Hub]) -> str:
-    hub = replace(hub_of(), seconds=_SECONDS)
-    return resolve_revision(hub, weights.location, weights.revision).commit
-
-
-def _with_commits(target: Target, plan: Plan, commits: dict[str, str], own: bool) -> Target:
-    """The target of the catalogue, it and the planned drafter at these commits."""
-    update: dict[str, object] = {"revision": commits["target"]} if "target" in commits else {}
-    if plan.drafter and "drafter" in commits and not own:
-        pinned = {"revision": commits["drafter"]}
-        update["drafters"] = tuple(
-            one.model_copy(update=pinned) if one.name == plan.drafter.name else one
-            for one in target.drafters
-        )
-    return target.model_copy(update=update)

@@ -1,12 +1,12 @@
-"""The output of ``peagle bench``, also of a sweep."""
+"""The output of ``peagle bench``: loads, sweeps, acceptance on a text, the lossless check."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-import click
-
-from peagle.bench.models import (
+from peagle.bench.acceptance import AcceptanceResult
+from peagle.bench.lossless import LosslessResult
+from peagle.bench.result import (
     BenchedServer,
     BenchResult,
     BenchRow,
@@ -16,12 +16,9 @@ from peagle.bench.models import (
     highest,
 )
 from peagle.cli.output.console import (
-    align_columns,
-    fit_columns,
-    hidden_columns,
     print_line,
     print_status,
-    terminal_width,
+    print_table,
 )
 from peagle.text import format_usd, sanitize
 
@@ -29,29 +26,23 @@ _HEADINGS = (
     "REQUESTS", "TOKENS/S", "95 % INTERVAL", "TTFT P50", "P90", "P99", "ITL P50", "P90 ", "P99 ",
     "TPOT", "ACCEPTANCE", "$/1M",
 )  # fmt: skip
-_DISPENSABLE = ("TPOT", "P90 ", "P90", "95 % INTERVAL", "$/1M", "P99 ", "P99")
 BUSY_SHARE = 0.8
 """A sender that uses so much of one CPU, or a machine that uses so much of all, has no headroom."""
 
 _NONE = "-"
+_LONGEST_TEXT = 40
+_MOST_DIFFERENCES = 5
 
 
 def print_result(result: BenchResult) -> None:
     """The server, the rows of each workload as a table, and what to know about them."""
     print_line(f"{sanitize(result.server.name)}: {_server(result.server)}")
-    workloads = list(dict.fromkeys(row.load.workload for row in result.rows))
-    for workload in workloads:
-        rows = [row for row in result.rows if row.load.workload == workload]
+    for workload, rows in result.by_workload().items():
         print_line(_workload(workload, rows))
-        table, dropped = fit_columns(
-            [_HEADINGS, *map(_cells, rows)], terminal_width(), _DISPENSABLE
-        )
-        for line in align_columns(table, _HEADINGS):
-            click.echo(line)
-        if note := hidden_columns(tuple(one.strip() for one in dropped)):
-            print_status(note)
+        print_table(_HEADINGS, map(_cells, rows), right=_HEADINGS)
         for row in rows:
-            _print_notes(row)
+            for note in _notes(row):
+                print_line(f"  {row.load.concurrency} at a time: {note}")
     _print_footer(result)
 
 
@@ -73,7 +64,7 @@ def _server(server: BenchedServer) -> str:
 def _workload(workload: BenchWorkload, rows: Sequence[BenchRow]) -> str:
     prompt = sum(row.prompt_tokens for row in rows) / len(rows)
     answer = sum(row.output_tokens for row in rows) / len(rows)
-    source = "prompts of the file" if workload.prompts else "random words"
+    source = "prompts of the file" if workload.digest else "random words"
     length = "" if workload.fixed_length else ", of their natural length"
     settings = ", ".join(dict.fromkeys(row.setting.text for row in rows))
     repetitions = max(row.load.repetitions for row in rows)
@@ -84,57 +75,56 @@ def _workload(workload: BenchWorkload, rows: Sequence[BenchRow]) -> str:
 
 
 def _cells(row: BenchRow) -> tuple[str, ...]:
-    acceptance = f"{row.acceptance.length:.2f}" if row.acceptance else "-"
-    cost = row.usd_per_million_tokens
+    speed, cost = row.tokens_per_second, row.usd_per_million_tokens
     return (
         str(row.load.concurrency),
-        f"{row.tokens_per_second.value:,.1f}",
-        interval_text(row.tokens_per_second),
+        f"{speed.value:,.1f}",
+        interval_text(speed),
         *_milliseconds(row.ttft),
         *_milliseconds(row.itl),
         _milliseconds(row.tpot)[0],
-        acceptance,
-        format_usd(cost) if cost is not None else "-",
+        f"{row.acceptance.length:.2f}" if row.acceptance else _NONE,
+        format_usd(cost) if cost is not None else _NONE,
     )
 
 
 def interval_text(interval: Interval) -> str:
     """``140.2 to 165.1``; nothing of a single repetition."""
     if interval.low == interval.high:
-        return "-"
+        return _NONE
     return f"{interval.low:,.1f} to {interval.high:,.1f}"
 
 
-def _milliseconds(times: Times | None) -> tuple[str, str, str]:
+def _milliseconds(times: Times | None) -> tuple[str, ...]:
     """Median, 90th and 99th percentile."""
     if times is None:
-        return "-", "-", "-"
-    return tuple(f"{1e3 * value:,.1f}" for value in (times.p50, times.p90, times.p99))  # type: ignore[return-value]
+        return _NONE, _NONE, _NONE
+    return tuple(f"{1e3 * value:,.1f}" for value in (times.p50, times.p90, times.p99))
 
 
-def _print_notes(row: BenchRow) -> None:
-    of = f"  {row.load.concurrency} at a time:"
+def _notes(row: BenchRow) -> Iterator[str]:
     if row.acceptance:
         rates = ", ".join(f"{rate:.0%}" for rate in row.acceptance.per_position)
         basis = "" if row.acceptance.basis == "measured" else f" ({row.acceptance.basis})"
-        text = "the file's prompts" if row.load.workload.prompts else "random words"
-        print_line(
-            f"{of} accepted by position {rates}; {row.acceptance.drafts:,} drafts on {text}{basis}"
-        )
+        text = "the file's prompts" if row.load.workload.digest else "random words"
+        yield f"accepted by position {rates}; {row.acceptance.drafts:,} drafts on {text}{basis}"
     if row.saturated:
-        print_line(f"{of} saturated: {row.saturated}")
+        yield f"saturated: {row.saturated}"
     if row.incomplete:
-        print_line(f"{of} incomplete: {row.incomplete}")
+        yield f"incomplete: {row.incomplete}"
 
 
 def _print_footer(result: BenchResult) -> None:
     busiest = highest(row.sender_cpu_share for row in result.rows)
     machine = highest(row.machine_cpu_share for row in result.rows)
     name, version = result.sender
+    used, busy = (
+        "an unknown share" if share is None else f"{share:.0%}" for share in (busiest, machine)
+    )
     print_status(
         f"Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
-        f"first. Sent by {name} {version}, whose busiest process used {share_text(busiest)} of a "
-        f"CPU; this machine's CPUs were {share_text(machine)} busy."
+        f"first. Sent by {name} {version}, whose busiest process used {used} of a CPU; this "
+        f"machine's CPUs were {busy} busy."
     )
     if (busiest or 0.0) > BUSY_SHARE:
         print_status("The sender has no headroom: it, not the server, may limit these numbers.")
@@ -144,42 +134,103 @@ def _print_footer(result: BenchResult) -> None:
         print_status(f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}.")
 
 
-def share_text(share: float | None) -> str:
-    """``15%``; of a load that was too short to tell, ``an unknown share``."""
-    return "an unknown share" if share is None else f"{share:.0%}"
-
-
 def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
     """Print tokens per second by load and setting, then the summaries, one for each workload."""
-    names = dict.fromkeys(row.load.workload.name for row in result.rows)
-    for name in names:
-        rows = [row for row in result.rows if row.load.workload.name == name]
-        print_line(f"{name}: output tokens per second, with 95 % confidence interval")
-        table = _table(rows)
-        for line in align_columns(table, table[0]):
-            click.echo(f"  {line}")
+    for workload, rows in result.by_workload().items():
+        print_line(f"{workload.name}: output tokens per second, with 95 % confidence interval")
+        settings = list(dict.fromkeys(row.setting for row in rows))
+        cells = {(row.load.concurrency, row.setting): _speed(row) for row in rows}
+        headings = ("requests", *(setting.text for setting in settings))
+        table = [
+            (f"{load:,}", *(cells.get((load, setting), _NONE) for setting in settings))
+            for load in sorted({load for load, _ in cells})
+        ]
+        print_table(headings, table, right=headings, indent=2)
     for summary in summaries:
         print_line(summary)
     if any(row.saturated for row in result.rows):
         print_line("* saturated: more requests only wait longer; the report has the reasons.")
 
 
-def _table(rows: Sequence[BenchRow]) -> list[tuple[str, ...]]:
-    settings = list(dict.fromkeys(row.setting for row in rows))
-    loads = sorted({row.load.concurrency for row in rows})
-    cells = {(row.load.concurrency, row.setting): _cell(row) for row in rows}
-    return [
-        ("requests", *(setting.text for setting in settings)),
-        *(
-            (f"{load:,}", *(cells.get((load, setting), _NONE) for setting in settings))
-            for load in loads
-        ),
-    ]
-
-
-def _cell(row: BenchRow) -> str:
+def _speed(row: BenchRow) -> str:
     """``4,148 ±3%``; a star marks a saturated load."""
     speed = row.tokens_per_second
     digits = 0 if speed.value >= 100 else 1
     star = "*" if row.saturated else ""
     return f"{speed.value:,.{digits}f} ±{speed.spread:.0%}{star}"
+
+
+def print_acceptance(result: AcceptanceResult) -> None:
+    """A table by domain, and what is uncertain."""
+    where = "the engine's counters" if result.source == "counters" else "the endpoint's log"
+    kind = "imposed" if result.total.acceptance.basis == "imposed" else "measured"
+    print_line(
+        f"Acceptance of {result.server.name} with K={result.k}: {kind} on "
+        f"{result.total.prompts:,} prompts, from {where}",
+        bold=True,
+    )
+    positions = tuple(str(position) for position in range(1, result.k + 1))
+    headings = ("DOMAIN", "LENGTH", "95 % INTERVAL", "DRAFTS", "PROMPTS", "TOKENS", *positions)
+    table = []
+    for part in (*result.domains, *([result.total] if len(result.domains) > 1 else [])):
+        low, high = part.interval.low, part.interval.high
+        rates = [f"{rate:.2f}" for rate in part.acceptance.per_position]
+        table.append(
+            (
+                part.domain,
+                f"{part.acceptance.length:.2f}",
+                f"{low:.2f} to {high:.2f}" if part.groups > 1 else "unknown",
+                f"{part.acceptance.drafts:,}",
+                f"{part.prompts:,}",
+                f"{part.output_tokens:,}",
+                *rates,
+                *(_NONE for _ in range(result.k - len(rates))),
+            )
+        )
+    print_table(headings, table, right=headings[1:])
+    for line in _acceptance_notes(result):
+        print_status(line)
+
+
+def _acceptance_notes(result: AcceptanceResult) -> Iterator[str]:
+    few = [part.domain for part in result.domains if not part.is_reliable]
+    if few:
+        yield f"Few drafts, so the length is not reliable: {', '.join(few)}."
+    if result.undrafted:
+        yield f"Nothing was drafted, since the answers are short: {', '.join(result.undrafted)}."
+    if result.others_sent:
+        yield "Other clients sent requests meanwhile, which are counted, too."
+    if result.server.stand_in:
+        yield f"{result.server.stand_in} answers in the sandbox: on AWS the acceptance is another."
+    if result.incomplete:
+        yield f"Ended early ({result.incomplete}): this is of the prompts until then."
+
+
+def print_lossless(result: LosslessResult) -> None:
+    """How many answers are the same, and the differences."""
+    same = result.prompts - len(result.differences)
+    verdict = "the same" if result.passed else "not the same"
+    print_line(
+        f"Greedy answers of {result.server} and {result.against} are {verdict}: {same} of "
+        f"{result.prompts} equal, {result.tokens:,} tokens compared",
+        bold=True,
+    )
+    if explained := len(result.differences) - len(result.unexplained):
+        print_line(
+            f"{explained} differ where the target itself is undecided: its two best log "
+            f"probabilities are less than {result.largest_gap:g} apart."
+        )
+    for difference in result.unexplained[:_MOST_DIFFERENCES]:
+        gap = "ended" if difference.gap is None else f"{difference.gap:.4f}"
+        print_line(f"Line {difference.line}, token {difference.position}, gap {gap}:")
+        texts = {"with speculation": difference.other_text, "without": difference.target_text}
+        for label, text in texts.items():
+            print_line(f"  {label:<18}{repr(text[:_LONGEST_TEXT]) if text else '(the end)'}")
+    more = len(result.unexplained) - _MOST_DIFFERENCES
+    if more > 0:
+        print_status(f"{more} more differences are in --json.")
+    if result.refused:
+        lines = ", ".join(str(prompt.line) for prompt in result.refused[:10])
+        print_status(f"Refused by the engine, and left out: line {lines}.")
+    if result.incomplete:
+        print_status(f"Ended early ({result.incomplete}): this is of the prompts until then.")

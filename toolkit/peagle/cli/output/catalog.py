@@ -6,73 +6,33 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from peagle import api
 from peagle.catalog.evidence import Evidence
 from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target
 from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
-from peagle.cli.output.console import (
-    align_columns,
-    fit_columns,
-    indented,
-    make_console,
-    table_width,
-    wrapped,
-)
+from peagle.cli.output.console import print_facts, print_line, print_table
 
 if TYPE_CHECKING:  # a list must not import boto3
     from peagle.aws.refresh import Change
 
 _COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
-_DISPENSABLE = ("licence", "vLLM", "method")
-"""Columns that a narrow terminal omits, in this order."""
-
 _GIB = 2**30
-_GAP = 2
-_PIPE_WIDTH = 160
-"""Columns of output that does not go to a terminal."""
 
 
 def print_list(targets: list[dict[str, Any]]) -> None:
-    """One block per target, one line per drafter; ``*`` marks the default.
-
-    A narrow terminal gets fewer columns. Rich, which takes 10 ms per table, folds those that are
-    still too wide or are not ASCII.
-    """
-    console = make_console(_PIPE_WIDTH)
+    """One block per target, one line per drafter; ``*`` marks the default."""
     for target in targets:
-        needs = f"vLLM {target['min_vllm']} or later, {target['licence']}"
-        if not target["drafters"]:
-            _print_heading(target["id"], f"{needs}, no drafters", console.width)
-            continue
-        rows = [_COLUMNS, *_rows(target)]
-        rows, _ = fit_columns(rows, console.width, _DISPENSABLE)
-        if table_width(rows) > console.width or not f"{needs}{rows}".isascii():
-            _print_heading(target["id"], needs, console.width)
-            console.print(_drafters(console, target))
-            continue
-        lines = [*align_columns(rows)]
-        _print_heading(target["id"], needs, console.width)
-        click.echo("\n".join([click.style(lines[0], dim=True), *lines[1:]]))
-    console.print(
+        none = "" if target["drafters"] else ", no drafters"
+        needs = f"vLLM {target['min_vllm']} or later, {target['licence']}{none}"
+        print_line(f"{click.style(target['id'], bold=True)}  {needs}")
+        if target["drafters"]:
+            print_table(_COLUMNS, _rows(target))
+    print_line(
         "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
     )
-    show = command_text(("peagle", "catalog", "show", "PAIR"))
-    console.print(f"Details of a pair: {show}", markup=False, soft_wrap=True)
-
-
-def _print_heading(target_id: str, needs: str, width: int) -> None:
-    """A target with what it needs: beside it, or below where the line would be too long."""
-    name = click.style(target_id, bold=True)
-    if len(target_id) + _GAP + len(needs) <= width:
-        click.echo(f"{name}{' ' * _GAP}{needs}")
-        return
-    lines = wrapped(needs, width - _GAP)
-    click.echo("\n".join((name, *(f"{' ' * _GAP}{line}" for line in lines))))
+    print_line("Details of a pair", command_text(("peagle", "catalog", "show", "PAIR")))
 
 
 def print_pair(
@@ -82,17 +42,16 @@ def print_pair(
     support: MethodSupport | None,
 ) -> None:
     """Everything about a pair; ``support`` is what the default vLLM does with its method."""
-    console = make_console(_PIPE_WIDTH)
-    _section(console, pair.target.title, _target_facts(pair.target))
+    _print_section(pair.target.title, _target_facts(pair.target))
     if pair.drafter:
         facts = [*_drafter_facts(pair.drafter), *_support_facts(support)]
-        _section(console, pair.drafter.title, facts)
-        _print_published(console, pair.drafter, measured)
-        _print_problems(console, pair.drafter)
-    _print_settings(console, pair)
-    _section(console, "Proof", enumerate(pair.target.proof.prompts, start=1))
-    console.print("\n[bold]All drafters[/]")
-    console.print(_drafters(console, target))
+        _print_section(pair.drafter.title, facts)
+        _print_published(pair.drafter, measured)
+        _print_problems(pair.drafter)
+    _print_settings(pair)
+    _print_section("Proof", enumerate(pair.target.proof.prompts, start=1))
+    print_line("\nAll drafters", bold=True)
+    print_table(_COLUMNS, _rows(target))
 
 
 def print_changes(changes: Sequence[Change]) -> None:
@@ -109,16 +68,6 @@ def print_changes(changes: Sequence[Change]) -> None:
         confirmed = sum(change.confirmed for change in changes if change.file == file)
         if confirmed:
             click.echo(f"  {confirmed} prices are unchanged and get today's date")
-
-
-def _drafters(console: Console, target: dict[str, Any]) -> Table:
-    rows, _ = fit_columns([_COLUMNS, *_rows(target)], console.width, _DISPENSABLE)
-    table = _table(*rows[0])
-    for column in table.columns[:-1]:
-        column.no_wrap = True
-    for row in rows[1:]:
-        table.add_row(*map(escape, row))
-    return table
 
 
 def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -199,8 +148,8 @@ def _support_facts(support: MethodSupport | None) -> Iterable[tuple[str, Any]]:
         yield "note", support.note
 
 
-def _print_published(console: Console, drafter: Drafter, measured: tuple[Evidence, ...]) -> None:
-    console.print("\n[bold]Acceptance length[/]")
+def _print_published(drafter: Drafter, measured: tuple[Evidence, ...]) -> None:
+    print_line("\nAcceptance length", bold=True)
     rows = []
     for item in measured:
         source = f"{item.file}: vLLM {item.vllm} on {item.device}, {item.date}"
@@ -210,33 +159,33 @@ def _print_published(console: Console, drafter: Drafter, measured: tuple[Evidenc
     for claim in drafter.published:
         length = f"{claim.acceptance_length:.2f}"
         rows.append((f"claimed, {claim.benchmark}", str(claim.k), length, claim.source))
-    _print_rows(console, ("", "K", "accepted", "source"), rows, short=3)
+    print_table(("", "K", "accepted", "source"), rows)
 
 
-def _print_problems(console: Console, drafter: Drafter) -> None:
+def _print_problems(drafter: Drafter) -> None:
     if not drafter.problems:
         return
-    console.print("\n[bold]Known problems[/]")
+    print_line("\nKnown problems", bold=True)
     rows = []
     for problem in drafter.problems:
         what = "; ".join(filter(None, (problem.summary, problem.fix)))
         rows.append((problem.level, problem.vllm or "all", what, problem.source))
-    _print_rows(console, ("", "vLLM", "what", "source"), rows, short=2)
+    print_table(("", "vLLM", "what", "source"), rows)
 
 
-def _print_settings(console: Console, pair: Pair) -> None:
+def _print_settings(pair: Pair) -> None:
     arguments = [*pair.target.engine_arguments]
     arguments += pair.drafter.engine_arguments if pair.drafter else ()
     settings = [(f"--{setting.name}", setting) for setting in arguments]
     settings += [(setting.name, setting) for setting in pair.target.environment]
     if not settings:
         return
-    console.print("\n[bold]Engine settings[/]")
+    print_line("\nEngine settings", bold=True)
     rows = []
     for name, setting in settings:
         value = "" if setting.value is True else f" {setting.value}"
         rows.append((f"{name}{value}", _where(setting), setting.because))
-    _print_rows(console, ("", "where", "because"), rows, short=1)
+    print_table(("", "where", "because"), rows)
 
 
 def _where(setting: EngineSetting) -> str:
@@ -244,42 +193,9 @@ def _where(setting: EngineSetting) -> str:
     return ", ".join(limits) or "everywhere"
 
 
-def _section(console: Console, title: str, facts: Iterable[tuple[Any, Any]]) -> None:
-    console.print(f"\n[bold]{escape(title)}[/]")
-    rows = [(str(name), str(value)) for name, value in facts]
-    label = max(len(name) for name, _ in rows) + _GAP
-    for name, value in rows:
-        text = indented(value, console.width, label)
-        console.print(f"{name:<{label}}{text}", markup=False, soft_wrap=True)
-
-
-def _print_rows(
-    console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], short: int
-) -> None:
-    """Print a table. Where that would break a word, such as an address, print blocks: the first
-    ``short`` cells of a row in its first line, each other cell below."""
-    columns = zip(headings, *rows, strict=True)
-    longest = [
-        max(len(word) for cell in column for word in ["", *cell.split()]) for column in columns
-    ]
-    if sum(longest) + _GAP * (len(longest) - 1) <= console.width:
-        table = _table(*headings)
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table)
-        return
-    for row in rows:
-        lines = ["  ".join(filter(None, row[:short]))]
-        for cell in row[short:]:
-            lines += [f"    {line}" for line in wrapped(cell, console.width - 4)]
-        console.print("\n".join(lines), markup=False, soft_wrap=True)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+def _print_section(title: str, facts: Iterable[tuple[Any, Any]]) -> None:
+    print_line(f"\n{title}", bold=True)
+    print_facts(((str(name), str(value)) for name, value in facts), 14, indent=0, err=False)
 
 
 def _size(size: int) -> str:

@@ -1,13 +1,14 @@
-"""Output of all commands: one JSON document with ``--json``, else text, tables, findings, files.
+"""How every command prints: one JSON document with ``--json``, else facts, tables and findings.
 
-Tables fit narrow terminals: columns are dropped as a whole, and no word is broken.
+A terminal gets lines of its width; a pipe gets each text in one line, without colour, and all of
+it. With ``COLUMNS`` both have that width. Commands and addresses are never broken.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,28 +17,27 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from peagle.cli.context import changed_command, fix_in_context
+from peagle.cli.context import fix_in_context
 from peagle.errors import Fix, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from peagle.findings import Finding
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-Row = tuple[str, ...]
-
 STARTED_AT = "peagle.typed_at"
 """Key in click's ``Context.meta``: the start of the command, in epoch seconds."""
 
 UNLIMITED = 10_000
-"""The width of a pipe, which another program may read: nothing is dropped or wrapped."""
+"""The width of a pipe, which another program may read."""
+
+LABEL = 12
+"""The width of the labels of facts and findings."""
 
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
-_GAP = 2
-_INDENT = 9
-_PADDING = re.compile(r" +$", re.MULTILINE)
 
 _FLAGS = frozenset(
     {
@@ -70,21 +70,153 @@ def can_print(text: str) -> bool:
     return True
 
 
-def print_line(text: str, command: str = "", bold: bool = False) -> None:
-    """Print a text to stdout, as wide as the terminal; a command at its end is not broken."""
-    lines = folded(text, command, terminal_width())
-    click.echo(click.style(lines, bold=True) if bold else lines)
+def line_width(err: bool = False) -> int:
+    """The width of stdout's lines, or of stderr's: from ``COLUMNS``, else of the terminal."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and 0 < int(columns) < UNLIMITED:
+        return int(columns)
+    is_terminal = (sys.stderr if err else sys.stdout).isatty()
+    return shutil.get_terminal_size().columns if is_terminal else UNLIMITED
 
 
-def print_status(message: str, command: str = "") -> None:
-    """Print a message to stderr, which keeps stdout for results. It is as wide as the terminal; a
-    command at its end is not broken."""
-    click.echo(folded(message, command, stderr_width()), err=True)
+def folded(text: str, width: int, indent: str = "  ") -> list[str]:
+    """Each line of ``text`` in lines of ``width``; what continues a line is indented more. Words
+    longer than a line are not broken."""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        start = line[: len(line) - len(line.lstrip(" "))]
+        lines += wrap(
+            line, max(width, 1), subsequent_indent=start + indent,
+            break_long_words=False, break_on_hyphens=False,
+        ) or [""]  # fmt: skip
+    return lines
+
+
+def with_command(text: str, command: str, width: int) -> list[str]:
+    """``TEXT: COMMAND`` in lines of ``width``. A command that does not fit behind its text has its
+    own line, however long: a break within its quotes would change it when it is pasted."""
+    whole = f"{text}{' ' if text.endswith('?') else ': '}{command}" if text else command
+    if not command or len(whole) <= width:
+        return folded(whole if command else text, width)
+    return [*(folded(f"{text}:", width) if text else ()), f"  {command}"]
+
+
+def print_line(text: str, command: str = "", bold: bool = False, err: bool = False) -> None:
+    """Print a text on stdout, and behind it a command."""
+    shown = "\n".join(with_command(text, command, line_width(err)))
+    click.echo(click.style(shown, bold=True) if bold else shown, err=err)
+
+
+def print_status(message: str, command: str = "", bold: bool = False) -> None:
+    """Print a message, and behind it a command, on stderr, which keeps stdout for results."""
+    print_line(message, command, bold, err=True)
 
 
 def print_written(path: Path) -> None:
     """Say on stderr that the file was written."""
     print_status(f"wrote {path}")
+
+
+def fact_lines(
+    facts: Iterable[tuple[str, str | tuple[str, str]]],
+    width: int,
+    label: int = LABEL,
+    indent: int = 2,
+) -> Iterator[str]:
+    """Labels and texts in two columns, without empty texts. A pair is a text with a command,
+    as of ``with_command``."""
+    start = " " * indent
+    for name, text in facts:
+        room = width - label - indent
+        lines = folded(text, room, "") if isinstance(text, str) else with_command(*text, room)
+        for number, line in enumerate(lines if text else ()):
+            yield f"{start}{'' if number else name:<{label}}{line}".rstrip()
+
+
+def print_facts(
+    facts: Iterable[tuple[str, str | tuple[str, str]]],
+    label: int = LABEL,
+    indent: int = 2,
+    err: bool = True,
+) -> None:
+    """Print labels and texts in two columns, on stderr or on stdout."""
+    for line in fact_lines(facts, line_width(err), label, indent):
+        name = line[: label + indent]
+        click.echo(f"{click.style(name, bold=True)}{line[label + indent :]}", err=err)
+
+
+def print_findings(findings: Iterable[Finding], err: bool = False) -> None:
+    """Print each finding: level, where, message and code; below it the fix, with its command."""
+    width = line_width(err)
+    for finding in findings:
+        level = click.style(f"{finding.level:<{LABEL}}", fg=_COLORS[finding.level], bold=True)
+        text = f"{where_text(finding.where)}: {finding.message} [{finding.code}]"
+        first, *rest = folded(text, width - LABEL, "")
+        if finding.fix or finding.command:
+            fix = f"fix: {finding.fix}" if finding.fix else "fix"
+            command = fix_in_context("", finding.command)
+            rest += with_command(fix, command, width - LABEL)
+        lines = [f"{level}{first}", *(f"{' ' * LABEL}{line}" for line in rest)]
+        click.echo("\n".join(lines), err=err)
+
+
+def where_text(where: str) -> str:
+    """``Finding.where`` for people: planning options as flags, such as ``--instance-type``."""
+    return f"--{where.replace('_', '-')}" if where in _FLAGS else where
+
+
+def make_console(err: bool = False) -> Console:
+    """rich's console on stdout or stderr, whose lines have no blanks at their end."""
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    file: Any = stream if stream.isatty() else _Unpadded(stream)
+    return Console(file=file, width=line_width(err), highlight=False, emoji=False)
+
+
+class _Unpadded:
+    """A stream without trailing blanks; rich writes whole lines at a time."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    right: Collection[str] = (),
+    indent: int = 0,
+) -> None:
+    """Print a table on stdout; the arguments are those of ``make_table``."""
+    from rich.padding import Padding
+
+    make_console().print(Padding(make_table(headings, rows, right), (0, 0, 0, indent)))
+
+
+def make_table(
+    headings: Sequence[str], rows: Iterable[Sequence[Any]], right: Collection[str] = ()
+) -> Table:
+    """A table. Columns whose heading is in ``right`` are aligned to the right and not broken;
+    others are folded where the terminal is too narrow. Cells are text, or rich's."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.show_header = any(headings)
+    for heading in headings:
+        is_right = heading in right
+        table.add_column(
+            heading, justify="right" if is_right else "left", no_wrap=is_right, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return table
 
 
 _PASS_YES = Fix("pass --yes", options=("--yes",))
@@ -110,187 +242,3 @@ def confirm(question: str, declined: str, fix: Fix = _PASS_YES) -> None:
     """Raise UserError, with the message ``declined``, unless the user agrees."""
     if not confirmed(question, fix):
         raise Declined(f"{declined}; nothing was changed")
-
-
-def make_console(pipe_width: int = 120) -> Console:
-    """A console on stdout, as wide as the terminal or ``COLUMNS``, else ``pipe_width``.
-
-    Without a terminal, rich's trailing blanks are removed.
-    """
-    from rich.console import Console
-
-    if sys.stdout.isatty():
-        return Console(highlight=False)
-    width = terminal_width(pipe_width)
-    return Console(highlight=False, width=width, file=_Unpadded(sys.stdout))  # type: ignore[arg-type]
-
-
-class _Unpadded:
-    """A stream without trailing blanks; rich writes whole lines at a time."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        return self._stream.write(_PADDING.sub("", text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-def show_findings(findings: Iterable[Finding]) -> None:
-    """One line per finding on stderr, folded on a terminal: level, where, message, fix."""
-    for finding in findings:
-        level = click.style(f"{finding.level}:", fg=_COLORS[finding.level], bold=True)
-        fix = fix_in_context(finding.fix, finding.command)
-        start = f"{level} {where_text(finding.where)}: {finding.message}"
-        line = f"{start} ({fix}) [{finding.code}]" if fix else f"{start} [{finding.code}]"
-        if finding.command and len(click.unstyle(line)) > stderr_width():
-            lines = [*wrapped(f"{start} [{finding.code}]", stderr_width())]
-            lines += fix_lines(finding.fix, finding.command, stderr_width())
-        else:
-            lines = wrapped(line, stderr_width())
-        click.echo("\n".join(lines), err=True)
-
-
-def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """Print every finding with its code, location, message and fix; of an error that options fix,
-    also the user's command with them."""
-    from rich.markup import escape
-
-    for finding in findings:
-        level = f"[bold {_COLORS[finding.level]}]{finding.level:<8}[/]"
-        console.print(f"{level} [bold]{finding.code}[/] ({escape(where_text(finding.where))})")
-        width = console.width - _INDENT
-        fix = f"fix: {finding.fix}" if finding.fix else "fix"
-        command = finding.command or None
-        if finding.level == "error" and not command:
-            command = changed_command(click.get_current_context(), finding.options)
-        fixes = fix_lines(fix, command, width) if finding.fix or command else []
-        for line in (*wrapped(finding.message, width), *fixes):
-            console.print(f"{' ' * _INDENT}{escape(line)}", soft_wrap=True)
-
-
-def fix_lines(fix: str, command: Sequence[str] | None, width: int) -> list[str]:
-    """A fix in lines of ``width``. A command that does not fit beside the sentence has its own
-    line, however long: a line break within its quotes would change it when it is pasted."""
-    text = fix_in_context(fix, command)
-    if not command or len(text) <= width:
-        return wrapped(text, width)
-    return [*wrapped(f"{fix}:", width), fix_in_context("", command)]
-
-
-def message_with_fix(message: str, fix: str, command: Sequence[str] | None, width: int) -> str:
-    """A message with its fix in parentheses, or below it where a command would be broken."""
-    text = fix_in_context(fix, command)
-    line = f"{message} ({text})" if text else message
-    if not command or len(line) <= width:
-        return folded(line, "", width)
-    return "\n".join((*wrapped(message, width), *fix_lines(fix, command, width)))
-
-
-def where_text(where: str) -> str:
-    """``Finding.where`` for people: planning options as flags, such as ``--instance-type``."""
-    return f"--{where.replace('_', '-')}" if where in _FLAGS else where
-
-
-def terminal_width(pipe_width: int = UNLIMITED) -> int:
-    """The width of the terminal or from ``COLUMNS``; else ``pipe_width``."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 10 and int(columns):
-        return int(columns)
-    return _columns() if sys.stdout.isatty() else pipe_width
-
-
-def _columns() -> int:
-    import shutil  # loads the libraries of all archives, and output to a pipe does not need it
-
-    return shutil.get_terminal_size().columns
-
-
-def table_width(rows: Sequence[Row]) -> int:
-    """The width of the table in characters, with two blanks between columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def fit_columns(
-    rows: Sequence[Row], width: int, dispensable: Sequence[str]
-) -> tuple[list[Row], Row]:
-    """The rows (headings first) without as many ``dispensable`` columns as needed to fit, and the
-    headings of the dropped columns."""
-    kept, dropped = list(rows), []
-    for heading in dispensable:
-        if table_width(kept) <= width:
-            break
-        if heading in kept[0]:
-            at = kept[0].index(heading)
-            kept = [row[:at] + row[at + 1 :] for row in kept]
-            dropped.append(heading)
-    return kept, tuple(dropped)
-
-
-def align_columns(rows: Sequence[Row], right: Collection[str] = ()) -> Iterator[str]:
-    """One line per row; columns whose heading is in ``right`` are aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = [">" if heading in right else "<" for heading in rows[0]]
-    for row in rows:
-        cells = zip(row, sides, widths, strict=True)
-        yield (" " * _GAP).join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip()
-
-
-def hidden_columns(headings: Row) -> str:
-    """A note on dropped columns; empty if none was dropped."""
-    if not headings:
-        return ""
-    return f"Hidden columns (terminal too narrow): {', '.join(headings)}; --json shows all."
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """``text`` in lines of ``width``; words, addresses and commands are not broken, even if longer
-    than a line."""
-    return wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False)
-
-
-def folded(text: str, command: str, width: int) -> str:
-    """Each line of ``text`` in lines of ``width``; what continues it is indented by two more.
-
-    A command that does not fit beside the text has its own line, however long.
-    """
-    *before, last = text.split("\n")
-    whole = f"{last}: {command}" if command else last
-    if not command or len(click.unstyle(whole)) <= width:
-        return "\n".join(_continued(line, width) for line in (*before, whole))
-    lines = [_continued(line, width) for line in (*before, f"{last}:")]
-    return "\n".join((*lines, f"{_blanks(last)}  {command}"))
-
-
-def _continued(line: str, width: int) -> str:
-    if len(click.unstyle(line)) <= width:
-        return line
-    first, *others = wrapped(line, width)
-    indent = f"{_blanks(line)}  "
-    others = wrapped(" ".join(others), width - len(indent))
-    return f"\n{indent}".join((first, *others))
-
-
-def _blanks(line: str) -> str:
-    """The blanks before the first word of a line."""
-    return line[: len(line) - len(line.lstrip(" "))]
-
-
-def indented(text: str, width: int, indent: int) -> str:
-    """``text`` in lines of ``width``, all but the first indented."""
-    return f"\n{' ' * indent}".join(wrapped(text, width - indent))
-
-
-def print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Print labels and texts to stderr in two columns, as wide as the terminal."""
-    width = stderr_width()
-    for label, text in facts:
-        click.echo(f"  {label:<12}{indented(text, width, 14)}", err=True)
-
-
-def stderr_width() -> int:
-    """The width of the terminal that shows stderr; a pipe gets every text in one line."""
-    return _columns() if sys.stderr.isatty() else UNLIMITED

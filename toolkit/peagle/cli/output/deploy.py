@@ -1,9 +1,9 @@
-"""What ``peagle deploy`` prints before, after, and when it ends early."""
+"""What ``peagle deploy``, ``compare``, ``promote`` and ``drop`` print."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,27 +12,35 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
+from peagle.bench.result import Interval
+from peagle.bench.variants import VariantComparison, VariantResult
 from peagle.cli.account import Account
 from peagle.cli.context import add_to_error_document, command_text, in_context
-from peagle.cli.output.answer import speed_of_plan
-from peagle.cli.output.console import print_facts, print_line, print_status, show_findings
-from peagle.cli.output.plan_facts import (
+from peagle.cli.output.console import (
+    print_facts,
+    print_findings,
+    print_line,
+    print_status,
+    print_table,
+)
+from peagle.cli.output.plan import (
     licences_text,
     observability_facts,
     pinned_text,
     proof_text,
     scaling_text,
     speculation_text,
+    speed_of_plan,
 )
 from peagle.deploy.costs import utc_text
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.state import Deployment, Resource
+from peagle.deploy.state import Deployment, Resource, RunningComparison
 from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
-from peagle.text import format_duration, format_price, format_usd
+from peagle.text import format_duration, format_price, format_usd, k_text
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
 _CHANGES = {
@@ -45,10 +53,10 @@ _CHANGES = {
 
 
 def show_plan(
-    found: Preflight, account: Account, prove_first: bool = False, keep_unproved: bool = False
+    preflight: Preflight, account: Account, prove_first: bool = False, keep_unproved: bool = False
 ) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
-    plan = found.desired.plan
+    plan = preflight.desired.plan
     here = api.engine_version() if account.sandbox else None
     lines = {
         "pair": plan.pair,
@@ -60,60 +68,62 @@ def show_plan(
         "licences": licences_text(plan),
         **pinned_text(plan),
         "price": format_price(plan.price_per_hour_usd, account.sandbox),
-        **scaling_text(plan),
-        **_limit(found),
+        "scaling": scaling_text(plan),
+        **_limit(preflight),
         **observability_facts(plan),
         **_speed(plan),
-        "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
+        "role": preflight.role.arn,
     }
-    uploads = _new_uploads(found) if found.change in ("create", "update") else []
+    if preflight.role.because:
+        lines["role"] += f" ({preflight.role.because})"
+    uploads = _new_uploads(preflight) if preflight.change in ("create", "update") else []
     if uploads:
         megabytes = sum(upload.size for upload in uploads) / 1e6
-        unchanged = "; unchanged files are copied in S3" if found.change == "update" else ""
+        unchanged = "; unchanged files are copied in S3" if preflight.change == "update" else ""
         lines["uploads"] = f"{megabytes:.1f} MB to s3://{uploads[0].bucket}{unchanged}"
     if plan.target.weights.kind == "image":
         lines["weights"] = "in the image: nothing is uploaded or mounted"
-    resumes = found.change == "create" and found.record and found.record.resources
-    lines["change"] = _change_text(found, resumes=bool(resumes))
-    if found.broken:
-        lines["change"] += f"; first deletes the endpoint, which is {found.broken}"
-    if found.scaling is not None:
-        lines["scaling"] = f"{lines.get('scaling', '')} ({found.scaling.text})".strip()
-    if found.change == "update":
-        lines["switch"] = _switch(found, prove_first, keep_unproved)
-    if found.rollout:
-        lines["rollout"] = cost_text(found.rollout)
-    print_status(click.style(plan.name, bold=True))
+    resumes = preflight.change == "create" and preflight.record and preflight.record.resources
+    lines["change"] = _change_text(preflight, resumes=bool(resumes))
+    if preflight.broken:
+        lines["change"] += f"; first deletes the endpoint, which is {preflight.broken}"
+    if preflight.scaling is not None:
+        lines["scaling"] = f"{lines.get('scaling', '')} ({preflight.scaling.text})".strip()
+    if preflight.change == "update":
+        lines["switch"] = _switch(preflight, prove_first, keep_unproved)
+    if preflight.rollout:
+        lines["rollout"] = cost_text(preflight.rollout)
+    print_status(plan.name, bold=True)
     print_facts(lines.items())
-    show_changes(found.changes)
+    show_changes(preflight.changes)
 
 
-def _change_text(found: Preflight, resumes: bool) -> str:
+def _change_text(preflight: Preflight, resumes: bool) -> str:
     """What deploying changes, with the names of what it makes."""
-    desired = found.desired
-    revision, copies = desired.revision, found.desired.plan.engines
-    if found.change == "update" and desired.component:
+    desired = preflight.desired
+    revision, copies = desired.revision, preflight.desired.plan.engines
+    if preflight.change == "update" and desired.component:
         return f"updates the {copies} copies on {desired.plan.name} to model {revision.model}"
-    if found.change == "nothing" and found.changes:
+    if preflight.change == "nothing" and preflight.changes:
         return "only settings outside of the endpoint, which keeps serving"
-    text = (_CONTINUES if resumes else _CHANGES[found.change]).format(
+    text = (_CONTINUES if resumes else _CHANGES[preflight.change]).format(
         name=desired.plan.name, config=revision.endpoint_config, model=revision.model
     )
-    if desired.component and found.change == "create":
+    if desired.component and preflight.change == "create":
         text += f", inference component {desired.plan.name} with {copies} copies"
     return text
 
 
-def _limit(found: Preflight) -> dict[str, str]:
+def _limit(preflight: Preflight) -> dict[str, str]:
     """When the deployment ends, if the plan says so."""
-    limit, record = found.desired.plan.limit, found.record
+    limit, record = preflight.desired.plan.limit, preflight.record
     if limit is None:
-        if record is None or record.ends_at is None or found.change == "create":
+        if record is None or record.ends_at is None or preflight.change == "create":
             return {}
         return {"ends": f"{end_text(record.ends_at)}; --ttl or --no-limit changes it"}
     if limit.removes:
         return {"limit": "none: an earlier end time is removed"}
-    return {"limit": f"deleted after {limit_text(limit, found.most_usd_per_hour)}"}
+    return {"limit": f"deleted after {limit_text(limit, preflight.most_usd_per_hour)}"}
 
 
 def end_text(ends_at: float) -> str:
@@ -132,22 +142,26 @@ def _speed(plan: Plan) -> dict[str, str]:
 
 def show_changes(changes: Iterable[SettingChange]) -> None:
     """The settings that an update or a rollback changes, one on each line."""
-    print_facts(("" if number else "changes", one.text) for number, one in enumerate(changes))
+    print_facts(("" if number else "changes", change.text) for number, change in enumerate(changes))
 
 
-def _new_uploads(found: Preflight) -> list[Upload]:
+def _new_uploads(preflight: Preflight) -> list[Upload]:
     """The folders that are not in S3 yet."""
-    known = found.record.of_type("S3Objects") if found.record else ()
-    there = {(one.name, one.contents) for one in known if one.made}
-    return [one for one in found.desired.uploads if (one.uri, one.contents) not in there]
+    folders = preflight.record.of_type("S3Objects") if preflight.record else ()
+    present = {(upload.name, upload.contents) for upload in folders if upload.made}
+    return [
+        upload
+        for upload in preflight.desired.uploads
+        if (upload.uri, upload.contents) not in present
+    ]
 
 
-def _switch(found: Preflight, prove_first: bool, keep_unproved: bool) -> str:
+def _switch(preflight: Preflight, prove_first: bool, keep_unproved: bool) -> str:
     """When an update is proved, and what happens if it is not."""
-    plan = found.desired.plan
+    plan = preflight.desired.plan
     if prove_first:
-        one = api.of_one_instance(found.desired.revision).served.usd_per_hour
-        price = "price unknown" if one is None else f"{format_usd(one)} per hour"
+        usd_per_hour = api.of_one_instance(preflight.desired.revision).served.usd_per_hour
+        price = "price unknown" if usd_per_hour is None else f"{format_usd(usd_per_hour)} per hour"
         temporary = f"{api.temporary_name(plan.name)} (1 x {plan.instance_type}, {price})"
         return f"proves on the temporary endpoint {temporary} first, then updates and proves again"
     if keep_unproved:
@@ -155,7 +169,7 @@ def _switch(found: Preflight, prove_first: bool, keep_unproved: bool) -> str:
     return "proves after the switch; without a proof, what serves now serves again"
 
 
-def print_calls(document: dict[str, Any], found: Preflight, account: Account) -> None:
+def print_calls(document: dict[str, Any], preflight: Preflight, account: Account) -> None:
     """How to call the endpoint, on stdout."""
     name = document["name"]
     where = account.where(document["region"])
@@ -163,7 +177,7 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
     if second := (document["proof"] or {}).get("second_turn"):
         turn = api.SecondTurn(**second)
         print_line(f"In the {api.second_turn_text(turn)}.")
-        show_findings(api.proof_findings(turn))
+        print_findings(api.proof_findings(turn), err=True)
     if document["stand_in"]:
         print_line(
             f"Served by {document['stand_in']}: this machine cannot run the pair itself, so the "
@@ -175,7 +189,7 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
     if account.sandbox:
         environment = command_text(("peagle", "sandbox", "env"))
         click.echo(f'  eval "$({environment})"   # points boto3 at the sandbox')
-    for line in boto3_lines(document, chat=found.desired.plan.proof.chat):
+    for line in boto3_lines(document, chat=preflight.desired.plan.proof.chat):
         click.echo(f"  {line}")
     price = format_price(document["price_per_hour_usd"], account.sandbox)
     click.echo(f"\n  OpenAI base URL  {document['openai_base_url']}")
@@ -272,7 +286,9 @@ def _add_remaining(
     add_to_error_document(
         "remaining",
         {
-            "resources": [one.document() | {"confirmed": one.made} for one in resources],
+            "resources": [
+                resource.document() | {"confirmed": resource.made} for resource in resources
+            ],
             "price_per_hour_usd": usd_per_hour,
             "continue_command": unattended(again),
             "undo_command": unattended(undo),
@@ -317,10 +333,219 @@ def add_nothing_remaining() -> None:
 def show_not_applied(name: str, region: str) -> list[str]:
     """Show on stderr the engine arguments that the sandbox's engine did not get; return them."""
     endpoints = api.sandbox_status().endpoints
-    found = [one for one in endpoints if (one.name, one.region) == (name, region)]
-    missing = [text for endpoint in found for text in endpoint.not_applied]
+    named = [
+        endpoint for endpoint in endpoints if (endpoint.name, endpoint.region) == (name, region)
+    ]
+    missing = [text for endpoint in named for text in endpoint.not_applied]
     if missing:
         print_status("The sandbox's engine did not get these arguments, so nothing tested them:")
     for text in missing:
         print_status(f"  {text}")
     return missing
+
+
+_UNKNOWN = "unknown"
+
+_AT_PROMOTION = "scaling, alarms, dashboard, log retention, end time, captured data and KMS key"
+
+
+def show_candidate(
+    aws: Aws, preflight: Preflight, record: Deployment, share: float, account: Account
+) -> None:
+    """What is served next to the plan in service, and what it costs: on stderr, before asking."""
+    plan, document = preflight.desired.plan, api.deployment_status(aws, record)
+    count, kind = plan.instance_count, plan.instance_type
+    running = document["instances_running"] or document["instance_count"]
+    started = {document["instance_type"]: running}
+    started[kind] = started.get(kind, 0) + count
+    besides = " and ".join(
+        f"{number} x {instance_type}" for instance_type, number in started.items()
+    )
+    facts = {
+        "pair": plan.pair,
+        "where": f"{count} x {kind} more, {account.where(plan.region)}",
+        "speculation": speculation_text(plan.speculation),
+        "proof": proof_text(plan),
+        "share": f"{share:.1%} of the requests",
+        "price": _together(plan.price_per_hour_usd, document, account),
+        "change": f"updates endpoint {plan.name} to two variants; while they start, SageMaker runs "
+        f"{besides} more",
+        **_alarm(record, preflight),
+        "promote": f"only then this plan's {_AT_PROMOTION} apply",
+    }
+    print_status(f"{record.name}, a second plan", bold=True)
+    print_facts(facts.items())
+    show_changes(
+        instance_type
+        for instance_type in preflight.changes
+        if instance_type.setting != "usd_per_hour"
+    )
+
+
+def _alarm(record: Deployment, preflight: Preflight) -> dict[str, str]:
+    """That an alarm rests meanwhile; empty where none does."""
+    if not api.mixes_drafts(record, preflight.desired.revision.served):
+        return {}
+    return {
+        "alarm": "the one on acceptance is suspended meanwhile: it counts the drafts of both plans "
+        "together, and the report has those of each"
+    }
+
+
+def _together(more: float | None, document: dict[str, Any], account: Account) -> str:
+    now = document["price_per_hour_usd"]
+    if document["comparison"] and document["comparison"]["state"] == "running":
+        return f"{format_price(now, account.sandbox)}, as now"
+    if more is None or now is None:
+        return f"{format_price(more, account.sandbox)} more"
+    return f"{format_usd(more)} per hour more: {format_price(now + more, account.sandbox)}"
+
+
+def print_started(document: dict[str, Any], account: Account) -> None:
+    """What serves, and what to do next, on stdout."""
+    comparison, name = document["comparison"], document["name"]
+    print_line(
+        f"{name} serves two plans: {comparison['share']:.1%} of the requests go to "
+        f"{comparison['variant']} ({_plan_text(comparison)})",
+        bold=True,
+    )
+    print_line(f"  Price    {format_price(document['price_per_hour_usd'], account.sandbox)}")
+    for label, command in (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop")):
+        click.echo(f"  {label:<9}{command_text(('peagle', command, name))}")
+
+
+def comparison_text(comparison: dict[str, Any] | None) -> str:
+    """The second variant in the state of a deployment, in one line; empty without one."""
+    if comparison is None:
+        return ""
+    where = f"{comparison['instances_running']} x {comparison['instance_type']} running"
+    if comparison["state"] != "running":
+        where = comparison["state"].replace("-", " ")
+    share = f"{comparison['share']:.1%} of the requests to {comparison['variant']}"
+    return f"{share}: {_plan_text(comparison)}, {where}"
+
+
+def _plan_text(comparison: dict[str, Any]) -> str:
+    k = comparison["k"]
+    return f"{comparison['pair']}, {k_text(k)}"
+
+
+def show_end(
+    record: Deployment, comparison: RunningComparison, account: Account, is_promoted: bool
+) -> None:
+    """The compared plan, on stderr, before the comparison ends."""
+    served = comparison.candidate.served
+    print_status(record.name, bold=True)
+    facts = {
+        "where": account.where(record.region),
+        "compared": f"{served.pair}, {k_text(served.k)}, {comparison.share:.1%} of the requests",
+        "change": "all instances are replaced, then the proof is repeated",
+    }
+    if is_promoted:
+        facts["then"] = f"its plan's {_AT_PROMOTION} apply"
+    print_facts(facts.items())
+
+
+def print_comparison_report(report: VariantComparison, account: Account) -> None:
+    """A line per number with both variants and the difference, the verdict and the notes."""
+    first, second = report.variants
+    span = format_duration(max(report.until - report.since, 0))
+    print_line(f"{report.name}: two plans under the same requests, {span}", bold=True)
+    headings = ("", first.variant, second.variant, "difference")
+    print_table(headings, _rows(first, second, report.changes))
+    print_line(_verdict(report))
+    for result in report.variants:
+        if result.errors:
+            cause = result.cause or "the container failed"
+            command = command_text(("peagle", "logs", report.name))
+            print_status(f"errors of {result.variant}: {cause}; to read the engine's log", command)
+    for note in report.notes:
+        print_status(f"note: {note}")
+
+
+def _rows(
+    first: VariantResult, second: VariantResult, changes: dict[str, Interval]
+) -> Iterator[tuple[str, str, str, str]]:
+    def both(label: str, text: Callable[[VariantResult], str]) -> tuple[str, str, str, str]:
+        return label, _known(first, text(first)), _known(second, text(second)), ""
+
+    if first.errors or second.errors:
+        yield both("errors", _errors)
+    yield both("plan", lambda variant: f"{variant.pair}, {k_text(variant.k)}")
+    yield both("instances", lambda variant: f"{variant.instances} x {variant.instance_type}")
+    yield both("requests", _requests)
+    if not (first.errors or second.errors):
+        yield both("errors", _errors)
+    yield both("in progress each", lambda variant: _number(variant.in_progress))
+    for number, label, show in _SHOWN:
+        texts = (
+            _known(variant, _interval(getattr(variant, number), show))
+            for variant in (first, second)
+        )
+        yield label, next(texts), next(texts), _change(changes.get(number))
+        if number == "ttft_seconds":
+            yield both("first token p50, ms", lambda variant: _time(variant.ttft_p50_seconds))
+            yield both("first token p90, ms", lambda variant: _time(variant.ttft_p90_seconds))
+
+
+def _known(variant: VariantResult, text: str) -> str:
+    """What is unknown of a variant that answered nothing does not exist."""
+    return "-" if text == _UNKNOWN and variant.only_errors else text
+
+
+def _errors(variant: VariantResult) -> str:
+    return f"{variant.errors:,} of {variant.requests:,}" if variant.errors else "0"
+
+
+def _requests(variant: VariantResult) -> str:
+    return f"{variant.requests:,}" + ("" if variant.share is None else f" ({variant.share:.1%})")
+
+
+def _number(value: float | None) -> str:
+    return _UNKNOWN if value is None else f"{value:.2g}"
+
+
+def _time(seconds: float | None) -> str:
+    return _UNKNOWN if seconds is None else _milliseconds(seconds)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.3g}" if seconds < 0.1 else f"{seconds * 1000:,.0f}"
+
+
+_SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("ttft_seconds", "first token, ms", _milliseconds),
+    ("itl_seconds", "between tokens, ms", _milliseconds),
+    ("seconds_per_token", "per token, ms", _milliseconds),
+    ("latency_seconds", "request, ms", _milliseconds),
+    ("acceptance_length", "acceptance length", lambda value: f"{value:.2f}"),
+    ("usd_per_million_tokens", "USD per 1M tokens", lambda value: f"{value:,.3g}"),
+)
+
+
+def _interval(value: Interval | None, show: Callable[[float], str]) -> str:
+    if value is None:
+        return _UNKNOWN
+    if value.low == value.high:  # of one minute
+        return show(value.value)
+    return f"{show(value.value)} ({show(max(value.low, 0))} to {show(value.high)})"
+
+
+def _change(change: Interval | None) -> str:
+    if change is None:
+        return ""
+    return f"{change.value:+.1%} ({change.low:+.1%} to {change.high:+.1%})"
+
+
+def _verdict(report: VariantComparison) -> str:
+    failing = [result for result in report.variants if result.only_errors]
+    if failing:
+        names = " and ".join(result.variant for result in failing)
+        causes = "; ".join(result.cause for result in failing if result.cause)
+        return f"{names} answered no request{f': {causes}' if causes else ''}."
+    change = report.changes.get("seconds_per_token")
+    if change is None:
+        return "Which one is faster is unknown."
+    if report.faster is None:
+        return f"No difference is shown yet: time per token {_change(change)}."
+    return f"{report.faster} is faster: time per token of the second {_change(change)}."

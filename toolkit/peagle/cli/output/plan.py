@@ -1,65 +1,65 @@
-"""``peagle plan --verbose``: facts, GPU memory, best instances, findings, decisions."""
+"""What ``peagle plan`` prints: what to buy, how fast it is, what it costs; then the whole plan."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
+import click
 from rich.text import Text
 
-from peagle.cli.output.answer import (
-    is_planned,
-    is_priced,
-    speed_of_plan,
-    times_text,
-)
+from peagle import api
+from peagle.cli.context import fix_in_context
+from peagle.cli.output.choose import memory_bar, memory_parts
 from peagle.cli.output.console import (
-    Row,
-    fit_columns,
-    hidden_columns,
-    indented,
+    fact_lines,
+    line_width,
     make_console,
+    print_facts,
     print_findings,
+    print_line,
+    print_table,
 )
-from peagle.cli.output.fit import memory_bar, memory_parts
-from peagle.cli.output.plan_facts import (
-    company_facts,
-    licences_text,
-    observability_facts,
-    pinned_text,
-    price_text,
-    proof_text,
-    scaling_text,
-    speculation_text,
-)
+from peagle.deploy.diff import PlanComparison
+from peagle.findings import Finding, errors
 from peagle.fit.estimate import INSIDE
 from peagle.planning import Plan
-from peagle.planning.plan import Alternative, SpeedEstimate
+from peagle.planning.candidates import SAME_COST_FACTOR
+from peagle.planning.drafter import NO_HEAD
+from peagle.planning.limit import limit_text
+from peagle.planning.observe import capture_text, observability_text
+from peagle.planning.plan import Alternative, Batch, Speculation, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
-from peagle.text import format_concurrency, format_requests, json_object
+from peagle.proof import MIN_DRAFTS
+from peagle.text import (
+    basis_text,
+    exact_duration,
+    format_concurrency,
+    format_duration,
+    format_price,
+    format_requests,
+    format_usd,
+    json_object,
+    usd_per_million,
+)
+from peagle.vllm.defaults import method_title
 
-UNKNOWN = "unknown"
-"""The text for a speed that is neither measured nor estimated."""
+_ACCEPTANCE = {
+    "imposed": "is synthetic, not from your text",
+    "published": "is published, not from your text",
+    "unknown": "is unknown for this drafter",
+}
+"""What is uncertain about the acceptance length, by its basis."""
 
-_DIM = (UNKNOWN, "-")
+_REQUIREMENTS = ("speed-below-minimum", "speed-unverified", "slo-missed", "slo-unverified")
 
 HEADINGS = (
-    "",
-    "instances",
-    "GPUs each",
-    "USD/hour",
-    "requests",
-    "drafter, K",
-    "tokens/s",
-    "USD/1M",
-)
-_LEFT = HEADINGS[:3]
-_DISPENSABLE = ("GPUs each", "USD/1M", "tokens/s")
-"""Columns to drop on a narrow terminal, in this order."""
+    "", "instances", "GPUs each", "USD/hour", "requests", "drafter, K", "tokens/s", "USD/1M",
+)  # fmt: skip
 
-LEGEND = (
+_LEGEND = (
     "*: planned. requests: full-length requests that fit in the KV cache. "
     "tokens/s: total output. USD/1M: per million output tokens. -: unknown."
 )
@@ -90,7 +90,7 @@ MEANINGS: dict[str, str] = {
     "--reasoning-parser": "tells the model's reasoning from its answer",
     "--speculative-config": "speculation: a drafter proposes tokens, the target verifies them",
 }
-"""Argument -> its meaning."""
+"""Argument of vLLM -> its meaning."""
 
 SPECULATION: dict[str, str] = {
     "method": "how tokens are drafted",
@@ -103,76 +103,386 @@ SPECULATION: dict[str, str] = {
 }
 """Key of ``--speculative-config`` -> its meaning."""
 
-BEST_INSTANCES = "Best instances for this load"
-_BAR_WIDTH = 48
-_INDENT = len("GPU memory") + 2
-_FACTS = len("speculation") + 2
+
+def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
+    """The answer on stdout. ``next_command`` is what to type next; ``verbose``: the whole plan
+    follows, findings included."""
+    print_line(_load_text(plan), bold=True)
+    print_facts(_answer(plan), indent=0, err=False)
+    if not verbose:
+        urgent = errors(plan.findings)
+        urgent = urgent or [one for one in plan.findings if one.level == "warning"][:2]
+        print_findings(urgent)
+        others = [finding for finding in plan.findings if finding not in urgent]
+        print_facts([("more", _count_text(others))], indent=0, err=False)
+    if next_command:
+        click.echo(f"{click.style('Next:', bold=True)} {next_command}")
 
 
-def instances_table(plan: Plan, width: int) -> Table:
-    """One line for each of the best instances, and for the planned one, marked with a star."""
-    rows, _ = _fitted(plan, width)
-    table = Table.grid(padding=(0, 2))
-    for heading in rows[0]:
-        table.add_column(justify="left" if heading in _LEFT else "right", no_wrap=True)
-    table.add_row(*(Text(heading, "dim") for heading in rows[0]))
-    for row in rows[1:]:
-        table.add_row(*(Text(cell, "dim" if cell in _DIM else "") for cell in row))
-    return table
+def _count_text(findings: Sequence[Finding]) -> str:
+    """``2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``; empty without any."""
+    parts = []
+    for level in ("error", "warning", "note"):
+        codes = [finding.code for finding in findings if finding.level == level]
+        names = f" ({', '.join(dict.fromkeys(codes))})" if level != "note" else ""
+        if codes:
+            parts.append(f"{len(codes)} {level}{'' if len(codes) == 1 else 's'}{names}")
+    return f"{', '.join(parts)}: --verbose" if parts else ""
 
 
-def _fitted(plan: Plan, width: int) -> tuple[list[Row], Row]:
-    """The rows of the table that fit, and the headings of the dropped columns."""
-    instances = [*plan.alternatives]
-    if not any(is_planned(plan, one) for one in instances):
-        instances.insert(0, _own(plan))
-    return fit_columns([HEADINGS, *(_row(plan, one) for one in instances)], width, _DISPENSABLE)
+def _load_text(plan: Plan) -> str:
+    """``openai/gpt-oss-20b for 10 requests at a time; chat: ...``: target, load and workload."""
+    text = f"{plan.target.id} for {format_requests(plan.concurrency)} at a time"
+    if plan.batch is not None:
+        within = plan.batch.within_seconds
+        limit = f" within {exact_duration(within)}" if within else ""
+        text = f"{plan.target.id}: {plan.batch.requests:,} requests{limit}, {plan.concurrency:,} "
+        text += "at a time"
+    if size := plan.request_size:
+        cached = size.cached_prompt_tokens
+        kind = plan.workload or ("with a cached prefix" if cached else "single prompts")
+        text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
+        text += f", {size.cached_text}" if cached else ""
+    text += f"; context {plan.max_model_len:,}"
+    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
+        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
+        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
+    return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
-def _own(plan: Plan) -> Alternative:
-    fit, speed = plan.fit, plan.speed or _NO_SPEED
-    return Alternative(
-        **dict(speed),
-        instance_type=plan.instance_type,
-        instance_count=plan.instance_count,
-        copies=plan.copies.per_instance if plan.copies else None,
-        gpu=fit.gpu,
-        tensor_parallel_size=fit.tensor_parallel_size,
-        price_per_hour_usd=plan.price_per_hour_usd,
-        max_concurrency=fit.max_concurrency,
-        kv_cache_tokens=fit.kv_cache_tokens,
-        drafter=plan.drafter.name if plan.drafter else None,
-        k=plan.speculation.k if plan.speculation else 0,
-        verified=speed.tokens_per_second is not None,
-        speed_source=speed.source,
+def is_priced(plan: Plan) -> bool:
+    """Whether prices and speeds are of requests that fit the context; the engine rejects others."""
+    return all(finding.code != "requests-above-context" for finding in plan.findings)
+
+
+def _answer(plan: Plan) -> Iterator[tuple[str, str | tuple[str, str]]]:
+    if not is_priced(plan):
+        return
+    reasons = {reason.what: reason for reason in plan.reasons}
+    why = reasons["speculation"].because if "speculation" in reasons else ""
+    yield "speculate", f"{_choice(plan)}{': ' if why else ''}{why}"
+    for finding in plan.findings:
+        if finding.code == NO_HEAD:  # what the owner of a target without a head can do
+            yield "option", (finding.fix, fix_in_context("", finding.command))
+    yield "instance", _instance_text(plan)
+    yield "scaling", scaling_text(plan)
+    if plan.limit and (text := limit_text(plan.limit, api.most_usd_per_hour(plan))):
+        yield "limit", f"the endpoint is deleted after {text}"
+    if plan.speed is not None:
+        speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
+        yield "speed", f"{speed}{times_text(plan.speed)}"
+        if plan.cached_prompt_tokens and plan.speed.tokens_per_second:
+            yield "cache", _cache_text(plan, plan.speed)
+    if plan.batch is not None:
+        yield "batch", _batch_text(plan, plan.batch)
+    if plan.rollout is not None:
+        yield "rollout", cost_text(plan.rollout)
+    yield from observability_facts(plan).items()
+    alone = plan.without_speculation
+    if alone is not None and plan.speculation is not None:
+        text = _alternative_text(plan, alone, "")
+        text += "; not known to meet what is required" if _misses(plan, alone) else ""
+        if best := reasons.get("instance_without_speculation"):
+            text += f"; the best type without speculation is {best.value}: {best.because}"
+        yield "without", text
+    for other in dict.fromkeys(filter(None, (other_choice(plan), least_cost(plan)))):
+        drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
+        drafts = drafts or (" without speculation" if plan.speculation else "")
+        yield "or", f"{_alternative_text(plan, other, drafts)}{_tie(plan, other)}"
+    if plan.speed is not None and not errors(plan.findings):
+        yield "uncertain", _uncertain(plan, plan.speed)
+
+
+def _choice(plan: Plan) -> str:
+    """``yes, P-EAGLE with K=3``, or ``no``."""
+    if plan.speculation is None:
+        return "no"
+    head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
+    beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
+    return f"yes, {method_name(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
+
+
+def method_name(speculation: Speculation) -> str:
+    """``P-EAGLE``, ``EAGLE-3``."""
+    return method_title(speculation.method, speculation.parallel_drafting)
+
+
+def _instance_text(plan: Plan) -> str:
+    used, count, gpu = plan.fit.tensor_parallel_size, plan.fit.gpu_count, plan.fit.gpu
+    used *= plan.copies.per_instance if plan.copies else 1
+    gpus = gpu if used == count == 1 else f"{count} x {gpu}"
+    gpus = gpus if used == count else f"{used} of {count} x {gpu}"
+    copies = _copies(plan.copies.per_instance if plan.copies else None, plan.instance_count)
+    text = f"{plan.instance_count} x {plan.instance_type} ({gpus}{copies}) in {plan.region}"
+    if plan.engines > 1:
+        each = plan.concurrency / busy_engines(plan)
+        text += f", {'' if each == int(each) else 'about '}{each:,.0f} at a time per engine"
+    if plan.price_per_hour_usd is None:
+        others = [other.price_per_hour_usd for other in plan.alternatives]
+        is_everywhere = others and not any(price is not None for price in others)
+        why = f": no type that fits has a known price in {plan.region}" if is_everywhere else ""
+        return f"{text}, price unknown{why}"
+    return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
+
+
+def _copies(copies: int | None, instances: int) -> str:
+    """``, 8 copies``, ``, 8 copies each``; empty without copies."""
+    if copies is None:
+        return ""
+    return f", {copies} {'copy' if copies == 1 else 'copies'}{' each' if instances > 1 else ''}"
+
+
+def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
+    """What the prefix cache is expected to give, and how many conversations it keeps."""
+    share = speed.cached_prompt_tokens / (plan.prompt_tokens or 1)
+    text = f"{speed.cached_prompt_tokens:,} tokens of a prompt ({share:.0%}) expected from the "
+    text += "prefix cache"
+    if plan.engines > 1:
+        text += f", because SageMaker spreads turns over {plan.engines} engines"
+    if speed.conversations is None or not speed.cached_prompt_tokens:
+        return text
+    each = " of each engine" if plan.engines > 1 else ""
+    size, shared = (plan.prompt_tokens or 0) + (plan.output_tokens or 0), plan.shared_prompt_tokens
+    text += f"; the KV cache{each} keeps {speed.conversations:,} conversations of {size:,} tokens"
+    text += f", the {shared:,} shared ones once" if shared else ""
+    return f"{text}; with more open conversations, fewer hits"
+
+
+def _batch_text(plan: Plan, batch: Batch) -> str:
+    """How long a batch takes, and what it costs."""
+    if batch.seconds is None or plan.speed is None:
+        return "time and cost are unknown, because the speed is"
+    text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
+    ends = [
+        api.batch_at(batch, plan.output_tokens or 0, speed, None).seconds
+        for speed in (plan.speed.high, plan.speed.low)
+    ]
+    if None not in ends and plan.speed.basis == "estimated":
+        text += f" ({' to '.join(format_duration(seconds or 0) for seconds in ends)})"
+    if batch.usd is not None:
+        text += f" and cost {format_usd(batch.usd)}"
+    return f"{text}, the start of the instances included; delete the endpoint afterwards"
+
+
+def speed_of_plan(plan: Plan, speed: SpeedEstimate, price: float | None = None) -> str:
+    """Tokens per second of the plan's instances together, and their cost with a ``price``."""
+    return speed_text(speed, price, busy_engines(plan), "copy" if plan.copies else "instance")
+
+
+def speed_text(
+    speed: SpeedEstimate, price: float | None = None, engines: int = 1, each: str = "instance"
+) -> str:
+    """Tokens per second and cost of ``engines`` together, measured or estimated with their
+    ranges. ``each`` says what has an engine."""
+    if speed.tokens_per_second is None:
+        return f"unknown: {speed.source}"
+    text = f"{speed.tokens_per_second:,.0f} tokens/s{basis_text(speed.basis, engines, each)}"
+    ranged = speed.low is not None and speed.high is not None and speed.low < speed.high
+    if ranged:
+        text += f" ({speed.low:,.0f} to {speed.high:,.0f})"
+    if speed.usd_per_million_tokens is None:
+        return text
+    text += f", {format_usd(speed.usd_per_million_tokens)} per million output tokens"
+    if not ranged or price is None:
+        return text
+    ends = (usd_per_million(price, rate) for rate in (speed.high, speed.low))
+    costs = [format_usd(usd) for usd in ends if usd is not None]
+    return f"{text} ({' to '.join(costs)})"
+
+
+def busy_engines(plan: Plan) -> int:
+    """How many of the plan's engines have requests."""
+    return min(plan.engines, plan.concurrency)
+
+
+def times_text(speed: SpeedEstimate) -> str:
+    """``; first token after 514 ms, then 3.2 tokens every 31 ms``; empty where unknown."""
+    if speed.ttft_seconds is None or speed.itl_seconds is None:
+        return ""
+    is_drafted = speed.acceptance_length and speed.acceptance_basis != "none"
+    tokens = f"{speed.acceptance_length:.2g} tokens" if is_drafted else "one"
+    first, then = (
+        f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+        for seconds in (speed.ttft_seconds, speed.itl_seconds)
+    )
+    return f"; first token after {first}, then {tokens} every {then}"
+
+
+def is_planned(plan: Plan, other: Alternative) -> bool:
+    """Whether an alternative has the planned instances."""
+    planned = (plan.instance_type, plan.instance_count)
+    return (other.instance_type, other.instance_count) == planned
+
+
+def other_choice(plan: Plan) -> Alternative | None:
+    """The cheapest other instances that meet what is required: those with the lowest price
+    per hour, else the next best."""
+    others = [
+        other
+        for other in plan.alternatives
+        if not (is_planned(plan, other) or _misses(plan, other))
+        and other != plan.without_speculation
+    ]
+    price = plan.price_per_hour_usd
+    for other in sorted(others, key=lambda other: other.price_per_hour_usd or math.inf):
+        if other.price_per_hour_usd and price and other.price_per_hour_usd < price:
+            return other
+    another_gpu = (other for other in others if other.gpu != plan.fit.gpu)
+    return next(another_gpu, others[0] if others else None)
+
+
+def least_cost(plan: Plan) -> Alternative | None:
+    """The other instances with the lowest cost per token, if that is below the plan's. A batch is
+    planned for the lowest cost already."""
+    planned = _cost(plan.speed)
+    if plan.batch or planned == math.inf:
+        return None
+    meeting = [other for other in plan.alternatives if not _misses(plan, other)]
+    return min((one for one in meeting if _cost(one) < planned), key=_cost, default=None)
+
+
+def _cost(speed: SpeedEstimate | None) -> float:
+    usd = speed.usd_per_million_tokens if speed is not None else None
+    return math.inf if usd is None else usd
+
+
+def _tie(plan: Plan, other: Alternative) -> str:
+    """Why instances are not planned although they cost less per token; empty for another
+    reason."""
+    if other != least_cost(plan) or _cost(plan.speed) > SAME_COST_FACTOR * _cost(other):
+        return ""
+    if (plan.price_per_hour_usd or math.inf) >= (other.price_per_hour_usd or 0):
+        return ""
+    return f"; within {SAME_COST_FACTOR * 100 - 100:.0f} % the lower price per hour wins"
+
+
+def _misses(plan: Plan, other: Alternative) -> bool:
+    """Whether the plan's load has requirements that these instances are not known to meet."""
+    required = plan.slo is not None or any(f.code in _REQUIREMENTS for f in plan.findings)
+    return required and not other.verified
+
+
+def _alternative_text(plan: Plan, other: Alternative, how: str) -> str:
+    price = "price unknown"
+    if other.price_per_hour_usd is not None:
+        price = f"{format_usd(other.price_per_hour_usd)} per hour"
+    if is_planned(plan, other):
+        where = "the same instance"
+    else:
+        gpus = other.tensor_parallel_size * (other.copies or 1)
+        gpu = f"{f'{gpus} x ' if gpus > 1 else ''}{other.gpu}"
+        gpu += _copies(other.copies, other.instance_count)
+        where = f"{other.instance_count} x {other.instance_type} ({gpu}){how}, {price}"
+    each = "copy" if other.copies else "instance"
+    speed = speed_text(other, engines=min(other.engines, plan.concurrency), each=each)
+    batch = other.batch
+    if batch is not None and batch.seconds is not None and batch.usd is not None:
+        speed += f"; {format_duration(batch.seconds)}, {format_usd(batch.usd)}"
+    return f"{where}: {speed}"
+
+
+def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
+    """What is unknown of the target, and what the numbers rest on."""
+    parts = []
+    if any(finding.code == "target-not-in-catalogue" for finding in plan.findings):
+        parts.append(
+            "licence and the settings of its model card are unknown (not in the catalogue)"
+        )
+    if speed.acceptance_basis in _ACCEPTANCE:
+        about = _ACCEPTANCE[speed.acceptance_basis]
+        length = f" {speed.acceptance_length:.2f}" if speed.acceptance_length else ""
+        parts.append(f"acceptance length{length} {about}")
+    if speed.extrapolated and plan.speculation:
+        extrapolated = f"acceptance at K={plan.speculation.k} is extrapolated from smaller K"
+        for reason in (reason for reason in plan.reasons if reason.what == "break_even"):
+            extrapolated += f"; break-even: {reason.value} ({reason.because})"
+        parts.append(extrapolated)
+    if speed.cached_prompt_tokens:
+        parts.append("hits of the prefix cache are assumed")
+    if speed.basis == "estimated":
+        parts.append("speed is computed, not measured for this GPU and load")
+    elif speed.basis == "measured":
+        parts.append("speed is that of the best repetition")
+    return "; ".join(parts)
+
+
+def print_details(plan: Plan) -> None:
+    """The whole plan on stdout, after its answer; the findings only, where it has no price."""
+    if not is_priced(plan):
+        print_findings(plan.findings)
+        return
+    print_line(f"\n{plan.pair}", bold=True)
+    click.echo()
+    print_facts(_details(plan), label=13, indent=0, err=False)
+    click.echo()
+    _print_memory(plan)
+    if plan.alternatives:
+        print_line("\nBest instances for this load", bold=True)
+        rows = [_row(plan, other) for other in plan.alternatives]
+        if not any(row[0] for row in rows):
+            rows.insert(0, _planned_row(plan))
+        print_table(HEADINGS, rows, right=HEADINGS[3:])
+        print_line(_LEGEND)
+    if plan.findings:
+        print_line("\nFindings", bold=True)
+        print_findings(plan.findings)
+    because = {reason.what: reason.because for reason in plan.reasons}
+    arguments = list(explain(plan.engine_arguments))
+    print_line("\nEngine arguments", bold=True)
+    print_table(
+        ("", ""),
+        (
+            (
+                f"{'' if name.startswith('--') else '  '}{name}",
+                _value_and_why(value, "; ".join(filter(None, (meaning, because.get(name))))),
+            )
+            for name, value, meaning in arguments
+        ),
+    )
+    shown = {name for name, _, _ in arguments}
+    print_line("\nDecisions", bold=True)
+    print_table(
+        ("", ""),
+        (
+            (reason.what, _value_and_why(reason.value, reason.because))
+            for reason in plan.reasons
+            if reason.what not in shown
+        ),
     )
 
 
-_NO_SPEED = SpeedEstimate(
-    tokens_per_second=None,
-    low=None,
-    high=None,
-    basis="unknown",
-    ttft_seconds=None,
-    itl_seconds=None,
-    usd_per_million_tokens=None,
-    acceptance_length=None,
-    acceptance_basis="unknown",
-    source="a plan of an earlier version",
-)
+def _value_and_why(value: str, why: str) -> Text:
+    return Text.assemble((f"{value}  " if value else "", "bold"), (why, "dim"))
 
 
-def _row(plan: Plan, one: Alternative) -> tuple[str, ...]:
-    speed = one.tokens_per_second
+def _planned_row(plan: Plan) -> tuple[str, ...]:
+    """The planned instances, where they are not among the best."""
+    fit, speed = plan.fit, plan.speed
+    copies = f"{plan.copies.per_instance} x " if plan.copies else ""
     return (
-        "*" if is_planned(plan, one) else "",
-        f"{one.instance_count} x {one.instance_type}".removeprefix("1 x "),
-        f"{f'{one.copies} x ' if one.copies else ''}{one.tensor_parallel_size} x {one.gpu}",
-        _dollars(one.price_per_hour_usd),
-        f"{one.max_concurrency * one.engines:,.1f}",
-        f"{one.drafter} K={one.k}" if one.drafter else "none",
-        UNKNOWN if speed is None else f"{speed:,.0f} {one.basis}",
-        _dollars(one.usd_per_million_tokens),
+        "*",
+        f"{plan.instance_count} x {plan.instance_type}".removeprefix("1 x "),
+        f"{copies}{fit.tensor_parallel_size} x {fit.gpu}",
+        _dollars(plan.price_per_hour_usd),
+        f"{fit.max_concurrency * plan.engines:,.1f}",
+        f"{plan.drafter.name} K={plan.speculation.k}"
+        if plan.drafter and plan.speculation
+        else "none",
+        _rate(speed),
+        _dollars(speed.usd_per_million_tokens if speed else None),
+    )
+
+
+def _row(plan: Plan, other: Alternative) -> tuple[str, ...]:
+    return (
+        "*" if is_planned(plan, other) else "",
+        f"{other.instance_count} x {other.instance_type}".removeprefix("1 x "),
+        f"{f'{other.copies} x ' if other.copies else ''}{other.tensor_parallel_size} x {other.gpu}",
+        _dollars(other.price_per_hour_usd),
+        f"{other.max_concurrency * other.engines:,.1f}",
+        f"{other.drafter} K={other.k}" if other.drafter else "none",
+        _rate(other),
+        _dollars(other.usd_per_million_tokens),
     )
 
 
@@ -180,65 +490,43 @@ def _dollars(amount: float | None) -> str:
     return "-" if amount is None else f"{amount:,.2f}"
 
 
-def print_details(plan: Plan) -> None:
-    """The whole plan on stdout, after its answer; the findings only, where it has no price."""
-    console = make_console()
-    if not is_priced(plan):
-        print_findings(console, plan.findings)
-        return
-    console.print(f"\n[bold]{escape(plan.pair)}[/]\n")
-    for name, value in _facts(plan).items():
-        text = indented(value, console.width, _FACTS)
-        console.print(f"[bold]{name:<{_FACTS}}[/]{escape(text)}", soft_wrap=True)
-    console.print()
-    console.print(_memory(plan))
-    if plan.alternatives:
-        console.print(f"\n[bold]{BEST_INSTANCES}[/]")
-        console.print(instances_table(plan, console.width))
-        if hidden := hidden_columns(_fitted(plan, console.width)[1]):
-            console.print(f"[dim]{hidden}[/]")
-        console.print(f"[dim]{LEGEND}[/]")
-    if plan.findings:
-        console.print("\n[bold]Findings[/]")
-        print_findings(console, plan.findings)
-    for title, section in (("Engine arguments", _arguments(plan)), ("Decisions", _reasons(plan))):
-        console.print(f"\n[bold]{title}[/]")
-        console.print(section)
+def _rate(speed: SpeedEstimate | None) -> str:
+    if speed is None or speed.tokens_per_second is None:
+        return "unknown"
+    return f"{speed.tokens_per_second:,.0f} {speed.basis}"
 
 
-def _facts(plan: Plan) -> dict[str, str]:
-    fit = plan.fit
-    count = f"{plan.instance_count} x {plan.instance_type}"
+def _details(plan: Plan) -> Iterator[tuple[str, str]]:
+    fit, company, speed = plan.fit, plan.company, plan.speed
+    yield "endpoint", f"{plan.name} in {plan.region}"
     gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
     if plan.copies is not None:
         gpus += f"; {plan.copies.per_instance} copies with {plan.copies.gpus} of them each"
-    return {
-        "endpoint": f"{plan.name} in {plan.region}",
-        "instance": f"{count} ({gpus})",
-        "price": price_text(plan),
-        **scaling_text(plan),
-        "speculation": speculation_text(plan.speculation),
-        "proof": proof_text(plan),
-        "speed": _speed(plan),
-        "context": f"{plan.max_model_len:,} tokens, {format_concurrency(plan.concurrency)}",
-        "engine": f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}",
-        "image": plan.runtime.image,
-        "host AMI": plan.runtime.ami or "SageMaker's default",
-        "weights": _weights(plan),
-        "licences": licences_text(plan),
-        **pinned_text(plan),
-        **({"rollout": cost_text(plan.rollout)} if plan.rollout else {}),
-        **observability_facts(plan),
-        **company_facts(plan.company),
-    }
-
-
-def _speed(plan: Plan) -> str:
-    """Speed and cost with their source."""
-    speed = plan.speed or _NO_SPEED
-    text = speed_of_plan(plan, speed, plan.price_per_hour_usd)
-    times = times_text(speed)
-    return text if speed.basis == "unknown" else f"{text}{times}; {speed.source}"
+    yield "instance", f"{plan.instance_count} x {plan.instance_type} ({gpus})"
+    yield "price", price_text(plan)
+    yield "scaling", scaling_text(plan)
+    yield "speculation", speculation_text(plan.speculation)
+    yield "proof", proof_text(plan)
+    if speed is None or speed.basis == "unknown":
+        yield "speed", speed_of_plan(plan, speed) if speed else "unknown"
+    else:
+        text = speed_of_plan(plan, speed, plan.price_per_hour_usd)
+        yield "speed", f"{text}{times_text(speed)}; {speed.source}"
+    yield "context", f"{plan.max_model_len:,} tokens, {format_concurrency(plan.concurrency)}"
+    yield "engine", f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}"
+    yield "image", plan.runtime.image
+    yield "host AMI", plan.runtime.ami or "SageMaker's default"
+    yield "weights", _weights(plan)
+    yield "licences", licences_text(plan)
+    yield from pinned_text(plan).items()
+    yield "rollout", cost_text(plan.rollout) if plan.rollout else ""
+    yield from observability_facts(plan).items()
+    network = [f"VPC: {', '.join(company.subnets)}; {', '.join(company.security_groups)}"]
+    network = network if company.in_vpc else []
+    yield "network", ", ".join([*network, *(["isolated"] if company.network_isolation else [])])
+    yield "KMS key", company.kms_key or ""
+    yield "tags", ", ".join(f"{key}={value}" for key, value in sorted(company.tags.items()))
+    yield "boundary", company.permissions_boundary or ""
 
 
 def _weights(plan: Plan) -> str:
@@ -256,53 +544,38 @@ def _weights(plan: Plan) -> str:
     )
 
 
-def _memory(plan: Plan) -> Table:
-    fit = plan.fit
-    table = _grid("bold", "")
-    table.add_row("GPU memory", memory_bar(fit, _BAR_WIDTH))
-    legend = Table.grid(padding=(0, 2))
-    for side in ("left", "right", "left"):
-        legend.add_column(justify="right" if side == "right" else "left")
-    for part in memory_parts(fit):
-        name, meaning = f"[{part.style}]{part.name}[/]", f"[dim]{part.meaning}[/]"
-        legend.add_row(name, f"{part.gib:.1f} GiB", meaning)
-    table.add_row("", legend)
-    table.add_row("", _verdict(plan))
-    return table
+def _print_memory(plan: Plan) -> None:
+    bar = "GPU memory  "
+    console = make_console()
+    console.print(Text.assemble((bar, "bold"), memory_bar(plan.fit, 48)))
+    rows = (
+        (Text(part.name, part.style), f"{part.gib:4.1f} GiB", Text(part.meaning, "dim"))
+        for part in memory_parts(plan.fit)
+    )
+    print_table(("", "", ""), rows, indent=len(bar))
+    for line in fact_lines([("", _fit_text(plan))], line_width(), len(bar), 0):
+        click.echo(line)
 
 
-def _verdict(plan: Plan) -> str:
+def _fit_text(plan: Plan) -> str:
     """Whether it fits, and how much of the load; else the memory that it needs."""
     fit, length = plan.fit, plan.max_model_len
     if not fit.fits:
         needed = sum(gib for name, gib in fit.terms.items() if not name.startswith(INSIDE))
         needed += fit.terms["cache_of_one_full_request"]
         if needed <= fit.gpu_memory_gib:
-            return "[red]does not fit[/]: see the findings"
+            return "does not fit: see the findings"
         return (
-            f"[red]does not fit[/]: one request of {length:,} tokens needs {needed:.1f} GiB of the "
+            f"does not fit: one request of {length:,} tokens needs {needed:.1f} GiB of the "
             f"GPU's {fit.gpu_memory_gib:.1f} GiB"
         )
     load = -(-plan.concurrency // plan.engines)
     size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
     holds = f"the KV cache holds {fit.kv_cache_tokens:,} tokens"
     if fit.max_concurrency >= load:
-        full = f"{fit.max_concurrency:,.1f} requests of {length:,} tokens"
-        return f"[green]fits[/]{size}: {holds}, or {full}"
+        return f"fits{size}: {holds}, or {fit.max_concurrency:,.1f} requests of {length:,} tokens"
     part = f"for {fit.max_concurrency:,.1f} of the {format_requests(load)} at full length"
-    return f"[yellow]fits, {part}[/]{size}: {holds}"
-
-
-def _arguments(plan: Plan) -> Table:
-    """Every argument with its meaning, and why the catalogue sets it."""
-    because = {reason.what: reason.because for reason in plan.reasons}
-    table = _grid("", "")
-    for name, value, meaning in explain(plan.engine_arguments):
-        shown = f"[bold]{escape(value)}[/]  " if value else ""
-        texts = filter(None, (meaning, because.get(name)))
-        indent = "" if name.startswith("--") else "  "
-        table.add_row(f"{indent}{name}", f"{shown}[dim]{escape('; '.join(texts))}[/]")
-    return table
+    return f"fits, {part}{size}: {holds}"
 
 
 def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -317,20 +590,127 @@ def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield flag, "" if after.startswith("--") else after, MEANINGS.get(flag, "")
 
 
-def _reasons(plan: Plan) -> Table:
-    """Every decision with its reason, except those shown beside the arguments."""
-    table = _grid("", "")
-    shown = {name for name, _, _ in explain(plan.engine_arguments)}
-    for reason in plan.reasons:
-        if reason.what not in shown:
-            because = f"[dim]{escape(reason.because)}[/]"
-            table.add_row(reason.what, f"{escape(reason.value)}  {because}")
-    return table
+def price_text(plan: Plan) -> str:
+    """The price per hour, day and month of 730 hours."""
+    words = format_price(plan.price_per_hour_usd, month=True)
+    return words if plan.price_per_hour_usd is None else f"{words} ({price_origin(plan)})"
 
 
-def _grid(*styles: str) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for style in styles:
-        table.add_column(style=style or None, overflow="fold")
-    table.columns[0].no_wrap = True
-    return table
+def speculation_text(speculation: Speculation | None) -> str:
+    """The method's common name, K, and what deploy requires."""
+    if speculation is None:
+        return "none"
+    how = f" ({speculation.method} with parallel_drafting)" if speculation.parallel_drafting else ""
+    text = f"{method_name(speculation)}{how}, K={speculation.k}"
+    floor = speculation.acceptance_floor
+    if floor is None:
+        return text
+    origin = ", to break even" if speculation.floor_source == "break-even" else ""
+    return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
+
+
+def scaling_text(plan: Plan) -> str:
+    """The bounds of automatic scaling with their prices; empty without scaling."""
+    if plan.scaling is None:
+        return ""
+    return plan.scaling.priced_text(plan.price_per_hour_usd, plan.instance_count)
+
+
+def observability_facts(plan: Plan) -> dict[str, str]:
+    """Dashboard, alarms and log, and what is captured."""
+    capture = plan.observe.capture if plan.observe else None
+    return {
+        "observe": observability_text(plan),
+        "capture": capture_text(capture) if capture else "",
+    }
+
+
+def proof_text(plan: Plan) -> str:
+    """How deploy proves the plan."""
+    if plan.speculation is None:
+        return "an answer: there is no speculation to prove"
+    each = "copy" if plan.copies else "instance"
+    where = "the engine's counters" if plan.proof.source == "counters" else "the endpoint's log"
+    if plan.engines == 1:
+        return f"at least {MIN_DRAFTS} drafts, from {where}"
+    return f"at least {MIN_DRAFTS} drafts of each {each}, from the log stream of each {each}"
+
+
+def licences_text(plan: Plan) -> str:
+    """The licences of target and drafter."""
+    target, drafter = f"target {plan.target.licence or 'unknown'}", plan.drafter
+    if drafter is None or not drafter.weights:
+        return target
+    return f"{target}, drafter {drafter.licence or 'unknown'}"
+
+
+def pinned_text(plan: Plan) -> dict[str, str]:
+    """What the plan pins of the weights and of compiled code."""
+    pins = plan.pins
+    warm = f"archives with sha256 {', '.join(pins.warm)}" if pins.warm else ""
+    return {
+        "manifest": f"sha256 {pins.weights}" if pins.weights else "",
+        "warm start": "any archive next to the weights" if pins.any_warm else warm,
+    }
+
+
+_UNKNOWN = "unknown"
+
+
+def print_comparison(comparison: PlanComparison) -> None:
+    """One line per fact, ``*`` where the two differ, and the other settings that differ."""
+    both = zip(comparison.answers, comparison.plans, strict=True)
+    first, second = (dict(plan_facts(answer, plan.speculation)) for answer, plan in both)
+    rows = (
+        ("*" if value != second[name] else "", name, value, second[name])
+        for name, value in first.items()
+    )
+    print_table(("", "", "A", "B"), rows)
+    others = [change.text for change in comparison.other_changes]
+    if others:
+        print_line("\nWhat else differs, from A to B")
+        for text in others:
+            print_line(f"  {text}")
+    elif first == second:
+        print_line("\nThe two plans are equal.")
+
+
+def plan_facts(
+    answer: dict[str, Any], speculation: Speculation | None
+) -> Iterator[tuple[str, str]]:
+    """The answer of a plan as labels and texts."""
+    target, _, drafter = answer["pair"].partition("+")
+    yield "target", target
+    yield "drafter", drafter or "none"
+    yield "speculation", f"{method_name(speculation)}, K={speculation.k}" if speculation else "none"
+    yield "instance", f"{answer['instance_count']} x {answer['instance_type']}"
+    yield "GPUs", f"{answer['tensor_parallel_size']} of {answer['gpu_count']} x {answer['gpu']}"
+    yield "region", answer["region"]
+    yield "price per hour", _usd(answer["price_per_hour_usd"])
+    yield "context", f"{answer['max_model_len']:,} tokens"
+    yield "load", f"{format_requests(answer['concurrency'])} at a time"
+    yield "full-length requests", f"{answer['max_concurrency']:,.1f} per instance"
+    yield "tokens/s", _speed(answer)
+    yield "time to first token", _seconds(answer["ttft_seconds"])
+    yield "USD per 1M tokens", _usd(answer["usd_per_million_tokens"])
+    if answer["refused"]:
+        yield "deployable", f"no: {answer['refused']}"
+    else:
+        yield "deployable", "yes"
+
+
+def _speed(answer: dict[str, Any]) -> str:
+    if answer["tokens_per_second"] is None:
+        return _UNKNOWN
+    text = f"{answer['tokens_per_second']:,.0f}"
+    if answer["low"] is not None and answer["high"] is not None:
+        text += f" ({answer['low']:,.0f} to {answer['high']:,.0f})"
+    return f"{text}, {answer['basis']}" if answer["basis"] else text
+
+
+def _seconds(seconds: float | None) -> str:
+    return _UNKNOWN if seconds is None else f"{seconds:.2f} s"
+
+
+def _usd(amount: float | None) -> str:
+    return _UNKNOWN if amount is None else format_usd(amount)

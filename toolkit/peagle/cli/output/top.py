@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from itertools import zip_longest
 from typing import Any
 
 import click
 
-from peagle.cli.output.console import can_print, indented, wrapped
+from peagle.cli.output.console import (
+    LABEL,
+    can_print,
+    fact_lines,
+    folded,
+    make_console,
+    make_table,
+)
 from peagle.engine.usage import Usage
 from peagle.text import format_duration, format_usd
 
-_LABEL = 12
 _BARS = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS = ".:-=+*#@"
 _GAUGE = 20
@@ -28,45 +33,34 @@ def document(usage: Usage) -> dict[str, Any]:
 
 
 def screen(usage: Usage, width: int) -> list[str]:
-    """The lines of one screen, none longer than ``width``."""
-    head = indented(_heading(usage), width, 2)
-    lines = [click.style(line, bold=True) for line in head.split("\n")]
+    """The lines of one screen."""
+    heading, *more = folded(_heading(usage), width)
+    lines = [click.style(line, bold=True) for line in (heading, *more)]
     lines += ["", *(_columns(usage, width) if usage.variants else _fact_lines(usage, width))]
     for note in usage.notes:
-        lines += f"  {indented(note, width, 2)}".split("\n")
+        lines += folded(f"  {note}", width, "")
     return lines
 
 
 def _fact_lines(usage: Usage, width: int) -> Iterator[str]:
-    for label, text in _facts(usage, width - _LABEL - 2):
-        shown = _cell(usage, label, indented(text, width, _LABEL + 2))
-        yield from f"  {label:<{_LABEL}}{shown}".split("\n")
+    for label, text in _facts(usage, width - LABEL - 2):
+        is_low = label == "acceptance" and is_below_floor(usage)
+        for line in fact_lines([(label, text)], width):
+            yield click.style(line, fg="red") if is_low else line
 
 
 def _columns(usage: Usage, width: int) -> Iterator[str]:
     """A column for each variant, and what adds up."""
-    variants = usage.variants
-    column = (width - _LABEL - 2 * (1 + len(variants))) // len(variants)
-    facts: list[dict[str, str]] = [
-        {
-            "": f"{variant.variant}, {variant.instances} x {variant.instance_type}",
-            **dict(_facts(variant, column)),
-        }
-        for variant in variants
-    ]
-    for label in facts[0]:
-        cells = [wrapped(texts[label], column) for texts in facts]
-        for number, row in enumerate(zip_longest(*cells, fillvalue="")):
-            name = "" if number else label
-            texts = zip(variants, row, strict=True)
-            styled = (_cell(variant, label, f"{text:<{column}}") for variant, text in texts)
-            yield f"  {name:<{_LABEL}}{'  '.join(styled)}".rstrip()
+    column = width // len(usage.variants) - LABEL
+    facts = [dict(_facts(variant, column)) for variant in usage.variants]
+    headings = (f"{one.variant}, {one.instances} x {one.instance_type}" for one in usage.variants)
+    rows = ((label, *(texts[label] for texts in facts)) for label in facts[0])
+    console = make_console()
+    with console.capture() as captured:
+        console.print(make_table(("", *headings), rows), width=width)
+    yield from (f"  {line.rstrip()}" for line in captured.get().splitlines())
     together = (_requests(usage, 0), _in_progress(usage), _cost(usage))
-    yield f"  {'together':<{_LABEL}}{indented('; '.join(together), width, _LABEL + 2)}"
-
-
-def _cell(usage: Usage, label: str, text: str) -> str:
-    return click.style(text, fg="red") if label == "acceptance" and is_below_floor(usage) else text
+    yield from fact_lines([("together", "; ".join(together))], width)
 
 
 def is_below_floor(usage: Usage) -> bool:

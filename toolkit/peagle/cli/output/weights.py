@@ -12,7 +12,7 @@ import click
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.account import Account
 from peagle.cli.context import command_text, findings_in_context, in_context
-from peagle.cli.output.console import print_line, print_status, terminal_width
+from peagle.cli.output.console import line_width, print_line, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused, command_line
 from peagle.planning.runtime import DEFAULT_REGION
@@ -219,7 +219,7 @@ def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     for part, files in found.files.items():
         print_line(f"{part}/ from {found.manifest[part].source}")
         for file in files:
-            click.echo(file_line(file, terminal_width()))
+            click.echo(file_line(file, line_width()))
     if found.warm:
         print_line("warm/: warm starts")
     for one in found.warm:
@@ -229,7 +229,7 @@ def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     if found.others:
         print_line("unknown objects, not copied by this toolkit")
     for key, size in found.others.items():
-        click.echo(_sized_line("", size, key.removeprefix(found.prefix.key), terminal_width()))
+        click.echo(_sized_line("", size, key.removeprefix(found.prefix.key), line_width()))
     if price is not None:
         print_line(f"storage: {month_text(found.size, price, price.region)}")
 

@@ -1,14 +1,19 @@
-"""What is measured, and the results. All times are in seconds."""
+"""A measured result: what is written, read, compared and reported, and becomes evidence.
+
+All times are in seconds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from math import sqrt
 from typing import Any, Literal
 
+from peagle.protocol import Counters
 from peagle.speed.models import AcceptanceBasis, Workload
+from peagle.text import usd_per_million
 
 Progress = Callable[[str, int, int], object]
 """Called with what is measured, such as a load, a domain or a server, and how many requests or
@@ -23,18 +28,17 @@ FORMAT = 1
 DEFAULT_MAX_TOKENS = 256
 """Of the answer to a prompt that has no maximum of its own."""
 
-_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""The 97.5 % quantile of Student's t for 1 to 30 degrees of freedom."""
-
-_NORMAL = 1.960
+INTERRUPTED = "interrupted"
+"""``incomplete`` after Ctrl-C."""
 
 
 def silent(what: str, done: int, total: int) -> None:
     """Show no progress."""
+
+
+def utc_now() -> str:
+    """The time as results have it: ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class BenchWorkload:
 
     ``size.prompt_tokens`` is 0 for prompts from a file. ``fixed_length``: every answer has
     ``size.output_tokens`` tokens; else that is the maximum. ``digest`` is the SHA-256 of the
-    prompts from a file.
+    prompts from a file, which a result does not keep.
     """
 
     name: str
@@ -97,10 +101,12 @@ class BenchSetting:
 NO_SPECULATION = BenchSetting(None, 0)
 """The setting of the target alone."""
 
+UNKNOWN = BenchSetting(None, 0, is_known=False)
+
 
 @dataclass(frozen=True)
 class Times:
-    """Mean and percentiles of ``count`` times; 0 if none was measured."""
+    """Mean and percentiles of ``count`` times."""
 
     mean: float
     p50: float
@@ -123,9 +129,15 @@ class Interval:
         """Half the width of the interval as a share of the value."""
         return (self.high - self.low) / 2 / self.value if self.value else 0.0
 
-    def plus(self, number: float) -> Interval:
-        """Value and bounds, each with ``number`` added."""
-        return Interval(self.value + number, self.low + number, self.high + number)
+
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""The 97.5 % quantile of Student's t for 1 to 30 degrees of freedom."""
+
+_NORMAL = 1.960
 
 
 def t_quantile(degrees: int) -> float:
@@ -175,6 +187,16 @@ class MeasuredAcceptance:
     basis: AcceptanceBasis = "measured"
 
 
+def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptance | None:
+    """The acceptance of what a server with this setting counted; ``None`` without drafts."""
+    if not counted.drafts:
+        return None
+    rates = tuple(accepted / counted.drafts for accepted in counted.accepted_per_position)
+    basis: AcceptanceBasis = "imposed" if setting.imposed_rates else "measured"
+    length = 1 + counted.accepted_tokens / counted.drafts
+    return MeasuredAcceptance(length, rates, counted.drafts, basis)
+
+
 @dataclass(frozen=True)
 class Repetition:
     """One repetition of a load, without its warm-up.
@@ -192,7 +214,7 @@ class Repetition:
     requests: int
     output_tokens: int
     prompt_tokens: int
-    ttft: Times
+    ttft: Times | None
     itl: Times | None
     tpot: Times | None
     request_seconds: Times
@@ -208,7 +230,8 @@ class Repetition:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One load of one setting; the times are over the requests of all repetitions.
+    """One load of one setting; the times are over the requests of all repetitions, and ``None``
+    where none was measured.
 
     ``saturated`` says why the number is not the engine's at this load: its queue grows, or more
     requests give no more tokens; empty otherwise. ``incomplete``: the message of the error that
@@ -220,7 +243,7 @@ class BenchRow:
     load: BenchLoad
     repetitions: tuple[Repetition, ...]
     tokens_per_second: Interval
-    ttft: Times
+    ttft: Times | None
     itl: Times | None
     tpot: Times | None
     prompt_tokens: float
@@ -243,6 +266,17 @@ class BenchRow:
     def errors(self) -> tuple[str, ...]:
         """The messages of all failed requests."""
         return tuple(message for repetition in self.repetitions for message in repetition.errors)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has a speed, did not end early, and no request failed."""
+        return self.tokens_per_second.value > 0 and not self.incomplete and not self.errors
+
+    @property
+    def is_imposed(self) -> bool:
+        """Whether vLLM's synthetic sampler imposed its acceptance."""
+        basis = self.acceptance.basis if self.acceptance else None
+        return bool(self.setting.imposed_rates) or basis == "imposed"
 
 
 @dataclass(frozen=True)
@@ -300,26 +334,29 @@ class BenchResult:
     format: int = FORMAT
 
     def document(self) -> dict[str, Any]:
-        """What ``--json`` prints and a file holds, without the prompts of a file;
-        ``peagle.store.read_record`` reads it."""
-        document = asdict(self)
-        if self.spent_usd is None:
-            del document["spent_usd"]
-        for row in document["rows"]:
-            row["load"]["workload"]["prompts"] = []
-        return document
+        """What ``--json`` prints and a file holds; ``peagle.bench.evidence.read_result`` reads
+        it."""
+        return asdict(self)
+
+    def by_workload(self) -> dict[BenchWorkload, list[BenchRow]]:
+        """The rows of each workload, in their order."""
+        rows: dict[BenchWorkload, list[BenchRow]] = {}
+        for row in self.rows:
+            rows.setdefault(row.load.workload, []).append(row)
+        return rows
+
+    def at_price(self, usd_per_hour: float, source: str) -> BenchResult:
+        """The result at this price."""
+        rows = tuple(
+            replace(
+                row,
+                usd_per_million_tokens=usd_per_million(usd_per_hour, row.tokens_per_second.value),
+            )
+            for row in self.rows
+        )
+        return replace(self, rows=rows, usd_per_hour=usd_per_hour, price_source=source)
 
 
 def highest(shares: Iterable[float | None]) -> float | None:
     """The highest of the shares that are known; ``None`` without any."""
     return max((share for share in shares if share is not None), default=None)
-
-
-def is_measured(times: Times | None) -> bool:
-    """Whether there are times."""
-    return times is not None and times.count > 0
-
-
-def utc_now() -> str:
-    """The time as results have it: ISO 8601 in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""``peagle destroy``: remove exactly what ``peagle deploy`` or ``peagle image`` created."""
+"""``peagle destroy`` and ``peagle reap``: remove exactly what was created."""
 
 from __future__ import annotations
 
@@ -10,24 +10,35 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
+from peagle.catalog.tables import InstanceTable
 from peagle.cli.account import (
     NOT_SEARCHED,
     Account,
+    account_options,
     cloud_options,
     complete_name,
     default_region,
     find_deployment,
 )
-from peagle.cli.context import command_text, in_context
-from peagle.cli.options import yes_option
+from peagle.cli.context import PeagleCommand, command_text, in_context
+from peagle.cli.options import command_catalog, complete_region, yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_line, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.leftovers import Leftover
+from peagle.deploy.reap import Ended, Reaped, Search
 from peagle.deploy.records import DamagedRecord
 from peagle.deploy.state import Deployment, Resource
-from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, PeagleError, Refused
+from peagle.errors import (
+    CloudError,
+    Fix,
+    NotFound,
+    OptionMissing,
+    OptionsConflict,
+    PeagleError,
+    Refused,
+)
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.sandbox.client import SANDBOX_KILLED
 from peagle.store import SANDBOX
@@ -118,7 +129,7 @@ def _end_killed_sandbox(name: str, message: str, yes: bool, as_json: bool) -> No
     print_status(f"{message[:1].upper()}{message[1:]}.")
     if not yes:
         confirm("End all of them?", "not removed")
-    ended = ", ".join(dict.fromkeys(one.endpoint for one in api.sandbox_status().leftovers))
+    ended = ", ".join(dict.fromkeys(engine.endpoint for engine in api.sandbox_status().leftovers))
     print_status(f"Engines stopped: {api.stop_sandbox().engines}, of these endpoints: {ended}")
     _report(name, (), (), (), (), as_json)
 
@@ -128,25 +139,31 @@ def _destroy_deployment(
 ) -> None:
     """Remove the deployment, and with ``everything`` what AWS keeps of its endpoint."""
     _require_own(record, everything)
-    own = {(one.type, one.name) for one in record.resources}  # such as the alarms of a rollout
-    found = _leftovers(aws, record.name, needed=everything)
-    found = tuple(one for one in found if (one.kind, one.name) not in own)
-    removable = tuple(one for one in found if everything or one.goes_with_endpoint)
+    recorded = {
+        (resource.type, resource.name) for resource in record.resources
+    }  # such as the alarms of a rollout
+    leftovers = _leftovers(aws, record.name, needed=everything)
+    leftovers = tuple(
+        resource for resource in leftovers if (resource.kind, resource.name) not in recorded
+    )
+    removable = tuple(
+        resource for resource in leftovers if everything or resource.goes_with_endpoint
+    )
     if not yes:
         place = f"{record.name} in {account.where(record.region)}:"
         _show(place, *_texts(record.resources), *_texts(removable))
         cost = format_price(api.cost_of_remaining(aws, record), account.sandbox)
         print_status(f"Current cost: {cost}.")
         confirm("Remove all of these?", "not removed")
-    targets = [one for one in removable if one.kind == "ScalableTarget"]
+    targets = [resource for resource in removable if resource.kind == "ScalableTarget"]
     for leftover in targets:  # SageMaker does not delete an endpoint with a scaling target
         api.remove_leftover(aws, leftover)
     removed, kept = _remove(aws, record, account)
     for leftover in removable:
         if leftover not in targets:
             api.remove_leftover(aws, leftover)
-    left = tuple(one for one in found if one not in removable)
-    _report(record.name, removed, kept, removable, left, as_json)
+    kept_by_aws = tuple(resource for resource in leftovers if resource not in removable)
+    _report(record.name, removed, kept, removable, kept_by_aws, as_json)
 
 
 def _require_own(record: Deployment, everything: bool) -> None:
@@ -166,10 +183,10 @@ def _destroy_previous(
     aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bool
 ) -> None:
     """Remove what only the previous revision needs."""
-    found = api.previous_resources(record)
-    if found and not yes:
+    resources = api.previous_resources(record)
+    if resources and not yes:
         where = f"{record.name} in {account.where(record.region)}:"
-        _show(where, *_texts(found))
+        _show(where, *_texts(resources))
         confirm("Remove the previous revision? The endpoint is not changed.", "not removed")
     with (
         api.deployment_lock(*record.key),
@@ -185,7 +202,7 @@ def _destroy_leftovers(
     account: Account, name: str, region: str | None, everything: bool, yes: bool, as_json: bool
 ) -> None:
     """For a name without a deployment: what an earlier endpoint of that name has left."""
-    found: tuple[Leftover, ...] = ()
+    leftovers: tuple[Leftover, ...] = ()
     if account.is_available:
         aws = account.connect(region or default_region())
         if api.endpoint_created(aws, name) is not None:
@@ -194,8 +211,8 @@ def _destroy_leftovers(
                 "remove it with whatever created it",
                 code="endpoint-not-ours",
             )
-        found = _leftovers(aws, name, needed=everything)
-    removable = found if everything else ()
+        leftovers = _leftovers(aws, name, needed=everything)
+    removable = leftovers if everything else ()
     if not removable:
         print_status(f"Nothing to remove: {_nowhere(name, account, region)}.")
     elif not yes:
@@ -203,7 +220,7 @@ def _destroy_leftovers(
         confirm("Remove all of these?", "not removed")
     for leftover in removable:
         api.remove_leftover(aws, leftover)
-    _report(name, (), (), removable, () if everything else found, as_json)
+    _report(name, (), (), removable, () if everything else leftovers, as_json)
 
 
 def _leftovers(aws: Aws, name: str, needed: bool) -> tuple[Leftover, ...]:
@@ -217,8 +234,8 @@ def _leftovers(aws: Aws, name: str, needed: bool) -> tuple[Leftover, ...]:
         return ()
 
 
-def _texts(found: Sequence[Resource | Leftover]) -> Iterator[str]:
-    return (one.text for one in found)
+def _texts(resources: Sequence[Resource | Leftover]) -> Iterator[str]:
+    return (resource.text for resource in resources)
 
 
 def _show(title: str, *lines: str) -> None:
@@ -239,14 +256,16 @@ def _nowhere(name: str, account: Account, region: str | None) -> str:
 def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bool) -> None:
     """Remove repositories with their images, CodeBuild projects and roles, and build contexts."""
     aws = account.connect(region or DEFAULT_REGION)
-    found = api.image_resources(aws)
-    if found and not yes:
-        for made in found:
-            print_status(f"  {made.kind} {made.name}")
+    resources = api.image_resources(aws)
+    if resources and not yes:
+        for resource in resources:
+            print_status(f"  {resource.kind} {resource.name}")
         confirm(f"Remove all of these in {aws.region}, including the images?", "not removed")
     removed = api.remove_image_resources(aws, print_status)
     if as_json:
-        print_json({"removed": [{"type": made.kind, "name": made.name} for made in removed]})
+        print_json(
+            {"removed": [{"type": resource.kind, "name": resource.name} for resource in removed]}
+        )
     elif not removed:
         print_status(
             f"Nothing to remove: no image of this toolkit, nor what builds it, is in {aws.region}."
@@ -297,9 +316,9 @@ def _report(
         print_json(
             {
                 "name": name,
-                "removed": [one.document() for one in gone],
-                "kept": [one.document() for one in kept],
-                "left": [one.document() for one in left],
+                "removed": [resource.document() for resource in gone],
+                "kept": [resource.document() for resource in kept],
+                "left": [resource.document() for resource in left],
             }
         )
         return
@@ -313,3 +332,116 @@ def _report(
     if left:
         command = command_text(("peagle", "destroy", name, "--all"))
         print_status(f"Left: {', '.join(_texts(left))}; to remove this too", command)
+
+
+@click.command(
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle reap --dry-run
+  peagle reap --yes --json
+""",
+)
+@account_options
+@click.option(
+    "--region",
+    "regions",
+    multiple=True,
+    help="Only this region; may be repeated.  [default: all regions of SageMaker]",
+    shell_complete=complete_region,
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted.")
+@yes_option
+@json_option
+@click.pass_context
+def reap(
+    ctx: click.Context,
+    account: Account,
+    regions: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete all deployments whose end time (deploy --ttl, --budget) has passed, in all regions.
+
+    EventBridge Scheduler deletes their endpoints; this removes what remains: configuration, model,
+    uploaded weights, role and record, and an endpoint that is still there. What a template made is
+    left to it. Exits with 4 if a region could not be searched or a deployment not deleted.
+    """
+    if not account.is_available:
+        raise api.sandbox_not_running()
+    aws = account.connect(regions[0] if regions else default_region())
+    places = regions or api.hosting_regions(aws.partition)
+
+    def prices() -> InstanceTable:
+        return command_catalog(ctx).instances
+
+    search = api.find_ended(aws, sorted({*places}), prices)
+    _show_reap(search, account)
+    done: tuple[Reaped, ...] = ()
+    if search.own and not dry_run:
+        if not yes:
+            confirm("Delete all of these?", "not deleted")
+        with DeploymentProgress(account.sandbox) as status:
+            done = api.reap(aws, search.own, prices, status.observe)
+    _report_reap(search, done, dry_run, as_json)
+
+
+def _show_reap(search: Search, account: Account) -> None:
+    for ended in search.own:
+        print_status(_line(ended, account))
+        for resource in ended.record.resources:
+            print_status(f"  {resource.text}")
+    for ended in search.of_others:
+        print_status(f"{_line(ended, account)}; left to {ended.record.owner}")
+    for region, error in search.unknown.items():
+        print_status(f"{region} is unknown: {error.message} ({error.fix})")
+
+
+def _line(ended: Ended, account: Account) -> str:
+    record = ended.record
+    costs = "its endpoint is deleted"
+    if ended.usd_per_hour != 0.0:
+        costs = f"its endpoint still costs {format_price(ended.usd_per_hour, account.sandbox)}"
+    ended_at = ended.document()["ended_at"]
+    return f"{record.name} in {account.where(record.region)} ended at {ended_at}; {costs}"
+
+
+def _report_reap(search: Search, done: tuple[Reaped, ...], dry_run: bool, as_json: bool) -> None:
+    failed = [result for result in done if result.error]
+    if as_json:
+        print_json(
+            {
+                "dry_run": dry_run,
+                "ended": [result.document() for result in search.own],
+                "reaped": [result.document() for result in done if not result.error],
+                "failed": [result.document() for result in failed],
+                "left": [result.document() for result in search.of_others],
+                "unknown": [
+                    {"region": region, **error.document()}
+                    for region, error in search.unknown.items()
+                ],
+            }
+        )
+    elif not search.own and not search.unknown:
+        print_line("Nothing to delete: no deployment is past its end.")
+    for result in () if as_json else done:
+        for resource in result.removed:
+            print_line(f"removed {resource.text} ({result.ended.record.region})")
+        for resource in result.kept:
+            print_line(f"kept {resource.text}: in use by others")
+    if failed:
+        first = failed[0]
+        names = ", ".join(result.ended.record.name for result in failed)
+        message = first.error.message if first.error else ""
+        command = ("peagle", "destroy", first.ended.record.name)
+        raise CloudError(
+            f"not deleted: {names}: {message}", Fix("try it alone", command), code="not-reaped"
+        )
+    if search.unknown:
+        raise CloudError(
+            f"not searched: {', '.join(search.unknown)}",
+            f"see above; with the policy infra/iam/deploy-policy.json, "
+            f"{command_text(('peagle', 'reap'))} can search them",
+            "regions-unknown",
+        )

@@ -1,0 +1,172 @@
+"""A wrong use ends with 2, one line on stderr and the code of its cause; nothing is created."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.support import in_process
+
+REFUSED = [
+    ("catalog shw", "usage"),
+    ("catalog refrsh", "usage"),
+    ("catalog init README.md", "invalid-location"),
+    ("check", "missing-option"),
+    ("check tinny", "unknown-target"),
+    ("check tiny --drafter ./nothing-here", "no-such-folder"),
+    ("check tiny --drafter eagel3", "unknown-drafter"),
+    ("check tiny+p-eagle --drafter eagle3", "conflicting-options"),
+    ("check gemma-4-31b --drafter hf", "not-on-hub"),
+    ("check tiny --vllm newest", "invalid-version"),
+    ("check tiny --env NAME", "invalid-variable"),
+    ("check tiny --set =2", "invalid-argument"),
+    ("check tiny --speculative num_speculative_tokens=5", "usage"),
+    ("check tiny+ngram --drafter ./head", "drafts-without-head"),
+    ("check tiny --drafter s3://MyBkt/head", "invalid-s3-uri"),
+    ("check tiny --target s3://MyBkt", "invalid-s3-uri"),
+    ("check tiny --catalog .", "usage"),
+    ("compare peagle-tiny --share 50", "usage"),
+    ("delete peagle-tiny", "usage"),
+    ("fit gpt-oss-20b", "missing-option"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --instance-type ml.g6.xlarge", "conflicting-options"),
+    ("fit --gpu-memory-gib 80", "missing-option"),
+    ("fit gpt-os-20b --gpu-memory-gib 80", "unknown-target"),
+    ("fit gpt-oss-20b --instance-type ml.g6.xlarg", "instance-unknown"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --tp 3", "tensor-parallel"),
+    ("fit gpt-oss-20b --instance-type ml.g6.xlarge --tp 2", "tensor-parallel"),
+    ("fit gpt-oss-20b --instance-type ml.g6e.12xlarge --tp 3", "tensor-parallel"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --tp 16", "tensor-parallel"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --no-speculation --k 5", "conflicting-options"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --no-speculation --drafter hf", "conflicting-options"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --enforce-eager --compiled", "conflicting-options"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --vllm latest", "invalid-version"),
+    ("fit --target ./nowhere --gpu-memory-gib 80", "no-such-folder"),
+    ("fit gpt-oss-20b --gpu-memory-gib nan", "usage"),
+    ("fit gpt-oss-20b --gpu-memory-gib inf", "usage"),
+    ("fit gpt-oss-20b --gpu-memory-gib 0", "usage"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80GB", "usage"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --gpu-memory-utilization 90%", "usage"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80000", "usage"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --gpu-memory-utilization nan", "usage"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --gpu-memory-utilization inf", "usage"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --gpu-memory-utilization 90", "usage"),
+    ("fit gpt-oss-20b --gpu-memory-gib 80 --gpu-memory-utilization 0", "usage"),
+    ("fit tiny --gpu l4", "usage"),
+    ("help", "usage"),
+    ("local up --port abc", "usage"),
+    ("logs x --since 5q", "usage"),
+    ("nothing", "usage"),
+    ("plan", "usage"),
+    ("plan gpt-oss-20b --k many", "usage"),
+    ("plan tiny --budget free", "usage"),
+    ("plan tiny --budget nan", "usage"),
+    ("plan tiny --ttl soon", "usage"),
+    ("plan tiny --ttl 8", "usage"),
+    ("plan tiny --startup-timeout 2h", "out-of-range"),
+    ("plan tiny --budget 1,00", "usage"),
+    ("plan gpt-oss-21b", "unknown-target"),
+    ("plan gpt-oss-20b --instance-type ml.g6e.3xlarge", "instance-unknown"),
+    ("plan gpt-oss-20b --bad", "usage"),
+    ("plan tiny --catalog folder", "usage"),
+    ("plan tiny --gpu l4", "usage"),
+    ("plan tiny --contxt 8k", "usage"),
+    ("plan gpt-oss-20", "unknown-target"),
+    ("plan gpt-oss-20b+p-eagel", "unknown-drafter"),
+    ("plan gpt-oss-20b --instance-type ml.g6e.2xlarg", "instance-unknown"),
+    ("plan gpt-oss-20b --k 0", "out-of-range"),
+    ("plan gpt-oss-20b --name under_score", "invalid-name"),
+    ("plan gpt-oss-20b --region us-esat-1", "region-unknown"),
+    ("plan gpt-oss-20b --vllm 0.28.9", "runtime-unknown"),
+    ("plan gpt-oss-20b --vllm 0.28.1", "runtime-unknown"),
+    ("plan gpt-oss-20b --vllm 0.35.1", "runtime-unknown"),
+    ("plan gpt-oss-20b --drafter ./nowhere", "no-such-folder"),
+    ("plan nowhere.json", "plan-file"),
+    ("plan tiny --tp 2", "usage"),
+    ("plan tiny --max-num-seqs 2", "usage"),
+    ("plan tiny --concurency 2", "usage"),
+    ("plan tiny --set =3", "invalid-argument"),
+    ("plan tiny --set seed=1 --set SM_VLLM_SEED=2", "invalid-argument"),
+    ("plan tiny --env NAME", "invalid-variable"),
+    ("plan tiny --env =x", "invalid-variable"),
+    ("plan tiny --env A=1 --env A=2", "invalid-variable"),
+    ("plan tiny --compare nothing", "unknown-target"),
+    ("plan tiny --compare ''", "missing-option"),
+    ("plan tiny --compare \"'a\"", "usage"),
+    ("plan tiny --compare '--k 3'", "usage"),
+    ("plan tiny --compare 'tiny --k'", "usage"),
+    ("plan tiny --compare 'tiny --json'", "usage"),
+    ("plan tiny --compare 'tiny --out x'", "usage"),
+    ("plan tiny --compare 'tiny --compare tiny'", "usage"),
+    ("plan tiny --compare nowhere.json", "plan-file"),
+    ("plan ./nothere", "no-such-folder"),
+    ("plan ./README.md", "not-a-folder"),
+    ("plan models", "unknown-target"),
+    ("plan tiny --context 8192", "usage"),
+    ("pln", "usage"),
+    ("render cloudfromation tiny", "usage"),
+    ("render", "usage"),
+    ("render nothing tiny", "usage"),
+    ("render terrafrom tiny -o x", "usage"),
+    ("render terraform tiny", "usage"),
+    ("render terraform", "usage"),
+    ("scale x --target-concurrency many", "usage"),
+    ("scale x --to two", "usage"),
+    ("scale x --to 0", "usage"),
+    ("status", "usage"),
+    ("update peagle-tiny", "usage"),
+    ("verdict gpt-oss-20b", "missing-option"),
+    ("verdict gpt-oss-20b --gpu H900", "unknown-gpu"),
+    ("verdict gpt-oss-20b --gpu H200 --prompt-tokens 8k", "missing-option"),
+    ("verdict gpt-oss-20b --gpu H200 --output-tokens 8", "missing-option"),
+    ("verdict gpt-oss-20b --gpu H200 --concurrency 1,x", "usage"),
+    ("verdict gpt-oss-20b --gpu H200 --concurrency 0,1", "usage"),
+    ("verdict gpt-oss-20b --gpu H200 --concurrency ,", "usage"),
+    ("verdict gpt-oss-20b --gpu H200 --tp 0", "usage"),
+    ("verdict gpt-oss-20b --instance-type ml.g5.48xlarge --gpu H200", "conflicting-options"),
+    ("verdict ./models --gpu H100", "not-a-pair"),
+    ("version", "usage"),
+    ("--catalog /nonexist list", "usage"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a file and two folders that are no models."""
+    (tmp_path / "README.md").touch()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("line", "code"), REFUSED)
+def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str) -> None:
+    done = in_process(*shlex.split(line), "--json")
+
+    assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
+    assert set(done.refusal) == {"code", "message", "fix", "command", "exit_code"}
+    assert (done.refusal["code"], done.refusal["exit_code"]) == (code, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("pln", "plan"),
+        ("catalog refrsh", "refresh"),
+        ("delete peagle-tiny", "destroy"),
+        ("render cloudfromation tiny", "cloudformation"),
+        ("plan gpt-oss-21b", "gpt-oss-20b"),
+        ("plan gpt-oss-20b+p-eagel", "p-eagle"),
+        ("plan gpt-oss-20b --region us-esat-1", "us-east-1"),
+        ("plan tiny --concurency 2", "--concurrency"),
+        ("plan tiny --tp 2", "--instance-type"),
+        ("plan tiny --context 8192", "--max-model-len"),
+        ("plan tiny --catalog .", "peagle --catalog DIR plan"),
+        ("plan models", "./models"),
+        ("fit gpt-oss-20b --gpu-memory-utilization 90", "0.9"),
+        ("compare peagle-tiny --share 50", "50%"),
+    ],
+)
+def test_a_hint_names_what_was_meant(line: str, hint: str) -> None:
+    assert hint in in_process(*shlex.split(line)).error

@@ -1,0 +1,243 @@
+"""A head that does not fit its target, and a pair other than the image's, are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.data import data_folder
+from peagle.planning import Plan
+from peagle.render.image import pair_document
+from peagle_serve.checks import PAIR_FILE, check_built_for, check_pair
+from peagle_serve.contract import InvalidEnvironment
+from tests.unit.containers.recording import SERVE, container_in, documents
+from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
+from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, plan_for, plan_of
+
+GEOMETRY = Path(__file__).resolve().parents[2] / "geometry"
+TINY = data_folder("model_catalog") / "peagle" / "tiny"
+SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
+AUX = "eagle_aux_hidden_state_layer_ids"
+PARALLEL = "parallel_drafting"
+
+
+def layers(*numbers: Any) -> dict[str, Any]:
+    return {**HEAD, "eagle_config": {AUX: list(numbers)}}
+
+
+def without(document: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in names}
+
+
+UNLISTED = without(HEAD, "eagle_config")
+NARROW = {"fc.weight": [4, 16], "mask_hidden": [16]}
+NO_MASK = without(HEAD_TENSORS, "mask_hidden")
+
+
+def pair_refusal(environment: dict[str, str], **changes: Any) -> str:
+    """The refusal with changes in the speculative configuration (``None``: without the key)."""
+    config = json.loads(environment[SPECULATION]) | changes
+    config = {name: value for name, value in config.items() if value is not None}
+    try:
+        check_pair({**environment, SPECULATION: json.dumps(config)})
+    except InvalidEnvironment as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({}, ""),
+        ({"target": {"text_config": TARGET}}, ""),
+        ({"head": UNLISTED | {AUX: [2, 5, 7]}}, ""),
+        ({"head": UNLISTED}, ""),
+        ({"head": without(HEAD, "ptd_token_id") | {"mask_token_id": 2}}, ""),
+        ({"head": without(HEAD, "target_hidden_size")}, ""),
+        ({"target": {"architectures": ["Unknown"]}}, ""),
+        ({"head": {**UNLISTED, "architectures": ["Qwen3ForCausalLM"], AUX: [1, 9]},
+          "tensors": NARROW}, ""),
+        ({"head": layers(1, 9), "tensors": NARROW}, ""),
+        ({"target": {**TARGET, "hidden_size": 16}}, "a target of hidden size 8; this one has 16"),
+        ({"head": layers(2, 5, 11)}, "target layers [2, 5, 11]; the target has 10"),
+        ({"head": layers(2, 5, -1)}, "[2, 5, -1]"),
+        ({"head": layers(2, 5, "x")}, "[2, 5, 'x']"),
+        ({"head": layers(2, 5, 5)}, "auxiliary layers are [2, 5, 5]"),
+        ({"head": UNLISTED, "target": {**TARGET, "num_hidden_layers": 6}},
+         "with 6 target layers, vLLM's default auxiliary layers are [2, 3, 3], which repeats"),
+        ({"head": layers(2, 5), "tensors": HEAD_TENSORS},
+         "fc.weight has input width 24; 2 target layers x 8 = 16 expected"),
+        ({"tensors": NO_MASK}, "the head has no mask_hidden"),
+        ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "has 8 values; its fc takes 24"),
+        ({"target": {**TARGET, "vocab_size": 999}, "head": {**HEAD, "vocab_size": 1024}},
+         "the head's vocab_size is 1024; the target's vocabulary has 999 tokens"),
+        ({"head": without(HEAD, "ptd_token_id")}, "none of dflash_config.mask_token_id, mask_"),
+    ],
+)  # fmt: skip
+def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> None:
+    environment = pair(tmp_path, **change)
+
+    reported = pair_refusal(environment)
+
+    assert what in reported
+    assert reported.startswith("head and target do not match: " if what else "")
+    assert bool(reported) is bool(what)
+    streamed = {**environment, "SM_VLLM_LOAD_FORMAT": "runai_streamer"}
+    assert pair_refusal(streamed) == reported, "folders are compared with any loader"
+    assert pair_refusal({**environment, "SM_VLLM_LOAD_FORMAT": "dummy"}) == ""
+
+
+def test_what_the_configuration_says_of_a_head(tmp_path: Path) -> None:
+    for parallel in (False, None):
+        reported = pair_refusal(pair(tmp_path / "p"), **{PARALLEL: parallel})
+        assert "the head is P-EAGLE" in reported
+        assert '"parallel_drafting": true' in reported
+    damaged = pair(tmp_path / "d", tensors=NO_MASK)
+    for left in ({"method": "draft_model"}, {"method": "dflash"}, {"model": "hub/head"}):
+        assert pair_refusal(damaged, **left) == "", "left to vLLM"
+    for head in ("p-eagle", "eagle3"):
+        config = {"method": "eagle3", "model": str(TINY / head), PARALLEL: head == "p-eagle"}
+        tiny = {"SM_VLLM_MODEL": str(TINY / "target"), SPECULATION: json.dumps(config)}
+        assert pair_refusal(tiny) == ""
+
+
+BUILT = {
+    "pair": "a/target+p-eagle",
+    "target": "a/target",
+    "drafter": "a/head",
+    "method": "eagle3",
+    "parallel_drafting": True,
+    "k": 7,
+    "facts": {
+        "target": {"architecture": "Llama", "hidden_size": 8, "num_hidden_layers": 10},
+        "drafter": {"num_hidden_layers": 4},
+    },
+}
+
+
+def built_for(plan: Plan) -> dict[str, Any]:
+    return pair_document(plan, CATALOG.targets.get(plan.target.id))
+
+
+def drafting(model: str = "a/head", **more: Any) -> dict[str, str]:
+    config = {"method": "eagle3", "model": model, "num_speculative_tokens": 7, PARALLEL: True}
+    return {SPECULATION: json.dumps({**config, **more})}
+
+
+def image_refusal(folder: Path, chosen: dict[str, str], built: Any = BUILT) -> str:
+    """The refusal of the environment by an image built for ``built``; "" if it is accepted."""
+    file = folder / "pair.json"
+    file.write_text(built if isinstance(built, str) else json.dumps(built))
+    try:
+        check_built_for({"SM_VLLM_MODEL": "a/target", **chosen}, file)
+    except InvalidEnvironment as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        (drafting(), ""),
+        ({"SM_VLLM_MODEL": "A/Target", **drafting()}, ""),
+        (drafting(num_speculative_tokens=3), ""),
+        ({"SM_VLLM_MAX_MODEL_LEN": "4096", **drafting()}, ""),
+        ({}, ""),
+        ({"SM_VLLM_MODEL": "s3://bucket/target/", **drafting("s3://bucket/drafter/")}, ""),
+        ({"SM_VLLM_MODEL": "b/other", **drafting()}, "SM_VLLM_MODEL is b/other"),
+        (drafting("b/head"), f'"model" of {SPECULATION} is b/head'),
+        (drafting(method="draft_model"), "the method draft_model, not eagle3"),
+        ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 3}'}, "method ngram"),
+        (drafting(parallel_drafting=False), "is without parallel_drafting"),
+    ],
+)
+def test_an_image_serves_its_own_pair_only(
+    tmp_path: Path, chosen: dict[str, str], why: str
+) -> None:
+    reported = image_refusal(tmp_path, chosen)
+
+    assert bool(reported) is bool(why)
+    assert why in reported
+    assert reported.startswith("this image was built for a/target+p-eagle, and " if why else "")
+
+
+def test_an_image_without_a_drafter_refuses_speculation(tmp_path: Path) -> None:
+    plain = {**BUILT, "pair": "a/target", "drafter": None, "method": None, PARALLEL: None}
+
+    assert image_refusal(tmp_path, {}, plain) == ""
+    assert "SM_VLLM_SPECULATIVE_CONFIG is set" in image_refusal(tmp_path, drafting(), plain)
+
+
+@pytest.mark.parametrize(
+    ("target", "head", "why"),
+    [
+        ({**TARGET, "architectures": ["Llama"]}, {**HEAD, "num_hidden_layers": 4}, ""),
+        ({"text_config": TARGET}, HEAD, ""),
+        ({}, HEAD, ""),
+        ({**TARGET, "hidden_size": 16}, HEAD, "whose hidden size is 16, not 8"),
+        ({**TARGET, "num_hidden_layers": 6}, HEAD, "whose number of layers is 6, not 10"),
+        ({"text_config": {"hidden_size": 16}}, HEAD, "whose hidden size is 16, not 8"),
+        ({"architectures": ["Qwen"]}, HEAD, "whose architecture is Qwen, not Llama"),
+        (TARGET, {**HEAD, "num_hidden_layers": 1}, "whose number of layers is 1, not 4"),
+    ],
+)
+def test_models_in_folders_are_identified_by_their_config(
+    tmp_path: Path, target: dict[str, Any], head: dict[str, Any], why: str
+) -> None:
+    chosen = pair(tmp_path, target=target, head=head)
+
+    assert bool(image_refusal(tmp_path, chosen)) is bool(why)
+    assert why in image_refusal(tmp_path, chosen)
+    for unknown in ("", "{", "[]", "{}", {**BUILT, "facts": None}):
+        assert image_refusal(tmp_path, chosen, unknown) == ""
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_PAIRS if not name.startswith("tiny")])
+def test_an_image_of_the_catalogue_accepts_its_own_pair(tmp_path: Path, name: str) -> None:
+    plan = plan_for(name)
+
+    assert image_refusal(tmp_path, plan.environment, built_for(plan)) == ""
+
+
+@pytest.mark.parametrize("short_name", sorted(p.name for p in GEOMETRY.iterdir() if p.is_dir()))
+def test_an_image_identifies_real_models_by_their_config(tmp_path: Path, short_name: str) -> None:
+    folder, plan = GEOMETRY / short_name, plan_for(short_name)
+    assert plan.drafter is not None
+    head = drafting(str(folder / plan.drafter.name))
+    built = {**built_for(plan), PARALLEL: True}
+
+    chosen = {"SM_VLLM_MODEL": str(folder / "target"), **head}
+    assert image_refusal(tmp_path, chosen, built) == ""
+    other = {"SM_VLLM_MODEL": str(TINY / "target"), **head}
+    assert "whose" in image_refusal(tmp_path, other, built)
+
+
+def test_an_image_of_the_tiny_pair_refuses_its_other_head(tmp_path: Path) -> None:
+    built, target = built_for(plan_of("uploaded")), {"SM_VLLM_MODEL": str(TINY / "target")}
+
+    assert image_refusal(tmp_path, target | drafting(str(TINY / "p-eagle")), built) == ""
+    other = image_refusal(tmp_path, target | drafting(str(TINY / "eagle3")), built)
+    assert "whose number of layers is 1, not 4" in other
+    assert SERVE.parent / "pair.json" == PAIR_FILE
+    assert not PAIR_FILE.exists(), "outside of an image there is none"
+
+
+@pytest.mark.thorough
+def test_the_container_refuses_before_it_starts_the_engine(tmp_path: Path) -> None:
+    container = container_in(tmp_path / "engine")
+    image = tmp_path / "image"
+    shutil.copytree(SERVE, image / "peagle_serve", ignore=shutil.ignore_patterns("__pycache__"))
+    (image / "pair.json").write_text(json.dumps(BUILT))
+
+    refused = container.run({"SM_VLLM_MODEL": "b/other"}, serve=image / "peagle_serve")
+    taken = container.run({"SM_VLLM_MODEL": "a/target"}, serve=image / "peagle_serve")
+
+    assert refused.returncode == 2
+    (reported,) = documents(refused)
+    assert reported["cause"] == "environment"
+    assert "built for a/target+p-eagle, and SM_VLLM_MODEL is b/other" in reported["message"]
+    assert taken.returncode == 1, "exit code of the recorder"

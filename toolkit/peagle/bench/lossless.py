@@ -1,0 +1,448 @@
+"""Whether speculation changes greedy answers, compared token by token.
+
+A different number of tokens per step rounds differently, so where the target itself is undecided
+the answers may part: a difference is explained only if the two best log probabilities of the
+target, and that of the other token, differ by less than ``LARGEST_GAP`` there. Requests are sent
+one at a time, since batches of other sizes round differently, too, and to one server after the
+other, so that both fit on one GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from peagle.bench.measure import BenchTarget
+from peagle.bench.result import (
+    DEFAULT_MAX_TOKENS,
+    INTERRUPTED,
+    NO_SPECULATION,
+    BenchSetting,
+    Progress,
+    silent,
+    utc_now,
+)
+from peagle.bench.server import OpenAiServer, PromptRefused, RefusedPrompt
+from peagle.bench.workloads import PromptSet, parse_prompts, read_prompts
+from peagle.catalog.schema import Catalog
+from peagle.deploy.proving.request import DEFAULT_PROMPTS, find_pair_of_tag
+from peagle.errors import (
+    EngineError,
+    NotProved,
+    PeagleError,
+    Unsupported,
+    UserError,
+    count_of,
+    parsing,
+)
+from peagle.protocol import parse_piece
+from peagle.render.requests import tag_value
+from peagle.speed.models import WORKLOADS
+
+LOSSLESS_FORMAT = 1
+
+LARGEST_GAP = 0.01
+"""Between log probabilities, which differ from logits by a constant."""
+
+CATALOGUE = "the catalogue's prompts"
+
+_BEST = 5
+"""How many log probabilities the target returns for each token."""
+
+_AS_ID = "token_id:"
+_SHOWN = 60
+_COMPARE_OTHER = "compare a server that speculates"
+
+
+class AgainstSpeculates(UserError, code="against-speculates"):
+    """The server to compare with speculates, so its answers are not the target's alone."""
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One answer: its tokens and text. ``best`` are the best log probabilities at each token, by
+    token; empty if they were not asked for. ``prompt`` are the tokens of the prompt, empty if the
+    server does not tell."""
+
+    line: int
+    tokens: tuple[int, ...]
+    text: str
+    prompt: tuple[int, ...] = ()
+    best: tuple[Mapping[int, float], ...] = ()
+
+
+Answers = list[Transcript | RefusedPrompt]
+
+
+def transcripts(
+    prompts: PromptSet,
+    server: OpenAiServer,
+    name: str,
+    max_tokens: int,
+    is_target: bool,
+    progress: Progress = silent,
+) -> Iterator[Transcript | RefusedPrompt]:
+    """The greedy answer to each prompt, or that it was refused; with log probabilities if
+    ``is_target``. Raises as ``check_lossless`` does.
+    """
+    for done, prompt in enumerate(prompts.prompts):
+        progress(name, done, len(prompts.prompts))
+        body = prompt.body(chat=server.chat, max_tokens=max_tokens)
+        body |= {"return_token_ids": True}
+        if is_target:
+            logprobs = {"logprobs": True, "top_logprobs": _BEST}
+            body |= logprobs if "messages" in body else {"logprobs": _BEST}
+            body |= {"return_tokens_as_token_ids": True}
+        try:
+            answer = server.ask(body)
+        except PromptRefused as error:
+            yield RefusedPrompt(prompt.line, error.message)
+        else:
+            yield read_transcript(answer, prompt.line, is_target)
+    progress(name, len(prompts.prompts), len(prompts.prompts))
+
+
+def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Transcript:
+    """The tokens in a chat or completion response of vLLM.
+
+    Raises Unsupported where it has none, and EngineError for another format.
+    """
+    text = parse_piece(answer).written
+    with parsing("the engine's response", EngineError):
+        choice = answer["choices"][0]
+        prompt = choice.get("prompt_token_ids") or answer.get("prompt_token_ids") or ()
+        logprobs = choice.get("logprobs") if is_target else None
+        missing = "log probabilities" if is_target and not logprobs else ""
+        if choice.get("token_ids") is None:
+            missing = "tokens"
+        if missing:
+            raise Unsupported(
+                f"the server does not return {missing}",
+                "compare vLLM servers of version 0.11 or later",
+                "no-tokens",
+            )
+        tokens = tuple(count_of(token) for token in choice["token_ids"])
+        best = tuple(_best(logprobs)) if logprobs else ()
+        if logprobs and len(best) != len(tokens):
+            raise ValueError(f"{len(best)} log probabilities of {len(tokens)} tokens")
+        return Transcript(line, tokens, text, tuple(map(count_of, prompt)), best)
+
+
+def _best(logprobs: Mapping[str, Any]) -> Iterator[dict[int, float]]:
+    """Token -> log probability at each position, of a chat (``content``) or a completion."""
+    if "content" in logprobs:
+        positions = [
+            {best["token"]: best["logprob"] for best in entry["top_logprobs"]}
+            for entry in logprobs["content"] or ()
+        ]
+    else:
+        positions = logprobs["top_logprobs"] or []
+    for by_name in positions:
+        by_token: dict[int, float] = {}
+        for name, value in by_name.items():
+            digits = name.removeprefix(_AS_ID)
+            if not name.startswith(_AS_ID) or not (digits.isascii() and digits.isdecimal()):
+                raise ValueError(f"{name[:40]!r} is not a token")
+            if type(value) not in (int, float) or not value < 0.001:
+                raise ValueError(f"{value!r} is not a log probability")
+            by_token[count_of(int(digits[:20]))] = float(value)
+        yield by_token
+
+
+@dataclass(frozen=True)
+class TokenDifference:
+    """Where an answer with speculation first differs from that of the target alone.
+
+    ``position`` counts the tokens of the answer from 0. The continuations begin at the first
+    character that differs; a token is ``None`` where the answer has ended. ``gap`` is between the
+    two best log probabilities of the target there, ``None`` after its end.
+    """
+
+    line: int
+    domain: str
+    position: int
+    target_token: int | None
+    other_token: int | None
+    target_text: str
+    other_text: str
+    gap: float | None
+    explained: bool
+
+    @property
+    def text(self) -> str:
+        """The difference in one sentence."""
+        gap = "the target had ended" if self.gap is None else f"a gap of {self.gap:.4f}"
+        return (
+            f"line {self.line}, token {self.position}: {self.other_text!r} with speculation, "
+            f"{self.target_text!r} without ({gap})"
+        )
+
+
+@dataclass(frozen=True)
+class LosslessResult:
+    """The comparison of ``prompts`` answers. ``tokens`` are those compared, up to the first
+    difference of each answer. ``incomplete`` is the message of the error that ended it early.
+    ``passed``: answers were compared, and rounding explains each difference."""
+
+    server: str
+    against: str
+    started: str
+    file: str
+    sha256: str
+    max_tokens: int
+    prompts: int
+    tokens: int
+    differences: tuple[TokenDifference, ...]
+    refused: tuple[RefusedPrompt, ...]
+    largest_gap: float
+    incomplete: str
+    format: int
+    passed: bool
+
+    @property
+    def unexplained(self) -> tuple[TokenDifference, ...]:
+        """The differences that rounding does not explain."""
+        return tuple(difference for difference in self.differences if not difference.explained)
+
+    def document(self) -> dict[str, Any]:
+        """What ``--json`` prints and a file holds."""
+        return asdict(self)
+
+
+def check_lossless(
+    target: BenchTarget,
+    against: AbstractContextManager[BenchTarget],
+    prompts: PromptSet,
+    max_tokens: int,
+    *,
+    keep: Callable[[LosslessResult], object] = lambda result: None,
+    progress: Progress = silent,
+) -> LosslessResult:
+    """Compare ``target``, which speculates, with ``against``, which does not and is opened when the
+    first has answered. A comparison that does not pass is returned too: ``require_lossless`` raises
+    for it.
+
+    An error or an interrupt ends it; then ``keep`` receives the comparison of what both answered
+    until then, if anything, before the error is raised again. Raises NotProved where ``target`` is
+    known to draft nothing, AgainstSpeculates where ``against`` does, Unsupported for a server that
+    does not return tokens, and what the servers raise.
+    """
+    if target.runs_alone:
+        raise NotProved(f"{target.facts.name} does not speculate", _COMPARE_OTHER, "no-speculation")
+    started = utc_now()
+    ours: Answers = []
+    theirs: Answers = []
+    names = [target.facts.name, "the target alone"]
+
+    def compared(ended: str = "") -> LosslessResult:
+        return compare_transcripts(
+            prompts, ours, theirs, server=names[0], against=names[1],
+            started=started, max_tokens=max_tokens, ended=ended,
+        )  # fmt: skip
+
+    def collect(server: BenchTarget, answers: Answers, is_target: bool) -> int | None:
+        """Ask for all answers; how many drafts were made, ``None`` where that is unknown."""
+        before, name = server.read_counters(), server.facts.name
+        for answer in transcripts(prompts, server.server, name, max_tokens, is_target, progress):
+            answers.append(answer)
+        after = server.read_counters()
+        return after.since(before).drafts if before and after else None
+
+    try:
+        if collect(target, ours, False) == 0:
+            raise NotProved(
+                f"{names[0]} drafted nothing, so there is nothing to compare",
+                _COMPARE_OTHER,
+                "no-speculation",
+            )
+        with against as alone:
+            names[1] = alone.facts.name
+            if collect(alone, theirs, True):
+                raise AgainstSpeculates(
+                    f"{names[1]} speculates, too",
+                    "compare with a server of the same target without speculation",
+                )
+    except (PeagleError, KeyboardInterrupt) as error:
+        if theirs and not isinstance(error, AgainstSpeculates):
+            keep(compared(error.message if isinstance(error, PeagleError) else INTERRUPTED))
+        raise
+    return compared()
+
+
+def compare_transcripts(
+    prompts: PromptSet,
+    with_speculation: Sequence[Transcript | RefusedPrompt],
+    alone: Sequence[Transcript | RefusedPrompt],
+    *,
+    server: str,
+    against: str,
+    started: str,
+    max_tokens: int,
+    ended: str = "",
+) -> LosslessResult:
+    """The comparison of what both servers answered; of the first prompts only, if either ended
+    early. Raises UserError for servers that read a prompt as different tokens."""
+    domains = {prompt.line: prompt.domain for prompt in prompts.prompts}
+    refused: list[RefusedPrompt] = []
+    differences: list[TokenDifference] = []
+    compared = tokens = 0
+    for other, target in zip(with_speculation, alone, strict=False):
+        if isinstance(target, RefusedPrompt):
+            refused.append(target)
+        elif isinstance(other, RefusedPrompt):
+            refused.append(other)
+        else:
+            if other.prompt and target.prompt and other.prompt != target.prompt:
+                raise UserError(
+                    f"{prompts.file}, line {target.line}: the two servers read the prompt as "
+                    "different tokens",
+                    "compare the same target, with the same tokenizer and chat template",
+                    "not-the-same-target",
+                )
+            compared += 1
+            difference = first_difference(other, target, domains[target.line])
+            tokens += difference.position if difference else len(target.tokens)
+            differences += [difference] if difference else []
+    return LosslessResult(
+        server=server,
+        against=against,
+        started=started,
+        file=prompts.file,
+        sha256=prompts.sha256,
+        max_tokens=max_tokens,
+        prompts=compared,
+        tokens=tokens,
+        differences=tuple(differences),
+        refused=tuple(refused),
+        largest_gap=LARGEST_GAP,
+        incomplete=ended,
+        format=LOSSLESS_FORMAT,
+        passed=compared > 0 and all(difference.explained for difference in differences),
+    )
+
+
+def first_difference(
+    other: Transcript, target: Transcript, domain: str = ""
+) -> TokenDifference | None:
+    """Where the answers part; ``None`` for equal ones."""
+    if other.tokens == target.tokens:
+        return None
+    position = _shared(other.tokens, target.tokens)
+    target_token = target.tokens[position] if position < len(target.tokens) else None
+    other_token = other.tokens[position] if position < len(other.tokens) else None
+    best = target.best[position] if position < len(target.best) else {}
+    ranked = sorted(best.values(), reverse=True)
+    gap = ranked[0] - ranked[1] if len(ranked) > 1 else None
+    is_near = any(ranked[0] - best[token] < LARGEST_GAP for token in best if token == other_token)
+    same = _shared(other.text, target.text)
+    return TokenDifference(
+        target.line,
+        domain,
+        position,
+        target_token,
+        other_token,
+        target.text[same : same + _SHOWN],
+        other.text[same : same + _SHOWN],
+        gap,
+        gap is not None and gap < LARGEST_GAP and is_near,
+    )
+
+
+def _shared(one: Sequence[object], other: Sequence[object]) -> int:
+    """The length of the common beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def require_lossless(result: LosslessResult) -> None:
+    """Raise NotProved, with the first unexplained difference, unless ``result`` passed."""
+    if result.passed:
+        return
+    if not result.prompts:
+        raise NotProved(
+            "no answers were compared", "use prompts that fit the context", "nothing-compared"
+        )
+    first, *others = result.unexplained
+    more = f"; and {len(others)} more" if others else ""
+    raise NotProved(
+        f"speculation changes the answers: {first.text}{more}",
+        "serve both with --set dtype=float32 to tell rounding from an error of the engine",
+        "not-lossless",
+    )
+
+
+def prompts_of_pair(catalog: Catalog, pair: str | None) -> PromptSet:
+    """The prompts with which a deployment of ``pair`` is proved; of an unknown pair, some
+    questions."""
+    target, _ = find_pair_of_tag(tag_value(pair), catalog) if pair else (None, None)
+    texts = target.proof.prompts if target and target.proof else DEFAULT_PROMPTS
+    lines = [json.dumps({"prompt": text}) for text in texts]
+    return parse_prompts("\n".join(lines).encode(), CATALOGUE)
+
+
+class SweepLossless:
+    """Collects the answers of each setting to ``prompts`` while its engine runs.
+
+    Settings with an imposed acceptance are left out: their answers are not the target's.
+    """
+
+    def __init__(self, prompts: PromptSet, progress: Progress = silent) -> None:
+        self.prompts, self._progress = prompts, progress
+        self._started = utc_now()
+        self._answers: dict[BenchSetting, Answers] = {}
+
+    def ask(self, setting: BenchSetting, target: BenchTarget) -> None:
+        """Ask the engine of this setting, which has just started. Raises what the server raises,
+        and Unsupported where it returns no tokens."""
+        if setting.imposed_rates or setting in self._answers:
+            return
+        is_alone = not setting.k
+        answers = transcripts(
+            self.prompts, target.server, setting.text, DEFAULT_MAX_TOKENS, is_alone, self._progress
+        )
+        self._answers[NO_SPECULATION if is_alone else setting] = list(answers)
+
+    def complete(
+        self,
+        settings: Sequence[BenchSetting],
+        opened: Callable[[BenchSetting], AbstractContextManager[object]],
+    ) -> None:
+        """Start the engines of these settings, and of the target alone, that have not been asked:
+        their rows were measured earlier, or the sweep has no such setting."""
+        asked = [setting for setting in settings if setting.k and not setting.imposed_rates]
+        for setting in (*asked, *([NO_SPECULATION] if asked else [])):
+            if setting not in self._answers:
+                with opened(setting):  # which asks it
+                    pass
+
+    @property
+    def results(self) -> tuple[LosslessResult, ...]:
+        """The comparison of each setting with the target alone."""
+        alone = self._answers.get(NO_SPECULATION, [])
+        return tuple(
+            compare_transcripts(
+                self.prompts,
+                answers,
+                alone,
+                server=setting.text,
+                against=NO_SPECULATION.text,
+                started=self._started,
+                max_tokens=DEFAULT_MAX_TOKENS,
+            )
+            for setting, answers in self._answers.items()
+            if setting.k
+        )
+
+
+def sweep_lossless(
+    catalog: Catalog, pair: str, workloads: Sequence[str], progress: Progress = silent
+) -> SweepLossless:
+    """The check with the prompts of the first workload that is a file, else the catalogue's of
+    ``pair``, a plan's. Raises UserError for a file without prompts."""
+    file = next((Path(name) for name in workloads if name not in WORKLOADS), None)
+    prompts = read_prompts(file.expanduser()) if file else prompts_of_pair(catalog, pair)
+    return SweepLossless(prompts, progress)

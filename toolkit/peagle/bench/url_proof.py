@@ -1,0 +1,188 @@
+"""Prove that the engines behind a URL speculate, from their own ``/metrics``.
+
+A host name with several addresses, as of a headless Service, stands for as many engines. Behind a
+load balancer several engines would look like one, and their counters would mix.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from peagle import proof
+from peagle.aws.client import Clock
+from peagle.bench.server import OpenAiServer, PromptRefused, counters_of, served_models
+from peagle.bench.targets import base_url_of, server_of_url
+from peagle.catalog.schema import Catalog
+from peagle.deploy.proving.prover import PROOF_SECONDS
+from peagle.deploy.proving.request import ProofRequest, request_of_model, request_of_plan
+from peagle.errors import EngineError, NotProved, UserError
+from peagle.parallel import run_parallel
+from peagle.planning.plan import Plan
+from peagle.proof import MIN_DRAFTS, Counted, Proof
+from peagle.protocol import Counters, parse_piece
+
+_PAUSE_SECONDS = 5.0
+_ANSWER_SECONDS = 900.0
+"""What a round of prompts may take after ``PROOF_SECONDS``."""
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class UrlProof:
+    """What to prove of the engines behind ``url``.
+
+    ``plan`` says prompts and floor; without one the catalogue's target with the model's name says
+    the prompts, and any accepted draft passes. ``floor`` and ``min_drafts`` replace the plan's.
+    ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer token.
+    """
+
+    url: str
+    model: str | None = None
+    key: str | None = None
+    plan: Plan | None = None
+    floor: float | None = None
+    min_drafts: int = MIN_DRAFTS
+    instances: int = 1
+    wait_seconds: float = 0.0
+
+
+def prove_url(
+    asked: UrlProof, catalog: Catalog, say: Say = lambda line: None, clock: Clock | None = None
+) -> Proof:
+    """Prove that every engine behind the URL speculates; a proof that fails is returned too.
+
+    Raises UserError for an invalid URL, key or model, EngineError when an engine does not answer,
+    and NotProved for fewer engines than asked for, for one without vLLM's counters, for one that
+    refuses a prompt, and for a ``floor`` of a plan without speculation.
+    """
+    engines = _engines(asked, say, clock or Clock())
+    if asked.plan:
+        request = request_of_plan(asked.plan, asked.url)
+    else:
+        request = request_of_model(next(iter(engines.values())).model, asked.url, catalog)
+    request = replace(request, min_drafts=asked.min_drafts)
+    if not request.speculates:
+        if asked.floor is not None:
+            raise NotProved(
+                "the plan does not speculate, so it has no acceptance length",
+                "leave out --floor to prove only that the engine answers",
+                code="no-speculation",
+            )
+        for engine in engines.values():
+            if not parse_piece(_ask(engine, request.body())).written:
+                raise NotProved(f"{engine.base_url} returned an empty answer", code="empty-answer")
+        return Proof(None, 0, (), None, passed=True, instance_count=len(engines))
+    if asked.floor is not None:
+        request = replace(request, floor=asked.floor, floor_source="option")
+    return replace(_counted(engines, request, say), floor_source=request.floor_source)
+
+
+def _engines(asked: UrlProof, say: Say, clock: Clock) -> dict[str, OpenAiServer]:
+    """The engines by their address, once as many as asked for answer and serve the model."""
+    until = clock.now() + asked.wait_seconds
+    while True:
+        engines: dict[str, OpenAiServer] = {}
+        problem: EngineError | None = None
+        try:
+            for address, url in _addresses(asked.url).items():
+                server = server_of_url(url, asked.model, asked.key)
+                names = tuple(served_models(server)) if asked.model else (server.model,)
+                if server.model not in names:
+                    raise UserError(
+                        f"{server.base_url} does not serve {server.model!r}",
+                        f"it serves {', '.join(names[:5]) or 'nothing'}",
+                        "model",
+                    )
+                engines[address] = server
+        except EngineError as error:
+            problem = error
+        if len(engines) >= asked.instances and problem is None:
+            return engines
+        if clock.now() >= until:
+            break
+        say(f"{len(engines)} of {asked.instances} engines answer")
+        clock.sleep(_PAUSE_SECONDS)
+    if problem:
+        raise problem
+    raise NotProved(
+        f"{asked.url} has {len(engines)} of {asked.instances} engines",
+        "wait for the others with --wait, or lower --instances",
+        code="engines-missing",
+    )
+
+
+def _addresses(url: str) -> dict[str, str]:
+    """A base URL for each address of the host; that of ``url`` itself where there is only one, and
+    with HTTPS, whose certificate is of the name."""
+    base = base_url_of(url)
+    parts = urlsplit(base)
+    try:
+        resolved = socket.getaddrinfo(
+            parts.hostname or "", parts.port or parts.scheme, type=socket.SOCK_STREAM
+        )
+    except OSError as error:
+        raise EngineError(
+            f"the host of {url} has no address: {error.strerror}",
+            "check its name; a headless Service has one once a pod is ready",
+            "no-answer",
+        ) from error
+    families = {family for family, *_ in resolved}
+    chosen = socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
+    ips = sorted({str(address[0]) for family, *_, address in resolved if family == chosen})
+    if len(ips) == 1 or parts.scheme == "https":
+        return {parts.netloc: base}
+    port = f":{parts.port}" if parts.port else ""
+    hosts = {ip: f"[{ip}]" if ":" in ip else ip for ip in ips}
+    return {ip: f"http://{name}{port}{parts.path}" for ip, name in hosts.items()}
+
+
+def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) -> Proof:
+    """The proof of all engines, at the same time."""
+    until = time.monotonic() + PROOF_SECONDS
+    several = len(engines) > 1
+
+    def count(address: str, server: OpenAiServer) -> Counted:
+        def read() -> Counters:
+            counted = counters_of(server)
+            if counted is None:
+                raise NotProved(
+                    f"{server.base_url.removesuffix('/v1')}/metrics has no counters of vLLM",
+                    "give the URL of the engine itself, not of a gateway without /metrics",
+                    code="no-counters",
+                )
+            return counted
+
+        return proof.count_drafts(
+            read(),
+            request.conversations(partial(_ask, server)),
+            read,
+            request.min_drafts,
+            in_time=lambda: time.monotonic() <= until,
+            say=lambda line: say(f"{address}: {line}" if several else line),
+        )
+
+    calls = [partial(count, address, server) for address, server in engines.items()]
+    counts = dict(zip(engines, run_parallel(calls, until + _ANSWER_SECONDS), strict=True))
+    if not several:
+        (counted,) = counts.values()
+        return proof.evaluate(counted.total, request.floor, request.min_drafts, counted.second)
+    total = {address: counted.total for address, counted in counts.items()}
+    second = {
+        address: engine.second for address, engine in counts.items() if engine.second is not None
+    }
+    proved = proof.evaluate_streams(total, request.floor, request.min_drafts, len(total), second)
+    return replace(proved, source="counters")
+
+
+def _ask(server: OpenAiServer, body: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return server.ask(body)
+    except PromptRefused as error:
+        raise proof.prompt_rejected(error.message) from error

@@ -1,0 +1,441 @@
+"""``peagle invoke``, ``prove`` and ``token``: requests to an endpoint or an engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peagle import api
+from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
+from peagle.bench.server import KEY_VARIABLE
+from peagle.bench.url_proof import UrlProof
+from peagle.cli.account import (
+    Account,
+    cloud_options,
+    complete_name,
+    find_endpoint,
+    names_deployment,
+)
+from peagle.cli.context import PeagleCommand, is_typed
+from peagle.cli.options import TOKENS, Decimal, WholeNumber, command_catalog, duration
+from peagle.cli.output.console import (
+    json_option,
+    print_findings,
+    print_json,
+    print_line,
+    print_status,
+)
+from peagle.cli.output.progress import StatusLine
+from peagle.cli.project import ProjectCommand, endpoint_argument
+from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText
+from peagle.deploy.state import Deployment
+from peagle.deploy.wake_up import WakeUpOptions
+from peagle.engine.state import LocalEngine
+from peagle.errors import OptionMissing, OptionsConflict, UserError
+from peagle.planning import Plan
+from peagle.proof import MIN_DRAFTS, InstanceProof, Proof
+from peagle.store import SANDBOX
+from peagle_serve import json_reader
+
+_LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
+"""The beginning of a JSON object, or of an attempt at one; ``{name}`` and ``{{`` are text."""
+
+_IN_BODY = {
+    "stream": "--stream/--no-stream",
+    "chat": "--chat/--completion",
+    "max_tokens": "--max-tokens",
+    "temperature": "--temperature",
+}
+"""Parameter -> option that a body of JSON has in place of it."""
+
+Ask = Callable[[InvokeRequest, OnText, WakeUpOptions], InvokeResult]
+
+
+@click.command(
+    cls=PeagleCommand,
+    epilog="Example: peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox",
+)
+@click.argument("name", shell_complete=complete_name)
+@cloud_options
+@click.argument("prompt")
+@click.option(
+    "--stream/--no-stream",
+    default=True,
+    help="Print the answer as it is generated.  [default: stream]",
+)
+@click.option("--chat/--completion", default=None, help="[default: depends on the target]")
+@click.option(
+    "--max-tokens",
+    type=TOKENS,
+    metavar="TOKENS",
+    default=256,
+    show_default=True,
+    help="Maximum length of the answer, in tokens.",
+)
+@click.option(
+    "--temperature",
+    type=Decimal("a temperature of 0 or more, such as 0.7", min=0.0),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature; 0 is greedy decoding.",
+)
+@click.option(
+    "--wake-timeout",
+    metavar="DURATION",
+    callback=duration,
+    default="30m",
+    show_default=True,
+    help="How long to wait for an endpoint that scaled to zero, such as 10m; 0s: not at all.",
+)
+@json_option
+def invoke(
+    name: str,
+    region: str | None,
+    account: Account,
+    prompt: str,
+    stream: bool,
+    chat: bool | None,
+    max_tokens: int,
+    temperature: float,
+    wake_timeout: int,
+    as_json: bool,
+) -> None:
+    """Send PROMPT to the endpoint NAME, or to the local engine of that name. With PROMPT -, read
+    the prompt from standard input. A PROMPT that is a JSON object is sent as it is, as the body of
+    the request: {"messages": [...], "max_tokens": 64}.
+
+    With --no-stream, AWS times out after 60 seconds. The acceptance length is computed from the
+    engine's counters, which include other clients' requests. A request to an endpoint that scaled
+    to zero wakes it, and waits. If an endpoint and a local engine have the same name, the endpoint
+    answers.
+    """
+    ask = _find_server(account, name, region)
+    text = _read_prompt(prompt)
+    payload = _payload(text)
+    request = InvokeRequest(text, chat, max_tokens, temperature, stream, payload)
+    line, texts = StatusLine(), list[str]()
+
+    def show(text: str) -> None:
+        if not texts:
+            line.clear()
+        texts.append(text)
+        if not as_json:
+            click.echo(text, nl=False)
+
+    wake_up = api.WakeUpOptions(wake_timeout, lambda progress: line.show_line(progress.text))
+    try:
+        result = ask(request, show, wake_up)
+    finally:
+        if not texts:
+            line.clear()
+    if as_json:
+        print_json(vars(result))
+        return
+    click.echo()
+    print_status(_summary(result))
+
+
+def _find_server(account: Account, name: str, region: str | None) -> Ask:
+    """How to ask a deployed endpoint, a local engine, or an endpoint that deploy did not create.
+
+    Options about AWS exclude local engines. Raises NotFound, and UserError for a local engine that
+    is not ready.
+    """
+    on_aws = names_deployment(account, region, name)
+    if engine := None if on_aws else api.ready_engine(name):
+        return partial(_ask_engine, engine)
+    record, aws = find_endpoint(account, name, region)
+    return partial(_ask_endpoint, aws, name, record)
+
+
+def _ask_engine(
+    engine: LocalEngine, request: InvokeRequest, show: OnText, _: WakeUpOptions
+) -> InvokeResult:
+    if engine.image is None and engine.speculates:
+        _warn_of_noise(engine.vllm, request)
+    return api.invoke_local(engine, request, show)
+
+
+def _ask_endpoint(
+    aws: Aws,
+    name: str,
+    record: Deployment | None,
+    request: InvokeRequest,
+    show: OnText,
+    wake_up: WakeUpOptions,
+) -> InvokeResult:
+    """Ask after printing what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
+    if aws.scope == SANDBOX:
+        if stand_in := api.stand_in_of(aws, name):
+            print_status(
+                f"Answered by {stand_in}, a stand-in for a target too large for this machine."
+            )
+        if record and record.current.served.k > 0:
+            _warn_of_noise(api.engine_version(), request)
+    return api.invoke(aws, name, record, request, show, wake_up)
+
+
+def _warn_of_noise(version: str, request: InvokeRequest) -> None:
+    if request.temperature > 0:
+        print_status(
+            f"vLLM {version} on a CPU returns noise when it samples with speculation "
+            "(vllm issue 55005): use --temperature 0 here."
+        )
+
+
+def _read_prompt(prompt: str) -> str:
+    """The prompt, or standard input for ``-``. Raises UserError if it is empty or not UTF-8."""
+    data = sys.stdin.buffer.read() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"the prompt is not UTF-8 (invalid byte at offset {error.start})",
+            "convert it, for example with iconv",
+        ) from error
+    if not text.strip():
+        raise UserError("the prompt is empty", "pass a prompt, or - to read it from standard input")
+    return text
+
+
+def _payload(text: str) -> dict[str, Any] | None:
+    """The JSON object that the prompt is; ``None`` for one that does not look like one.
+
+    Raises UserError for invalid JSON, and OptionsConflict for options that it says itself.
+    """
+    if not _LIKE_JSON.match(text):
+        return None
+    try:
+        body: dict[str, Any] = json_reader.read(text, "the JSON of the prompt")
+    except json_reader.InvalidJson as error:
+        fix = "correct it; only a prompt that does not begin as JSON is sent as text"
+        raise UserError(str(error), fix) from error
+    ctx = click.get_current_context()
+    if options := [flag for name, flag in _IN_BODY.items() if is_typed(ctx, name)]:
+        raise OptionsConflict(
+            f"{options[0]} cannot be combined with a prompt that is JSON", "set it in the JSON"
+        )
+    return body
+
+
+def _summary(result: InvokeResult) -> str:
+    parts = [f"{result.seconds:.1f} s"]
+    if result.output_tokens is not None:
+        parts.insert(0, f"{result.output_tokens} tokens")
+    if result.first_token_seconds is not None:
+        parts.append(f"first token after {result.first_token_seconds:.2f} s")
+    if result.waited_seconds is not None:
+        parts.insert(0, f"woke up after {result.waited_seconds:.1f} s")
+    if result.acceptance_length is not None:
+        parts.append(f"acceptance length {result.acceptance_length:.2f}")
+    return f"[{', '.join(parts)}]"
+
+
+@click.command(
+    cls=ProjectCommand,
+    epilog="""\b
+Examples:
+  peagle prove peagle-tiny --sandbox
+  peagle prove --endpoint my-endpoint --floor 2.1 --json
+  peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m
+""",
+)
+@endpoint_argument(complete_name, instead=("endpoint", "url"))
+@click.option(
+    "--endpoint",
+    metavar="NAME",
+    help="An endpoint of the account, made by a template, a pipeline or another machine.",
+)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="Any vLLM with OpenAI's protocol and /metrics, as on Kubernetes. With HTTP every address "
+    "of the host is an engine, as of a headless Service. $OPENAI_API_KEY is its key.",
+)
+@click.option(
+    "--plan",
+    "plan_file",
+    metavar="PLAN",
+    type=click.Path(path_type=Path),
+    help="Plan file with prompts and floor, for --url.  [default: the catalogue's prompts for the "
+    "served model; any accepted draft passes]",
+)
+@click.option("--model", help="Served model, for --url.  [default: the only one]")
+@click.option(
+    "--instances",
+    type=WholeNumber(1),
+    default=1,
+    show_default=True,
+    help="Number of engines that --url must have.",
+)
+@click.option(
+    "--wait",
+    metavar="DURATION",
+    callback=duration,
+    help="How long to wait for the engines of --url, such as 30m.  [default: not at all]",
+)
+@click.option(
+    "--floor",
+    type=Decimal("an acceptance length of 1 or more, such as 2.2", min=1.0),
+    help="Minimum acceptance length of every instance.  [default: the pair's, from the catalogue]",
+)
+@click.option(
+    "--min-drafts",
+    type=WholeNumber(1),
+    default=MIN_DRAFTS,
+    show_default=True,
+    help="Number of drafts that each instance must have made.",
+)
+@cloud_options
+@json_option
+@click.pass_context
+def prove(
+    ctx: click.Context,
+    name: str | None,
+    endpoint: str | None,
+    url: str | None,
+    plan_file: Path | None,
+    model: str | None,
+    instances: int,
+    wait: int | None,
+    floor: float | None,
+    min_drafts: int,
+    region: str | None,
+    account: Account,
+    as_json: bool,
+) -> None:
+    """Prove that the endpoint NAME speculates: send prompts until every instance has drafted
+    enough, and compare its acceptance length with the floor.
+
+    Prompts and floor are the plan's, or the catalogue's for the pair in the endpoint's tag. An
+    image built by this toolkit is proved from its counters; any other from vLLM's statistics in the
+    endpoint's log; engines behind --url from their /metrics. Exits with 3 if an instance is below
+    the floor or drafts nothing. Prompts are ordinary requests, which other clients' requests are
+    measured with. An endpoint that scaled to zero is woken first, in at most half an hour, and the
+    copies that run then are proved.
+    """
+    if sum(one is not None for one in (name, endpoint, url)) != 1:
+        raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
+    if url is not None:
+        plan = api.read_plan(plan_file) if plan_file else None
+        key = os.environ.get(KEY_VARIABLE)
+        asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait or 0)
+        return _prove_url(ctx, asked, as_json)
+    if plan_file or model or wait or instances > 1:
+        raise OptionsConflict(
+            "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
+        )
+    chosen = name or endpoint or ""
+    record, aws = find_endpoint(account, chosen, region)
+    catalog = command_catalog(ctx)
+    with StatusLine() as status:
+        proved = api.prove(
+            aws,
+            chosen,
+            catalog,
+            record,
+            floor=floor,
+            min_drafts=min_drafts,
+            say=lambda line: status.show(f"Proving {chosen}", line),
+        )
+    if as_json:
+        print_json({"name": chosen, "region": aws.region, **proved.document()})
+    else:
+        _show(chosen, proved)
+    pair = api.request_of_revision(record.current, catalog).pair if record else ""
+    api.require_passed(proved, pair, chosen)
+    return None
+
+
+def _prove_url(ctx: click.Context, asked: UrlProof, as_json: bool) -> None:
+    """Prove the engines behind a URL, show the proof, and raise NotProved unless it passed."""
+    with StatusLine() as status:
+        proved = api.prove_url(
+            asked,
+            command_catalog(ctx),
+            say=lambda line: status.show(f"Proving {asked.url}", line),
+        )
+    if as_json:
+        print_json({"url": asked.url, **proved.document()})
+    else:
+        _show(asked.url, proved)
+    again = ("peagle", "prove", "--url", asked.url)
+    pair = _pair_of(asked.plan)
+    api.require_passed(proved, pair, asked.url, again)
+
+
+def _pair_of(plan: Plan | None) -> str:
+    """The pair in the commands of a fix, where the plan is known."""
+    return api.pair_in_catalogue(plan.target, plan.drafter) if plan else ""
+
+
+def _show(name: str, proved: Proof) -> None:
+    verdict = "is proved" if proved.passed else "is not proved"
+    print_line(f"{name} {verdict}{_measured(proved)}", bold=True)
+    for one in proved.instances:
+        if one.stream:
+            print_line(f"  {one.stream}: {_drafted(one)}")
+            continue
+        print_line(f"  {_drafted(one)}")
+    if proved.second_turn:
+        print_line(f"  {api.second_turn_text(proved.second_turn)}")
+    print_findings(api.proof_findings(proved.second_turn), err=True)
+
+
+def _measured(proved: Proof) -> str:
+    if proved.floor is None:
+        return ": it answers; it does not speculate"
+    least = api.floor_text(proved.floor, proved.floor_source)
+    where = "the engine's counters" if proved.source == "counters" else "the endpoint's log"
+    if proved.acceptance_length is None:
+        return f": no drafts in {where}"
+    return (
+        f": acceptance length {proved.acceptance_length:.2f} over {proved.drafts} drafts{least} "
+        f"(from {where})"
+    )
+
+
+def _drafted(one: InstanceProof) -> str:
+    if one.acceptance_length is None:
+        return "drafted nothing"
+    rates = " ".join(f"{rate:.2f}" for rate in one.acceptance_per_position)
+    positions = f", accepted by position {rates}" if rates else ""
+    return f"acceptance length {one.acceptance_length:.2f} over {one.drafts} drafts{positions}"
+
+
+@click.command(
+    cls=ProjectCommand, epilog='Example: export OPENAI_API_KEY="$(peagle token peagle-tiny)"'
+)
+@endpoint_argument(complete_name)
+@cloud_options
+@click.option(
+    "--duration",
+    callback=duration,
+    default="12h",
+    show_default=True,
+    help="Validity: 30m, 2h; 12h at most.",
+)
+@json_option
+def token(name: str, account: Account, region: str | None, duration: int, as_json: bool) -> None:
+    """Print a bearer token for OpenAI clients of the endpoint NAME.
+
+    The token is computed from your credentials without a call to AWS, is valid for every endpoint
+    that you may invoke in the region, and needs sagemaker:CallWithBearerToken and
+    sagemaker:InvokeEndpoint.
+    """
+    record, aws = find_endpoint(account, name, region)
+    if not 0 < duration <= MAX_TOKEN_SECONDS:
+        raise UserError("a token is valid for 1s to 12h", "choose a different --duration")
+    key = aws.bearer_token(duration)
+    if not as_json:
+        return click.echo(key)
+    has_copies = record is not None and record.current.served.copies is not None
+    url = aws.openai_base_url(name, name if has_copies else "")
+    return print_json({"token": key, "expires_in_seconds": duration, "openai_base_url": url})

@@ -1,0 +1,479 @@
+"""Changes of a deployment: ``peagle scale``, ``rollback``, ``compare``, ``promote``, ``drop``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+import click
+
+from peagle import api
+from peagle.aws.client import Aws
+from peagle.cli.account import Account, changing, cloud_options, complete_name, find_deployment
+from peagle.cli.context import deployment_in_context, in_context, is_plan_file, own_command
+from peagle.cli.options import (
+    REQUESTS_AT_A_TIME,
+    Parsed,
+    WholeNumber,
+    command_catalog,
+    complete_pair,
+    deploy_options,
+    duration,
+    refuse_errors,
+    yes_option,
+)
+from peagle.cli.output.console import (
+    confirm,
+    json_option,
+    print_facts,
+    print_json,
+    print_line,
+    print_status,
+)
+from peagle.cli.output.deploy import (
+    measured,
+    print_comparison_report,
+    print_started,
+    remaining_resources_shown,
+    show_candidate,
+    show_changes,
+    show_end,
+)
+from peagle.cli.output.progress import DeploymentProgress, show_hashing
+from peagle.cli.plan import options_in
+from peagle.cli.planned import planned
+from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
+from peagle.deploy.preflight import CHECKED_AGAIN
+from peagle.deploy.rollback import RollbackPreview
+from peagle.deploy.scale import Scale
+from peagle.deploy.state import Deployment, Revision
+from peagle.errors import Fix, NotProved, OptionsConflict, UserError
+from peagle.planning import Plan
+from peagle.text import counted, format_price, parse_share
+
+_DEFAULT_SHARE = 0.1
+
+_REVIEWED = Fix("review the above, then pass --yes", options=("--yes",))
+
+
+@click.command(
+    cls=ProjectCommand,
+    epilog="""\b
+Examples:
+  peagle scale peagle-gpt-oss-20b --to 2
+  peagle scale peagle-gpt-oss-20b --min 2 --max 8
+  peagle scale peagle-gpt-oss-20b --off --to 1
+""",
+)
+@endpoint_argument(complete_name)
+@cloud_options
+@click.option("--to", type=WholeNumber(1), metavar="N", help="A fixed number.")
+@click.option(
+    "--min",
+    "minimum",
+    type=WholeNumber(0),
+    metavar="N",
+    help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero.",
+)
+@click.option(
+    "--max",
+    "maximum",
+    type=WholeNumber(1),
+    metavar="N",
+    help="Most that scaling starts; begins to scale automatically.",
+)
+@click.option(
+    "--target-concurrency",
+    "target",
+    type=REQUESTS_AT_A_TIME,
+    metavar="REQUESTS",
+    help="Requests at a time that scaling gives each.  [default: the plan's]",
+)
+@click.option("--off", is_flag=True, help="End automatic scaling; what runs stays.")
+@yes_option
+@json_option
+def scale(
+    name: str,
+    account: Account,
+    region: str | None,
+    to: int | None,
+    minimum: int | None,
+    maximum: int | None,
+    target: float | None,
+    off: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Change the number of instances of the deployment NAME, or the bounds of its scaling. Of a
+    deployment with --copies, the numbers are those of its copies.
+
+    While it scales automatically, SageMaker chooses the number within the bounds, and a fixed
+    number is refused. An update keeps the number that scaling chose, and replaces a fixed one by
+    that of its plan; deploying a plan with other bounds changes those. With a --budget, a higher
+    price moves the end to an earlier time.
+    """
+    request = api.scale_request(to, minimum, maximum, target, off)
+    with changing(account, name, region) as (record, aws):
+        change = api.plan_scale(aws, record, request)
+        _show(record, change, account)
+        if not change.is_nothing:
+            if not yes:
+                confirm("Scale?", "not scaled")
+            with DeploymentProgress(account.sandbox) as status:
+                api.scale(aws, record, change, status.observe)
+    _report(aws, record, change, as_json)
+
+
+def _show(record: Deployment, change: Scale, account: Account) -> None:
+    """What changes, and its price per hour: on stderr, before the confirmation."""
+    served, copies = record.current.served, change.live.hosts_components
+    lines = [("where", account.where(record.region))]
+    if change.count is not None:
+        lines.append((counted(2, copies), f"{change.running} -> {change.count}"))
+    if change.scaling is not None:
+        lines.append(("scaling", change.scaling.text))
+
+    def price(count: int) -> str:
+        return format_price(served.with_instances(count).usd_per_hour, account.sandbox)
+
+    after = change.scaling.after if change.scaling else None
+    if after is not None:
+        lines.append(
+            ("price", f"{price(after.min_instances)}; at most {price(after.max_instances)}")
+        )
+    else:
+        lines.append(("price", price(change.instances or change.live.desired_count)))
+    if change.end_text:
+        lines.append(("ends", change.end_text))
+    if change.is_nothing:
+        lines.append(("change", "none"))
+    print_status(record.name, bold=True)
+    print_facts(lines)
+
+
+def _report(aws: Aws, record: Deployment, change: Scale, as_json: bool) -> None:
+    document = api.deployment_status(aws, record)
+    document["changed"] = not change.is_nothing
+    copies, component = change.live.hosts_components, change.live.component
+    counts = counted(2, copies)
+    running = document[f"{counts}_running"]
+    desired = change.count or (component.desired_copies if component else change.live.desired_count)
+    document[f"{counts}_desired"] = desired
+    if as_json:
+        print_json(deployment_in_context(document))
+        return
+    text = f"{record.name} runs {running} {counted(running, copies)}"
+    if running != desired:
+        text += f", on the way to {desired}"
+    after = change.scaling.after if change.scaling else None
+    print_line(f"{text}; scaling: {after.text}" if after else text, bold=True)
+
+
+@click.command(
+    cls=ProjectCommand,
+    epilog="""\b
+Examples:
+  peagle rollback peagle-tiny --sandbox
+  peagle rollback peagle-gpt-oss-20b --yes --json
+""",
+)
+@endpoint_argument(complete_name)
+@cloud_options
+@yes_option
+@json_option
+@click.pass_context
+def rollback(
+    ctx: click.Context, name: str, account: Account, region: str | None, yes: bool, as_json: bool
+) -> None:
+    """Return the deployment NAME to its previous revision, and prove that again.
+
+    Afterwards the revision that served is the previous one. An update that was interrupted, or is
+    in service without a proof, is abandoned: what served before it serves again. Repeat the command
+    after an interruption: until it has reported its result, it continues the same rollback.
+    """
+    with changing(account, name, region) as (record, aws):
+        target = api.revision_for_rollback(record)
+        preview = api.preview_rollback(aws, record, target)
+        _show_rollback(record, target, preview, account)
+        if not yes:
+            confirm("Return to this revision?", "not rolled back")
+        catalog, again = command_catalog(ctx), in_context(("peagle", "rollback", record.name))
+        unproved: NotProved | None = None
+        remaining = remaining_resources_shown(aws, record, account, again)
+        try:
+            with remaining, DeploymentProgress(account.sandbox) as status:
+                api.rollback(aws, record, catalog, status.observe)
+        except NotProved as error:
+            unproved = error
+        record = api.load_record(*record.key) or record
+        document = api.deployment_status(aws, record.model_copy(update={"returning_to": ""}))
+        document["changes"] = [change.document() for change in preview.changes]
+        if as_json:
+            print_json(deployment_in_context(document))
+        elif not unproved:
+            print_line(f"{record.name} is {document['state']}{measured(document)}", bold=True)
+            print_line(f"It serves configuration {document['endpoint_config']} again.")
+        api.end_rollback(record)
+    if unproved:
+        raise unproved
+
+
+def _show_rollback(
+    record: Deployment, target: Revision, preview: RollbackPreview, account: Account
+) -> None:
+    """What the endpoint returns to: on stderr, before the confirmation."""
+    print_status(record.name, bold=True)
+    serves = f"configuration {target.name} again"
+    if record.returning_to == target.fingerprint:
+        serves += ": the rollback to it had begun, and is continued"
+    print_facts((("where", account.where(record.region)), ("serves", serves)))
+    show_changes(preview.changes)
+    price = format_price(target.served.usd_per_hour, account.sandbox)
+    print_facts((*preview.lines, ("price", price)))
+
+
+@click.command(
+    cls=ProjectCommand,
+    epilog="""\b
+Examples:
+  peagle sandbox quota set ml.g6.xlarge 3
+  peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox
+  peagle compare peagle-gpt-oss-20b --with plan.json --share 10%
+  peagle compare peagle-gpt-oss-20b
+""",
+)
+@endpoint_argument(complete_name, keys=(*ACCOUNT, "accept_unknown_price", "role"))
+@click.option(
+    "--with",
+    "text",
+    metavar="PAIR|PLAN",
+    help="Serve this too: a plan file, or a pair, with planning options in quotes, such as "
+    "'gpt-oss-20b --k 3'.",
+    shell_complete=complete_pair,
+)
+@click.option(
+    "--share",
+    type=Parsed("share", parse_share),
+    metavar="SHARE",
+    help="Its share of the requests.  [default: 10%]",
+)
+@click.option(
+    "--last",
+    callback=duration,
+    metavar="DURATION",
+    help="Report on this time only, such as 1h.  [default: since the comparison began]",
+)
+@deploy_options
+@cloud_options
+@json_option
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    name: str,
+    text: str | None,
+    share: float | None,
+    last: int | None,
+    role: str | None,
+    yes: bool,
+    accept_unknown_price: bool,
+    account: Account,
+    region: str | None,
+    as_json: bool,
+) -> None:
+    """Compare two plans on the endpoint NAME under the requests that it gets.
+
+    With --with, a second production variant serves that plan, on instances of its own and with
+    --share of the requests, and is proved. It has everything of the deployed plan that --with does
+    not state: drafter, K, context, image, instances, network, tags and the rest. Repeat it to
+    change the share, or change it with --share alone. SageMaker starts new instances for both plans
+    before it ends those that serve, so the quota must allow them together: 3 where each plan has
+    one instance of the same type. Without --with and --share, shows the times, acceptance and cost
+    of each variant, and 95 % confidence intervals, from CloudWatch and from the engines' logs: no
+    request is sent.
+
+    `peagle promote NAME` lets the second plan serve alone, and `peagle drop NAME` removes it; no
+    other change of NAME begins before that. A comparison is not rendered to templates.
+    """
+    if text is None and share is None:
+        record, aws = find_deployment(account, name, region, complete=True)
+        report = api.comparison_report(aws, record, last)
+        if as_json:
+            print_json(report.document())
+        else:
+            print_comparison_report(report, account)
+        return
+    if last is not None:
+        raise OptionsConflict("--last is for the report only", "omit --with and --share, or --last")
+    with changing(account, name, region) as (record, aws):
+        if text is None:
+            _change_share(aws, record, account, share or _DEFAULT_SHARE, yes)
+        else:
+            plan = candidate_plan(ctx, record, text)
+            running = record.comparison
+            chosen = share or (running.share if running else _DEFAULT_SHARE)
+            _start(ctx, aws, record, plan, account, chosen, role, yes, accept_unknown_price)
+    record = api.load_record(*record.key) or record
+    document = api.deployment_status(aws, record)
+    if as_json:
+        print_json(deployment_in_context(document))
+    else:
+        print_started(document, account)
+
+
+def _start(
+    ctx: click.Context,
+    aws: Aws,
+    record: Deployment,
+    plan: Plan,
+    account: Account,
+    share: float,
+    role: str | None,
+    yes: bool,
+    accept_unknown_price: bool,
+) -> None:
+    """Check, show, ask, and bring the candidate into service; show what exists after an error."""
+    refuse_errors([one for one in plan.findings if one.level == "error"])
+    with show_hashing():
+        found = api.preflight(aws, plan, command_catalog(ctx).instances, role, beside=True)
+    record = api.require_comparable(found)
+    show_candidate(aws, found, record, share, account)
+    kept = [one for one in plan.findings if one.level == "error" and one.code not in CHECKED_AGAIN]
+    refuse_errors((*kept, *found.findings))
+    api.require_known_price(found.desired.plan, accept_unknown_price)
+    if not yes:
+        confirm("Serve both plans?", "not compared", _REVIEWED)
+    again = own_command(ctx)
+    remaining = remaining_resources_shown(aws, record, account, again)
+    with remaining, DeploymentProgress(account.sandbox) as status:
+        api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)
+
+
+def _change_share(aws: Aws, record: Deployment, account: Account, share: float, yes: bool) -> None:
+    before = api.required_comparison(record).share
+    if not yes and abs(before - share) > 1e-6:
+        confirm(f"Change the share from {before:.1%} to {share:.1%}?", "not changed")
+    with DeploymentProgress(account.sandbox) as status:
+        api.change_share(aws, record, share, status.observe)
+
+
+def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
+    """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
+    name or region, and what planning raises."""
+    pair, own = options_in(ctx, text, "--with")
+    for option, value in (("name", record.name), ("region", record.region)):
+        if own.get(option, value) != value:
+            raise UserError(
+                f"--{option} {own[option]} cannot be used within --with: the plan is for "
+                f"{record.name} in {record.region}",
+                f"omit --{option}",
+            )
+    if is_plan_file(pair):
+        plan = planned(ctx, pair, own)
+        if (plan.name, plan.region) != (record.name, record.region):
+            raise UserError(
+                f"{pair} is for {plan.name} in {plan.region}, not for {record.name} in "
+                f"{record.region}",
+                f"plan it with --name {record.name} --region {record.region}",
+                code="plan-of-another-deployment",
+            )
+        return plan
+    revision = record.serving or record.current
+    catalog = command_catalog(ctx)
+    if revision.plan is None:
+        print_status(
+            "This machine does not have the plan that serves: its --set, --env, tags, pins, "
+            "scaling and rollout are not copied to the second variant."
+        )
+        return planned(ctx, pair, {**api.options_of_served(revision.served, catalog), **own})
+    words = shlex.join(api.deployed_words(revision.plan))
+    deployed = options_in(ctx, words, "--with")
+    return planned(ctx, *api.options_beside(revision.plan, deployed, (pair, own), catalog))
+
+
+def end_comparison(
+    ctx: click.Context,
+    end: Callable[..., Deployment],
+    question: str,
+    name: str,
+    account: Account,
+    region: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """End the comparison of the deployment with ``end``, which may raise NotProved; after any other
+    error, show what exists."""
+    with changing(account, name, region) as (record, aws):
+        api.require_own(record)
+        comparison = api.required_comparison(record)
+        show_end(record, comparison, account, end is api.promote)
+        if not yes:
+            confirm(question, "the comparison goes on")
+        unproved: NotProved | None = None
+        again = in_context(("peagle", ctx.command.name or "", name))
+        remaining = remaining_resources_shown(aws, record, account, again)
+        try:
+            with remaining, DeploymentProgress(account.sandbox) as status:
+                end(aws, record, command_catalog(ctx), status.observe)
+        except NotProved as error:
+            unproved = error
+    record = api.load_record(*record.key) or record
+    document = api.deployment_status(aws, record)
+    if as_json:
+        print_json(deployment_in_context(document))
+    elif not unproved:
+        print_line(f"{name} is {document['state']}{measured(document)}", bold=True)
+        print_line(f"It serves configuration {document['endpoint_config']} alone.")
+        price = format_price(document["price_per_hour_usd"], account.sandbox)
+        print_status(f"Costs    {price}")
+    if unproved:
+        raise unproved
+
+
+@click.command(
+    cls=ProjectCommand,
+    epilog="""\b
+Examples:
+  peagle promote peagle-tiny --sandbox
+  peagle promote peagle-gpt-oss-20b --yes --json
+""",
+)
+@endpoint_argument(complete_name)
+@cloud_options
+@yes_option
+@json_option
+@click.pass_context
+def promote(
+    ctx: click.Context, name: str, account: Account, region: str | None, yes: bool, as_json: bool
+) -> None:
+    """Let the compared plan of the deployment NAME serve alone, and prove that.
+
+    Its scaling, alarms, dashboard, log retention and end time apply then, as with `peagle deploy`.
+    The plan that served is the previous revision then, for `peagle rollback`. Without a proof, it
+    serves again, and the comparison has ended. Repeat the command after an interruption.
+    """
+    end_comparison(
+        ctx, api.promote, "Let this plan serve alone?", name, account, region, yes, as_json
+    )
+
+
+@click.command(
+    cls=ProjectCommand,
+    epilog="""\b
+Examples:
+  peagle drop peagle-tiny --sandbox
+  peagle drop peagle-gpt-oss-20b --yes --json
+""",
+)
+@endpoint_argument(complete_name, implicit=False)
+@cloud_options
+@yes_option
+@json_option
+@click.pass_context
+def drop(
+    ctx: click.Context, name: str, account: Account, region: str | None, yes: bool, as_json: bool
+) -> None:
+    """Remove the compared plan of the deployment NAME; what served before serves alone.
+
+    What only the compared plan needs is removed with it. Repeat the command after an interruption.
+    """
+    end_comparison(ctx, api.drop, "Remove this plan?", name, account, region, yes, as_json)

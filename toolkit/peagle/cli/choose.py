@@ -1,0 +1,474 @@
+"""``peagle check``, ``fit`` and ``verdict``: is the pair right, does it fit, does it pay."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peagle import api
+from peagle.checkpoints.models import Checkpoint
+from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest
+from peagle.cli.context import PeagleCommand, findings_in_context
+from peagle.cli.options import (
+    LOADS,
+    LONGEST_CONTEXT,
+    REQUESTS,
+    TOKENS,
+    OneOf,
+    Parsed,
+    WholeNumber,
+    cached_option,
+    catalog_of,
+    command_catalog,
+    complete_gpu,
+    complete_instance_type,
+    complete_pair,
+    complete_region,
+    complete_version,
+    output_option,
+    raise_first_error,
+    settings_option,
+    shared_option,
+    variables_option,
+    workload_option,
+)
+from peagle.cli.output.console import json_option, print_json, print_status, print_written
+from peagle.cli.project import CHOICE, ProjectCommand, project_options
+from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
+from peagle.fit.advice import MAX_GPUS
+from peagle.fit.request import FitRequest
+from peagle.planning.options import WorkloadName
+from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
+from peagle.planning.verdict import VerdictRequest
+from peagle.project.choosing import EndpointChoice
+from peagle.store import write_output
+from peagle.text import sanitize
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
+from peagle.vllm.environment import Value, settings_in
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson
+
+_SET_BY = {
+    "num_speculative_tokens": "--k",
+    "method": "PAIR, such as tiny+eagle3",
+    "parallel_drafting": "PAIR, such as tiny+eagle3",
+    "model": "--drafter",
+}
+"""Keys of ``--speculative-config`` that other options decide."""
+
+
+def _typed(settings: dict[str, str]) -> dict[str, Value]:
+    """vLLM's arguments, each as JSON or as text."""
+    parsed = {name: _parsed(text) for name, text in settings.items()}
+    return {
+        name: value if isinstance(value, Value) else json.dumps(value)
+        for name, value in parsed.items()
+    }
+
+
+def _speculative(
+    _: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in (_assignment(parameter, text) for text in given):
+        if name in _SET_BY:
+            raise UserError(f"--speculative {name} has its own option", f"use {_SET_BY[name]}")
+        found[name] = _parsed(value)
+    return found
+
+
+def _assignment(parameter: click.Parameter, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UserError(f"{parameter.opts[0]} {text!r} has no value", "write NAME=VALUE")
+    return name, value
+
+
+def _parsed(text: str) -> object:
+    """A value as JSON, else as text: ``2`` is a number, ``fp8`` is text."""
+    try:
+        return json_reader.read(text, "the value")
+    except InvalidJson:
+        return text
+
+
+@click.command(
+    cls=ProjectCommand,
+    epilog="""\b
+Examples:
+  peagle check gpt-oss-20b --target hf --drafter hf
+  peagle check gpt-oss-20b --drafter ./my/head
+  peagle check tiny --set enable-lora --speculative draft_tensor_parallel_size=1
+  peagle check -e production --online
+""",
+)
+@click.argument("pair", required=False, shell_complete=complete_pair)
+@project_options(instead=("list_rules",))
+@click.option("--target", help="Location of the target: folder, s3://..., Hub id, or hf.")
+@click.option("--drafter", help="Location of the head: folder, s3://..., Hub id, or hf.")
+@click.option("--k", type=WholeNumber(1), help="Tokens drafted per step.")
+@click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT)
+@click.option("--concurrency", type=REQUESTS, metavar="REQUESTS", help="Concurrent requests.")
+@click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
+@click.option("--instance-type", help="SageMaker instance type.")
+@click.option(
+    "--tp",
+    "--tensor-parallel-size",
+    "tensor_parallel_size",
+    type=WholeNumber(1),
+    help="GPUs per model.",
+)
+@click.option(
+    "--ami",
+    help="Host AMI, which determines the GPU driver; `default` is SageMaker's own.  "
+    "[default: the AMI that the image requires]",
+)
+@click.option("--image", help="Container image.")
+@click.option("--region", envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")
+@settings_option(
+    "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.", "--engine"
+)
+@click.option(
+    "--speculative",
+    "speculative_settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=_speculative,
+    help="A key of vLLM's --speculative-config that the pair does not set; repeatable.",
+)
+@variables_option("A variable of the container; SM_VLLM_* become arguments of vLLM.")
+@click.option(
+    "--online",
+    is_flag=True,
+    help="Read target and drafter where the pair has them, on the Hub: `hf` for both.",
+)
+@click.option(
+    "--cpu", "on_cpu", is_flag=True, help="Check for the CPU build of vLLM, as in the sandbox."
+)
+@click.option("--rules", "list_rules", is_flag=True, help="List the rules and what they prevent.")
+@click.option("--profile", help="AWS profile for s3:// locations.")
+@click.option("--sandbox", is_flag=True, help="Read s3:// locations from the sandbox.")
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context, /, pair: str | None, list_rules: bool, as_json: bool, **options: Any
+) -> None:
+    """Check PAIR: config.json and weight headers, versions, image and instance.
+
+    Reads models that are on this machine. For other models, the catalogue's values are checked
+    unless you give a location (or `hf`). `hf` is the pair's own repository on the Hub. Reads
+    config.json and headers, never the weights. PAIR also determines the speculation method.
+    --set, --speculative and --env are checked as if they were added to a plan. Exits with 3 if
+    there is an error.
+    """
+    if list_rules:
+        return _list(as_json)
+    if pair is None:
+        raise OptionMissing("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
+    in_sandbox = options.pop("sandbox")
+    del options["profile"]
+    if options.pop("online"):
+        options |= _on_hub(ctx, pair, options["target"], options["drafter"])
+    start = time.monotonic()
+    options["settings"] = _typed(options["settings"])
+    for name in (*options["settings"], *settings_in(options["environment"])):
+        if name.startswith("spec"):  # the spellings of vLLM's speculative configuration
+            fix = "use PAIR, --drafter and --k, and --speculative KEY=VALUE for another key"
+            raise OptionsConflict(f"--{name}: PAIR decides the speculation", fix, "decided-by-plan")
+
+    @cache
+    def read(location: str) -> Checkpoint:
+        return api.checkpoint_at(location, lambda: _aws(ctx))
+
+    catalog = api.load_catalog(catalog_of(ctx))
+    unread = options["target"] is None and api.is_on_hub(pair)
+    if unread and api.is_own_target(catalog, pair):
+        command = ("peagle", "check", pair, "--target", HUB)
+        raise api.target_not_read(pair, command, catalog)
+    at = options["target"] if options["target"] not in (None, HUB) else None
+    own = api.with_own_target(catalog, pair, lambda location: read(at or location))
+    if own.checkpoint is not None and options["target"] in (None, HUB):
+        options["target"] = own.checkpoint.location
+    report = api.check(CheckRequest(pair=pair, **options), own.catalog, read)
+    if in_sandbox:
+        kept = tuple(one for one in report.findings if one.code not in NOT_IN_SANDBOX)
+        report = replace(report, findings=kept)
+    if as_json:
+        findings = findings_in_context(report.findings)
+        print_json(api.check_document(replace(report, findings=findings)))
+    else:
+        from peagle.cli.output.choose import print_check
+
+        print_check(report, time.monotonic() - start)
+    if any(finding.level == "error" for finding in report.findings):
+        ctx.exit(Refused.exit_code)
+    return None
+
+
+def _on_hub(
+    ctx: click.Context, pair: str, target: str | None, drafter: str | None
+) -> dict[str, str | None]:
+    """Where ``--online`` reads the pair: on the Hub, unless the user, or a project file with
+    ``model_source``, says where."""
+    choice: EndpointChoice | None = ctx.meta.get(CHOICE)
+    source = choice.values.get("model_source") if choice else None
+    target = target or (str(source.value) if source else HUB)
+    catalog = command_catalog(ctx)
+    if drafter is None and not api.is_own_target(catalog, pair):
+        head = api.find_pair(catalog, pair).drafter
+        drafter = HUB if head is not None and head.weights is not None else None
+    return {"target": target, "drafter": drafter}
+
+
+def _aws(ctx: click.Context) -> Any:
+    """The AWS of ``--profile``, ``--sandbox`` or the environment; boto3 is loaded only here."""
+    from peagle.cli.account import started_account
+
+    return started_account(ctx).connect(ctx.params["region"] or DEFAULT_REGION)
+
+
+def _list(as_json: bool) -> None:
+    """All rules: code, subject, whether vLLM rejects it too, what the rule prevents."""
+    if as_json:
+        return print_json({"rules": [rule.document() for rule in api.rules_found()]})
+    from peagle.cli.output.choose import print_rules
+
+    return print_rules(api.rules_found())
+
+
+MOST_GIB = 2048
+"""No GPU has as much memory; a larger number has another unit."""
+
+_ONE = WholeNumber(1)
+
+
+def _gib(text: str) -> float:
+    """Memory of one GPU in GiB, from 1 to ``MOST_GIB``. Raises ValueError."""
+    gib = _number(text, "a number of GiB, such as 80")
+    if not math.isfinite(gib) or gib < 1:
+        raise ValueError(f"{text} is not a memory size in GiB")
+    if gib > MOST_GIB:
+        hint = f"; for MiB write {gib / 1024:.1f}" if gib >= 4 * 1024 else ""
+        raise ValueError(f"{text} GiB is more than any GPU has{hint}")
+    return gib
+
+
+def _share(text: str) -> float:
+    """A share above 0, and 1 at most. Raises ValueError."""
+    share = _number(text, "a share above 0 and at most 1, such as 0.9")
+    if 0 < share <= 1:
+        return share
+    hint = f"; write {share / 100:g}" if 10 <= share <= 100 else ""
+    raise ValueError(f"{text} is not above 0 and at most 1{hint}")
+
+
+def _number(text: str, expected: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{sanitize(text, 40)!r} is not {expected}") from None
+
+
+@click.command(
+    cls=PeagleCommand,
+    epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768",
+)
+@click.argument("pair", required=False, shell_complete=complete_pair)
+@click.option(
+    "--gpu-memory-gib",
+    type=Parsed("float", _gib),
+    help="Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
+)
+@click.option("--instance-type", help="Use the GPUs of this instance type.")
+@click.option(
+    "--tp", "--tensor-parallel-size", "tp", type=_ONE, help=f"GPUs per model, {MAX_GPUS} at most."
+)
+@click.option(
+    "--gpu-memory-utilization",
+    type=Parsed("float", _share),
+    help="Share of the GPU's memory that vLLM may use.  "
+    f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
+)
+@click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT)
+@click.option(
+    "--max-num-seqs",
+    "--concurrency",
+    type=REQUESTS,
+    metavar="REQUESTS",
+    help="Concurrent requests.",
+)
+@click.option(
+    "--max-num-batched-tokens",
+    type=TOKENS,
+    metavar="TOKENS",
+    help="Maximum tokens per scheduler step.",
+)
+@click.option("--k", type=_ONE, help="Tokens drafted per step.  [default: the model card's]")
+@click.option("--kv-cache-dtype", type=OneOf(KV_CACHE_DTYPES), help="Data type of the KV cache.")
+@click.option("--no-speculation", is_flag=True, help="Estimate without speculation.")
+@click.option("--text-only", is_flag=True, help="Text input only, for multimodal targets.")
+@click.option("--enforce-eager", is_flag=True, help="Disable CUDA graphs and compilation.")
+@click.option("--compiled", is_flag=True, help="Assume a warm compile cache.")
+@click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
+@click.option("--target", metavar="LOCATION", help="Folder or Hub id of the target.")
+@click.option("--drafter", metavar="LOCATION", help="Folder or Hub id of the head.")
+@click.option(
+    "--drafter-embeddings",
+    type=OneOf(["shared", "own"]),
+    help="Whether the head has its own embeddings, if no weight header is available.  "
+    "[default: own]",
+)
+@settings_option("An argument of vLLM in place of the catalogue's, such as dtype=float32.")
+@json_option
+@click.pass_context
+def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) -> None:
+    """Estimate GPU memory and concurrent capacity: weights, working memory, KV cache.
+
+    The memory model is that of plan and follows vLLM's own accounting: the KV cache has as many
+    tokens as vLLM reports at startup. PAIR is optional if --target names a folder with a
+    config.json. Options that are not given have the defaults of `vllm serve`. Exits with 3 if the
+    pair does not fit, or if `peagle check` would reject it.
+    """
+    catalog = api.load_catalog(catalog_of(ctx))
+    options["settings"] = api.checked_settings(options["settings"])
+    if pair is not None and options["target"] is None and api.is_own_target(catalog, pair):
+        if api.is_on_hub(pair):
+            raise api.target_not_read(pair, ("peagle", "fit", "--target", pair), catalog)
+        own = api.with_own_target(catalog, pair, api.checkpoint_at)
+        catalog = own.catalog
+        # The pair is kept for its drafter; a target alone is read as --target reads it.
+        options["target"] = own.checkpoint.location if own.checkpoint else None
+        pair = pair if api.find_pair(catalog, pair).target.drafters else None
+    report = api.fit(FitRequest(pair, **options), catalog, api.checkpoint_at)
+    if as_json:
+        findings = findings_in_context(report.findings)
+        print_json(api.fit_document(replace(report, findings=findings)))
+    else:
+        from peagle.cli.output.choose import print_fit
+
+        print_fit(report)
+    if report.refusal:
+        best = api.mildest(report.advice)
+        fix = Fix("no single change helps")
+        if best:
+            fix = Fix(f"use {best.option}", options=best.options)
+        raise Refused(report.refusal, fix, code="does-not-fit")
+    raise_first_error(report.findings)
+
+
+@click.command(
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle verdict gpt-oss-20b --gpu H200
+  peagle verdict gpt-oss-20b --gpu H100 --prompt-tokens 8k --output-tokens 500 -o verdict.json
+  peagle plan gpt-oss-20b --concurrency 64 --verdict verdict.json
+""",
+)
+@click.argument("pair", shell_complete=complete_pair)
+@click.option("--gpu", help="GPU such as H200.", shell_complete=complete_gpu)
+@click.option(
+    "--instance-type",
+    help="SageMaker instance type.  [default: the cheapest with that GPU]",
+    shell_complete=complete_instance_type,
+)
+@click.option(
+    "--tp",
+    "--tensor-parallel-size",
+    "tensor_parallel_size",
+    type=WholeNumber(1),
+    help="GPUs per model.  [default: the plan's on --instance-type, the fewest with --gpu]",
+)
+@workload_option
+@click.option(
+    "--prompt-tokens",
+    type=TOKENS,
+    metavar="TOKENS",
+    help="Tokens of each prompt, with --output-tokens.  [default: three sizes]",
+)
+@cached_option
+@shared_option
+@click.option("--output-tokens", type=TOKENS, metavar="TOKENS", help="Tokens of each answer.")
+@click.option(
+    "--concurrency",
+    "loads",
+    type=LOADS,
+    metavar="N[,N...]",
+    help="Concurrent requests to compare.  [default: 1,2,4,8,16,32,64,128,256]",
+)
+@click.option(
+    "--vllm", help="vLLM version.  [default: the catalogue's]", shell_complete=complete_version
+)
+@click.option(
+    "--region",
+    envvar=REGION_VARIABLES,
+    help="Region of the price.  [env: AWS_REGION; default: us-east-1]",
+    shell_complete=complete_region,
+)
+@click.option(
+    "--acceptance",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
+)
+@click.option("--domain", help="With --acceptance: of this domain only.")
+@output_option("Write the verdict to this file, for --verdict of plan, deploy and render.")
+@json_option
+@click.pass_context
+def verdict(
+    ctx: click.Context,
+    /,
+    pair: str,
+    workload: WorkloadName | None,
+    prompt_tokens: int | None,
+    cached_prompt_tokens: int | None,
+    shared_prompt_tokens: int | None,
+    output_tokens: int | None,
+    acceptance: Path | None,
+    domain: str | None,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compare speculation by load: the fastest drafter and K, and where speculation stops paying.
+
+    Compares the public drafters of PAIR, or the one that PAIR names, with every K and with no
+    speculation, from measurements and the performance model; estimates of a drafter count only
+    where none of its K is measured. Measured settings within 3 % tie, estimates within 2 %, and the
+    simpler one wins. Speculation
+    stops, or starts, paying where the best drafter and K passes the speed without speculation.
+    Speeds are of one engine; the price is that of a whole instance.
+    """
+    if options["gpu"] is None and options["instance_type"] is None:
+        raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
+    sizes = api.sizes_of_requests(
+        workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
+    )
+    given = {name: value for name, value in options.items() if value is not None}
+    if domain and not acceptance:
+        raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
+    catalog = command_catalog(ctx)
+    if acceptance:
+        catalog = api.with_text_acceptance(catalog, pair, acceptance, domain)
+        if "+" not in pair:
+            print_status(
+                "The file covers one drafter; the others keep their known acceptance, so measure "
+                "them on the same prompts."
+            )
+    made = api.make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
+    if output is not None:
+        write_output(output, api.verdict_bytes(made))
+        print_written(output)
+    if as_json:
+        print_json(api.verdict_document(made))
+    else:
+        from peagle.cli.output.choose import print_verdict
+
+        print_verdict(made, output)

@@ -1,0 +1,568 @@
+"""``peagle list``, ``status``, ``drift``, ``logs`` and ``top``: what is deployed, and its use."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from peagle import api
+from peagle.aws.client import Aws
+from peagle.aws.runtime import LogEvent
+from peagle.cli.account import (
+    Account,
+    cloud_options,
+    complete_name,
+    default_region,
+    deployment_options,
+    find_deployment,
+    names_deployment,
+)
+from peagle.cli.context import (
+    PeagleCommand,
+    command_text,
+    deployment_in_context,
+    fix_in_context,
+    is_plan_file,
+)
+from peagle.cli.options import command_catalog, duration
+from peagle.cli.output.console import (
+    STARTED_AT,
+    json_option,
+    line_width,
+    print_facts,
+    print_json,
+    print_line,
+    print_status,
+    print_table,
+)
+from peagle.cli.output.deploy import comparison_text, engine_text
+from peagle.cli.output.progress import show_hashing
+from peagle.cli.output.top import document, screen
+from peagle.cli.planned import plan_in_project
+from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
+from peagle.deploy.costs import ENDED
+from peagle.deploy.drift import Drift
+from peagle.deploy.drift_fields import FieldDrift
+from peagle.deploy.state import Deployment
+from peagle.deploy.status import GONE, Listing
+from peagle.engine.usage import WINDOW_SECONDS, Usage
+from peagle.errors import OptionsConflict, Refused, UserError
+from peagle.planning import Plan
+from peagle.sandbox.client import SANDBOX_KILLED
+from peagle.store import SANDBOX
+from peagle.text import (
+    bounds_text,
+    counted,
+    duration_argument,
+    format_duration,
+    format_price,
+    format_usd,
+    k_text,
+    shortened,
+)
+
+_COLUMNS = ("NAME", "STATE", "REGION", "INSTANCES", "USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN",
+            "ACCEPTANCE", "PAIR")  # fmt: skip
+_NUMBERS = ("USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN", "ACCEPTANCE")
+_ENDS = _COLUMNS.index("ENDS IN")
+"""Shown only if a deployment has an end."""
+
+
+@click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
+@cloud_options
+@json_option
+@click.pass_context
+def list_deployments(
+    ctx: click.Context, account: Account, region: str | None, as_json: bool
+) -> None:
+    """List the deployments of the account, whichever machine or template made them.
+
+    Looks in --region; without the option, in your default region and in those of this machine's
+    deployments. USD SO FAR is the cost since the endpoint was requested: of what this machine's
+    commands have started, or "about" where scaling, another machine or another client has changed
+    it, at the price of what runs now. --ttl and --budget of deploy make it end.
+    """
+    listing = Listing((), ())
+    unreachable = ""
+    if account.is_available:
+        try:
+            listing = _listing(ctx, account, region)
+        except UserError as error:  # without credentials, what this machine knows is still shown
+            is_mistyped = account.profile is not None and error.code == "unknown-profile"
+            if is_mistyped or api.deployment_names(account.scope):
+                raise
+            unreachable = f" on this machine; the account is unknown: {error.message}"
+    elif (stopped := api.sandbox_not_running()).code == SANDBOX_KILLED:
+        raise stopped
+    for damaged in listing.damaged:
+        print_status(f"{damaged.message} ({damaged.fix})")
+    for denied in listing.unknown:
+        print_status(f"Only this machine's deployments: {denied.message} ({denied.fix})")
+    if as_json:
+        complete = not (listing.unknown or listing.damaged or unreachable)
+        document: dict[str, Any] = {"deployments": list(listing.rows), "complete": complete}
+        if listing.damaged:
+            document["damaged"] = [damaged.document() for damaged in listing.damaged]
+        print_json(document)
+    elif listing.rows:
+        _print(list(listing.rows))
+    elif not account.is_available:
+        print_status("The sandbox is not running, so nothing is deployed in it.")
+    else:
+        others = () if account.sandbox else api.deployment_names(SANDBOX)
+        hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
+        print_status(f"No deployments{unreachable}{hint}.")
+
+
+def _listing(ctx: click.Context, account: Account, region: str | None) -> Listing:
+    aws = account.connect(region or default_region())
+    regions = {region} if region else {aws.region, *api.deployment_regions(aws.scope)}
+    return api.list_deployments(aws, sorted(regions), lambda: command_catalog(ctx).instances)
+
+
+def _print(deployments: list[dict[str, Any]]) -> None:
+    table = [_COLUMNS, *map(_cells, deployments)]
+    if all(row["ends_at"] is None for row in deployments):
+        table = [(*row[:_ENDS], *row[_ENDS + 1 :]) for row in table]
+    print_table(table[0], table[1:], _NUMBERS)
+    for row in deployments:
+        if row["compared_share"] is not None:
+            print_status(
+                f"{row['name']} compares two plans, the second with {row['compared_share']:.1%} of "
+                "the requests",
+                command_text(("peagle", "compare", row["name"])),
+            )
+    for stand_in in sorted({row["stand_in"] for row in deployments if row["stand_in"]}):
+        print_line(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    length = row["acceptance_length"]
+    return (
+        row["name"],
+        row["state"],
+        row["region"],
+        _instances(row),
+        _usd(row, "price_per_hour_usd"),
+        _usd(row, "price_per_day_usd"),
+        _so_far(row),
+        _left(row),
+        "-" if length is None else f"{length:.2f}{'*' if row['stand_in'] else ' '}",
+        row["pair"],
+    )
+
+
+def _instances(row: dict[str, Any]) -> str:
+    """``2``, or with the bounds of automatic scaling ``2 (1-4)``, ``1 (0-4 copies)``."""
+    running = str(row["instances_running"])
+    if row["max_copies"] is not None:
+        copies = counted(row["max_copies"], copies=True)
+        return f"{running} ({row['min_copies']}-{row['max_copies']} {copies})"
+    if row["max_instances"] is None:
+        return running
+    return f"{running} ({row['min_instances']}-{row['max_instances']})"
+
+
+def _usd(row: dict[str, Any], key: str) -> str:
+    """Nothing runs of an endpoint that is gone; its cost so far remains."""
+    usd = row[key]
+    if usd is None:
+        return "-" if row["state"] in GONE else "?"
+    return f"{usd:,.2f}"
+
+
+def _so_far(row: dict[str, Any]) -> str:
+    usd = _usd(row, "cost_so_far_usd")
+    return f"about {usd}" if row["cost_so_far_basis"] == "estimate" else usd
+
+
+def _left(row: dict[str, Any]) -> str:
+    if row["ends_at"] is None:
+        return "-"
+    return format_duration(row["seconds_left"]) if row["seconds_left"] else "ended"
+
+
+_NEAR_SECONDS = 2 * 3600
+"""An end that is nearer belongs into the first line."""
+
+
+@click.command(cls=ProjectCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
+@partial(deployment_options, complete=True)
+@json_option
+def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> None:
+    """Show the deployment NAME: state, measured acceptance, URL, price and resources.
+
+    States are SageMaker's, and four more: Unproved (in service, acceptance not proved),
+    Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere), Ended (it was
+    deleted at its end time).
+    """
+    document = api.deployment_status(aws, record)
+    if as_json:
+        return print_json(deployment_in_context(document))
+    left = document["seconds_left"]
+    near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
+    print_line(f"{document['name']}: {document['state']}{near}", bold=True)
+    fix = document["failure_fix"], fix_in_context("", document["failure_command"])
+    facts: list[tuple[str, str | tuple[str, str]]] = [*_facts(document, account).items()]
+    if any(fix):
+        facts.append(("fix", fix))
+    elif command := _next_command(document, record):
+        facts.append(("to continue", ("", command_text(command))))
+    resources = (f"{resource['type']} {resource['name']}" for resource in document["resources"])
+    facts += [("resource", text) for text in resources]
+    return print_facts(facts, label=14, err=False)
+
+
+def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ...]:
+    """The command that waits for and proves what a deploy has requested, as after Ctrl-C or
+    --no-wait; empty where there is nothing to continue."""
+    if record.owner or document["state"] not in ("Creating", "Unproved"):
+        return ()
+    plan = record.current.plan
+    return api.deploy_command(plan) if plan else ("peagle", "prove", record.name)
+
+
+def _price(document: dict[str, Any], account: Account) -> str:
+    """Nothing runs of an endpoint that is gone, and what it cost last says nothing."""
+    if document["state"] in GONE:
+        return ""
+    return format_price(document["price_per_hour_usd"], account.sandbox)
+
+
+def _so_far_status(document: dict[str, Any], account: Account) -> str:
+    """The cost since the endpoint was requested, and whether that is an estimate."""
+    usd = document["cost_so_far_usd"]
+    if not usd:
+        return ""
+    cost = f"{format_usd(usd)}{' on AWS' if account.sandbox else ''}"
+    return f"about {cost}" if document["cost_so_far_basis"] == "estimate" else cost
+
+
+def _ends(document: dict[str, Any]) -> str:
+    """When the endpoint is deleted, or was."""
+    if document["ends_at"] is None:
+        return ""
+    if document["state"] == ENDED:
+        reap = command_text(("peagle", "reap"))
+        return f"{document['ends_at']}, which has passed; to remove what remains: {reap}"
+    left = document["seconds_left"]
+    return f"{document['ends_at']}, {f'in {format_duration(left)}' if left else 'which has passed'}"
+
+
+def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
+    drafts, length = document["drafts"], document["acceptance_length"]
+    second = (document["proof"] or {}).get("second_turn")
+    turn = api.SecondTurn(**second) if second else None
+    where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
+    if "copies" in document:
+        where += f", {document['copies']} copies"
+    if document["state"] in ("InService", "Unproved"):
+        where += _running_copies(document)
+        running = document["instances_running"]
+        where += f", {running} running" if running != document["instance_count"] else ""
+    return {
+        "pair": document["pair"],
+        "stand-in": document["stand_in"] or "",
+        "where": where + (", sandbox" if account.sandbox else ""),
+        "scaling": _scaling(document["scaling"]),
+        "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
+        "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
+        "second turn": api.second_turn_text(turn).removeprefix("second turn: "),
+        "owner": document["owner"] if document["owner"] != "peagle" else "",
+        "comparison": comparison_text(document["comparison"]),
+        "previous": _previous(document["previous"]),
+        "price": _price(document, account),
+        "so far": _so_far_status(document, account),
+        "ends": _ends(document),
+        "OpenAI URL": document["openai_base_url"] or "",
+        "failure": document["failure_reason"] or "",
+    }
+
+
+def _running_copies(document: dict[str, Any]) -> str:
+    """How many copies run, where that is not the planned number; empty without copies."""
+    running = document.get("copies_running")
+    if running is None or running == document["copies"]:
+        return ""
+    if running == 0:
+        return " (asleep: the first request wakes one)"
+    return f" ({running} running)"
+
+
+def _scaling(scaling: dict[str, Any] | None) -> str:
+    """The bounds, and the load that each instance should have; empty for a fixed number."""
+    if not scaling:
+        return ""
+    low, high, target = scaling.values()
+    return bounds_text(low, high, target, "min_copies" in scaling)
+
+
+def _previous(previous: dict[str, Any] | None) -> str:
+    """What ``peagle rollback`` returns to."""
+    if previous is None:
+        return ""
+    speculation = k_text(previous["k"])
+    return f"configuration {previous['endpoint_config']}, {speculation}"
+
+
+_LONGEST_VALUE = 60
+
+
+@click.command(
+    cls=ProjectCommand,
+    epilog="""\b
+Examples:
+  peagle drift plan.json
+  peagle drift -e production --json
+  peagle drift peagle-tiny --sandbox
+""",
+)
+@endpoint_argument(complete_name, "NAME|PLAN", keys=(*ACCOUNT, "role"))
+@click.option("--role", envvar="PEAGLE_ROLE", help="Execution role of the plan: ARN or name.")
+@click.option(
+    "--template",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Compare the files of `peagle render` in this folder as well.",
+)
+@cloud_options
+@json_option
+@click.pass_context
+def drift(
+    ctx: click.Context,
+    name: str,
+    role: str | None,
+    template: Path | None,
+    region: str | None,
+    account: Account,
+    as_json: bool,
+) -> None:
+    """Compare a plan with what the account has, field by field. Changes nothing.
+
+    Compares the image, environment, engine arguments and data of the model; the configuration; the
+    endpoint's state and instances; scaling and its wake-up, alarms and metric filters, retention of
+    the log, dashboard, end and its schedule, tags. The plan is a file, that of an endpoint in the
+    project file (--environment), or the one with which this machine deployed NAME. Resources that a
+    template made are compared too.
+
+    Exits with 0 without drift, 3 with drift, and 4 if something could not be read.
+    """
+    plan = _plan(ctx, account, name, region)
+    if not account.is_available:
+        raise api.sandbox_not_running()
+    catalog = command_catalog(ctx)
+    files = api.find_template_drift(plan, template, catalog) if template else ()
+    with show_hashing():
+        drifted = api.find_drift(account.connect(plan.region), plan, catalog.instances, role)
+    fields = (*drifted.fields, *files)
+    if as_json:
+        document = drifted.document() | {"drifted": bool(fields)}
+        print_json(document | {"fields": [field.document() for field in fields]})
+    else:
+        _show(drifted, fields, account)
+    for area, error in drifted.unknown.items():
+        print_status(f"{area} is unknown: {error.message}")
+    if fields:
+        ctx.exit(Refused.exit_code)
+    for error in drifted.unknown.values():
+        raise error
+
+
+def _plan(ctx: click.Context, account: Account, name: str, region: str | None) -> Plan:
+    """The plan to compare with: of a file, of the project file, or of the record of NAME."""
+    if is_plan_file(name):
+        return api.read_plan(Path(name))
+    if CHOICE in ctx.meta:
+        image = None
+        if ctx.meta[CHOICE].builds_image and account.is_available:
+            image = api.served_image(account.connect(region or api.default_region()), name)
+        return plan_in_project(ctx, "deploy", image=image)
+    record, _ = find_deployment(account, name, region or None)
+    plan = record.current.plan
+    if plan is None:
+        raise UserError(
+            f"the plan of {name} is not on this machine",
+            "name the plan's file, or an environment of the project file with --environment",
+            code="no-plan",
+        )
+    return plan
+
+
+def _show(drift: Drift, fields: tuple[FieldDrift, ...], account: Account) -> None:
+    where = account.where(drift.region)
+    if not fields:
+        areas = ", ".join(drift.compared)
+        print_line(f"{drift.name} in {where}: no drift in {areas}")
+        return
+    if [field.field for field in fields] == ["endpoint.status"] and fields[0].found is None:
+        print_line(f"{drift.name} in {where} is not deployed: it has no endpoint", bold=True)
+        return
+    count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
+    print_line(f"{drift.name} in {where}: {count} from the plan", bold=True)
+    rows = ((field.field, _shown(field.planned), _shown(field.found)) for field in fields)
+    print_table(("FIELD", "PLANNED", "FOUND"), rows)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return shortened(text, _LONGEST_VALUE)
+
+
+_INTERRUPTED = 130
+
+
+@click.command(cls=ProjectCommand, epilog="Example: peagle logs peagle-tiny -f --sandbox")
+@deployment_options
+@click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
+@click.option(
+    "--since",
+    callback=duration,
+    help="Show lines newer than this, such as 10m or 2h.  [default: since creation]",
+)
+@json_option
+def logs(
+    aws: Aws,
+    record: Deployment,
+    follow: bool,
+    since: int | None,
+    as_json: bool,
+    **_: object,
+) -> None:
+    """Show the CloudWatch log of the deployment NAME."""
+    if follow and as_json:
+        raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
+    typed = click.get_current_context().meta[STARTED_AT]
+    lines = api.endpoint_log(aws, record, None if since is None else typed - since, follow)
+    if as_json:
+        print_json({"name": record.name, "events": [_document(event) for event in lines]})
+        return
+    shown = False
+    try:
+        for event in lines:
+            click.echo(event.message)
+            shown = True
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+        # the usual end, so without an error message
+        click.get_current_context().exit(_INTERRUPTED)
+    if not shown:
+        print_status(*_no_lines(aws, record, since))
+
+
+def _no_lines(aws: Aws, record: Deployment, since: int | None) -> tuple[str, str]:
+    """The message if there are no lines; if ``since`` excludes them all, with the command for the
+    newest."""
+    age = None if since is None else api.age_of_newest_line(aws, record, since)
+    if since is None or age is None:
+        return "No lines yet.", ""
+    command = command_text(("peagle", "logs", record.name, "--since", duration_argument(age + 1)))
+    none = f"No lines in the last {format_duration(since)}"
+    return f"{none}; the newest line is {format_duration(age)} old", command
+
+
+def _document(event: LogEvent) -> dict[str, str]:
+    moment = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds")
+    return {"time": moment, "stream": event.stream, "message": event.message}
+
+
+Read = Callable[[], Usage]
+
+_ON_AWS_SECONDS, _HERE_SECONDS = 10, 2
+"""How often the screen is read again: on AWS most numbers change once a minute, and queries cost
+money."""
+
+_SHORTEST_WINDOW = 60
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+_OTHER_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+
+
+@click.command(cls=ProjectCommand, epilog="Example: peagle top peagle-tiny --sandbox --once")
+@endpoint_argument(complete_name)
+@cloud_options
+@click.option(
+    "--once", is_flag=True, help="Print one screen and end.  [default without a terminal]"
+)
+@click.option(
+    "--window",
+    callback=duration,
+    help="How far back to measure; 1m at least.  [default: 5m]",
+)
+@click.option(
+    "--every",
+    callback=duration,
+    help="Time between two screens.  [default: 10s; 2s in the sandbox and for a local engine]",
+)
+@json_option
+def top(
+    name: str,
+    region: str | None,
+    account: Account,
+    once: bool,
+    window: int | None,
+    every: int | None,
+    as_json: bool,
+) -> None:
+    """Show how the deployment NAME, or the local engine of that name, is used: requests, times,
+    KV cache, acceptance and cost.
+
+    Requests and TTFT come from CloudWatch, a minute or two late on AWS; the rest comes from vLLM's
+    statistics in the log, and for a local engine all of it from its /metrics. ITL is the mean while
+    requests run. Ctrl-C ends it.
+    """
+    if window is not None and window < _SHORTEST_WINDOW:
+        raise UserError("--window is shorter than a minute", "use 1m or more", "window")
+    read, seconds = _reader(name, region, account, window or WINDOW_SECONDS)
+    if as_json:
+        return print_json(document(read()))
+    if once or not sys.stdout.isatty():
+        for line in screen(read(), min(line_width(), 120)):
+            click.echo(line)
+        return None
+    return _show_top(read, every or seconds)
+
+
+def _reader(name: str, region: str | None, account: Account, window: float) -> tuple[Read, int]:
+    """How to read the use of that name, and how often. As in ``peagle invoke``, options about AWS
+    exclude local engines, and a deployment comes first."""
+    on_aws = names_deployment(account, region, name)
+    if engine := None if on_aws else api.ready_engine(name):
+        return api.EngineMeter(engine, window).read, _HERE_SECONDS
+    record, aws = find_deployment(account, name, region)
+    seconds = _HERE_SECONDS if account.sandbox else _ON_AWS_SECONDS
+    return partial(api.usage_of_endpoint, aws, record, window), seconds
+
+
+def _show_top(read: Read, seconds: float) -> None:
+    """Show the screen again and again, until Ctrl-C, which is the usual end."""
+    out = sys.stdout
+    usage = read()  # an error before the first screen stays on the usual one
+    out.write(_OTHER_SCREEN)
+    try:
+        while True:
+            lines = [*screen(usage, line_width()), "", _footer(usage, seconds)]
+            text = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines)
+            out.write(f"{_HOME}{text}{_CLEAR_REST}")
+            out.flush()
+            time.sleep(seconds)
+            usage = read()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        out.write(_USUAL_SCREEN)
+        out.flush()
+
+
+def _footer(usage: Usage, seconds: float) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(usage.at))
+    return click.style(f"  {at}, again every {seconds:g} s; Ctrl-C ends", dim=True)
