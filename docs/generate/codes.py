@@ -16,7 +16,7 @@ from docs.generate.markdown import says_something
 from docs.generate.syntax import bodies
 from docs.generate.templates import CLOSE, OPEN, PACKAGE, Scope, Text, argument, module_of, texts
 from peagle import findings
-from peagle.aws.translation import _OF_CLIENT
+from peagle.aws.client import _OF_CLIENT
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog, KnownProblem
 from peagle.checks import registry
@@ -98,9 +98,7 @@ def errors_found() -> dict[str, Code]:
         remedy = fix if isinstance(fix, Fix) else Fix(fix)
         shown = str(vars(classes[0])["fmt"]) if message == "{error}" else message
         cause = shown.replace("{", OPEN).replace("}", CLOSE)
-        _add_text(
-            found, code, kind, cause, Text(remedy.sentence, remedy.command), "aws/translation.py"
-        )
+        _add_text(found, code, kind, cause, Text(remedy.sentence, remedy.command), "aws/client.py")
     for state, (code, meaning) in _STATES.items():
         cause = f"SageMaker reports the endpoint as {state}{meaning}"
         again = found["endpoint-timeout"].fixes[0]

@@ -52,7 +52,7 @@ class PatientClient(threading.Thread):
 def test_copies_are_proved_one_by_one_sleep_and_wake_with_the_first_requests(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peagle.deploy.wake_up.RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("peagle.deploy.invoke.RETRY_SECONDS", 0.5)
     account = Account(sandbox)
     own = ("--name", NAME, "--instance-type", "ml.g6.12xlarge", "--copies", "2", "--scale-to-zero")
     deployed = sandbox.json("deploy", "tiny", *own, "--sandbox", "--yes")

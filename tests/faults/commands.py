@@ -151,10 +151,7 @@ class Commands:
         return status
 
     def cost_is_right(self) -> None:
-        """The reported cost is the account's. What changes meanwhile is compared once it is stable.
-
-        A temporary endpoint that the update's proof uses counts like any other.
-        """
+        """The reported cost is the account's. What changes meanwhile is compared once stable."""
         before = self.inventory.states()
         actual = self.inventory.usd_per_hour()
         listed = self.expect_success(("list",)).document["deployments"]

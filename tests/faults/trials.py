@@ -61,10 +61,8 @@ SCENARIOS = (
     Scenario("update", UPDATE, (DEPLOY,), k=3),
     Scenario("rollback", ("rollback", NAME, "--yes"), (DEPLOY, UPDATE)),
     Scenario("destroy", ("destroy", NAME, "--yes"), (DEPLOY,), k=None),
-    Scenario("prove-first", (*UPDATE, "--prove-first"), (DEPLOY,), k=3),
     Scenario("not-proved", DEPLOY, code=3, acceptance=LOW, proved=False),
     Scenario("not-proved-update", UPDATE, (DEPLOY,), code=3, acceptance=LOW),
-    Scenario("not-proved-first", (*UPDATE, "--prove-first"), (DEPLOY,), code=3, acceptance=LOW),
     Scenario("fallback", (*DEPLOY, "--fallback-instance-types", OTHER_TYPE), scarce=True),
     Scenario(
         "stuck",

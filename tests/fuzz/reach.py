@@ -113,10 +113,9 @@ def reached(parsers: Iterator[Parser]) -> set[str]:
 NOT_OUTSIDE = {
     "peagle_serve/plugins.py:Core.run": "numbers of open files from /proc",
     "peagle/aws/client.py:Aws.bearer_token": "encodes a token",
-    "peagle/aws/refresh_sources.py:endpoint_types": "botocore's own names",
     "peagle/aws/sagemaker.py:_once_visible": "searches a word in a message",
     "peagle/cli/catalog.py:list_pairs": "encodes the catalogue",
-    "peagle/deploy/role_access.py:_needs": "the address and the key of a plan, which are checked",
+    "peagle/deploy/access.py:_needs": "the address and the key of a plan, which are checked",
     "peagle/fit/drafter_weights.py:_on_one_gpu": "words in names of tensors",
     "peagle/fit/drafter_weights.py:bytes_from_headers": "words in names of tensors",
     "peagle/fit/drafter_weights.py:_is_of_prediction_layer": "words in names of tensors",

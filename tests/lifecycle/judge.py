@@ -57,7 +57,7 @@ _NONE = ("no-such-deployment", "no-such-endpoint")
 
 def _not_proved(action: Action, done: Done, code: str, before: Status, after: Status) -> None:
     """A proof that fails leaves in service what was proved, unless ``--keep-unproved`` is set."""
-    _expect(code in ("not-proved", "rolled-back", "not-proved-first"), done)
+    _expect(code in ("not-proved", "rolled-back"), done)
     good = before is not None and before["state"] == "InService" and before["k"] != action.k
     if good and not action.has("--keep-unproved"):
         assert before is not None

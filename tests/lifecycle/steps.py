@@ -47,8 +47,6 @@ ACTIONS: Mapping[str, Action] = {
     "failing-deploy": Action(DEPLOY, k=7, acceptance=LOW),
     "failing-update": Action(UPDATE, k=3, acceptance=LOW),
     "failing-kept": Action((*UPDATE, "--keep-unproved"), k=3, acceptance=LOW),
-    "proved-first": Action((*UPDATE, "--prove-first"), k=3),
-    "failing-first": Action((*UPDATE, "--prove-first"), k=3, acceptance=LOW),
     "fallback": Action((*DEPLOY, "--k", "4", *_FALLBACK), k=4, scarce=True),
     "no-capacity": Action((*DEPLOY, "--k", "4"), 1, k=4, scarce=True),
     "request": Action((*DEPLOY, "--no-wait"), 1, k=7),

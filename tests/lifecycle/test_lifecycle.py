@@ -15,7 +15,7 @@ from tests.sandbox.clients import shared_clients
 from tests.sandbox.sandboxes import Sandbox, fake_engine, started
 
 SAMPLE = (3,)
-"""A walk with a lost connection, Ctrl-C, a proof before the update, a rollback; those that were
+"""A walk with a lost connection, Ctrl-C, a rollback; those that were
 once found broken have the kills."""
 
 

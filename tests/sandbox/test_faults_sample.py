@@ -19,7 +19,7 @@ DECISIVE = {
     "update": ("sagemaker:UpdateEndpoint",),
     "rollback": ("sagemaker:UpdateEndpoint",),
     "destroy": ("sagemaker:DeleteEndpoint", "sagemaker:DeleteModel"),
-    "not-proved-first": ("sagemaker:InvokeEndpoint",),
+    "not-proved-update": ("sagemaker:InvokeEndpoint",),
     "fallback": ("sagemaker:DeleteEndpoint",),
     "stuck": ("sagemaker:CreateEndpoint",),
 }

@@ -12,8 +12,6 @@ from tests.sandbox.sandboxes import IMAGE, ROLE, Account, refusal
 
 pytestmark = pytest.mark.sandbox
 
-ARN = "arn:aws:sagemaker:us-east-1:123456789012:endpoint/e"
-AWS_TAG = {"Key": "aws:mine", "Value": "x"}
 TARGET = {
     "ServiceNamespace": "sagemaker",
     "ScalableDimension": "sagemaker:variant:DesiredInstanceCount",
@@ -166,17 +164,10 @@ def test_tags_of_all_resources_can_be_listed_and_changed(account: Account, live:
             {"EndpointName": "e", "DesiredWeightsAndCapacities": [{"VariantName": "a_b"}]},
             "at 'desiredWeightsAndCapacities.1.member.variantName'",
         ),
-        ("sagemaker", "add_tags", {"ResourceArn": ARN, "Tags": [AWS_TAG]}, "are AWS's own"),
         ("sagemaker", "describe_endpoint", {"EndpointName": "a_b"}, "regular expression pattern"),
-        (
-            "application-autoscaling",
-            "register_scalable_target",
-            {**TARGET, "MinCapacity": 3, "MaxCapacity": 2},
-            "MinCapacity: is 3, and MaxCapacity is 2",
-        ),
     ],
 )
-def test_the_documentation_s_rules_hold_for_every_operation(
+def test_the_limits_of_the_model_hold_for_every_operation(
     account: Account, service: str, operation: str, parameters: dict[str, Any], expected: str
 ) -> None:
     message = refused(getattr(account.client(service), operation), **parameters)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.aws.tagging import tagged
+from peagle.aws.regions import tagged
 from peagle.catalog import load_catalog
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.sandbox.client import set_quota

@@ -11,13 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.client import NO_ANSWER, Aws, Keys, connect
 from peagle.aws.errors import LOOPBACK_HOSTS, AccessDenied
 from peagle.aws.runtime import require_component
-from peagle.aws.translation import NO_ANSWER
 from peagle.catalog.tables import Instance
-from peagle.deploy.described import Prices
-from peagle.deploy.discover import complete_deployment, current_deployment
+from peagle.deploy.discover import Prices, complete_deployment, current_deployment
 from peagle.deploy.records import (
     Ambiguous,
     DamagedRecord,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from peagle.account import find_served as find_served
     from peagle.account import leads_to_sandbox as leads_to_sandbox
     from peagle.aws.client import connect as connect
-    from peagle.aws.image_records import image_resources as image_resources
-    from peagle.aws.image_records import remove_image_resources as remove_image_resources
+    from peagle.aws.ecr import image_resources as image_resources
+    from peagle.aws.ecr import remove_image_resources as remove_image_resources
     from peagle.aws.images import build_image as build_image
     from peagle.aws.images import build_image_on_aws as build_image_on_aws
     from peagle.aws.images import image_to_push as image_to_push
@@ -54,33 +54,25 @@ if TYPE_CHECKING:
     from peagle.checks.report import check_local_weights as check_local_weights
     from peagle.deploy.alarms import mixes_drafts as mixes_drafts
     from peagle.deploy.apply import deploy as deploy
-    from peagle.deploy.candidate_options import deployed_words as deployed_words
-    from peagle.deploy.candidate_options import options_beside as options_beside
-    from peagle.deploy.candidate_options import options_of_served as options_of_served
     from peagle.deploy.comparison import change_share as change_share
+    from peagle.deploy.comparison import deployed_words as deployed_words
+    from peagle.deploy.comparison import drop as drop
+    from peagle.deploy.comparison import options_beside as options_beside
+    from peagle.deploy.comparison import options_of_served as options_of_served
+    from peagle.deploy.comparison import promote as promote
     from peagle.deploy.comparison import require_comparable as require_comparable
     from peagle.deploy.comparison import start_comparison as start_comparison
-    from peagle.deploy.costs import require_known_price as require_known_price
     from peagle.deploy.diff import compare_plans as compare_plans
     from peagle.deploy.drift import find_drift as find_drift
     from peagle.deploy.drift import find_template_drift as find_template_drift
     from peagle.deploy.drift import served_image as served_image
-    from peagle.deploy.end_comparison import drop as drop
-    from peagle.deploy.end_comparison import promote as promote
     from peagle.deploy.fallback import deploy_where_possible as deploy_where_possible
+    from peagle.deploy.invoke import WakeUpOptions as WakeUpOptions
     from peagle.deploy.invoke import invoke as invoke
     from peagle.deploy.invoke import invoke_local as invoke_local
-    from peagle.deploy.leftovers import find_leftovers as find_leftovers
-    from peagle.deploy.leftovers import remove_leftover as remove_leftover
-    from peagle.deploy.logs import age_of_newest_line as age_of_newest_line
-    from peagle.deploy.logs import endpoint_log as endpoint_log
-    from peagle.deploy.logs import reported_warm_start as reported_warm_start
-    from peagle.deploy.owner import require_own as require_own
     from peagle.deploy.preflight import preflight as preflight
-    from peagle.deploy.proving.prove import prove as prove
-    from peagle.deploy.proving.prove import request_of_revision as request_of_revision
-    from peagle.deploy.reap import find_ended as find_ended
-    from peagle.deploy.reap import reap as reap
+    from peagle.deploy.proving import prove as prove
+    from peagle.deploy.proving import request_of_revision as request_of_revision
     from peagle.deploy.records import deployment_lock as deployment_lock
     from peagle.deploy.records import deployment_names as deployment_names
     from peagle.deploy.records import deployment_regions as deployment_regions
@@ -89,11 +81,15 @@ if TYPE_CHECKING:
     from peagle.deploy.records import refuse_weights_in_use as refuse_weights_in_use
     from peagle.deploy.records import remove_record as remove_record
     from peagle.deploy.removal import destroy as destroy
+    from peagle.deploy.removal import find_ended as find_ended
+    from peagle.deploy.removal import find_leftovers as find_leftovers
     from peagle.deploy.removal import possible_saving as possible_saving
+    from peagle.deploy.removal import reap as reap
     from peagle.deploy.removal import remove_failed_start as remove_failed_start
+    from peagle.deploy.removal import remove_leftover as remove_leftover
     from peagle.deploy.revisions import deploy_command as deploy_command
-    from peagle.deploy.revisions import of_one_instance as of_one_instance
-    from peagle.deploy.revisions import temporary_name as temporary_name
+    from peagle.deploy.revisions import require_own as require_own
+    from peagle.deploy.revisions import required_comparison as required_comparison
     from peagle.deploy.rollback import end_rollback as end_rollback
     from peagle.deploy.rollback import preview_rollback as preview_rollback
     from peagle.deploy.rollback import previous_resources as previous_resources
@@ -107,11 +103,13 @@ if TYPE_CHECKING:
     from peagle.deploy.status import deployment_status as deployment_status
     from peagle.deploy.status import endpoint_created as endpoint_created
     from peagle.deploy.status import list_deployments as list_deployments
+    from peagle.deploy.status import require_known_price as require_known_price
     from peagle.deploy.status import stand_in_of as stand_in_of
+    from peagle.deploy.usage import age_of_newest_line as age_of_newest_line
+    from peagle.deploy.usage import endpoint_log as endpoint_log
+    from peagle.deploy.usage import reported_warm_start as reported_warm_start
     from peagle.deploy.usage import usage_of_endpoint as usage_of_endpoint
-    from peagle.deploy.variants import required_comparison as required_comparison
     from peagle.deploy.wait import limit_seconds as limit_seconds
-    from peagle.deploy.wake_up import WakeUpOptions as WakeUpOptions
     from peagle.engine.container import find_image as find_image
     from peagle.engine.install import install_engine as install_engine
     from peagle.engine.install import is_installed as is_installed
@@ -235,7 +233,7 @@ _FUNCTIONS = {
         "choose_account", "default_region", "find_deployed", "find_served", "leads_to_sandbox",
     ),
     "peagle.aws.client": ("connect",),
-    "peagle.aws.image_records": ("image_resources", "remove_image_resources"),
+    "peagle.aws.ecr": ("image_resources", "remove_image_resources"),
     "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
     "peagle.aws.regions": ("hosting_regions",),
@@ -258,41 +256,38 @@ _FUNCTIONS = {
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
     "peagle.deploy.alarms": ("mixes_drafts",),
     "peagle.deploy.apply": ("deploy",),
-    "peagle.deploy.candidate_options": (
-        "deployed_words", "options_beside", "options_of_served",
+    "peagle.deploy.comparison": (
+        "deployed_words", "options_beside", "options_of_served", "change_share",
+        "require_comparable", "start_comparison", "drop", "promote",
     ),
-    "peagle.deploy.comparison": ("change_share", "require_comparable", "start_comparison"),
-    "peagle.deploy.costs": ("require_known_price",),
     "peagle.deploy.diff": ("compare_plans",),
     "peagle.deploy.drift": ("find_drift", "find_template_drift", "served_image"),
-    "peagle.deploy.end_comparison": ("drop", "promote"),
     "peagle.deploy.fallback": ("deploy_where_possible",),
-    "peagle.deploy.invoke": ("invoke", "invoke_local"),
-    "peagle.deploy.leftovers": ("find_leftovers", "remove_leftover"),
-    "peagle.deploy.logs": ("age_of_newest_line", "endpoint_log", "reported_warm_start"),
-    "peagle.deploy.owner": ("require_own",),
+    "peagle.deploy.invoke": ("invoke", "invoke_local", "WakeUpOptions"),
     "peagle.deploy.preflight": ("preflight",),
-    "peagle.deploy.proving.prove": ("prove", "request_of_revision"),
-    "peagle.deploy.reap": ("find_ended", "reap"),
+    "peagle.deploy.proving": ("prove", "request_of_revision"),
     "peagle.deploy.records": (
         "deployment_lock", "deployment_names", "deployment_regions", "find_record", "load_record",
         "refuse_weights_in_use", "remove_record",
     ),
-    "peagle.deploy.removal": ("destroy", "possible_saving", "remove_failed_start"),
-    "peagle.deploy.revisions": ("deploy_command", "of_one_instance", "temporary_name"),
+    "peagle.deploy.removal": (
+        "find_leftovers", "remove_leftover", "find_ended", "reap", "destroy", "possible_saving",
+        "remove_failed_start",
+    ),
+    "peagle.deploy.revisions": ("require_own", "deploy_command", "required_comparison"),
     "peagle.deploy.rollback": (
         "end_rollback", "previous_resources", "remove_previous", "revision_for_rollback",
         "rollback", "preview_rollback",
     ),
     "peagle.deploy.scale": ("plan_scale", "scale", "scale_request"),
     "peagle.deploy.status": (
-        "cost_of_remaining", "deployment_status", "endpoint_created", "list_deployments",
-        "stand_in_of",
+        "require_known_price", "cost_of_remaining", "deployment_status", "endpoint_created",
+        "list_deployments", "stand_in_of",
     ),
-    "peagle.deploy.usage": ("usage_of_endpoint",),
-    "peagle.deploy.variants": ("required_comparison",),
+    "peagle.deploy.usage": (
+        "age_of_newest_line", "endpoint_log", "reported_warm_start", "usage_of_endpoint",
+    ),
     "peagle.deploy.wait": ("limit_seconds",),
-    "peagle.deploy.wake_up": ("WakeUpOptions",),
     "peagle.engine.container": ("find_image",),
     "peagle.engine.install": ("install_engine", "is_installed", "missing_libraries"),
     "peagle.engine.local": ("start_local", "stop_local"),
@@ -307,13 +302,11 @@ _FUNCTIONS = {
     "peagle.engine.usage": ("EngineMeter",),
     "peagle.fit.advice": ("mildest",),
     "peagle.fit.report": ("fit", "fit_document"),
-    "peagle.images.build": (
-        "findings_for_build", "findings_of_format", "findings_on_this_machine",
-    ),
+    "peagle.images.build": ("findings_for_build", "findings_of_format", "findings_on_this_machine"),
     "peagle.images.docker": ("compose_command", "connect_docker"),
     "peagle.images.inspect": ("unchecked_image",),
-    "peagle.planning.candidates": ("batch_at",),
     "peagle.planning.by_verdict": ("is_covered",),
+    "peagle.planning.candidates": ("batch_at",),
     "peagle.planning.company": ("check_company", "company_arguments", "parse_tags"),
     "peagle.planning.limit": ("most_usd_per_hour",),
     "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
@@ -321,16 +314,15 @@ _FUNCTIONS = {
     "peagle.plans": ("plan_file_online", "plan_pair", "plan_pair_online"),
     "peagle.project.choosing": ("choose_endpoint", "endpoints_of", "environments_of"),
     "peagle.project.pipelines": ("pipeline_files", "schema_bytes", "starter_project"),
-    "peagle.project.toolkit": ("toolkit_source",),
     "peagle.project.reading": ("find_project", "project_schema", "read_project"),
+    "peagle.project.toolkit": ("toolkit_source",),
     "peagle.proof": (
         "SecondTurn", "floor_text", "pair_in_catalogue", "proof_findings", "require_passed",
         "second_turn_text",
     ),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
-        "format_files", "format_names", "plan_bytes", "plan_document", "read_plan",
-        "render",
+        "format_files", "format_names", "plan_bytes", "plan_document", "read_plan", "render",
     ),
     "peagle.render.files": ("write_folder",),
     "peagle.render.image_names": ("is_own_image", "read_image_address"),

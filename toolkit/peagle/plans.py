@@ -97,7 +97,7 @@ def plan_pair_online(
     ``account`` has been started. Raises what ``plan_pair`` and reading raise; where AWS does not
     answer about prices and quotas, the catalogue's prices count, with a warning.
     """
-    from peagle.deploy.live_prices import plan_with_live_prices
+    from peagle.deploy.preflight import plan_with_live_prices
     from peagle.weights.revisions import pin_revisions
 
     aws = account.connect(given.get("region") or DEFAULT_REGION)
@@ -118,7 +118,7 @@ def plan_pair_online(
 def plan_file_online(account: Account, plan: Plan, catalog: Catalog) -> Plan:
     """The plan of a file with today's price, the same findings and missing pins; nothing else
     changes."""
-    from peagle.deploy.live_prices import live_price_of_plan
+    from peagle.deploy.preflight import live_price_of_plan
 
     return live_price_of_plan(
         _for_optional_queries(account, account.connect(plan.region)), catalog, plan

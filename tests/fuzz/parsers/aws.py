@@ -11,22 +11,21 @@ from unittest import mock
 from botocore.exceptions import ClientError
 from hypothesis import strategies as st
 
-from peagle.aws import codebuild, ecr, runtime
-from peagle.aws.client import Aws
-from peagle.aws.components import describe_component
+from peagle.aws import ecr, runtime
+from peagle.aws import images as codebuild
+from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
-from peagle.aws.prices import _attributes, hosting_regions, prices_in
-from peagle.aws.quotas import QuotaNeed, default_quotas, quota_findings
-from peagle.aws.refresh_sources import sdk_images, with_types
-from peagle.aws.roles import find_role
+from peagle.aws.iam import find_role
+from peagle.aws.prices import QuotaNeed, _attributes, prices_in, quota_findings
+from peagle.aws.refresh import sdk_images
 from peagle.aws.runtime import Tail
-from peagle.aws.s3_source import S3Source
-from peagle.aws.translation import translated
+from peagle.aws.s3 import S3Source
+from peagle.aws.sagemaker import describe_component
 from peagle.aws.vpc import find_routes, find_security_groups, find_subnets
 from peagle.catalog import load_catalog
 from peagle.deploy.diff import changes
 from peagle.deploy.discover import find_deployment, find_deployments
-from peagle.deploy.proof_tag import proof_in, revision_in
+from peagle.deploy.revisions import proof_in, revision_in
 from peagle.errors import PeagleError
 from peagle.protocol import engine_message
 from peagle.warm.collect import _container_reply
@@ -46,7 +45,6 @@ from tests.fuzz.parsers.account import (
     REGION,
     ROLE,
     TAGS,
-    TYPE,
 )
 from tests.fuzz.parsers.engines import ANSWER, COUNTERS, FAILURE, PIECE, STREAM, STREAMS, WHOLE_LOG
 from tests.fuzz.parsers.files import folder, written
@@ -131,13 +129,11 @@ def _quota(case: tuple[Any, Any]) -> None:
     with mock.patch.dict("os.environ", {"PEAGLE_HOME": str(folder() / "home")}):
         for cached in (False, True):
             quota_findings(aws, need, load_catalog().instances, cached=cached)
-    default_quotas(aws)
 
 
 def _prices(row: str) -> None:
     prices_in([row], REGION)
     _attributes(row)
-    hosting_regions(Answers(get_products=[row]), "ml.g6.xlarge")
 
 
 def _role(role: Any) -> None:
@@ -150,11 +146,6 @@ def _images(content: bytes) -> None:
     package = SimpleNamespace(version="1", locate_file=lambda name: place)
     with mock.patch("importlib.metadata.distribution", return_value=package):
         sdk_images(load_catalog().runtimes)
-
-
-def _types(entry: Any) -> None:
-    with_types(load_catalog().instances, ["ml.g6.xlarge", "ml.g99.xlarge"],
-               {"ml.g6.xlarge": entry, "ml.g99.xlarge": entry})  # fmt: skip
 
 
 def _network(answers: Any) -> None:
@@ -266,13 +257,6 @@ PARSERS = (
     ),
     Parser(
         "image-table", _images, json_bytes(IMAGES), (PeagleError,), [json.dumps(IMAGES).encode()]
-    ),
-    Parser(
-        "instance-types",
-        _types,
-        documents(TYPE, typed=True, kept=("SizeInMiB", "DefaultVCpus", "Count", "TotalSizeInGB")),
-        (PeagleError,),
-        [TYPE],
     ),
     Parser("codebuild", _build, documents(BUILD, typed=True), (PeagleError,), [BUILD]),
     Parser("ecr-login", _login, texts(LOGIN), (PeagleError,), [LOGIN]),

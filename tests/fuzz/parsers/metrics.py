@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from peagle.deploy.usage import LogStatistics
 from peagle.engine.usage import MetricsPage, quantile
-from peagle.request_validation.dashboard import dashboard_problems
-from tests.fuzz.inputs import json_texts, texts
+from tests.fuzz.inputs import texts
 from tests.fuzz.parser import Parser
-
-WIDGETS = {
-    "widgets": [
-        {"type": "metric", "x": 0, "y": 0, "width": 12, "height": 6, "properties": {
-            "region": "us-east-1", "period": 60, "view": "timeSeries",
-            "metrics": [["N", "M", "D", "V", {"id": "a"}], [{"expression": "a * 2"}]]}},
-        {"type": "log", "properties": {"region": "us-east-1", "query": "SOURCE 'a'"}},
-    ]
-}  # fmt: skip
 
 LOAD_LINE = (
     "(APIServer pid=7) INFO 11-22 19:12:56 [loggers.py:271] Engine 000: Avg prompt throughput: 1.0 "
@@ -47,5 +35,4 @@ def _page(text: str) -> None:
 PARSERS = (
     Parser("engine-load", _load, texts(LOAD_LINE), (), [LOAD_LINE]),
     Parser("metrics-page", _page, texts(PAGE, more=("1e400", "NaN", "+Inf", "-1")), (), [PAGE]),
-    Parser("dashboard", dashboard_problems, json_texts(WIDGETS), (), [json.dumps(WIDGETS)]),
 )

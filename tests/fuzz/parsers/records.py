@@ -10,9 +10,8 @@ from functools import cache
 from typing import Any
 from unittest import mock
 
-from peagle.aws import image_records
-from peagle.aws.prices import DayCache, _checked
-from peagle.aws.quotas import _cached_quota
+from peagle.aws import ecr
+from peagle.aws.prices import DayCache, _cached_quota, _checked
 from peagle.deploy import records as deployments
 from peagle.deploy.state import Deployment, Resource
 from peagle.engine import install
@@ -160,14 +159,14 @@ PARSERS = (
     ),
     Parser(
         "image-records",
-        at_home(f"images/{SCOPE}.json", lambda: image_records.image_resources(_aws())),
+        at_home(f"images/{SCOPE}.json", lambda: ecr.image_resources(_aws())),
         json_bytes(MADE),
         (),
         _bytes(MADE),
     ),
     Parser(
         "pushed-images",
-        at_home(f"images/{SCOPE}.pushed.json", lambda: image_records._pushed_images(_aws())),
+        at_home(f"images/{SCOPE}.pushed.json", lambda: ecr._pushed_images(_aws())),
         json_bytes(PUSHED),
         (),
         _bytes(PUSHED),

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from peagle.catalog import load_catalog
 from peagle.engine.process import EngineProcess
 from peagle.errors import PeagleError
-from peagle.request_validation.model import service_model
+from peagle.request_validation import service_model
 from peagle.sandbox import account, sagemaker
 from peagle.sandbox.account import may_be_assumed
 from peagle.sandbox.client import _request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from peagle.deploy.costs import utc_moment
+from peagle.deploy.state import utc_moment
 from tests.unit.aws.network import service_error
 
 if TYPE_CHECKING:

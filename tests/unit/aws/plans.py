@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle.checkpoints.contents import contents_of, files_below
-from peagle.deploy.served import served_by_plan
-from peagle.deploy.state import Revision
+from peagle.deploy.state import Revision, served_by_plan
 from peagle.fit.models import Fit
 from peagle.planning.plan import (
     EXECUTION_ROLE,

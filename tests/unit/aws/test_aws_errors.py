@@ -9,8 +9,8 @@ from boto3.exceptions import S3UploadFailedError
 from botocore import exceptions as boto
 from urllib3.exceptions import ProtocolError
 
+from peagle.aws.client import translated
 from peagle.aws.errors import AccessDenied, AlreadyExists, Busy, Missing
-from peagle.aws.translation import translated
 from peagle.errors import CloudError, EngineError, PeagleError, UserError
 from tests.unit.aws.cloud import service_error
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from peagle.aws import codebuild, ecr
+from peagle.aws import ecr
+from peagle.aws import images as codebuild
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.images import ImageRequest, build_image_on_aws
@@ -33,7 +34,7 @@ class Builds:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.orders: list[codebuild.BuildRequest] = []
         self.digest: str | None = DIGEST
-        monkeypatch.setattr(codebuild, "build", self._build)
+        monkeypatch.setattr(codebuild, "build_remotely", self._build)
 
     def _build(self, aws: Aws, order: codebuild.BuildRequest, say: Any) -> codebuild.RemoteBuild:
         self.orders.append(order)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from peagle.aws import image_records as images
-from peagle.aws.image_records import PushedImage, record_push, remove_image_resources
+from peagle.aws import ecr
+from peagle.aws.ecr import PushedImage, record_push, remove_image_resources
 from peagle.errors import UserError
 from peagle.planning.plan import Plan, Weights
 from tests.unit.aws.plans import IMAGE, a_plan
@@ -74,12 +74,12 @@ def test_images_pushed_from_elsewhere_have_no_findings(world: World) -> None:
 
 @pytest.mark.parametrize("content", ['{"a', '[{"name": 1}]', '{"x": {"pair": "p"}}', "3"])
 def test_a_damaged_record_is_an_error_with_its_path(world: World, content: str) -> None:
-    for path in (images._file(world.aws), images._file(world.aws, ".pushed")):
+    for path in (ecr._file(world.aws), ecr._file(world.aws, ".pushed")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
 
     for read in (
-        lambda: images.image_resources(world.aws),
+        lambda: ecr.image_resources(world.aws),
         lambda: remove_image_resources(world.aws, print),
         lambda: world.preflight(a_plan()),
     ):

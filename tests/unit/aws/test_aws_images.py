@@ -13,10 +13,10 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from peagle.aws import codebuild, ecr
-from peagle.aws import image_records as images
-from peagle.aws.build_role import ensure_build_role
+from peagle.aws import ecr
+from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock
+from peagle.aws.images import ensure_build_role
 from peagle.errors import CloudError
 from peagle.images.context import member_of
 from peagle.planning.company import Company
@@ -45,7 +45,7 @@ def build(
     aws: Aws, order: codebuild.BuildRequest = ORDER
 ) -> tuple[codebuild.RemoteBuild, list[str]]:
     lines: list[str] = []
-    return codebuild.build(aws, order, lines.append, InstantClock()), lines
+    return codebuild.build_remotely(aws, order, lines.append, InstantClock()), lines
 
 
 def put_image(aws: Aws, repository: str) -> None:
@@ -76,7 +76,7 @@ def test_a_repository_of_another_owner_is_used_and_left_unchanged(aws: Aws) -> N
     ecr.ensure_repository(aws, "peagle-tiny")
     with pytest.raises(CloudError):
         aws.call("ecr", "get_lifecycle_policy", repositoryName="peagle-tiny")
-    images.remove_image_resources(aws, print)
+    ecr.remove_image_resources(aws, print)
     assert aws.call("ecr", "describe_repositories")["repositories"]
 
 
@@ -92,11 +92,11 @@ def test_a_build_creates_its_resources_once(aws: Aws) -> None:
     built, lines = build(aws)
     assert built.address.endswith("/peagle-tiny:v1")
     assert any("uploading the build context" in line for line in lines)
-    first = images.image_resources(aws)
+    first = ecr.image_resources(aws)
     kinds = [made.kind for made in first]
     assert kinds == ["Project", "LogGroup", "Role", "Object", "Bucket", "Repository"]
     build(aws)
-    assert images.image_resources(aws) == first
+    assert ecr.image_resources(aws) == first
     (project,) = aws.call("codebuild", "batch_get_projects", names=["peagle-tiny"])["projects"]
     assert project["environment"]["privilegedMode"] is True
     assert json.loads(project["source"]["buildspec"]) == codebuild.BUILDSPEC
@@ -116,15 +116,15 @@ def test_destroy_removes_the_recorded_resources_only(aws: Aws) -> None:
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="not-ours")
     build(aws)
     aws.call("logs", "create_log_group", logGroupName="/aws/codebuild/peagle-tiny")
-    removed = images.remove_image_resources(aws, lambda line: None)
+    removed = ecr.remove_image_resources(aws, lambda line: None)
     assert len(removed) == 6
-    assert images.image_resources(aws) == ()
+    assert ecr.image_resources(aws) == ()
     assert aws.call("ecr", "describe_repositories")["repositories"] == []
     assert aws.call("codebuild", "list_projects")["projects"] == []
     assert aws.call("iam", "list_roles")["Roles"] == []
     assert aws.call("logs", "describe_log_groups")["logGroups"] == []
     assert [one["Name"] for one in aws.call("s3", "list_buckets")["Buckets"]] == ["not-ours"]
-    assert images.remove_image_resources(aws, lambda line: None) == ()
+    assert ecr.remove_image_resources(aws, lambda line: None) == ()
 
 
 @pytest.mark.thorough
@@ -137,8 +137,8 @@ def test_resources_of_an_interrupted_build_are_recorded(
     monkeypatch.setattr(codebuild, "ensure_build_role", interrupt)
     with pytest.raises(KeyboardInterrupt):
         build(aws)
-    assert {made.kind for made in images.image_resources(aws)} == {"Repository", "Bucket", "Object"}
-    images.remove_image_resources(aws, lambda line: None)
+    assert {made.kind for made in ecr.image_resources(aws)} == {"Repository", "Bucket", "Object"}
+    ecr.remove_image_resources(aws, lambda line: None)
 
 
 @pytest.mark.thorough
@@ -169,7 +169,7 @@ def test_the_build_role_of_any_repository_may_write_the_log_of_its_project(
                      PolicyName="build-one-image")["PolicyDocument"]  # fmt: skip
     written = next(s["Resource"] for s in found["Statement"] if "logs:PutLogEvents" in s["Action"])
     assert written[0].endswith(f":log-group:/aws/codebuild/{name}")
-    assert images.ImageResource("LogGroup", f"/aws/codebuild/{name}") in images.image_resources(aws)
+    assert ecr.ImageResource("LogGroup", f"/aws/codebuild/{name}") in ecr.image_resources(aws)
 
 
 def test_no_two_repositories_share_a_project() -> None:
@@ -222,7 +222,7 @@ def test_an_interrupt_stops_the_build_or_prints_the_command(
     monkeypatch.setattr(aws, "call", call)
     lines: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        codebuild.build(aws, ORDER, lines.append, InstantClock())
+        codebuild.build_remotely(aws, ORDER, lines.append, InstantClock())
     assert len(stopped) == 1
     start = (
         "stopped the build "
@@ -299,7 +299,7 @@ def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
     monkeypatch.setattr(aws, "call", call)
     lines: list[str] = []
     with raises_code("build-failed", CloudError) as caught:
-        codebuild.build(aws, ORDER, lines.append, InstantClock())
+        codebuild.build_remotely(aws, ORDER, lines.append, InstantClock())
     assert "denied" in caught.value.message
     assert lines[-2:] == ["pulling", "denied"]
     assert lines.count("pulling") == 1
@@ -344,7 +344,9 @@ def test_the_build_role_has_the_boundary_and_the_tags_of_a_company(aws: Aws) -> 
 @pytest.mark.thorough
 def test_a_build_names_its_role_and_tags_what_it_creates_as_a_company_prescribes(aws: Aws) -> None:
     company = Company(name_prefix="acme-", tags={"team": "ml"}, kms_key="alias/models")
-    codebuild.build(aws, replace(ORDER, company=company), lambda line: None, InstantClock())
+    codebuild.build_remotely(
+        aws, replace(ORDER, company=company), lambda line: None, InstantClock()
+    )
 
     roles = [role["RoleName"] for role in aws.call("iam", "list_roles")["Roles"]]
     assert "acme-peagle-tiny-us-east-1" in roles

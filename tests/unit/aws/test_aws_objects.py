@@ -13,7 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.errors import AccessDenied
-from peagle.aws.s3_source import S3Source
+from peagle.aws.s3 import S3Source
 from peagle.checkpoints import Checkpoint, read_checkpoint
 from peagle.errors import CheckpointError, CloudError, PeagleError
 from tests.support import raises_code

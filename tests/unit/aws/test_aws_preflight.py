@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peagle.aws.errors import AccessDenied
-from peagle.aws.roles import find_role
+from peagle.aws.iam import find_role
 from peagle.deploy.preflight import Preflight
 from peagle.errors import CloudError, Refused, UserError
 from peagle.findings import warning

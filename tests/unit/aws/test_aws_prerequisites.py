@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.roles import find_role, trust_policy, trusts_sagemaker
+from peagle.aws.iam import find_role, trust_policy, trusts_sagemaker
 from peagle.deploy.preflight import Preflight
 from peagle.findings import Finding
 from peagle.planning.operation_model import Capture, Observe

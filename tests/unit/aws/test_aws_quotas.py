@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from peagle.aws import quotas
-from peagle.aws.quotas import (
+from peagle.aws import prices
+from peagle.aws.prices import (
     Quota,
     QuotaNeed,
     compare_quota,
@@ -220,7 +220,7 @@ def test_a_cache_file_of_another_version_is_ignored(world: World) -> None:
 def test_instances_are_not_counted_with_very_many_endpoints(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quotas, "MAX_ENDPOINTS", 0)
+    monkeypatch.setattr(prices, "MAX_ENDPOINTS", 0)
     world.deploy(a_plan())
 
     found = only(quota_findings(world.aws, ONE, TABLE))
@@ -258,6 +258,6 @@ def test_requested_instances_count(world: World, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(world.cloud, "_describe_endpoint", scaled)
 
-    assert quotas.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
-    assert quotas.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
-    assert quotas.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}
+    assert prices.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
+    assert prices.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
+    assert prices.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.aws.refresh import PARTS, Change, refresh_tables, table_changes
-from peagle.aws.refresh_sources import (
+from peagle.aws.refresh import (
     DATA_FILE,
-    endpoint_types,
+    PARTS,
+    Change,
+    refresh_tables,
     sdk_images,
+    table_changes,
     with_digests,
     with_images,
-    with_types,
 )
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable, Runtime, RuntimeTable
@@ -49,23 +50,6 @@ def entry(version: str, **changed: Any) -> dict[str, Any]:
         "repository": "vllm",
         "tag_prefix": version,
         **changed,
-    }
-
-
-def ec2(name: str, **changed: Any) -> dict[str, Any]:
-    """A type as EC2 describes it."""
-    gpu = {
-        "Name": "B300",
-        "Manufacturer": "NVIDIA",
-        "Count": 4,
-        "MemoryInfo": {"SizeInMiB": 275040},
-    }
-    return {
-        "InstanceType": name,
-        "VCpuInfo": {"DefaultVCpus": 96},
-        "MemoryInfo": {"SizeInMiB": 2 * 2**20},
-        "InstanceStorageInfo": {"TotalSizeInGB": 15200},
-        "GpuInfo": {"Gpus": [gpu | changed]},
     }
 
 
@@ -195,87 +179,6 @@ def test_an_unreadable_table_is_an_error(sdk: Callable[..., None], text: str) ->
         sdk_images(CATALOG.runtimes)
 
 
-def test_botocore_lists_gpu_types_of_endpoints() -> None:
-    listed = set(endpoint_types())
-
-    assert {"ml.g5.xlarge", "ml.g6e.48xlarge", "ml.p5en.48xlarge"} <= listed
-    assert not any(name.startswith(("ml.p2.", "ml.p3.", "ml.c5.", "ml.inf")) for name in listed)
-
-
-def test_a_new_type_has_the_numbers_of_ec2() -> None:
-    changes = {f"ml.{name}": ec2(name) for name in ("p6-b300.24xlarge", "g6e.96xlarge")}
-
-    new, unknown = with_types(CATALOG.instances, [*changes, "ml.p7.xlarge"], changes)
-
-    assert len(new.instances) == len(CATALOG.instances.instances) + 2
-
-    types = [instance.type for instance in new.instances]
-    added = new.instances[types.index("ml.p6-b300.48xlarge") + 1]
-    assert added.type == "ml.p6-b300.24xlarge"
-    assert (added.gpu, added.gpu_architecture, added.gpu_count) == ("B300", "sm_103", 4)
-    assert types[types.index("ml.g6e.96xlarge") - 1] == "ml.g6e.48xlarge"
-    assert (added.vcpus, added.memory_gib, added.nvme_gb) == (96, 2048, 15200)
-    assert unknown == ("ml.p7.xlarge",)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        ec2("x", Manufacturer="AMD"),
-        ec2("x", Name="a GPU that unknown"),
-        ec2("x", MemoryInfo={}),
-        {"InstanceType": "x"},
-        {**ec2("x"), "VCpuInfo": {}},
-    ],
-)
-def test_a_type_without_usable_numbers_is_left_out(entry: dict[str, Any]) -> None:
-    new, unknown = with_types(CATALOG.instances, ["ml.p7.x"], {"ml.p7.x": entry})
-
-    assert unknown == ("ml.p7.x",)
-    assert new.instances == CATALOG.instances.instances
-
-
-def test_wrong_numbers_are_corrected() -> None:
-    old = CATALOG.instances.instances[0]
-    gpu = {"Name": "T4", "Count": 1, "MemoryInfo": {"SizeInMiB": old.gpu_memory_mib + 1}}
-    changes = {old.type: ec2(old.type, **gpu)}
-
-    new, _ = with_types(CATALOG.instances, (), changes)
-
-    assert new.instances[0].gpu_memory_mib == old.gpu_memory_mib + 1
-    assert (new.instances[0].gpu, new.instances[0].prices) == (old.gpu, old.prices)
-    keys = {change.key for change in changes_to(instances=new)}
-    assert "gpu_memory_mib" in keys
-
-
-def test_a_refresh_adds_the_types_that_ec2_describes_and_names_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    announced = ("ml.p6-b300.24xlarge", "ml.p7.xlarge")
-    monkeypatch.setattr("peagle.aws.refresh.endpoint_types", lambda: announced)
-    asked: list[str] = []
-
-    def describe(Filters: list[dict[str, Any]]) -> dict[str, Any]:
-        asked.extend(Filters[0]["Values"])
-        return {"InstanceTypes": [ec2("p6-b300.24xlarge")]}
-
-    monkeypatch.setattr(world.cloud, "_describe_instance_types", describe, raising=False)
-
-    found = refresh_tables(TABLES, ["instances"], ["us-east-1"], connected(world))
-
-    known = {instance.type.removeprefix("ml.") for instance in CATALOG.instances.instances}
-    assert set(asked) == known | {"p6-b300.24xlarge", "p7.xlarge"}
-    assert len(asked) == len(set(asked))
-    (finding,) = found.findings
-    assert (finding.code, finding.level) == ("types-without-numbers", "note")
-    assert finding.message.endswith("EC2 in us-east-1 does not describe: ml.p7.xlarge")
-    changes = changes_to(instances=found.tables.instances)
-    assert {change.entry for change in changes} == {"ml.p6-b300.24xlarge"}
-    assert [change.after for change in changes if change.key == "new"] == [
-        "4 x B300, 275040 MiB each"
-    ]
-
-
 def test_an_image_that_is_not_in_the_region_keeps_its_digest(world: World) -> None:
     known = "sha256:" + "a" * 64
     away = CATALOG.runtimes.runtimes[0].model_copy(update={"regions": (), "digest": known})
@@ -317,75 +220,6 @@ def test_a_refresh_ignores_the_price_cache(world: World) -> None:
     assert "$1.6" in changes_to(instances=found.tables.instances)[0].after
 
 
-def listed(instance_type: str, *regions: str, component: str = "Hosting") -> list[str]:
-    """Rows of the Pricing API."""
-    rows = [{"instanceName": instance_type, "component": component, "regionCode": region}
-            for region in regions]  # fmt: skip
-    return [json.dumps({"product": {"attributes": row}}) for row in rows]
-
-
-def test_the_regions_of_each_type_are_those_with_hosting(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = {
-        "ml.g7e.2xlarge": listed("ml.g7e.2xlarge", "us-west-2", "us-east-1", "eu-north-1"),
-        "ml.g7.2xlarge": [
-            *listed("ml.g7.2xlarge", "us-east-1", "us-east-1"),
-            *listed("ml.g7.2xlarge", "eu-west-1", component="Training"),
-            *listed("ml.g7.4xlarge", "eu-west-2"),
-            "[]", "{", '{"product": {"attributes": 1}}',
-        ],
-    }  # fmt: skip
-
-    def products(Filters: list[dict[str, str]], **_: Any) -> dict[str, Any]:
-        asked = {one["Field"]: one["Value"] for one in Filters}
-        assert asked["component"] == "Hosting"
-        return {"PriceList": rows.get(asked["instanceName"], [])}
-
-    monkeypatch.setattr(world.cloud, "_get_products", products)
-    before = [
-        one.model_copy(update={"regions": ("cn-north-1",)}) if one.type == "ml.g7.2xlarge" else one
-        for one in CATALOG.instances.instances
-    ]
-    tables = Tables(
-        CATALOG.runtimes, CATALOG.instances.model_copy(update={"instances": tuple(before)})
-    )
-
-    found = refresh_tables(tables, ["hosting"], ["us-east-1"], connected(world))
-
-    regions = {one.type: one.regions for one in found.tables.instances.instances}
-    assert regions["ml.g7e.2xlarge"] == ("eu-north-1", "us-east-1", "us-west-2")
-    assert regions["ml.g7.2xlarge"] == ("cn-north-1", "us-east-1")
-    assert regions["ml.g7e.4xlarge"] == ("us-east-1", "us-east-2", "us-west-2")
-    (finding,) = found.findings
-    assert (finding.code, finding.level) == ("types-not-hosted", "note")
-    assert "ml.g7e.4xlarge" in finding.message
-    changes = {c.entry: (c.before, c.after) for c in table_changes(tables, found.tables)}
-    assert changes == {
-        "ml.g7.2xlarge": ("1 regions", "+us-east-1"),
-        "ml.g7e.2xlarge": ("3 regions", "+eu-north-1 -us-east-2"),
-    }
-
-
-def test_codes_and_defaults_of_quotas(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    quotas = [
-        {"QuotaName": "ml.g7.2xlarge for endpoint usage", "Value": 0.0, "QuotaCode": "L-00000001"},
-        {"QuotaName": "ml.g7.2xlarge for training job usage", "Value": 9, "QuotaCode": "L-2"},
-        {"QuotaName": "ml.g7.4xlarge for endpoint usage", "QuotaCode": "L-3"},
-    ]
-    monkeypatch.setattr(
-        world.cloud, "_list_aws_default_service_quotas", lambda ServiceCode: {"Quotas": quotas}
-    )
-
-    found = refresh_tables(TABLES, ["quotas"], ["us-east-1"], connected(world))
-
-    changes = {(c.entry, c.key): c.after for c in changes_to(instances=found.tables.instances)}
-    assert changes == {
-        ("ml.g7.2xlarge", "quota_code"): "L-00000001",
-        ("ml.g7.2xlarge", "quota_default"): "0",
-    }
-
-
 def refuse(world: World, *operations: str) -> None:
     def deny(operation: str) -> None:
         if operation in operations:
@@ -398,14 +232,13 @@ def test_a_denied_part_stays_unchanged_and_the_others_continue(
     world: World, sdk: Callable[..., None]
 ) -> None:
     sdk(**{"0_31_0": entry("0.31.0")})
-    refuse(world, "get_products", "describe_instance_types", "list_aws_default_service_quotas")
+    refuse(world, "get_products")
 
     found = refresh_tables(TABLES, list(PARTS), ["us-east-1"], connected(world))
 
     left = {f.where: f.message for f in found.findings if f.code == "not-refreshed"}
-    assert set(left) == {"instances", "prices, hosting", "quotas"}
-    assert set(found.failed) == {"instances", "prices", "hosting", "quotas"}
-    assert "access denied: pricing:" in left["prices, hosting"]
+    assert set(left) == set(found.failed) == {"prices"}
+    assert "access denied: pricing:" in left["prices"]
     assert found.tables.runtimes.runtimes[-1].vllm == "0.31.0"
     assert found.tables.instances == CATALOG.instances
 
@@ -414,10 +247,10 @@ def test_one_reason_gives_one_finding() -> None:
     def no_credentials(region: str) -> Aws:
         raise UserError("no AWS credentials", "get them")
 
-    found = refresh_tables(TABLES, ["prices", "quotas"], ["us-east-1"], no_credentials)
+    found = refresh_tables(TABLES, ["digests", "prices"], ["us-east-1"], no_credentials)
 
     (changes,) = found.findings
-    assert changes.where == "prices, quotas"
+    assert changes.where == "digests, prices"
     assert changes.message == "not refreshed: no AWS credentials"
     assert {type(error) for error in found.failed.values()} == {UserError}
     assert found.tables == TABLES

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.client import Aws
-from peagle.aws.translation import translated
+from peagle.aws.client import Aws, translated
 from peagle.errors import CloudError
 from peagle.findings import Finding
 from peagle.planning.plan import Mount, Plan, Weights

@@ -10,10 +10,9 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.deploy.comparison import CandidateNotProved
-from peagle.deploy.proving.prove import prove, request_of_revision
-from peagle.deploy.proving.request import request_of_served
-from peagle.deploy.served import served_by_plan
-from peagle.deploy.variants import CANDIDATE
+from peagle.deploy.proving import prove, request_of_revision, request_of_served
+from peagle.deploy.revisions import CANDIDATE
+from peagle.deploy.state import served_by_plan
 from peagle.errors import NotProved
 from peagle.proof import require_passed
 from tests.support import raises_code

@@ -12,9 +12,9 @@ from peagle.aws.sagemaker import describe
 from peagle.deploy import records
 from peagle.deploy.comparison import CandidateNotProved
 from peagle.deploy.discover import current_deployment, find_deployment
+from peagle.deploy.revisions import CANDIDATE, candidate_share, candidate_weight, weights_of
 from peagle.deploy.state import RunningComparison
-from peagle.deploy.status import comparison_document, deployment_status, usd_per_hour
-from peagle.deploy.variants import CANDIDATE, candidate_share, candidate_weight, weights_of
+from peagle.deploy.status import comparison_document, deployment_status, usd_per_hour_now
 from peagle.errors import NotProved
 from peagle.planning.operation_model import Limit
 from tests.support import raises_code
@@ -313,7 +313,7 @@ def test_another_machine_knows_the_comparison_and_ends_it(
     assert found.comparison.since is not None
     assert found.comparison.candidate.fingerprint == compared.candidate.fingerprint
     live = describe(world.aws, NAME)
-    assert usd_per_hour(world.aws, found, live) == pytest.approx(2 * 1.408)
+    assert usd_per_hour_now(found, live) == pytest.approx(2 * 1.408)
     records.save(found)
     getattr(world, end)()
     assert len(variants(world)) == 1
@@ -396,7 +396,6 @@ def test_promoting_a_higher_price_moves_the_end_of_a_budget(
     record = world.promote()
 
     hours = 6 if scales else 4
-    # The budget also pays for the instances of the comparison.
     assert record.ends_at == pytest.approx(START + hours * 3600, abs=600)
 
 

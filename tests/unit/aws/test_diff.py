@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from peagle.deploy.diff import changes
-from peagle.deploy.served import Served, served_by_plan
+from peagle.deploy.state import Served, served_by_plan
 from peagle.planning.plan import RuntimeChoice
 from tests.unit.aws.plans import IMAGE, a_plan
 from tests.unit.aws.world import World

@@ -11,8 +11,8 @@ from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
 from peagle.deploy.discover import current_deployment, find_deployment, find_deployments
-from peagle.deploy.owner import require_own
 from peagle.deploy.removal import destroy
+from peagle.deploy.revisions import require_own
 from peagle.deploy.state import Deployment
 from peagle.planning.operation_model import Observe
 from tests.support import raises_code

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.deploy.proving.prove import prove
+from peagle.deploy.proving import prove
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotFound, NotProved
 from peagle.planning.plan import Plan

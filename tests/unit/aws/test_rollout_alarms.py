@@ -324,11 +324,11 @@ def test_a_rollback_says_why_it_has_no_rollout(world: World) -> None:
     world.deploy(rolled_out(another(a_plan())))
     record = world.saved()
 
-    preview = preview_rollback(world.aws, record, revision_for_rollback(record), world.clock)
+    preview = preview_rollback(world.aws, record, revision_for_rollback(record))
     world.rollback()
 
     assert preview.rollout == "none: the plan of that revision has no --rollout"
     assert "DeploymentConfig" not in world.cloud.updates[-1]
     record = world.saved()
-    preview = preview_rollback(world.aws, record, revision_for_rollback(record), world.clock)
+    preview = preview_rollback(world.aws, record, revision_for_rollback(record))
     assert preview.rollout.startswith("all-at-once, baking 10m 00s; 1 more instance meanwhile")

@@ -41,7 +41,7 @@ def ready(world: World) -> World:
 def run(world: World, **request: Any) -> Deployment:
     """``peagle scale`` with this request."""
     record = world.known()
-    change = plan_scale(world.aws, record, scale_request(**request))
+    change = plan_scale(world.aws, record, scale_request(**request), world.clock)
     scale(world.aws, record, change, world.shown.append, world.clock)
     return record
 

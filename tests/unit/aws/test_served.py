@@ -10,8 +10,8 @@ import pytest
 from peagle.aws import sagemaker
 from peagle.aws.sagemaker import ResourceKind
 from peagle.catalog import load_catalog
-from peagle.deploy.live import served_live
-from peagle.deploy.served import Served, served_by_plan
+from peagle.deploy.discover import served_live
+from peagle.deploy.state import Served, served_by_plan
 from peagle.planning import make_plan
 from peagle.planning.options import Options
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.deploy.apply import RolledBack
-from peagle.deploy.proving.prove import prove
+from peagle.deploy.proving import prove
 from peagle.deploy.records import save
 from peagle.deploy.rollback import previous_resources
 from peagle.deploy.status import deployment_status

@@ -11,10 +11,9 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.deploy import records
 from peagle.deploy.apply import deploy
-from peagle.deploy.comparison import start_comparison
+from peagle.deploy.comparison import drop, promote, start_comparison
 from peagle.deploy.context import Progress
 from peagle.deploy.discover import current_deployment
-from peagle.deploy.end_comparison import drop, promote
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.removal import destroy
 from peagle.deploy.rollback import end_rollback, remove_previous, rollback
@@ -59,13 +58,12 @@ class World:
         return preflight(self.aws, plan, self.catalog.instances, **choices)
 
     def deploy(
-        self, plan: Plan, *, keep_unproved: bool = False, prove_first: bool = False,
-        wait: bool = True, **choices: Any,
-    ) -> Deployment:  # fmt: skip
+        self, plan: Plan, *, keep_unproved: bool = False, wait: bool = True, **choices: Any
+    ) -> Deployment:
         found = self.preflight(plan, **choices)
         return deploy(
             self.aws, found, self.shown.append, clock=self.clock, wait=wait,
-            keep_unproved=keep_unproved, prove_first=prove_first,
+            keep_unproved=keep_unproved,
         )  # fmt: skip
 
     def rollback(self) -> Deployment:

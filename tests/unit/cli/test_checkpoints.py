@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peagle.aws.client import Aws, Keys, connect
-from peagle.aws.s3_source import S3Source
+from peagle.aws.s3 import S3Source
 from peagle.checkpoints import FolderSource
 from peagle.checkpoints.hub import HubSource
 from peagle.errors import CheckpointError, NotAFolder, UserError

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle.deploy.costs import utc_moment, utc_text
-from peagle.deploy.revisions import temporary_name
+from peagle.deploy.state import utc_moment, utc_text
 from peagle.render.resources import copies_limit_name, limit_name
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
@@ -162,45 +161,6 @@ def test_fewer_copies_are_an_update_of_the_component(terminal: Terminal) -> None
 
     assert done.code == 0, done.err
     assert status_of(terminal)["copies"] == 2
-
-
-@pytest.mark.thorough
-def test_an_update_is_proved_on_one_copy_of_a_temporary_endpoint_first(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert terminal.run(*COPIES).code == 0
-    first, made = model_of(terminal), terminal.cloud.components.create
-    created: list[dict[str, Any]] = []
-
-    def recorded(now: float, parameters: dict[str, Any]) -> None:
-        created.append(parameters)
-        made(now, parameters)
-
-    monkeypatch.setattr(terminal.cloud.components, "create", recorded)
-
-    done = terminal.run(*COPIES, "--k", "3", "--prove-first")
-
-    assert done.code == 0, done.err
-    (one,) = created
-    assert one["EndpointName"] == one["InferenceComponentName"] == temporary_name(NAME)
-    assert one["RuntimeConfig"] == {"CopyCount": 1}
-    assert model_of(terminal) == one["Specification"]["ModelName"] != first
-    assert set(terminal.cloud.components.by_name) == set(terminal.cloud.endpoints) == {NAME}
-    assert len(terminal.cloud.configs) == 1
-
-
-@pytest.mark.thorough
-def test_copies_that_are_not_proved_first_change_nothing(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES).code == 0
-    first = model_of(terminal)
-    terminal.cloud.log.clear()  # the fake account has one log for all endpoints
-    terminal.cloud.engine.acceptance = 1.1
-
-    done = terminal.run(*COPIES, "--k", "3", "--prove-first")
-
-    assert (done.code, model_of(terminal)) == (3, first)
-    assert "update_inference_component" not in terminal.cloud.calls
-    assert set(terminal.cloud.components.by_name) == set(terminal.cloud.endpoints) == {NAME}
 
 
 @pytest.mark.thorough

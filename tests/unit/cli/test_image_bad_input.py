@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from moto import mock_aws
 
-from peagle.aws import codebuild
-from peagle.aws import image_records as images
+from peagle.aws import ecr
+from peagle.aws import images as codebuild
 from peagle.aws.client import Keys, connect
 from peagle.cli.context import command_text
 from peagle.errors import UserError
@@ -142,12 +142,10 @@ def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
     with mock_aws():
         aws = connect("us-east-1", keys=Keys("testing", "testing"))
         with raises_code("disk-full", UserError) as raised:
-            codebuild.build(aws, order, print)
+            codebuild.build_remotely(aws, order, print)
 
         assert "TMPDIR" in raised.value.fix
-        assert not [
-            made for made in images.image_resources(aws) if made.kind in ("Object", "Project")
-        ]
+        assert not [made for made in ecr.image_resources(aws) if made.kind in ("Object", "Project")]
     assert list((tmp_path / "tmp").iterdir()) == []
 
 

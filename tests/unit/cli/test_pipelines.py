@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.pipelines import gh
 from benchmarks.pipelines.steps import build_commands, read, run_steps
-from peagle.aws import codebuild
+from peagle.aws import images as codebuild
 from peagle.cli.main import cli
 from tests.support import Done, in_process
 from tests.unit.aws.cloud import ACCOUNT

@@ -46,24 +46,6 @@ def test_an_unproved_update_stays_if_asked_to(deployed: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_the_temporary_endpoint_is_shown_with_its_price(deployed: Terminal) -> None:
-    done = deployed.run(*FIRST, "--k", "3", "--yes", "--prove-first")
-
-    assert done.code == 0
-    price = price_shown().partition(",")[0]
-    assert f"temporary endpoint {NAME}-proof (1 x ml.g5.xlarge, {price}) first" in done.err
-    assert set(deployed.cloud.endpoints) == {NAME}
-
-
-@pytest.mark.thorough
-def test_prove_first_needs_to_wait(deployed: Terminal) -> None:
-    done = deployed.run(*FIRST, "--k", "3", "--yes", "--prove-first", "--no-wait")
-
-    assert done.code == 2
-    assert "--prove-first and --no-wait" in done.error
-
-
-@pytest.mark.thorough
 def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
     done = updated.run("rollback", NAME, answers="n\n")
 

@@ -9,7 +9,7 @@ from peagle.aws.client import Aws
 from peagle.bench.targets import target_of_endpoint
 from peagle.catalog import load_catalog
 from peagle.deploy import records
-from peagle.deploy.wake_up import WakeUpOptions, wake
+from peagle.deploy.invoke import WakeUpOptions, wake
 from tests.unit.cli.commands import NAME, Terminal
 from tests.unit.cli.test_copies import COPIES, status_of, terminal
 
@@ -21,7 +21,7 @@ ASK = ("invoke", NAME, "Say hello")
 @pytest.fixture
 def asleep(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """A deployment that scaled to zero, and time that passes a thousand times as fast."""
-    monkeypatch.setattr("peagle.deploy.wake_up.RETRY_SECONDS", 0.005)
+    monkeypatch.setattr("peagle.deploy.invoke.RETRY_SECONDS", 0.005)
     assert terminal.run(*COPIES, "--scale-to-zero").code == 0
     sleep(terminal)
     return terminal

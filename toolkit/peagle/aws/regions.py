@@ -1,9 +1,10 @@
-"""The regions of an account, and one question asked in each."""
+"""The regions of an account, one question asked in each, and resources found by their tags."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeVar
 
@@ -13,6 +14,55 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import UNKNOWN_KEY_CODES
 from peagle.errors import CloudError
 from peagle.parallel import run_parallel
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A resource and its tags. The list may name a resource for some minutes after its
+    deletion."""
+
+    arn: str
+    tags: dict[str, str]
+
+    @property
+    def service(self) -> str:
+        return self.arn.split(":")[2]
+
+    @property
+    def kind(self) -> str:
+        """The type in the ARN, such as ``endpoint-config``; empty for a bucket."""
+        return self._path[0] if len(self._path) == 2 else ""
+
+    @property
+    def name(self) -> str:
+        """The last part of the ARN. SageMaker writes names there in lower case."""
+        return self._path[-1]
+
+    @property
+    def _path(self) -> list[str]:
+        return self.arn.split(":", 5)[5].split("/", 1)
+
+
+def tagged(
+    aws: Aws, key: str, value: str | None = None, kinds: tuple[str, ...] = ()
+) -> Iterator[Tagged]:
+    """The resources of the region with the tag ``key``, and that ``value`` if one is given.
+
+    ``kinds`` limits them, such as ``sagemaker:endpoint`` or ``s3``. Raises AccessDenied without
+    ``tag:GetResources``.
+    """
+    tag_filter = {"Key": key} | ({"Values": [value]} if value is not None else {})
+    limits = {"ResourceTypeFilters": list(kinds)} if kinds else {}
+    for found in aws.items(
+        "resourcegroupstaggingapi",
+        "get_resources",
+        "ResourceTagMappingList",
+        TagFilters=[tag_filter],
+        **limits,
+    ):
+        tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", ())}
+        yield Tagged(found["ResourceARN"], tags)
+
 
 DEADLINE_SECONDS = 120.0
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, translated
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.aws.translation import translated
 from peagle.engine_log import log_text
 from peagle.errors import EngineError, Fix, PeagleError, UserError, fixed_by
 from peagle.protocol import (

@@ -15,9 +15,8 @@ from s3transfer.exceptions import S3CopyFailedError
 from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.utils import ChunksizeAdjuster
 
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
-from peagle.aws.translation import translated
 from peagle.errors import CheckpointError, CloudError
 from peagle.s3uri import S3Uri
 

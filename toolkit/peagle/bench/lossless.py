@@ -29,7 +29,7 @@ from peagle.bench.result import (
 from peagle.bench.server import OpenAiServer, PromptRefused, RefusedPrompt
 from peagle.bench.workloads import PromptSet, parse_prompts, read_prompts
 from peagle.catalog.schema import Catalog
-from peagle.deploy.proving.request import DEFAULT_PROMPTS, find_pair_of_tag
+from peagle.deploy.proving import DEFAULT_PROMPTS, find_pair_of_tag
 from peagle.errors import (
     EngineError,
     NotProved,

@@ -18,11 +18,10 @@ from peagle.bench.measure import BenchTarget
 from peagle.bench.result import NO_SPECULATION, UNKNOWN, BenchedServer, BenchSetting, CounterSource
 from peagle.bench.server import OpenAiServer, counters_of, served_models, waiting_of
 from peagle.catalog.schema import Catalog
-from peagle.deploy.proving.statistics import StatisticsReader
-from peagle.deploy.served import Served
-from peagle.deploy.state import Deployment
+from peagle.deploy.invoke import WakeUpOptions, wake
+from peagle.deploy.proving import StatisticsReader
+from peagle.deploy.state import Deployment, Served
 from peagle.deploy.status import stand_in_of
-from peagle.deploy.wake_up import WakeUpOptions, wake
 from peagle.engine import local
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, UserError

@@ -19,8 +19,7 @@ from peagle.aws.client import Clock
 from peagle.bench.server import OpenAiServer, PromptRefused, counters_of, served_models
 from peagle.bench.targets import base_url_of, server_of_url
 from peagle.catalog.schema import Catalog
-from peagle.deploy.proving.prover import PROOF_SECONDS
-from peagle.deploy.proving.request import ProofRequest, request_of_model, request_of_plan
+from peagle.deploy.proving import PROOF_SECONDS, ProofRequest, request_of_model, request_of_plan
 from peagle.errors import EngineError, NotProved, UserError
 from peagle.parallel import run_parallel
 from peagle.planning.plan import Plan

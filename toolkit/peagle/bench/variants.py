@@ -18,10 +18,9 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.cloudwatch import MetricQuery, metric_data
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.bench.result import Interval, ratio_interval
-from peagle.deploy.served import Served
-from peagle.deploy.state import Deployment
+from peagle.deploy.revisions import CANDIDATE, compares_now, required_comparison, usd_per_hour_of
+from peagle.deploy.state import Deployment, Served
 from peagle.deploy.usage import log_seconds
-from peagle.deploy.variants import CANDIDATE, compares_now, required_comparison, usd_per_hour_of
 from peagle.engine.usage import weighted_mean
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, Refused

@@ -34,9 +34,8 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText
+from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions
 from peagle.deploy.state import Deployment
-from peagle.deploy.wake_up import WakeUpOptions
 from peagle.engine.state import LocalEngine
 from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.planning import Plan

@@ -34,10 +34,7 @@ from peagle.planning.runtime import DEFAULT_REGION
 )
 @click.option("--images", is_flag=True, help="Images of vLLM, from the SageMaker SDK's table.")
 @click.option("--digests", is_flag=True, help="Digests of the images, from ECR.")
-@click.option("--instances", is_flag=True, help="Instance types, from botocore and EC2.")
 @click.option("--prices", is_flag=True, help="Prices of hosting, from the Pricing API.")
-@click.option("--hosting", is_flag=True, help="Regions that host a type, from the Pricing API.")
-@click.option("--quotas", is_flag=True, help="Quota codes and defaults, from Service Quotas.")
 @click.option(
     "--region",
     "regions",
@@ -66,7 +63,7 @@ def refresh(
     as_json: bool,
     **given: bool,
 ) -> None:
-    """Update the catalogue's images, digests, instance types, prices, regions and quota codes.
+    """Update the catalogue's images, digests and prices.
 
     Updates everything unless you select parts. The changes are shown, and nothing is written before
     you confirm. With --json nothing is written without --yes. A part that cannot be read stays

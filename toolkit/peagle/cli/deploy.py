@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -289,11 +289,6 @@ Examples:
     help="Keep a new endpoint whose engine cannot start, to look at it; else it is removed.",
 )
 @click.option(
-    "--prove-first",
-    is_flag=True,
-    help="Prove an update on a temporary endpoint of one instance before the switch.",
-)
-@click.option(
     "--keep-unproved",
     is_flag=True,
     help="Keep an update in service whose proof fails.  [default: return to what served before]",
@@ -311,7 +306,6 @@ def deploy(
     yes: bool,
     no_wait: bool,
     keep_failed: bool,
-    prove_first: bool,
     keep_unproved: bool,
     accept_unknown_price: bool,
     as_json: bool,
@@ -327,8 +321,6 @@ def deploy(
     (out of memory, invalid settings, missing weights), the wait ends at once, and what was created
     is removed after a question, or without one with --yes.
     """
-    choices = ProofChoices(prove_first, keep_unproved)
-    choices.check(no_wait)
     _check_bucket(bucket)
     if errors(plan.findings):
         refuse_errors(plan.findings)
@@ -342,7 +334,7 @@ def deploy(
     def checked(plan: Plan) -> Preflight:
         with show_hashing():
             preflight = api.preflight(aws, plan, instances, role, bucket)
-        show_and_refuse(preflight, account, choices)
+        show_and_refuse(preflight, account, keep_unproved)
         if preflight.change in _CHANGES:
             api.require_known_price(preflight.desired.plan, accept_unknown_price)
         return preflight
@@ -355,7 +347,7 @@ def deploy(
         _Deploy(
             aws,
             account,
-            choices,
+            keep_unproved,
             fallback_of(ctx, plan, others, checked),
             wait=not no_wait,
             again=own_command(ctx, without=_NOT_REPEATED),
@@ -369,23 +361,6 @@ def _check_bucket(bucket: str | None) -> None:
     if bucket is not None and not S3Uri(bucket).has_bucket_name:
         message = f"--bucket {bucket[:80]!r} cannot be the name of a bucket"
         raise UserError(message, f"use {BUCKET_NAME}", "invalid-bucket")
-
-
-@dataclass(frozen=True)
-class ProofChoices:
-    """When an update is proved, and what a failed proof means."""
-
-    prove_first: bool = False
-    keep_unproved: bool = False
-
-    def check(self, no_wait: bool) -> None:
-        """Raise UserError if the proof comes first and nothing waits for it."""
-        if self.prove_first and no_wait:
-            raise OptionsConflict(
-                "--prove-first and --no-wait are mutually exclusive: the update waits for the "
-                "proof",
-                "omit one of them",
-            )
 
 
 def _refuse_second(ctx: click.Context, aws: Aws, preflight: Preflight, yes: bool) -> None:
@@ -436,7 +411,7 @@ class _Deploy:
 
     aws: Aws
     account: Account
-    choices: ProofChoices
+    keep_unproved: bool
     fallback: Fallback
     wait: bool
     again: Sequence[str]
@@ -454,7 +429,11 @@ class _Deploy:
                 preflight = api.deploy_where_possible(
                     preflight,
                     lambda preflight: api.deploy(
-                        self.aws, preflight, status.observe, self.wait, **asdict(self.choices)
+                        self.aws,
+                        preflight,
+                        status.observe,
+                        self.wait,
+                        keep_unproved=self.keep_unproved,
                     ),
                     self.fallback,
                     attempts,
@@ -532,12 +511,10 @@ def licences_document(plan: Plan) -> dict[str, str | None]:
     return {"target": plan.target.licence or None, "drafter": drafter.licence if drafter else None}
 
 
-def show_and_refuse(
-    preflight: Preflight, account: Account, choices: ProofChoices = ProofChoices()
-) -> None:
+def show_and_refuse(preflight: Preflight, account: Account, keep_unproved: bool = False) -> None:
     """Show plan, findings and change; raise Refused with the first error. The plan's notes are what
     `peagle plan --verbose` shows."""
-    show_plan(preflight, account, **asdict(choices))
+    show_plan(preflight, account, keep_unproved)
     omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if account.sandbox else CHECKED_AGAIN
     planned = preflight.desired.plan.findings
     planned = tuple(f for f in planned if f.level != "note" and f.code not in omitted)

@@ -26,9 +26,8 @@ from peagle.cli.output.console import confirm, json_option, print_json, print_li
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.deploy.leftovers import Leftover
-from peagle.deploy.reap import Ended, Reaped, Search
 from peagle.deploy.records import DamagedRecord
+from peagle.deploy.removal import Ended, Leftover, Reaped, Search
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import (
     CloudError,

@@ -48,11 +48,10 @@ from peagle.cli.output.progress import show_hashing
 from peagle.cli.output.top import document, screen
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
-from peagle.deploy.costs import ENDED
 from peagle.deploy.drift import Drift
-from peagle.deploy.drift_fields import FieldDrift
+from peagle.deploy.resources import FieldDrift
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import GONE, Listing
+from peagle.deploy.status import ENDED, GONE, Listing
 from peagle.engine.usage import WINDOW_SECONDS, Usage
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
@@ -181,7 +180,7 @@ def _usd(row: dict[str, Any], key: str) -> str:
 
 def _so_far(row: dict[str, Any]) -> str:
     usd = _usd(row, "cost_so_far_usd")
-    return f"about {usd}" if row["cost_so_far_basis"] == "estimate" else usd
+    return f"about {usd}" if row["cost_so_far_usd"] else usd
 
 
 def _left(row: dict[str, Any]) -> str:
@@ -238,12 +237,9 @@ def _price(document: dict[str, Any], account: Account) -> str:
 
 
 def _so_far_status(document: dict[str, Any], account: Account) -> str:
-    """The cost since the endpoint was requested, and whether that is an estimate."""
+    """The cost since the endpoint was requested."""
     usd = document["cost_so_far_usd"]
-    if not usd:
-        return ""
-    cost = f"{format_usd(usd)}{' on AWS' if account.sandbox else ''}"
-    return f"about {cost}" if document["cost_so_far_basis"] == "estimate" else cost
+    return f"about {format_usd(usd)}{' on AWS' if account.sandbox else ''}" if usd else ""
 
 
 def _ends(document: dict[str, Any]) -> str:

@@ -1,34 +1,24 @@
-"""The alarms of a plan: created, changed, suspended and removed; and whether anyone receives them.
-
-They exist before the update that they watch; a plan without alarms removes them.
-"""
+"""Alarms during a rollout, a comparison and a return; and whether anyone receives them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import Any
 
 from peagle.aws import cloudwatch
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import ID_TAG, Endpoint
+from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.served import Served
-from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
+from peagle.deploy.state import Deployment, Revision, Served
 from peagle.errors import CloudError, Fix
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.operation_model import AlarmKind
 from peagle.planning.plan import Plan
 from peagle.planning.rollout import cost_text, rollout_of
-from peagle.planning.runtime import DEFAULT_PREFIX
-from peagle.protocol import log_group
 from peagle.render.alarms import (
     alarm_name,
-    alarm_names,
     alarm_text,
-    alarms,
-    all_alarm_names,
     following,
     kind_of_alarm,
     rollback_alarm_names,
@@ -36,11 +26,7 @@ from peagle.render.alarms import (
     without_speculation,
     without_speculation_of,
 )
-from peagle.render.metrics import COMPONENT_DIMENSION, metric_filters, metric_namespace
 from peagle.render.rollout import deployment_config
-
-KINDS: tuple[ResourceType, ...] = ("Alarm", "MetricFilter")
-"""In the order of removal."""
 
 _AWS_OWN_KEY = "alias/aws/sns"
 """A key of AWS, whose policy does not let CloudWatch encrypt with it."""
@@ -48,26 +34,6 @@ _AWS_OWN_KEY = "alias/aws/sns"
 
 class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):
     """An alarm fired during an update, and what served before serves again."""
-
-
-def put(context: DeploymentContext, plan: Plan, revision: Revision) -> None:
-    """Create the alarms of the plan and the metric filters that they need, or give them the limits
-    of this plan; remove those of an earlier plan that this one has not. May be repeated."""
-    for parameters in metric_filters(plan):
-        with context.creating(revision.resource("MetricFilter", parameters["filterName"])):
-            context.say("Creating metric filter", parameters["filterName"])
-            cloudwatch.put_metric_filter(context.aws, parameters, plan.company.tags)
-    for parameters in alarms(plan, revision.name):
-        tags = [*parameters["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
-        with context.creating(revision.resource("Alarm", parameters["AlarmName"])):
-            context.say("Creating alarm", parameters["AlarmName"])
-            cloudwatch.put_metric_alarm(context.aws, {**parameters, "Tags": tags})
-    kept = {*alarm_names(plan), *(str(one["filterName"]) for one in metric_filters(plan))}
-    for resource in (one for kind in KINDS for one in context.record.of_type(kind)):
-        if resource.name not in kept:
-            context.say("Removing", resource.text)
-            remove(context, resource)
-            context.write(context.record.without(resource.type, resource.name))
 
 
 def follow(context: DeploymentContext, revision: Revision) -> None:
@@ -189,46 +155,6 @@ def rollout_findings(plan: Plan, serving: Revision | None) -> Iterator[Finding]:
     if rollout.alarms:
         message += f"; its alarms ({', '.join(rollback_alarm_names(plan))}) are created now"
     yield note("rollout-at-next-update", "rollout", message, "pass --rollout to that update too")
-
-
-def remove(context: DeploymentContext, resource: Resource) -> None:
-    """Delete an alarm or a metric filter; ignores one that does not exist."""
-    if resource.type == "Alarm":
-        cloudwatch.delete_alarms(context.aws, [resource.name])
-    else:
-        for group in _logs(context.record.name):
-            cloudwatch.delete_metric_filter(context.aws, group, resource.name)
-
-
-def resources_by_name(aws: Aws, name: str, revision: str) -> Iterator[Resource]:
-    """The alarms and metric filters of the endpoint, which another machine may have made: they
-    are not found by tags, but their names are known. None where they may not be looked at."""
-    with suppress(AccessDenied):
-        for alarm in cloudwatch.described_alarms(aws, all_alarm_names(name)):
-            if _watches(alarm, name):
-                yield Resource(type="Alarm", name=alarm["AlarmName"], made=True, revision=revision)
-    with suppress(AccessDenied):
-        named = {
-            str(one["filterName"])
-            for log in _logs(name)
-            for one in cloudwatch.described_filters(aws, log, DEFAULT_PREFIX)
-        }
-        for one in sorted(named):
-            yield Resource(type="MetricFilter", name=one, made=True, revision=revision)
-
-
-def _logs(name: str) -> tuple[str, str]:
-    """The log groups that the endpoint may have: its own, or that of its copies."""
-    return log_group(name), log_group(name, copies=True)
-
-
-def _watches(alarm: Mapping[str, Any], name: str) -> bool:
-    """Whether the alarm is about this endpoint: ``tiny`` and ``peagle-tiny`` name theirs alike."""
-    dimensions = {(one["Name"], one["Value"]) for one in alarm.get("Dimensions") or ()}
-    stats = (one.get("MetricStat") or {} for one in alarm.get("Metrics") or ())
-    namespaces = {(one.get("Metric") or {}).get("Namespace") for one in stats}
-    named = {("EndpointName", name), (COMPONENT_DIMENSION, name)} & dimensions
-    return bool(named) or metric_namespace(name) in namespaces
 
 
 def rolled_back(

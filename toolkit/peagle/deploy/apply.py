@@ -8,36 +8,286 @@ remove_stale      deletes what no kept revision needs
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from peagle import proof
-from peagle.aws import sagemaker
+from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import ID_TAG, ResourceKind, Tag
-from peagle.deploy import alarms, limits, removal, settings, steps, temporary
+from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, Tag
+from peagle.deploy import alarms, limits, removal
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.copies import put_copies, request_to_return
 from peagle.deploy.desired import DesiredState
-from peagle.deploy.ends import planned_end
+from peagle.deploy.limits import End, planned_end
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.proving.prove import prove_request, tag_proofs
-from peagle.deploy.proving.request import ProofRequest, request_of_plan
+from peagle.deploy.proving import ProofRequest, prove_request, request_of_plan, tag_proofs
+from peagle.deploy.removal import delete_endpoint
+from peagle.deploy.resources import ALARMS, FILTERS, put_settings
 from peagle.deploy.revisions import (
     fields_when_proved,
     is_alone,
+    is_comparison,
     revision_to_return_to,
     stale_resources,
 )
-from peagle.deploy.scaling import SCALING_TAG, apply_scaling, return_to_scaling, tag_scaling
-from peagle.deploy.settings import tag_again
+from peagle.deploy.scaling import (
+    SCALING_TAG,
+    apply_scaling,
+    end_scaling_for_new_type,
+    keeps_count,
+    kept_copies,
+    return_to_scaling,
+    scaling_tag,
+    tag_scaling,
+)
 from peagle.deploy.state import Deployment, Failure, Revision
+from peagle.deploy.wait import EndpointLog, not_in_service, wait_while_busy
 from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
 from peagle.planning.pins import pins_of
-from peagle.render.requests import REVISION_TAG
+from peagle.planning.plan import Plan
+from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS
+from peagle.s3uri import S3Uri
 from peagle.weights.pins import require_pinned
+
+
+def put_copies(
+    context: DeploymentContext,
+    revision: Revision,
+    request: dict[str, Any],
+    rolled_out: bool = False,
+) -> None:
+    """Create the component of ``request``, CreateInferenceComponent, or update it to that model,
+    unless SageMaker is already doing so. Waits for the instances first. With ``rolled_out``, an
+    update has the rollout of the revision's plan."""
+    live = sagemaker.describe(context.aws, context.record.name)
+    if live and live.status in sagemaker.BUSY and live.revision != revision.name:
+        log = EndpointLog(context.aws, live, live.created)
+        live = wait_while_busy(context, revision, live.created, log)
+        if live and live.status != "InService":
+            raise not_in_service(live, log)
+    if live is None or live.revision == revision.name:
+        return
+    if live.component is None:
+        context.say("Creating copies", f"{request['RuntimeConfig']['CopyCount']}")
+        own = {"Key": ID_TAG, "Value": context.record.id}
+        tags = [*request.get("Tags", ()), own, {"Key": REVISION_TAG, "Value": revision.fingerprint}]
+        sagemaker.create_component(context.aws, {**request, "Tags": tags})
+    else:
+        context.say("Updating copies", f"to {revision.name}")
+        kept = _with_kept_copies(context, live, revision, request)
+        steps = {}
+        if rolled_out and live.component.desired_copies:  # none serves after a scale to zero
+            count = kept["RuntimeConfig"]["CopyCount"]
+            steps = alarms.rollout_parameter(
+                context, revision, min(count, live.component.desired_copies)
+            )
+        sagemaker.update_component(context.aws, kept | steps, live.component.desired_copies)
+
+
+def _with_kept_copies(
+    context: DeploymentContext, live: Endpoint, revision: Revision, request: dict[str, Any]
+) -> dict[str, Any]:
+    """The request with the number of copies that scaling chose, where it scales."""
+    planned, plan = request["RuntimeConfig"]["CopyCount"], revision.plan
+    scales = plan is not None and plan.scaling is not None
+    count = kept_copies(context.aws, live, planned, scales)
+    return {**request, "RuntimeConfig": {"CopyCount": count}}
+
+
+def request_to_return(live: Endpoint, revision: Revision) -> dict[str, Any]:
+    """The request that brings the copies back to a kept revision: by its plan, else with what the
+    copies reserve now."""
+    if revision.plan is not None:
+        request = dict(requests(revision.plan)[-1].parameters)
+    else:
+        assert live.component is not None
+        request = {
+            "InferenceComponentName": live.name,
+            "Specification": dict(live.component.specification),
+            "RuntimeConfig": {"CopyCount": revision.served.copies or live.component.desired_copies},
+        }
+    request["Specification"] = {**request["Specification"], "ModelName": revision.model}
+    return request
+
+
+def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
+    """Upload folders of weights to S3; create the bucket if it does not exist."""
+    total = sum(upload.size for upload in desired.uploads)
+    done, uploads = 0, False
+    lock = threading.Lock()
+
+    def sent(count: int) -> None:
+        """Called by several threads when a file is uploaded in parts."""
+        nonlocal done, uploads
+        with lock:
+            done, uploads = done + count, True
+            known = done
+        context.say_bytes("Uploading", known, total)
+
+    def present(count: int) -> None:
+        nonlocal done
+        with lock:
+            done += count
+
+    for upload in desired.uploads:
+        _ensure_bucket(context, upload.bucket, desired)
+        objects = desired.revision.resource("S3Objects", upload.uri)
+        objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
+        earlier = tuple(
+            key
+            for folder in context.record.of_type("S3Objects")
+            if S3Uri.parse(folder.name).bucket == upload.bucket
+            for key in folder.keys
+        )
+        with context.creating(objects):
+            key = desired.plan.company.kms_key
+            s3.upload_missing(context.aws, upload, sent, present, earlier, key)
+    if total and not uploads:
+        context.say("Weights", f"{total / 1e6:.1f} MB are in S3 already")
+
+
+def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredState) -> None:
+    """Create the bucket. A bucket that another deploy created is recorded as ours as well."""
+    resource = desired.revision.resource("S3Bucket", bucket)
+    interrupted = any(r.name == bucket and not r.made for r in context.record.of_type("S3Bucket"))
+    if s3.bucket_exists(context.aws, bucket) and not interrupted:
+        with suppress(AccessDenied):  # then it is not removed later
+            if s3.is_our_bucket(context.aws, bucket):
+                made = resource.model_copy(update={"made": True})
+                context.write(context.record.with_resource(made))
+        return
+    with context.creating(resource):
+        context.say("Creating bucket", bucket)
+        s3.create_bucket(context.aws, bucket, desired.plan.company.tag_list)
+
+
+def create_model(context: DeploymentContext, desired: DesiredState) -> None:
+    """CreateModel."""
+    _create(context, desired.revision, "Model", "model", desired.model)
+
+
+def create_config(
+    context: DeploymentContext, revision: Revision, parameters: dict[str, Any]
+) -> None:
+    """CreateEndpointConfig."""
+    _create(context, revision, "EndpointConfig", "endpoint configuration", parameters)
+
+
+def _create(
+    context: DeploymentContext,
+    revision: Revision,
+    kind: sagemaker.ResourceKind,
+    noun: str,
+    parameters: dict[str, object],
+) -> None:
+    name = str(parameters[f"{kind}Name"])
+    exists = any(known.made and known.name == name for known in context.record.of_type(kind))
+    with context.creating(revision.resource(kind, name)):
+        context.say(f"{'Continuing with' if exists else 'Creating'} {noun}", name)
+        tags = [_revision_tag(revision)]
+        if kind == "EndpointConfig" and revision.plan:
+            tags.append(scaling_tag(revision.plan.scaling))
+        sagemaker.create(context.aws, kind, name, parameters, context.record.id, tags)
+
+
+def put_endpoint(
+    context: DeploymentContext,
+    revision: Revision,
+    request: dict[str, Any],
+    rolled_out: bool = False,
+) -> None:
+    """Create or update the endpoint, unless SageMaker is already bringing up the revision's
+    configuration. ``request`` is that of CreateEndpoint. With ``rolled_out``, an update has the
+    rollout of the revision's plan, for the number of instances that it gets."""
+    live = _ready_for_change(context, revision)
+    name = context.record.name
+    if live is None:
+        with context.creating(revision.resource("Endpoint", name)):
+            context.change(billing_since=context.clock.now())
+            context.say("Creating endpoint", name)
+            tags = [_revision_tag(revision)]
+            sagemaker.create(
+                context.aws, "Endpoint", name, request, context.record.id, tags, context.clock
+            )
+    elif not live.hosts_components and revision.name not in (live.revision, live.pending_revision):
+        with context.creating(revision.resource("Endpoint", name)):
+            context.say("Updating endpoint", name)
+            kept = keeps_count(context.aws, context.record, revision, live)
+            end_scaling_for_new_type(context, revision, live)
+            count = live.instance_count if kept else revision.served.instance_count
+            if len(live.running) > 1 or is_comparison(revision.fingerprint):
+                count = 1  # SageMaker replaces several variants at once only
+            steps = alarms.rollout_parameter(context, revision, count) if rolled_out else {}
+            sagemaker.update(context.aws, request | steps, count, context.clock, keep_count=kept)
+
+
+def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoint | None:
+    """The endpoint once it accepts a change; ``None`` when it must be created.
+
+    Waits for another change to end, and deletes a broken endpoint.
+    """
+    live = sagemaker.describe(context.aws, context.record.name)
+    if live and live.status in BUSY and not _is_starting(live, revision):
+        live = wait_while_busy(context, revision, context.clock.now())
+    if live and live.status in BROKEN:
+        reason = live.failure or "no reason given"
+        context.say("Removing", f"the endpoint is {live.status}: {reason}")
+        delete_endpoint(context, live)
+        return None
+    return live
+
+
+def _is_starting(live: Endpoint, revision: Revision) -> bool:
+    """Whether SageMaker is bringing up the revision's configuration already."""
+    if live.status == "Creating":
+        return live.revision == revision.name
+    return live.status == "Updating" and live.pending_revision == revision.name
+
+
+def wait_in_service(
+    context: DeploymentContext, revision: Revision, request: dict[str, Any]
+) -> float:
+    """Wait until the endpoint serves the revision; raise CloudError with the cause if not, and
+    WillNotServe as soon as it is known that a new endpoint never will.
+
+    When AWS rolled an update back, what served before serves, and nothing is pending. Returns when
+    SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the update had
+    ended before.
+    """
+    live = sagemaker.describe(context.aws, context.record.name)
+    if live is None:
+        raise _disappeared(context)
+    if context.record.billing_since is None:
+        context.change(billing_since=live.created)
+    updating = live.status == "Updating"
+    started = live.changed if updating else live.created
+    since = started if updating else context.record.billing_since or started
+    log = EndpointLog(context.aws, live, started)
+    live = wait_while_busy(context, revision, since, log)
+    if live is None:
+        raise _disappeared(context)
+    if live.status != "InService" or live.revision != revision.name:
+        serving = context.record.serving
+        if live.status == "InService" and serving and serving.name == live.revision:
+            context.change(pending=None)
+        raise alarms.rolled_back(context, revision, live) or not_in_service(live, log)
+    sagemaker.retag(context.aws, live.arn, [*request.get("Tags", ()), _revision_tag(revision)])
+    return started if updating else 0.0
+
+
+def _revision_tag(revision: Revision) -> sagemaker.Tag:
+    return {"Key": REVISION_TAG, "Value": revision.fingerprint}
+
+
+def _disappeared(context: DeploymentContext) -> CloudError:
+    return CloudError(
+        f"endpoint {context.record.name} disappeared during the deployment",
+        "another client deleted it; deploy again",
+        code="endpoint-disappeared",
+    )
 
 
 class RolledBack(NotProved, code="rolled-back"):
@@ -55,14 +305,12 @@ def deploy(
     clock: Clock | None = None,
     *,
     keep_unproved: bool = False,
-    prove_first: bool = False,
 ) -> Deployment:
     """Apply the change that ``preflight`` found, prove it, and remove what is stale; returns the
     record. Raises what ``apply`` and ``prove`` do.
 
     Without ``wait`` it returns once the endpoint is requested; the next deploy continues. With
-    ``keep_unproved``, an update whose proof fails stays in service. With ``prove_first``, an update
-    is proved on a temporary endpoint before the endpoint is changed.
+    ``keep_unproved``, an update whose proof fails stays in service.
     """
     desired = found.desired
     name = desired.plan.name
@@ -70,19 +318,16 @@ def deploy(
         name=name, scope=aws.scope, account=aws.account, region=aws.region
     )
     context = DeploymentContext(aws, record, observe, clock or Clock())
-    prove_first = prove_first and found.change == "update"
-    if not prove_first:
-        temporary.remove(context)
     if found.change not in ("nothing", "scale"):
-        started = apply(context, desired, wait, prove_first)
+        started = apply(context, desired, wait)
         if wait:
             request = request_of_plan(desired.plan, name)
             prove_in_service(context, desired.revision, request, started, keep_unproved)
     else:
-        tag_again(context, desired)
+        _tag_again(context, desired)
         context.change(failure=None, returning_to="")
         end = planned_end(context, desired.revision)
-        settings.put(context, desired.plan, desired.revision, end)
+        put(context, desired.plan, desired.revision, end)
     if wait or found.change == "scale":
         scaling = desired.plan.scaling
         # An update to another instance type has ended the scaling.
@@ -97,36 +342,26 @@ def deploy(
     return context.record
 
 
-def apply(
-    context: DeploymentContext, desired: DesiredState, wait: bool = True, prove_first: bool = False
-) -> float:
+def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> float:
     """Bring ``desired`` into service. Raises what a step raises, and records the failure.
 
     The end time, if there is one, is scheduled before the endpoint exists. Every step may be
-    repeated, so the same call continues an interrupted deployment. With ``prove_first``, raises
-    NotProvedFirst if that proof fails: then nothing has changed. Returns when SageMaker began the
+    repeated, so the same call continues an interrupted deployment. Returns when SageMaker began the
     update, in epoch seconds; 0 for a new endpoint, or where that is unknown.
     """
     revision = desired.revision
     end = planned_end(context, desired.revision)
     context.change(pending=revision, failure=None, returning_to="")
     try:
-        steps.upload_weights(context, desired)
-        steps.create_model(context, desired)
-        if prove_first:
-            temporary.prove_first(context, desired)
-            end = planned_end(context, desired.revision)  # the proof has cost something
-        steps.create_config(context, revision, desired.config)
-        ends = settings.put(context, desired.plan, revision, end)
+        upload_weights(context, desired)
+        create_model(context, desired)
+        create_config(context, revision, desired.config)
+        ends = put(context, desired.plan, revision, end)
         tags = {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
-        steps.put_endpoint(context, revision, desired.endpoint | tags, rolled_out=True)
+        put_endpoint(context, revision, desired.endpoint | tags, rolled_out=True)
         if desired.component and wait:
             put_copies(context, revision, desired.component, rolled_out=True)
-        return steps.wait_in_service(context, revision, desired.endpoint | tags) if wait else 0.0
-    except temporary.NotProvedFirst as error:
-        context.change(pending=None, failure=Failure.of(error))
-        remove_stale(context)
-        raise
+        return wait_in_service(context, revision, desired.endpoint | tags) if wait else 0.0
     except PeagleError as error:
         context.change(failure=Failure.of(error))
         serving = context.record.serving
@@ -135,6 +370,34 @@ def apply(
                 return_to_scaling(context, serving)
             restore_observability(context, serving)
         raise
+
+
+def put(context: DeploymentContext, plan: Plan, revision: Revision, end: End) -> tuple[Tag, ...]:
+    """Apply what the plan sets outside of its endpoint, and its end; the tags of the endpoint."""
+    put_settings(context, plan, revision)
+    return limits.set_end(context, end, revision.endpoint_config, plan.company)
+
+
+def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
+    """Give what exists the user's tags, where a plan differs in nothing else."""
+    tags = desired.plan.company.tags
+    live = sagemaker.describe(context.aws, context.record.name) if tags else None
+    if live is None:
+        return
+    known = sagemaker.tags_of(context.aws, live.arn)
+    if tags.items() <= known.items():
+        return
+    context.say("Tagging", ", ".join(f"{key}={value}" for key, value in sorted(tags.items())))
+    others: dict[ResourceKind, str] = {
+        "Model": desired.model_name,
+        "EndpointConfig": desired.revision.endpoint_config,
+    }
+    for kind, name in others.items():
+        found = sagemaker.description(context.aws, kind, name)
+        sagemaker.retag(context.aws, found[f"{kind}Arn"], desired.plan.company.tag_list)
+    if live.component is not None:
+        sagemaker.retag(context.aws, live.component.arn, desired.plan.company.tag_list)
+    sagemaker.retag(context.aws, live.arn, desired.plan.company.tag_list)
 
 
 def prove_in_service(
@@ -234,9 +497,9 @@ def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
 
 def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: bool = False) -> float:
     """Move the endpoint to the configuration of a kept revision, and wait until that serves;
-    returns what ``wait_in_service`` does. The end time stays what it is now, unless the revision
-    costs more and there is a budget. ``rolled_out``: in the steps of its plan's rollout, watched by
-    its alarms. By default at once: what serves is not proved, or is half of a comparison."""
+    returns what ``wait_in_service`` does. The end time stays. ``rolled_out``: in the steps of its
+    plan's rollout, watched by its alarms. By default at once: what serves is not proved, or is half
+    of a comparison."""
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
     found = sagemaker.description(context.aws, kind, revision.name)
     tags: list[Tag] = []
@@ -253,11 +516,11 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
         "Tags": tags,
     }
     rolled_out = rolled_out and _put_alarms(context, revision)
-    steps.put_endpoint(context, revision, request, rolled_out=rolled_out)
-    live = sagemaker.describe(context.aws, context.endpoint)
+    put_endpoint(context, revision, request, rolled_out=rolled_out)
+    live = sagemaker.describe(context.aws, context.record.name)
     if live and live.component:
         put_copies(context, revision, request_to_return(live, revision), rolled_out)
-    started = steps.wait_in_service(context, revision, request)
+    started = wait_in_service(context, revision, request)
     restore_observability(context, revision)
     return started
 
@@ -267,7 +530,7 @@ def _put_alarms(context: DeploymentContext, revision: Revision) -> bool:
     if revision.plan is None or revision.plan.rollout is None:
         return False
     try:
-        alarms.put(context, revision.plan, revision)
+        put_settings(context, revision.plan, revision, (FILTERS, ALARMS))
     except CloudError as error:
         context.notice(f"the return has no rollout: its alarms cannot be created: {error.message}")
         return False
@@ -282,7 +545,7 @@ def restore_observability(context: DeploymentContext, revision: Revision) -> Non
     plan = revision.plan
     try:
         if plan is not None:
-            settings.put_observability(context, plan, revision)
+            put_settings(context, plan, revision)
         elif any(one.type in ("Alarm", "Dashboard") for one in context.record.resources):
             alarms.follow(context, revision)
             if kept := alarms.kept_of_plan_before(context.record, revision):

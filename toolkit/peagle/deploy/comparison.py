@@ -2,9 +2,12 @@
 
 compare   weights -> model -> configuration of the candidate -> configuration of both -> in service
           -> proof of the candidate
+promote   the candidate's own configuration serves, and the rest of its plan applies; the revision
+          that served is the previous one
+drop      what served before serves alone, and what only the candidate needs is removed
 
-``end_comparison`` promotes the candidate or drops it. Each may be repeated after an interruption:
-the record has the comparison from the first step to the last one.
+Each may be repeated after an interruption: the record has the comparison from the first step to the
+last one. The two variants differ only in what the user asked for.
 """
 
 from __future__ import annotations
@@ -16,33 +19,288 @@ from typing import Any
 from peagle import proof
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
+from peagle.case import DEFAULT_AMI
+from peagle.catalog.find import find_pair
 from peagle.catalog.schema import Catalog
-from peagle.deploy import alarms, settings, steps
+from peagle.checks.facts import is_aws_image
+from peagle.deploy import alarms, limits
 from peagle.deploy.apply import (
+    create_config,
+    create_model,
+    prove_in_service,
+    put,
+    put_endpoint,
     remove_stale,
+    require_weights_of,
     restore_observability,
+    return_to,
+    upload_weights,
+    wait_in_service,
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
-from peagle.deploy.end_comparison import serve_alone
-from peagle.deploy.owner import require_own
+from peagle.deploy.limits import End, planned_end
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.proving.prove import prove_request
-from peagle.deploy.proving.request import request_of_plan
-from peagle.deploy.revisions import as_compared, deploy_command
-from peagle.deploy.state import Deployment, Failure, Revision, RunningComparison
-from peagle.deploy.variants import (
+from peagle.deploy.proving import prove_request, request_of_plan, request_of_revision
+from peagle.deploy.resources import DASHBOARD, Applied
+from peagle.deploy.revisions import (
     CANDIDATE,
+    as_compared,
     candidate_share,
     candidate_weight,
     compares_now,
+    deploy_command,
+    is_proved,
     require_no_comparison,
+    require_own,
     required_comparison,
     weights_of,
     with_both_variants,
 )
-from peagle.errors import EngineError, Fix, NotProved, PeagleError, Refused
+from peagle.deploy.scaling import apply_scaling
+from peagle.deploy.state import Deployment, Failure, Revision, RunningComparison, Served
+from peagle.errors import (
+    CloudError,
+    EngineError,
+    Fix,
+    NotFound,
+    NotProved,
+    PeagleError,
+    Refused,
+    UserError,
+)
+from peagle.planning import Plan
+from peagle.planning.company import NO_COMPANY
+from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT
+
+_LIMIT = {"ttl", "budget", "no_limit"}
+_INSTANCES = {"instance_type", "instance_count"}
+_WARM = {"warm_sha256", "allow_unpinned_warm"}
+_TARGET_OPTIONS = {
+    "model_source", "weights_by", "baked_weights", "image", "vllm", "max_model_len", "settings",
+    "environment", "startup_timeout", "download_timeout", *_WARM,
+}  # fmt: skip
+"""Options that a different target does not share."""
+
+_SPECULATION_OPTIONS = {"drafter", "k", "no_speculation"}
+_MERGED = ("settings", "environment", "tags")
+_REPLACES = {
+    "image": {"vllm", "baked_weights"},
+    "vllm": {"image", "baked_weights"},
+    "baked_weights": {"model_source", "weights_by"},
+    "warm_sha256": _WARM,
+    "allow_unpinned_warm": _WARM,
+    "rollout": {"rollout_step", "baking_time"},
+    "scale_to_zero": {"min_instances"},
+    "min_instances": {"scale_to_zero"},
+    "max_price_per_hour": _INSTANCES,
+    "verdict": _INSTANCES,
+}
+"""An option that the user states -> options of the deployment that it replaces."""
+
+
+def deployed_words(plan: Plan) -> tuple[str, ...]:
+    """PAIR and the options of ``peagle plan`` that reproduce the plan, with the image if the user
+    chose that."""
+    return deploy_command(plan)[2:]
+
+
+def options_beside(
+    plan: Plan,
+    deployed: tuple[str, dict[str, Any]],
+    asked: tuple[str, dict[str, Any]],
+    catalog: Catalog,
+) -> tuple[str, dict[str, Any]]:
+    """The pair and the options of the plan to compare with the deployed ``plan``: ``deployed`` are
+    those of ``deployed_words``, ``asked`` those that the user states."""
+    (deployed_pair, options), (pair, own) = deployed, asked
+    options = {
+        **options,
+        "workload": plan.workload,
+        "prompt_tokens": plan.prompt_tokens,
+        "cached_prompt_tokens": plan.cached_prompt_tokens or None,
+        "shared_prompt_tokens": plan.shared_prompt_tokens or None,
+        "output_tokens": plan.output_tokens,
+        "slo": plan.slo,
+        "baked_weights": plan.target.weights.kind == "image",
+    }
+    dropped = set(_LIMIT)
+    for option in own:
+        dropped |= _REPLACES.get(option, set())
+    target, drafter = _stated(pair, own.get("drafter"), catalog)
+    names = {plan.target.id, plan.target.weights.location}
+    if target not in names:
+        dropped |= _TARGET_OPTIONS | _SPECULATION_OPTIONS
+    elif {"no_speculation", "verdict"} & own.keys():
+        dropped |= _SPECULATION_OPTIONS
+    elif drafter is not None:
+        same = plan.drafter is not None and drafter in {plan.drafter.name, plan.drafter.id}
+        dropped |= {"drafter", "no_speculation"} if same else _SPECULATION_OPTIONS
+    elif plan.speculation is not None:
+        pair = deployed_pair
+    elif "k" in own:
+        dropped |= {"no_speculation"}
+    given = {name: value for name, value in options.items() if name not in dropped}
+    merged = {
+        name: {**given.get(name, {}), **own[name]}
+        for name in _MERGED
+        if isinstance(own.get(name), dict)
+    }
+    return pair, {**given, **own, **merged}
+
+
+def _stated(pair: str, drafter: str | None, catalog: Catalog) -> tuple[str, str | None]:
+    """The target's id, and the drafter's name, that the user states; ``None`` where none is. What
+    the catalogue does not have stays as typed."""
+    name, _, typed = pair.partition("+")
+    head = drafter or typed or None
+    with suppress(NotFound, UserError):
+        name = find_pair(catalog, name).target.id
+        if head is not None:
+            found = find_pair(catalog, f"{name}+{head}").drafter
+            head = found.name if found else head
+    return name, head
+
+
+def options_of_served(served: Served, catalog: Catalog) -> dict[str, Any]:
+    """The options of what serves, as far as the account's descriptions show them."""
+    concurrency = served.settings.get("max-num-seqs")
+    found: dict[str, Any] = {
+        "name": served.name,
+        "region": served.region,
+        "instance_type": served.instance_type,
+        "instance_count": served.configured_count or served.instance_count,
+        "copies": 1 if served.copies is None else served.per_instance,
+        "max_model_len": served.max_model_len,
+        "concurrency": concurrency if isinstance(concurrency, int) else None,
+        "ami": served.ami or DEFAULT_AMI,
+        "subnets": served.subnets,
+        "security_groups": served.security_groups,
+        "network_isolation": served.network_isolation,
+        "kms_key": served.kms_key,
+    }
+    by_aws = is_aws_image(served.image, catalog.runtimes)
+    return found | ({"vllm": served.vllm} if by_aws else {"image": served.image})
+
+
+_UNKNOWN_PLAN = "the plan is unknown on this machine; deploy it for its alarms, dashboard and limit"
+
+
+def promote(
+    aws: Aws,
+    record: Deployment,
+    catalog: Catalog,
+    observe: Observer = unobserved,
+    clock: Clock | None = None,
+) -> Deployment:
+    """Let the candidate serve alone, prove that, and apply the rest of its plan; what served is the
+    previous revision then. Returns the record.
+
+    Raises Refused without a comparison and when the plan's end has passed, and what
+    ``prove_in_service`` does: without a proof, what served before serves alone again.
+    """
+    require_own(record)
+    comparison = required_comparison(record)
+    context = DeploymentContext(aws, record, observe, clock or Clock())
+    candidate = comparison.candidate
+    plan = candidate.plan
+    end = planned_end(context, candidate, keeps_bounds=True)
+    before = record.serving
+    if before and before.fingerprint == candidate.fingerprint:  # promoted, but not to the end
+        before = record.previous
+    else:
+        require_weights_of(context, candidate)
+        context.change(pending=candidate.model_copy(update={"proof": None}), failure=None)
+        try:
+            company = plan.company if plan else NO_COMPANY
+            limits.set_end(context, end, candidate.endpoint_config, company)
+            started = return_to(context, candidate)
+        except PeagleError as error:
+            context.change(failure=Failure.of(error))
+            raise
+        try:
+            prove_in_service(context, candidate, request_of_revision(candidate, catalog), started)
+        except (NotProved, EngineError):
+            _end(context)
+            raise
+        end = End(context.record.ends_at, context.record.budget_usd)
+    _scale_again(context, before, candidate)
+    if plan:
+        put(context, plan, candidate, end)
+    else:
+        context.say("Not applied", _UNKNOWN_PLAN)
+    _end(context)
+    return context.record
+
+
+def _scale_again(context: DeploymentContext, before: Revision | None, now: Revision) -> None:
+    """Register the scaling of the promoted plan, if it has one; else that of the plan before, which
+    a change of the instance type has ended."""
+    own = now.plan.scaling if now.plan else None
+    earlier = before.plan.scaling if before and before.plan else None
+    if own is None and before and before.served.instance_type == now.served.instance_type:
+        return
+    if scaling := own or earlier:
+        apply_scaling(context, scaling)
+
+
+def drop(
+    aws: Aws,
+    record: Deployment,
+    catalog: Catalog,
+    observe: Observer = unobserved,
+    clock: Clock | None = None,
+) -> Deployment:
+    """Let the revision that served before the comparison serve alone, and prove that; then remove
+    what only the candidate needs. Returns the record.
+
+    Raises Refused without a comparison, and once the candidate serves alone; NotProved when what
+    serves is not proved now: it stays.
+    """
+    require_own(record)
+    comparison = required_comparison(record)
+    context = DeploymentContext(aws, record, observe, clock or Clock())
+    if record.serving and record.serving.fingerprint == comparison.candidate.fingerprint:
+        raise Refused(
+            f"{comparison.candidate.name} serves alone on {record.name} already",
+            Fix("end its promotion", ("peagle", "promote", record.name)),
+            code="promotion-unfinished",
+        )
+    serve_alone(context, catalog)
+    return context.record
+
+
+def serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
+    """Return to the configuration without the candidate, prove it, and forget the comparison. An
+    endpoint that was deleted elsewhere is not created again."""
+    serving, name = context.record.serving, context.record.name
+    live = sagemaker.describe(context.aws, name)
+    if serving is None or live is None:
+        _end(context)
+        return
+    context.change(pending=None, failure=None)
+    is_alone = live.serves_steadily(serving.name)
+    try:
+        started = 0.0 if is_alone else return_to(context, serving)
+    except PeagleError as error:
+        context.change(failure=Failure.of(error))
+        raise
+    if not is_alone or not is_proved(serving):
+        try:
+            request = request_of_revision(serving, catalog)
+            prove_in_service(context, serving, request, started, keep_unproved=True)
+        except (NotProved, EngineError):
+            _end(context)
+            raise
+    _end(context)
+
+
+def _end(context: DeploymentContext) -> None:
+    """Remove what no kept revision needs, and forget the comparison."""
+    remove_stale(context, without_comparison=True)
+    context.change(comparison=None)
+
 
 _SAME_SHARE = 0.0005
 
@@ -138,7 +396,7 @@ def start_comparison(
         raise
     _prove_candidate(context, found.desired, started, catalog)
     set_share(context, share)
-    settings.show_candidate(context, candidate)
+    _show_candidate(context, candidate)
     return context.record
 
 
@@ -154,17 +412,17 @@ def _put_beside(
     described = sagemaker.description(context.aws, "EndpointConfig", serving.name)
     running = live.running.get(VARIANT, 0) if live else 0
     config = with_both_variants(both.name, described, running, desired.config, share)
-    steps.upload_weights(context, desired)
-    steps.create_model(context, desired)
-    steps.create_config(context, desired.revision, desired.config)
-    steps.create_config(context, both, config)
+    upload_weights(context, desired)
+    create_model(context, desired)
+    create_config(context, desired.revision, desired.config)
+    create_config(context, both, config)
     request: dict[str, Any] = {"EndpointName": name, "EndpointConfigName": both.name}
     # The first variant keeps its type, so that its scaling goes on.
     kept = both.served.model_copy(update={"instance_type": serving.served.instance_type})
     both = both.model_copy(update={"served": kept})
     alarms.suspend_acceptance(context, desired.revision.served)
-    steps.put_endpoint(context, both, request)
-    return steps.wait_in_service(context, both, request)
+    put_endpoint(context, both, request)
+    return wait_in_service(context, both, request)
 
 
 def _forget_unless_begun(context: DeploymentContext) -> None:
@@ -206,6 +464,21 @@ def _prove_candidate(
     context.change(comparison=compared, failure=None)
 
 
+def _show_candidate(context: DeploymentContext, candidate: Revision) -> None:
+    """Show the candidate of a comparison on the dashboard too, where the plan in service has one.
+    Where it cannot be written, a notice says so: both plans serve."""
+    serving = context.record.serving
+    if serving is None or serving.plan is None or candidate.plan is None:
+        return
+    try:
+        if has_dashboard(serving.plan):
+            body = dashboard_body(serving.plan, {CANDIDATE: candidate.plan})
+            name = dashboard_name(serving.plan.name, serving.plan.region)
+            DASHBOARD.put(Applied(context, serving.plan, serving), name, body)
+    except CloudError as error:
+        context.notice(f"the dashboard does not show the candidate: {error.message}")
+
+
 def change_share(
     aws: Aws,
     record: Deployment,
@@ -239,7 +512,7 @@ def set_share(context: DeploymentContext, share: float) -> None:
         context.say("Changing the share", f"{share:.1%} of the requests")
         weight = candidate_weight(share, weights.get(VARIANT) or 1.0)
         sagemaker.set_variant(context.aws, name, CANDIDATE, weight=weight)
-        steps.wait_in_service(
+        wait_in_service(
             context,
             as_compared(comparison.candidate),
             {"EndpointName": name, "EndpointConfigName": comparison.config},

@@ -13,7 +13,7 @@ from typing import Any
 from peagle.aws.client import Aws, Clock
 from peagle.aws.sagemaker import KINDS
 from peagle.deploy import records
-from peagle.deploy.state import Deployment, PriceHistory, Resource
+from peagle.deploy.state import Deployment, Resource
 from peagle.errors import CloudError, PeagleError, Refused
 
 
@@ -47,34 +47,12 @@ def unobserved(progress: Progress) -> None:
 
 @dataclass
 class DeploymentContext:
-    """One command on one deployment. ``record`` always equals the record file.
-
-    ``endpoint`` is the name of the endpoint that is changed and waited for.
-    """
+    """One command on one deployment. ``record`` always equals the record file."""
 
     aws: Aws
     record: Deployment
     observe: Observer = unobserved
     clock: Clock = field(default_factory=Clock)
-    endpoint: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.endpoint = self.record.name
-
-    @contextmanager
-    def at(self, endpoint: str) -> Iterator[None]:
-        """Work on another endpoint of the deployment in the block."""
-        before, self.endpoint = self.endpoint, endpoint
-        try:
-            yield
-        finally:
-            self.endpoint = before
-
-    def bill(self, endpoint: str, since: float | None) -> None:
-        """Record since when the endpoint costs money, in epoch seconds; only of the deployment's
-        own, not of a temporary one."""
-        if endpoint == self.record.name:
-            self.change(billing_since=since, history=PriceHistory())
 
     def change(self, **fields: Any) -> None:
         """Change fields of the record and write it."""
@@ -100,10 +78,14 @@ class DeploymentContext:
         try:
             yield
         except PeagleError as error:
-            if not known and resource.type in _BY_ONE_REQUEST and _changed_nothing(error):
+            # The request was not sent, or AWS rejected it.
+            is_rejected = isinstance(error, Refused) or (
+                isinstance(error, CloudError) and error.rejected
+            )
+            if not known and resource.type in _BY_ONE_REQUEST and is_rejected:
                 self.write(self.record.without(resource.type, resource.name))
                 if resource.type == "Endpoint":
-                    self.bill(resource.name, None)
+                    self.change(billing_since=None)
             raise
         self.write(self.record.with_resource(intended.model_copy(update={"made": True})))
 
@@ -118,8 +100,3 @@ class DeploymentContext:
     def say_bytes(self, state: str, done: int, total: int) -> None:
         """Report how many bytes are transferred."""
         self.say(state, f"{done / 1e6:.1f} of {total / 1e6:.1f} MB", lasting=done < total)
-
-
-def _changed_nothing(error: PeagleError) -> bool:
-    """Whether a request was not sent, or AWS rejected it."""
-    return isinstance(error, Refused) or (isinstance(error, CloudError) and error.rejected)

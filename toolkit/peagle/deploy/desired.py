@@ -13,8 +13,7 @@ from peagle.aws.s3 import Upload
 from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.data import weights_folder
-from peagle.deploy.served import served_by_requests
-from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.state import Deployment, Revision, served_by_requests
 from peagle.errors import Refused
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.uploads import (
@@ -89,7 +88,9 @@ def desired_state(
     planned = {request.operation: request.parameters for request in requests(plan)}
     filled = {EXECUTION_ROLE: role, MODEL_BUCKET: bucket or ""}
     uris = [str(with_replaced(weights.s3_uri, filled)) for weights in local_weights(plan)]
-    fingerprint = _digest([with_replaced(_untagged(plan), filled), contents])
+    fingerprint = json_digest([with_replaced(_untagged(plan), filled), contents])[
+        :_FINGERPRINT_DIGITS
+    ]
     renamed = _other_names(planned, fingerprint, record)
     complete = with_replaced(planned, filled | renamed)
     component = complete.get(CREATE_COMPONENT)
@@ -153,10 +154,6 @@ def _other_names(
     if renamed[names[0]] in earlier or earlier.get(names[0], fingerprint) != fingerprint:
         return renamed
     return {}
-
-
-def _digest(document: Any) -> str:
-    return json_digest(document)[:_FINGERPRINT_DIGITS]
 
 
 def required_change(

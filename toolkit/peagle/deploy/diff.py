@@ -1,6 +1,6 @@
 """What an update changes, in the user's terms: two ``Served`` compared; and two plans side by side.
 
-A ``Served`` is made from a plan or read from the account (``peagle.deploy.served``, ``live``), so
+A ``Served`` is made from a plan or read from the account (``state``, ``discover``), so
 that plans are compared with plans and with what is in service by the same function.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.deploy.served import Served, served_by_plan
+from peagle.deploy.state import Served, served_by_plan
 from peagle.findings import errors
 from peagle.planning.plan import Plan
 from peagle.planning.uploads import portable_pair

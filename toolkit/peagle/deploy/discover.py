@@ -9,43 +9,302 @@ template are shown and proved, and changed by their owner.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from peagle.aws import sagemaker
+from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.regions import tagged
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
-from peagle.aws.tagging import tagged
-from peagle.deploy import alarms, limits, observe
-from peagle.deploy.described import (
-    Found,
-    Prices,
-    comparison_config,
-    fingerprint_of,
-    revisions_of,
-    running_comparison,
-    uploaded_weights,
-    with_first_variant,
-)
-from peagle.deploy.live import model_in
-from peagle.deploy.owner import owner_of
+from peagle.catalog.tables import InstanceTable
+from peagle.deploy import limits
+from peagle.deploy.desired import UPLOADS
+from peagle.deploy.diff import SettingChange, changes
+from peagle.deploy.resources import found_resources
 from peagle.deploy.revisions import (
+    COMPARISON_SUFFIX,
     Roles,
+    candidate_share,
+    is_comparison,
+    of_variant,
+    owner_of,
+    proof_in,
     revision_in_service,
     roles_by_tags,
+    weights_of,
 )
-from peagle.deploy.state import Deployment, PriceHistory, Resource
+from peagle.deploy.state import (
+    Deployment,
+    Resource,
+    Revision,
+    RunningComparison,
+    Served,
+    settings_of,
+)
 from peagle.errors import UserError
-from peagle.render.requests import (
-    DEPLOYMENT_TAG,
-    PAIR_TAG,
-    REVISION_TAG,
-    VARIANT,
-)
+from peagle.render.requests import DEPLOYMENT_TAG, PAIR_TAG, PLAN_TAG, REVISION_TAG, VARIANT
+from peagle.s3uri import S3Uri
 from peagle.text import sanitize
+from peagle.weights.bucket import Bucket
+from peagle_serve.contract import is_s3_uri
+
+_VERSION_TAG = re.compile(r":(?:server-)?v?(\d+\.\d+\.\d+)\b")
+"""vLLM's version in the tag of AWS's images, such as ``vllm:0.28.0-gpu-py312-cu130``."""
+
+
+def served_live(
+    aws: Aws, live: Endpoint, tags: Mapping[str, str], instances: InstanceTable | None = None
+) -> Served:
+    """What the endpoint with these tags serves, with the price in ``instances`` of the instances
+    that run.
+
+    Raises CloudError; AccessDenied when a description may not be read.
+    """
+    config = sagemaker.description(aws, "EndpointConfig", live.endpoint_config)
+    served = live.revision if live.hosts_components else model_in(config)
+    model = sagemaker.description(aws, "Model", served)
+    return served_by_descriptions(aws.region, model, config, tags, live, instances)
+
+
+def served_now(served: Served, live: Endpoint) -> Served:
+    """``served`` with the instances that run, and their price; as planned while none runs."""
+    if not live.instance_count or not served.instance_count:
+        return served
+    return served.with_instances(live.instance_count)
+
+
+def changes_of_live(
+    record: Deployment, live: Endpoint, revision: Revision
+) -> tuple[SettingChange, ...]:
+    """What ``revision`` changes of what the endpoint serves now; nothing where that is unknown."""
+    now = revision_in_service(record, live.revision)
+    if now is None:
+        return ()
+    found = changes(served_now(now.served, live), revision.served)
+    if now.role and now.role != revision.role:
+        found += (SettingChange("role", now.role, revision.role),)
+    return found
+
+
+def served_by_descriptions(
+    region: str,
+    model: Mapping[str, Any],
+    config: Mapping[str, Any],
+    tags: Mapping[str, str],
+    live: Endpoint | None = None,
+    instances: InstanceTable | None = None,
+) -> Served:
+    """What a model and a configuration serve; with the instances that run if ``live`` serves that
+    configuration, else with those that the configuration starts."""
+    variants = config["ProductionVariants"]
+    serves = live is not None and live.endpoint_config == config["EndpointConfigName"]
+    component = live.component if live is not None and serves else None
+    startup = component.specification.get("StartupParameters") if component else None
+    counts = {one["VariantName"]: int(one.get("InitialInstanceCount") or 1) for one in variants}
+    configured = sum(counts.values())
+    if live is not None and serves:
+        counts |= {name: count for name, count in live.running.items() if count}
+    read = settings_of(model, config, startup)
+    found = _VERSION_TAG.search(read["image"])
+    return Served(
+        name=tags.get(DEPLOYMENT_TAG, live.name if live else ""),
+        region=region,
+        pair=tags.get(PAIR_TAG, ""),
+        vllm=found[1] if found else None,
+        instance_count=sum(counts.values()),
+        copies=component.desired_copies if component else None,
+        configured_count=None if configured == sum(counts.values()) else configured,
+        usd_per_hour=_price(variants, counts, instances, region) if instances else None,
+        **read,
+    )
+
+
+def model_in(config: Mapping[str, Any]) -> str:
+    """The model of a configuration's first variant; empty for one of inference components."""
+    return str(config["ProductionVariants"][0].get("ModelName", ""))
+
+
+def _price(
+    variants: list[dict[str, Any]],
+    counts: Mapping[str, int],
+    instances: InstanceTable,
+    region: str,
+) -> float | None:
+    """USD per hour of the instances of all variants; ``None`` if one price is unknown."""
+    known = {
+        instance.type: price.usd_per_hour
+        for instance in instances.instances
+        for price in instance.prices
+        if price.region == region
+    }
+    prices = [known.get(one.get("InstanceType", "")) for one in variants]
+    if None in prices:
+        return None
+    pairs = zip(prices, variants, strict=True)
+    return round(sum((price or 0) * counts[one["VariantName"]] for price, one in pairs), 4)
+
+
+Prices = Callable[[], InstanceTable | None]
+"""Loads the table of instances with their prices; called only when a price is needed."""
+
+_NO_VARIANT: Mapping[str, Any] = {"ProductionVariants": [{}]}
+"""For a model without a configuration: its deploy ended before creating one."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A resource with our tags, and its Describe call's answer."""
+
+    kind: ResourceKind
+    name: str
+    tags: Mapping[str, str]
+    description: Mapping[str, Any]
+
+
+def revisions_of(
+    region: str,
+    found: list[Found],
+    live: Endpoint | None,
+    endpoint_tags: Mapping[str, str],
+    prices: Prices,
+) -> list[Revision]:
+    """The revision of every configuration, by the time of creation; of the models, where there is
+    no configuration yet."""
+    models = {one.name: one for one in found if one.kind == "Model"}
+    configs = [f for f in found if f.kind == "EndpointConfig" and _is_of_one_revision(f)]
+    revisions = []
+    shared = next((one.description for one in configs if not model_in(one.description)), None)
+    if shared is not None:  # the instances of copies: a revision is a model on them
+        configs = []
+    for one in sorted(configs or models.values(), key=lambda one: one.description["CreationTime"]):
+        description = one.description if configs else shared or _planned_config(one.name)
+        model = one if one.kind == "Model" else models.get(model_in(description))
+        fingerprint = fingerprint_of(one)
+        described = model.description if model else {}
+        served = served_by_descriptions(region, described, description, one.tags, live, prices())
+        revisions.append(
+            Revision(
+                fingerprint=fingerprint,
+                served=served,
+                plan=None,
+                role=described.get("ExecutionRoleArn", ""),
+                bucket=bucket_of_weights(served),
+                model=model.name if model else "",
+                name=one.name if shared else description["EndpointConfigName"],
+                instances_config=shared["EndpointConfigName"] if shared else "",
+                proof=proof_in(endpoint_tags, fingerprint),
+            )
+        )
+    return revisions
+
+
+def _is_of_one_revision(config: Found) -> bool:
+    return not is_comparison(fingerprint_of(config))
+
+
+def comparison_config(found: list[Found], live: Endpoint | None) -> Found | None:
+    """The configuration with two variants: the one in service, else any that is left."""
+    configs = [f for f in found if f.kind == "EndpointConfig" and is_comparison(fingerprint_of(f))]
+    in_service = (
+        one for one in configs if live and one.name in (live.revision, live.pending_revision)
+    )
+    return next(in_service, configs[-1] if configs else None)
+
+
+def with_first_variant(live: Endpoint, found: list[Found], compares: Found) -> Endpoint:
+    """The endpoint as if it served only the first of its two variants."""
+    if live.pending_revision == compares.name:
+        live = replace(live, pending_revision=None)
+    if live.revision != compares.name:
+        return live
+    model = compares.description["ProductionVariants"][0].get("ModelName")
+    alone = (
+        one.name
+        for one in found
+        if one.kind == "EndpointConfig"
+        and _is_of_one_revision(one)
+        and one.description["ProductionVariants"][0].get("ModelName") == model
+    )
+    return replace(of_variant(live, VARIANT), revision=next(alone, ""))
+
+
+def running_comparison(
+    compares: Found, revisions: list[Revision], serving: Revision | None, live: Endpoint | None
+) -> RunningComparison | None:
+    """The comparison with that configuration; ``None`` once its candidate serves alone."""
+    fingerprint = fingerprint_of(compares).removesuffix(COMPARISON_SUFFIX)
+    candidate = next((one for one in revisions if one.fingerprint == fingerprint), None)
+    if candidate is None or serving is None or candidate.fingerprint == serving.fingerprint:
+        return None
+    is_running = live is not None and live.serves_steadily(compares.name)
+    return RunningComparison(
+        candidate=candidate,
+        config=compares.name,
+        share=candidate_share(
+            weights_of(compares.description["ProductionVariants"], "InitialVariantWeight")
+        ),
+        since=live.changed if live and is_running else None,
+    )
+
+
+def _planned_config(model: str) -> dict[str, Any]:
+    """The configuration that deploy was about to create for the model."""
+    variant = {"VariantName": VARIANT, "ModelName": model}
+    return {"EndpointConfigName": "", "ProductionVariants": [variant]}
+
+
+def fingerprint_of(one: Found) -> str:
+    """The revision's fingerprint; for what a template made, the plan's."""
+    return one.tags.get(REVISION_TAG) or one.tags.get(PLAN_TAG, "")
+
+
+def uploaded_weights(
+    aws: Aws, models: Iterable[tuple[Mapping[str, Any], str]]
+) -> Iterator[Resource]:
+    """The uploaded weights of ``models`` (descriptions and fingerprints of their revisions), and
+    their buckets where deploy created them or that cannot be read."""
+    uploaded = {
+        uri: fingerprint
+        for model, fingerprint in models
+        for uri in filter(_is_uploaded, settings_of(model, _NO_VARIANT)["weights"].values())
+    }
+    for uri, fingerprint in uploaded.items():
+        keys = _keys(aws, S3Uri.parse(uri))
+        yield Resource(type="S3Objects", name=uri, made=True, revision=fingerprint, keys=keys)
+    for bucket in sorted({S3Uri.parse(uri).bucket for uri in uploaded}):
+        if _may_be_ours(aws, bucket):
+            yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
+
+
+def bucket_of_weights(served: Served) -> str | None:
+    """The bucket of uploaded weights."""
+    uploaded = filter(_is_uploaded, served.weights.values())
+    return next((S3Uri.parse(uri).bucket for uri in uploaded), None)
+
+
+def _keys(aws: Aws, prefix: S3Uri) -> tuple[str, ...]:
+    try:
+        return tuple(Bucket(aws, prefix.bucket).sizes(prefix.folder.key))
+    except Missing:  # without its bucket
+        return ()
+
+
+def _may_be_ours(aws: Aws, bucket: str) -> bool:
+    """Whether deploy created the bucket; true where reading its tags is denied."""
+    try:
+        return s3.is_our_bucket(aws, bucket)
+    except AccessDenied:
+        return True
+
+
+def _is_uploaded(uri: str) -> bool:
+    """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
+    return is_s3_uri(uri) and f"/{S3Uri.parse(uri).key}".startswith(UPLOADS)
+
 
 _KINDS: dict[str, ResourceKind] = {
     "endpoint": "Endpoint",
@@ -112,14 +371,10 @@ def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_pr
     keys = {key for one in known.of_type("S3Objects") for key in one.keys}
     more = [one for one in found.resources if not one.keys or not keys.issuperset(one.keys)]
     complete = _with_resources(known, tuple(more))
-    if known.previous is None and _serve_the_same(known, found):
+    serving = {one.serving.fingerprint if one.serving else "" for one in (known, found)}
+    if known.previous is None and len(serving) == 1:
         return complete.model_copy(update={"previous": found.previous})
     return complete
-
-
-def _serve_the_same(known: Deployment, found: Deployment) -> bool:
-    serving = (known.serving, found.serving)
-    return len({one.fingerprint if one else "" for one in serving}) == 1
 
 
 def with_resources_of(record: Deployment, found: Deployment) -> Deployment:
@@ -236,6 +491,7 @@ def _deployment(
     ends_at = limits.latest_end([tags] if endpoints else [one.tags for one in found])
     copies = any(one.instances_config for one in revisions)
     owner = owner_of(tags)
+    models = [(one.description, fingerprint_of(one)) for one in found if one.kind == "Model"]
     return Deployment(
         id=ids[0] if ids else uuid4().hex,
         name=name,
@@ -247,17 +503,19 @@ def _deployment(
         previous=roles.previous,
         comparison=compared,
         resources=(
-            *_tagged_resources(found, live),
-            *(() if owner else limits.resources_by_tag(aws, name, ends_at, copies)),
+            *(
+                Resource(type=one.kind, name=one.name, made=True, revision=fingerprint_of(one))
+                for one in found
+                if one.kind != "Endpoint" or live is not None  # it was deleted meanwhile
+            ),
+            *(() if owner or ends_at is None else limits.limit_resources(aws.region, name, copies)),
             *(() if owner or not stored else _observability(aws, name, roles, found)),
-            *(uploaded_weights(aws, _models(found)) if stored else ()),
+            *(uploaded_weights(aws, models) if stored else ()),
         ),
         billing_since=live.created if live else None,
         owner=owner,
         ends_at=ends_at,
         budget_usd=limits.budget_in(tags),
-        latest_end=limits.latest_in(tags),
-        history=PriceHistory(extra_usd=limits.extra_usd_in(tags)),
     )
 
 
@@ -300,24 +558,10 @@ def _described(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
         return None
 
 
-def _tagged_resources(found: list[Found], live: Endpoint | None) -> Iterator[Resource]:
-    """What carries our tags; without the endpoint, if that was deleted meanwhile."""
-    for one in found:
-        if one.kind != "Endpoint" or live is not None:
-            yield Resource(type=one.kind, name=one.name, made=True, revision=fingerprint_of(one))
-
-
 def _observability(aws: Aws, name: str, roles: Roles, found: list[Found]) -> Iterator[Resource]:
     """Alarms, metric filters and dashboard, as of the revision in service; the rules for what the
     configurations capture."""
     revision = roles.serving or roles.pending
     fingerprint = revision.fingerprint if revision else ""
-    yield from alarms.resources_by_name(aws, name, fingerprint)
-    yield from observe.dashboards_by_name(aws, name, fingerprint)
-    configs = ((f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig")
-    yield from observe.capture_rules_by_name(aws, name, configs)
-
-
-def _models(found: list[Found]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """The descriptions of the models, and their revisions."""
-    return ((one.description, fingerprint_of(one)) for one in found if one.kind == "Model")
+    configs = [(f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig"]
+    yield from found_resources(aws, name, fingerprint, configs)

@@ -1,8 +1,9 @@
 """Drift: where the account differs from a plan, field by field. Reads only.
 
 What the endpoint serves is compared by ``Served``, as an update's changes are; what ``Served``
-does not contain (role, capture, routing, tags, and all of ``drift_settings``) by the plan's own
-requests. Someone else may have made what serves: the plan counts, not the owner.
+does not contain (role, capture, routing, tags) by the plan's own requests, and what is outside of
+the endpoint by its kind (``resources``). Someone else may have made what serves: the plan counts,
+not the owner.
 """
 
 from __future__ import annotations
@@ -10,23 +11,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from peagle.aws import s3, sagemaker
+from peagle.aws import autoscaling, s3, sagemaker, scheduler
+from peagle.aws.autoscaling import Bounds
 from peagle.aws.client import Aws
-from peagle.aws.roles import find_role
-from peagle.aws.sagemaker import ResourceKind
+from peagle.aws.iam import find_role
+from peagle.aws.sagemaker import Endpoint, ResourceKind
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
-from peagle.deploy import drift_settings, records
+from peagle.deploy import records
 from peagle.deploy.desired import DesiredState, desired_state
 from peagle.deploy.diff import changes
-from peagle.deploy.discover import current_deployment
-from peagle.deploy.drift_fields import Compared, FieldDrift, differing, model_name, nested
-from peagle.deploy.live import served_live
-from peagle.deploy.state import Deployment
+from peagle.deploy.discover import current_deployment, served_live
+from peagle.deploy.resources import (
+    ALARMS,
+    CAPTURE,
+    DASHBOARD,
+    FILTERS,
+    LOG,
+    SCHEDULE,
+    FieldDrift,
+    Kind,
+    differences,
+    differing,
+    nested,
+    schedule_names,
+)
+from peagle.deploy.state import Deployment, utc_moment
 from peagle.errors import CloudError, Fix, UserError
 from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
@@ -34,6 +48,14 @@ from peagle.planning.uploads import local_weights
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.kubernetes import object_kinds
+from peagle.render.requests import VARIANT
+from peagle.render.resources import (
+    BUDGET_TAG,
+    ENDS_TAG,
+    limit_name,
+    wake_alarm,
+    wake_policy_parameters,
+)
 from peagle.text import json_object
 from peagle.weights.pins import pin_plan
 from peagle_serve.json_reader import read_regular
@@ -54,6 +76,37 @@ description may have other values while SageMaker changes it."""
 
 _LARGEST_FILE = 16_000_000
 """Bytes of a rendered file."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What is compared: the plan with names and role filled in, and what the account has."""
+
+    aws: Aws
+    desired: DesiredState
+    live: Endpoint
+    instances: InstanceTable
+
+    @property
+    def plan(self) -> Plan:
+        return self.desired.plan
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        """The endpoint's tags."""
+        return sagemaker.tags_of(self.aws, self.live.arn)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The endpoint's configuration, as described."""
+        return sagemaker.description(self.aws, "EndpointConfig", self.live.endpoint_config)
+
+
+def model_name(live: Endpoint, config: Mapping[str, Any]) -> str:
+    """The model that the endpoint with this configuration serves."""
+    if live.hosts_components:
+        return live.revision
+    return str(config["ProductionVariants"][0].get("ModelName", ""))
 
 
 @dataclass(frozen=True)
@@ -249,20 +302,97 @@ def _tags(found: Compared) -> Iterator[FieldDrift]:
         yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
 
 
+def _scaling(found: Compared) -> Iterator[FieldDrift]:
+    """The bounds and what the policy holds."""
+    registered = autoscaling.registered(found.aws, found.live.name)
+    scaling = found.plan.scaling
+    planned = autoscaling.bounds_of(scaling) if scaling else None
+    yield from differing("scaling", _as_dict(planned), _as_dict(registered))
+
+
+def _as_dict(bounds: Bounds | None) -> dict[str, Any]:
+    """The bounds by option and AWS's names; empty without any."""
+    if bounds is None:
+        return {}
+    more = {
+        "scale_in_cooldown": bounds.scale_in_cooldown,
+        "scale_out_cooldown": bounds.scale_out_cooldown,
+    }
+    return bounds.document() | more
+
+
+def _wake_up(found: Compared) -> Iterator[FieldDrift]:
+    """The policy that starts a copy where none runs, and the alarm that calls it."""
+    planned, name = found.plan.scaling, found.live.name
+    if planned is None or not planned.scales_to_zero:
+        return
+    policy = autoscaling.wake_policy(found.aws, name)
+    steps = "StepScalingPolicyConfiguration"
+    if policy is None:
+        yield FieldDrift("wake_up.policy", "exists", None)
+    else:
+        parameters = wake_policy_parameters(name, VARIANT, planned)
+        yield from nested("wake_up.policy", parameters[steps], policy.get(steps))
+    alarm = wake_alarm(name, policy["PolicyARN"] if policy else None)
+    if policy is None:  # the policy is the difference
+        for actual in ALARMS.read(found.aws, found.plan, [alarm["AlarmName"]]).values():
+            alarm["AlarmActions"] = actual.get("AlarmActions")
+    yield from differences(ALARMS, found.aws, found.plan, {alarm["AlarmName"]: alarm})
+
+
+def _limit(found: Compared) -> Iterator[FieldDrift]:
+    """The end and the budget, in the endpoint's tags. A plan without a limit keeps what is set."""
+    planned = found.plan.limit
+    if planned is None:
+        return
+    ends = found.tags.get(ENDS_TAG, "none")
+    if planned.removes:
+        yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
+        return
+    if ends == "none":
+        yield FieldDrift("limit.ends_at", "set", None)
+    budget = None if planned.budget_usd is None else f"{planned.budget_usd:.15g}"
+    tagged = found.tags.get(BUDGET_TAG)
+    yield from differing(
+        "limit", {"budget_usd": budget}, {"budget_usd": None if tagged == "none" else tagged}
+    )
+
+
+def _schedule(found: Compared) -> Iterator[FieldDrift]:
+    """The schedules that delete endpoint and copies. Their moment follows from the endpoint's tag,
+    which ``limit`` compares; that of copies is before the end, at least in a minute."""
+    planned, plan = found.plan.limit, found.plan
+    ends = utc_moment(found.tags.get(ENDS_TAG, ""))
+    if planned is None or planned.removes or ends is None:
+        return
+    desired: dict[str, dict[str, Any]] = {
+        name: {"State": "ENABLED"}
+        for name in schedule_names(found.aws.region, plan.name, plan.copies is not None)
+    }
+    end = limit_name(found.aws.region, plan.name)
+    desired[end]["ScheduleExpression"] = scheduler.at_expression(ends)
+    yield from differences(SCHEDULE, found.aws, plan, desired)
+
+
+def _of_kind(kind: Kind, found: Compared) -> Iterator[FieldDrift]:
+    desired = kind.desired(found.plan, found.live.revision)
+    yield from differences(kind, found.aws, found.plan, desired)
+
+
 _AREAS: dict[str, Callable[[Compared], Iterator[FieldDrift]]] = {
     "endpoint": _endpoint,
     "settings": _served,
     "role": _role,
     "configuration": _configuration,
-    "scaling": drift_settings.scaling,
-    "wake_up": drift_settings.wake_up,
-    "alarms": drift_settings.alarms,
-    "metric_filters": drift_settings.filters,
-    "log": drift_settings.log,
-    "captured": drift_settings.captured,
-    "dashboard": drift_settings.dashboard,
-    "limit": drift_settings.limit,
-    "schedule": drift_settings.schedule,
+    "scaling": _scaling,
+    "wake_up": _wake_up,
+    "alarms": partial(_of_kind, ALARMS),
+    "metric_filters": partial(_of_kind, FILTERS),
+    "log": partial(_of_kind, LOG),
+    "captured": partial(_of_kind, CAPTURE),
+    "dashboard": partial(_of_kind, DASHBOARD),
+    "limit": _limit,
+    "schedule": _schedule,
     "tags": _tags,
 }
 """What is compared, each alone: what may not be read is unknown, and the rest is compared."""

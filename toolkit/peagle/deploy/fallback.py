@@ -59,99 +59,72 @@ class Fallback:
 
 
 def deploy_where_possible(
-    found: Preflight,
+    planned: Preflight,
     deploy: Callable[[Preflight], object],
     fallback: Fallback,
     attempts: list[Attempt],
     observe: Observer = unobserved,
     clock: Clock | None = None,
 ) -> Preflight:
-    """Call ``deploy`` with ``found``, then with the plans on other types, until one does not raise
-    InsufficientCapacity; returns the plan that is deployed.
+    """Call ``deploy`` with ``planned``, then with the plans on other types, until one does not
+    raise InsufficientCapacity; returns the plan that is deployed.
 
     What is tried is added to ``attempts``, also when an error or the user ends it. Raises the last
     InsufficientCapacity, with all that was ``tried``, and at once whatever else ``deploy`` raises.
     """
-    return _Rounds(deploy, fallback, attempts, observe, clock or Clock()).run(found)
+    clock = clock or Clock()
+    began = clock.now()
 
+    def attempt(preflight: Preflight) -> InsufficientCapacity | None:
+        plan, started = preflight.desired.plan, clock.now()
 
-@dataclass(frozen=True)
-class _Rounds:
-    """The parameters of ``deploy_where_possible``, all but the first plan."""
+        def record(outcome: Outcome, reason: str = "") -> None:
+            price, seconds = plan.price_per_hour_usd, clock.now() - started
+            attempts.append(
+                Attempt(plan.instance_type, plan.instance_count, price, seconds, outcome, reason)
+            )
 
-    deploy: Callable[[Preflight], object]
-    fallback: Fallback
-    attempts: list[Attempt]
-    observe: Observer
-    clock: Clock
-
-    def run(self, found: Preflight) -> Preflight:
-        """As ``deploy_where_possible``."""
-        began = self.clock.now()
-        types = [found.desired.plan.instance_type]
-        error = self._attempt(found)
-        if error is None:
-            return found
-        types += self.fallback.choose(error)
-        left = types[1:]
-        while True:
-            for instance_type in left:
-                prepared = self._prepared(instance_type)
-                if prepared is None:
-                    types.remove(instance_type)
-                    continue
-                again = self._attempt(prepared)
-                if again is None:
-                    return prepared
-                error = again
-            remaining = began + self.fallback.retry_seconds - self.clock.now()
-            if remaining <= 0 or not types:
-                error.tried = [attempt.document() for attempt in self.attempts]
-                raise error
-            self._pause(min(PAUSE_SECONDS, remaining), began)
-            left = list(types)
-
-    def _pause(self, seconds: float, began: float) -> None:
-        """Wait, and show for how long the types have been tried since ``began``."""
-        ends = self.clock.now() + seconds
-        while (left := ends - self.clock.now()) > 0:
-            elapsed = self.clock.now() - began
-            text = f"next attempt in {left:.0f} s"
-            self.observe(Progress("Waiting for capacity", elapsed, line=text))
-            self.clock.sleep(min(left, _TICK_SECONDS))
-
-    def _attempt(self, found: Preflight) -> InsufficientCapacity | None:
-        """Deploy once; the error if AWS has no instance."""
-        began = self.clock.now()
         try:
-            self.deploy(found)
+            deploy(preflight)
         except InsufficientCapacity as error:
-            self._record(found, began, "no-capacity", error.message)
+            record("no-capacity", error.message)
+            duration = format_duration(clock.now() - started)
+            line = f"{plan.instance_type}, after {duration}: {error.message}"
+            observe(Progress("No capacity", line=line, is_notice=True))
             return error
         except PeagleError as error:
-            self._record(found, began, "failed", error.message)
+            record("failed", error.message)
             raise
-        self._record(found, began, "deployed")
+        record("deployed")
         return None
 
-    def _prepared(self, instance_type: str) -> Preflight | None:
-        """The plan on this type; ``None``, and an entry of the list, if it cannot be deployed."""
-        try:
-            return self.fallback.prepare(instance_type)
-        except (Refused, UserError) as error:
-            attempt = Attempt(instance_type, 0, None, 0.0, "refused", error.message)
-            self.attempts.append(attempt)
-            self.observe(Progress("Refused", line=f"{instance_type}: {error}", is_notice=True))
-            return None
-
-    def _record(self, found: Preflight, began: float, outcome: Outcome, reason: str = "") -> None:
-        plan = found.desired.plan
-        seconds = self.clock.now() - began
-        attempt = Attempt(
-            plan.instance_type, plan.instance_count, plan.price_per_hour_usd, seconds, outcome,
-            reason,
-        )  # fmt: skip
-        self.attempts.append(attempt)
-        if outcome == "no-capacity":
-            line = f"{plan.instance_type}, after {format_duration(seconds)}: {reason}"
-            self.observe(Progress("No capacity", line=line, is_notice=True))
+    error = attempt(planned)
+    if error is None:
+        return planned
+    types = [planned.desired.plan.instance_type, *fallback.choose(error)]
+    left = types[1:]
+    while True:
+        for instance_type in left:
+            try:
+                prepared = fallback.prepare(instance_type)
+            except (Refused, UserError) as refused:
+                reason = refused.message
+                attempts.append(Attempt(instance_type, 0, None, 0.0, "refused", reason))
+                line = f"{instance_type}: {refused}"
+                observe(Progress("Refused", line=line, is_notice=True))
+                types.remove(instance_type)
+                continue
+            again = attempt(prepared)
+            if again is None:
+                return prepared
+            error = again
+        remaining = began + fallback.retry_seconds - clock.now()
+        if remaining <= 0 or not types:
+            error.tried = [tried.document() for tried in attempts]
+            raise error
+        ends = clock.now() + min(PAUSE_SECONDS, remaining)
+        while (pause := ends - clock.now()) > 0:
+            text = f"next attempt in {pause:.0f} s"
+            observe(Progress("Waiting for capacity", clock.now() - began, line=text))
+            clock.sleep(min(pause, _TICK_SECONDS))
+        left = list(types)

@@ -1,4 +1,9 @@
-"""The end time of a deployment: set when a plan is applied, removed with the deployment.
+"""The end time of a deployment: planned, set when a plan is applied, removed with the deployment.
+
+``--ttl`` ends it that long after the deploy. ``--budget`` ends it as if the most instances ran from
+now on: now + budget / highest price per hour. A later deploy or scale at a higher price computes
+that again, and moves the end to an earlier time, never to a later one. What runs for some minutes
+more during an update or a comparison is not counted.
 
 EventBridge Scheduler deletes the endpoint then, and its copies before, whether or not any machine
 of the user runs. The schedules exist before the endpoint does. The end time is a tag of the
@@ -12,31 +17,100 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from peagle.aws import sagemaker, scheduler
 from peagle.aws.client import Aws
-from peagle.aws.sagemaker import Tag
+from peagle.aws.sagemaker import Endpoint, Tag
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.costs import utc_moment, utc_text
-from peagle.deploy.ends import SAME_END_SECONDS, End, end_of_return, end_with, live_endpoint
-from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
-from peagle.errors import PeagleError, Refused
-from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.limit import ExtraInstances
-from peagle.render.resources import (
-    BUDGET_TAG,
-    EARLIER_EXTRA_TAG,
-    ENDS_TAG,
-    EXTRA_TAG,
-    LATEST_TAG,
-    copies_limit_name,
-    limit_name,
-)
+from peagle.deploy.resources import delete, schedule_names
+from peagle.deploy.revisions import first_variant
+from peagle.deploy.scaling import most_instances, planned_before
+from peagle.deploy.state import Deployment, Resource, Revision, utc_moment, utc_text
+from peagle.errors import Fix, Refused
+from peagle.planning.company import Company
+from peagle.planning.limit import end_time
+from peagle.planning.operation_model import Limit
+from peagle.render.resources import BUDGET_TAG, ENDS_TAG, copies_limit_name, limit_name
+from peagle.text import format_usd
 
 _NONE = "none"
 
-KINDS: tuple[ResourceType, ...] = ("Schedule", "SchedulerRole")
-"""What a limit needs, in the order of removal."""
+SAME_END_SECONDS = 60
+"""Ends that differ by less are the same: EventBridge Scheduler is exact to the minute."""
+
+
+@dataclass(frozen=True)
+class End:
+    """``at`` in epoch seconds; ``None`` for never. ``budget_usd`` is what it is computed from, if
+    that is a budget."""
+
+    at: float | None = None
+    budget_usd: float | None = None
+
+
+def planned_end(context: DeploymentContext, revision: Revision, keeps_bounds: bool = False) -> End:
+    """When the deployment ends once ``revision`` is applied now.
+
+    A plan with a limit sets the end. One without keeps it, or moves it to an earlier time if a
+    budget ends sooner at the price of the most instances that may run. ``keeps_bounds``: automatic
+    scaling stays as registered if the plan has none. Raises Refused for an end that has passed.
+    """
+    record, now = context.record, context.clock.now()
+    limit = revision.plan.limit if revision.plan else None
+    if limit is None and record.ends_at is None:
+        return End()
+    live = sagemaker.describe(context.aws, record.name)
+    live = None if live is None or live.status in sagemaker.BROKEN else first_variant(live)
+    if limit is not None:
+        price = None
+        if limit.budget_usd is not None:
+            price = highest_price(context.aws, record, revision, live, keeps_bounds)
+        ends_at = end_time(limit, price, now)
+        return End(ends_at, limit.budget_usd) if ends_at is not None else End()
+    assert record.ends_at is not None
+    if record.ends_at > now:
+        price = None
+        if record.budget_usd is not None:
+            price = highest_price(context.aws, record, revision, live, keeps_bounds)
+        return end_at_price(record, price, now)
+    if live is None:
+        return End()
+    raise Refused(
+        f"the end of {record.name} has passed: {utc_text(record.ends_at)}",
+        Fix(
+            "set a later end with --ttl or --budget, or remove it",
+            ("peagle", "destroy", record.name),
+        ),
+        code="limit-passed",
+    )
+
+
+def end_at_price(record: Deployment, usd_per_hour: float | None, now: float) -> End:
+    """The end of a deployment at this price of the most instances: as it is, or earlier where its
+    budget, counted from now on, ends sooner."""
+    ends_at, budget = record.ends_at, record.budget_usd
+    if ends_at is not None and budget is not None and usd_per_hour:
+        sooner = end_time(Limit(budget_usd=budget), usd_per_hour, now)
+        ends_at = min(ends_at, sooner or ends_at)
+    return End(ends_at, budget)
+
+
+def highest_price(
+    aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None, keeps_bounds: bool
+) -> float | None:
+    """USD per hour at the most instances that may run once the endpoint serves ``revision``."""
+    after = revision.plan.scaling if revision.plan else None
+    keeps_bounds = keeps_bounds or not planned_before(record)
+    most = most_instances(aws, record, revision, live, after, keeps_bounds)
+    return revision.served.with_instances(most).usd_per_hour
+
+
+def end_text(end: End, before: Deployment) -> str:
+    """``2026-11-22T20:15:00Z: $12.00 from now on``, where a budget moves the end; else empty."""
+    if end.at is None or end.budget_usd is None or end.at == before.ends_at:
+        return ""
+    return f"{utc_text(end.at)}: {format_usd(end.budget_usd)} from now on"
 
 
 def set_end(context: DeploymentContext, end: End, config: str, company: Company) -> tuple[Tag, ...]:
@@ -51,7 +125,7 @@ def set_end(context: DeploymentContext, end: End, config: str, company: Company)
         remove(context)
     else:
         _schedule(context, end.at, company)
-    _record(context, end)
+    context.change(ends_at=end.at, budget_usd=end.budget_usd)
     tags = _tags(context.record, before.budget_usd is not None)
     if live := sagemaker.describe(context.aws, context.record.name):
         sagemaker.retag(context.aws, live.arn, tags)
@@ -59,54 +133,17 @@ def set_end(context: DeploymentContext, end: End, config: str, company: Company)
     return tuple(tags)
 
 
-def _record(context: DeploymentContext, end: End) -> None:
-    context.change(
-        ends_at=end.at,
-        budget_usd=end.budget_usd,
-        latest_end=end.latest,
-        most_usd_per_hour=end.usd_per_hour,
-    )
-
-
-def keep_budget(context: DeploymentContext, extra: ExtraInstances | None = None) -> None:
-    """Move the end to where the budget is used up while ``extra`` instances run; by default,
-    to where it is now that a change has ended. Nothing without a budget. Where the end
-    cannot be moved, it stays, with a notice: the change itself goes on."""
-    record = context.record
-    if record.budget_usd is None or record.ends_at is None or record.owner:
-        return
-    live = live_endpoint(context)
-    if live is None:
-        return
-    try:
-        end = end_with(context, live, extra)
-        assert end.at is not None
-        if end.at <= context.clock.now():
-            context.notice("the budget is used up; the end stays as it is")
-        elif abs(end.at - record.ends_at) >= SAME_END_SECONDS:
-            plan = record.current.plan
-            set_end(context, end, live.endpoint_config, plan.company if plan else NO_COMPANY)
-    except PeagleError as error:
-        context.notice(f"the end stays, and the budget may be exceeded: {error.message}")
-
-
 def keep_end(
     context: DeploymentContext, revision: Revision, earlier: Mapping[str, str]
 ) -> tuple[Tag, ...]:
     """The end time as tags of an endpoint that returns to a kept revision, whose configuration has
-    the tags ``earlier``.
-
-    It is that of the deployment now, or an earlier one where the revision costs more and there is a
-    budget; the configuration may have an earlier one, and gets this one. A new endpoint, after the
-    end, has none.
-    """
-    ends_at, now = context.record.ends_at, context.clock.now()
-    if ends_at is not None and ends_at <= now and live_endpoint(context) is None:
-        remove(context)
-        _record(context, End())
-    if (end := _end_of_return(context, revision)) is not None and end.at is not None:
-        _schedule(context, end.at, revision.plan.company if revision.plan else NO_COMPANY)
-        _record(context, end)
+    the tags ``earlier``: that of the deployment now. A new endpoint, after the end, has none."""
+    ends_at = context.record.ends_at
+    if ends_at is not None and ends_at <= context.clock.now():
+        live = sagemaker.describe(context.aws, context.record.name)
+        if live is None or live.status in sagemaker.BROKEN:
+            remove(context)
+            context.change(ends_at=None, budget_usd=None)
     if context.record.ends_at is None and ENDS_TAG not in earlier:
         return ()
     tags = _tags(context.record, BUDGET_TAG in earlier)
@@ -114,31 +151,18 @@ def keep_end(
     return tuple(tags)
 
 
-def _end_of_return(context: DeploymentContext, revision: Revision) -> End | None:
-    """``end_of_return``; a budget that is used up does not keep a deployment from what served."""
-    try:
-        return end_of_return(context, revision)
-    except Refused as refused:
-        context.notice(f"the end stays as it is: {refused.message}")
-        return None
-
-
 def _tags(record: Deployment, had_budget: bool) -> list[Tag]:
-    ends_at, budget, extra = record.ends_at, record.budget_usd, record.history.extra_usd
-    found: list[Tag] = [{"Key": ENDS_TAG, "Value": _NONE if ends_at is None else utc_text(ends_at)}]
+    ends_at, budget = record.ends_at, record.budget_usd
+    tags: list[Tag] = [{"Key": ENDS_TAG, "Value": _NONE if ends_at is None else utc_text(ends_at)}]
     if budget is not None or had_budget:
         value = _NONE if budget is None else f"{budget:.15g}"
-        found.append({"Key": BUDGET_TAG, "Value": value})
-    if budget is not None and extra:
-        found.append({"Key": EXTRA_TAG, "Value": f"{extra:.4f}"})
-    if budget is not None and record.latest_end is not None:
-        found.append({"Key": LATEST_TAG, "Value": utc_text(record.latest_end)})
-    return found
+        tags.append({"Key": BUDGET_TAG, "Value": value})
+    return tags
 
 
 def _retag_config(context: DeploymentContext, config: str, tags: list[Tag]) -> None:
-    found = sagemaker.description(context.aws, "EndpointConfig", config)
-    sagemaker.retag(context.aws, found["EndpointConfigArn"], tags)
+    description = sagemaker.description(context.aws, "EndpointConfig", config)
+    sagemaker.retag(context.aws, description["EndpointConfigArn"], tags)
 
 
 def _schedule(context: DeploymentContext, ends_at: float, company: Company) -> None:
@@ -158,21 +182,14 @@ def _schedule(context: DeploymentContext, ends_at: float, company: Company) -> N
 
 
 def remove(context: DeploymentContext) -> None:
-    """Remove the schedule and its role."""
+    """Remove the schedules and their role."""
     for resource in _resources(context.record):
-        context.say("Removing", resource.text)
-        remove_resource(context.aws, resource)
-        context.write(context.record.without(resource.type, resource.name))
-
-
-def remove_resource(aws: Aws, resource: Resource) -> None:
-    """Remove a schedule or its role from the account."""
-    delete = {"Schedule": scheduler.delete_schedule, "SchedulerRole": scheduler.delete_role}
-    delete[resource.type](aws, resource.name)
+        delete(context, resource)
 
 
 def _resources(record: Deployment) -> tuple[Resource, ...]:
-    return tuple(one for kind in KINDS for one in record.of_type(kind))
+    """In the order of removal."""
+    return (*record.of_type("Schedule"), *record.of_type("SchedulerRole"))
 
 
 def end_in(tags: Mapping[str, str]) -> float | None:
@@ -182,22 +199,8 @@ def end_in(tags: Mapping[str, str]) -> float | None:
 
 def budget_in(tags: Mapping[str, str]) -> float | None:
     """The budget in a resource's tags, in USD; ``None`` without one."""
-    return _usd_in(tags, BUDGET_TAG)
-
-
-def latest_in(tags: Mapping[str, str]) -> float | None:
-    """The end without extra instances, in a resource's tags; ``None`` without a budget."""
-    return None if budget_in(tags) is None else utc_moment(tags.get(LATEST_TAG, ""))
-
-
-def extra_usd_in(tags: Mapping[str, str]) -> float:
-    """What extra instances have cost, in a resource's tags, in USD."""
-    return max(_usd_in(tags, tag) or 0.0 for tag in (EXTRA_TAG, EARLIER_EXTRA_TAG))
-
-
-def _usd_in(tags: Mapping[str, str], key: str) -> float | None:
     with suppress(ValueError):
-        usd = float(tags.get(key, _NONE))
+        usd = float(tags.get(BUDGET_TAG, _NONE))
         return usd if math.isfinite(usd) and usd > 0 else None
     return None
 
@@ -211,25 +214,12 @@ def with_end_in(record: Deployment, tags: Mapping[str, str] | None) -> Deploymen
     """The record with the end in its endpoint's tags, which another machine may have moved."""
     if tags is None or ENDS_TAG not in tags:
         return record
-    ends_at, known = end_in(tags), record.ends_at
-    changed: dict[str, object] = {"ends_at": ends_at, "budget_usd": budget_in(tags)}
-    if ends_at is None or known is None or abs(ends_at - known) >= 1:
-        changed |= {"latest_end": latest_in(tags), "most_usd_per_hour": None}
-    if (extra := extra_usd_in(tags)) > record.history.extra_usd:
-        changed["history"] = record.history.model_copy(update={"extra_usd": extra})
-    return record.model_copy(update=changed)
+    return record.model_copy(update={"ends_at": end_in(tags), "budget_usd": budget_in(tags)})
 
 
-def resources_by_tag(
-    aws: Aws, name: str, ends_at: float | None, copies: bool
-) -> Iterator[Resource]:
+def limit_resources(region: str, name: str, copies: bool) -> Iterator[Resource]:
     """Schedules and role of a deployment that another machine limited: they carry no tags that AWS
     would find, but their names are known."""
-    if ends_at is None:
-        return
-    called = limit_name(aws.region, name)
-    if copies:
-        of_copies = copies_limit_name(aws.region, name)
-        yield Resource(type="Schedule", name=of_copies, made=True, revision="")
-    for kind in KINDS:
-        yield Resource(type=kind, name=called, made=True, revision="")
+    for schedule in schedule_names(region, name, copies):
+        yield Resource(type="Schedule", name=schedule, made=True, revision="")
+    yield Resource(type="SchedulerRole", name=limit_name(region, name), made=True, revision="")

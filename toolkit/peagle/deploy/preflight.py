@@ -3,57 +3,153 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
+from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
-from peagle.aws.image_records import image_findings
-from peagle.aws.prerequisites import access_findings, presence_findings, role_findings
-from peagle.aws.quotas import QUOTA_CODES, QuotaNeed, quota_findings
-from peagle.aws.roles import Role, find_role
+from peagle.aws.iam import Role, access_findings, find_role, presence_findings, role_findings
+from peagle.aws.prices import (
+    NOT_FROM_AWS,
+    NOT_LISTED,
+    PRICE_SNAPSHOT,
+    QUOTA_CODES,
+    FreshPrices,
+    QuotaNeed,
+    fresh_prices,
+    hourly_price,
+    quota_findings,
+    quotas_at_plan,
+    unlisted_findings,
+)
 from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
-from peagle.catalog.tables import InstanceTable
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import InstanceTable, Price
+from peagle.checks.report import NOT_IN_SANDBOX
 from peagle.deploy import records
-from peagle.deploy.alarms import rollout_findings, topic_findings
-from peagle.deploy.copies import instance_findings
-from peagle.deploy.desired import Change, DesiredState, desired_state, required_change
-from peagle.deploy.diff import SettingChange
-from peagle.deploy.discover import complete_deployment, current_deployment
-from peagle.deploy.live import changes_of_live
-from peagle.deploy.live_prices import LISTED_CODES, with_price
-from peagle.deploy.network import (
+from peagle.deploy.access import (
     loosened_findings,
     network_findings,
+    role_access_findings,
     role_network_findings,
     vocabulary_findings,
 )
-from peagle.deploy.owner import require_own
-from peagle.deploy.role_access import role_access_findings
-from peagle.deploy.scaling import (
-    ScalingChange,
-    count_at_update,
-    most_instances,
-    planned_before,
-    required_scaling,
-)
-from peagle.deploy.settings import setting_changes
-from peagle.deploy.state import Deployment
-from peagle.deploy.variants import require_no_comparison
+from peagle.deploy.alarms import rollout_findings, topic_findings
+from peagle.deploy.context import DeploymentContext
+from peagle.deploy.desired import Change, DesiredState, desired_state, required_change
+from peagle.deploy.diff import SettingChange
+from peagle.deploy.discover import changes_of_live, complete_deployment, current_deployment
+from peagle.deploy.limits import SAME_END_SECONDS, highest_price, planned_end
+from peagle.deploy.revisions import require_no_comparison, require_own
+from peagle.deploy.scaling import ScalingChange, count_at_update, required_scaling
+from peagle.deploy.state import Deployment, Revision, utc_text
+from peagle.errors import CloudError
 from peagle.findings import Finding, error, errors, note
+from peagle.planning.drafter import NOT_READ
 from peagle.planning.limit import most_usd_per_hour
+from peagle.planning.observe import alarm_kinds, capture_text
 from peagle.planning.operation_model import Rollout
 from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
+from peagle.planning.prices import price_unknown
 from peagle.planning.rollout import rollout_of
 from peagle.planning.uploads import local_weights
+from peagle.render.alarms import kind_of_alarm
+from peagle.render.dashboard import dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
 from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings, prefixes_read
 from peagle.weights.pins import PIN_CODES, pin_plan
+
+PRICE_CODES = frozenset(
+    {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_FROM_AWS}
+)
+"""Findings about the price that AWS's own price list resolves."""
+
+LISTED_CODES = PRICE_CODES | {"instance-region-unknown"}
+"""All findings of the plan that AWS's own price list resolves: a price shows that the region hosts
+the type."""
+
+
+def with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
+    """The plan with AWS's own price where the catalogue has none for the region."""
+    doubts = [finding for finding in plan.findings if finding.code in LISTED_CODES]
+    if plan.price_per_hour_usd is not None and not doubts:
+        return plan, []
+    price = hourly_price(aws, plan.instance_type)
+    if price is None and plan.price_per_hour_usd is not None:
+        return plan, doubts
+    if price is None:
+        message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
+        fix = "look up the price, then add --accept-unknown-price"
+        others = [finding for finding in doubts if finding.code not in PRICE_CODES]
+        return plan, [*others, price_unknown(message, fix)]
+    return _priced(plan, price), []
+
+
+def _priced(plan: Plan, price: Price) -> Plan:
+    total = round(price.usd_per_hour * plan.instance_count, 4)
+    changed: dict[str, Any] = {"price_per_hour_usd": total, "price_date": price.date.isoformat()}
+    if plan.rollout:
+        changed["rollout"] = plan.rollout.at_price(price.usd_per_hour)
+    return plan.model_copy(update=changed)
+
+
+def plan_with_live_prices(
+    aws: Aws, catalog: Catalog, plan: Callable[[Catalog, bool], Plan], head_in_s3: bool
+) -> Plan:
+    """The plan, ranked by today's prices, with findings about the account's quota and the weights.
+
+    ``plan`` makes a plan from a catalogue; its second argument is whether it reads a drafter from
+    the Hub or S3. Without access to AWS: the catalogue's prices, and a warning.
+    """
+    fresh = fresh_prices(aws, catalog.instances)
+    catalog = replace(catalog, instances=fresh.table)
+    made = plan(catalog, not head_in_s3)
+    stored = mounted_findings(aws, made)
+    if head_in_s3 and not errors(stored):
+        # An incomplete copy may lack the head, and another pair's head must not be planned with.
+        made = plan(catalog, True)
+    elif head_in_s3:
+        kept = tuple(finding for finding in made.findings if finding.code != NOT_READ)
+        made = made.model_copy(update={"findings": kept})
+    pinned = pin_plan(aws, made)
+    return _with_account_findings(aws, pinned.plan, fresh, (*stored, *pinned.findings))
+
+
+def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
+    """The plan of a file with today's price and the same findings; nothing else changes."""
+    fresh = fresh_prices(aws, catalog.instances)
+    price = fresh.listed.price(plan.instance_type) if fresh.listed else None
+    priced = _priced(plan, price) if price else plan
+    pinned = pin_plan(aws, priced)
+    stored = (*mounted_findings(aws, priced), *pinned.findings)
+    return _with_account_findings(aws, pinned.plan, fresh, stored)
+
+
+def _with_account_findings(
+    aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
+) -> Plan:
+    """The plan with findings about the price, the quota, and the weights (``stored``).
+
+    ``price-not-listed`` replaces ``price-unknown``.
+    """
+    unlisted = unlisted_findings(fresh.listed, plan.instance_type)
+    quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
+    own = [one for one in plan.findings if not (unlisted and one.code == "price-unknown")]
+    if aws.in_sandbox:
+        own = [one for one in own if one.code not in NOT_IN_SANDBOX]
+    found = (*own, *fresh.findings, *unlisted, *quota, *stored)
+    levels = ("error", "warning", "note")
+    by_level = sorted(found, key=lambda finding: levels.index(finding.level))
+    return plan.model_copy(update={"findings": tuple(by_level)})
+
 
 CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
 """Findings that preflight checks again; the plan's own no longer count."""
@@ -103,9 +199,20 @@ def preflight(
         require_no_comparison(record)
     pinned = pin_plan(aws, plan, pins_of(record.current.served.variables) if record else None)
     priced, found = with_price(aws, pinned.plan)
-    used = _role(aws, role, record)
-    desired = desired_state(priced, used.arn, _bucket(aws, plan, bucket, record), record)
-    change, scaling = _change(aws, desired, record, live)
+    if role is None and record:  # a change of role would be an update
+        used = Role(record.current.role, "as deployed before")
+    else:
+        used = find_role(aws, role)
+    if local_weights(plan):
+        bucket = bucket or (record.current.bucket if record else None)
+        bucket = bucket or s3.default_bucket(aws.account, aws.region)
+    else:
+        bucket = None
+    desired = desired_state(priced, used.arn, bucket, record)
+    change = required_change(record, live, desired)
+    scaling = required_scaling(aws, record, live, desired.plan.scaling)
+    if change == "nothing" and scaling:
+        change = "scale"
     found += _name_in_use(aws, plan, record, live)
     if change == "update":
         found += instance_findings(desired, live)
@@ -135,34 +242,12 @@ def preflight(
     if change == "update":
         found += loosened_findings(changed)
     broken = live.status if live and live.status in BROKEN else ""
-    usd = _most_usd_per_hour(aws, desired, record, live)
+    usd, limit = most_usd_per_hour(desired.plan), plan.limit
+    if record and live and limit and limit.budget_usd is not None:
+        usd = highest_price(aws, record, desired.revision, live, keeps_bounds=False)
     return Preflight(
         desired, change, used, record, tuple(found), changed, broken, scaling, rollout, usd
     )
-
-
-def _role(aws: Aws, role: str | None, record: Deployment | None) -> Role:
-    """The user's role, or that of the deployment: a change of role would be an update."""
-    if role is None and record is not None:
-        return Role(record.current.role, "as deployed before")
-    return find_role(aws, role)
-
-
-def _bucket(aws: Aws, plan: Plan, bucket: str | None, record: Deployment | None) -> str | None:
-    """The bucket for weights in folders of this machine; ``None`` without any."""
-    if not local_weights(plan):
-        return None
-    earlier = record.current.bucket if record else None
-    return bucket or earlier or s3.default_bucket(aws.account, aws.region)
-
-
-def _change(
-    aws: Aws, desired: DesiredState, record: Deployment | None, live: Endpoint | None
-) -> tuple[Change, ScalingChange | None]:
-    """The change to make, and what changes of automatic scaling."""
-    change = required_change(record, live, desired)
-    scaling = required_scaling(aws, record, live, desired.plan.scaling)
-    return "scale" if change == "nothing" and scaling else change, scaling
 
 
 def _adapted(plan: Plan, rollout: Rollout, count: int) -> Iterator[Finding]:
@@ -185,20 +270,55 @@ def _changes(
     if change == "update" and record and live:
         changed = changes_of_live(record, live, desired.revision)
     if record and not beside:
-        changed += tuple(setting_changes(aws, record, desired.plan, desired.revision))
+        changed += tuple(_setting_changes(aws, record, desired.plan, desired.revision))
     return changed
 
 
-def _most_usd_per_hour(
-    aws: Aws, desired: DesiredState, record: Deployment | None, live: Endpoint | None
-) -> float | None:
-    """The price that the budget of the plan counts, if it has one."""
-    plan, revision = desired.plan, desired.revision
-    if record is None or live is None or plan.limit is None or plan.limit.budget_usd is None:
-        return most_usd_per_hour(plan)
-    keeps_bounds = not planned_before(record)
-    most = most_instances(aws, record, revision, live, plan.scaling, keeps_bounds)
-    return revision.served.with_instances(most).usd_per_hour
+def _setting_changes(
+    aws: Aws, record: Deployment, plan: Plan, revision: Revision
+) -> Iterator[SettingChange]:
+    """What applying ``plan``, as that revision, changes outside of the endpoint."""
+    dashboards = [one.name for one in record.of_type("Dashboard")]
+    planned = [dashboard_name(plan.name, plan.region)] if has_dashboard(plan) else []
+    if dashboards != planned:
+        yield SettingChange("dashboard", _listed(dashboards), _listed(planned))
+    names = (one.name for one in record.of_type("Alarm"))
+    known = {kind_of_alarm(record.name, name) or name for name in names}
+    if known != set(alarm_kinds(plan)):
+        yield SettingChange("alarms", _listed(sorted(known)), _listed(sorted(alarm_kinds(plan))))
+    yield from _capture_change(record, plan)
+    yield from _end_change(aws, record, revision)
+
+
+def _capture_change(record: Deployment, plan: Plan) -> Iterator[SettingChange]:
+    """What is captured of requests and answers, where the plan before is known."""
+    before = record.current.plan
+    if before is None:
+        return
+    texts = [
+        capture_text(one.observe.capture) if one.observe and one.observe.capture else None
+        for one in (before, plan)
+    ]
+    if texts[0] != texts[1]:
+        yield SettingChange("captured data", *texts)
+
+
+def _listed(names: list[str]) -> str | None:
+    return ", ".join(names) or None
+
+
+def _end_change(aws: Aws, record: Deployment, revision: Revision) -> Iterator[SettingChange]:
+    """Where the end moves; deploy itself reports an end that it refuses."""
+    before = record.ends_at
+    with suppress(CloudError):
+        after = planned_end(DeploymentContext(aws, record), revision).at
+        if before is None or after is None:
+            is_same = before is after
+        else:
+            is_same = abs(after - before) < SAME_END_SECONDS
+        if not is_same:
+            texts = (None if at is None else utc_text(at) for at in (before, after))
+            yield SettingChange("end", *texts)
 
 
 def _record(
@@ -219,7 +339,7 @@ def _record(
     if record is None:
         return None
     require_own(record)
-    # What another machine has made since, such as a temporary endpoint that it left.
+    # With what another machine has made since.
     return complete_deployment(aws, record, lambda: instances) if known else record
 
 
@@ -246,6 +366,25 @@ def _name_in_use(
         return
     message = f"an endpoint called {plan.name} exists that this toolkit did not create"
     yield error("name-in-use", "name", message, "choose another --name")
+
+
+def instance_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:
+    """The error that an update would change the instances on which copies run, or turn an endpoint
+    with copies into one without, which SageMaker does not do."""
+    if live is None or live.status in BROKEN:  # then it is created again
+        return
+    if not (live.hosts_components or desired.component):
+        return
+    if live.endpoint_config == desired.config["EndpointConfigName"]:
+        return
+    message = (
+        f"the endpoint {live.name} runs on other instances, or without copies, and an update of an "
+        "endpoint with copies replaces their model only"
+    )
+    fix = "choose another --name and destroy this one afterwards, or destroy it first"
+    if not live.hosts_components:
+        fix = f"use --copies 1 for one engine on each instance, {fix}"
+    yield error("copies-fixed-instances", "name", message, fix)
 
 
 def _quota(

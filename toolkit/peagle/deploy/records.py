@@ -1,7 +1,7 @@
 """The files of deployment records, written before and after every step.
 
-One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. This
-module does not import boto3 either.
+One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. This module
+does not import boto3 either.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peagle.deploy.served import weight_prefixes
-from peagle.deploy.state import Deployment
+from peagle.deploy.state import Deployment, weight_prefixes
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
 from peagle.render.documents import first_problem
 from peagle.store import SANDBOX, home, locked, read_json, write_text

@@ -1,27 +1,140 @@
-"""The steps that remove a deployment, also one whose engine cannot start. Each may be repeated."""
+"""Remove a deployment, what AWS keeps of its endpoint, and deployments past their end. Each step
+may be repeated.
+
+The scheduler deletes the endpoint only; what remains of it costs nothing, or the storage of its
+weights. An endpoint that still exists after its end (the scheduler's schedule was deleted, or the
+endpoint was busy for a day) costs money, and is removed too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from peagle.aws import autoscaling, s3, sagemaker
+from peagle.aws import autoscaling, cloudwatch, s3, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, Busy
+from peagle.aws.errors import AccessDenied, Busy, Missing
+from peagle.aws.regions import in_each_region, tagged
 from peagle.aws.sagemaker import BUSY, Endpoint
-from peagle.deploy import alarms, limits, observe, records
+from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.copies import remove_copies
+from peagle.deploy.discover import Prices, complete_deployment, current_deployment, is_endpoint_name
+from peagle.deploy.limits import end_in
+from peagle.deploy.resources import KINDS
 from peagle.deploy.revisions import stale_resources
-from peagle.deploy.state import Deployment, Resource, ResourceType
+from peagle.deploy.state import Deployment, Resource, ResourceType, utc_text
+from peagle.deploy.status import is_past_end, usd_per_hour_now
 from peagle.deploy.wait import WillNotServe, wait_while_busy
-from peagle.errors import CloudError, Fix, Refused
-from peagle.s3uri import S3Uri
+from peagle.errors import CloudError, Fix, PeagleError, Refused
+from peagle.protocol import log_group
+from peagle.render.alarms import alarm_name
+from peagle.render.dashboard import dashboard_name
+from peagle.render.metrics import COMPONENT_DIMENSION
+from peagle.render.requests import DEPLOYMENT_TAG
+from peagle.render.resources import ENDS_TAG, copies_id, wake_alarm_name
 
-_REMOVAL: tuple[ResourceType, ...] = (
+LeftoverKind = Literal["ScalableTarget", "Alarm", "LogGroup", "Dashboard"]
+
+_SCALING = "application-autoscaling"
+_NAMESPACE = "sagemaker"
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A resource outside of SageMaker; ``parameters`` are those of the call that removes it.
+    ``goes_with_endpoint``: a scaling target, and the alarms of its policies, since an endpoint that
+    scales is not deleted."""
+
+    kind: LeftoverKind
+    name: str
+    parameters: dict[str, Any]
+    goes_with_endpoint: bool = False
+
+    @property
+    def text(self) -> str:
+        """Such as ``Alarm peagle-tiny-latency``."""
+        return f"{self.kind} {self.name}"
+
+    def document(self) -> dict[str, str]:
+        """For ``--json``."""
+        return {"type": self.kind, "name": self.name}
+
+
+def find_leftovers(aws: Aws, name: str) -> tuple[Leftover, ...]:
+    """The scaling targets, alarms, log and dashboard of the endpoint, in the order of removal.
+
+    Raises AccessDenied when one kind may not be listed.
+    """
+    return (*_targets(aws, name), *_alarms(aws, name), *_log(aws, name), *_dashboard(aws, name))
+
+
+def remove_leftover(aws: Aws, leftover: Leftover) -> None:
+    """Remove it; ignores what no longer exists. Raises CloudError."""
+    service, operation = _REMOVAL[leftover.kind]
+    try:
+        aws.call(service, operation, **leftover.parameters)
+    except Missing:
+        return
+
+
+_REMOVAL: dict[LeftoverKind, tuple[str, str]] = {
+    "ScalableTarget": (_SCALING, "deregister_scalable_target"),
+    "Alarm": ("cloudwatch", "delete_alarms"),
+    "LogGroup": ("logs", "delete_log_group"),
+    "Dashboard": ("cloudwatch", "delete_dashboards"),
+}
+
+
+def _targets(aws: Aws, name: str) -> Iterator[Leftover]:
+    """Deregistering a target also deletes its policies and their alarms."""
+    listed = aws.items(
+        _SCALING, "describe_scalable_targets", "ScalableTargets", ServiceNamespace=_NAMESPACE
+    )
+    for found in listed:
+        resource = found["ResourceId"]
+        if resource.startswith(f"endpoint/{name}/") or resource == copies_id(name):
+            parameters = {
+                "ServiceNamespace": _NAMESPACE,
+                "ResourceId": resource,
+                "ScalableDimension": found["ScalableDimension"],
+            }
+            yield Leftover("ScalableTarget", resource, parameters, goes_with_endpoint=True)
+
+
+def _alarms(aws: Aws, name: str) -> Iterator[Leftover]:
+    """The alarms on metrics of the endpoint, and the one on its log, which has no dimension."""
+    on_log, wakes = alarm_name(name, "acceptance"), wake_alarm_name(name)
+    for found in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
+        dimensions = {one["Name"]: one["Value"] for one in found.get("Dimensions") or ()}
+        watched = (dimensions.get("EndpointName"), dimensions.get(COMPONENT_DIMENSION))
+        if name in watched or found["AlarmName"] == on_log:
+            alarm = found["AlarmName"]
+            scales = alarm == wakes or alarm.startswith("TargetTracking-")
+            yield Leftover("Alarm", alarm, {"AlarmNames": [alarm]}, goes_with_endpoint=scales)
+
+
+def _log(aws: Aws, name: str) -> Iterator[Leftover]:
+    for group in (log_group(name), log_group(name, copies=True)):
+        there = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
+        if any(found["logGroupName"] == group for found in there):
+            yield Leftover("LogGroup", group, {"logGroupName": group})
+
+
+def _dashboard(aws: Aws, name: str) -> Iterator[Leftover]:
+    called = dashboard_name(name, aws.region)
+    text = cloudwatch.dashboard_text(aws, called)
+    if text is not None and f'"{name}"' in text:
+        yield Leftover("Dashboard", called, {"DashboardNames": [called]})
+
+
+_ORDER: tuple[ResourceType, ...] = (
     "Endpoint",
-    *limits.KINDS,
-    *alarms.KINDS,
+    "Schedule",
+    "SchedulerRole",
+    "Alarm",
+    "MetricFilter",
     "Dashboard",
     "LifecycleRule",
     "EndpointConfig",
@@ -31,7 +144,14 @@ _REMOVAL: tuple[ResourceType, ...] = (
 )
 """An endpoint needs its configuration while it exists, and the configuration its model."""
 
-_STAY_WITH_ENDPOINT = (*limits.KINDS, "EndpointConfig", "Model", "S3Objects", "S3Bucket")
+_STAY_WITH_ENDPOINT = (
+    "Schedule",
+    "SchedulerRole",
+    "EndpointConfig",
+    "Model",
+    "S3Objects",
+    "S3Bucket",
+)
 """An endpoint that may not be deleted keeps what it serves, and the schedule that ends it."""
 
 
@@ -52,7 +172,7 @@ def destroy(
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
-    for kind in _REMOVAL:
+    for kind in _ORDER:
         if kind in _STAY_WITH_ENDPOINT and context.record.of_type("Endpoint"):
             continue
         if kind == "S3Bucket" and context.record.of_type("S3Objects"):
@@ -92,22 +212,10 @@ def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
 def _remove(context: DeploymentContext, resource: Resource) -> bool:
     if resource.type == "S3Bucket":
         return _remove_bucket(context, resource)
-    if resource.type == "Schedule" or resource.type == "SchedulerRole":
-        limits.remove_resource(context.aws, resource)
+    if resource.type in KINDS:
+        KINDS[resource.type].delete(context, resource)
         return True
-    if resource.type == "Dashboard":
-        observe.remove_dashboard(context.aws, resource)
-        return True
-    if resource.type == "LifecycleRule":
-        observe.remove_capture_rule(context.aws, context.record.name, resource)
-        return True
-    if resource.type == "S3Objects":
-        bucket = S3Uri.parse(resource.name).bucket
-        s3.delete_objects(context.aws, bucket, resource.keys)
-        return True
-    if resource.type == "Alarm" or resource.type == "MetricFilter":
-        alarms.remove(context, resource)
-        return True
+    assert resource.type in ("Endpoint", "EndpointConfig", "Model")
     owner = sagemaker.owner(context.aws, resource.type, resource.name)
     # What a template left carries no deployment id.
     if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
@@ -116,8 +224,7 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
         sagemaker.delete(context.aws, resource.type, resource.name)
     elif live := sagemaker.describe(context.aws, resource.name):
         try:
-            with context.at(live.name):
-                delete_endpoint(context, live)
+            delete_endpoint(context, live)
         except Busy as error:
             raise CloudError(
                 f"another client is changing endpoint {live.name}: {error.message}",
@@ -156,7 +263,26 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
             Fix("run the command again", ("peagle", "destroy", remaining.name)),
             code="endpoint-not-deleted",
         )
-    context.bill(live.name, None)
+    context.change(billing_since=None)
+
+
+def remove_copies(context: DeploymentContext, live: Endpoint) -> Endpoint | None:
+    """Remove the endpoint's component and wait until it is gone; the endpoint without it. What is
+    changing ends first."""
+    revision, since = context.record.current, context.clock.now()
+    autoscaling.deregister_before_deletion(context.aws, live.name, copies=True)
+    while live.component is not None:
+        if live.component.status != "Deleting":
+            try:
+                sagemaker.delete_component(context.aws, live.name)
+            except Busy:
+                purpose = "Waiting for the copies' current change to end"
+                wait_while_busy(context, revision, since, purpose=purpose)
+        found = wait_while_busy(context, revision, since, purpose="Removing copies")
+        if found is None:
+            return None
+        live = found
+    return live
 
 
 def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
@@ -235,3 +361,135 @@ def remove_failed_start(
         for resource in (*endpoints, *stale_resources(context.record)):
             remove_resource(context, resource)
     return saving
+
+
+_KINDS = ("sagemaker:endpoint", "sagemaker:endpoint-config")
+"""What carries the end time."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A deployment after its end. ``usd_per_hour`` is what its endpoint still costs: 0 without
+    one, ``None`` where unknown."""
+
+    record: Deployment
+    usd_per_hour: float | None
+
+    def document(self) -> dict[str, Any]:
+        """For ``--json``."""
+        record = self.record
+        return {
+            "name": record.name,
+            "region": record.region,
+            "ended_at": None if record.ends_at is None else utc_text(record.ends_at),
+            "price_per_hour_usd": self.usd_per_hour,
+            "owner": record.owner or "peagle",
+            "resources": [one.document() for one in record.resources],
+        }
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was found; ``unknown`` are the regions that could not be searched."""
+
+    ended: tuple[Ended, ...]
+    unknown: dict[str, CloudError]
+
+    @property
+    def own(self) -> tuple[Ended, ...]:
+        """Those that this toolkit may remove."""
+        return tuple(one for one in self.ended if not one.record.owner)
+
+    @property
+    def of_others(self) -> tuple[Ended, ...]:
+        """Those that a template or another program made, and removes."""
+        return tuple(one for one in self.ended if one.record.owner)
+
+
+def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> Search:
+    """The deployments of these regions whose end time has passed, of this machine's records and
+    of the account. Raises CloudError when no region accepts the credentials."""
+    readable, _ = records.readable_records(aws.scope)
+    answers, unknown = in_each_region(aws, regions, "resourcegroupstaggingapi", _names)
+    now = Clock().now()
+    found: list[Ended] = []
+    for region in sorted(regions):
+        known = {one.name: one for one in readable if one.region == region}
+        limited = {name for name, one in known.items() if one.ends_at is not None}
+        there = aws.in_region(region)
+        for name in sorted({*answers.get(region, ()), *limited}):
+            try:
+                ended = _ended(there, name, known.get(name), prices, now)
+            except CloudError as error:
+                unknown[region] = error
+                continue
+            found += [ended] if ended else []
+    return Search(tuple(found), unknown)
+
+
+def _names(aws: Aws) -> set[str]:
+    """The names of deployments with an end time that has passed, by the tags of one resource or
+    another."""
+    now = Clock().now()
+    return {
+        one.tags[DEPLOYMENT_TAG]
+        for one in tagged(aws, ENDS_TAG, kinds=_KINDS)
+        if is_endpoint_name(one.tags.get(DEPLOYMENT_TAG, "")) and (end_in(one.tags) or now) < now
+    }
+
+
+def _ended(
+    aws: Aws, name: str, known: Deployment | None, prices: Prices, now: float
+) -> Ended | None:
+    """The deployment, if its end has passed: the endpoint's own tag decides."""
+    record = current_deployment(aws, name, known, prices)
+    if record is None or not is_past_end(record, now):
+        return None
+    record = complete_deployment(aws, record, prices)
+    live = sagemaker.describe(aws, name)
+    return Ended(record, usd_per_hour_now(record, live) if live else 0.0)
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """The result for one deployment; ``error`` is why it was not removed."""
+
+    ended: Ended
+    removed: tuple[Resource, ...] = ()
+    kept: tuple[Resource, ...] = ()
+    error: PeagleError | None = None
+
+    def document(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            **self.ended.document(),
+            "removed": [one.document() for one in self.removed],
+            "kept": [one.document() for one in self.kept],
+            "error": self.error.document() if self.error else None,
+        }
+
+
+def reap(
+    aws: Aws,
+    ended: Sequence[Ended],
+    prices: Prices,
+    observe: Observer = unobserved,
+    clock: Clock | None = None,
+) -> tuple[Reaped, ...]:
+    """Remove these deployments, one after the other; one that fails does not stop the next. One
+    that got another end time meanwhile stays."""
+    return tuple(_reap(aws, one, prices, observe, clock or Clock()) for one in ended)
+
+
+def _reap(aws: Aws, one: Ended, prices: Prices, observe: Observer, clock: Clock) -> Reaped:
+    there = aws.in_region(one.record.region)
+    try:
+        with records.deployment_lock(*one.record.key):
+            known = records.load_record(*one.record.key)
+            latest = _ended(there, one.record.name, known, prices, clock.now())
+            if latest is None:
+                return Reaped(one)
+            removed, kept = destroy(there, latest.record, observe, clock)
+            return Reaped(latest, removed, kept)
+    except PeagleError as error:
+        return Reaped(one, error=error)

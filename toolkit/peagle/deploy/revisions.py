@@ -1,23 +1,113 @@
-"""Which revision a deployment serves, keeps and returns to. Pure: reads and changes nothing.
+"""Which revision a deployment serves, keeps and returns to; its two variants during a comparison;
+who may change it. Pure: reads and changes nothing.
 
 ``serving`` is the last revision that was put into service and proved, or the first one;
 ``pending`` the one being applied, or in service and not proved; ``previous`` what served before
 ``serving``. They change together, when a proof passes. So an interruption leaves ``pending``:
-deploying that plan again continues it, and a rollback returns to ``serving``.
+deploying that plan again continues it, and a rollback returns to ``serving``. Proofs are tags of
+the endpoint too, so that other machines see them.
+
+The revision in service keeps the name of the only variant during a comparison, so that its metrics,
+alarms and scaling go on; it also keeps its weight, which an update may retain. So the share of the
+other variant, ``Candidate``, is in its own weight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from peagle.aws.sagemaker import Endpoint
-from peagle.deploy.proof_tag import PREVIOUS_TAG, revision_in
-from peagle.deploy.served import weight_prefixes
-from peagle.deploy.state import Deployment, Failure, Resource, ResourceType, Revision
+from peagle.aws.sagemaker import ID_TAG, Endpoint
+from peagle.deploy.state import (
+    Deployment,
+    Failure,
+    Resource,
+    ResourceType,
+    Revision,
+    RunningComparison,
+    weight_prefixes,
+)
+from peagle.errors import Fix, Refused
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
-from peagle.render.requests import PROOF_TAG, image_arguments, plan_arguments
+from peagle.proof import Proof
+from peagle.render.requests import (
+    OWNER_TAG,
+    PROOF_TAG,
+    STACK_TAG,
+    VARIANT,
+    image_arguments,
+    plan_arguments,
+)
+
+PREVIOUS_TAG = "peagle:previous"
+"""Tag of an endpoint with the revision that served before, and its proof."""
+
+
+def proof_tag(
+    proof: Proof | None, fingerprint: str, now: float, key: str = PROOF_TAG
+) -> dict[str, str]:
+    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 source=log time=...``;
+    without a ``proof`` only the revision.
+
+    A tag's value allows letters, digits, spaces and ``_.:/=+-@``. ``now`` is epoch seconds.
+    """
+    if proof is None:
+        return {"Key": key, "Value": f"revision={fingerprint}"}
+    fields = {
+        "revision": fingerprint,
+        "passed": "yes" if proof.passed else "no",
+        "length": _number(proof.acceptance_length),
+        "drafts": str(proof.drafts),
+        "floor": _number(proof.floor),
+        "source": proof.source,
+        "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
+    }
+    text = " ".join(f"{key}={value}" for key, value in fields.items() if value)
+    return {"Key": key, "Value": text}
+
+
+def revision_in(tags: Mapping[str, str], key: str) -> str:
+    """The fingerprint in that tag of an endpoint; empty without one."""
+    return _fields(tags, key).get("revision", "")
+
+
+def proof_in(tags: Mapping[str, str], fingerprint: str) -> Proof | None:
+    """The proof of that revision in an endpoint's tags; ``None`` without one, or for a value that
+    this version cannot read."""
+    found = (_fields(tags, key) for key in (PROOF_TAG, PREVIOUS_TAG))
+    return next((_proof(one) for one in found if one.get("revision") == fingerprint), None)
+
+
+def _fields(tags: Mapping[str, str], key: str) -> dict[str, str]:
+    words = (word.partition("=") for word in tags.get(key, "").split())
+    return {name: value for name, _, value in words}
+
+
+def _proof(fields: Mapping[str, str]) -> Proof | None:
+    try:
+        return Proof(
+            acceptance_length=_read(fields.get("length")),
+            drafts=int(fields["drafts"]),
+            acceptance_per_position=(),
+            floor=_read(fields.get("floor")),
+            passed=fields["passed"] == "yes",
+            # AWS's image has no counters: without a word about them, nothing may ask for them.
+            source="counters" if fields.get("source") == "counters" else "log",
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _read(text: str | None) -> float | None:
+    return float(text) if text else None
+
 
 _OF_REVISIONS: tuple[ResourceType, ...] = (
     "EndpointConfig",
@@ -25,10 +115,6 @@ _OF_REVISIONS: tuple[ResourceType, ...] = (
     "S3Objects",
 )
 """What revisions need, in the order of removal."""
-
-
-TEMPORARY_SUFFIX = "-proof"
-"""Suffix of the names and the fingerprint of what a temporary endpoint serves."""
 
 
 COMPARISON_SUFFIX = "-compare"
@@ -43,49 +129,18 @@ class Roles(NamedTuple):
     previous: Revision | None
 
 
-def is_temporary(fingerprint: str) -> bool:
-    """Whether a temporary endpoint serves the revision."""
-    return fingerprint.endswith(TEMPORARY_SUFFIX)
-
-
 def is_comparison(fingerprint: str) -> bool:
     """Whether a configuration with this fingerprint has two variants."""
     return fingerprint.endswith(COMPARISON_SUFFIX)
 
 
-def temporary_name(name: str) -> str:
-    """The temporary endpoint of the deployment ``name``."""
-    return _with_suffix(name, TEMPORARY_SUFFIX)
-
-
-def _with_suffix(name: str, suffix: str) -> str:
-    return f"{name[: MAX_NAME_LENGTH - len(suffix)].rstrip('-')}{suffix}"
-
-
-def temporary_resources(record: Deployment) -> tuple[Resource, ...]:
-    """The temporary endpoint and its configuration, in the order of removal."""
-    endpoints = [one for one in record.of_type("Endpoint") if one.name != record.name]
-    configs = [one for one in record.of_type("EndpointConfig") if is_temporary(one.revision)]
-    return (*endpoints, *configs)
-
-
-def of_one_instance(revision: Revision) -> Revision:
-    """The revision as the temporary endpoint serves it: with copies, by one of them."""
-    served = revision.served.with_instances(1)
-    changed: dict[str, Any] = {"name": temporary_name(revision.name)}
-    if revision.instances_config:
-        changed = {"instances_config": temporary_name(revision.instances_config)}
-        served = served.model_copy(update={"copies": 1})
-    fingerprint = f"{revision.fingerprint}{TEMPORARY_SUFFIX}"
-    return revision.model_copy(update={"fingerprint": fingerprint, "served": served, **changed})
-
-
 def as_compared(revision: Revision) -> Revision:
     """The revision as the configuration with both variants has it."""
+    length = MAX_NAME_LENGTH - len(COMPARISON_SUFFIX)
     return revision.model_copy(
         update={
             "fingerprint": f"{revision.fingerprint}{COMPARISON_SUFFIX}",
-            "name": _with_suffix(revision.name, COMPARISON_SUFFIX),
+            "name": f"{revision.name[:length].rstrip('-')}{COMPARISON_SUFFIX}",
         }
     )
 
@@ -257,3 +312,158 @@ def _needs(revision: Revision, resource: Resource) -> bool:
             resource.name.startswith(one) or one.startswith(resource.name) for one in prefixes
         )
     return resource.name in (revision.model, revision.name, revision.instances_config)
+
+
+_STACK_TAG_OF_AWS = "aws:cloudformation:stack-name"
+"""Set by CloudFormation on the resources of a stack."""
+
+
+def require_own(deployment: Deployment) -> None:
+    """Raise Refused for a deployment that a template owns."""
+    if deployment.owner:
+        raise Refused(
+            f"{deployment.name} belongs to {deployment.owner}: changes made here would be undone "
+            "or orphaned there",
+            "change it there",
+            code="other-owner",
+        )
+
+
+def owner_of(tags: Mapping[str, str]) -> str:
+    """Who changes the resource: empty for this toolkit, else such as ``CloudFormation stack
+    NAME``."""
+    stack = tags.get(STACK_TAG) or tags.get(_STACK_TAG_OF_AWS)
+    owner = tags.get(OWNER_TAG, "cloudformation" if stack else "")
+    if owner == "peagle" or (not owner and ID_TAG in tags):
+        return ""
+    if owner == "cloudformation":
+        return f"CloudFormation stack {stack}" if stack else "a CloudFormation stack"
+    programs = {"terraform": "a Terraform module", "cdk": "a CDK app"}
+    return programs.get(owner) or owner or "an unknown owner"
+
+
+CANDIDATE = "Candidate"
+"""The variant with the plan that is compared."""
+
+_OF_ENDPOINT = (
+    "KmsKeyId", "DataCaptureConfig", "VpcConfig", "EnableNetworkIsolation", "ExecutionRoleArn",
+    "MetricsConfig",
+)  # fmt: skip
+"""Members of a configuration that concern all variants: those of the one in service stay."""
+
+
+def require_no_comparison(record: Deployment) -> None:
+    """Raise Refused while the endpoint has two variants, or is getting or losing the second one."""
+    comparison = record.comparison
+    if comparison is None:
+        return
+    pending, candidate = record.pending, comparison.candidate
+    if pending and pending.fingerprint == candidate.fingerprint:
+        raise Refused(
+            f"the promotion of {candidate.name} on {record.name} has not ended",
+            Fix("finish it", ("peagle", "promote", record.name)),
+            code="promotion-unfinished",
+        )
+    raise Refused(
+        f"{record.name} compares {candidate.name} with what it serves, and a comparison ends "
+        "before another change begins",
+        Fix(
+            "let the candidate serve alone with promote, or remove it with drop",
+            ("peagle", "drop", record.name),
+        ),
+        code="comparison-runs",
+    )
+
+
+def required_comparison(record: Deployment) -> RunningComparison:
+    """The deployment's comparison. Raises Refused when there is none."""
+    if record.comparison is None:
+        raise Refused(
+            f"{record.name} has no comparison in progress",
+            Fix("begin a comparison", ("peagle", "compare", record.name, "--with", "PAIR|PLAN")),
+            code="no-comparison",
+        )
+    return record.comparison
+
+
+def candidate_weight(share: float, weight: float) -> float:
+    """The candidate's weight for its share of the requests beside a variant of ``weight``."""
+    return round(weight * share / (1 - share), 6)
+
+
+def weights_of(variants: Iterable[Mapping[str, Any]], member: str) -> dict[str, float]:
+    """The weights by variant: the ``member`` of a description of variants."""
+    return {one["VariantName"]: one.get(member) or 0.0 for one in variants}
+
+
+def candidate_share(weights: Mapping[str, float]) -> float:
+    """The candidate's share of the requests by the weights of the two variants."""
+    total = sum(weights.values())
+    return round(weights.get(CANDIDATE, 0.0) / total, 6) if total else 0.0
+
+
+def with_both_variants(
+    name: str,
+    serving: Mapping[str, Any],
+    running: int,
+    candidate: Mapping[str, Any],
+    share: float,
+) -> dict[str, Any]:
+    """CreateEndpointConfig with the variant of ``serving``, a configuration as AWS describes it,
+    on as many instances as are ``running``, and that of ``candidate``, a request.
+
+    Raises Refused for a configuration that the comparison cannot keep.
+    """
+    variants = serving["ProductionVariants"]
+    only = variants[0] if len(variants) == 1 else {}
+    if only.get("VariantName") != VARIANT or "ModelName" not in only:
+        raise Refused(
+            f"the configuration {serving['EndpointConfigName']} is not of one variant {VARIANT} "
+            "with a model, to which a comparison can add a second one",
+            "deploy the other plan under another --name",
+            code="not-comparable",
+        )
+    first = {**only, "InitialInstanceCount": running or only["InitialInstanceCount"]}
+    weight = first.get("InitialVariantWeight") or 1.0
+    second = {
+        **candidate["ProductionVariants"][0],
+        "VariantName": CANDIDATE,
+        "InitialVariantWeight": candidate_weight(share, weight),
+    }
+    kept = {key: serving[key] for key in _OF_ENDPOINT if serving.get(key)}
+    return {
+        "EndpointConfigName": name,
+        "ProductionVariants": [first, second],
+        **kept,
+        "Tags": candidate["Tags"],
+    }
+
+
+def of_variant(live: Endpoint, variant: str) -> Endpoint:
+    """The endpoint with the instances of one variant only."""
+    return replace(live, running={variant: live.running.get(variant, 0)})
+
+
+def first_variant(live: Endpoint) -> Endpoint:
+    """The endpoint with the instances of the revision in service, also during a comparison."""
+    return of_variant(live, VARIANT) if CANDIDATE in live.running else live
+
+
+def compares_now(record: Deployment, live: Endpoint | None) -> RunningComparison | None:
+    """The comparison, if the endpoint has both variants."""
+    comparison = record.comparison
+    return comparison if live and comparison and live.revision == comparison.config else None
+
+
+def usd_per_hour_of(record: Deployment, live: Endpoint) -> dict[str, float | None]:
+    """Variant -> price per hour of its instances that run, during a comparison; ``None``: unknown.
+    While none runs, those of the configuration count."""
+    assert record.comparison is not None
+    assert record.serving is not None
+    revisions = {VARIANT: record.serving, CANDIDATE: record.comparison.candidate}
+    return {
+        name: revision.served.with_instances(
+            live.running.get(name) or revision.served.instance_count
+        ).usd_per_hour
+        for name, revision in revisions.items()
+    }

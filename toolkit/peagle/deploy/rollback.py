@@ -8,7 +8,7 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import Missing
 from peagle.catalog.schema import Catalog
-from peagle.deploy import alarms, records, temporary
+from peagle.deploy import alarms, records
 from peagle.deploy.apply import (
     prove_in_service,
     remove_stale,
@@ -18,14 +18,17 @@ from peagle.deploy.apply import (
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.diff import SettingChange
-from peagle.deploy.ends import End, earlier_end_text, end_of_return
-from peagle.deploy.live import changes_of_live
-from peagle.deploy.owner import require_own
-from peagle.deploy.proving.prove import request_of_revision
-from peagle.deploy.revisions import rollback_target, rollback_unreported, stale_resources
+from peagle.deploy.discover import changes_of_live
+from peagle.deploy.proving import request_of_revision
+from peagle.deploy.revisions import (
+    require_no_comparison,
+    require_own,
+    rollback_target,
+    rollback_unreported,
+    stale_resources,
+)
 from peagle.deploy.scaling import count_at_update, return_to_scaling
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
-from peagle.deploy.variants import require_no_comparison
 from peagle.errors import Fix, PeagleError, Refused
 
 
@@ -50,39 +53,28 @@ def revision_for_rollback(record: Deployment) -> Revision:
 @dataclass(frozen=True)
 class RollbackPreview:
     """What ``rollback`` would do: the ``changes`` of what the endpoint serves, how it replaces the
-    instances, the earlier end to which a higher price moves that of a budget (``None`` where it
-    stays), and what stays of the plan before, which only another machine could renew."""
+    instances, and what stays of the plan before, which only another machine could renew."""
 
     changes: tuple[SettingChange, ...] = ()
     rollout: str = ""
-    end: End | None = None
     kept: str = ""
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """The rollout, the earlier end, and what stays, for the user."""
+        """The rollout and what stays, for the user."""
         kept = f"of the plan before: {self.kept}" if self.kept else ""
-        found = (
-            ("rollout", self.rollout),
-            ("ends", earlier_end_text(self.end)),
-            ("keeps", kept),
-        )
+        found = (("rollout", self.rollout), ("keeps", kept))
         return tuple((name, text) for name, text in found if text)
 
 
-def preview_rollback(
-    aws: Aws, record: Deployment, target: Revision, clock: Clock | None = None
-) -> RollbackPreview:
-    """What ``rollback`` to ``target`` would do. Reads only. Raises Refused where that would use up
-    the budget."""
+def preview_rollback(aws: Aws, record: Deployment, target: Revision) -> RollbackPreview:
+    """What ``rollback`` to ``target`` would do. Reads only."""
     live = sagemaker.describe(aws, record.name)
     if live is None:
         return RollbackPreview()
-    context = DeploymentContext(aws, record, unobserved, clock or Clock())
-    end = end_of_return(context, target)
     rollout = alarms.rollout_of_return(target, count_at_update(aws, record, target, live))
     kept = alarms.kept_of_plan_before(record, target)
-    return RollbackPreview(changes_of_live(record, live, target), rollout, end, kept)
+    return RollbackPreview(changes_of_live(record, live, target), rollout, kept)
 
 
 def rollback(
@@ -103,10 +95,9 @@ def rollback(
     """
     target = revision_for_rollback(record)
     context = DeploymentContext(aws, record, observe, clock or Clock())
-    end_of_return(context, target)
     require_weights_of(context, target)
-    temporary.remove(context)
-    if rollback_unreported(record) and _serves(context, target):
+    live = sagemaker.describe(aws, record.name) if rollback_unreported(record) else None
+    if live and live.serves_steadily(target.name):
         remove_stale(context)
         return context.record
     is_previous = target is record.previous
@@ -132,12 +123,6 @@ def rollback(
     prove_in_service(context, target, request, started, keep_unproved=True)
     return_to_scaling(context, target)
     return context.record
-
-
-def _serves(context: DeploymentContext, revision: Revision) -> bool:
-    """Whether the endpoint serves the revision, and nothing is being changed."""
-    live = sagemaker.describe(context.aws, context.record.name)
-    return live is not None and live.serves_steadily(revision.name)
 
 
 def end_rollback(record: Deployment) -> None:

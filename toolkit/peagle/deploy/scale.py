@@ -7,21 +7,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from peagle.aws import autoscaling, components, sagemaker
+from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds, bounds_of
 from peagle.aws.client import Aws, Clock
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.case import MOST_COUNT
 from peagle.deploy import limits
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.ends import End, earlier_end_text, end_at_price, recorded_end
-from peagle.deploy.extra_instances import record_running
-from peagle.deploy.owner import require_own
-from peagle.deploy.revisions import deploy_command
+from peagle.deploy.limits import End, end_at_price, end_text
+from peagle.deploy.revisions import deploy_command, require_no_comparison, require_own
 from peagle.deploy.scaling import ScalingChange, apply_scaling
-from peagle.deploy.served import start_seconds
-from peagle.deploy.state import Deployment
-from peagle.deploy.variants import require_no_comparison
+from peagle.deploy.state import Deployment, start_seconds
 from peagle.deploy.wait import wait_while_busy
 from peagle.errors import (
     CloudError,
@@ -80,19 +76,15 @@ def scale_request(
 class Scale:
     """A checked change: ``scaling`` of the bounds, ``None`` for none, and the ``count`` of
     instances or copies, ``None`` where that stays. ``per_instance`` copies fit on an instance.
-    ``end`` is the earlier one to which a higher price moves that of a budget; ``None`` where it
-    stays."""
+    ``end`` is the earlier one to which a higher price moves that of a budget, and ``end_text`` says
+    so; ``None`` where it stays."""
 
     live: Endpoint
     scaling: ScalingChange | None
     count: int | None
     per_instance: int = 1
     end: End | None = None
-
-    @property
-    def end_text(self) -> str:
-        """``2026-11-22T20:15:00Z, to keep the budget``; empty where the end stays."""
-        return earlier_end_text(self.end)
+    end_text: str = ""
 
     @property
     def running(self) -> int:
@@ -116,8 +108,8 @@ def plan_scale(
 
     Raises UserError for a request that contradicts itself or what is registered; Refused for an
     endpoint that is not in service, compares two plans or has another owner, for more copies than
-    its instances may hold, for a fixed number while the endpoint scales automatically, and where
-    the budget would be used up; NotFound without an endpoint.
+    its instances may hold, and for a fixed number while the endpoint scales automatically; NotFound
+    without an endpoint.
     """
     require_own(record)
     require_no_comparison(record)
@@ -159,9 +151,9 @@ def plan_scale(
     most = scaling.after.max_instances if scaling and scaling.after else change.instances
     if most is None:
         return change
-    context = DeploymentContext(aws, record, unobserved, clock or Clock())
     usd_per_hour = record.current.served.with_instances(most).usd_per_hour
-    return replace(change, end=end_at_price(context, live, usd_per_hour))
+    end = end_at_price(record, usd_per_hour, (clock or Clock()).now())
+    return replace(change, end=end, end_text=text) if (text := end_text(end, record)) else change
 
 
 def _require_room(record: Deployment, change: Scale) -> None:
@@ -269,7 +261,7 @@ def scale(
     if change.end is None:
         _make(context, change)
         return
-    before = recorded_end(record)
+    before = End(record.ends_at, record.budget_usd)
     _set_end(context, change, change.end)
     try:
         _make(context, change)
@@ -309,12 +301,10 @@ def _make(context: DeploymentContext, change: Scale) -> None:
     if change.live.status in BUSY:
         wait_while_busy(context, revision, context.clock.now())
     if copies:
-        components.set_copy_count(aws, record.name, change.count)
+        sagemaker.set_copy_count(aws, record.name, change.count)
     else:
         sagemaker.set_variant(aws, record.name, VARIANT, count=change.count)
     live = wait_while_busy(context, revision, context.clock.now())
-    if live is not None:
-        record_running(context, live)
     running = live.engine_count if live else 0
     if live is None or live.status != "InService" or running != change.count:
         state = f"{live.status}, with {running} {counted(running, copies)}" if live else "gone"

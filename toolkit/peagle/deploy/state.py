@@ -1,25 +1,188 @@
-"""A deployment as a record keeps it: revisions, resources, what it has cost, and how it failed.
+"""What an endpoint serves, and a deployment as a record keeps it. Data only.
 
-The tags in the account are the truth and the record is a cache: ``discover`` makes one of what
-another machine deployed. This module does not import boto3, so that listing and completing names
-is quick.
-
-Every command that starts or ends instances records the price per hour of all that runs from then
-on, in ``PriceHistory``.
+A plan and the account's descriptions become the same ``Served``, so that they can be compared. The
+tags in the account are the truth and the record is a cache: ``discover`` makes one of what another
+machine deployed. This module does not import boto3, so that listing and completing names is quick.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
-from peagle.deploy.served import Served
 from peagle.errors import PeagleError
 from peagle.planning.options import Frozen
 from peagle.planning.plan import Plan
 from peagle.proof import Proof
+from peagle.render.requests import requests, with_replaced
+from peagle.text import json_object
+from peagle.vllm.defaults import inferred_method
+from peagle.vllm.environment import Value, engine_part, settings_in
+from peagle_serve.contract import is_s3_uri
+
+MAX_TIMEOUT_SECONDS = 3600
+"""SageMaker's maximum of both timeouts; counts where a timeout is not set."""
+
+
+class Served(Frozen):
+    """The settings of one endpoint.
+
+    ``pair`` is empty when unknown. ``k`` is 0 without speculation. ``instance_count`` is the number
+    of instances of all variants that run, or that a plan starts; ``configured_count`` is set where
+    the configuration in the account starts another number. ``copies`` are the engines on all
+    instances together, ``None`` without an inference component. ``settings`` are vLLM's arguments
+    without the dashes, ``variables`` the container's other variables, ``weights`` the S3 prefixes
+    by folder below ``/opt/ml``. ``usd_per_hour`` is the price of all instances, ``None`` when
+    unknown.
+    """
+
+    name: str
+    region: str
+    pair: str
+    method: str | None
+    k: int
+    image: str
+    vllm: str | None
+    ami: str | None
+    instance_type: str
+    instance_count: int
+    copies: int | None = None
+    configured_count: int | None = None
+    max_model_len: int | None
+    settings: dict[str, Value | None]
+    variables: dict[str, str]
+    weights: dict[str, str]
+    startup_timeout_seconds: int | None
+    download_timeout_seconds: int | None
+    subnets: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    network_isolation: bool = False
+    kms_key: str | None = None
+    usd_per_hour: float | None
+    price_date: str | None = None
+
+    @property
+    def engines(self) -> int:
+        """How many engines serve: the copies, or one on each instance."""
+        return self.instance_count if self.copies is None else self.copies
+
+    @property
+    def per_instance(self) -> int:
+        """How many copies fit on an instance; 1 where that is unknown."""
+        instances = self.configured_count or self.instance_count
+        return max(1, (self.copies or 1) // max(1, instances))
+
+    @property
+    def speculative_config(self) -> dict[str, Any]:
+        """vLLM's ``--speculative-config``; empty without one."""
+        return json_object(self.settings.get("speculative-config"))
+
+    def with_instances(self, count: int) -> Served:
+        """The same settings on ``count`` instances, and their price."""
+        if count == self.instance_count:
+            return self
+        price = self.usd_per_hour
+        if price is not None and self.instance_count:
+            price = round(price / self.instance_count * count, 4)
+        return self.model_copy(update={"instance_count": count, "usd_per_hour": price})
+
+
+def served_by_plan(plan: Plan, filled: Mapping[str, str] | None = None) -> Served:
+    """What ``plan`` serves once it is applied; ``filled`` replaces its placeholders."""
+    model, config, _, *component = (
+        with_replaced(one.parameters, filled or {}) for one in requests(plan)
+    )
+    return served_by_requests(plan, model, config, *component)
+
+
+def served_by_requests(
+    plan: Plan,
+    model: Mapping[str, Any],
+    config: Mapping[str, Any],
+    component: Mapping[str, Any] | None = None,
+) -> Served:
+    """What ``plan`` serves with its complete CreateModel, CreateEndpointConfig, and for copies
+    CreateInferenceComponent."""
+    startup = component["Specification"]["StartupParameters"] if component else {}
+    return Served(
+        name=plan.name,
+        region=plan.region,
+        pair=plan.pair,
+        vllm=plan.runtime.vllm,
+        instance_count=plan.instance_count,
+        copies=plan.engines if plan.copies else None,
+        usd_per_hour=plan.price_per_hour_usd,
+        price_date=plan.price_date,
+        **settings_of(model, config, startup),
+    )
+
+
+def settings_of(
+    model: Mapping[str, Any], config: Mapping[str, Any], startup: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The fields of ``Served`` that CreateModel and CreateEndpointConfig contain, or their
+    descriptions; ``startup`` are an inference component's StartupParameters."""
+    container = model.get("PrimaryContainer") or (model.get("Containers") or [{}])[0]
+    variant = {**config["ProductionVariants"][0], **(startup or {})}
+    environment = container.get("Environment") or {}
+    settings = settings_in(environment)
+    speculative = json_object(settings.get("speculative-config"))
+    k, drafter = speculative.get("num_speculative_tokens"), speculative.get("model")
+    method = speculative.get("method") or (inferred_method(str(drafter)) if drafter else None)
+    length = settings.get("max-model-len")
+    engine = engine_part(environment)
+    vpc = model.get("VpcConfig") or {}
+    return {
+        "method": method if isinstance(method, str) else None,
+        "k": k if type(k) is int and k >= 0 else 0,
+        "image": container.get("Image", ""),
+        "ami": variant.get("InferenceAmiVersion"),
+        "instance_type": variant.get("InstanceType", ""),
+        "max_model_len": length if type(length) is int else None,
+        "settings": settings,
+        "variables": {key: value for key, value in environment.items() if key not in engine},
+        "weights": _weights(container),
+        "startup_timeout_seconds": variant.get("ContainerStartupHealthCheckTimeoutInSeconds"),
+        "download_timeout_seconds": variant.get("ModelDataDownloadTimeoutInSeconds"),
+        "subnets": tuple(sorted(vpc.get("Subnets") or ())),
+        "security_groups": tuple(sorted(vpc.get("SecurityGroupIds") or ())),
+        "network_isolation": bool(model.get("EnableNetworkIsolation")),
+        "kms_key": config.get("KmsKeyId"),
+    }
+
+
+def _weights(container: Mapping[str, Any]) -> dict[str, str]:
+    sources = {"model": container.get("ModelDataSource")} | {
+        f"additional-model-data-sources/{source['ChannelName']}": source
+        for source in container.get("AdditionalModelDataSources") or []
+    }
+    return {
+        folder: source["S3DataSource"]["S3Uri"]
+        for folder, source in sources.items()
+        if source and "S3DataSource" in source
+    }
+
+
+def weight_prefixes(served: Served) -> Iterator[str]:
+    """The S3 prefixes that are mounted or streamed, each ending with a slash."""
+    streamed = (served.settings.get("model"), served.speculative_config.get("model"))
+    for place in (*served.weights.values(), *streamed):
+        if isinstance(place, str) and is_s3_uri(place):
+            yield f"{place.rstrip('/')}/"
+
+
+def start_seconds(served: Served) -> int:
+    """How long SageMaker waits for the download of mounted weights and the start-up together, in
+    seconds."""
+    timeouts = [served.startup_timeout_seconds]
+    if served.weights:
+        timeouts.append(served.download_timeout_seconds)
+    return sum(MAX_TIMEOUT_SECONDS if one is None else one for one in timeouts)
+
 
 ResourceType = Literal[
     "Endpoint",
@@ -35,10 +198,24 @@ ResourceType = Literal[
     "S3Bucket",
 ]
 
-_HOUR = 3600
-
 Moment = Annotated[float, Field(ge=0, lt=253_402_300_800, allow_inf_nan=False)]
 """Epoch seconds before the year 10000, which is where Python's dates end."""
+
+
+def utc_text(moment: float) -> str:
+    """``2026-11-22T20:15:00Z``, for epoch seconds."""
+    return datetime.fromtimestamp(moment, UTC).strftime(_UTC)
+
+
+def utc_moment(text: str) -> float | None:
+    """The epoch seconds of such a text; ``None`` for any other."""
+    try:
+        return datetime.strptime(text, _UTC).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Resource(Frozen):
@@ -122,59 +299,6 @@ class Failure(Frozen):
         return cls(message=error.message, fix=error.fix, command=tuple(error.command))
 
 
-class PricePeriod(Frozen):
-    """From ``since`` (epoch seconds) on, what runs costs ``usd_per_hour``; ``None``: unknown.
-
-    ``extra_usd_per_hour`` of it is for instances that the price of the most instances, by which
-    a budget is counted, does not contain: those of an update, a temporary endpoint, a comparison.
-    """
-
-    since: Moment
-    usd_per_hour: float | None
-    extra_usd_per_hour: float = Field(
-        0.0, validation_alias=AliasChoices("extra_usd_per_hour", "besides_usd_per_hour")
-    )
-
-
-class PriceHistory(Frozen):
-    """The ``periods`` of one endpoint, in their order; ``extra_usd`` is what extra instances
-    have cost in those that have ended, and on other machines."""
-
-    periods: tuple[PricePeriod, ...] = ()
-    extra_usd: float = Field(0.0, validation_alias=AliasChoices("extra_usd", "besides_usd"))
-
-    @property
-    def last(self) -> PricePeriod | None:
-        return self.periods[-1] if self.periods else None
-
-    def then(self, now: float, usd_per_hour: float | None, extra: float = 0.0) -> PriceHistory:
-        """The history with another price from ``now`` on."""
-        last = self.last
-        same = (usd_per_hour, extra)
-        if last and (last.usd_per_hour, last.extra_usd_per_hour) == same:
-            return self
-        period = PricePeriod(since=now, usd_per_hour=usd_per_hour, extra_usd_per_hour=extra)
-        spent = self.extra_usd_by(now)
-        return PriceHistory(periods=(*self.periods, period), extra_usd=spent)
-
-    def cost(self, until: float) -> float | None:
-        """USD for everything until then, ``None`` where a price is unknown."""
-        ends = [*(one.since for one in self.periods[1:]), until]
-        total = 0.0
-        for period, end in zip(self.periods, ends, strict=False):  # one end more without periods
-            if period.usd_per_hour is None:
-                return None
-            total += period.usd_per_hour * max(0.0, min(end, until) - period.since) / _HOUR
-        return total
-
-    def extra_usd_by(self, now: float) -> float:
-        """USD for the extra instances until ``now``."""
-        last = self.last
-        if last is None:
-            return self.extra_usd
-        return self.extra_usd + last.extra_usd_per_hour * max(0.0, now - last.since) / _HOUR
-
-
 class Deployment(Frozen):
     """Everything known about one endpoint.
 
@@ -184,10 +308,8 @@ class Deployment(Frozen):
     until `peagle promote` or `peagle drop` has ended it.
     ``billing_since`` is when the endpoint was requested, in epoch seconds. ``owner`` is the
     template or program that changes it; empty for this toolkit. ``ends_at`` is when EventBridge
-    Scheduler deletes the endpoint, in epoch seconds, if it does, and ``budget_usd`` what it may
-    have cost by then since it was requested, if that is limited. ``latest_end`` is the end if
-    no extra instances run. ``most_usd_per_hour`` is the price of the most instances that may run;
-    either is ``None`` where unknown. ``history`` is what has run.
+    Scheduler deletes the endpoint, in epoch seconds, if it does, and ``budget_usd`` the budget
+    that this was computed from, if any.
     """
 
     format: Literal[3] = 3
@@ -207,9 +329,6 @@ class Deployment(Frozen):
     failure: Failure | None = None
     ends_at: Moment | None = None
     budget_usd: float | None = None
-    latest_end: Moment | None = None
-    most_usd_per_hour: float | None = None
-    history: PriceHistory = PriceHistory()
 
     def __repr__(self) -> str:
         pairs = ", ".join(dict.fromkeys(one.served.pair for one in self.revisions)) or "nothing"

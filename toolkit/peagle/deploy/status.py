@@ -1,4 +1,8 @@
-"""The state of a deployment, for people and as JSON."""
+"""The state of a deployment, its price and its cost so far, for people and as JSON.
+
+The cost so far is an estimate: all the time since the endpoint was requested, at the price of what
+runs now. AWS's own account of it is the bill.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,105 @@ from typing import Any
 
 from peagle.aws import sagemaker
 from peagle.aws.autoscaling import Bounds
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import Endpoint
+from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import records
-from peagle.deploy.costs import ENDED, cost_fields, has_ended, own_usd_per_hour
-from peagle.deploy.described import Prices
-from peagle.deploy.discover import find_deployments, serves_known_config, with_resources_of
+from peagle.deploy.discover import Prices, find_deployments, serves_known_config, with_resources_of
 from peagle.deploy.limits import with_end_in
 from peagle.deploy.revisions import (
-    of_one_instance,
+    CANDIDATE,
+    compares_now,
+    of_variant,
     revision_in_service,
     rollback_target,
     shown_revision,
-    temporary_name,
-    temporary_resources,
     unfinished,
+    usd_per_hour_of,
 )
 from peagle.deploy.scaling import bounds_fields, listed_scaling, scaling_document
-from peagle.deploy.served import Served
-from peagle.deploy.state import Deployment
-from peagle.deploy.variants import CANDIDATE, compares_now, of_variant, usd_per_hour_of
-from peagle.errors import PeagleError, UserError
+from peagle.deploy.state import Deployment, Served, utc_text
+from peagle.errors import PeagleError, Refused, UserError
+from peagle.planning.plan import Plan
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
 from peagle.render.requests import VARIANT
 from peagle.store import SANDBOX
+
+ENDED = "Ended"
+"""The state of a deployment whose endpoint was deleted at its end time."""
+
+
+def has_ended(record: Deployment, live: Endpoint | None, now: float | None = None) -> bool:
+    """Whether the end time has passed and the endpoint is gone."""
+    return live is None and is_past_end(record, now)
+
+
+def is_past_end(record: Deployment, now: float | None = None) -> bool:
+    """Whether the end time has passed."""
+    moment = Clock().now() if now is None else now
+    return record.ends_at is not None and record.ends_at <= moment
+
+
+def cost_fields(
+    record: Deployment, live: Endpoint | None, usd_per_hour: float | None
+) -> dict[str, Any]:
+    """The keys of ``list`` and ``status`` about cost and end: in USD, seconds and UTC. ``None``
+    where the price is unknown, or there is no end."""
+    now = Clock().now()
+    ends_at = record.ends_at
+    return {
+        "price_per_day_usd": None if usd_per_hour is None else round(usd_per_hour * 24, 2),
+        "cost_so_far_usd": cost_so_far(record, live, usd_per_hour, now),
+        "ends_at": None if ends_at is None else utc_text(ends_at),
+        "seconds_left": None if ends_at is None else max(0, int(ends_at - now)),
+    }
+
+
+def cost_so_far(
+    record: Deployment, live: Endpoint | None, usd_per_hour: float | None, now: float
+) -> float | None:
+    """USD since the request, at ``usd_per_hour`` of what runs now; of an endpoint that ended, until
+    its end. ``None`` where that is unknown."""
+    since = record.billing_since or (live.created if live else None)
+    if live is None:
+        if record.serving is None:
+            return 0.0
+        if record.ends_at is None:
+            return None
+        now, usd_per_hour = min(now, record.ends_at), record.serving.served.usd_per_hour
+    if usd_per_hour is None or since is None:
+        return None
+    return round(max(0.0, now - since) / 3600 * usd_per_hour, 2)
+
+
+def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
+    """USD per hour that the deployment costs now; ``None`` when that is unknown, or the endpoint
+    was deleted elsewhere.
+
+    The instances that run count; while an endpoint is created, those of its configuration."""
+    if live is None:
+        return None if record.serving else 0.0
+    if live.status == "Failed":
+        return 0.0
+    if compares_now(record, live):
+        prices = usd_per_hour_of(record, live).values()
+        return None if None in prices else round(sum(price or 0 for price in prices), 4)
+    served = shown_revision(record, live).served
+    if served.usd_per_hour is None or not served.instance_count:
+        return served.usd_per_hour
+    running = live.instance_count or (served.instance_count if live.status in BUSY else 0)
+    return served.with_instances(running).usd_per_hour
+
+
+def require_known_price(plan: Plan, accepted: bool) -> None:
+    """Raise Refused for a plan without a known price, unless that is accepted."""
+    if plan.price_per_hour_usd is None and not accepted:
+        raise Refused(
+            f"the price of {plan.instance_type} in {plan.region} is unknown",
+            "look up the price, then add --accept-unknown-price",
+            code="price-unknown",
+        )
+
 
 GONE = ("Missing", ENDED)
 """States of a deployment without its endpoint, which was in service."""
@@ -53,14 +131,9 @@ def state_of(record: Deployment, live: Endpoint | None) -> str:
     if live.status != "InService":
         return live.status
     proof = record.serving.proof if record.serving else None
-    proved = proof is not None and proof.passed and _serves(record, live)
+    serves = revision_in_service(record, live.revision) is record.serving
+    proved = proof is not None and proof.passed and serves
     return "InService" if proved else "Unproved"
-
-
-def _serves(record: Deployment, live: Endpoint) -> bool:
-    """Whether the endpoint runs the configuration that was put into service last."""
-    serving = record.serving
-    return serving is not None and revision_in_service(record, live.revision) is serving
 
 
 def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
@@ -73,7 +146,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     record = with_end_in(record, tags)
     engine = _engine_in(tags)
     failure = record.failure or unfinished(record, live)
-    price = usd_per_hour(aws, record, live)
+    price = usd_per_hour_now(record, live)
     scaling = scaling_document(aws, live)
     own = of_variant(live, VARIANT) if live and compares_now(record, live) else live
     return {
@@ -92,7 +165,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "proof": proof.document() if proof else None,
         "openai_base_url": base_url(aws, live) if live else None,
         "price_per_hour_usd": price,
-        **cost_fields(record, live, price, scaling is not None),
+        **cost_fields(record, live, price),
         "price_date": served.price_date,
         "instance_type": served.instance_type,
         "instance_count": served.configured_count or served.instance_count,
@@ -220,7 +293,7 @@ def _row(
     tags = sagemaker.readable_tags(aws, live)
     deployment = with_end_in(deployment, tags)
     revision = shown_revision(deployment, live)
-    price = usd_per_hour(aws, deployment, live)
+    price = usd_per_hour_now(deployment, live)
     return {
         "name": deployment.name,
         "state": state_of(deployment, live),
@@ -228,7 +301,7 @@ def _row(
         "pair": revision.served.pair,
         "instances_running": live.instance_count if live else 0,
         "price_per_hour_usd": price,
-        **cost_fields(deployment, live, price, bounds is not None),
+        **cost_fields(deployment, live, price),
         "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
         "speculation": revision.served.k > 0,
         "compared_share": deployment.comparison.share if deployment.comparison else None,
@@ -274,38 +347,14 @@ def stand_in_of(aws: Aws, name: str) -> str | None:
     return sandbox_engine(aws, sagemaker.describe(aws, name)).stand_in
 
 
-def usd_per_hour(aws: Aws, record: Deployment, live: Endpoint | None) -> float | None:
-    """What the deployment costs now: zero before there is an endpoint, and with a failed one;
-    ``None`` when unknown, or when the endpoint is Missing and there is no temporary one.
-
-    The instances that run count; while an endpoint is created, those of its configuration. A
-    temporary endpoint counts too. Raises CloudError.
-    """
-    own, temporary = own_usd_per_hour(record, live), _temporary_usd_per_hour(aws, record)
-    if temporary and live is None:
-        return temporary
-    return None if own is None or temporary is None else round(own + temporary, 4)
-
-
-def _temporary_usd_per_hour(aws: Aws, record: Deployment) -> float | None:
-    """What a temporary endpoint costs: the record has one from before its creation until after its
-    removal."""
-    if not any(one.type == "Endpoint" for one in temporary_resources(record)):
-        return 0.0
-    live = sagemaker.describe(aws, temporary_name(record.name))
-    if live is None or live.status == "Failed":
-        return 0.0
-    return of_one_instance(record.current).served.usd_per_hour
-
-
 def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:
-    """``usd_per_hour`` after an error; an endpoint that cannot be looked at counts, as it may
+    """``usd_per_hour_now`` after an error; an endpoint that cannot be looked at counts, as it may
     exist."""
     if not record.of_type("Endpoint"):
         return 0.0
     try:
         live = sagemaker.describe(aws, record.name)
-        return usd_per_hour(aws, record, live) if live else 0.0
+        return usd_per_hour_now(record, live) if live else 0.0
     except PeagleError:
         return record.current.served.usd_per_hour
 

@@ -7,7 +7,7 @@ them: requests that run, divided by the tokens per second that they get together
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,23 +15,82 @@ from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.cloudwatch import PERIOD_SECONDS, MetricQuery, metric_data
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.deploy.revisions import shown_revision
-from peagle.deploy.served import Served
-from peagle.deploy.state import Deployment, Revision
-from peagle.deploy.status import state_of, usd_per_hour
-from peagle.deploy.variants import CANDIDATE, compares_now, usd_per_hour_of
+from peagle.aws.runtime import LogEvent, Tail
+from peagle.deploy.preflight import Preflight
+from peagle.deploy.revisions import CANDIDATE, compares_now, shown_revision, usd_per_hour_of
+from peagle.deploy.state import Deployment, Revision, Served
+from peagle.deploy.status import endpoint_created, state_of, usd_per_hour_now
 from peagle.engine.usage import WINDOW_SECONDS, Usage, weighted_mean
 from peagle.engine_log import (
     LOG_SECONDS,
     EngineLoad,
+    WarmStart,
     counters_in_log,
     load_in_log,
     log_interval,
+    warm_start_in,
 )
+from peagle.errors import PeagleError
 from peagle.protocol import Counters, acceptance_length, log_group
 from peagle.render.metrics import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import usd_per_million
+
+_POLL_SECONDS = 2.0
+_WIDEN = 10
+"""Factor by which the search for the newest line widens: an idle engine writes none for hours."""
+
+
+def endpoint_log(
+    aws: Aws, record: Deployment, since: float | None = None, follow: bool = False
+) -> Iterator[LogEvent]:
+    """The lines of the endpoint's log, from ``since`` (epoch seconds; by default its creation) on.
+
+    With ``follow`` it continues with new lines and never ends. Raises CloudError.
+    """
+    begun = _created(aws, record) if since is None else since
+    tail = Tail(aws, record.name, begun, _has_copies(record))
+    yield from tail.new()
+    while follow:
+        time.sleep(_POLL_SECONDS)
+        yield from tail.new()
+
+
+def age_of_newest_line(aws: Aws, record: Deployment, seconds: float) -> float | None:
+    """How many seconds ago the newest line was written, if that is more than ``seconds`` ago;
+    ``None`` if there is no line. Raises CloudError."""
+    now, created = time.time(), _created(aws, record)
+    seconds = max(seconds, 1)
+    while seconds < now - created:
+        seconds *= _WIDEN
+        lines = Tail(aws, record.name, now - seconds, _has_copies(record)).new()
+        if newest := max((line.time for line in lines), default=0):
+            return now - newest
+    return None
+
+
+def _has_copies(record: Deployment) -> bool:
+    return record.current.served.copies is not None
+
+
+def _created(aws: Aws, record: Deployment) -> float:
+    return endpoint_created(aws, record.name) or record.billing_since or 0.0
+
+
+def reported_warm_start(aws: Aws, found: Preflight, begun: float) -> WarmStart | None:
+    """What the log reports about a warm start of the engine that ``deploy`` has just started, which
+    needs mounted weights; ``begun`` is when that deploy began, in epoch seconds."""
+    name, mounts = found.desired.plan.name, found.desired.plan.mounts
+    if found.change not in ("create", "update") or not mounts:
+        return None
+    created = endpoint_created(aws, name) if found.change == "create" else 0
+    try:
+        has_copies = found.desired.plan.copies is not None
+        events = Tail(aws, name, created or begun, has_copies).drain()
+    except PeagleError:
+        return None  # the endpoint is in service; its log is optional
+    return warm_start_in([event.raw for event in events])
+
 
 _SANDBOX_LOG_SECONDS = 1.0
 """Seconds between two lines of vLLM's statistics in the sandbox."""
@@ -72,7 +131,7 @@ def usage_of_endpoint(
         at=now,
         window_seconds=window_seconds,
         instances=live.instance_count if live else 0,
-        usd_per_hour=usd_per_hour(aws, record, live),
+        usd_per_hour=usd_per_hour_now(record, live),
     )
     if live is None or comparison is None:
         dimensions = metric_dimensions(record.name, copies)

@@ -17,8 +17,7 @@ from peagle.aws.errors import CAPACITY_FIX, AccessDenied, failed_start, lacks_ca
 from peagle.aws.runtime import Tail, has_logged_between
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy.context import DeploymentContext, Progress
-from peagle.deploy.served import MAX_TIMEOUT_SECONDS, Served, start_seconds
-from peagle.deploy.state import Revision
+from peagle.deploy.state import MAX_TIMEOUT_SECONDS, Revision, Served, start_seconds
 from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix
 from peagle.planning.operation_model import PROVISIONING_SECONDS
@@ -177,7 +176,7 @@ def _describe_patiently(context: DeploymentContext) -> Endpoint | None:
     patience = _PATIENCE if context.aws.is_amazon else _SANDBOX_PATIENCE
     while True:
         try:
-            return sagemaker.describe(context.aws, context.endpoint)
+            return sagemaker.describe(context.aws, context.record.name)
         except CloudError as error:
             if error.rejected or context.clock.now() - asked > patience:
                 raise

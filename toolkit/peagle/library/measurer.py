@@ -49,7 +49,7 @@ class Measurer(Planner):
             CloudError: AWS failed or rejected a request.
         """
         record, aws = self._find(name, served=True)
-        proof = api.prove(
+        proof: Proof = api.prove(
             aws,
             name,
             self.catalog,

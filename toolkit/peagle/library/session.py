@@ -40,7 +40,6 @@ class Session(Measurer):
         role: str | None = None,
         bucket: str | None = None,
         wait: bool = True,
-        prove_first: bool = False,
         keep_unproved: bool = False,
         keep_failed: bool = False,
         accept_unknown_price: bool = False,
@@ -55,7 +54,6 @@ class Session(Measurer):
             role: the execution role, ARN or name; by default one is found.
             bucket: the S3 bucket for local weights; by default one of the toolkit's.
             wait: until it serves and is proved; else return once the endpoint is requested.
-            prove_first: prove an update on a temporary endpoint before the switch.
             keep_unproved: keep an update in service whose proof fails.
             keep_failed: keep a new endpoint whose engine can never serve, to look at it.
             accept_unknown_price: also deploy if the price is unknown.
@@ -84,9 +82,7 @@ class Session(Measurer):
                 refuse_errors(found.findings)
                 api.require_known_price(found.desired.plan, accept_unknown_price)
             try:
-                return api.deploy(
-                    aws, found, observe, wait, prove_first=prove_first, keep_unproved=keep_unproved
-                )
+                return api.deploy(aws, found, observe, wait, keep_unproved=keep_unproved)
             except WillNotServe as error:
                 record = api.load_record(aws.scope, aws.region, plan.name)
                 if record and not keep_failed and found.change == "create":

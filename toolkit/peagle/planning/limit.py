@@ -5,9 +5,7 @@ A plan says how long; the end time is known when it is applied. Pure.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from peagle.errors import Fix, OptionsConflict, OutOfRange
 from peagle.findings import Finding, error, warning
@@ -90,14 +88,13 @@ def _because(limit: Limit, usd_per_hour: float | None) -> str:
     first = "" if limit.ttl_seconds is None else "the earlier of --ttl and --budget: "
     return (
         f"{first}{format_usd(limit.budget_usd)} at {format_usd(usd_per_hour)} per hour, with the "
-        f"most instances, last {lasts}; updates and comparisons run more meanwhile, and bring the "
-        "end forward"
+        f"most instances, last {lasts} from the deploy; what runs more meanwhile is not counted"
     )
 
 
 def limit_seconds(limit: Limit, usd_per_hour: float | None) -> int | None:
-    """From the first deploy to the end, in whole seconds; ``None`` without an end, or where the
-    budget lasts for an unknown time."""
+    """From the deploy to the end, in whole seconds; ``None`` without an end, or where the budget
+    lasts for an unknown time."""
     found = [] if limit.ttl_seconds is None else [limit.ttl_seconds]
     if limit.budget_usd is not None:
         if not usd_per_hour:
@@ -106,60 +103,11 @@ def limit_seconds(limit: Limit, usd_per_hour: float | None) -> int | None:
     return min(found, default=None)
 
 
-@dataclass(frozen=True)
-class ExtraInstances:
-    """Instances beyond the most that a budget counts: those of an update, a temporary endpoint, a
-    comparison. They have cost ``used_usd``, and cost ``usd_per_hour`` for at most ``seconds`` from
-    now on."""
-
-    used_usd: float = 0.0
-    usd_per_hour: float = 0.0
-    seconds: float = math.inf
-
-
-NO_EXTRA_INSTANCES = ExtraInstances()
-
-
-def end_time(
-    limit: Limit,
-    usd_per_hour: float | None,
-    now: float,
-    since: float,
-    extra: ExtraInstances = NO_EXTRA_INSTANCES,
-) -> float | None:
-    """When a deployment ends that gets this limit ``now`` and costs money ``since``, in epoch
-    seconds; ``None`` without an end.
-
-    The TTL counts from now. The budget counts from ``since``, at the price of now: what was spent
-    is spent, also for ``extra`` instances.
-    """
-    ends = [] if limit.ttl_seconds is None else [now + limit.ttl_seconds]
-    if limit.budget_usd is not None and usd_per_hour:
-        ends.append(_budget_end(limit.budget_usd, usd_per_hour, now, since, extra))
-    return min(ends) // 1 if ends else None
-
-
-def _budget_end(
-    budget_usd: float, usd_per_hour: float, now: float, since: float, extra: ExtraInstances
-) -> float:
-    """When the budget is used up, in epoch seconds."""
-    usd = budget_usd - extra.used_usd
-    if not extra.usd_per_hour:
-        return since + usd / usd_per_hour * 3600
-    left = usd - usd_per_hour * (now - since) / 3600
-    together = left / (usd_per_hour + extra.usd_per_hour) * 3600
-    if together <= extra.seconds:
-        return now + together
-    return now + (left - extra.usd_per_hour * extra.seconds / 3600) / usd_per_hour * 3600
-
-
-def budget_until(
-    ends_at: float, usd_per_hour: float, now: float, since: float, extra: ExtraInstances
-) -> float:
-    """The budget in USD that is used up at ``ends_at``: ``end_time`` the other way round."""
-    shared = min(extra.seconds, max(0.0, ends_at - now))
-    usd = usd_per_hour * (ends_at - since) + extra.usd_per_hour * shared
-    return extra.used_usd + usd / 3600
+def end_time(limit: Limit, usd_per_hour: float | None, now: float) -> float | None:
+    """When a deployment ends that gets this limit ``now``, in whole epoch seconds; ``None`` without
+    an end. ``usd_per_hour`` is the price of the most instances."""
+    seconds = limit_seconds(limit, usd_per_hour)
+    return None if seconds is None else (now + seconds) // 1
 
 
 def most_usd_per_hour(plan: Plan) -> float | None:

@@ -180,17 +180,7 @@ ENDS_TAG = "peagle:ends"
 BUDGET_TAG = "peagle:budget"
 """Tag of the same resources: the USD that the end is computed from, if there is a budget."""
 
-EXTRA_TAG = "peagle:budget-extra"
-"""Tag of the endpoint: what extra instances have cost, in USD."""
-
-EARLIER_EXTRA_TAG = "peagle:budget-besides"
-"""Its name in earlier versions; only read."""
-
-LATEST_TAG = "peagle:ends-latest"
-"""Tag of the endpoint: its end where a budget pays for no extra instances."""
-
-END_TAGS = (ENDS_TAG, BUDGET_TAG, EXTRA_TAG, EARLIER_EXTRA_TAG, LATEST_TAG)
-"""All tags about the end."""
+END_TAGS = (ENDS_TAG, BUDGET_TAG)
 
 SCHEDULER = "scheduler.amazonaws.com"
 

@@ -34,7 +34,7 @@ from moto.utilities.utils import get_partition
 
 from peagle.catalog.tables import Instance, Price
 from peagle.checks.facts import parse_ecr_image
-from peagle.request_validation.model import service_model
+from peagle.request_validation import service_model
 from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
 from peagle.sandbox.launch import is_local_image, model_data, objects_of
 from peagle.sandbox.state import catalog

@@ -111,7 +111,7 @@ class Fault:
 
 def operation_names(service: str = "") -> Iterator[str]:
     """The operations of one service of ``SERVICES``, or of all."""
-    from peagle.request_validation.model import service_model  # botocore takes 0.2 s to import
+    from peagle.request_validation import service_model  # botocore takes 0.2 s to import
 
     for signed, models in SERVICES.items():
         for model in models if service in ("", signed) else ():

@@ -38,8 +38,7 @@ from moto.sagemaker.exceptions import ValidationError
 from werkzeug.wrappers import Response
 
 from peagle.errors import fix_text
-from peagle.request_validation import validate
-from peagle.request_validation.model import UnknownKey, service_model
+from peagle.request_validation import service_model, validate
 from peagle.sandbox.account import quota_codes
 from peagle.sandbox.faults import BEARER_CALL
 from peagle.sandbox.state import AccessKey
@@ -288,7 +287,7 @@ def problems_text(service: str, operation: str, parameters: Mapping[str, Any], r
     problems = [
         problem.aws_message or problem.text
         for problem in found
-        if not isinstance(problem, UnknownKey)
+        if not problem.message.startswith("Unknown parameter")
     ]
     errors = "error" if len(problems) == 1 else "errors"
     text = f"{len(problems)} validation {errors} detected: {'; '.join(problems)}"

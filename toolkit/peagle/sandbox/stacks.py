@@ -29,7 +29,7 @@ from moto.core.exceptions import ServiceException
 from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
 
-from peagle.request_validation.model import service_model
+from peagle.request_validation import service_model
 from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint, alarm_names
 from peagle.sandbox.observability import unknown_alarms
 from peagle.sandbox.requests import check_request

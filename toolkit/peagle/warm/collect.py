@@ -17,9 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from peagle.aws import runtime
-from peagle.aws.client import Aws, Clock
+from peagle.aws.client import Aws, Clock, original_status
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.aws.translation import original_status
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.preflight import Preflight

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
 from peagle.aws.transfers import PART_SIZE
-from peagle.aws.translation import translated
 from peagle.errors import CloudError, PeagleError, Refused, parsing
 from peagle.planning.company import encrypted_by
 from peagle.store import home, locked

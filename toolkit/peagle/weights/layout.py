@@ -188,7 +188,7 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
                 f"{location} cannot be read here", "specify a folder", code="invalid-location"
             )
         _check_bucket(location)
-        from peagle.aws.s3_source import S3Source
+        from peagle.aws.s3 import S3Source
 
         return S3Source(aws_of(), location)
     if means_folder(location):

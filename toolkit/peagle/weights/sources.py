@@ -9,7 +9,7 @@ from pathlib import Path
 from time import sleep
 
 from peagle.aws.client import Aws
-from peagle.aws.s3_source import S3Source
+from peagle.aws.s3 import S3Source
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
 from peagle.checkpoints.files import CONFIG, check_links, files_read

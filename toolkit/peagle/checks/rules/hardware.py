@@ -53,9 +53,9 @@ def instance_not_in_region(case: Case) -> Findings:
     message = f"SageMaker does not host endpoints on {instance.type} in {region}"
     fix = (
         f"use --region {nearest}, the nearest that does, or another --instance-type; if AWS has it "
-        "there by now, refresh the catalogue"
+        "there by now, get its price"
     )
-    command = ("peagle", "catalog", "refresh", "--hosting")
+    command = ("peagle", "catalog", "refresh", "--prices")
     yield error("region", message, Fix(fix, command))
 
 
@@ -70,7 +70,7 @@ def instance_region_unknown(case: Case) -> Findings:
         return
     if instance.hosted_in(region) is None:
         message = f"whether {region} hosts endpoints on {instance.type} is unknown"
-        command = ("peagle", "catalog", "refresh", "--hosting")
+        command = ("peagle", "catalog", "refresh", "--prices")
         yield note("region", message, Fix("ask AWS's price list", command))
 
 

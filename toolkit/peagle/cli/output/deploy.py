@@ -32,10 +32,9 @@ from peagle.cli.output.plan import (
     speculation_text,
     speed_of_plan,
 )
-from peagle.deploy.costs import utc_text
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.state import Deployment, Resource, RunningComparison
+from peagle.deploy.state import Deployment, Resource, RunningComparison, utc_text
 from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
@@ -52,9 +51,7 @@ _CHANGES = {
 }
 
 
-def show_plan(
-    preflight: Preflight, account: Account, prove_first: bool = False, keep_unproved: bool = False
-) -> None:
+def show_plan(preflight: Preflight, account: Account, keep_unproved: bool = False) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
     plan = preflight.desired.plan
     here = api.engine_version() if account.sandbox else None
@@ -90,7 +87,11 @@ def show_plan(
     if preflight.scaling is not None:
         lines["scaling"] = f"{lines.get('scaling', '')} ({preflight.scaling.text})".strip()
     if preflight.change == "update":
-        lines["switch"] = _switch(preflight, prove_first, keep_unproved)
+        lines["switch"] = (
+            "proves after the switch; without a proof, the update stays in service"
+            if keep_unproved
+            else "proves after the switch; without a proof, what serves now serves again"
+        )
     if preflight.rollout:
         lines["rollout"] = cost_text(preflight.rollout)
     print_status(plan.name, bold=True)
@@ -154,19 +155,6 @@ def _new_uploads(preflight: Preflight) -> list[Upload]:
         for upload in preflight.desired.uploads
         if (upload.uri, upload.contents) not in present
     ]
-
-
-def _switch(preflight: Preflight, prove_first: bool, keep_unproved: bool) -> str:
-    """When an update is proved, and what happens if it is not."""
-    plan = preflight.desired.plan
-    if prove_first:
-        usd_per_hour = api.of_one_instance(preflight.desired.revision).served.usd_per_hour
-        price = "price unknown" if usd_per_hour is None else f"{format_usd(usd_per_hour)} per hour"
-        temporary = f"{api.temporary_name(plan.name)} (1 x {plan.instance_type}, {price})"
-        return f"proves on the temporary endpoint {temporary} first, then updates and proves again"
-    if keep_unproved:
-        return "proves after the switch; without a proof, the update stays in service"
-    return "proves after the switch; without a proof, what serves now serves again"
 
 
 def print_calls(document: dict[str, Any], preflight: Preflight, account: Account) -> None:

@@ -1,0 +1,232 @@
+"""What AWS would reject in a request: before a plan is applied, and in the sandbox.
+
+botocore's own validator knows types, required keys and unknown ones. It sends values that break a
+limit of the service's model (names, sizes, times, enumerations), and a few that AWS itself reports
+only after minutes, once an instance starts. Both are reported here.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import botocore.session
+from botocore import xform_name
+from botocore.validate import ParamValidator
+
+from peagle.checks.facts import parse_ecr_image
+from peagle.errors import nearest
+from peagle.findings import Finding, error
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from peagle.render.requests import Request, requests, with_replaced
+from peagle.s3uri import S3Uri
+from peagle.text import shortened
+from peagle.vllm.environment import MAX_TOTAL_BYTES
+
+_EXAMPLES = {EXECUTION_ROLE: "arn:aws:iam::123456789012:role/peagle", MODEL_BUCKET: "b" * 63}
+"""Values for a plan's placeholders; the bucket has the longest name."""
+
+_BY_SIZE = ("Invalid length", "Invalid range")
+"""How botocore's reports about limits begin, which are reported here in AWS's words."""
+
+_INSTANCE_TYPE = re.compile(r"ml\.[a-z]+\d[a-z0-9\-]*\.(?:medium|large|\d*xlarge)")
+_DRIVERS = {
+    "NVIDIA": (re.compile(r"-gpu-\d"), re.compile(r"ml\.(?:g|p)\d")),
+    "Neuron": (re.compile(r"neuron"), re.compile(r"ml\.(?:inf|trn)\d")),
+}
+"""Drivers -> the AMIs that hold them, and the instance types that can use them."""
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """A value that AWS would reject: the key's path, what is wrong, and how to fix it.
+    ``aws_message`` is the problem in AWS's own words, where they are known."""
+
+    path: str
+    message: str
+    fix: str = ""
+    aws_message: str = ""
+
+    @property
+    def text(self) -> str:
+        """Path and message in one line."""
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+def validate(
+    service: str,
+    operation: str,
+    parameters: Mapping[str, Any],
+    region: str,
+    instance_types: Collection[str] | None = None,
+) -> tuple[Invalid, ...]:
+    """Everything that AWS would reject in this call, named as in boto3.
+
+    botocore may be older than an instance type: ``instance_types`` are allowed as well, by default
+    every name with the form of one.
+    """
+    shape = service_model(service).operation_model(api_name(service, operation)).input_shape
+    if shape is None:
+        return ()
+    report = ParamValidator().validate(parameters, shape).generate_report()
+    lines = (line for line in report.splitlines() if not line.startswith(_BY_SIZE))
+    wrong = tuple(Invalid("", line) for line in lines)
+    if any(invalid.message.startswith("Invalid type") for invalid in wrong):
+        return wrong  # the limits are those of values of the right type
+    late = _reported_late(operation, parameters, region)
+    return (*wrong, *_beyond(shape, parameters, "", "", instance_types), *late)
+
+
+def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...]:
+    """What AWS would reject in those requests, as findings."""
+    return tuple(
+        error(
+            "request-invalid",
+            f"{api_name(request.service, request.operation)} {invalid.path}".rstrip(),
+            invalid.message,
+            invalid.fix or "change the option of the plan that this value comes from",
+        )
+        for request in made
+        for invalid in validate(request.service, request.operation, request.parameters, region)
+    )
+
+
+def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:
+    """What AWS would reject in the requests of ``plan``, whatever role and bucket."""
+    filled = [
+        replace(request, parameters=with_replaced(request.parameters, _EXAMPLES))
+        for request in requests(plan)
+    ]
+    return request_findings(filled, plan.region)
+
+
+@functools.cache
+def service_model(service: str) -> Any:
+    """botocore's model of ``service``; read from botocore's files."""
+    return botocore.session.get_session().get_service_model(service)
+
+
+@functools.cache
+def _api_names(service: str) -> dict[str, str]:
+    return {xform_name(name): name for name in service_model(service).operation_names}
+
+
+def api_name(service: str, operation: str) -> str:
+    """``create_model`` -> ``CreateModel``. Raises KeyError for an unknown operation."""
+    return _api_names(service)[operation]
+
+
+def _beyond(
+    shape: Any, value: Any, path: str, aws: str, types: Collection[str] | None
+) -> Iterator[Invalid]:
+    """Values, of the right type, that break a limit of the model. ``path`` is written as in the
+    request (``Tags[0].Key``), ``aws`` as in AWS's messages (``tags.1.member.key``)."""
+
+    def invalid(message: str, constraint: str, fix: str = "") -> Invalid:
+        given = f"of {len(value)} members" if isinstance(value, dict | list) else f"'{value}'"
+        place = f"Value {given} at '{aws}' failed to satisfy constraint"
+        return Invalid(path, message, fix, f"{place}: Member must {constraint}")
+
+    low, high = shape.metadata.get("min"), shape.metadata.get("max")
+    unit = {"string": "characters", "list": "entries", "map": "entries"}.get(shape.type_name, "")
+    if unit or shape.type_name in ("integer", "long", "float", "double"):
+        size = len(value) if unit else value
+        kind, found = ("length", f"has {size:,} {unit}") if unit else ("value", f"is {size}")
+        if high is not None and size > high:
+            yield invalid(
+                f"{found}; allowed: at most {high}", f"have {kind} less than or equal to {high}"
+            )
+        elif low is not None and size < low:
+            yield invalid(
+                f"{found}; allowed: at least {low}", f"have {kind} greater than or equal to {low}"
+            )
+    if shape.type_name == "structure" and isinstance(value, Mapping):
+        for name, item in value.items():
+            if name in shape.members:
+                inner = name[:1].lower() + name[1:]
+                dot = "." if path else ""
+                places = f"{path}{dot}{name}", f"{aws}{dot}{inner}"
+                yield from _beyond(shape.members[name], item, *places, types)
+    elif shape.type_name == "list":
+        for number, item in enumerate(value):
+            place = f"{aws}.{number + 1}.member"
+            yield from _beyond(shape.member, item, f"{path}[{number}]", place, types)
+    elif shape.type_name == "map":
+        for key, item in value.items():
+            name = shortened(key, 60)
+            yield from _beyond(shape.key, key, f"{path}.{name} (the name)", f"{aws}.key", types)
+            yield from _beyond(shape.value, item, f"{path}.{name}", f"{aws}.{key}.member", types)
+    elif shape.type_name == "string":
+        allowed = list(getattr(shape, "enum", None) or ())
+        newer = shape.name.endswith("InstanceType") and (
+            _INSTANCE_TYPE.fullmatch(value) if types is None else value in types
+        )
+        if allowed and value not in allowed and not newer:
+            message = f"{shortened(value, 60)!r} is not one of the {len(allowed)} allowed values"
+            near = nearest(value, allowed) or f"such as {', '.join(allowed[:3])}"
+            yield invalid(message, f"satisfy enum value set: [{', '.join(allowed)}]", near)
+        pattern = shape.metadata.get("pattern")
+        regex = _compiled(pattern) if pattern else None
+        if regex and not regex.fullmatch(value):
+            message = f"{shortened(value, 60)!r} does not match AWS's pattern {pattern}"
+            yield invalid(message, f"satisfy regular expression pattern: {pattern}")
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """The pattern; ``None`` for one that only Java can read, such as with classes of Unicode."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # here [[ is a bracket, not a set
+        try:
+            return None if r"\p{" in pattern else re.compile(pattern, re.ASCII)
+        except re.error:
+            return None
+
+
+def _reported_late(operation: str, parameters: Mapping[str, Any], region: str) -> Iterator[Invalid]:
+    """What AWS's documentation forbids and its models do not say: an image of another region, a
+    prefix that mounts nothing, drivers of other GPUs, and variables that are too long together."""
+    if operation == "create_endpoint_config":
+        for number, variant in enumerate(parameters.get("ProductionVariants") or ()):
+            ami, kind = variant.get("InferenceAmiVersion") or "", variant.get("InstanceType") or ""
+            drivers = next((name for name, (amis, _) in _DRIVERS.items() if amis.search(ami)), None)
+            if drivers and kind and not _DRIVERS[drivers][1].match(kind):
+                path = f"ProductionVariants[{number}].InferenceAmiVersion"
+                yield Invalid(
+                    path, f"{ami} has {drivers} drivers, which {kind} cannot use", "omit it"
+                )
+    if operation != "create_model":
+        return
+    if bool(parameters.get("PrimaryContainer")) == bool(parameters.get("Containers")):
+        yield Invalid("", "exactly one of PrimaryContainer and Containers must be given")
+    containers = [parameters.get("PrimaryContainer") or {}, *(parameters.get("Containers") or ())]
+    for container in filter(None, containers):
+        image = parse_ecr_image(container.get("Image") or "")
+        if image and image.region != region:
+            message = f"the image is in {image.region}, the endpoint in {region}"
+            yield Invalid("PrimaryContainer.Image", message, f"use the image in {region}")
+        mounts = (container.get("ModelDataSource") or {},
+                  *(container.get("AdditionalModelDataSources") or ()))  # fmt: skip
+        for source in (mount.get("S3DataSource") or {} for mount in mounts):
+            uri = source.get("S3Uri") or ""
+            is_prefix = source.get("S3DataType") == "S3Prefix"
+            if is_prefix and (not uri.endswith("/") or "//" in f"/{S3Uri.parse(uri).key}"):
+                message = f"{uri!r} is no prefix: it must end in a slash, and have single ones"
+                yield Invalid("PrimaryContainer.ModelDataSource.S3DataSource.S3Uri", message)
+    size = sum(
+        len(str(key).encode(errors="replace")) + len(str(value).encode(errors="replace"))
+        for container in containers
+        for key, value in (container.get("Environment") or {}).items()
+    )
+    if size > MAX_TOTAL_BYTES:
+        yield Invalid(
+            "PrimaryContainer.Environment",
+            f"all keys and values have {size:,} bytes; allowed: {MAX_TOTAL_BYTES}",
+            "remove or shorten engine arguments",
+            f"Value of {size} bytes at 'environment' failed to satisfy constraint: "
+            f"Member must have length less than or equal to {MAX_TOTAL_BYTES}",
+        )
