@@ -18,6 +18,7 @@ from peagle.vllm.facts import (
     ON_ONLY,
     SWITCH,
     WHOLE_NUMBER,
+    EngineFacts,
     facts_of,
     first_version,
 )
@@ -218,7 +219,7 @@ def variable_ignored(case: Case) -> Findings:
     facts = facts_of(case.runtime.vllm)
     for name in sorted(case.environment):
         upper = name.upper()
-        field = name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
+        field = _field(name)
         lmi = next((fix for start, fix in _LMI.items() if upper.startswith(start)), None)
         if lmi is not None:
             message = f"{name} is a variable of AWS's LMI images, and this one (vLLM) ignores it"
@@ -245,13 +246,29 @@ def variable_ignored(case: Case) -> Findings:
             yield warning("environment", message, fix)
 
 
+def _is_ignored(name: str, facts: EngineFacts) -> bool:
+    """Whether ``variable_ignored`` names the variable."""
+    return (
+        name.upper().startswith(tuple(_LMI))
+        or _field(name) in _FIELDS
+        or (name.startswith(_VLLM) and facts.exact and name not in facts.variables)
+    )
+
+
+def _field(name: str) -> str:
+    return name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
+
+
 @rule("code-variable", about="load", vllm_notices="never")
 def code_variable(case: Case) -> Findings:
     """A variable or an argument that may choose the code that the engine loads.
 
     The author of the plan then runs code in the container, with the endpoint's role.
     """
+    facts = facts_of(case.runtime.vllm)
     for name in code_variables(case.variables):
+        if _is_ignored(name, facts):
+            continue
         if name == CONFIG_FILE:
             yield error(
                 "environment",
