@@ -22,6 +22,7 @@ Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 @contextmanager
 def serving(application: Application) -> Iterator[Server]:
     server = Server("127.0.0.1", 0, application, RequestHandler)
+    server.daemon_threads = False  # so that server_close waits for what is still being sent
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -98,6 +99,20 @@ def test_each_chunk_of_a_stream_is_sent_when_it_is_there(sent: list[bytes]) -> N
         assert answer.read() == b"second"
     assert sent[0].endswith(b"\r\n\r\n5\r\nfirst\r\n")
     assert sent[1:] == [b"6\r\nsecond\r\n", b"0\r\n\r\n"]
+
+
+def test_a_stream_ends_although_nothing_reads_the_request() -> None:
+    with (
+        serving(_of([b"first"])) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=20) as client,
+        client.makefile("rb") as stream,
+    ):
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n")
+        received = stream.read(10)
+        client.sendall(b"{}")
+        while not received.endswith(b"0\r\n\r\n"):
+            received += stream.read(1)
+    assert b"first" in received
 
 
 @pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 1_000_003])

@@ -8,6 +8,7 @@ gone or damaged: no command could find it any more.
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import signal
@@ -32,6 +33,17 @@ from peagle.engine.process import LOOPBACK, EngineProcess, start_time
 from peagle.sandbox import account, observability, router, sagemaker, scaling, scheduler, state
 
 
+class _Response(io.BufferedWriter):
+    """Sends the end of a stream at once. werkzeug does not flush it, and then reads what is left of
+    the request, for which it waits until the client has the end and closes."""
+
+    def write(self, data: Any, /) -> int:
+        written = super().write(data)
+        if data == b"0\r\n\r\n":
+            self.flush()
+        return written
+
+
 class RequestHandler(MotoRequestHandler):
     """HTTP/1.1, so that a stream of unknown length is sent chunk by chunk."""
 
@@ -45,6 +57,10 @@ class RequestHandler(MotoRequestHandler):
     without waiting for the body, and sends the request again: where both run on a busy machine."""
     _came: float | None = None
     """When the request came; ``None`` for one without a line that can be read."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.wfile = _Response(self.connection.makefile("wb", 0), self.wbufsize)
 
     def parse_request(self) -> bool:
         """Note when the request came, for its line in the log."""
