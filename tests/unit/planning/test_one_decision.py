@@ -13,9 +13,10 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Architecture, AttentionGroup, Catalog
 from peagle.checkpoints.architecture import read_architecture
-from peagle.planning.options import Options, WorkloadName
+from peagle.planning.options import Options
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
+from peagle.speed.models import WorkloadName
 from peagle.speed.verdict import Setting
 from tests.support import in_process
 from tests.unit.checkpoints import public_targets as public

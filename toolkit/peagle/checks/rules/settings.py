@@ -218,8 +218,7 @@ def variable_ignored(case: Case) -> Findings:
     facts = facts_of(case.runtime.vllm)
     for name in sorted(case.environment):
         upper = name.upper()
-        field = name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
-        lmi = next((fix for start, fix in _LMI.items() if upper.startswith(start)), None)
+        lmi, field = _lmi_fix(name), _field_fix(name)
         if lmi is not None:
             message = f"{name} is a variable of AWS's LMI images, and this one (vLLM) ignores it"
             if upper.startswith(_SPECULATIVE):
@@ -229,9 +228,9 @@ def variable_ignored(case: Case) -> Findings:
             if upper.startswith(_OPTION) and argument in facts.arguments:
                 lmi = f"use --set {argument}=VALUE instead"
             yield warning("environment", message, lmi)
-        elif field in _FIELDS:
+        elif field is not None:
             message = f"{name} is a setting of the endpoint; the container ignores it"
-            yield warning("environment", message, _FIELDS[field])
+            yield warning("environment", message, field)
         elif name.startswith(_VLLM) and facts.exact and name not in facts.variables:
             later = first_version("variables", name, case.runtime.vllm)
             argument = name.removeprefix(_VLLM).lower().replace("_", "-")
@@ -245,6 +244,15 @@ def variable_ignored(case: Case) -> Findings:
             yield warning("environment", message, fix)
 
 
+def _lmi_fix(name: str) -> str | None:
+    return next((fix for start, fix in _LMI.items() if name.upper().startswith(start)), None)
+
+
+def _field_fix(name: str) -> str | None:
+    plain = name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
+    return _FIELDS.get(plain)
+
+
 @rule("code-variable", about="load", vllm_notices="never")
 def code_variable(case: Case) -> Findings:
     """A variable or an argument that may choose the code that the engine loads.
@@ -252,6 +260,8 @@ def code_variable(case: Case) -> Findings:
     The author of the plan then runs code in the container, with the endpoint's role.
     """
     for name in code_variables(case.variables):
+        if _lmi_fix(name) or _field_fix(name):  # nothing reads it
+            continue
         if name == CONFIG_FILE:
             yield error(
                 "environment",
