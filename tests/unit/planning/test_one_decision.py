@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from peagle.catalog import load_catalog
+from peagle.catalog import find_drafter, load_catalog
 from peagle.catalog.schema import Architecture, AttentionGroup, Catalog
 from peagle.checkpoints.architecture import read_architecture
 from peagle.planning.options import Options
@@ -35,6 +35,15 @@ def _with_attention(*groups: AttentionGroup, of: Architecture | None = None) -> 
     return replace(CATALOG, targets={**CATALOG.targets, QWEN: changed})
 
 
+def _with_unknown_default() -> Catalog:
+    """The catalogue with a head of its owner as the only one of Qwen3-Coder, never measured."""
+    target = CATALOG.targets[QWEN]
+    head = find_drafter(target, target.default_drafter or "")
+    own = head.model_copy(update={"weights": "s3://my-bucket/head", "published": ()})
+    changed = target.model_copy(update={"drafters": (own,)})
+    return replace(CATALOG, targets={**CATALOG.targets, QWEN: changed})
+
+
 HYBRID, MLA = read_architecture(public.QWEN3_NEXT), read_architecture(public.DEEPSEEK_V3)
 CATALOGS = {
     "as published": CATALOG,
@@ -44,6 +53,7 @@ CATALOGS = {
     "sliding": _with_attention(
         FULL, FULL.model_copy(update={"kind": "sliding", "layers": 36, "window": 1024})
     ),
+    "unknown head": _with_unknown_default(),
 }
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b", "qwen3-8b")
 TYPES = (
@@ -129,6 +139,7 @@ def disagreement(at: Situation) -> str | None:
         Situation("qwen3-8b", "ml.g6.xlarge", 8, None, 1),
         Situation("qwen3-coder-30b", "ml.g7e.12xlarge", 100, "chat", 1),
         Situation("qwen3-8b", "ml.g6.12xlarge", 24, "chat", 1),
+        Situation("qwen3-coder-30b", "ml.g7e.2xlarge", 8, None, 1, "unknown head"),
     ],
     ids=str,
 )
