@@ -81,7 +81,6 @@ format: .venv/dev.ready
 	$(BIN)/ruff format .
 
 lock: .venv/dev.ready
-	$(PIP) install uv
 	for name in core report sandbox sagemaker dev; do \
 		extra=$$([ $$name = core ] || echo --extra $$name); \
 		$(BIN)/uv pip compile pyproject.toml $$extra --universal --python-version 3.11 \

@@ -1,7 +1,7 @@
 """A stand-in for vLLM's server that fails and delays on request.
 
 It is installed as vLLM, so ``peagle_serve`` is the real one.
-``SAGEMAKER_FAKE_ENGINE`` in the model's environment selects how it starts: ``crash``,
+``VLLM_FAKE_ENGINE`` in the model's environment selects how it starts: ``crash``,
 ``never-healthy``, ``out-of-memory``: what vLLM logs then, with some seconds before its end.
 The body of a request selects the answer: ``{"do": ...}``. A prompt is answered, and counted in
 vLLM's lines of statistics. Files beside this one change the counts: ``acceptance`` has the
@@ -24,7 +24,7 @@ from typing import Any
 
 _ANSWER_EVENT = 'data: {"choices": [{"delta": {"content": "an answer"}}]}\n\n'
 _USAGE_EVENT = 'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 8}}\n\n'
-HOW = os.environ.get("SAGEMAKER_FAKE_ENGINE", "")
+HOW = os.environ.get("VLLM_FAKE_ENGINE", "")
 
 
 class Handler(BaseHTTPRequestHandler):

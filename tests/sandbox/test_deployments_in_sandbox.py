@@ -131,7 +131,7 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
     assert sandbox.peagle("invoke", NAME, "hello", "--no-stream", "--sandbox").returncode == 0
 
 
-FAILING = ("--env", "SAGEMAKER_FAKE_ENGINE=out-of-memory")
+FAILING = ("--env", "VLLM_FAKE_ENGINE=out-of-memory")
 
 
 def _endpoints(account: Account) -> dict[str, str]:
@@ -251,7 +251,10 @@ def test_copies_use_all_gpus_of_it(sandbox: Sandbox, own: str) -> None:
 
 def test_top_shows_requests_and_drafts(sandbox: Sandbox) -> None:
     sandbox.json("deploy", "tiny", "--sandbox", "--yes", "--name", "watched")
-    before = sandbox.json("top", "watched", "--sandbox")
+    before = until(
+        lambda: sandbox.json("top", "watched", "--sandbox"),
+        lambda found: found["requests_per_minute"],  # those of the proof
+    )
     for _ in range(4):
         sandbox.json("invoke", "watched", "Hello", "--sandbox", "--max-tokens", "40")
 

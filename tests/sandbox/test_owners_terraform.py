@@ -101,9 +101,7 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
     serving = account.describe(NAME)["EndpointConfigName"]
     good = (module / "values.json").read_text()
 
-    change(
-        module, lambda values: values["model"]["environment"].update(SAGEMAKER_FAKE_ENGINE="crash")
-    )
+    change(module, lambda values: values["model"]["environment"].update(VLLM_FAKE_ENGINE="crash"))
     failed = applied(module)
 
     assert_serves_as_before(failed, account, serving)

@@ -24,7 +24,7 @@ def endpoint(account: Account) -> str:
         set_quota(TYPE, 2)
     for name in ("one", "two"):
         account.model(name)
-    account.model("broken", {"SAGEMAKER_FAKE_ENGINE": "crash"})
+    account.model("broken", {"VLLM_FAKE_ENGINE": "crash"})
     scaling = {"Status": "ENABLED", "MinInstanceCount": 1, "MaxInstanceCount": 1}
     variant = {
         "VariantName": "AllTraffic",

@@ -223,7 +223,7 @@ def test_stop_ends_an_engine_that_is_starting(home: Sandbox) -> None:
     home.json("sandbox", "start")
     account = Account(home)
     account.upload("tiny/", WEIGHTS)
-    name = account.endpoint({"SAGEMAKER_FAKE_ENGINE": "never-healthy"})
+    name = account.endpoint({"VLLM_FAKE_ENGINE": "never-healthy"})
     account.wait_for_line(name, "fake: INFO starting")
     assert account.describe(name)["EndpointStatus"] == "Creating"
     home.json("sandbox", "stop")

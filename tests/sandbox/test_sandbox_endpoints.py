@@ -27,7 +27,7 @@ ARN = "arn:aws:sagemaker:us-east-1:123456789012"
 
 @pytest.fixture
 def crashed(account: Account) -> Iterator[str]:
-    name = account.endpoint({"SAGEMAKER_FAKE_ENGINE": "crash"})
+    name = account.endpoint({"VLLM_FAKE_ENGINE": "crash"})
     yield name
     account.delete(name)
 
@@ -171,7 +171,7 @@ def test_an_update_switches_when_the_new_engine_is_healthy(account: Account, liv
 
 
 def test_an_update_that_fails_rolls_back(account: Account, live: str) -> None:
-    account.model("worse", {"SAGEMAKER_FAKE_ENGINE": "crash"})
+    account.model("worse", {"VLLM_FAKE_ENGINE": "crash"})
     account.config("worse", "worse")
     account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="worse")
     after = account.wait_until_stable(live)

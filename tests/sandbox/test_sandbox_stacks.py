@@ -131,7 +131,7 @@ def test_resources_that_are_not_kept_are_named(account: Account, stacks: Any) ->
 @pytest.mark.parametrize(
     ("environment", "role", "reason"),
     [
-        ({"SAGEMAKER_FAKE_ENGINE": "crash"}, ROLE, "the head does not belong to this target"),
+        ({"VLLM_FAKE_ENGINE": "crash"}, ROLE, "the head does not belong to this target"),
         ({}, f"{ROLE}-none", "Could not assume role"),
         ({"a b": "c"}, ROLE, "validation error"),
     ],
@@ -155,7 +155,7 @@ def test_an_update_that_fails_says_why_and_can_be_repeated(account: Account, sta
     stacks.create_stack(StackName=STACK, TemplateBody=template())
     wait(stacks, "create")
     name = outputs(stacks)["Name"]
-    stacks.update_stack(StackName=STACK, TemplateBody=template({"SAGEMAKER_FAKE_ENGINE": "crash"}))
+    stacks.update_stack(StackName=STACK, TemplateBody=template({"VLLM_FAKE_ENGINE": "crash"}))
     with pytest.raises(WaiterError, match="UPDATE_FAILED"):
         wait(stacks, "update")
     assert "the head does not belong to this target" in described(stacks)["StackStatusReason"]
@@ -181,7 +181,7 @@ def test_a_change_set_creates_and_updates_as_deploy_does(account: Account, stack
 
 
 def test_a_stack_in_progress_is_not_updated_but_deleted(account: Account, stacks: Any) -> None:
-    body = template({"SAGEMAKER_FAKE_ENGINE": "never-healthy"})
+    body = template({"VLLM_FAKE_ENGINE": "never-healthy"})
     stacks.create_stack(StackName=STACK, TemplateBody=body)
     assert described(stacks)["StackStatus"] == "CREATE_IN_PROGRESS"
     assert outputs(stacks) == {}

@@ -81,11 +81,15 @@ def validate(
     return (*wrong, *_beyond(shape, parameters, "", "", instance_types), *late)
 
 
+_REQUEST_INVALID = "request-invalid"
+"""AWS would reject a request of the plan: its model or a limit forbids a value."""
+
+
 def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...]:
     """What AWS would reject in those requests, as findings."""
     return tuple(
         error(
-            "request-invalid",
+            _REQUEST_INVALID,
             f"{api_name(request.service, request.operation)} {invalid.path}".rstrip(),
             invalid.message,
             invalid.fix or "change the option of the plan that this value comes from",

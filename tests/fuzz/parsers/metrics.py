@@ -1,4 +1,4 @@
-"""What engines report of their load, and dashboards."""
+"""What engines report of their load."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import peagle
-from peagle.findings import Finding, note
 
 PACKAGE = Path(peagle.__file__).parent
 FINDINGS = "peagle.findings"
@@ -36,12 +35,6 @@ def test_every_code_is_a_literal_or_a_constant() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.relative_to(PACKAGE).as_posix() not in FROM_DATA:
             assert None not in codes_in(path), path
-
-
-def test_a_code_of_an_earlier_version_is_read_as_the_present_one() -> None:
-    earlier = note("alarms-notify-nobody", "--observe", "they notify nobody", "add a topic")
-    assert earlier.code == "no-alarm-topic"
-    assert Finding.model_validate_json(earlier.model_dump_json()) == earlier
 
 
 @cache

@@ -231,7 +231,7 @@ def test_an_image_is_deployed_by_its_digest_where_the_project_says_so(
         repository.cloud.digests[order.tag] = DIGEST  # the push
         return codebuild.RemoteBuild(f"{address}:{order.tag}", DIGEST)
 
-    monkeypatch.setattr("peagle.aws.images.codebuild.build", build)
+    monkeypatch.setattr("peagle.aws.images.build_remotely", build)
     file = Path("peagle.yaml")
     file.write_text(file.read_text("utf-8").replace("k: 5", "k: 5\n    build_image: true"), "utf-8")
     assert "add --image-from FILE" in repository.run("deploy", "chat", "-e", "staging", "--yes").err

@@ -337,7 +337,8 @@ HARMLESS = {
     "VLLM_USE_MODELSCOPE": "False", "SM_VLLM_HF_OVERRIDES": "{broken", "HF_HOME": "/tmp",
     "VLLM_USE_V1": "1", "TZ": "UTC", "VLLM_PLUGINS": "", "CUDA_VISIBLE_DEVICES": "0",
     "OMP_NUM_THREADS": "2", "PEAGLE_WARM": "off", "AWS_REGION": "eu-west-1", "LC_ALL": "C",
-    "PROCESS_AUTO_RECOVERY": "false", "OPTION_SPECULATIVE_DRAFT_MODEL": "a/b",
+    "PROCESS_AUTO_RECOVERY": "false", "RUNAI_STREAMER_MEMORY_LIMIT": "0",
+    "OPTION_SPECULATIVE_DRAFT_MODEL": "a/b",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 from peagle.data import data_folder
 from peagle.planning import Plan
 from peagle.render.image import pair_document
-from peagle_serve.checks import PAIR_FILE, check_built_for, check_pair
+from peagle_serve.checks import PAIR_FILE, check_built_for, check_pair, code_variables
 from peagle_serve.contract import InvalidEnvironment
 from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
@@ -201,6 +201,7 @@ def test_an_image_of_the_catalogue_accepts_its_own_pair(tmp_path: Path, name: st
     plan = plan_for(name)
 
     assert image_refusal(tmp_path, plan.environment, built_for(plan)) == ""
+    assert code_variables(plan.environment) == (), "a local engine takes each of its variables"
 
 
 @pytest.mark.parametrize("short_name", sorted(p.name for p in GEOMETRY.iterdir() if p.is_dir()))

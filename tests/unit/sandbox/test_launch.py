@@ -142,7 +142,7 @@ def _here(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("_here")
 def test_an_engine_that_is_not_healthy_in_time_is_ended() -> None:
-    environment = {"SAGEMAKER_FAKE_ENGINE": "never-healthy", "SM_VLLM_MODEL": "some/model"}
+    environment = {"VLLM_FAKE_ENGINE": "never-healthy", "SM_VLLM_MODEL": "some/model"}
     begin = time.monotonic()
     with pytest.raises(LaunchFailed) as failed:
         EngineInstance(LaunchSpec("us-east-1", "e", "v", environment, (), 1)).start(lambda _: None)

@@ -17,6 +17,7 @@ Files are written whole or not at all; one that cannot be read is as one that is
 from __future__ import annotations
 
 import functools
+import json
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -214,8 +215,8 @@ def forget_cached_answers() -> None:
 def _read(file: Path) -> EngineProcess | None:
     """``None`` also for a file that is damaged, or that another version of the toolkit wrote."""
     try:
-        process = _PROCESS.validate_json(file.read_bytes(), strict=True)
-    except (FileNotFoundError, ValueError):
+        process = _PROCESS.validate_json(json.dumps(read_json(file)), strict=True)
+    except (OSError, ValueError):
         return None
     return process if 1 < process.pid < 1 << 22 else None  # the kernel's largest limit
 

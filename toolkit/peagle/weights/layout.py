@@ -97,6 +97,11 @@ def synced_below(prefix: WeightsPrefix, present: Collection[str]) -> tuple[Weigh
     )
 
 
+def foreign_objects(prefix: WeightsPrefix, message: str, fix: str | Fix) -> Finding:
+    """Objects below the prefix that no sync put there."""
+    return error("foreign-objects", prefix.uri, message, fix)
+
+
 def unknown_objects(
     prefix: WeightsPrefix,
     present: Mapping[str, int],
@@ -137,8 +142,8 @@ def unknown_objects(
     unknown = sorted(key for key in present if key not in known and not key.startswith(skipped))
     if pairs := synced_below(prefix, present.keys() - ours):
         names = [pair.key.removeprefix(prefix.key) for pair in pairs]
-        yield error(
-            "foreign-objects", prefix.uri,
+        yield foreign_objects(
+            prefix,
             f"pairs were synced to prefixes below it ({first_names(names)}), which every start "
             "would download too",
             Fix("use the prefix of one pair", ("peagle", "weights", "list", pairs[0].uri)),
@@ -149,8 +154,8 @@ def unknown_objects(
         unknown = [key for key in unknown if synced and not key.startswith(within)]
     if unknown:
         size = sum(present[key] for key in unknown)
-        yield error(
-            "foreign-objects", prefix.uri,
+        yield foreign_objects(
+            prefix,
             f"{len(unknown)} other object{'s' if len(unknown) > 1 else ''} below the prefix "
             f"({size / 1e6:,.1f} MB: {first_names(unknown)}), which every start would download too",
             Fix("use another prefix, or remove what is not needed",

@@ -19,11 +19,11 @@ from peagle.aws.transfers import ALGORITHM, PART_BYTES, Transfers, source_change
 from peagle.checkpoints.models import hub_snapshot
 from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
 from peagle.errors import CloudError, PeagleError, UserError
-from peagle.findings import Finding, error, warning
+from peagle.findings import Finding, warning
 from peagle.planning.company import NO_COMPANY, Company
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket, ObjectInfo, hold_lock
-from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
+from peagle.weights.layout import PARTS, WeightsPrefix, foreign_objects, unknown_objects
 from peagle.weights.manifest import (
     FileEntry,
     FolderEntry,
@@ -150,7 +150,7 @@ def _findings(bucket: Bucket, plan: SyncPlan, manifest: Manifest) -> Iterator[Fi
     try:
         refuse_neighbors(bucket, prefix, ())
     except PeagleError as inside:
-        yield error("foreign-objects", prefix.uri, inside.message, inside.remedy)
+        yield foreign_objects(prefix, inside.message, inside.remedy)
         return
     untouched = [part for part in PARTS if part not in plan.sources]
     yield from unknown_objects(prefix, present, {file.key for file in plan.files}, untouched)

@@ -18,6 +18,7 @@ from peagle.vllm.facts import (
     ON_ONLY,
     SWITCH,
     WHOLE_NUMBER,
+    EngineFacts,
     facts_of,
     first_version,
 )
@@ -218,7 +219,8 @@ def variable_ignored(case: Case) -> Findings:
     facts = facts_of(case.runtime.vllm)
     for name in sorted(case.environment):
         upper = name.upper()
-        lmi, field = _lmi_fix(name), _field_fix(name)
+        field = _field(name)
+        lmi = next((fix for start, fix in _LMI.items() if upper.startswith(start)), None)
         if lmi is not None:
             message = f"{name} is a variable of AWS's LMI images, and this one (vLLM) ignores it"
             if upper.startswith(_SPECULATIVE):
@@ -228,9 +230,9 @@ def variable_ignored(case: Case) -> Findings:
             if upper.startswith(_OPTION) and argument in facts.arguments:
                 lmi = f"use --set {argument}=VALUE instead"
             yield warning("environment", message, lmi)
-        elif field is not None:
+        elif field in _FIELDS:
             message = f"{name} is a setting of the endpoint; the container ignores it"
-            yield warning("environment", message, field)
+            yield warning("environment", message, _FIELDS[field])
         elif name.startswith(_VLLM) and facts.exact and name not in facts.variables:
             later = first_version("variables", name, case.runtime.vllm)
             argument = name.removeprefix(_VLLM).lower().replace("_", "-")
@@ -244,13 +246,17 @@ def variable_ignored(case: Case) -> Findings:
             yield warning("environment", message, fix)
 
 
-def _lmi_fix(name: str) -> str | None:
-    return next((fix for start, fix in _LMI.items() if name.upper().startswith(start)), None)
+def _is_ignored(name: str, facts: EngineFacts) -> bool:
+    """Whether ``variable_ignored`` names the variable."""
+    return (
+        name.upper().startswith(tuple(_LMI))
+        or _field(name) in _FIELDS
+        or (name.startswith(_VLLM) and facts.exact and name not in facts.variables)
+    )
 
 
-def _field_fix(name: str) -> str | None:
-    plain = name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
-    return _FIELDS.get(plain)
+def _field(name: str) -> str:
+    return name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
 
 
 @rule("code-variable", about="load", vllm_notices="never")
@@ -259,8 +265,9 @@ def code_variable(case: Case) -> Findings:
 
     The author of the plan then runs code in the container, with the endpoint's role.
     """
+    facts = facts_of(case.runtime.vllm)
     for name in code_variables(case.variables):
-        if _lmi_fix(name) or _field_fix(name):  # nothing reads it
+        if _is_ignored(name, facts):
             continue
         if name == CONFIG_FILE:
             yield error(
