@@ -39,8 +39,11 @@ def _with_unknown_default() -> Catalog:
     """The catalogue with a head of its owner as the only one of Qwen3-Coder, never measured."""
     target = CATALOG.targets[QWEN]
     head = find_drafter(target, target.default_drafter or "")
-    own = head.model_copy(update={"weights": "s3://my-bucket/head", "published": ()})
-    changed = target.model_copy(update={"drafters": (own,)})
+    own = head.model_copy(
+        update={"name": "mine", "weights": "s3://my-bucket/head", "published": (),
+                "long_context": None}
+    )  # fmt: skip
+    changed = target.model_copy(update={"drafters": (own,), "default_drafter": "mine"})
     return replace(CATALOG, targets={**CATALOG.targets, QWEN: changed})
 
 

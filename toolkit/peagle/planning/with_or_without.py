@@ -71,7 +71,7 @@ class WithOrWithout:
         if not _is_cheaper(cheapest, unknown):
             required = options.slo or options.min_tokens_per_second or options.within
             doubt = "so it may not reach what is required" if required else "that without is known"
-            return f"{because}, {doubt}"
+            return f"{because}, {doubt}; --drafter {name} plans it"
         costs = "has no known price"
         if unknown.usd_per_hour is not None:
             costs = f"costs {format_usd(unknown.usd_per_hour)} per hour"
