@@ -45,13 +45,20 @@ HOME_VARIABLE = "PEAGLE_HOME"
 def home() -> Path:
     """``$PEAGLE_HOME``, else ``$XDG_STATE_HOME/peagle``, else ``~/.local/state/peagle``.
 
-    Raises UserError where none is set and the user has no home folder, as in some containers.
+    Raises UserError where none is set and the user has no home folder, as in some containers, and
+    for a file: deployments on record would not be found.
     """
-    chosen = os.environ.get(HOME_VARIABLE)
+    chosen, state = os.environ.get(HOME_VARIABLE), os.environ.get("XDG_STATE_HOME")
     if chosen:
-        return Path(os.path.expanduser(chosen)).absolute()
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else _user_home() / ".local" / "state") / "peagle"
+        folder = Path(os.path.expanduser(chosen)).absolute()
+    else:
+        folder = (Path(state) if state else _user_home() / ".local" / "state") / "peagle"
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is not a folder", _OWN_HOME, code="no-home")
+    return folder
+
+
+_OWN_HOME = f"set {HOME_VARIABLE} to a folder for the toolkit's state"
 
 
 def _user_home() -> Path:
@@ -60,7 +67,7 @@ def _user_home() -> Path:
     except RuntimeError:
         raise UserError(
             "this user has no home folder: HOME is not set, and passwd has no entry",
-            f"set {HOME_VARIABLE} to a folder for the toolkit's state",
+            _OWN_HOME,
             code="no-home",
         ) from None
 

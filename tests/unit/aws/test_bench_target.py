@@ -70,6 +70,7 @@ def test_an_endpoint_of_another_program_needs_the_name_of_its_model(world: World
          "p-eagle", 7),
         ({"method": "mtp", "num_speculative_tokens": 1}, "mtp", 1),
         ({"num_speculative_tokens": 3}, "draft_model", 3),
+        ({"model": "a/llama-eagle-1", "num_speculative_tokens": 3}, "eagle", 3),
     ],
 )  # fmt: skip
 def test_a_speculative_config_is_a_setting(config: dict[str, object], name: str, k: int) -> None:

@@ -218,6 +218,14 @@ def test_each_field_that_someone_changes_is_found_alone(deployed: World, field: 
     assert planned != there
 
 
+def test_a_method_that_someone_leaves_out_is_the_one_that_vllm_infers(deployed: World) -> None:
+    container(deployed.cloud)["Environment"]["SM_VLLM_SPECULATIVE_CONFIG"] = (
+        '{"model": "a/llama-eagle-1", "num_speculative_tokens": 5, "parallel_drafting": true}'
+    )
+
+    assert fields(drift_of(deployed))["model.method"] == ("eagle3", "eagle")
+
+
 def test_scaling_that_someone_ended_is_found(deployed: World) -> None:
     deployed.cloud.scaled.clear()
 

@@ -34,6 +34,18 @@ COMPRESSED = {
         },
     }
 }
+INT4, HALVED = (
+    {
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "config_groups": {
+                "g": {"weights": {"type": "int", "num_bits": 4, "group_size": 128, **order}}
+            },
+        }
+    }
+    for order in ({}, {"actorder": "group"})
+)
+AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
 QWEN_235B, QWEN_30B = moe(4096, 1536, 94, 64), moe(2048, 768, 48, 32)
 
 
@@ -44,6 +56,9 @@ QWEN_235B, QWEN_30B = moe(4096, 1536, 94, 64), moe(2048, 768, 48, 32)
         (QWEN_235B | FP8, [1, 2, 4], [1, 2, 4, 8]),
         (QWEN_235B | COMPRESSED, [1, 2, 4], [1, 2, 4, 8]),
         (QWEN_30B | FP8, [1, 2], [1, 2, 4, 8]),
+        (QWEN_30B | INT4, [1, 2], [1, 2, 4, 8]),
+        (QWEN_30B | HALVED, [1, 2, 4, 8], [1, 2, 4, 8]),
+        (QWEN_30B | AWQ, [1, 2, 4, 8], [1, 2, 4, 8]),
         (public.GLM45_AIR | FP8, [1], [1]),
         (public.DEEPSEEK_V3 | FP8, [1, 2, 4, 8], [1, 2, 4, 8]),
         (public.KIMI_K2 | FP8, [1, 2, 4, 8], [1, 2, 4, 8]),

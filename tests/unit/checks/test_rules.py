@@ -14,6 +14,8 @@ from peagle.checks import About, check, rules_found
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Notices
 from peagle.errors import CheckpointError, UserError
+from peagle.planning.options import Options
+from peagle.planning.planner import make_plan
 from tests.support import raises_code
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, make_case, tiny_case
 from tests.unit.checks.damage import Damage
@@ -175,6 +177,14 @@ def test_a_step_that_holds_every_request_gets_no_finding() -> None:
     case = catalog_case("gpt-oss-20b", k=7, concurrency=1170)
     assert check(case, only={"drafting-slots"}) == ()
     assert check(replace(case, concurrency=1171), only={"drafting-slots"}) != ()
+
+
+def test_the_slots_of_a_split_batch_are_those_of_one_engine() -> None:
+    options = Options(pair="qwen3-coder-30b", requests=1_000_000, within=28_800)
+    made = make_plan(options, CATALOG)
+
+    assert made.engines > 1
+    assert "drafting-slots" not in {finding.code for finding in made.findings}
 
 
 def test_a_target_without_a_drafter_gets_no_finding() -> None:

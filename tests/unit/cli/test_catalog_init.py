@@ -31,9 +31,10 @@ def test_the_file_is_accepted_and_planned(head: str) -> None:
     done = init(TARGET, "--drafter", str(tiny(head)), "-o", "own/acme/chat-7b.yaml")
 
     assert done.code == 0, done.err
-    assert "Next: peagle --catalog own plan chat-7b" in done.err
+    pair = f"chat-7b+{head}"
+    assert f"Next: peagle --catalog own plan {pair}" in done.err
     assert in_process("catalog", "check", "own/acme/chat-7b.yaml").code == 0
-    plan = in_process("--catalog", "own", "plan", "chat-7b", "--json").document
+    plan = in_process("--catalog", "own", "plan", pair, "--json").document
     assert plan["pair"] == f"acme/chat-7b+acme/{head}"
     assert plan["speculation"]["parallel_drafting"] is (head == "p-eagle")
 

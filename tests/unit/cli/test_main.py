@@ -13,7 +13,7 @@ import click
 import pytest
 
 from peagle.cli.main import COMMANDS, cli
-from tests.support import Peagle
+from tests.support import Peagle, in_process
 
 NAMES = [name for commands in COMMANDS.values() for name in commands]
 Completed = subprocess.CompletedProcess[str]
@@ -133,6 +133,17 @@ def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
 
     assert done.returncode == 2
     assert done.stderr.startswith("error: peagle plan has no option --bad")
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("--cached", "--cached-prompt-tokens"), ("--shared", "--shared-prompt-tokens"),
+     ("--users", "--concurrency"), ("--contxt", "--max-model-len"), ("--workloads", "--workload")],
+)  # fmt: skip
+def test_a_wrong_option_names_the_right_one(option: str, meant: str) -> None:
+    error = in_process("plan", "tiny", option, "8").error
+    assert f"no option {option}: " in error
+    assert meant in error
 
 
 def test_help_lists_every_command_once_in_its_group(peagle: Peagle) -> None:

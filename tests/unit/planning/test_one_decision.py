@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from peagle.catalog import load_catalog
+from peagle.catalog import find_drafter, load_catalog
 from peagle.catalog.schema import Architecture, AttentionGroup, Catalog
 from peagle.checkpoints.architecture import read_architecture
-from peagle.planning.options import Options, WorkloadName
+from peagle.planning.options import Options
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
+from peagle.speed.models import WorkloadName
 from peagle.speed.verdict import Setting
 from tests.support import in_process
 from tests.unit.checkpoints import public_targets as public
@@ -34,6 +35,18 @@ def _with_attention(*groups: AttentionGroup, of: Architecture | None = None) -> 
     return replace(CATALOG, targets={**CATALOG.targets, QWEN: changed})
 
 
+def _with_unknown_default() -> Catalog:
+    """The catalogue with a head of its owner as the only one of Qwen3-Coder, never measured."""
+    target = CATALOG.targets[QWEN]
+    head = find_drafter(target, target.default_drafter or "")
+    own = head.model_copy(
+        update={"name": "mine", "weights": "s3://my-bucket/head", "published": (),
+                "long_context": None}
+    )  # fmt: skip
+    changed = target.model_copy(update={"drafters": (own,), "default_drafter": "mine"})
+    return replace(CATALOG, targets={**CATALOG.targets, QWEN: changed})
+
+
 HYBRID, MLA = read_architecture(public.QWEN3_NEXT), read_architecture(public.DEEPSEEK_V3)
 CATALOGS = {
     "as published": CATALOG,
@@ -43,6 +56,7 @@ CATALOGS = {
     "sliding": _with_attention(
         FULL, FULL.model_copy(update={"kind": "sliding", "layers": 36, "window": 1024})
     ),
+    "unknown head": _with_unknown_default(),
 }
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b", "qwen3-8b")
 TYPES = (
@@ -128,6 +142,7 @@ def disagreement(at: Situation) -> str | None:
         Situation("qwen3-8b", "ml.g6.xlarge", 8, None, 1),
         Situation("qwen3-coder-30b", "ml.g7e.12xlarge", 100, "chat", 1),
         Situation("qwen3-8b", "ml.g6.12xlarge", 24, "chat", 1),
+        Situation("qwen3-coder-30b", "ml.g7e.2xlarge", 8, None, 1, "unknown head"),
     ],
     ids=str,
 )

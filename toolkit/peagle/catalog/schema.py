@@ -93,12 +93,14 @@ class RecurrentGroup(CatalogEntry):
 class QuantizedWeights(CatalogEntry):
     """Quantized projections: bytes of an element with its share of the scales, and the block of
     outputs (``block_rows``) and inputs (``block_columns``) that share a scale. ``attention``:
-    attention's projections are quantized too."""
+    attention's projections are quantized too. ``whole_groups``: a GPU's share of an expert is whole
+    blocks of inputs; other formats halve their groups."""
 
     element_bytes: float = Field(gt=0, allow_inf_nan=False)
     block_rows: Positive | None = None
     block_columns: Positive | None = None
     attention: bool = True
+    whole_groups: bool = False
 
 
 class Architecture(CatalogEntry):

@@ -93,6 +93,8 @@ def _of_blocks(shape: Architecture, size: int, widths: Mapping[str, int]) -> Ite
                 yield problem(what, width, rows, "fp8.py:534")
             elif rows and size > 1 and share % columns:
                 yield problem(what, width, columns, "fp8.py:540")
+            elif quantized.whole_groups and share % columns:
+                yield problem(what, width, columns, "compressed_tensors_moe_wna16.py:304")
             elif not rows and share % min(columns, _SMALLEST_GROUP):
                 yield problem(what, width, min(columns, _SMALLEST_GROUP), "moe_wna16.py:263")
         elif what == "attention's output" and not quantized.attention:

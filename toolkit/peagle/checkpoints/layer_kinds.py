@@ -496,7 +496,9 @@ def _compressed_weights(settings: Config, attention: bool) -> QuantizedWeights |
         if blocks:
             return blocks
         if weights.get("type") != "float":
-            return _grouped(weights["num_bits"], weights.get("group_size"), attention)
+            grouped = _grouped(weights["num_bits"], weights.get("group_size"), attention)
+            whole = weights.get("actorder") != "group"
+            return grouped.model_copy(update={"whole_groups": whole})
     return None
 
 

@@ -99,5 +99,6 @@ def init(
         click.echo(text, nl=False)
         return
     print_status(f"wrote {file}; unknown: {', '.join(entry.reasons)}")
-    words = ("peagle", "--catalog", str(file.parent.parent), "plan", entry.target.short_name)
+    pair = "+".join(filter(None, (entry.target.short_name, entry.target.default_drafter)))
+    words = ("peagle", "--catalog", str(file.parent.parent), "plan", pair)
     print_status("Next", command_text(words))

@@ -44,10 +44,10 @@ from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.fit.advice import MAX_GPUS
 from peagle.fit.request import FitRequest
-from peagle.planning.options import WorkloadName
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest
 from peagle.project.choosing import EndpointChoice
+from peagle.speed.models import WorkloadName
 from peagle.store import write_output
 from peagle.text import sanitize
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES

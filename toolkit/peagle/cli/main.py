@@ -114,6 +114,7 @@ OPTION_HINTS: dict[str, str] = {
     "plan --gpu": _INSTANCE,
     "deploy --gpu": _INSTANCE,
     "--max-num-seqs": "use --concurrency",
+    "--users": "use --concurrency",
     "--num-speculative-tokens": "use --k",
     "--target": "specify the target first; --catalog DIR before the command adds your own targets",
     "--gpu-memory-utilization": "set engine arguments in the catalogue entry; `fit` takes it",
@@ -270,7 +271,10 @@ def _unknown_option(error: click.NoSuchOption) -> UserError:
     if error.option_name == "--catalog":
         fix = Fix("write", ("peagle", "--catalog", "DIR", *command[1:]))
         return UserError("--catalog goes before the command", fix)
-    similar = sorted(name for name in error.possibilities or () if name != "--help")
+    params = error.ctx.command.params if error.ctx else ()
+    options = [option for param in params for option in param.opts]
+    longer = [option for option in options if option.startswith(f"{error.option_name}-")]
+    similar = longer or sorted(name for name in error.possibilities or () if name != "--help")
     guess = f"did you mean {', '.join(similar)}?" if similar else ""
     known = [*(error.possibilities or ()), *OPTION_HINTS]
     near = get_close_matches(error.option_name, known, n=1, cutoff=0.8)

@@ -27,6 +27,7 @@ from peagle.fit.estimate import is_multimodal, refuse_unknown
 from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Vision
 from peagle.vllm.defaults import BLOCK_TOKENS, GPU_MEMORY_UTILIZATION, EngineConfig, batch_limits
 from peagle.vllm.gpus import cuda_visible_gib, served_dtype, served_size, visible_gib
+from peagle.vllm.prefix_caching import caches_prefixes
 from peagle_serve.heads import DEFAULT_AUXILIARY
 
 _PARALLEL_LAYERS = 4
@@ -101,7 +102,7 @@ def fit_case(
         images=not text_only and not (read and lacks_processor(read, target)),
         draftless=case.drafter.method if case.drafter and drafter is None else None,
         expert_parallel=is_expert_parallel(settings),
-        prefix_caching=case.setting("enable-prefix-caching") is not False,
+        prefix_caching=caches_prefixes(case.settings),
         block_size=block if type(block) is int and block > 0 else BLOCK_TOKENS,
     )
     return FitCase(target, drafter, engine)

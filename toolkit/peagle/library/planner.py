@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
     from peagle.deploy.diff import PlanComparison
     from peagle.fit.report import FitReport
-    from peagle.planning.options import WorkloadName
     from peagle.planning.plan import Plan
     from peagle.render.files import RenderedFile
+    from peagle.speed.models import WorkloadName
     from peagle.speed.verdict import Verdict
 
 
@@ -41,7 +41,7 @@ class Planner:
         catalog: str | Path | None = None,
     ) -> None:
         self.region, self.profile, self.sandbox = region, profile, sandbox
-        self._folder = Path(catalog) if catalog is not None else None
+        self._folder = _path(catalog, "the catalogue") if catalog is not None else None
 
     def __repr__(self) -> str:
         where = "sandbox" if self.sandbox else self.profile or "default credentials"
@@ -94,7 +94,7 @@ class Planner:
         needs_head = online and not api.find_pair(own.catalog, pair).target.drafters
         region = given.get("region")
         reader = (lambda: self.connect(region)) if needs_head else None
-        file = Path(verdict) if verdict is not None else None
+        file = _path(verdict, "the verdict") if verdict is not None else None
         if not online:
             return api.plan_pair(pair, given, own.catalog, reader, file)
         account = self._account()
@@ -113,7 +113,7 @@ class Planner:
         Raises:
             PlanFileError: the file is missing, damaged, or was edited.
         """
-        return api.read_plan(Path(path))
+        return api.read_plan(_path(path, "the plan file"))
 
     def save_plan(self, plan: Plan, path: str | Path) -> None:
         """Write a plan file, for ``read_plan``, ``peagle deploy`` and ``peagle render``.
@@ -127,7 +127,7 @@ class Planner:
             UserError: the file cannot be written.
         """
         refuse_errors(plan.findings)
-        write_output(Path(path), api.plan_bytes(plan))
+        write_output(_path(path, "the plan file"), api.plan_bytes(plan))
 
     def compare(self, first: Plan, second: Plan) -> PlanComparison:
         """Compare two plans.
@@ -360,6 +360,14 @@ def _known(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
                 problem.replace("Input should be", "use"),
             ) from None
     return values
+
+
+def _path(value: Any, what: str) -> Path:
+    try:
+        return Path(value)
+    except TypeError:
+        message = f"{what} cannot be {sanitize(repr(value), 60)}"
+        raise UserError(message, "use the path of a file or a folder") from None
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from peagle.case import MOST_COUNT
 from peagle.catalog.find import find_instance
 from peagle.errors import OutOfRange
-from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, batch_on
+from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, batch_on, rank
 from peagle.planning.copies import Copies, reserved
 from peagle.planning.evaluation import CandidateEvaluator
 from peagle.planning.findings import Review, none_fits
@@ -55,6 +55,9 @@ def choose_instance(
     considered = _candidate(evaluator, ranked)
     drafter = considered.drafter or evaluator.pair.drafter
     speculating = _fitting(evaluator.with_drafter(drafter)) if drafter else []
+    if considered.drafter is None and options.instance_type is None:
+        others = (candidate for candidate in ranked if candidate.drafter)
+        speculating = rank(options, [*speculating, *others])
     either = WithOrWithout(evaluator, considered, speculating, alone)
     candidate = either.instead() or considered
     unknown = None if candidate is considered else considered

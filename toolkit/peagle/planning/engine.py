@@ -80,7 +80,7 @@ def check_engine(placement: Placement, engine: PlannedEngine) -> tuple[Finding, 
         # Planning shortens what the target does not support; the rules check the options.
         max_model_len=options.max_model_len or work.max_model_len,
         vllm=runtime.vllm,
-        concurrency=work.concurrency,
+        concurrency=placement.candidate.load,
         instance_type=placement.candidate.instance.type,
         region=placement.region,
         image=runtime.image,

@@ -7,12 +7,11 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from peagle.checkpoints import Checkpoint
+from peagle.speed.models import WorkloadName
 from peagle.speed.slo import Slo
 
 RolloutKind = Literal["rolling", "canary", "linear", "all-at-once"]
 """How an update moves traffic to its new instances."""
-WorkloadName = Literal["chat", "agent", "rag", "batch"]
-"""A preset of the size of requests (``peagle.speed.models.PRESETS``)."""
 
 AUTO: Final = "auto"
 """As many copies of the engine on an instance as its GPUs and the load allow."""

@@ -132,10 +132,11 @@ def _check_variable(name: str) -> None:
         )
     if name.startswith(PREFIX):
         argument = flag_of(name).removeprefix("--")
+        plain = argument.partition(".")[0].removeprefix("no-")
         raise UserError(
             f"--env {name} is an argument of vLLM",
-            f"use --set {argument}=VALUE instead",
-            code="invalid-variable",
+            DECIDED.get(plain) or f"use --set {argument}=VALUE instead",
+            code="decided-by-plan" if plain in DECIDED else "invalid-variable",
         )
     if name == HUB_MODEL:
         raise UserError(

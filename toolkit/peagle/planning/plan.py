@@ -14,8 +14,8 @@ from peagle.fit.models import Fit
 from peagle.planning.company import Company
 from peagle.planning.copies import Copies
 from peagle.planning.operation_model import Limit, Observe, Rollout, Scaling
-from peagle.planning.options import Frozen, Overrides, WorkloadName
-from peagle.speed.models import AcceptanceBasis, Basis, Workload
+from peagle.planning.options import Frozen, Overrides
+from peagle.speed.models import AcceptanceBasis, Basis, Workload, WorkloadName
 from peagle.speed.slo import Slo
 from peagle.text import format_usd, k_text
 

@@ -21,13 +21,13 @@ from peagle.planning.load import (
     size_of_requests,
     with_workload,
 )
-from peagle.planning.options import Options, WorkloadName
+from peagle.planning.options import Options
 from peagle.planning.planner import select_candidate
 from peagle.planning.prices import price_of
 from peagle.planning.runtime import choose_region, choose_runtime
 from peagle.planning.verdict_changes import changes_of
 from peagle.speed.decision import Question, decide_workload
-from peagle.speed.models import WORKLOADS, Workload
+from peagle.speed.models import WORKLOADS, Workload, WorkloadName
 from peagle.speed.verdict import Verdict, VerdictChange, WorkloadVerdict
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

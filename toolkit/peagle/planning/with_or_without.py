@@ -34,8 +34,8 @@ class WithOrWithout:
 
     def instead(self) -> Candidate | None:
         """The target alone, to plan instead of the candidate: where the speed with its drafter is
-        unknown, the user did not name it, and it costs more per hour, may be too slow, or is not
-        the default of the catalogue's owner but chosen for the context."""
+        unknown, the user did not name it, and that of the target alone is known, costs less per
+        hour, or meets what is required. A verdict, which selects known speeds only, is the same."""
         options, candidate = self.evaluator.options, self.candidate
         unknown = candidate.tokens_per_second is None and candidate.fit.fits
         if candidate.drafter is None or not unknown or is_drafter_named(options):
@@ -46,8 +46,7 @@ class WithOrWithout:
         if candidate.holds_load and not best.holds_load:
             return None
         certain = best.meets(options) and not candidate.meets(options)
-        is_default = candidate.drafter.name == self.evaluator.work.target.default_drafter
-        certain = certain or (best.tokens_per_second is not None and not is_default)
+        certain = certain or best.tokens_per_second is not None
         return best if certain or _is_cheaper(cheapest, candidate) else None
 
     def reason(self, compared: SpeedsByK, unknown: Candidate | None = None) -> Reason:
@@ -72,7 +71,7 @@ class WithOrWithout:
         if not _is_cheaper(cheapest, unknown):
             required = options.slo or options.min_tokens_per_second or options.within
             doubt = "so it may not reach what is required" if required else "that without is known"
-            return f"{because}, {doubt}"
+            return f"{because}, {doubt}; --drafter {name} plans it"
         costs = "has no known price"
         if unknown.usd_per_hour is not None:
             costs = f"costs {format_usd(unknown.usd_per_hour)} per hour"

@@ -63,6 +63,7 @@ class Workload:
         )
 
 
+WorkloadName = Literal["chat", "agent", "rag", "batch"]
 PRESETS: Mapping[str, Workload] = {
     "chat": Workload(4096, 256, 3584),
     "agent": Workload(32_768, 512, 30_720, 12_288),

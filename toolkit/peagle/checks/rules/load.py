@@ -164,9 +164,10 @@ def _excess(case: Case, step: int, *, all_requests: bool) -> str | None:
     if requests is None:
         return None
     if all_requests:
-        needed = requests * slots
+        running = case.settings.get("max-num-seqs", requests)
+        needed = (running if type(running) is int else requests) * slots
         return (
-            f"{requests:,} requests need {needed:,} draft slots; a step has {step:,} tokens"
+            f"{running:,} requests need {needed:,} draft slots; a step has {step:,} tokens"
             if needed >= step
             else None
         )
