@@ -78,12 +78,13 @@ def test_what_a_version_does_not_know_is_named(
     assert all(fix in text for text in new.values())
 
 
+@pytest.mark.parametrize("method", ["medusa", "mlp_speculator"])
 @pytest.mark.parametrize(("vllm", "gone"), [("0.32.0", False), ("0.33.0", True)])
-def test_a_method_that_vllm_removed_is_an_error(vllm: str, gone: bool) -> None:
+def test_a_method_that_vllm_removed_is_an_error(vllm: str, gone: bool, method: str) -> None:
     case = catalog_case("tiny", vllm=vllm, image=OWN_IMAGE)
     assert case.drafter is not None
-    medusa = case.drafter.model_copy(update={"method": "medusa"})
-    codes = {code for code, _ in found(replace(case, drafter=medusa))}
+    removed = case.drafter.model_copy(update={"method": method})
+    codes = {code for code, _ in found(replace(case, drafter=removed))}
     assert ("speculative-setting" in codes) is gone
 
 
