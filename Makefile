@@ -39,7 +39,7 @@ checkov: .venv/checkov.ready
 
 # What a test compares with the code.
 docs: .venv/dev.ready
-	$(BIN)/python -m docs.generate
+	$(BIN)/python -m tools.docs
 
 # FAULTS="--every 10" runs fewer.
 faults: .venv/dev.ready
@@ -67,7 +67,7 @@ style: .venv/dev.ready
 	$(BIN)/lint-imports
 
 types: .venv/dev.ready
-	$(BIN)/mypy toolkit/peagle containers/peagle_serve tests benchmarks docs tools
+	$(BIN)/mypy toolkit/peagle containers/peagle_serve tests benchmarks tools
 
 # torch, which training needs, is in the engine's environment and not in ours.
 lint: style types engine

@@ -10,14 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from docs.generate.codes import Code, errors_found, findings_found, incomplete, known_problems
-from docs.generate.markdown import cell
-from docs.generate.pages import PAGES
-from docs.generate.syntax import Place, bodies
-from docs.generate.templates import CLOSE, OPEN, PACKAGE, Scope, Text, texts
 from tests.support import bundled_evidence
 from tests.unit.checks.test_finding_codes import codes_in
 from tests.unit.local.test_local_command import ABOUT_ANY_ENGINE, ABOUT_SAGEMAKER
+from tools.docs.codes import Code, errors_found, findings_found, incomplete, known_problems
+from tools.docs.markdown import cell
+from tools.docs.pages import PAGES
+from tools.docs.syntax import Place, bodies
+from tools.docs.templates import CLOSE, OPEN, PACKAGE, Scope, Text, texts
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from docs.generate.codes import LEVELS, Code, errors_found, findings_found, known_problems
-from docs.generate.markdown import NOTE, cell, escaped, table
-from docs.generate.templates import Text
 from peagle.checks.registry import rules_found
 from peagle_serve.crash import CAUSES as CRASHES
+from tools.docs.codes import LEVELS, Code, errors_found, findings_found, known_problems
+from tools.docs.markdown import NOTE, cell, escaped, table
+from tools.docs.templates import Text
 
 _ABOUT = {
     "head": "Draft heads",

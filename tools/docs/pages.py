@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from docs.generate.cli_page import cli_page
-from docs.generate.errors_page import errors_page
 from peagle.data import BUNDLED_CATALOG
+from tools.docs.cli_page import cli_page
+from tools.docs.errors_page import errors_page
 
-FOLDER = Path(__file__).resolve().parents[1]
+FOLDER = Path(__file__).resolve().parents[2] / "docs"
 
 PAGES: dict[Path, Callable[[], str]] = {
     FOLDER / "cli.md": cli_page,

@@ -18,9 +18,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import peagle
-from docs.generate.syntax import Body, Place, bodies
 from peagle.errors import Fix, nearest
 from peagle.render.requests import plan_arguments
+from tools.docs.syntax import Body, Place, bodies
 
 PACKAGE = Path(peagle.__file__).parent
 OPEN, CLOSE = "\x01", "\x02"

@@ -1,8 +1,8 @@
-"""Write the generated chapters: ``python -m docs.generate`` (``make docs``)."""
+"""Write the generated chapters: ``python -m tools.docs`` (``make docs``)."""
 
 from __future__ import annotations
 
-from docs.generate.pages import PAGES, bundled
+from tools.docs.pages import PAGES, bundled
 
 if __name__ == "__main__":
     with bundled():

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 
 import click
 
-from docs.generate.markdown import NOTE, escaped, table
 from peagle.cli.main import COMMANDS, cli
+from tools.docs.markdown import NOTE, escaped, table
 
 _SHARED_BY = ("plan", "deploy", "render")
 """The commands whose common options are described once, as those of a plan."""

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
-from docs.generate.templates import CLOSE, OPEN, Text
+from tools.docs.templates import CLOSE, OPEN, Text
 
 NOTE = "<!-- Written by `make docs` from the code: change the texts there. -->"
 

@@ -12,9 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from docs.generate.markdown import says_something
-from docs.generate.syntax import bodies
-from docs.generate.templates import CLOSE, OPEN, PACKAGE, Scope, Text, argument, module_of, texts
 from peagle import findings
 from peagle.aws.client import _OF_CLIENT
 from peagle.catalog import load_catalog
@@ -23,6 +20,9 @@ from peagle.checks import registry
 from peagle.checks.registry import _KNOWN, Rule, rules_found
 from peagle.deploy.wait import _STATES
 from peagle.errors import Fix, PeagleError
+from tools.docs.markdown import says_something
+from tools.docs.syntax import bodies
+from tools.docs.templates import CLOSE, OPEN, PACKAGE, Scope, Text, argument, module_of, texts
 
 LEVELS = ("error", "warning", "note")
 

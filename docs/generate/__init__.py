@@ -1,1 +1,0 @@
-"""Writes docs/cli.md and docs/errors.md from the code: ``python -m docs.generate``."""
