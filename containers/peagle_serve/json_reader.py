@@ -159,9 +159,11 @@ def _refuse_constant(name: str) -> NoReturn:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
-        raise _Violation(f"has {ascii(twice)[:80]} twice in one object")
+        names: set[str] = set()  # a list would take minutes for as many names as are allowed
+        for name, _ in pairs:
+            if name in names:
+                raise _Violation(f"has {ascii(name)[:80]} twice in one object")
+            names.add(name)
     return members
 
 

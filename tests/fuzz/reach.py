@@ -111,6 +111,9 @@ def reached(parsers: Iterator[Parser]) -> set[str]:
 
 
 NOT_OUTSIDE = {
+    "peagle_serve/command.py:_encoded": "decodes what it has just encoded",
+    "peagle_serve/warm_start.py:affects_compilation": "a name of a variable",
+    "peagle/cli/explain.py:read_explanations": "a chapter of this toolkit",
     "peagle_serve/plugins.py:Core.run": "numbers of open files from /proc",
     "peagle/aws/client.py:Aws.bearer_token": "encodes a token",
     "peagle/aws/sagemaker.py:_once_visible": "searches a word in a message",

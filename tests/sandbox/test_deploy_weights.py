@@ -52,7 +52,7 @@ def test_incomplete_weights_are_refused_and_the_advised_command_completes_them(
     refused = sandbox.peagle(*DEPLOY, *IN_S3)
 
     assert refused.returncode == 3
-    assert "the copy of the target is incomplete: model.safetensors is missing" in refused.stderr
+    assert "the copy of the target is incomplete: it lacks model.safetensors" in refused.stderr
     assert copied.sagemaker.list_models()["Models"] == []
     advised = refused.stderr.splitlines()[-1].partition("complete it: peagle ")[2].rstrip(")")
     assert advised == f"weights sync peagle/tiny+p-eagle {PAIR} --target-only --sandbox"

@@ -267,7 +267,8 @@ def test_top_shows_requests_and_drafts(sandbox: Sandbox) -> None:
         lambda found: asked_in(found) - asked_in(before) > 3.5 and found["acceptance_length"],
         seconds=30,
     )
-    assert asked_in(now) - asked_in(before) == pytest.approx(4, abs=0.1)
+    # And those of the proof that were not yet counted before.
+    assert asked_in(now) - asked_in(before) >= 3.9
     assert (now["where"], now["state"], now["instances"]) == ("sandbox", "InService", 1)
     assert now["acceptance_length"] == 2.5
     assert 0 < now["ttft_p50"] < 5

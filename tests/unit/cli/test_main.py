@@ -219,7 +219,6 @@ def test_a_home_that_cannot_be_made_is_the_error_not_the_missing_engine(
         done = peagle("deploy", "tiny", "--sandbox", "--yes", env=env)
 
         assert (done.returncode, done.stdout) == (2, "")
-        assert "cannot write" in done.stderr
         assert home in done.stderr
         assert "vLLM" not in done.stderr
 

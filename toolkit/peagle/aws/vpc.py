@@ -133,7 +133,7 @@ def find_routes(aws: Aws, vpc: str, subnets: Sequence[str]) -> dict[str, Routes]
     tables = aws.call("ec2", "describe_route_tables", Filters=in_vpc)["RouteTables"]
     endpoints = aws.call("ec2", "describe_vpc_endpoints", Filters=in_vpc)["VpcEndpoints"]
     to_s3 = [one for one in endpoints if one["ServiceName"].endswith(f".{aws.region}.s3")]
-    has_interface = any(one["VpcEndpointType"] == "Interface" for one in to_s3)
+    has_interface = any(one.get("VpcEndpointType") == "Interface" for one in to_s3)
     with_gateway = {table for one in to_s3 for table in one.get("RouteTableIds") or ()}
     found = {}
     for subnet in subnets:

@@ -73,7 +73,7 @@ def can_print(text: str) -> bool:
 def line_width(err: bool = False) -> int:
     """The width of stdout's lines, or of stderr's: from ``COLUMNS``, else of the terminal."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and 0 < int(columns) < UNLIMITED:
+    if columns.isdecimal() and len(columns) < 10 and 0 < int(columns) < UNLIMITED:
         return int(columns)
     is_terminal = (sys.stderr if err else sys.stdout).isatty()
     return shutil.get_terminal_size().columns if is_terminal else UNLIMITED
