@@ -215,7 +215,11 @@ def _reported_late(operation: str, parameters: Mapping[str, Any], region: str) -
             yield Invalid("PrimaryContainer.Image", message, f"use the image in {region}")
         mounts = (container.get("ModelDataSource") or {},
                   *(container.get("AdditionalModelDataSources") or ()))  # fmt: skip
-        for source in (mount.get("S3DataSource") or {} for mount in mounts):
+        for mount in mounts:
+            if (channel := mount.get("ChannelName")) in (".", ".."):
+                message = f"{channel!r} names no folder below /opt/ml"
+                yield Invalid("PrimaryContainer.AdditionalModelDataSources.ChannelName", message)
+            source = mount.get("S3DataSource") or {}
             uri = source.get("S3Uri") or ""
             is_prefix = source.get("S3DataType") == "S3Prefix"
             if is_prefix and (not uri.endswith("/") or "//" in f"/{S3Uri.parse(uri).key}"):
