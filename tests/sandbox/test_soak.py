@@ -1,4 +1,4 @@
-"""12 seconds of ``benchmarks.soak``: nothing breaks, and a killed request gets an error."""
+"""24 seconds of ``benchmarks.soak``: nothing breaks, and a killed request gets an error."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def test_streams_survive_updates_and_drains_and_kills_are_errors(tmp_path: Path)
     report = tmp_path / "soak.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(soak, "ACTS_APART", (0.5, 1.5))
-        code = soak.main(["--minutes", "0.2", "--clients", "4", "--json", str(report)])
+        code = soak.main(["--minutes", "0.4", "--clients", "4", "--json", str(report)])
 
     sandbox, container = json.loads(report.read_text())["targets"]
     assert (sandbox["missed"], container["missed"]) == ({}, {}), (sandbox, container)
     assert code == 0
     for document in (sandbox, container):
-        assert document["streams"]["complete"] > 5, document  # how many depends on the machine
+        assert document["streams"]["complete"] > 20, document
         assert document["acts"], document
