@@ -197,14 +197,7 @@ def rollback(
         _show_rollback(record, target, preview, account)
         if not yes:
             confirm("Return to this revision?", "not rolled back")
-        catalog, again = command_catalog(ctx), in_context(("peagle", "rollback", record.name))
-        unproved: NotProved | None = None
-        remaining = remaining_resources_shown(aws, record, account, again)
-        try:
-            with remaining, DeploymentProgress(account.sandbox) as status:
-                api.rollback(aws, record, catalog, status.observe)
-        except NotProved as error:
-            unproved = error
+        unproved = _run_until_proved(ctx, api.rollback, aws, record, account)
         record = api.load_record(*record.key) or record
         document = api.deployment_status(aws, record.model_copy(update={"returning_to": ""}))
         document["changes"] = [change.document() for change in preview.changes]
@@ -216,6 +209,25 @@ def rollback(
         api.end_rollback(record)
     if unproved:
         raise unproved
+
+
+def _run_until_proved(
+    ctx: click.Context,
+    change: Callable[..., Deployment],
+    aws: Aws,
+    record: Deployment,
+    account: Account,
+) -> NotProved | None:
+    """Run a change that ends with a proof, and return why it is not proved: what serves then is
+    shown first. After any other error, show what exists."""
+    again = in_context(("peagle", ctx.command.name or "", record.name))
+    remaining = remaining_resources_shown(aws, record, account, again)
+    try:
+        with remaining, DeploymentProgress(account.sandbox) as status:
+            change(aws, record, command_catalog(ctx), status.observe)
+    except NotProved as error:
+        return error
+    return None
 
 
 def _show_rollback(
@@ -408,14 +420,7 @@ def end_comparison(
         show_end(record, comparison, account, end is api.promote)
         if not yes:
             confirm(question, "the comparison goes on")
-        unproved: NotProved | None = None
-        again = in_context(("peagle", ctx.command.name or "", name))
-        remaining = remaining_resources_shown(aws, record, account, again)
-        try:
-            with remaining, DeploymentProgress(account.sandbox) as status:
-                end(aws, record, command_catalog(ctx), status.observe)
-        except NotProved as error:
-            unproved = error
+        unproved = _run_until_proved(ctx, end, aws, record, account)
     record = api.load_record(*record.key) or record
     document = api.deployment_status(aws, record)
     if as_json:
