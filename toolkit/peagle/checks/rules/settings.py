@@ -218,8 +218,9 @@ def variable_ignored(case: Case) -> Findings:
     """
     facts = facts_of(case.runtime.vllm)
     for name in sorted(case.environment):
-        upper = name.upper()
-        field = _field(name)
+        if not _is_ignored(name, facts):
+            continue
+        upper, field = name.upper(), _field(name)
         lmi = next((fix for start, fix in _LMI.items() if upper.startswith(start)), None)
         if lmi is not None:
             message = f"{name} is a variable of AWS's LMI images, and this one (vLLM) ignores it"
@@ -233,7 +234,7 @@ def variable_ignored(case: Case) -> Findings:
         elif field in _FIELDS:
             message = f"{name} is a setting of the endpoint; the container ignores it"
             yield warning("environment", message, _FIELDS[field])
-        elif name.startswith(_VLLM) and facts.exact and name not in facts.variables:
+        else:
             later = first_version("variables", name, case.runtime.vllm)
             argument = name.removeprefix(_VLLM).lower().replace("_", "-")
             meant = get_close_matches(name, facts.variables, 1, 0.85)
@@ -247,7 +248,7 @@ def variable_ignored(case: Case) -> Findings:
 
 
 def _is_ignored(name: str, facts: EngineFacts) -> bool:
-    """Whether ``variable_ignored`` names the variable."""
+    """Whether nothing in the image reads the variable."""
     return (
         name.upper().startswith(tuple(_LMI))
         or _field(name) in _FIELDS
