@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +26,7 @@ from peagle.catalog.schema import Catalog
 from peagle.cli.main import cli, main
 from peagle.data import BUNDLED_CATALOG, data_folder
 from peagle.errors import PeagleError
+from peagle.findings import Finding
 from peagle.planning import Options, Plan
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
@@ -244,3 +245,17 @@ def command_line(*words: str) -> Iterator[click.Context]:
         context = command.make_context(name, rest, parent=context)
     with context.scope(cleanup=False):
         yield context
+
+
+def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:
+    """What AWS would reject in the requests of ``plan``, with an example's role and bucket."""
+    from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET
+    from peagle.render.requests import requests, with_replaced
+    from peagle.request_validation import request_findings
+
+    examples = {EXECUTION_ROLE: "arn:aws:iam::123456789012:role/peagle", MODEL_BUCKET: "b" * 63}
+    filled = [
+        replace(request, parameters=with_replaced(request.parameters, examples))
+        for request in requests(plan)
+    ]
+    return request_findings(filled, plan.region)

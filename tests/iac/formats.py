@@ -13,7 +13,12 @@ from peagle.data import data_folder
 from peagle.planning import Plan
 from peagle.render import render, requests
 from peagle.render.requests import OWNER_TAG, STACK_TAG, VARIANT
-from peagle.render.resources import scaling_requests
+from peagle.render.resources import (
+    policy_parameters,
+    register_parameters,
+    wake_alarm,
+    wake_policy_parameters,
+)
 from tests.iac.stack import stack_of
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
@@ -71,6 +76,22 @@ def from_api(
 def _without_owner(tags: dict[str, str]) -> dict[str, str]:
     """The tags that all formats share; the golden files have those of the owner."""
     return {key: value for key, value in tags.items() if key not in (OWNER_TAG, STACK_TAG)}
+
+
+def scaling_requests(plan: Plan, variant: str) -> dict[str, Any]:
+    """The requests by their operation; empty without scaling. With a scale to zero, also those of
+    the policy that wakes, and of its alarm, which lacks the policy's ARN."""
+    scaling = plan.scaling
+    if scaling is None:
+        return {}
+    calls = {
+        "register_scalable_target": register_parameters(plan.name, variant, scaling),
+        "put_scaling_policy": policy_parameters(plan.name, variant, scaling),
+    }
+    if scaling.scales_to_zero:
+        calls["wake_up_policy"] = wake_policy_parameters(plan.name, variant, scaling)
+        calls["wake_up_alarm"] = wake_alarm(plan.name, "${ScalingPolicyArn}", plan.company.tag_list)
+    return calls
 
 
 def from_requests(plan: Plan) -> Described:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from peagle.account import find_deployed as find_deployed
     from peagle.account import find_served as find_served
     from peagle.account import leads_to_sandbox as leads_to_sandbox
-    from peagle.aws.client import connect as connect
     from peagle.aws.ecr import image_resources as image_resources
     from peagle.aws.ecr import remove_image_resources as remove_image_resources
     from peagle.aws.images import build_image as build_image
@@ -184,7 +183,6 @@ if TYPE_CHECKING:
     from peagle.render.requests import label_arguments as label_arguments
     from peagle.render.requests import override_arguments as override_arguments
     from peagle.render.requests import pair_arguments as pair_arguments
-    from peagle.render.verdict_file import read_verdict as read_verdict
     from peagle.render.verdict_file import verdict_bytes as verdict_bytes
     from peagle.render.verdict_file import verdict_document as verdict_document
     from peagle.sandbox.client import add_fault as add_fault
@@ -232,7 +230,6 @@ _FUNCTIONS = {
     "peagle.account": (
         "choose_account", "default_region", "find_deployed", "find_served", "leads_to_sandbox",
     ),
-    "peagle.aws.client": ("connect",),
     "peagle.aws.ecr": ("image_resources", "remove_image_resources"),
     "peagle.aws.images": ("build_image", "build_image_on_aws", "image_to_push", "push_image"),
     "peagle.aws.refresh": ("refresh_tables", "table_changes"),
@@ -329,7 +326,7 @@ _FUNCTIONS = {
     "peagle.render.requests": (
         "deploy_arguments", "label_arguments", "override_arguments", "pair_arguments",
     ),
-    "peagle.render.verdict_file": ("read_verdict", "verdict_bytes", "verdict_document"),
+    "peagle.render.verdict_file": ("verdict_bytes", "verdict_document"),
     "peagle.sandbox.client": (
         "add_fault", "changed_quotas", "check_sandbox_engine", "clear_faults",
         "conflicting_variables", "list_faults", "running_sandbox", "sandbox_not_running",

@@ -11,7 +11,7 @@ import functools
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import botocore.session
@@ -21,14 +21,10 @@ from botocore.validate import ParamValidator
 from peagle.checks.facts import parse_ecr_image
 from peagle.errors import nearest
 from peagle.findings import Finding, error
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.render.requests import Request, requests, with_replaced
+from peagle.render.requests import Request
 from peagle.s3uri import S3Uri
 from peagle.text import shortened
 from peagle.vllm.environment import MAX_TOTAL_BYTES
-
-_EXAMPLES = {EXECUTION_ROLE: "arn:aws:iam::123456789012:role/peagle", MODEL_BUCKET: "b" * 63}
-"""Values for a plan's placeholders; the bucket has the longest name."""
 
 _BY_SIZE = ("Invalid length", "Invalid range")
 """How botocore's reports about limits begin, which are reported here in AWS's words."""
@@ -97,15 +93,6 @@ def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...
         for request in made
         for invalid in validate(request.service, request.operation, request.parameters, region)
     )
-
-
-def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:
-    """What AWS would reject in the requests of ``plan``, whatever role and bucket."""
-    filled = [
-        replace(request, parameters=with_replaced(request.parameters, _EXAMPLES))
-        for request in requests(plan)
-    ]
-    return request_findings(filled, plan.region)
 
 
 @functools.cache

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from peagle.request_validation import (
-    plan_request_findings,
     validate,
 )
+from tests.support import plan_request_findings
 from tests.unit.aws.cloud import ROLE
 from tests.unit.aws.plans import IMAGE, a_plan
 from tests.unit.aws.world import World

@@ -19,8 +19,7 @@ from peagle.render.dashboard import dashboard_name
 from peagle.render.plan_file import digest, recreate_fix
 from peagle.render.requests import plan_arguments, requests
 from peagle.render.resources import limit_name
-from peagle.request_validation import plan_request_findings
-from tests.support import raises_code
+from tests.support import plan_request_findings, raises_code
 from tests.unit.planning.small_catalog import because
 from tests.unit.rendering.plans import CATALOG, plan_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.planning import Plan
 from peagle.render import requests
-from peagle.request_validation import plan_request_findings
+from tests.support import plan_request_findings
 from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
 
 

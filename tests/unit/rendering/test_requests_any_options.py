@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from peagle.errors import PeagleError
 from peagle.findings import errors
 from peagle.planning import Options, make_plan
-from peagle.request_validation import plan_request_findings
-from tests.support import examples
+from tests.support import examples, plan_request_findings
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG
 
 _ODD = st.text(alphabet="aZ09-_./:%=+@ \t\n\"'\\{}[]$äß漢🙂\0", max_size=80)

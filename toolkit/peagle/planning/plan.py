@@ -286,7 +286,7 @@ class Plan(Frozen):
 
     @property
     def request_size(self) -> Workload | None:
-        """The size of requests; ``None`` in plans of earlier versions."""
+        """The size of requests; ``None`` where the plan has none."""
         if not self.prompt_tokens or not self.output_tokens:
             return None
         cached, shared = self.cached_prompt_tokens, self.shared_prompt_tokens

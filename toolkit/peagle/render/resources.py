@@ -154,26 +154,6 @@ def scaling_arguments(scaling: Scaling | None) -> list[str]:
     ]
 
 
-def scaling_requests(plan: Plan, variant: str) -> dict[str, Any]:
-    """The requests by their operation; empty without scaling. With a scale to zero, also those of
-    the policy that wakes, and of its alarm, which lacks the policy's ARN."""
-    scaling = plan.scaling
-    if scaling is None:
-        return {}
-    found = {
-        "register_scalable_target": register_parameters(plan.name, variant, scaling),
-        "put_scaling_policy": policy_parameters(plan.name, variant, scaling),
-    }
-    if scaling.scales_to_zero:
-        found["wake_up_policy"] = wake_policy_parameters(plan.name, variant, scaling)
-        found["wake_up_alarm"] = wake_alarm(plan.name, POLICY_ARN, plan.company.tag_list)
-    return found
-
-
-POLICY_ARN = "${ScalingPolicyArn}"
-"""Placeholder for the ARN of the policy that wakes, which is known once it exists."""
-
-
 ENDS_TAG = "peagle:ends"
 """Tag of an endpoint and its configuration: when the scheduler deletes the endpoint."""
 
