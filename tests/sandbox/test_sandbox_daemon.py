@@ -267,7 +267,7 @@ def test_an_unwritable_home_is_an_error(tmp_path: Path, engine: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     done = Sandbox(tmp_path / "file", engine).peagle("sandbox", "start")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: cannot write to {tmp_path}/file/sandbox: Not a dir")
+    assert done.stderr.startswith(f"error: {tmp_path}/file is not a folder")
     assert "PEAGLE_HOME" in done.stderr
 
 
