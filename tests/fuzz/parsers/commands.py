@@ -212,7 +212,7 @@ def _engine_arguments(words: list[str]) -> None:
 
 def _sandbox_url(url: str) -> None:
     address = SimpleNamespace(url="http://127.0.0.1:4566")
-    with mock.patch("peagle.api.running_sandbox", return_value=address, create=True):
+    with mock.patch("peagle.sandbox.client.running_sandbox", return_value=address):
         leads_to_sandbox({"AWS_ENDPOINT_URL": url})
 
 

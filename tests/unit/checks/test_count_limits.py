@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from peagle import api
 from peagle.case import CaseOptions, build_case
 from peagle.catalog import find_pair, load_catalog
 from peagle.checkpoints import Checkpoint, Tensor
@@ -19,8 +18,9 @@ from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.files import parse_config
 from peagle.checks import check
 from peagle.errors import DamagedCheckpoint, UserError
+from peagle.fit.report import fit
 from peagle.fit.request import FitRequest
-from peagle.planning import Options
+from peagle.planning import Options, make_plan
 from tests.support import raises_code
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
 
@@ -110,7 +110,7 @@ def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> No
 ])  # fmt: skip
 def test_a_plan_with_a_huge_number_is_an_error_of_the_user(options: dict[str, Any]) -> None:
     with raises_code("out-of-range", UserError) as refused:
-        api.plan(Options(pair="gpt-oss-20b", **options), load_catalog())
+        make_plan(Options(pair="gpt-oss-20b", **options), load_catalog())
     (option,) = options
     assert f"--{option.replace('_', '-')}" in refused.value.message
 
@@ -120,7 +120,7 @@ def test_a_setting_with_a_huge_number_is_an_error_of_the_user(digits: int) -> No
     settings = {"max-num-batched-tokens": "9" * digits}
 
     with raises_code("invalid-argument", UserError) as refused:
-        api.plan(Options(pair="gpt-oss-20b", settings=settings), load_catalog())
+        make_plan(Options(pair="gpt-oss-20b", settings=settings), load_catalog())
     assert "--set max-num-batched-tokens" in refused.value.message
 
 
@@ -132,4 +132,4 @@ def test_a_fit_with_a_huge_number_is_an_error_of_the_user(options: dict[str, Any
     request = FitRequest(pair="gpt-oss-20b", instance_type="ml.g6e.xlarge", **options)
 
     with raises_code("out-of-range", UserError):
-        api.fit(request, load_catalog(), lambda place: read(Path(place)))
+        fit(request, load_catalog(), lambda place: read(Path(place)))

@@ -11,16 +11,18 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from peagle import api
-from peagle.account import IN_SANDBOX
+from peagle.account import IN_SANDBOX, choose_account, find_deployed, find_served, leads_to_sandbox
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import Account as Account
+from peagle.account import default_region as usual_region
 from peagle.aws.client import Aws
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.cli.options import catalog_of, command_catalog
 from peagle.cli.output.console import print_status
 from peagle.cli.project import endpoint_argument
+from peagle.deploy.records import deployment_lock, deployment_names
 from peagle.deploy.state import Deployment
+from peagle.engine.state import local_engine_names, local_engines
 from peagle.errors import Fix, NotFound
 from peagle.store import SANDBOX
 
@@ -31,7 +33,7 @@ Command = Callable[..., Any]
 def chosen_account(profile: str | None = None, sandbox: bool = False) -> Account:
     """The account that the options and AWS_ENDPOINT_URL choose. Raises UserError when they
     contradict each other."""
-    return api.choose_account(profile, sandbox, print_status, _own_instances)
+    return choose_account(profile, sandbox, print_status, _own_instances)
 
 
 def started_account(ctx: click.Context) -> Account:
@@ -91,12 +93,12 @@ def deployment_options(command: Command, complete: bool = False) -> Command:
 def names_deployment(account: Account, region: str | None, name: str) -> bool:
     """Whether ``name`` is a deployment's and no local engine's: options about AWS exclude local
     engines, and a deployment comes first."""
-    return bool(account.sandbox or account.profile or region) or name in api.deployment_names()
+    return bool(account.sandbox or account.profile or region) or name in deployment_names()
 
 
 def default_region() -> str:
     """The region of the environment, or the toolkit's."""
-    return api.default_region()
+    return usual_region()
 
 
 def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Deployment | None, Aws]:
@@ -106,7 +108,7 @@ def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Depl
     ``find_deployment``.
     """
     return _unless_an_engine(
-        account, name, region, lambda: api.find_served(account, name, region, _prices())
+        account, name, region, lambda: find_served(account, name, region, _prices())
     )
 
 
@@ -116,7 +118,7 @@ def find_deployment(
     """``find_deployed`` with the prices of the command's catalogue; the error of a name that is in
     the sandbox, or of an engine on this machine, has the command for it as its fix."""
     return _unless_an_engine(
-        account, name, region, lambda: api.find_deployed(account, name, region, _prices(), complete)
+        account, name, region, lambda: find_deployed(account, name, region, _prices(), complete)
     )
 
 
@@ -124,7 +126,7 @@ def find_deployment(
 def changing(account: Account, name: str, region: str | None) -> Iterator[tuple[Deployment, Aws]]:
     """The deployment as it is while no other command of this machine changes it."""
     record, _ = find_deployment(account, name, region)
-    with api.deployment_lock(*record.key):  # another command may have changed it before
+    with deployment_lock(*record.key):  # another command may have changed it before
         yield find_deployment(account, name, region, complete=True)
 
 
@@ -135,7 +137,7 @@ def _unless_an_engine(account: Account, name: str, region: str | None, find: Cal
         return _with_hint(find)
     except NotFound as unknown:
         is_on_aws = account.sandbox or account.profile or region or unknown.code == IN_SANDBOX
-        if is_on_aws or name not in api.local_engine_names():
+        if is_on_aws or name not in local_engine_names():
             raise
         raise NotFound(unknown.message, _engine_fix(name), unknown.code) from None
 
@@ -146,7 +148,7 @@ def _engine_fix(name: str) -> Fix:
     has_log = command in ("logs", "invoke", "prove")
     words = ("local", "logs", name) if has_log else ("local", "list")
     if command == "prove":
-        ready = [one for one in api.local_engines() if one.name == name and one.state == "ready"]
+        ready = [one for one in local_engines() if one.name == name and one.state == "ready"]
         words = ("prove", "--url", ready[0].openai_base_url) if ready else words
     return Fix("an engine of this machine has that name", ("peagle", *words))
 
@@ -177,6 +179,6 @@ def complete_name(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Names of deployments, for shell completion."""
-    sandbox = context.params.get("sandbox") or api.leads_to_sandbox(os.environ)
-    names = api.deployment_names(SANDBOX if sandbox else None)
+    sandbox = context.params.get("sandbox") or leads_to_sandbox(os.environ)
+    names = deployment_names(SANDBOX if sandbox else None)
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]

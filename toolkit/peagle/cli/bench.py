@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.bench.acceptance import (
     GROUPS,
     GROUPS_OF_LOG,
@@ -38,6 +37,7 @@ from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult
 from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.targets import target_of_endpoint, target_of_engine, target_of_url
 from peagle.bench.workloads import PromptSet, read_prompts
+from peagle.catalog import find_pair
 from peagle.cli.account import (
     Account,
     cloud_options,
@@ -68,7 +68,8 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.engine.state import LocalEngine
+from peagle.deploy.invoke import WakeUpOptions
+from peagle.engine.state import LocalEngine, local_engines, ready_engine
 from peagle.errors import (
     EngineError,
     Fix,
@@ -231,7 +232,7 @@ def find_target(
     if name == LOCAL:
         return target_of_engine(_only_engine())
     on_aws = names_deployment(account, region, name)
-    if engine := None if on_aws else api.ready_engine(name):
+    if engine := None if on_aws else ready_engine(name):
         return target_of_engine(engine)
     try:
         record, aws = find_endpoint(account, name, region)
@@ -240,13 +241,13 @@ def find_target(
             raise
         raise NotFound(f"there is no deployment {name!r}", fix, unknown.code) from unknown
     with StatusLine() as line:
-        wake_up = api.WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
+        wake_up = WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
         return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
 
 
 def _local_fix(ctx: click.Context, name: str) -> Fix | None:
     """What the user of a local engine, or of a pair's name, may have meant; ``None`` without."""
-    ready = [engine for engine in api.local_engines() if engine.state == "ready"]
+    ready = [engine for engine in local_engines() if engine.state == "ready"]
     for engine in ready:
         target = engine.pair.partition("+")[0]
         if name in (engine.pair, target, target.rpartition("/")[2]):
@@ -256,7 +257,7 @@ def _local_fix(ctx: click.Context, name: str) -> Fix | None:
             shown = LOCAL if len(ready) == 1 else engine.name
             return Fix(sentence, ("peagle", "bench", shown))
     with suppress(PeagleError):
-        api.find_pair(command_catalog(ctx), name)
+        find_pair(command_catalog(ctx), name)
         return Fix(
             "this is the name of a pair: measure the pair on this machine",
             ("peagle", "bench", name, "--sweep", "k=none,5"),
@@ -266,14 +267,14 @@ def _local_fix(ctx: click.Context, name: str) -> Fix | None:
 
 def _only_engine() -> LocalEngine:
     """The only engine of this machine. Raises NotFound without one, and UserError for several."""
-    names = [engine.name for engine in api.local_engines() if engine.state == "ready"]
+    names = [engine.name for engine in local_engines() if engine.state == "ready"]
     if len(names) > 1:
         raise UserError(
             f"{len(names)} engines are running: {', '.join(names)}",
             "specify only one of them",
             code="several-engines",
         )
-    engine = api.ready_engine(names[0]) if names else None
+    engine = ready_engine(names[0]) if names else None
     if engine is None:
         start = Fix("start one", ("peagle", "local", "up", "PAIR"))
         raise NotFound("no engine of this machine is running", start, code="no-such-engine")
@@ -386,7 +387,7 @@ def _alone(
     """
     if against:
         return nullcontext(find(against))
-    engine = api.ready_engine(target.facts.name) if target.facts.where == "local" else None
+    engine = ready_engine(target.facts.name) if target.facts.where == "local" else None
     if engine is None:
         raise UserError(
             f"the target of {target.facts.name} cannot be started here without speculation",

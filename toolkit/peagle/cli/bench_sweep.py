@@ -11,7 +11,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from peagle import api
 from peagle.bench.compare import summaries
 from peagle.bench.evidence import priced_result, save_evidence
 from peagle.bench.local import sweep_on_this_machine
@@ -48,8 +47,10 @@ from peagle.cli.output.progress import DeploymentProgress, StatusLine
 from peagle.cli.plan_options import planning_choices, planning_options
 from peagle.cli.planned import planned
 from peagle.cli.project import Decorator
+from peagle.deploy.records import deployment_lock
 from peagle.engine.runner import LocalOptions
 from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError, command_line
+from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
@@ -208,7 +209,7 @@ def _on_this_machine(
     plan_of = _plans(ctx, given, request)
     base = plan_of(BenchSetting(None, max(request.ks)))
     # Warnings and notes of a plan are about its deployment.
-    raise_first_error(api.findings_on_this_machine(base, kind))
+    raise_first_error(findings_on_this_machine(base, kind))
     file = given["output"] or Path(f"bench-{base.name}.json")
 
     # The image of the pair runs its target alone too.
@@ -275,7 +276,7 @@ def _on_endpoint(
             code="not-evidence",
         )
     record, aws = find_deployment(account, name, given["region"], complete=True)
-    with api.deployment_lock(*record.key), DeploymentProgress(account.sandbox) as status:
+    with deployment_lock(*record.key), DeploymentProgress(account.sandbox) as status:
         prepared = sweep_on_endpoint(
             request, file, aws, record, command_catalog(ctx), status.observe
         )

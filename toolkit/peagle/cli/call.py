@@ -12,10 +12,9 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.server import KEY_VARIABLE
-from peagle.bench.url_proof import UrlProof
+from peagle.bench.url_proof import UrlProof, prove_url
 from peagle.cli.account import (
     Account,
     cloud_options,
@@ -34,12 +33,27 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions
+from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions, invoke_local
+from peagle.deploy.invoke import invoke as send_prompt
+from peagle.deploy.proving import prove as prove_endpoint
+from peagle.deploy.proving import request_of_revision
 from peagle.deploy.state import Deployment
-from peagle.engine.state import LocalEngine
+from peagle.deploy.status import stand_in_of
+from peagle.engine.state import LocalEngine, ready_engine
 from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.planning import Plan
-from peagle.proof import MIN_DRAFTS, InstanceProof, Proof
+from peagle.proof import (
+    MIN_DRAFTS,
+    InstanceProof,
+    Proof,
+    floor_text,
+    pair_in_catalogue,
+    proof_findings,
+    require_passed,
+    second_turn_text,
+)
+from peagle.render import read_plan
+from peagle.sandbox.state import engine_version
 from peagle.store import SANDBOX
 from peagle_serve import json_reader
 
@@ -128,7 +142,7 @@ def invoke(
         if not as_json:
             click.echo(text, nl=False)
 
-    wake_up = api.WakeUpOptions(wake_timeout, lambda progress: line.show_line(progress.text))
+    wake_up = WakeUpOptions(wake_timeout, lambda progress: line.show_line(progress.text))
     try:
         result = ask(request, show, wake_up)
     finally:
@@ -148,7 +162,7 @@ def _find_server(account: Account, name: str, region: str | None) -> Ask:
     is not ready.
     """
     on_aws = names_deployment(account, region, name)
-    if engine := None if on_aws else api.ready_engine(name):
+    if engine := None if on_aws else ready_engine(name):
         return partial(_ask_engine, engine)
     record, aws = find_endpoint(account, name, region)
     return partial(_ask_endpoint, aws, name, record)
@@ -159,7 +173,7 @@ def _ask_engine(
 ) -> InvokeResult:
     if engine.image is None and engine.speculates:
         _warn_of_noise(engine.vllm, request)
-    return api.invoke_local(engine, request, show)
+    return invoke_local(engine, request, show)
 
 
 def _ask_endpoint(
@@ -172,13 +186,13 @@ def _ask_endpoint(
 ) -> InvokeResult:
     """Ask after printing what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
     if aws.scope == SANDBOX:
-        if stand_in := api.stand_in_of(aws, name):
+        if stand_in := stand_in_of(aws, name):
             print_status(
                 f"Answered by {stand_in}, a stand-in for a target too large for this machine."
             )
         if record and record.current.served.k > 0:
-            _warn_of_noise(api.engine_version(), request)
-    return api.invoke(aws, name, record, request, show, wake_up)
+            _warn_of_noise(engine_version(), request)
+    return send_prompt(aws, name, record, request, show, wake_up)
 
 
 def _warn_of_noise(version: str, request: InvokeRequest) -> None:
@@ -323,7 +337,7 @@ def prove(
     if sum(one is not None for one in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
     if url is not None:
-        plan = api.read_plan(plan_file) if plan_file else None
+        plan = read_plan(plan_file) if plan_file else None
         key = os.environ.get(KEY_VARIABLE)
         asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait or 0)
         return _prove_url(ctx, asked, as_json)
@@ -335,7 +349,7 @@ def prove(
     record, aws = find_endpoint(account, chosen, region)
     catalog = command_catalog(ctx)
     with StatusLine() as status:
-        proved = api.prove(
+        proved = prove_endpoint(
             aws,
             chosen,
             catalog,
@@ -348,15 +362,15 @@ def prove(
         print_json({"name": chosen, "region": aws.region, **proved.document()})
     else:
         _show(chosen, proved)
-    pair = api.request_of_revision(record.current, catalog).pair if record else ""
-    api.require_passed(proved, pair, chosen)
+    pair = request_of_revision(record.current, catalog).pair if record else ""
+    require_passed(proved, pair, chosen)
     return None
 
 
 def _prove_url(ctx: click.Context, asked: UrlProof, as_json: bool) -> None:
     """Prove the engines behind a URL, show the proof, and raise NotProved unless it passed."""
     with StatusLine() as status:
-        proved = api.prove_url(
+        proved = prove_url(
             asked,
             command_catalog(ctx),
             say=lambda line: status.show(f"Proving {asked.url}", line),
@@ -367,12 +381,12 @@ def _prove_url(ctx: click.Context, asked: UrlProof, as_json: bool) -> None:
         _show(asked.url, proved)
     again = ("peagle", "prove", "--url", asked.url)
     pair = _pair_of(asked.plan)
-    api.require_passed(proved, pair, asked.url, again)
+    require_passed(proved, pair, asked.url, again)
 
 
 def _pair_of(plan: Plan | None) -> str:
     """The pair in the commands of a fix, where the plan is known."""
-    return api.pair_in_catalogue(plan.target, plan.drafter) if plan else ""
+    return pair_in_catalogue(plan.target, plan.drafter) if plan else ""
 
 
 def _show(name: str, proved: Proof) -> None:
@@ -384,14 +398,14 @@ def _show(name: str, proved: Proof) -> None:
             continue
         print_line(f"  {_drafted(one)}")
     if proved.second_turn:
-        print_line(f"  {api.second_turn_text(proved.second_turn)}")
-    print_findings(api.proof_findings(proved.second_turn), err=True)
+        print_line(f"  {second_turn_text(proved.second_turn)}")
+    print_findings(proof_findings(proved.second_turn), err=True)
 
 
 def _measured(proved: Proof) -> str:
     if proved.floor is None:
         return ": it answers; it does not speculate"
-    least = api.floor_text(proved.floor, proved.floor_source)
+    least = floor_text(proved.floor, proved.floor_source)
     where = "the engine's counters" if proved.source == "counters" else "the endpoint's log"
     if proved.acceptance_length is None:
         return f": no drafts in {where}"

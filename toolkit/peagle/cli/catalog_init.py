@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from peagle import api
+from peagle.catalog.entry_file import entry_text
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.account import Account, cloud_options
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context
@@ -20,6 +20,8 @@ from peagle.cli.output.console import (
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.new_entry import entry_file, entry_findings, new_entry
 
 
 @click.command(
@@ -65,9 +67,9 @@ def init(
 
     def read(location: str) -> Checkpoint:
         account.start()
-        return api.checkpoint_at(location, lambda: account.connect(region or DEFAULT_REGION))
+        return checkpoint_at(location, lambda: account.connect(region or DEFAULT_REGION))
 
-    file = api.entry_file(model, output)
+    file = entry_file(model, output)
     if output is not None and file.exists() and not force:
         other = "folder" if file != output else "file"
         raise UserError(
@@ -75,9 +77,9 @@ def init(
         )
     catalog = command_catalog(ctx)
     checkpoint, head = read(model), read(drafter) if drafter else None
-    entry = api.new_entry(checkpoint, head, file, catalog.runtimes.default)
-    text = api.entry_text(entry.target, entry.unknown, entry.missing, file)
-    findings = api.entry_findings(entry, checkpoint, head, catalog)
+    entry = new_entry(checkpoint, head, file, catalog.runtimes.default)
+    text = entry_text(entry.target, entry.unknown, entry.missing, file)
+    findings = entry_findings(entry, checkpoint, head, catalog)
     if output is not None:
         if not as_json:
             print_findings(findings, err=True)

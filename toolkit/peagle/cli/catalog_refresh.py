@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
-from peagle.aws.refresh import PARTS, Part
+from peagle.aws.refresh import PARTS, Part, refresh_tables, table_changes
+from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable
-from peagle.catalog.writing import Tables
+from peagle.catalog.writing import Tables, new_texts, refuse_unwritable, write_texts
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, findings_in_context, own_command
 from peagle.cli.options import yes_option
@@ -72,17 +72,17 @@ def refresh(
     """
     folder = _folder(ctx, account, to)
     if not dry_run:
-        api.refuse_unwritable(folder)
-    loaded = api.load_catalog(folder)
+        refuse_unwritable(folder)
+    loaded = load_catalog(folder)
     before = Tables(loaded.runtimes, loaded.instances)
     parts: list[Part] = [part for part in PARTS if given[part]] or list(PARTS)
     account.start()
     regions = regions or _regions_of(before.instances)
-    found = api.refresh_tables(before, parts, regions, _connector(account))
+    found = refresh_tables(before, parts, regions, _connector(account))
     failures = list(found.failed.values())
     is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
-    texts = api.new_texts(folder, before, found.tables)
-    changes = api.table_changes(before, found.tables)
+    texts = new_texts(folder, before, found.tables)
+    changes = table_changes(before, found.tables)
     if not as_json:
         print_findings(() if is_one_reason else found.findings, err=True)
         print_changes(changes)
@@ -91,7 +91,7 @@ def refresh(
     fix = Fix("review the changes above, then pass --yes", again)
     question = f"Write these changes to {folder}?"
     if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):
-        written = api.write_texts(folder, texts)
+        written = write_texts(folder, texts)
     if as_json:
         findings = findings_in_context(found.findings)
         print_json(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
+from peagle.bench.variants import comparison_report
 from peagle.cli.account import Account, changing, cloud_options, complete_name, find_deployment
 from peagle.cli.context import deployment_in_context, in_context, is_plan_file, own_command
 from peagle.cli.options import (
@@ -43,10 +43,30 @@ from peagle.cli.output.progress import DeploymentProgress, show_hashing
 from peagle.cli.plan import options_in
 from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
-from peagle.deploy.preflight import CHECKED_AGAIN
-from peagle.deploy.rollback import RollbackPreview
-from peagle.deploy.scale import Scale
+from peagle.deploy.comparison import (
+    change_share,
+    deployed_words,
+    options_beside,
+    options_of_served,
+    require_comparable,
+    start_comparison,
+)
+from peagle.deploy.comparison import drop as drop_candidate
+from peagle.deploy.comparison import promote as promote_candidate
+from peagle.deploy.preflight import CHECKED_AGAIN, preflight
+from peagle.deploy.records import load_record
+from peagle.deploy.revisions import require_own, required_comparison
+from peagle.deploy.rollback import (
+    RollbackPreview,
+    end_rollback,
+    preview_rollback,
+    revision_for_rollback,
+)
+from peagle.deploy.rollback import rollback as roll_back
+from peagle.deploy.scale import Scale, plan_scale, scale_request
+from peagle.deploy.scale import scale as apply_scale
 from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.status import deployment_status, require_known_price
 from peagle.errors import Fix, NotProved, OptionsConflict, UserError
 from peagle.planning import Plan
 from peagle.text import counted, format_price, parse_share
@@ -112,15 +132,15 @@ def scale(
     that of its plan; deploying a plan with other bounds changes those. With a --budget, a higher
     price moves the end to an earlier time.
     """
-    request = api.scale_request(to, minimum, maximum, target, off)
+    request = scale_request(to, minimum, maximum, target, off)
     with changing(account, name, region) as (record, aws):
-        change = api.plan_scale(aws, record, request)
+        change = plan_scale(aws, record, request)
         _show(record, change, account)
         if not change.is_nothing:
             if not yes:
                 confirm("Scale?", "not scaled")
             with DeploymentProgress(account.sandbox) as status:
-                api.scale(aws, record, change, status.observe)
+                apply_scale(aws, record, change, status.observe)
     _report(aws, record, change, as_json)
 
 
@@ -152,7 +172,7 @@ def _show(record: Deployment, change: Scale, account: Account) -> None:
 
 
 def _report(aws: Aws, record: Deployment, change: Scale, as_json: bool) -> None:
-    document = api.deployment_status(aws, record)
+    document = deployment_status(aws, record)
     document["changed"] = not change.is_nothing
     copies, component = change.live.hosts_components, change.live.component
     counts = counted(2, copies)
@@ -192,21 +212,21 @@ def rollback(
     after an interruption: until it has reported its result, it continues the same rollback.
     """
     with changing(account, name, region) as (record, aws):
-        target = api.revision_for_rollback(record)
-        preview = api.preview_rollback(aws, record, target)
+        target = revision_for_rollback(record)
+        preview = preview_rollback(aws, record, target)
         _show_rollback(record, target, preview, account)
         if not yes:
             confirm("Return to this revision?", "not rolled back")
-        unproved = _run_until_proved(ctx, api.rollback, aws, record, account)
-        record = api.load_record(*record.key) or record
-        document = api.deployment_status(aws, record.model_copy(update={"returning_to": ""}))
+        unproved = _run_until_proved(ctx, roll_back, aws, record, account)
+        record = load_record(*record.key) or record
+        document = deployment_status(aws, record.model_copy(update={"returning_to": ""}))
         document["changes"] = [change.document() for change in preview.changes]
         if as_json:
             print_json(deployment_in_context(document))
         elif not unproved:
             print_line(f"{record.name} is {document['state']}{measured(document)}", bold=True)
             print_line(f"It serves configuration {document['endpoint_config']} again.")
-        api.end_rollback(record)
+        end_rollback(record)
     if unproved:
         raise unproved
 
@@ -308,7 +328,7 @@ def compare(
     """
     if text is None and share is None:
         record, aws = find_deployment(account, name, region, complete=True)
-        report = api.comparison_report(aws, record, last)
+        report = comparison_report(aws, record, last)
         if as_json:
             print_json(report.document())
         else:
@@ -324,8 +344,8 @@ def compare(
             running = record.comparison
             chosen = share or (running.share if running else _DEFAULT_SHARE)
             _start(ctx, aws, record, plan, account, chosen, role, yes, accept_unknown_price)
-    record = api.load_record(*record.key) or record
-    document = api.deployment_status(aws, record)
+    record = load_record(*record.key) or record
+    document = deployment_status(aws, record)
     if as_json:
         print_json(deployment_in_context(document))
     else:
@@ -346,26 +366,26 @@ def _start(
     """Check, show, ask, and bring the candidate into service; show what exists after an error."""
     refuse_errors([one for one in plan.findings if one.level == "error"])
     with show_hashing():
-        found = api.preflight(aws, plan, command_catalog(ctx).instances, role, beside=True)
-    record = api.require_comparable(found)
+        found = preflight(aws, plan, command_catalog(ctx).instances, role, beside=True)
+    record = require_comparable(found)
     show_candidate(aws, found, record, share, account)
     kept = [one for one in plan.findings if one.level == "error" and one.code not in CHECKED_AGAIN]
     refuse_errors((*kept, *found.findings))
-    api.require_known_price(found.desired.plan, accept_unknown_price)
+    require_known_price(found.desired.plan, accept_unknown_price)
     if not yes:
         confirm("Serve both plans?", "not compared", _REVIEWED)
     again = own_command(ctx)
     remaining = remaining_resources_shown(aws, record, account, again)
     with remaining, DeploymentProgress(account.sandbox) as status:
-        api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)
+        start_comparison(aws, found, share, command_catalog(ctx), status.observe)
 
 
 def _change_share(aws: Aws, record: Deployment, account: Account, share: float, yes: bool) -> None:
-    before = api.required_comparison(record).share
+    before = required_comparison(record).share
     if not yes and abs(before - share) > 1e-6:
         confirm(f"Change the share from {before:.1%} to {share:.1%}?", "not changed")
     with DeploymentProgress(account.sandbox) as status:
-        api.change_share(aws, record, share, status.observe)
+        change_share(aws, record, share, status.observe)
 
 
 def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
@@ -396,10 +416,10 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
             "This machine does not have the plan that serves: its --set, --env, tags, pins, "
             "scaling and rollout are not copied to the second variant."
         )
-        return planned(ctx, pair, {**api.options_of_served(revision.served, catalog), **own})
-    words = shlex.join(api.deployed_words(revision.plan))
+        return planned(ctx, pair, {**options_of_served(revision.served, catalog), **own})
+    words = shlex.join(deployed_words(revision.plan))
     deployed = options_in(ctx, words, "--with")
-    return planned(ctx, *api.options_beside(revision.plan, deployed, (pair, own), catalog))
+    return planned(ctx, *options_beside(revision.plan, deployed, (pair, own), catalog))
 
 
 def end_comparison(
@@ -415,14 +435,14 @@ def end_comparison(
     """End the comparison of the deployment with ``end``, which may raise NotProved; after any other
     error, show what exists."""
     with changing(account, name, region) as (record, aws):
-        api.require_own(record)
-        comparison = api.required_comparison(record)
-        show_end(record, comparison, account, end is api.promote)
+        require_own(record)
+        comparison = required_comparison(record)
+        show_end(record, comparison, account, end is promote_candidate)
         if not yes:
             confirm(question, "the comparison goes on")
         unproved = _run_until_proved(ctx, end, aws, record, account)
-    record = api.load_record(*record.key) or record
-    document = api.deployment_status(aws, record)
+    record = load_record(*record.key) or record
+    document = deployment_status(aws, record)
     if as_json:
         print_json(deployment_in_context(document))
     elif not unproved:
@@ -457,7 +477,7 @@ def promote(
     serves again, and the comparison has ended. Repeat the command after an interruption.
     """
     end_comparison(
-        ctx, api.promote, "Let this plan serve alone?", name, account, region, yes, as_json
+        ctx, promote_candidate, "Let this plan serve alone?", name, account, region, yes, as_json
     )
 
 
@@ -481,4 +501,4 @@ def drop(
 
     What only the compared plan needs is removed with it. Repeat the command after an interruption.
     """
-    end_comparison(ctx, api.drop, "Remove this plan?", name, account, region, yes, as_json)
+    end_comparison(ctx, drop_candidate, "Remove this plan?", name, account, region, yes, as_json)

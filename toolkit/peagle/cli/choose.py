@@ -12,9 +12,11 @@ from typing import Any
 
 import click
 
-from peagle import api
+from peagle.catalog import find_pair, load_catalog
 from peagle.checkpoints.models import Checkpoint
-from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest
+from peagle.checks.registry import rules_found
+from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest, check_document
+from peagle.checks.report import check as check_pair
 from peagle.cli.context import PeagleCommand, findings_in_context
 from peagle.cli.options import (
     LOADS,
@@ -42,16 +44,22 @@ from peagle.cli.options import (
 from peagle.cli.output.console import json_option, print_json, print_status, print_written
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
-from peagle.fit.advice import MAX_GPUS
+from peagle.fit.advice import MAX_GPUS, mildest
+from peagle.fit.report import fit as estimate_fit
+from peagle.fit.report import fit_document
 from peagle.fit.request import FitRequest
+from peagle.planning.overrides import checked_settings
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
-from peagle.planning.verdict import VerdictRequest
+from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.project.choosing import EndpointChoice
+from peagle.render.verdict_file import verdict_bytes, verdict_document
 from peagle.speed.models import WorkloadName
 from peagle.store import write_output
 from peagle.text import sanitize
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 from peagle.vllm.environment import Value, settings_in
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read, with_own_target
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -185,24 +193,24 @@ def check(
 
     @cache
     def read(location: str) -> Checkpoint:
-        return api.checkpoint_at(location, lambda: _aws(ctx))
+        return checkpoint_at(location, lambda: _aws(ctx))
 
-    catalog = api.load_catalog(catalog_of(ctx))
-    unread = options["target"] is None and api.is_on_hub(pair)
-    if unread and api.is_own_target(catalog, pair):
+    catalog = load_catalog(catalog_of(ctx))
+    unread = options["target"] is None and is_on_hub(pair)
+    if unread and is_own_target(catalog, pair):
         command = ("peagle", "check", pair, "--target", HUB)
-        raise api.target_not_read(pair, command, catalog)
+        raise target_not_read(pair, command, catalog)
     at = options["target"] if options["target"] not in (None, HUB) else None
-    own = api.with_own_target(catalog, pair, lambda location: read(at or location))
+    own = with_own_target(catalog, pair, lambda location: read(at or location))
     if own.checkpoint is not None and options["target"] in (None, HUB):
         options["target"] = own.checkpoint.location
-    report = api.check(CheckRequest(pair=pair, **options), own.catalog, read)
+    report = check_pair(CheckRequest(pair=pair, **options), own.catalog, read)
     if in_sandbox:
         kept = tuple(one for one in report.findings if one.code not in NOT_IN_SANDBOX)
         report = replace(report, findings=kept)
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(api.check_document(replace(report, findings=findings)))
+        print_json(check_document(replace(report, findings=findings)))
     else:
         from peagle.cli.output.choose import print_check
 
@@ -221,8 +229,8 @@ def _on_hub(
     source = choice.values.get("model_source") if choice else None
     target = target or (str(source.value) if source else HUB)
     catalog = command_catalog(ctx)
-    if drafter is None and not api.is_own_target(catalog, pair):
-        head = api.find_pair(catalog, pair).drafter
+    if drafter is None and not is_own_target(catalog, pair):
+        head = find_pair(catalog, pair).drafter
         drafter = HUB if head is not None and head.weights is not None else None
     return {"target": target, "drafter": drafter}
 
@@ -237,10 +245,10 @@ def _aws(ctx: click.Context) -> Any:
 def _list(as_json: bool) -> None:
     """All rules: code, subject, whether vLLM rejects it too, what the rule prevents."""
     if as_json:
-        return print_json({"rules": [rule.document() for rule in api.rules_found()]})
+        return print_json({"rules": [rule.document() for rule in rules_found()]})
     from peagle.cli.output.choose import print_rules
 
-    return print_rules(api.rules_found())
+    return print_rules(rules_found())
 
 
 MOST_GIB = 2048
@@ -336,26 +344,26 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     config.json. Options that are not given have the defaults of `vllm serve`. Exits with 3 if the
     pair does not fit, or if `peagle check` would reject it.
     """
-    catalog = api.load_catalog(catalog_of(ctx))
-    options["settings"] = api.checked_settings(options["settings"])
-    if pair is not None and options["target"] is None and api.is_own_target(catalog, pair):
-        if api.is_on_hub(pair):
-            raise api.target_not_read(pair, ("peagle", "fit", "--target", pair), catalog)
-        own = api.with_own_target(catalog, pair, api.checkpoint_at)
+    catalog = load_catalog(catalog_of(ctx))
+    options["settings"] = checked_settings(options["settings"])
+    if pair is not None and options["target"] is None and is_own_target(catalog, pair):
+        if is_on_hub(pair):
+            raise target_not_read(pair, ("peagle", "fit", "--target", pair), catalog)
+        own = with_own_target(catalog, pair, checkpoint_at)
         catalog = own.catalog
         # The pair is kept for its drafter; a target alone is read as --target reads it.
         options["target"] = own.checkpoint.location if own.checkpoint else None
-        pair = pair if api.find_pair(catalog, pair).target.drafters else None
-    report = api.fit(FitRequest(pair, **options), catalog, api.checkpoint_at)
+        pair = pair if find_pair(catalog, pair).target.drafters else None
+    report = estimate_fit(FitRequest(pair, **options), catalog, checkpoint_at)
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(api.fit_document(replace(report, findings=findings)))
+        print_json(fit_document(replace(report, findings=findings)))
     else:
         from peagle.cli.output.choose import print_fit
 
         print_fit(report)
     if report.refusal:
-        best = api.mildest(report.advice)
+        best = mildest(report.advice)
         fix = Fix("no single change helps")
         if best:
             fix = Fix(f"use {best.option}", options=best.options)
@@ -446,9 +454,11 @@ def verdict(
     stops, or starts, paying where the best drafter and K passes the speed without speculation.
     Speeds are of one engine; the price is that of a whole instance.
     """
+    from peagle.bench.acceptance import with_text_acceptance
+
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
-    sizes = api.sizes_of_requests(
+    sizes = sizes_of_requests(
         workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
     )
     given = {name: value for name, value in options.items() if value is not None}
@@ -456,18 +466,18 @@ def verdict(
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
     catalog = command_catalog(ctx)
     if acceptance:
-        catalog = api.with_text_acceptance(catalog, pair, acceptance, domain)
+        catalog = with_text_acceptance(catalog, pair, acceptance, domain)
         if "+" not in pair:
             print_status(
                 "The file covers one drafter; the others keep their known acceptance, so measure "
                 "them on the same prompts."
             )
-    made = api.make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
+    made = make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
     if output is not None:
-        write_output(output, api.verdict_bytes(made))
+        write_output(output, verdict_bytes(made))
         print_written(output)
     if as_json:
-        print_json(api.verdict_document(made))
+        print_json(verdict_document(made))
     else:
         from peagle.cli.output.choose import print_verdict
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
@@ -40,11 +39,21 @@ from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import plan_on_type
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.deploy.apply import RolledBack
-from peagle.deploy.fallback import Attempt, Fallback
+from peagle.deploy.apply import deploy as apply_plan
+from peagle.deploy.fallback import Attempt, Fallback, deploy_where_possible
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
-from peagle.deploy.records import readable_records
-from peagle.deploy.removal import Saving
+from peagle.deploy.preflight import preflight as run_preflight
+from peagle.deploy.records import (
+    deployment_lock,
+    find_record,
+    load_record,
+    readable_records,
+    remove_record,
+)
+from peagle.deploy.removal import Saving, possible_saving, remove_failed_start
 from peagle.deploy.state import Deployment
+from peagle.deploy.status import deployment_status, require_known_price
+from peagle.deploy.usage import reported_warm_start
 from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
 from peagle.errors import (
@@ -60,6 +69,7 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
+from peagle.sandbox.client import check_sandbox_engine
 from peagle.text import format_duration, format_price, format_usd
 
 
@@ -76,7 +86,7 @@ def end_failed_start(
 
     Raises what the removal raises, with what remains shown.
     """
-    record = api.load_record(aws.scope, aws.region, name)
+    record = load_record(aws.scope, aws.region, name)
     if record is None:
         return error
     print_status(error.message, bold=True)
@@ -87,7 +97,7 @@ def end_failed_start(
         return error
     remaining = remaining_resources_shown(aws, record, account, again)
     with remaining, DeploymentProgress(account.sandbox) as status:
-        saving = api.remove_failed_start(aws, record, error, status.observe)
+        saving = remove_failed_start(aws, record, error, status.observe)
     add_nothing_remaining()
     error.message = f"{error.message}; {_outcome(error, saving, account)}"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
@@ -98,7 +108,7 @@ def end_failed_start(
 def _agrees(record: Deployment, error: WillNotServe, account: Account) -> bool:
     for resource in record.resources:
         print_status(f"  {resource.text}")
-    possible = api.possible_saving(record, error)
+    possible = possible_saving(record, error)
     if possible.seconds:
         goes_on = f"SageMaker keeps trying for up to {_text(possible, account)}."
         print_status(goes_on)
@@ -327,19 +337,19 @@ def deploy(
     require_built_image(ctx)
     others = planned_fallbacks(ctx, plan)
     if account.sandbox:
-        api.check_sandbox_engine()
+        check_sandbox_engine()
     started, aws = account.start_and_connect(plan.region)
     instances = command_catalog(ctx).instances
 
     def checked(plan: Plan) -> Preflight:
         with show_hashing():
-            preflight = api.preflight(aws, plan, instances, role, bucket)
+            preflight = run_preflight(aws, plan, instances, role, bucket)
         show_and_refuse(preflight, account, keep_unproved)
         if preflight.change in _CHANGES:
-            api.require_known_price(preflight.desired.plan, accept_unknown_price)
+            require_known_price(preflight.desired.plan, accept_unknown_price)
         return preflight
 
-    with api.deployment_lock(aws.scope, plan.region, plan.name):
+    with deployment_lock(aws.scope, plan.region, plan.name):
         with account.stopped_on_error(started):
             preflight = checked(plan)
             _refuse_second(ctx, aws, preflight, yes)
@@ -426,9 +436,9 @@ class _Deploy:
         with DeploymentProgress(self.account.sandbox) as status:
             begun = time.time()
             try:
-                preflight = api.deploy_where_possible(
+                preflight = deploy_where_possible(
                     preflight,
-                    lambda preflight: api.deploy(
+                    lambda preflight: apply_plan(
                         self.aws,
                         preflight,
                         status.observe,
@@ -447,14 +457,14 @@ class _Deploy:
                 self._show_what_exists(preflight.desired.plan.name)
                 raise
             if self.wait and not isinstance(error, WillNotServe):
-                warm = api.reported_warm_start(self.aws, preflight, begun)
+                warm = reported_warm_start(self.aws, preflight, begun)
         show_attempts(attempts)
         if isinstance(error, WillNotServe):
             name = preflight.desired.plan.name
             raise end_failed_start(
                 self.aws, name, error, self.account, self.again, self.remove_failed
             )
-        record = api.find_record(preflight.desired.plan.name, self.aws.scope, self.aws.region)
+        record = find_record(preflight.desired.plan.name, self.aws.scope, self.aws.region)
         state = self._report(record, preflight, attempts, warm, error)
         if error and state == "InService":  # what served before does
             report_serving(self.aws, record, self.account)
@@ -465,12 +475,12 @@ class _Deploy:
 
     def _show_what_exists(self, name: str) -> None:
         """After an error; a record without resources is removed."""
-        left = api.load_record(self.aws.scope, self.aws.region, name)
+        left = load_record(self.aws.scope, self.aws.region, name)
         if left and left.resources:
             show_remaining_resources(self.aws, left, self.account, self.again)
             return
         if left:
-            api.remove_record(left)
+            remove_record(left)
         show_nothing_remains()
 
     def _report(
@@ -484,7 +494,7 @@ class _Deploy:
         """Print what is deployed, and how to call it if it is proved. Returns its state."""
         if warm:
             print_status(warm.text)
-        document = api.deployment_status(self.aws, record) | {
+        document = deployment_status(self.aws, record) | {
             "changed": preflight.change in _CHANGES or bool(preflight.changes),
             "changes": [change.document() for change in preflight.changes],
             "rolled_back": isinstance(unproved, RolledBack),

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from peagle import api
 from peagle.cli.context import PeagleCommand, fix_in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
@@ -15,6 +14,8 @@ from peagle.cli.output.console import (
     print_line,
     print_status,
 )
+from peagle.engine.install import install_engine, is_installed, missing_libraries
+from peagle.engine.machine import find_engine, installed_engines
 from peagle.errors import EngineMissing
 
 
@@ -42,8 +43,8 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
     PyTorch's index, torch's wheel for your Python must be in a folder of PIP_FIND_LINKS.
     """
     version = vllm or command_catalog(ctx).runtimes.default
-    present = api.is_installed(version)
-    installed = api.install_engine(version, python, progress=print_status)
+    present = is_installed(version)
+    installed = install_engine(version, python, progress=print_status)
     if as_json:
         python = installed.python
         print_json({"vllm": version, "python": str(python), "was_installed": present})
@@ -60,11 +61,11 @@ def status(ctx: click.Context, as_json: bool) -> None:
     version = command_catalog(ctx).runtimes.default
     used, missing = None, None
     try:
-        used = str(api.find_engine(version).python)
+        used = str(find_engine(version).python)
     except EngineMissing as error:
         missing = error
-    engines = [{"vllm": one.vllm, "python": str(one.python)} for one in api.installed_engines()]
-    libraries = list(api.missing_libraries())
+    engines = [{"vllm": one.vllm, "python": str(one.python)} for one in installed_engines()]
+    libraries = list(missing_libraries())
     if as_json:
         print_json(
             {"vllm": version, "python": used, "installed": engines, "missing_packages": libraries}

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import click
 
-from peagle import api
-from peagle.aws.images import ImageRequest
+from peagle.aws.images import (
+    ImageRequest,
+    build_image,
+    build_image_on_aws,
+    image_to_push,
+    push_image,
+)
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import OneOf, OutputPath, command_catalog, refuse_errors, region_option
@@ -26,10 +31,17 @@ from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
 from peagle.images import Built, Image
+from peagle.images.build import findings_for_build
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.project.choosing import EndpointChoice
 from peagle.render.image import RuntimeKind
+from peagle.render.requests import (
+    deploy_arguments,
+    label_arguments,
+    override_arguments,
+    pair_arguments,
+)
 from peagle.store import write_output
 
 
@@ -105,11 +117,11 @@ def build_(
     if address_file is not None and builder == "docker" and not push:
         raise OptionMissing("--address-file needs a pushed image", "add --push")
     request = ImageRequest(plan, command_catalog(), runtime, tag, base, bake_weights)
-    refuse_errors(api.findings_for_build(plan))
+    refuse_errors(findings_for_build(plan))
     if builder == "codebuild":
         _check_codebuild(runtime)
         account.start()
-        address = api.build_image_on_aws(account.connect(plan.region), request, print_status)
+        address = build_image_on_aws(account.connect(plan.region), request, print_status)
         _write_address(address, address_file)
         _show_pushed(address, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
         return
@@ -151,10 +163,10 @@ def push_(name: str, registry: str | None, region: str, account: Account, as_jso
     Creates the repository if needed, with scans on push, immutable tags, and expiry of untagged
     images after a week. No credentials are written to disk.
     """
-    found = api.image_to_push(name)
+    found = image_to_push(name)
     account.start()
     address = _push(found, registry, region, account)
-    _show_pushed(address, api.label_arguments(found.pair), found.baked, region, as_json)
+    _show_pushed(address, label_arguments(found.pair), found.baked, region, as_json)
 
 
 def _is_configured(ctx: click.Context) -> bool:
@@ -179,7 +191,7 @@ def build_with_status(request: ImageRequest, account: Account) -> Built:
     """Build the image with Docker, with progress on stderr."""
     with StatusLine() as status:
         progress = partial(status.show, "building the image")
-        return api.build_image(request, account.connect, progress)
+        return build_image(request, account.connect, progress)
 
 
 def _check_codebuild(runtime: RuntimeKind) -> None:
@@ -226,7 +238,7 @@ def _push(
     aws = None if registry and not account.sandbox else account.connect(region)
     with StatusLine() as status:
         progress = partial(status.show, f"pushing {built.name}")
-        return api.push_image(built, aws, registry, print_status, progress, tags)
+        return push_image(built, aws, registry, print_status, progress, tags)
 
 
 def _push_command(name: str, registry: str = "", region: str = DEFAULT_REGION) -> tuple[str, ...]:
@@ -249,13 +261,13 @@ def next_command(plan: Plan, built: Image, account: Account) -> str:
 
 def _pair_and_overrides(plan: Plan) -> list[str]:
     """The words of a command that serves the image as this plan says."""
-    return [*api.pair_arguments(plan), *api.override_arguments(plan.overrides)]
+    return [*pair_arguments(plan), *override_arguments(plan.overrides)]
 
 
 def _show_pushed(
     address: str, pair: Sequence[str], baked: bool, region: str, as_json: bool
 ) -> None:
-    command = api.deploy_arguments(pair, address, baked, region)
+    command = deploy_arguments(pair, address, baked, region)
     deploy = command_text(command) if command else None
     if as_json:
         return print_json({"pushed": address, "next": deploy})

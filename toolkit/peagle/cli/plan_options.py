@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import click
 
-from peagle import api
 from peagle.cli.options import (
     BATCH,
     LONGEST_CONTEXT,
@@ -37,6 +36,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.planned import planned
 from peagle.cli.project import image_from_option, project_options
+from peagle.planning.company import parse_tags
 from peagle.planning.operation_model import LONGEST_CAPTURE_DAYS
 from peagle.planning.options import AUTO, RolloutKind
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
@@ -220,7 +220,7 @@ def tag_option(flag: str = "--tag") -> Callable[..., Any]:
         metavar="KEY=VALUE",
         multiple=True,
         envvar="PEAGLE_TAGS",
-        callback=lambda _, __, given: api.parse_tags(given),
+        callback=lambda _, __, given: parse_tags(given),
         help="A tag on everything that is created. Repeatable.  [env: PEAGLE_TAGS, with commas]",
     )
 

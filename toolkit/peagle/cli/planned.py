@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from peagle import api
+from peagle.catalog import find_pair
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import is_plan_file
@@ -25,10 +25,16 @@ from peagle.cli.output.progress import show_hashing
 from peagle.cli.project import CHOICE, project_words
 from peagle.errors import Fix, OptionsConflict
 from peagle.planning import Plan
-from peagle.planning.company import Company
+from peagle.planning.company import Company, company_arguments
 from peagle.planning.options import Overrides
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.plans import plan_file_online, plan_pair, plan_pair_online
+from peagle.render import read_plan
+from peagle.render.requests import override_arguments
 from peagle.text import exact_duration
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.own_target import is_on_hub, target_not_read
+from peagle.weights.own_target import with_own_target as add_own_target
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -104,9 +110,9 @@ def _online_plan(
     account = account_of(ctx)
     catalog = command_catalog(ctx)
     if is_plan_file(pair):
-        return api.plan_file_online(account, resolve_plan(pair, chosen, catalog), catalog)
+        return plan_file_online(account, resolve_plan(pair, chosen, catalog), catalog)
     given, verdict = _of_pair(chosen)
-    return api.plan_pair_online(account, pair, given, catalog, reader, verdict)
+    return plan_pair_online(account, pair, given, catalog, reader, verdict)
 
 
 def resolve_plan(
@@ -122,7 +128,7 @@ def resolve_plan(
     if is_plan_file(pair):
         return _read_plan(Path(pair), _given(chosen))
     given, verdict = _of_pair(chosen)
-    return api.plan_pair(pair, given, catalog, aws_of, verdict)
+    return plan_pair(pair, given, catalog, aws_of, verdict)
 
 
 def _given(chosen: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +149,7 @@ def _of_pair(chosen: dict[str, Any]) -> tuple[dict[str, Any], Path | None]:
 
 
 def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
-    plan = api.read_plan(path)
+    plan = read_plan(path)
     region = given.pop("region", plan.region)
     if given or region != plan.region:
         typed = _as_typed(given or {"region": region})
@@ -162,9 +168,9 @@ def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
     """The first of these options on a command line."""
     option, value = next(iter(given.items()))
     if option in Overrides.model_fields:
-        return tuple(api.override_arguments(Overrides(**{option: value})))
+        return tuple(override_arguments(Overrides(**{option: value})))
     if option in Company.model_fields:
-        return tuple(api.company_arguments(Company(**{option: value})))
+        return tuple(company_arguments(Company(**{option: value})))
     flag = f"--{option.replace('_', '-')}"
     if option == "ttl":
         return (flag, exact_duration(value))
@@ -182,7 +188,7 @@ def with_own_target(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> di
     read: dict[str, Checkpoint | None] = ctx.meta.setdefault(_OWN_TARGETS, {})
     if pair not in read:
         catalog = command_catalog(ctx)
-        own = api.with_own_target(catalog, pair, lambda location: _read_target(ctx, location))
+        own = add_own_target(catalog, pair, lambda location: _read_target(ctx, location))
         read[pair] = own.checkpoint
         set_command_catalog(ctx, own.catalog)
     return {**chosen, "target_checkpoint": read[pair]}
@@ -191,7 +197,7 @@ def with_own_target(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> di
 def reader_of_heads(ctx: click.Context, pair: str) -> AwsOf | None:
     """What reads a head of the user's own in S3 or on the Hub, where it must be read: the command
     is online, and the target of ``pair`` has no drafter whose kind could be assumed."""
-    if not _is_online(ctx) or api.find_pair(command_catalog(ctx), pair).target.drafters:
+    if not _is_online(ctx) or find_pair(command_catalog(ctx), pair).target.drafters:
         return None
     region = ctx.params.get("region") or DEFAULT_REGION
     return lambda: account_of(ctx).connect(region)
@@ -209,13 +215,13 @@ def _is_online(ctx: click.Context) -> bool:
 
 
 def _read_target(ctx: click.Context, location: str) -> Checkpoint:
-    if not (is_s3_uri(location) or api.is_on_hub(location)):
-        return api.checkpoint_at(location)
+    if not (is_s3_uri(location) or is_on_hub(location)):
+        return checkpoint_at(location)
     if not _is_online(ctx):
         command: tuple[str, ...]
         command = ("peagle", "plan", location, "--online", "--output", "plan.json")
         if ctx.command.name == "plan":
             command = ("peagle", "plan", ctx.params["pair"], "--online")
-        raise api.target_not_read(location, command, command_catalog(ctx))
+        raise target_not_read(location, command, command_catalog(ctx))
     region = ctx.params.get("region") or DEFAULT_REGION
-    return api.checkpoint_at(location, lambda: account_of(ctx).connect(region))
+    return checkpoint_at(location, lambda: account_of(ctx).connect(region))

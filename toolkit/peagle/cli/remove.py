@@ -7,9 +7,10 @@ from difflib import get_close_matches
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
+from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.aws.errors import AccessDenied
+from peagle.aws.regions import hosting_regions
 from peagle.catalog.tables import InstanceTable
 from peagle.cli.account import (
     NOT_SEARCHED,
@@ -26,9 +27,22 @@ from peagle.cli.output.console import confirm, json_option, print_json, print_li
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.deploy.records import DamagedRecord
-from peagle.deploy.removal import Ended, Leftover, Reaped, Search
+from peagle.deploy.records import DamagedRecord, deployment_lock, deployment_names, load_record
+from peagle.deploy.removal import (
+    Ended,
+    Leftover,
+    Reaped,
+    Search,
+    find_ended,
+    find_leftovers,
+    remove_leftover,
+)
+from peagle.deploy.removal import destroy as remove_deployment
+from peagle.deploy.removal import reap as remove_ended
+from peagle.deploy.revisions import require_own
+from peagle.deploy.rollback import previous_resources, remove_previous
 from peagle.deploy.state import Deployment, Resource
+from peagle.deploy.status import cost_of_remaining, endpoint_created
 from peagle.errors import (
     CloudError,
     Fix,
@@ -39,7 +53,7 @@ from peagle.errors import (
     Refused,
 )
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.sandbox.client import SANDBOX_KILLED
+from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running, sandbox_status, stop_sandbox
 from peagle.store import SANDBOX
 from peagle.text import format_price
 
@@ -128,8 +142,8 @@ def _end_killed_sandbox(name: str, message: str, yes: bool, as_json: bool) -> No
     print_status(f"{message[:1].upper()}{message[1:]}.")
     if not yes:
         confirm("End all of them?", "not removed")
-    ended = ", ".join(dict.fromkeys(engine.endpoint for engine in api.sandbox_status().leftovers))
-    print_status(f"Engines stopped: {api.stop_sandbox().engines}, of these endpoints: {ended}")
+    ended = ", ".join(dict.fromkeys(engine.endpoint for engine in sandbox_status().leftovers))
+    print_status(f"Engines stopped: {stop_sandbox().engines}, of these endpoints: {ended}")
     _report(name, (), (), (), (), as_json)
 
 
@@ -151,16 +165,16 @@ def _destroy_deployment(
     if not yes:
         place = f"{record.name} in {account.where(record.region)}:"
         _show(place, *_texts(record.resources), *_texts(removable))
-        cost = format_price(api.cost_of_remaining(aws, record), account.sandbox)
+        cost = format_price(cost_of_remaining(aws, record), account.sandbox)
         print_status(f"Current cost: {cost}.")
         confirm("Remove all of these?", "not removed")
     targets = [resource for resource in removable if resource.kind == "ScalableTarget"]
     for leftover in targets:  # SageMaker does not delete an endpoint with a scaling target
-        api.remove_leftover(aws, leftover)
+        remove_leftover(aws, leftover)
     removed, kept = _remove(aws, record, account)
     for leftover in removable:
         if leftover not in targets:
-            api.remove_leftover(aws, leftover)
+            remove_leftover(aws, leftover)
     kept_by_aws = tuple(resource for resource in leftovers if resource not in removable)
     _report(record.name, removed, kept, removable, kept_by_aws, as_json)
 
@@ -169,7 +183,7 @@ def _require_own(record: Deployment, everything: bool) -> None:
     """Raise Refused for what belongs to a template, unless it is what that left without its
     endpoint, and ``everything`` is to go."""
     if record.of_type("Endpoint") or not record.owner:
-        api.require_own(record)
+        require_own(record)
     elif not everything:
         raise Refused(
             f"{', '.join(_texts(record.resources))}: left by {record.owner}",
@@ -182,16 +196,16 @@ def _destroy_previous(
     aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bool
 ) -> None:
     """Remove what only the previous revision needs."""
-    resources = api.previous_resources(record)
+    resources = previous_resources(record)
     if resources and not yes:
         where = f"{record.name} in {account.where(record.region)}:"
         _show(where, *_texts(resources))
         confirm("Remove the previous revision? The endpoint is not changed.", "not removed")
     with (
-        api.deployment_lock(*record.key),
+        deployment_lock(*record.key),
         DeploymentProgress(account.sandbox) as status,
     ):
-        removed = api.remove_previous(aws, _latest(account, record), status.observe)
+        removed = remove_previous(aws, _latest(account, record), status.observe)
     if not removed and not as_json:
         print_status(f"Nothing to remove: {record.name} has no previous revision.")
     _report(record.name, removed, (), (), (), as_json)
@@ -204,7 +218,7 @@ def _destroy_leftovers(
     leftovers: tuple[Leftover, ...] = ()
     if account.is_available:
         aws = account.connect(region or default_region())
-        if api.endpoint_created(aws, name) is not None:
+        if endpoint_created(aws, name) is not None:
             raise Refused(
                 f"the endpoint {name} in {aws.region} exists, and carries no tags of this toolkit",
                 "remove it with whatever created it",
@@ -218,14 +232,14 @@ def _destroy_leftovers(
         _show(f"Left by {name}:", *_texts(removable))
         confirm("Remove all of these?", "not removed")
     for leftover in removable:
-        api.remove_leftover(aws, leftover)
+        remove_leftover(aws, leftover)
     _report(name, (), (), removable, () if everything else leftovers, as_json)
 
 
 def _leftovers(aws: Aws, name: str, needed: bool) -> tuple[Leftover, ...]:
     """The log, scaling targets and alarms. Raises AccessDenied only when they are ``needed``."""
     try:
-        return api.find_leftovers(aws, name)
+        return find_leftovers(aws, name)
     except AccessDenied as denied:
         if needed:
             raise
@@ -247,7 +261,7 @@ def _nowhere(name: str, account: Account, region: str | None) -> str:
     if not account.is_available:
         return f"the sandbox is not running, and this machine has no record of {name} in it"
     where = "the sandbox" if account.sandbox else f"{region or default_region()}"
-    if name in api.deployment_names(account.scope):  # by a damaged record
+    if name in deployment_names(account.scope):  # by a damaged record
         return f"nothing of {name} is in {where}"
     return f"neither this machine nor the tags in {where} know {name}"
 
@@ -255,12 +269,12 @@ def _nowhere(name: str, account: Account, region: str | None) -> str:
 def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bool) -> None:
     """Remove repositories with their images, CodeBuild projects and roles, and build contexts."""
     aws = account.connect(region or DEFAULT_REGION)
-    resources = api.image_resources(aws)
+    resources = image_resources(aws)
     if resources and not yes:
         for resource in resources:
             print_status(f"  {resource.kind} {resource.name}")
         confirm(f"Remove all of these in {aws.region}, including the images?", "not removed")
-    removed = api.remove_image_resources(aws, print_status)
+    removed = remove_image_resources(aws, print_status)
     if as_json:
         print_json(
             {"removed": [{"type": resource.kind, "name": resource.name} for resource in removed]}
@@ -273,20 +287,20 @@ def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bo
 
 def _is_misspelled(name: str, account: Account) -> bool:
     """Whether a similar name is known here, or this one elsewhere."""
-    here = api.deployment_names(account.scope) if account.is_available else ()
-    elsewhere = api.deployment_names(None if account.sandbox else SANDBOX)
+    here = deployment_names(account.scope) if account.is_available else ()
+    elsewhere = deployment_names(None if account.sandbox else SANDBOX)
     near = get_close_matches(name, here, n=1, cutoff=_ALIKE)
     return bool(near) or name in here or name in elsewhere
 
 
 def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, Resources]:
     """Remove everything; if something ends it early, show what exists."""
-    with api.deployment_lock(*record.key):
+    with deployment_lock(*record.key):
         try:
             with DeploymentProgress(account.sandbox) as status:
-                return api.destroy(aws, _latest(account, record), status.observe)
+                return remove_deployment(aws, _latest(account, record), status.observe)
         except (PeagleError, KeyboardInterrupt):
-            left = api.load_record(*record.key)
+            left = load_record(*record.key)
             if left:
                 again = in_context(("peagle", "destroy", record.name))
                 show_remaining_resources(aws, left, account, again)
@@ -368,21 +382,21 @@ def reap(
     left to it. Exits with 4 if a region could not be searched or a deployment not deleted.
     """
     if not account.is_available:
-        raise api.sandbox_not_running()
+        raise sandbox_not_running()
     aws = account.connect(regions[0] if regions else default_region())
-    places = regions or api.hosting_regions(aws.partition)
+    places = regions or hosting_regions(aws.partition)
 
     def prices() -> InstanceTable:
         return command_catalog(ctx).instances
 
-    search = api.find_ended(aws, sorted({*places}), prices)
+    search = find_ended(aws, sorted({*places}), prices)
     _show_reap(search, account)
     done: tuple[Reaped, ...] = ()
     if search.own and not dry_run:
         if not yes:
             confirm("Delete all of these?", "not deleted")
         with DeploymentProgress(account.sandbox) as status:
-            done = api.reap(aws, search.own, prices, status.observe)
+            done = remove_ended(aws, search.own, prices, status.observe)
     _report_reap(search, done, dry_run, as_json)
 
 

@@ -9,14 +9,21 @@ from dataclasses import asdict
 
 import click
 
-from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import OneOf, WholeNumber, region_option
 from peagle.cli.output.console import json_option, print_json, print_line, print_status
 from peagle.cli.sandbox_rehearse import fault, quota, scaling
 from peagle.engine.process import LOOPBACK
 from peagle.errors import command_line
-from peagle.sandbox.client import EndpointStatus
+from peagle.sandbox.client import (
+    EndpointStatus,
+    conflicting_variables,
+    running_sandbox,
+    sandbox_not_running,
+    sandbox_status,
+    start_sandbox,
+    stop_sandbox,
+)
 from peagle.sandbox.state import EngineKind
 
 
@@ -47,7 +54,7 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
     With --engine docker, endpoints run as containers, using the model's image if it is a local CPU
     image, else the newest CPU image.
     """
-    address = api.start_sandbox(port, engine)
+    address = start_sandbox(port, engine)
     if as_json:
         print_json({"url": address.url, "pid": address.pid})
         return
@@ -63,7 +70,7 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
 @json_option
 def stop(as_json: bool) -> None:
     """Stop the sandbox and its engines, and delete its state."""
-    stopped = api.stop_sandbox()
+    stopped = stop_sandbox()
     if as_json:
         print_json(asdict(stopped))
         return
@@ -76,7 +83,7 @@ def stop(as_json: bool) -> None:
 @json_option
 def status(as_json: bool) -> None:
     """Show whether the sandbox is running, and its endpoints."""
-    found = api.sandbox_status()
+    found = sandbox_status()
     if as_json:
         print_json(asdict(found))
         return
@@ -102,16 +109,16 @@ def env(region: str, as_json: bool) -> None:
 
     Fails if the sandbox is not running.
     """
-    address = api.running_sandbox()
+    address = running_sandbox()
     if address is None:
-        raise api.sandbox_not_running()
+        raise sandbox_not_running()
     variables = address.environment(region) | _proxy_exception(os.environ)
     if as_json:
         print_json(variables)
         return
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    click.echo(f"unset {command_line(api.conflicting_variables(os.environ))}")
+    click.echo(f"unset {command_line(conflicting_variables(os.environ))}")
 
 
 def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from peagle import api
+from peagle.catalog import find_instance
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import (
     Decimal,
@@ -17,7 +17,7 @@ from peagle.cli.options import (
     region_option,
 )
 from peagle.cli.output.console import json_option, print_json, print_line
-from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault
+from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault, operation_names
 
 _ADD_HELP = """Let OPERATION fail from now on.
 
@@ -42,7 +42,7 @@ def _complete_kind(_: click.Context, __: click.Parameter, typed: str) -> list[st
 
 
 def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    return [name for name in sorted(set(api.operation_names())) if name.startswith(typed)]
+    return [name for name in sorted(set(operation_names())) if name.startswith(typed)]
 
 
 @click.group(epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity")
@@ -90,9 +90,11 @@ def add(
     seconds: float,
     as_json: bool,
 ) -> None:
+    from peagle.sandbox.client import add_fault
+
     if instance_type:
-        api.find_instance(command_catalog(ctx).instances, instance_type)
-    added = api.add_fault(operation, kind, times, instance_type, seconds)
+        find_instance(command_catalog(ctx).instances, instance_type)
+    added = add_fault(operation, kind, times, instance_type, seconds)
     if as_json:
         print_json(asdict(added))
         return
@@ -103,7 +105,9 @@ def add(
 @json_option
 def list_(as_json: bool) -> None:
     """List the faults, and how many calls each has met."""
-    found = api.list_faults()
+    from peagle.sandbox.client import list_faults
+
+    found = list_faults()
     if as_json:
         print_json([asdict(one) for one in found])
         return
@@ -118,7 +122,9 @@ def list_(as_json: bool) -> None:
 @json_option
 def clear(operation: str | None, as_json: bool) -> None:
     """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
-    removed = api.clear_faults(operation)
+    from peagle.sandbox.client import clear_faults
+
+    removed = clear_faults(operation)
     if as_json:
         print_json({"removed": removed})
         return
@@ -137,7 +143,9 @@ def quota() -> None:
 @json_option
 def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
     """Allow VALUE instances of TYPE for all endpoints of a region together."""
-    api.set_quota(instance_type, value, region)
+    from peagle.sandbox.client import set_quota
+
+    set_quota(instance_type, value, region)
     if as_json:
         print_json({"instance_type": instance_type, "region": region, "value": value})
         return
@@ -148,7 +156,9 @@ def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
 @json_option
 def list_quotas(as_json: bool) -> None:
     """List the quotas that were set; every other is 2."""
-    found = api.changed_quotas()
+    from peagle.sandbox.client import changed_quotas
+
+    found = changed_quotas()
     if as_json:
         print_json([asdict(one) for one in found])
         return
@@ -173,7 +183,9 @@ def scaling(speed: float, as_json: bool) -> None:
     As on AWS, an instance starts after 30 s above the target, and ends after 15 minutes below it
     and the cooldown.
     """
-    api.set_scaling_speed(speed)
+    from peagle.sandbox.client import set_scaling_speed
+
+    set_scaling_speed(speed)
     if as_json:
         print_json({"speed": speed})
         return

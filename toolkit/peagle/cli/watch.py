@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from peagle import api
+from peagle.account import default_region as usual_region
 from peagle.aws.client import Aws
 from peagle.aws.runtime import LogEvent
 from peagle.cli.account import (
@@ -48,14 +48,21 @@ from peagle.cli.output.progress import show_hashing
 from peagle.cli.output.top import document, screen
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
-from peagle.deploy.drift import Drift
+from peagle.deploy.drift import Drift, find_drift, find_template_drift, served_image
+from peagle.deploy.records import deployment_names, deployment_regions
 from peagle.deploy.resources import FieldDrift
+from peagle.deploy.revisions import deploy_command
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import ENDED, GONE, Listing
-from peagle.engine.usage import WINDOW_SECONDS, Usage
+from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
+from peagle.deploy.status import list_deployments as find_deployments
+from peagle.deploy.usage import age_of_newest_line, endpoint_log, usage_of_endpoint
+from peagle.engine.state import ready_engine
+from peagle.engine.usage import WINDOW_SECONDS, EngineMeter, Usage
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
-from peagle.sandbox.client import SANDBOX_KILLED
+from peagle.proof import SecondTurn, second_turn_text
+from peagle.render import read_plan
+from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
 from peagle.text import (
     bounds_text,
@@ -96,10 +103,10 @@ def list_deployments(
             listing = _listing(ctx, account, region)
         except UserError as error:  # without credentials, what this machine knows is still shown
             is_mistyped = account.profile is not None and error.code == "unknown-profile"
-            if is_mistyped or api.deployment_names(account.scope):
+            if is_mistyped or deployment_names(account.scope):
                 raise
             unreachable = f" on this machine; the account is unknown: {error.message}"
-    elif (stopped := api.sandbox_not_running()).code == SANDBOX_KILLED:
+    elif (stopped := sandbox_not_running()).code == SANDBOX_KILLED:
         raise stopped
     for damaged in listing.damaged:
         print_status(f"{damaged.message} ({damaged.fix})")
@@ -116,15 +123,15 @@ def list_deployments(
     elif not account.is_available:
         print_status("The sandbox is not running, so nothing is deployed in it.")
     else:
-        others = () if account.sandbox else api.deployment_names(SANDBOX)
+        others = () if account.sandbox else deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
         print_status(f"No deployments{unreachable}{hint}.")
 
 
 def _listing(ctx: click.Context, account: Account, region: str | None) -> Listing:
     aws = account.connect(region or default_region())
-    regions = {region} if region else {aws.region, *api.deployment_regions(aws.scope)}
-    return api.list_deployments(aws, sorted(regions), lambda: command_catalog(ctx).instances)
+    regions = {region} if region else {aws.region, *deployment_regions(aws.scope)}
+    return find_deployments(aws, sorted(regions), lambda: command_catalog(ctx).instances)
 
 
 def _print(deployments: list[dict[str, Any]]) -> None:
@@ -203,7 +210,7 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
     Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere), Ended (it was
     deleted at its end time).
     """
-    document = api.deployment_status(aws, record)
+    document = deployment_status(aws, record)
     if as_json:
         return print_json(deployment_in_context(document))
     left = document["seconds_left"]
@@ -226,7 +233,7 @@ def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ..
     if record.owner or document["state"] not in ("Creating", "Unproved"):
         return ()
     plan = record.current.plan
-    return api.deploy_command(plan) if plan else ("peagle", "prove", record.name)
+    return deploy_command(plan) if plan else ("peagle", "prove", record.name)
 
 
 def _price(document: dict[str, Any], account: Account) -> str:
@@ -256,7 +263,7 @@ def _ends(document: dict[str, Any]) -> str:
 def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
     drafts, length = document["drafts"], document["acceptance_length"]
     second = (document["proof"] or {}).get("second_turn")
-    turn = api.SecondTurn(**second) if second else None
+    turn = SecondTurn(**second) if second else None
     where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
     if "copies" in document:
         where += f", {document['copies']} copies"
@@ -271,7 +278,7 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
         "scaling": _scaling(document["scaling"]),
         "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
         "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
-        "second turn": api.second_turn_text(turn).removeprefix("second turn: "),
+        "second turn": second_turn_text(turn).removeprefix("second turn: "),
         "owner": document["owner"] if document["owner"] != "peagle" else "",
         "comparison": comparison_text(document["comparison"]),
         "previous": _previous(document["previous"]),
@@ -353,11 +360,11 @@ def drift(
     """
     plan = _plan(ctx, account, name, region)
     if not account.is_available:
-        raise api.sandbox_not_running()
+        raise sandbox_not_running()
     catalog = command_catalog(ctx)
-    files = api.find_template_drift(plan, template, catalog) if template else ()
+    files = find_template_drift(plan, template, catalog) if template else ()
     with show_hashing():
-        drifted = api.find_drift(account.connect(plan.region), plan, catalog.instances, role)
+        drifted = find_drift(account.connect(plan.region), plan, catalog.instances, role)
     fields = (*drifted.fields, *files)
     if as_json:
         document = drifted.document() | {"drifted": bool(fields)}
@@ -375,11 +382,11 @@ def drift(
 def _plan(ctx: click.Context, account: Account, name: str, region: str | None) -> Plan:
     """The plan to compare with: of a file, of the project file, or of the record of NAME."""
     if is_plan_file(name):
-        return api.read_plan(Path(name))
+        return read_plan(Path(name))
     if CHOICE in ctx.meta:
         image = None
         if ctx.meta[CHOICE].builds_image and account.is_available:
-            image = api.served_image(account.connect(region or api.default_region()), name)
+            image = served_image(account.connect(region or usual_region()), name)
         return plan_in_project(ctx, "deploy", image=image)
     record, _ = find_deployment(account, name, region or None)
     plan = record.current.plan
@@ -438,7 +445,7 @@ def logs(
     if follow and as_json:
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
     typed = click.get_current_context().meta[STARTED_AT]
-    lines = api.endpoint_log(aws, record, None if since is None else typed - since, follow)
+    lines = endpoint_log(aws, record, None if since is None else typed - since, follow)
     if as_json:
         print_json({"name": record.name, "events": [_document(event) for event in lines]})
         return
@@ -459,7 +466,7 @@ def logs(
 def _no_lines(aws: Aws, record: Deployment, since: int | None) -> tuple[str, str]:
     """The message if there are no lines; if ``since`` excludes them all, with the command for the
     newest."""
-    age = None if since is None else api.age_of_newest_line(aws, record, since)
+    age = None if since is None else age_of_newest_line(aws, record, since)
     if since is None or age is None:
         return "No lines yet.", ""
     command = command_text(("peagle", "logs", record.name, "--since", duration_argument(age + 1)))
@@ -532,11 +539,11 @@ def _reader(name: str, region: str | None, account: Account, window: float) -> t
     """How to read the use of that name, and how often. As in ``peagle invoke``, options about AWS
     exclude local engines, and a deployment comes first."""
     on_aws = names_deployment(account, region, name)
-    if engine := None if on_aws else api.ready_engine(name):
-        return api.EngineMeter(engine, window).read, _HERE_SECONDS
+    if engine := None if on_aws else ready_engine(name):
+        return EngineMeter(engine, window).read, _HERE_SECONDS
     record, aws = find_deployment(account, name, region)
     seconds = _HERE_SECONDS if account.sandbox else _ON_AWS_SECONDS
-    return partial(api.usage_of_endpoint, aws, record, window), seconds
+    return partial(usage_of_endpoint, aws, record, window), seconds
 
 
 def _show_top(read: Read, seconds: float) -> None:

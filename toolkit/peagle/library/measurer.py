@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from peagle import api
 from peagle.library.planner import Planner
+from peagle.proof import pair_in_catalogue, require_passed
 
 if TYPE_CHECKING:
     from peagle.aws.client import Aws
@@ -48,8 +48,10 @@ class Measurer(Planner):
             NotFound: there is no such endpoint.
             CloudError: AWS failed or rejected a request.
         """
+        from peagle.deploy.proving import prove, request_of_revision
+
         record, aws = self._find(name, served=True)
-        proof: Proof = api.prove(
+        proof: Proof = prove(
             aws,
             name,
             self.catalog,
@@ -58,8 +60,8 @@ class Measurer(Planner):
             min_drafts=min_drafts,
             say=say or silent,
         )
-        pair = api.request_of_revision(record.current, self.catalog).pair if record else ""
-        api.require_passed(proof, pair, name)
+        pair = request_of_revision(record.current, self.catalog).pair if record else ""
+        require_passed(proof, pair, name)
         return proof
 
     def prove_url(
@@ -98,13 +100,13 @@ class Measurer(Planner):
             EngineError: an engine does not answer.
             UserError: the URL, the key or the model is wrong.
         """
-        from peagle.bench.url_proof import UrlProof
+        from peagle.bench.url_proof import UrlProof, prove_url
 
         asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait_seconds)
-        proof = api.prove_url(asked, self.catalog, say=say or silent)
+        proof = prove_url(asked, self.catalog, say=say or silent)
         again = ("peagle", "prove", "--url", url)
-        pair = api.pair_in_catalogue(plan.target, plan.drafter) if plan else ""
-        api.require_passed(proof, pair, url, again)
+        pair = pair_in_catalogue(plan.target, plan.drafter) if plan else ""
+        require_passed(proof, pair, url, again)
         return proof
 
     def _find(
@@ -112,11 +114,13 @@ class Measurer(Planner):
     ) -> tuple[Deployment | None, Aws]:
         """The deployment, and a connection to where it is; if ``served``, ``None`` for an endpoint
         of something else."""
+        from peagle.account import find_deployed, find_served
+
         account = self._account()
 
         def prices() -> Any:
             return self.catalog.instances
 
         if served:
-            return api.find_served(account, name, self.region, prices)
-        return api.find_deployed(account, name, self.region, prices, complete)
+            return find_served(account, name, self.region, prices)
+        return find_deployed(account, name, self.region, prices, complete)

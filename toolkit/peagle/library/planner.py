@@ -7,11 +7,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from peagle import api
+from peagle.catalog import find_pair, load_catalog
+from peagle.checks.report import check
+from peagle.deploy.diff import compare_plans
 from peagle.errors import NotFound, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
+from peagle.fit.report import fit
+from peagle.images.build import findings_of_format
+from peagle.planning.verdict import make_verdict, sizes_of_requests
+from peagle.plans import plan_pair, plan_pair_online
+from peagle.render import plan_bytes, read_plan, render
+from peagle.render.files import write_folder
+from peagle.speed.slo import parse_slo
 from peagle.store import write_output
 from peagle.text import sanitize
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read, with_own_target
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -54,7 +65,7 @@ class Planner:
         Raises:
             CatalogError: a table of the catalogue is wrong.
         """
-        return api.load_catalog(self._folder)
+        return load_catalog(self._folder)
 
     def plan(
         self,
@@ -88,18 +99,18 @@ class Planner:
         given = _known({"pair": pair, **options, "region": region}, Options, "plan")
         del given["pair"]
         if isinstance(given.get("slo"), str):
-            given["slo"] = api.parse_slo(given["slo"])
-        own = api.with_own_target(self.catalog, pair, self._reader(online))
+            given["slo"] = parse_slo(given["slo"])
+        own = with_own_target(self.catalog, pair, self._reader(online))
         given["target_checkpoint"] = own.checkpoint
-        needs_head = online and not api.find_pair(own.catalog, pair).target.drafters
+        needs_head = online and not find_pair(own.catalog, pair).target.drafters
         region = given.get("region")
         reader = (lambda: self.connect(region)) if needs_head else None
         file = _path(verdict, "the verdict") if verdict is not None else None
         if not online:
-            return api.plan_pair(pair, given, own.catalog, reader, file)
+            return plan_pair(pair, given, own.catalog, reader, file)
         account = self._account()
         account.start()
-        return api.plan_pair_online(account, pair, given, own.catalog, reader, file)
+        return plan_pair_online(account, pair, given, own.catalog, reader, file)
 
     def read_plan(self, path: str | Path) -> Plan:
         """Read a plan file.
@@ -113,7 +124,7 @@ class Planner:
         Raises:
             PlanFileError: the file is missing, damaged, or was edited.
         """
-        return api.read_plan(_path(path, "the plan file"))
+        return read_plan(_path(path, "the plan file"))
 
     def save_plan(self, plan: Plan, path: str | Path) -> None:
         """Write a plan file, for ``read_plan``, ``peagle deploy`` and ``peagle render``.
@@ -127,7 +138,7 @@ class Planner:
             UserError: the file cannot be written.
         """
         refuse_errors(plan.findings)
-        write_output(_path(path, "the plan file"), api.plan_bytes(plan))
+        write_output(_path(path, "the plan file"), plan_bytes(plan))
 
     def compare(self, first: Plan, second: Plan) -> PlanComparison:
         """Compare two plans.
@@ -139,7 +150,7 @@ class Planner:
         Returns:
             Their results side by side, and the settings that differ.
         """
-        return api.compare_plans(first, second)
+        return compare_plans(first, second)
 
     def verdict(
         self,
@@ -203,11 +214,11 @@ class Planner:
             "vllm": vllm,
         }
         _known(size, Options, "verdict")
-        sizes = api.sizes_of_requests(
+        sizes = sizes_of_requests(
             workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
         )
         request = VerdictRequest(workloads=sizes, vllm=vllm, region=self.region, **given)
-        return api.make_verdict(request, self.catalog)
+        return make_verdict(request, self.catalog)
 
     def check(
         self, pair: str, *, target: str | None = None, drafter: str | None = None, **options: Any
@@ -236,11 +247,11 @@ class Planner:
         given = _known({**named, **options}, CheckRequest, "check")
         read = self._reader(online=True)
         at = target if target not in (None, HUB) else None
-        own = api.with_own_target(self.catalog, pair, lambda location: read(at or location))
+        own = with_own_target(self.catalog, pair, lambda location: read(at or location))
         if own.checkpoint is not None and at is None:
             target = own.checkpoint.location
         request = CheckRequest(**{**given, "target": target})
-        return api.check(request, own.catalog, read)
+        return check(request, own.catalog, read)
 
     def fit(self, pair: str | None = None, **options: Any) -> FitReport:
         """Estimate GPU memory and concurrent capacity.
@@ -262,12 +273,12 @@ class Planner:
 
         given = _known({"pair": pair, **options}, FitRequest, "fit")
         given.pop("pair", None)
-        if pair is not None and "target" not in given and api.is_own_target(self.catalog, pair):
-            own = api.with_own_target(self.catalog, pair, self._reader(online=True))
+        if pair is not None and "target" not in given and is_own_target(self.catalog, pair):
+            own = with_own_target(self.catalog, pair, self._reader(online=True))
             given["target"] = own.checkpoint.location if own.checkpoint else None
-            pair = pair if api.find_pair(own.catalog, pair).target.drafters else None
-            return api.fit(FitRequest(pair, **given), own.catalog, self._reader(online=True))
-        return api.fit(FitRequest(pair, **given), self.catalog, self._reader(online=True))
+            pair = pair if find_pair(own.catalog, pair).target.drafters else None
+            return fit(FitRequest(pair, **given), own.catalog, self._reader(online=True))
+        return fit(FitRequest(pair, **given), self.catalog, self._reader(online=True))
 
     def render(
         self, format: str, plan: Plan, folder: str | Path | None = None
@@ -289,10 +300,10 @@ class Planner:
             Refused: the plan has an error; its code is that of the finding.
             UserError: the folder is not empty, or cannot be written.
         """
-        refuse_errors(api.findings_of_format(plan, format))
-        files = api.render(format, plan, self.catalog)
+        refuse_errors(findings_of_format(plan, format))
+        files = render(format, plan, self.catalog)
         if folder is not None:
-            api.write_folder(Path(folder), files)
+            write_folder(Path(folder), files)
         return files
 
     def connect(self, region: str | None = None) -> Aws:
@@ -308,25 +319,29 @@ class Planner:
             UserError: a wrong profile, or one together with the sandbox.
             EngineError: the sandbox cannot be started.
         """
+        from peagle.account import default_region
+
         account = self._account()
         account.start()
-        return account.connect(region or self.region or api.default_region())
+        return account.connect(region or self.region or default_region())
 
     def _account(self) -> Account:
         """The account or the sandbox, which is not started. Raises UserError for both."""
+        from peagle.account import choose_account
+
         own = (lambda: self.catalog.instances.instances) if self._folder else tuple
-        return api.choose_account(self.profile, self.sandbox, own_instances=own)
+        return choose_account(self.profile, self.sandbox, own_instances=own)
 
     def _reader(self, online: bool) -> Callable[[str], Checkpoint]:
         """What reads the files of a model: with ``online`` also from S3 and the Hub."""
 
         def read(location: str) -> Checkpoint:
-            if not online and (is_s3_uri(location) or api.is_on_hub(location)):
-                unread = api.target_not_read(location, (), self.catalog)
+            if not online and (is_s3_uri(location) or is_on_hub(location)):
+                unread = target_not_read(location, (), self.catalog)
                 raise NotFound(
                     unread.message, "add online=True to read it from there", code=unread.code
                 )
-            return api.checkpoint_at(location, self.connect)
+            return checkpoint_at(location, self.connect)
 
         return read
 

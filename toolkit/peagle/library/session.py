@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from peagle import api
+from peagle.deploy.records import deployment_lock, deployment_regions, load_record
 from peagle.errors import NotFound, NotProved
 from peagle.library.measurer import Measurer, Say, silent
 from peagle.library.planner import refuse_errors
@@ -69,24 +69,29 @@ class Session(Measurer):
             EngineError: the engine cannot serve; a new endpoint was removed.
             UserError: no credentials or role, or the sandbox has no engine.
         """
+        from peagle.deploy.apply import deploy
+        from peagle.deploy.preflight import preflight
+        from peagle.deploy.removal import remove_failed_start
+        from peagle.deploy.status import require_known_price
         from peagle.deploy.wait import WillNotServe
+        from peagle.sandbox.client import check_sandbox_engine
 
         refuse_errors(plan.findings)
         account, observe = self._account(), _observer(say)
         if account.sandbox:
-            api.check_sandbox_engine()
+            check_sandbox_engine()
         started, aws = account.start_and_connect(plan.region)
-        with api.deployment_lock(aws.scope, plan.region, plan.name):
+        with deployment_lock(aws.scope, plan.region, plan.name):
             with account.stopped_on_error(started):
-                found = api.preflight(aws, plan, self.catalog.instances, role, bucket)
+                found = preflight(aws, plan, self.catalog.instances, role, bucket)
                 refuse_errors(found.findings)
-                api.require_known_price(found.desired.plan, accept_unknown_price)
+                require_known_price(found.desired.plan, accept_unknown_price)
             try:
-                return api.deploy(aws, found, observe, wait, keep_unproved=keep_unproved)
+                return deploy(aws, found, observe, wait, keep_unproved=keep_unproved)
             except WillNotServe as error:
-                record = api.load_record(aws.scope, aws.region, plan.name)
+                record = load_record(aws.scope, aws.region, plan.name)
                 if record and not keep_failed and found.change == "create":
-                    api.remove_failed_start(aws, record, error, observe)
+                    remove_failed_start(aws, record, error, observe)
                 raise
 
     def invoke(
@@ -117,11 +122,11 @@ class Session(Measurer):
             UserError: the engine rejects the prompt, such as one that is too long.
             CloudError: AWS failed or rejected the request.
         """
-        from peagle.deploy.invoke import InvokeRequest
+        from peagle.deploy.invoke import InvokeRequest, invoke
 
         record, aws = self._find(name, served=True)
         request = InvokeRequest(prompt, chat, max_tokens, temperature)
-        return api.invoke(aws, name, record, request, on_text or silent)
+        return invoke(aws, name, record, request, on_text or silent)
 
     def status(self, name: str) -> dict[str, Any]:
         """Describe a deployment.
@@ -136,9 +141,11 @@ class Session(Measurer):
             NotFound: there is no such deployment.
             CloudError: AWS failed or rejected a request.
         """
+        from peagle.deploy.status import deployment_status
+
         record, aws = self._find(name, complete=True)
         assert record is not None
-        return api.deployment_status(aws, record)
+        return deployment_status(aws, record)
 
     def deployments(self) -> list[dict[str, Any]]:
         """List the deployments of the account, whichever machine or template made them.
@@ -153,13 +160,16 @@ class Session(Measurer):
 
         A damaged record or tag is a warning and hides no other deployment.
         """
+        from peagle.account import default_region
+        from peagle.deploy.status import list_deployments
+
         account = self._account()
         if not account.is_available:
             return []
-        aws = account.connect(self.region or api.default_region())
-        known = () if self.region else api.deployment_regions(aws.scope)
+        aws = account.connect(self.region or default_region())
+        known = () if self.region else deployment_regions(aws.scope)
         regions = sorted({aws.region, *known})
-        found = api.list_deployments(aws, regions, lambda: self.catalog.instances)
+        found = list_deployments(aws, regions, lambda: self.catalog.instances)
         for unknown in found.unknown:
             raise unknown
         for damaged in found.damaged:
@@ -180,9 +190,11 @@ class Session(Measurer):
             NotFound: there is no such deployment.
             CloudError: AWS failed or rejected a request.
         """
+        from peagle.deploy.usage import usage_of_endpoint
+
         record, aws = self._find(name)
         assert record is not None
-        return api.usage_of_endpoint(aws, record, window_seconds)
+        return usage_of_endpoint(aws, record, window_seconds)
 
     def rollback(self, name: str, *, say: Say | None = None) -> Deployment:
         """Return a deployment to its previous revision, and prove that again.
@@ -200,17 +212,19 @@ class Session(Measurer):
             NotProved: the previous revision serves again, and its drafts are not accepted.
             CloudError: AWS failed or rejected a request; the same call continues.
         """
+        from peagle.deploy.rollback import end_rollback, rollback
+
         record, _ = self._find(name)
         assert record is not None
-        with api.deployment_lock(*record.key):
+        with deployment_lock(*record.key):
             record, aws = self._find(name, complete=True)
             assert record is not None
             try:
-                record = api.rollback(aws, record, self.catalog, _observer(say))
+                record = rollback(aws, record, self.catalog, _observer(say))
             except NotProved:
-                api.end_rollback(api.load_record(*record.key) or record)
+                end_rollback(load_record(*record.key) or record)
                 raise
-            api.end_rollback(record)
+            end_rollback(record)
         return record
 
     def destroy(
@@ -231,6 +245,9 @@ class Session(Measurer):
             Refused: a template or another program owns it.
             CloudError: AWS failed or rejected a request; repeat it for the rest.
         """
+        from peagle.deploy.removal import destroy, find_leftovers, remove_leftover
+        from peagle.deploy.revisions import require_own
+
         try:
             record, aws = self._find(name, complete=True)
         except NotFound:
@@ -238,16 +255,16 @@ class Session(Measurer):
                 return ()
             raise
         assert record is not None
-        api.require_own(record)
-        with api.deployment_lock(*record.key):
-            left = [one for one in api.find_leftovers(aws, name) if one.goes_with_endpoint]
+        require_own(record)
+        with deployment_lock(*record.key):
+            left = [one for one in find_leftovers(aws, name) if one.goes_with_endpoint]
             for one in left:
                 if one.kind == "ScalableTarget":  # with one, SageMaker deletes no endpoint
-                    api.remove_leftover(aws, one)
-            removed, _ = api.destroy(aws, record, _observer(say))
+                    remove_leftover(aws, one)
+            removed, _ = destroy(aws, record, _observer(say))
             for one in left:
                 if one.kind != "ScalableTarget":
-                    api.remove_leftover(aws, one)
+                    remove_leftover(aws, one)
         return removed
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from peagle import api
 from peagle.catalog.evidence import Evidence
-from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target
+from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target, kv_bytes
 from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
 from peagle.cli.output.console import print_facts, print_line, print_table
@@ -107,7 +106,7 @@ def _target_facts(target: Target) -> Iterable[tuple[str, Any]]:
         yield "attention", f"{group.layers} {group.kind} layers, {heads}{window}"
     if shape.experts:
         yield "experts", f"{shape.experts}, {shape.experts_per_token} per token"
-    cache = api.kv_bytes(shape.attention, target.default_max_model_len)
+    cache = kv_bytes(shape.attention, target.default_max_model_len)
     yield "cache", f"{_size(cache)} in bf16 for {target.default_max_model_len:,} tokens"
     yield "source", target.source
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 from rich.text import Text
 
-from peagle import api
 from peagle.checks import Rule
 from peagle.cli.context import command_text
 from peagle.cli.output.console import (
@@ -26,11 +25,13 @@ from peagle.cli.output.console import (
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Fit
 from peagle.fit.report import FitReport
+from peagle.planning.by_verdict import is_covered
 from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.crossover import crossover_text
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, SettingSpeed, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency, format_usd
+from peagle.vllm.defaults import schedules_ahead
 
 if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
@@ -248,7 +249,7 @@ def _cost(report: FitReport) -> str:
         return "without speculation it would not fit either"
     if report.refusal or kept is None:
         return f"without speculation the cache would hold {alone}"
-    if kept > 1 and not api.schedules_ahead(engine, report.case.drafter):
+    if kept > 1 and not schedules_ahead(engine, report.case.drafter):
         cost = (
             f"\n{engine.draftless} drafting disables asynchronous scheduling, so sliding-window "
             "layers cache one step less per request;\nthat costs speed, not memory"
@@ -392,7 +393,7 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
 def _load_options(verdict: Verdict) -> tuple[str, ...]:
     """Planning options of a load that the verdict covers; empty if it covers the usual one."""
     size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
-    if api.is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
+    if is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
         return ()
     sizes = {
         "--concurrency": entry.concurrency,

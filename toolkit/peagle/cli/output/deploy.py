@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.bench.result import Interval
@@ -32,13 +31,20 @@ from peagle.cli.output.plan import (
     speculation_text,
     speed_of_plan,
 )
+from peagle.deploy.alarms import mixes_drafts
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
+from peagle.deploy.records import load_record
 from peagle.deploy.state import Deployment, Resource, RunningComparison, utc_text
+from peagle.deploy.status import cost_of_remaining, deployment_status
 from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning import Plan
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
+from peagle.proof import SecondTurn, floor_text, proof_findings, second_turn_text
+from peagle.protocol import request_body
+from peagle.sandbox.client import sandbox_status
+from peagle.sandbox.state import engine_version
 from peagle.text import format_duration, format_price, format_usd, k_text
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
@@ -54,7 +60,7 @@ _CHANGES = {
 def show_plan(preflight: Preflight, account: Account, keep_unproved: bool = False) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
     plan = preflight.desired.plan
-    here = api.engine_version() if account.sandbox else None
+    here = engine_version() if account.sandbox else None
     lines = {
         "pair": plan.pair,
         "where": f"{plan.instance_count} x {plan.instance_type} ({plan.fit.gpu_count} x "
@@ -163,9 +169,9 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
     where = account.where(document["region"])
     print_line(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if second := (document["proof"] or {}).get("second_turn"):
-        turn = api.SecondTurn(**second)
-        print_line(f"In the {api.second_turn_text(turn)}.")
-        print_findings(api.proof_findings(turn), err=True)
+        turn = SecondTurn(**second)
+        print_line(f"In the {second_turn_text(turn)}.")
+        print_findings(proof_findings(turn), err=True)
     if document["stand_in"]:
         print_line(
             f"Served by {document['stand_in']}: this machine cannot run the pair itself, so the "
@@ -188,7 +194,7 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
 
 def boto3_lines(document: dict[str, Any], chat: bool) -> list[str]:
     """A call with boto3, as Python. Values are written by ``repr``, so any name is safe."""
-    body = api.request_body("Hello", chat=chat, max_tokens=64)
+    body = request_body("Hello", chat=chat, max_tokens=64)
     component = f"InferenceComponentName={document['name']!r}, " if "copies" in document else ""
     return [
         "import boto3, json",
@@ -205,7 +211,7 @@ def measured(document: dict[str, Any]) -> str:
     if document["acceptance_length"] is None:
         return ""
     floor = None if document["stand_in"] else document["acceptance_floor"]
-    least = api.floor_text(floor, document["acceptance_floor_source"])
+    least = floor_text(floor, document["acceptance_floor_source"])
     return (
         f": acceptance length {document['acceptance_length']:.2f} over {document['drafts']} "
         f"drafts{least}"
@@ -222,7 +228,7 @@ def engine_text(planned: str, here: str | None) -> str:
 def report_serving(aws: Aws, record: Deployment, account: Account) -> None:
     """Show on stderr what a deployment costs that serves although the command failed; with
     ``--json`` the error's document has its resources as ``remaining``."""
-    usd_per_hour = api.cost_of_remaining(aws, record)
+    usd_per_hour = cost_of_remaining(aws, record)
     print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
     destroy = in_context(("peagle", "destroy", record.name))
     _add_remaining(record.resources, usd_per_hour, remove=destroy)
@@ -243,7 +249,7 @@ def show_remaining_resources(
     for resource in record.resources:
         uncertain = "" if resource.made else " (may exist)"
         print_status(f"  {resource.text}{uncertain}")
-    usd_per_hour = api.cost_of_remaining(aws, record)
+    usd_per_hour = cost_of_remaining(aws, record)
     print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
     _show_command("Continue", again)
     if has_undo:
@@ -294,10 +300,10 @@ def remaining_resources_shown(
     try:
         yield
     except NotProved:
-        report_serving(aws, api.load_record(*record.key) or record, account)
+        report_serving(aws, load_record(*record.key) or record, account)
         raise
     except (PeagleError, KeyboardInterrupt):
-        left = api.load_record(*record.key) or record
+        left = load_record(*record.key) or record
         show_remaining_resources(aws, left, account, again)
         raise
 
@@ -320,7 +326,7 @@ def add_nothing_remaining() -> None:
 
 def show_not_applied(name: str, region: str) -> list[str]:
     """Show on stderr the engine arguments that the sandbox's engine did not get; return them."""
-    endpoints = api.sandbox_status().endpoints
+    endpoints = sandbox_status().endpoints
     named = [
         endpoint for endpoint in endpoints if (endpoint.name, endpoint.region) == (name, region)
     ]
@@ -341,7 +347,7 @@ def show_candidate(
     aws: Aws, preflight: Preflight, record: Deployment, share: float, account: Account
 ) -> None:
     """What is served next to the plan in service, and what it costs: on stderr, before asking."""
-    plan, document = preflight.desired.plan, api.deployment_status(aws, record)
+    plan, document = preflight.desired.plan, deployment_status(aws, record)
     count, kind = plan.instance_count, plan.instance_type
     running = document["instances_running"] or document["instance_count"]
     started = {document["instance_type"]: running}
@@ -372,7 +378,7 @@ def show_candidate(
 
 def _alarm(record: Deployment, preflight: Preflight) -> dict[str, str]:
     """That an alarm rests meanwhile; empty where none does."""
-    if not api.mixes_drafts(record, preflight.desired.revision.served):
+    if not mixes_drafts(record, preflight.desired.revision.served):
         return {}
     return {
         "alarm": "the one on acceptance is suspended meanwhile: it counts the drafts of both plans "

@@ -10,7 +10,6 @@ from typing import Any
 import click
 from rich.text import Text
 
-from peagle import api
 from peagle.cli.context import fix_in_context
 from peagle.cli.output.choose import memory_bar, memory_parts
 from peagle.cli.output.console import (
@@ -26,9 +25,9 @@ from peagle.deploy.diff import PlanComparison
 from peagle.findings import Finding, errors
 from peagle.fit.estimate import INSIDE
 from peagle.planning import Plan
-from peagle.planning.candidates import SAME_COST_FACTOR
+from peagle.planning.candidates import SAME_COST_FACTOR, batch_at
 from peagle.planning.drafter import NO_HEAD
-from peagle.planning.limit import limit_text
+from peagle.planning.limit import limit_text, most_usd_per_hour
 from peagle.planning.observe import capture_text, observability_text
 from peagle.planning.plan import Alternative, Batch, Speculation, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
@@ -166,7 +165,7 @@ def _answer(plan: Plan) -> Iterator[tuple[str, str | tuple[str, str]]]:
             yield "option", (finding.fix, fix_in_context("", finding.command))
     yield "instance", _instance_text(plan)
     yield "scaling", scaling_text(plan)
-    if plan.limit and (text := limit_text(plan.limit, api.most_usd_per_hour(plan))):
+    if plan.limit and (text := limit_text(plan.limit, most_usd_per_hour(plan))):
         yield "limit", f"the endpoint is deleted after {text}"
     if plan.speed is not None:
         speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
@@ -254,7 +253,7 @@ def _batch_text(plan: Plan, batch: Batch) -> str:
         return "time and cost are unknown, because the speed is"
     text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
     ends = [
-        api.batch_at(batch, plan.output_tokens or 0, speed, None).seconds
+        batch_at(batch, plan.output_tokens or 0, speed, None).seconds
         for speed in (plan.speed.high, plan.speed.low)
     ]
     if None not in ends and plan.speed.basis == "estimated":

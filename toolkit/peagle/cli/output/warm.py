@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.cli.context import command_text
 from peagle.cli.output.console import print_line, print_status
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
+from peagle.deploy.wait import limit_seconds
 from peagle.errors import command_line
 from peagle.planning import Plan
 from peagle.text import format_duration, format_price, format_size, format_usd
@@ -29,7 +29,7 @@ _SANDBOX_MINUTES = 3
 def show_intent(desired: DesiredState, place: WeightsPrefix, sandbox: bool) -> None:
     """Say what follows the deployment, how long it takes, and what that costs."""
     minutes = _SANDBOX_MINUTES if sandbox else _USUAL_MINUTES
-    at_most = api.limit_seconds(desired.revision) / 60
+    at_most = limit_seconds(desired.revision) / 60
     price = desired.plan.price_per_hour_usd
     about = "" if price is None else f", about {format_usd(price * minutes / 60)}"
     free = " on AWS (free in the sandbox)" if sandbox and about else ""
@@ -42,7 +42,7 @@ def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> N
     """Print what is removed after an interrupt, and what a second interrupt leaves."""
     if not record.of_type("Endpoint"):
         return print_status("Interrupted: removing what was created; there is no endpoint yet.")
-    at_most = api.limit_seconds(desired.revision) / 60
+    at_most = limit_seconds(desired.revision) / 60
     price = format_price(desired.plan.price_per_hour_usd, sandbox)
     print_status(
         f"Interrupted: removing {record.name}. SageMaker cannot delete an endpoint while it is "
