@@ -15,7 +15,7 @@ from unittest import mock
 import click
 from hypothesis import strategies as st
 
-from peagle.account import leads_to_sandbox
+from peagle.session import leads_to_sandbox
 from peagle.catalog import load_catalog
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.cli.call import _read_prompt

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.account import Account
 from peagle.bench.result import Interval
 from peagle.bench.variants import (
     Minute,
@@ -18,6 +17,7 @@ from peagle.bench.variants import (
     whole_periods,
 )
 from peagle.cli.output.deploy import print_comparison_report
+from peagle.session import Account
 
 _MINUTES = 30
 

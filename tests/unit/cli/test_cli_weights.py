@@ -10,7 +10,6 @@ import pytest
 
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import GB
-from peagle.cli.account import Account
 from peagle.cli.output.weights import (
     SyncProgressBar,
     month_text,
@@ -22,6 +21,7 @@ from peagle.cli.output.weights import (
 )
 from peagle.errors import CloudError, Refused
 from peagle.findings import Finding
+from peagle.session import Account
 from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import FileEntry, FolderEntry

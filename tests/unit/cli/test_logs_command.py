@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from peagle.aws.client import Keys, connect
-from peagle.cli.account import find_deployment
 from peagle.engine.process import EngineProcess, start_time
 from peagle.engine.state import LocalEngine, log_of, write
+from peagle.session import Account
 from tests.support import in_process
 from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import NAME, Terminal, without_record
@@ -77,14 +77,14 @@ def test_since_counts_from_the_start_of_the_command(
 ) -> None:
     """Loading boto3 and asking AWS take seconds, which must not use up a short --since."""
     deployed.cloud.write_log("just now")
-    clock = [START + 3]
+    clock, find = [START + 3], Account.find
 
-    def slowly(*args: Any) -> Any:
+    def slowly(*args: Any, **settings: Any) -> Any:
         clock[0] += 4
-        return find_deployment(*args)
+        return find(*args, **settings)
 
     monkeypatch.setattr("time.time", lambda: clock[0])
-    monkeypatch.setattr("peagle.cli.account.find_deployment", slowly)
+    monkeypatch.setattr(Account, "find", slowly)
 
     assert deployed.run("logs", NAME, "--since", "5s").out == "just now\n"
 

@@ -18,10 +18,10 @@ from peagle.deploy.desired import desired_state, required_change
 from peagle.deploy.diff import changes
 from peagle.errors import Refused
 from peagle.planning import Options, Plan, make_plan
-from peagle.plans import plan_pair
 from peagle.render import format_names, render
 from peagle.render.dashboard import dashboard_body
 from peagle.render.requests import requests
+from peagle.session import plan_pair
 from peagle.weights.layout import own_head
 from tests.support import in_process, raises_code
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE

@@ -38,13 +38,6 @@ from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.targets import target_of_endpoint, target_of_engine, target_of_url
 from peagle.bench.workloads import PromptSet, read_prompts
 from peagle.catalog import find_pair
-from peagle.cli.account import (
-    Account,
-    cloud_options,
-    complete_name,
-    find_endpoint,
-    names_deployment,
-)
 from peagle.cli.bench_sweep import sweep, with_options
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import (
@@ -68,6 +61,11 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
+from peagle.cli.session import (
+    Session,
+    cloud_options,
+    complete_name,
+)
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.engine.state import LocalEngine, local_engines, ready_engine
 from peagle.errors import (
@@ -185,7 +183,7 @@ def run(ctx: click.Context, /, **given: Any) -> None:
     """
 
     def find(name: str) -> BenchTarget:
-        return find_target(ctx, given["account"], name, given["region"], given["model"])
+        return find_target(ctx, given["session"], name, given["model"])
 
     if _measures_text(given):
         _measure_text(find(given["name"]), find, given)
@@ -222,20 +220,18 @@ def _print(result: BenchResult, as_json: bool) -> None:
         )
 
 
-def find_target(
-    ctx: click.Context, account: Account, name: str, region: str | None, model: str | None
-) -> BenchTarget:
+def find_target(ctx: click.Context, session: Session, name: str, model: str | None) -> BenchTarget:
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
         return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
     if name == LOCAL:
         return target_of_engine(_only_engine())
-    on_aws = names_deployment(account, region, name)
+    on_aws = session.names_deployment(name)
     if engine := None if on_aws else ready_engine(name):
         return target_of_engine(engine)
     try:
-        record, aws = find_endpoint(account, name, region)
+        record, aws = session.find_served(name)
     except NotFound as unknown:
         if on_aws or (fix := _local_fix(ctx, name)) is None:
             raise

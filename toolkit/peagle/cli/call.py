@@ -15,13 +15,6 @@ import click
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.url_proof import UrlProof, prove_url
-from peagle.cli.account import (
-    Account,
-    cloud_options,
-    complete_name,
-    find_endpoint,
-    names_deployment,
-)
 from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import TOKENS, Decimal, WholeNumber, command_catalog, duration
 from peagle.cli.output.console import (
@@ -33,6 +26,11 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
+from peagle.cli.session import (
+    Session,
+    cloud_options,
+    complete_name,
+)
 from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt
 from peagle.deploy.proving import prove as prove_endpoint
@@ -110,8 +108,7 @@ Ask = Callable[[InvokeRequest, OnText, WakeUpOptions], InvokeResult]
 @json_option
 def invoke(
     name: str,
-    region: str | None,
-    account: Account,
+    session: Session,
     prompt: str,
     stream: bool,
     chat: bool | None,
@@ -129,7 +126,7 @@ def invoke(
     to zero wakes it, and waits. If an endpoint and a local engine have the same name, the endpoint
     answers.
     """
-    ask = _find_server(account, name, region)
+    ask = _find_server(session, name)
     text = _read_prompt(prompt)
     payload = _payload(text)
     request = InvokeRequest(text, chat, max_tokens, temperature, stream, payload)
@@ -155,16 +152,16 @@ def invoke(
     print_status(_summary(result))
 
 
-def _find_server(account: Account, name: str, region: str | None) -> Ask:
+def _find_server(session: Session, name: str) -> Ask:
     """How to ask a deployed endpoint, a local engine, or an endpoint that deploy did not create.
 
     Options about AWS exclude local engines. Raises NotFound, and UserError for a local engine that
     is not ready.
     """
-    on_aws = names_deployment(account, region, name)
+    on_aws = session.names_deployment(name)
     if engine := None if on_aws else ready_engine(name):
         return partial(_ask_engine, engine)
-    record, aws = find_endpoint(account, name, region)
+    record, aws = session.find_served(name)
     return partial(_ask_endpoint, aws, name, record)
 
 
@@ -320,8 +317,7 @@ def prove(
     wait: int | None,
     floor: float | None,
     min_drafts: int,
-    region: str | None,
-    account: Account,
+    session: Session,
     as_json: bool,
 ) -> None:
     """Prove that the endpoint NAME speculates: send prompts until every instance has drafted
@@ -346,7 +342,7 @@ def prove(
             "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
         )
     chosen = name or endpoint or ""
-    record, aws = find_endpoint(account, chosen, region)
+    record, aws = session.find_served(chosen)
     catalog = command_catalog(ctx)
     with StatusLine() as status:
         proved = prove_endpoint(
@@ -436,14 +432,14 @@ def _drafted(one: InstanceProof) -> str:
     help="Validity: 30m, 2h; 12h at most.",
 )
 @json_option
-def token(name: str, account: Account, region: str | None, duration: int, as_json: bool) -> None:
+def token(name: str, session: Session, duration: int, as_json: bool) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 
     The token is computed from your credentials without a call to AWS, is valid for every endpoint
     that you may invoke in the region, and needs sagemaker:CallWithBearerToken and
     sagemaker:InvokeEndpoint.
     """
-    record, aws = find_endpoint(account, name, region)
+    record, aws = session.find_served(name)
     if not 0 < duration <= MAX_TOKEN_SECONDS:
         raise UserError("a token is valid for 1s to 12h", "choose a different --duration")
     key = aws.bearer_token(duration)

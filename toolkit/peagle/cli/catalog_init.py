@@ -8,7 +8,6 @@ import click
 
 from peagle.catalog.entry_file import entry_text
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.account import Account, cloud_options
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context
 from peagle.cli.options import OutputPath, command_catalog
 from peagle.cli.output.console import (
@@ -17,6 +16,7 @@ from peagle.cli.output.console import (
     print_json,
     print_status,
 )
+from peagle.cli.session import Session, cloud_options
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output
@@ -55,8 +55,7 @@ def init(
     drafter: str | None,
     output: Path | None,
     force: bool,
-    region: str | None,
-    account: Account,
+    session: Session,
     as_json: bool,
 ) -> None:
     """Write a catalogue file for MODEL: a folder, s3://..., or an id on the Hub.
@@ -66,8 +65,8 @@ def init(
     """
 
     def read(location: str) -> Checkpoint:
-        account.start()
-        return checkpoint_at(location, lambda: account.connect(region or DEFAULT_REGION))
+        session.start()
+        return checkpoint_at(location, lambda: session.aws(session.region or DEFAULT_REGION))
 
     file = entry_file(model, output)
     if output is not None and file.exists() and not force:

@@ -237,9 +237,9 @@ def _on_hub(
 
 def _aws(ctx: click.Context) -> Any:
     """The AWS of ``--profile``, ``--sandbox`` or the environment; boto3 is loaded only here."""
-    from peagle.cli.account import started_account
+    from peagle.cli.session import started_session
 
-    return started_account(ctx).connect(ctx.params["region"] or DEFAULT_REGION)
+    return started_session(ctx).aws(ctx.params["region"] or DEFAULT_REGION)
 
 
 def _list(as_json: bool) -> None:

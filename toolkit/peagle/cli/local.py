@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from peagle.aws.images import ImageRequest
-from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import OneOf, WholeNumber, command_catalog, names_own_image, refuse_errors
@@ -25,6 +24,7 @@ from peagle.cli.output.console import (
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
+from peagle.cli.session import new_session
 from peagle.engine.container import find_image
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
@@ -260,8 +260,7 @@ def local_image(
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
-        account = chosen_account()  # for a base in ECR
-        return build_with_status(request, account).image
+        return build_with_status(request, new_session(click.get_current_context())).image
     docker = connect_docker()
     ctx = click.get_current_context()
     command = ("peagle", "image", "build", *pair_arguments(plan), "--runtime", runtime)

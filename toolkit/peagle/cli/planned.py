@@ -28,9 +28,9 @@ from peagle.planning import Plan
 from peagle.planning.company import Company, company_arguments
 from peagle.planning.options import Overrides
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.plans import plan_file_online, plan_pair, plan_pair_online
 from peagle.render import read_plan
 from peagle.render.requests import override_arguments
+from peagle.session import plan_file_online, plan_pair, plan_pair_online
 from peagle.text import exact_duration
 from peagle.weights.layout import checkpoint_at
 from peagle.weights.own_target import is_on_hub, target_not_read
@@ -38,7 +38,7 @@ from peagle.weights.own_target import with_own_target as add_own_target
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
-    from peagle.cli.account import Account
+    from peagle.session import Account
     from peagle.weights.layout import AwsOf
 
 
@@ -200,14 +200,14 @@ def reader_of_heads(ctx: click.Context, pair: str) -> AwsOf | None:
     if not _is_online(ctx) or find_pair(command_catalog(ctx), pair).target.drafters:
         return None
     region = ctx.params.get("region") or DEFAULT_REGION
-    return lambda: account_of(ctx).connect(region)
+    return lambda: account_of(ctx).aws(region)
 
 
 def account_of(ctx: click.Context) -> Account:
     """The AWS that the command's ``--profile`` and ``--sandbox`` choose, started if needed."""
-    from peagle.cli.account import started_account  # imports boto3
+    from peagle.cli.session import started_session  # imports boto3
 
-    return started_account(ctx)
+    return started_session(ctx)
 
 
 def _is_online(ctx: click.Context) -> bool:
@@ -224,4 +224,4 @@ def _read_target(ctx: click.Context, location: str) -> Checkpoint:
             command = ("peagle", "plan", ctx.params["pair"], "--online")
         raise target_not_read(location, command, command_catalog(ctx))
     region = ctx.params.get("region") or DEFAULT_REGION
-    return checkpoint_at(location, lambda: account_of(ctx).connect(region))
+    return checkpoint_at(location, lambda: account_of(ctx).aws(region))

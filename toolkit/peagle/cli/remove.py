@@ -12,21 +12,19 @@ from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.aws.errors import AccessDenied
 from peagle.aws.regions import hosting_regions
 from peagle.catalog.tables import InstanceTable
-from peagle.cli.account import (
-    NOT_SEARCHED,
-    Account,
-    account_options,
-    cloud_options,
-    complete_name,
-    default_region,
-    find_deployment,
-)
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import command_catalog, complete_region, yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_line, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
+from peagle.cli.session import (
+    NOT_SEARCHED,
+    Session,
+    account_options,
+    cloud_options,
+    complete_name,
+)
 from peagle.deploy.records import DamagedRecord, deployment_lock, deployment_names, load_record
 from peagle.deploy.removal import (
     Ended,
@@ -54,6 +52,7 @@ from peagle.errors import (
 )
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running, sandbox_status, stop_sandbox
+from peagle.session import default_region
 from peagle.store import SANDBOX
 from peagle.text import format_price
 
@@ -88,9 +87,8 @@ Examples:
 @yes_option
 @json_option
 def destroy(
-    account: Account,
+    session: Session,
     name: str | None,
-    region: str | None,
     images: bool,
     everything: bool,
     previous: bool,
@@ -108,33 +106,33 @@ def destroy(
             raise OptionsConflict(
                 "NAME and --previous do not go with --images", "omit --images, or the others"
             )
-        _destroy_images(account, region, yes, as_json)
+        _destroy_images(session, yes, as_json)
         return
     if name is None:
         raise OptionMissing(
             "NAME or --images is required", Fix("list the deployments", ("peagle", "list"))
         )
     try:
-        record, aws = find_deployment(account, name, region, complete=True)
+        record, aws = session.find(name, complete=True)
     except NotFound as unknown:
         if unknown.code == SANDBOX_KILLED:
             _end_killed_sandbox(name, unknown.message, yes, as_json)
             return
-        if unknown.code == NOT_SEARCHED or _is_misspelled(name, account):
+        if unknown.code == NOT_SEARCHED or _is_misspelled(name, session):
             raise
-        _destroy_leftovers(account, name, region, everything, yes, as_json)
+        _destroy_leftovers(session, name, session.region, everything, yes, as_json)
         return
     except DamagedRecord as damaged:
         if previous or not damaged.is_alone:
             raise
-        _destroy_leftovers(account, name, damaged.region, everything, yes, as_json)
+        _destroy_leftovers(session, name, damaged.region, everything, yes, as_json)
         damaged.path.unlink(missing_ok=True)
         print_status(f"Removed the damaged record {damaged.path}.")
         return
     if previous:
-        _destroy_previous(aws, record, account, yes, as_json)
+        _destroy_previous(aws, record, session, yes, as_json)
         return
-    _destroy_deployment(aws, record, account, everything, yes, as_json)
+    _destroy_deployment(aws, record, session, everything, yes, as_json)
 
 
 def _end_killed_sandbox(name: str, message: str, yes: bool, as_json: bool) -> None:
@@ -148,7 +146,7 @@ def _end_killed_sandbox(name: str, message: str, yes: bool, as_json: bool) -> No
 
 
 def _destroy_deployment(
-    aws: Aws, record: Deployment, account: Account, everything: bool, yes: bool, as_json: bool
+    aws: Aws, record: Deployment, session: Session, everything: bool, yes: bool, as_json: bool
 ) -> None:
     """Remove the deployment, and with ``everything`` what AWS keeps of its endpoint."""
     _require_own(record, everything)
@@ -163,15 +161,15 @@ def _destroy_deployment(
         resource for resource in leftovers if everything or resource.goes_with_endpoint
     )
     if not yes:
-        place = f"{record.name} in {account.where(record.region)}:"
+        place = f"{record.name} in {session.where(record.region)}:"
         _show(place, *_texts(record.resources), *_texts(removable))
-        cost = format_price(cost_of_remaining(aws, record), account.sandbox)
+        cost = format_price(cost_of_remaining(aws, record), session.sandbox)
         print_status(f"Current cost: {cost}.")
         confirm("Remove all of these?", "not removed")
     targets = [resource for resource in removable if resource.kind == "ScalableTarget"]
     for leftover in targets:  # SageMaker does not delete an endpoint with a scaling target
         remove_leftover(aws, leftover)
-    removed, kept = _remove(aws, record, account)
+    removed, kept = _remove(aws, record, session)
     for leftover in removable:
         if leftover not in targets:
             remove_leftover(aws, leftover)
@@ -193,31 +191,31 @@ def _require_own(record: Deployment, everything: bool) -> None:
 
 
 def _destroy_previous(
-    aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bool
+    aws: Aws, record: Deployment, session: Session, yes: bool, as_json: bool
 ) -> None:
     """Remove what only the previous revision needs."""
     resources = previous_resources(record)
     if resources and not yes:
-        where = f"{record.name} in {account.where(record.region)}:"
+        where = f"{record.name} in {session.where(record.region)}:"
         _show(where, *_texts(resources))
         confirm("Remove the previous revision? The endpoint is not changed.", "not removed")
     with (
         deployment_lock(*record.key),
-        DeploymentProgress(account.sandbox) as status,
+        DeploymentProgress(session.sandbox) as status,
     ):
-        removed = remove_previous(aws, _latest(account, record), status.observe)
+        removed = remove_previous(aws, _latest(session, record), status.observe)
     if not removed and not as_json:
         print_status(f"Nothing to remove: {record.name} has no previous revision.")
     _report(record.name, removed, (), (), (), as_json)
 
 
 def _destroy_leftovers(
-    account: Account, name: str, region: str | None, everything: bool, yes: bool, as_json: bool
+    session: Session, name: str, region: str | None, everything: bool, yes: bool, as_json: bool
 ) -> None:
     """For a name without a deployment: what an earlier endpoint of that name has left."""
     leftovers: tuple[Leftover, ...] = ()
-    if account.is_available:
-        aws = account.connect(region or default_region())
+    if session.is_available:
+        aws = session.aws(region)
         if endpoint_created(aws, name) is not None:
             raise Refused(
                 f"the endpoint {name} in {aws.region} exists, and carries no tags of this toolkit",
@@ -227,7 +225,7 @@ def _destroy_leftovers(
         leftovers = _leftovers(aws, name, needed=everything)
     removable = leftovers if everything else ()
     if not removable:
-        print_status(f"Nothing to remove: {_nowhere(name, account, region)}.")
+        print_status(f"Nothing to remove: {_nowhere(name, session, region)}.")
     elif not yes:
         _show(f"Left by {name}:", *_texts(removable))
         confirm("Remove all of these?", "not removed")
@@ -257,18 +255,18 @@ def _show(title: str, *lines: str) -> None:
         print_status(f"  {line}")
 
 
-def _nowhere(name: str, account: Account, region: str | None) -> str:
-    if not account.is_available:
+def _nowhere(name: str, session: Session, region: str | None) -> str:
+    if not session.is_available:
         return f"the sandbox is not running, and this machine has no record of {name} in it"
-    where = "the sandbox" if account.sandbox else f"{region or default_region()}"
-    if name in deployment_names(account.scope):  # by a damaged record
+    where = "the sandbox" if session.sandbox else f"{region or default_region()}"
+    if name in deployment_names(session.scope):  # by a damaged record
         return f"nothing of {name} is in {where}"
     return f"neither this machine nor the tags in {where} know {name}"
 
 
-def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bool) -> None:
+def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
     """Remove repositories with their images, CodeBuild projects and roles, and build contexts."""
-    aws = account.connect(region or DEFAULT_REGION)
+    aws = session.aws(session.region or DEFAULT_REGION)
     resources = image_resources(aws)
     if resources and not yes:
         for resource in resources:
@@ -285,32 +283,32 @@ def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bo
         )
 
 
-def _is_misspelled(name: str, account: Account) -> bool:
+def _is_misspelled(name: str, session: Session) -> bool:
     """Whether a similar name is known here, or this one elsewhere."""
-    here = deployment_names(account.scope) if account.is_available else ()
-    elsewhere = deployment_names(None if account.sandbox else SANDBOX)
+    here = deployment_names(session.scope) if session.is_available else ()
+    elsewhere = deployment_names(None if session.sandbox else SANDBOX)
     near = get_close_matches(name, here, n=1, cutoff=_ALIKE)
     return bool(near) or name in here or name in elsewhere
 
 
-def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, Resources]:
+def _remove(aws: Aws, record: Deployment, session: Session) -> tuple[Resources, Resources]:
     """Remove everything; if something ends it early, show what exists."""
     with deployment_lock(*record.key):
         try:
-            with DeploymentProgress(account.sandbox) as status:
-                return remove_deployment(aws, _latest(account, record), status.observe)
+            with DeploymentProgress(session.sandbox) as status:
+                return remove_deployment(aws, _latest(session, record), status.observe)
         except (PeagleError, KeyboardInterrupt):
             left = load_record(*record.key)
             if left:
                 again = in_context(("peagle", "destroy", record.name))
-                show_remaining_resources(aws, left, account, again)
+                show_remaining_resources(aws, left, session, again)
             raise
 
 
-def _latest(account: Account, record: Deployment) -> Deployment:
+def _latest(session: Session, record: Deployment) -> Deployment:
     """The deployment as it is now that no other command of this machine changes it."""
     try:
-        latest, _ = find_deployment(account, record.name, record.region, complete=True)
+        latest, _ = session.find(record.name, record.region, complete=True)
     except NotFound:
         return record
     return latest
@@ -369,7 +367,7 @@ Examples:
 @click.pass_context
 def reap(
     ctx: click.Context,
-    account: Account,
+    session: Session,
     regions: tuple[str, ...],
     dry_run: bool,
     yes: bool,
@@ -381,43 +379,43 @@ def reap(
     uploaded weights, role and record, and an endpoint that is still there. What a template made is
     left to it. Exits with 4 if a region could not be searched or a deployment not deleted.
     """
-    if not account.is_available:
+    if not session.is_available:
         raise sandbox_not_running()
-    aws = account.connect(regions[0] if regions else default_region())
+    aws = session.aws(regions[0] if regions else None)
     places = regions or hosting_regions(aws.partition)
 
     def prices() -> InstanceTable:
         return command_catalog(ctx).instances
 
     search = find_ended(aws, sorted({*places}), prices)
-    _show_reap(search, account)
+    _show_reap(search, session)
     done: tuple[Reaped, ...] = ()
     if search.own and not dry_run:
         if not yes:
             confirm("Delete all of these?", "not deleted")
-        with DeploymentProgress(account.sandbox) as status:
+        with DeploymentProgress(session.sandbox) as status:
             done = remove_ended(aws, search.own, prices, status.observe)
     _report_reap(search, done, dry_run, as_json)
 
 
-def _show_reap(search: Search, account: Account) -> None:
+def _show_reap(search: Search, session: Session) -> None:
     for ended in search.own:
-        print_status(_line(ended, account))
+        print_status(_line(ended, session))
         for resource in ended.record.resources:
             print_status(f"  {resource.text}")
     for ended in search.of_others:
-        print_status(f"{_line(ended, account)}; left to {ended.record.owner}")
+        print_status(f"{_line(ended, session)}; left to {ended.record.owner}")
     for region, error in search.unknown.items():
         print_status(f"{region} is unknown: {error.message} ({error.fix})")
 
 
-def _line(ended: Ended, account: Account) -> str:
+def _line(ended: Ended, session: Session) -> str:
     record = ended.record
     costs = "its endpoint is deleted"
     if ended.usd_per_hour != 0.0:
-        costs = f"its endpoint still costs {format_price(ended.usd_per_hour, account.sandbox)}"
+        costs = f"its endpoint still costs {format_price(ended.usd_per_hour, session.sandbox)}"
     ended_at = ended.document()["ended_at"]
-    return f"{record.name} in {account.where(record.region)} ended at {ended_at}; {costs}"
+    return f"{record.name} in {session.where(record.region)} ended at {ended_at}; {costs}"
 
 
 def _report_reap(search: Search, done: tuple[Reaped, ...], dry_run: bool, as_json: bool) -> None:

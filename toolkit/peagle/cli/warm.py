@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from peagle.aws.client import Aws
-from peagle.cli.account import Account, account_options
 from peagle.cli.context import command_text, own_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
@@ -36,6 +35,7 @@ from peagle.cli.output.warm import (
 )
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
+from peagle.cli.session import Session, account_options
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.records import deployment_lock, load_record
 from peagle.deploy.state import Deployment
@@ -100,7 +100,7 @@ Examples:
 @json_option
 def warm(
     plan: Plan,
-    account: Account,
+    session: Session,
     role: str | None,
     yes: bool,
     accept_unknown_price: bool,
@@ -118,7 +118,7 @@ def warm(
     Repeating the command replaces the stored caches.
     """
     if local:
-        if account.sandbox or account.profile:
+        if session.sandbox or session.profile:
             raise OptionsConflict("--local cannot be combined with --sandbox or --profile",
                             "omit one: --local starts an engine on this machine")  # fmt: skip
         return _collect_locally(plan, engine_kind or "process", gpus, folder, as_json)
@@ -126,7 +126,7 @@ def warm(
         raise OptionsConflict(
             "--engine, --gpus and --to are for starts on this machine", "add --local"
         )
-    return _collect_on_aws(plan, account, role, yes, accept_unknown_price, as_json)
+    return _collect_on_aws(plan, session, role, yes, accept_unknown_price, as_json)
 
 
 def _collect_locally(
@@ -200,7 +200,7 @@ def _writable_folder(to: str | None) -> Path:
 
 def _collect_on_aws(
     plan: Plan,
-    account: Account,
+    session: Session,
     role: str | None,
     yes: bool,
     accept_unknown_price: bool,
@@ -211,7 +211,7 @@ def _collect_on_aws(
     ctx = click.get_current_context()
     place = prefix_of_weights(plan)
     collecting = collecting_plan(plan)
-    if account.sandbox:
+    if session.sandbox:
         check_sandbox_engine(compiles=True)
     if not names_own_image(plan):
         build = ("peagle", "image", "build", *pair_arguments(plan))
@@ -220,28 +220,28 @@ def _collect_on_aws(
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
             code="image-cannot-collect",
         )
-    started, aws = account.start_and_connect(plan.region)
+    started, aws = session.start_and_connect(plan.region)
     with deployment_lock(aws.scope, plan.region, collecting.name):
-        with account.stopped_on_error(started):
+        with session.stopped_on_error(started):
             instances = command_catalog().instances
             with show_hashing():
                 found = preflight(aws, collecting, instances, role)
-            show_and_refuse(found, account)
-            show_intent(found.desired, place, account.sandbox)
+            show_and_refuse(found, session)
+            show_intent(found.desired, place, session.sandbox)
             require_known_price(found.desired.plan, accept_unknown_price)
             check_writable(aws, place)
             if not yes:
                 confirm("Start the temporary endpoint?", "not started")
         again = own_command(ctx, without=("--yes", "-y", "--json"))
-        stored = _collect(aws, found, account, place, again)
+        stored = _collect(aws, found, session, place, again)
     if as_json:
         print_json(collected_document(found.desired.plan, stored))
     else:
-        print_collected(found.desired.plan, stored, account.sandbox)
+        print_collected(found.desired.plan, stored, session.sandbox)
 
 
 def _collect(
-    aws: Aws, found: Preflight, account: Account, place: WeightsPrefix, again: Sequence[str]
+    aws: Aws, found: Preflight, session: Session, place: WeightsPrefix, again: Sequence[str]
 ) -> CollectedWarmStart:
     """Collect from the temporary endpoint, after the confirmation; if its removal fails, show what
     is left. ``again`` is the argv that starts over."""
@@ -251,9 +251,9 @@ def _collect(
     def failed(error: BaseException, record: Deployment) -> None:
         causes.append(error)
         if isinstance(error, KeyboardInterrupt):
-            say_interrupt(found.desired, record, account.sandbox)
+            say_interrupt(found.desired, record, session.sandbox)
 
-    progress = DeploymentProgress(account.sandbox)
+    progress = DeploymentProgress(session.sandbox)
     with _sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
         try:
             return collect_on_aws(aws, found, place, status.observe, failed)
@@ -261,7 +261,7 @@ def _collect(
             if left := load_record(aws.scope, aws.region, name):
                 if causes and causes[0] is not error and isinstance(causes[0], PeagleError):
                     print_status(f"The error before the removal failed: {causes[0]}")
-                show_remaining_resources(aws, left, account, again)
+                show_remaining_resources(aws, left, session, again)
             elif isinstance(error, KeyboardInterrupt):
                 at_end.callback(say_interrupted, f"{name} is removed", again)
             raise

@@ -13,18 +13,8 @@ from typing import Any
 
 import click
 
-from peagle.account import default_region as usual_region
 from peagle.aws.client import Aws
 from peagle.aws.runtime import LogEvent
-from peagle.cli.account import (
-    Account,
-    cloud_options,
-    complete_name,
-    default_region,
-    deployment_options,
-    find_deployment,
-    names_deployment,
-)
 from peagle.cli.context import (
     PeagleCommand,
     command_text,
@@ -48,13 +38,18 @@ from peagle.cli.output.progress import show_hashing
 from peagle.cli.output.top import document, screen
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
+from peagle.cli.session import (
+    Session,
+    cloud_options,
+    complete_name,
+    deployment_options,
+)
 from peagle.deploy.drift import Drift, find_drift, find_template_drift, served_image
-from peagle.deploy.records import deployment_names, deployment_regions
+from peagle.deploy.records import deployment_names
 from peagle.deploy.resources import FieldDrift
 from peagle.deploy.revisions import deploy_command
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
-from peagle.deploy.status import list_deployments as find_deployments
 from peagle.deploy.usage import age_of_newest_line, endpoint_log, usage_of_endpoint
 from peagle.engine.state import ready_engine
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter, Usage
@@ -86,9 +81,7 @@ _ENDS = _COLUMNS.index("ENDS IN")
 @cloud_options
 @json_option
 @click.pass_context
-def list_deployments(
-    ctx: click.Context, account: Account, region: str | None, as_json: bool
-) -> None:
+def list_deployments(ctx: click.Context, session: Session, as_json: bool) -> None:
     """List the deployments of the account, whichever machine or template made them.
 
     Looks in --region; without the option, in your default region and in those of this machine's
@@ -98,12 +91,12 @@ def list_deployments(
     """
     listing = Listing((), ())
     unreachable = ""
-    if account.is_available:
+    if session.is_available:
         try:
-            listing = _listing(ctx, account, region)
+            listing = session.listing()
         except UserError as error:  # without credentials, what this machine knows is still shown
-            is_mistyped = account.profile is not None and error.code == "unknown-profile"
-            if is_mistyped or deployment_names(account.scope):
+            is_mistyped = session.profile is not None and error.code == "unknown-profile"
+            if is_mistyped or deployment_names(session.scope):
                 raise
             unreachable = f" on this machine; the account is unknown: {error.message}"
     elif (stopped := sandbox_not_running()).code == SANDBOX_KILLED:
@@ -120,18 +113,12 @@ def list_deployments(
         print_json(document)
     elif listing.rows:
         _print(list(listing.rows))
-    elif not account.is_available:
+    elif not session.is_available:
         print_status("The sandbox is not running, so nothing is deployed in it.")
     else:
-        others = () if account.sandbox else deployment_names(SANDBOX)
+        others = () if session.sandbox else deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
         print_status(f"No deployments{unreachable}{hint}.")
-
-
-def _listing(ctx: click.Context, account: Account, region: str | None) -> Listing:
-    aws = account.connect(region or default_region())
-    regions = {region} if region else {aws.region, *deployment_regions(aws.scope)}
-    return find_deployments(aws, sorted(regions), lambda: command_catalog(ctx).instances)
 
 
 def _print(deployments: list[dict[str, Any]]) -> None:
@@ -203,7 +190,7 @@ _NEAR_SECONDS = 2 * 3600
 @click.command(cls=ProjectCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
 @partial(deployment_options, complete=True)
 @json_option
-def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> None:
+def status(aws: Aws, record: Deployment, session: Session, as_json: bool) -> None:
     """Show the deployment NAME: state, measured acceptance, URL, price and resources.
 
     States are SageMaker's, and four more: Unproved (in service, acceptance not proved),
@@ -217,7 +204,7 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
     near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
     print_line(f"{document['name']}: {document['state']}{near}", bold=True)
     fix = document["failure_fix"], fix_in_context("", document["failure_command"])
-    facts: list[tuple[str, str | tuple[str, str]]] = [*_facts(document, account).items()]
+    facts: list[tuple[str, str | tuple[str, str]]] = [*_facts(document, session).items()]
     if any(fix):
         facts.append(("fix", fix))
     elif command := _next_command(document, record):
@@ -236,17 +223,17 @@ def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ..
     return deploy_command(plan) if plan else ("peagle", "prove", record.name)
 
 
-def _price(document: dict[str, Any], account: Account) -> str:
+def _price(document: dict[str, Any], session: Session) -> str:
     """Nothing runs of an endpoint that is gone, and what it cost last says nothing."""
     if document["state"] in GONE:
         return ""
-    return format_price(document["price_per_hour_usd"], account.sandbox)
+    return format_price(document["price_per_hour_usd"], session.sandbox)
 
 
-def _so_far_status(document: dict[str, Any], account: Account) -> str:
+def _so_far_status(document: dict[str, Any], session: Session) -> str:
     """The cost since the endpoint was requested."""
     usd = document["cost_so_far_usd"]
-    return f"about {format_usd(usd)}{' on AWS' if account.sandbox else ''}" if usd else ""
+    return f"about {format_usd(usd)}{' on AWS' if session.sandbox else ''}" if usd else ""
 
 
 def _ends(document: dict[str, Any]) -> str:
@@ -260,7 +247,7 @@ def _ends(document: dict[str, Any]) -> str:
     return f"{document['ends_at']}, {f'in {format_duration(left)}' if left else 'which has passed'}"
 
 
-def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
+def _facts(document: dict[str, Any], session: Session) -> dict[str, str]:
     drafts, length = document["drafts"], document["acceptance_length"]
     second = (document["proof"] or {}).get("second_turn")
     turn = SecondTurn(**second) if second else None
@@ -274,7 +261,7 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
     return {
         "pair": document["pair"],
         "stand-in": document["stand_in"] or "",
-        "where": where + (", sandbox" if account.sandbox else ""),
+        "where": where + (", sandbox" if session.sandbox else ""),
         "scaling": _scaling(document["scaling"]),
         "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
         "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
@@ -282,8 +269,8 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
         "owner": document["owner"] if document["owner"] != "peagle" else "",
         "comparison": comparison_text(document["comparison"]),
         "previous": _previous(document["previous"]),
-        "price": _price(document, account),
-        "so far": _so_far_status(document, account),
+        "price": _price(document, session),
+        "so far": _so_far_status(document, session),
         "ends": _ends(document),
         "OpenAI URL": document["openai_base_url"] or "",
         "failure": document["failure_reason"] or "",
@@ -344,8 +331,7 @@ def drift(
     name: str,
     role: str | None,
     template: Path | None,
-    region: str | None,
-    account: Account,
+    session: Session,
     as_json: bool,
 ) -> None:
     """Compare a plan with what the account has, field by field. Changes nothing.
@@ -358,19 +344,19 @@ def drift(
 
     Exits with 0 without drift, 3 with drift, and 4 if something could not be read.
     """
-    plan = _plan(ctx, account, name, region)
-    if not account.is_available:
+    plan = _plan(ctx, session, name)
+    if not session.is_available:
         raise sandbox_not_running()
     catalog = command_catalog(ctx)
     files = find_template_drift(plan, template, catalog) if template else ()
     with show_hashing():
-        drifted = find_drift(account.connect(plan.region), plan, catalog.instances, role)
+        drifted = find_drift(session.aws(plan.region), plan, catalog.instances, role)
     fields = (*drifted.fields, *files)
     if as_json:
         document = drifted.document() | {"drifted": bool(fields)}
         print_json(document | {"fields": [field.document() for field in fields]})
     else:
-        _show(drifted, fields, account)
+        _show(drifted, fields, session)
     for area, error in drifted.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
     if fields:
@@ -379,16 +365,16 @@ def drift(
         raise error
 
 
-def _plan(ctx: click.Context, account: Account, name: str, region: str | None) -> Plan:
+def _plan(ctx: click.Context, session: Session, name: str) -> Plan:
     """The plan to compare with: of a file, of the project file, or of the record of NAME."""
     if is_plan_file(name):
         return read_plan(Path(name))
     if CHOICE in ctx.meta:
         image = None
-        if ctx.meta[CHOICE].builds_image and account.is_available:
-            image = served_image(account.connect(region or usual_region()), name)
+        if ctx.meta[CHOICE].builds_image and session.is_available:
+            image = served_image(session.aws(), name)
         return plan_in_project(ctx, "deploy", image=image)
-    record, _ = find_deployment(account, name, region or None)
+    record, _ = session.find(name)
     plan = record.current.plan
     if plan is None:
         raise UserError(
@@ -399,8 +385,8 @@ def _plan(ctx: click.Context, account: Account, name: str, region: str | None) -
     return plan
 
 
-def _show(drift: Drift, fields: tuple[FieldDrift, ...], account: Account) -> None:
-    where = account.where(drift.region)
+def _show(drift: Drift, fields: tuple[FieldDrift, ...], session: Session) -> None:
+    where = session.where(drift.region)
     if not fields:
         areas = ", ".join(drift.compared)
         print_line(f"{drift.name} in {where}: no drift in {areas}")
@@ -509,8 +495,7 @@ _OTHER_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 @json_option
 def top(
     name: str,
-    region: str | None,
-    account: Account,
+    session: Session,
     once: bool,
     window: int | None,
     every: int | None,
@@ -525,7 +510,7 @@ def top(
     """
     if window is not None and window < _SHORTEST_WINDOW:
         raise UserError("--window is shorter than a minute", "use 1m or more", "window")
-    read, seconds = _reader(name, region, account, window or WINDOW_SECONDS)
+    read, seconds = _reader(name, session, window or WINDOW_SECONDS)
     if as_json:
         return print_json(document(read()))
     if once or not sys.stdout.isatty():
@@ -535,14 +520,14 @@ def top(
     return _show_top(read, every or seconds)
 
 
-def _reader(name: str, region: str | None, account: Account, window: float) -> tuple[Read, int]:
+def _reader(name: str, session: Session, window: float) -> tuple[Read, int]:
     """How to read the use of that name, and how often. As in ``peagle invoke``, options about AWS
     exclude local engines, and a deployment comes first."""
-    on_aws = names_deployment(account, region, name)
+    on_aws = session.names_deployment(name)
     if engine := None if on_aws else ready_engine(name):
         return EngineMeter(engine, window).read, _HERE_SECONDS
-    record, aws = find_deployment(account, name, region)
-    seconds = _HERE_SECONDS if account.sandbox else _ON_AWS_SECONDS
+    record, aws = session.find(name)
+    seconds = _HERE_SECONDS if session.sandbox else _ON_AWS_SECONDS
     return partial(usage_of_endpoint, aws, record, window), seconds
 
 

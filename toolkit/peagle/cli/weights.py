@@ -9,7 +9,6 @@ import click
 
 from peagle.aws.client import Aws
 from peagle.catalog.loading import load_storage
-from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, in_context, own_command
 from peagle.cli.options import (
     catalog_of,
@@ -40,6 +39,7 @@ from peagle.cli.output.weights import (
     warm_start_line,
 )
 from peagle.cli.plan_options import kms_key_option, tag_option
+from peagle.cli.session import Session, account_options
 from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
 from peagle.planning.company import Company, check_company
@@ -89,7 +89,7 @@ def sync_command(
     pair: str,
     destination: str,
     region: str,
-    account: Account,
+    session: Session,
     take_over: bool,
     even_if_used: bool,
     yes: bool,
@@ -112,16 +112,16 @@ def sync_command(
     given = {part: sources[f"{part}_from"] for part in parts}
     locations = {part: weights_at(at) for part, at in given.items() if at}
     chosen = weights_of_pair(command_catalog(ctx), pair, locations, parts)
-    started, aws = account.start_and_connect(region)
+    started, aws = session.start_and_connect(region)
     price = load_storage(catalog_of(ctx)).price_in(region)
     again = own_command(ctx, without=("--yes", "-y", "--json", "--take-over"))
     bar = SyncProgressBar()
     with resume_hint(bar, place, again, in_context(("peagle", "weights", "remove", destination))):
-        with account.stopped_on_error(started):
+        with session.stopped_on_error(started):
             with StatusLine() as status:
                 status.show("Inspecting", place.uri)
                 plan = plan_sync(aws, place, chosen)
-            show_sync_plan(pair, plan, price, account.sandbox)
+            show_sync_plan(pair, plan, price, session.sandbox)
             refuse_errors((*chosen.findings, *plan.findings))
             if not even_if_used:
                 _refuse_replacing_used(plan, aws)
@@ -131,7 +131,7 @@ def sync_command(
         with bar:
             result = sync_weights(aws, plan, bar.update, take_over, company)
         seconds = time.monotonic() - begun
-    use = command_line(use_command(pair, place, result.manifest, region, account))
+    use = command_line(use_command(pair, place, result.manifest, region, session))
     if as_json:
         print_json(sync_document(pair, plan, result, seconds, price, use))
     else:
@@ -171,13 +171,13 @@ def _parts(
 @json_option
 @click.pass_context
 def list_command(
-    ctx: click.Context, place: str, region: str, account: Account, as_json: bool
+    ctx: click.Context, place: str, region: str, session: Session, as_json: bool
 ) -> None:
     """Show the weights at a prefix: every file with its state and checksum, and the warm starts.
 
     Exits with 3 if a copy is incomplete or the prefix cannot be mounted.
     """
-    found = inspect_weights(account.connect(region), weights_prefix(place))
+    found = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_storage(catalog_of(ctx)).price_in(region)
     if as_json:
         print_json(inspect_document(found, price))
@@ -210,7 +210,7 @@ def remove_command(
     ctx: click.Context,
     place: str,
     region: str,
-    account: Account,
+    session: Session,
     take_over: bool,
     key: str | None,
     even_if_used: bool,
@@ -225,7 +225,7 @@ def remove_command(
     if key and (take_over or even_if_used):
         raise OptionsConflict("--take-over and --even-if-used cannot be combined with --warm",
                         "omit them: --warm keeps the weights")  # fmt: skip
-    aws = account.connect(region)
+    aws = session.aws(region)
     found = inspect_weights(aws, weights_prefix(place))
     if key:
         return _remove_warm_start(aws, found, key, yes, as_json)

@@ -13,7 +13,6 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.bench.result import Interval
 from peagle.bench.variants import VariantComparison, VariantResult
-from peagle.cli.account import Account
 from peagle.cli.context import add_to_error_document, command_text, in_context
 from peagle.cli.output.console import (
     print_facts,
@@ -45,6 +44,7 @@ from peagle.proof import SecondTurn, floor_text, proof_findings, second_turn_tex
 from peagle.protocol import request_body
 from peagle.sandbox.client import sandbox_status
 from peagle.sandbox.state import engine_version
+from peagle.session import Account
 from peagle.text import format_duration, format_price, format_usd, k_text
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"

@@ -10,12 +10,12 @@ from typing import Any, Self
 import click
 
 from peagle.catalog.tables import StoragePrice
-from peagle.cli.account import Account
 from peagle.cli.context import command_text, findings_in_context, in_context
 from peagle.cli.output.console import line_width, print_line, print_status
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused, command_line
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.session import Account
 from peagle.text import (
     format_duration,
     format_rate,
