@@ -1010,6 +1010,7 @@ class Session(Account):
     def _reader(self, online: bool) -> Callable[[str], Checkpoint]:
         """What reads the files of a model: with ``online`` also from S3 and the Hub."""
 
+        @cache
         def read(location: str) -> Checkpoint:
             if not online and (is_s3_uri(location) or is_on_hub(location)):
                 unread = target_not_read(location, (), self.catalog)

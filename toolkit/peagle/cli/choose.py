@@ -6,17 +6,14 @@ import json
 import math
 import time
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
-from peagle.catalog import find_pair, load_catalog
-from peagle.checkpoints.models import Checkpoint
+from peagle.catalog import find_pair
 from peagle.checks.registry import rules_found
-from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest, check_document
-from peagle.checks.report import check as check_pair
+from peagle.checks.report import HUB, NOT_IN_SANDBOX, check_document
 from peagle.cli.context import PeagleCommand, findings_in_context
 from peagle.cli.options import (
     LOADS,
@@ -27,7 +24,6 @@ from peagle.cli.options import (
     Parsed,
     WholeNumber,
     cached_option,
-    catalog_of,
     command_catalog,
     complete_gpu,
     complete_instance_type,
@@ -43,13 +39,12 @@ from peagle.cli.options import (
 )
 from peagle.cli.output.console import json_option, print_json, print_status, print_written
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
+from peagle.cli.session import Session, new_session
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.fit.advice import MAX_GPUS, mildest
-from peagle.fit.report import fit as estimate_fit
 from peagle.fit.report import fit_document
-from peagle.fit.request import FitRequest
 from peagle.planning.overrides import checked_settings
-from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
+from peagle.planning.runtime import REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.project.choosing import EndpointChoice
 from peagle.render.verdict_file import verdict_bytes, verdict_document
@@ -58,8 +53,7 @@ from peagle.store import write_output
 from peagle.text import sanitize
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 from peagle.vllm.environment import Value, settings_in
-from peagle.weights.layout import checkpoint_at
-from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read, with_own_target
+from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -181,7 +175,7 @@ def check(
     if pair is None:
         raise OptionMissing("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
     in_sandbox = options.pop("sandbox")
-    del options["profile"]
+    session = new_session(ctx, options["region"], options.pop("profile"), in_sandbox)
     if options.pop("online"):
         options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
@@ -191,20 +185,9 @@ def check(
             fix = "use PAIR, --drafter and --k, and --speculative KEY=VALUE for another key"
             raise OptionsConflict(f"--{name}: PAIR decides the speculation", fix, "decided-by-plan")
 
-    @cache
-    def read(location: str) -> Checkpoint:
-        return checkpoint_at(location, lambda: _aws(ctx))
-
-    catalog = load_catalog(catalog_of(ctx))
-    unread = options["target"] is None and is_on_hub(pair)
-    if unread and is_own_target(catalog, pair):
-        command = ("peagle", "check", pair, "--target", HUB)
-        raise target_not_read(pair, command, catalog)
-    at = options["target"] if options["target"] not in (None, HUB) else None
-    own = with_own_target(catalog, pair, lambda location: read(at or location))
-    if own.checkpoint is not None and options["target"] in (None, HUB):
-        options["target"] = own.checkpoint.location
-    report = check_pair(CheckRequest(pair=pair, **options), own.catalog, read)
+    if options["target"] is None:
+        _refuse_unread(session, pair, ("peagle", "check", pair, "--target", HUB))
+    report = session.check(pair, **options)
     if in_sandbox:
         kept = tuple(one for one in report.findings if one.code not in NOT_IN_SANDBOX)
         report = replace(report, findings=kept)
@@ -235,11 +218,10 @@ def _on_hub(
     return {"target": target, "drafter": drafter}
 
 
-def _aws(ctx: click.Context) -> Any:
-    """The AWS of ``--profile``, ``--sandbox`` or the environment; boto3 is loaded only here."""
-    from peagle.cli.session import started_session
-
-    return started_session(ctx).aws(ctx.params["region"] or DEFAULT_REGION)
+def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> None:
+    """Raise NotFound, with the command that reads it, for a target that is only on the Hub."""
+    if is_on_hub(pair) and is_own_target(session.catalog, pair):
+        raise target_not_read(pair, command, session.catalog)
 
 
 def _list(as_json: bool) -> None:
@@ -344,17 +326,11 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     config.json. Options that are not given have the defaults of `vllm serve`. Exits with 3 if the
     pair does not fit, or if `peagle check` would reject it.
     """
-    catalog = load_catalog(catalog_of(ctx))
+    session = new_session(ctx)
     options["settings"] = checked_settings(options["settings"])
-    if pair is not None and options["target"] is None and is_own_target(catalog, pair):
-        if is_on_hub(pair):
-            raise target_not_read(pair, ("peagle", "fit", "--target", pair), catalog)
-        own = with_own_target(catalog, pair, checkpoint_at)
-        catalog = own.catalog
-        # The pair is kept for its drafter; a target alone is read as --target reads it.
-        options["target"] = own.checkpoint.location if own.checkpoint else None
-        pair = pair if find_pair(catalog, pair).target.drafters else None
-    report = estimate_fit(FitRequest(pair, **options), catalog, checkpoint_at)
+    if pair is not None and options["target"] is None:
+        _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
+    report = session.fit(pair, **options)
     if as_json:
         findings = findings_in_context(report.findings)
         print_json(fit_document(replace(report, findings=findings)))

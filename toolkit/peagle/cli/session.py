@@ -6,23 +6,25 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from peagle.aws.client import Aws
 from peagle.cli.options import catalog_of, command_catalog
 from peagle.cli.output.console import print_status
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import endpoint_argument
-from peagle.deploy.context import Observer
 from peagle.deploy.records import deployment_names
-from peagle.deploy.state import Deployment
 from peagle.session import NOT_SEARCHED as NOT_SEARCHED
 from peagle.session import Session as Session
 from peagle.session import leads_to_sandbox
 from peagle.store import SANDBOX
+
+if TYPE_CHECKING:
+    from peagle.aws.client import Aws
+    from peagle.deploy.context import Observer
+    from peagle.deploy.state import Deployment
 
 Command = Callable[..., Any]
 
