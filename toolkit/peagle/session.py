@@ -125,6 +125,10 @@ class Account:
         self.progress = lambda: nullcontext(_observer(None))
         self.reporting: Reporting = lambda aws, record, again: nullcontext()
 
+    def __repr__(self) -> str:
+        where = "sandbox" if self._chosen else self.profile or "default credentials"
+        return f"<{type(self).__name__}: {where}, {self.region or 'default region'}>"
+
     @property
     def catalog(self) -> Catalog:
         """The bundled catalogue, with the targets of your own folder.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -203,30 +202,6 @@ def test_failed_query_does_not_count_as_up_to_date(
 
 
 @pytest.mark.thorough
-def test_a_failure_is_a_document_too(terminal: Terminal, mine: Path) -> None:
-    refuse(terminal, "get_products")
-
-    done = terminal.run(*PRICES, str(mine), "--json", "--dry-run")
-
-    assert done.code == 4
-    assert done.document["failed"] == ["prices"]
-    assert [finding["code"] for finding in done.document["findings"]] == ["not-refreshed"]
-    assert json.loads(done.err)["error"]["message"].startswith("access denied: pricing:")
-
-
-@pytest.mark.thorough
-def test_a_dry_run_needs_no_folder_that_can_be_written(terminal: Terminal, tmp_path: Path) -> None:
-    terminal.cloud.price = 1.75
-    (tmp_path / "file").write_text("")
-    below = str(tmp_path / "file" / "mine")
-
-    assert terminal.run(*PRICES, below, "--json", "--dry-run").document["changes"]
-    done = terminal.run(*PRICES, below, "--json")
-    assert (done.code, done.out) == (2, "")
-    assert json.loads(done.err)["error"]["message"] == f"{tmp_path / 'file'} is not a folder"
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("folder", ["/proc/none", "/dev/null/none", "x" * 300])
 def test_folder_that_cannot_be_created_is_one_error(terminal: Terminal, folder: str) -> None:
     terminal.cloud.price = 1.75
@@ -236,14 +211,3 @@ def test_folder_that_cannot_be_created_is_one_error(terminal: Terminal, folder: 
     assert done.code == 2
     assert done.error.startswith("error: ")
     assert "--to" in done.error
-
-
-def test_sandbox_does_not_refresh_the_bundled_catalogue(terminal: Terminal) -> None:
-    done = terminal.run("catalog", "refresh", "--prices", "--sandbox", "--yes")
-
-    assert done.code == 2
-    assert "--to DIR" in done.error
-
-
-def test_it_is_in_the_help(terminal: Terminal) -> None:
-    assert "refresh" in terminal.run("catalog", "--help").out

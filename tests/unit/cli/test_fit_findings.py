@@ -52,15 +52,3 @@ def test_a_step_that_drafts_for_some_requests_only_is_warned_about() -> None:
     room = ("--max-num-batched-tokens", "32768")
     assert answer(*arguments, "--max-num-seqs", "2000", *room)["findings"] == []
     assert answer(*arguments)["findings"] == [], "the default is lower"
-
-
-def test_a_pair_that_can_work_has_no_findings() -> None:
-    for pair in ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b+eagle3"):
-        assert (
-            answer(pair, *H200, "--max-num-seqs", "64", "--max-model-len", "8192")["findings"] == []
-        ), pair
-
-
-def test_text_only_for_a_text_model_is_remarked() -> None:
-    (found,) = answer("gpt-oss-20b", *H200, "--max-num-seqs", "64", "--text-only")["findings"]
-    assert (found["level"], found["code"]) == ("note", "text-only-unneeded")

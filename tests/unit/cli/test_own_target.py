@@ -53,17 +53,6 @@ def test_a_folder_is_planned_without_speculation(model: Path) -> None:
     assert note["command"] == ["peagle", "catalog", "init", str(model)]
 
 
-def test_a_plan_without_a_head_says_why_and_what_to_do(model: Path) -> None:
-    done = in_process("plan", str(model), "--json")
-
-    found = [f["command"] for f in done.document["findings"] if f["code"] == "no-head"]
-    assert found == [
-        ["peagle", "plan", f"{model}+ngram"],
-        ["peagle", "plan", str(model), "--drafter", "./head"],
-    ]
-    assert "speculate   no: no EAGLE-3 or P-EAGLE head" in in_process("plan", str(model)).out
-
-
 def tuned(folder: Path, short_name: str = "qwen3-coder-30b", **changes: object) -> Path:
     """A folder with the config.json of a fine-tuned copy of that target."""
     config = json.loads((GEOMETRY / short_name / "target/config.json").read_text())
@@ -116,31 +105,12 @@ def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Pa
     assert f"{model}+ngram" in done.err
 
 
-def test_ngram_as_drafter_names_the_pair(model: Path) -> None:
-    assert "+ngram" in in_process("plan", str(model), "--drafter", "ngram").err
-
-
 def test_a_model_on_the_hub_drafts_without_a_head(hub: FakeHub) -> None:
     offline = in_process("plan", f"{REPO}+ngram")
     checked = in_process("check", f"{REPO}+ngram", "--target", "hf")
 
     assert (offline.code, checked.code) == (2, 0), checked.err
     assert f"peagle plan {REPO}+ngram --online" in offline.err
-
-
-def test_the_answer_says_what_is_unknown(model: Path) -> None:
-    answer = in_process("plan", str(model)).out
-
-    assert "licence and the settings of its model card are unknown" in " ".join(answer.split())
-    assert sum(line.startswith("option ") for line in answer.splitlines()) >= 2
-    assert "+ngram" in answer
-    assert "--drafter ./head" in answer
-
-
-def test_the_plan_of_a_folder_is_read_again(model: Path, tmp_path: Path) -> None:
-    assert in_process("plan", str(model), "--out", str(tmp_path / "plan.json")).code == 0
-
-    assert in_process("plan", str(tmp_path / "plan.json"), "--json").code == 0
 
 
 @pytest.mark.thorough

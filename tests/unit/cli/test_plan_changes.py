@@ -26,15 +26,6 @@ def changes(*arguments: str) -> Done:
     return in_process("plan", "--changes-from", *arguments)
 
 
-@pytest.mark.thorough
-def test_only_what_differs_is_shown(earlier: Path) -> None:
-    rows = [line.split() for line in changes(str(earlier)).out.splitlines()]
-
-    assert rows[0] == ["BEFORE", "AFTER"]
-    assert rows[1] == ["instance", "1", "x", "ml.g6.xlarge", "1", "x", "ml.g5.xlarge"]
-    assert not any(row[0] in ("target", "context") for row in rows)
-
-
 def test_the_comment_has_a_table_the_cost_and_the_findings(earlier: Path) -> None:
     text = changes(str(earlier), "--markdown").out
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -19,31 +17,6 @@ STREAM = ("--weights-by", "stream")
 def run(command: str, *arguments: str) -> Result:
     settings: dict[str, str | None] = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
     return CliRunner().invoke(cli, [command, *arguments], env=settings)
-
-
-def document(*arguments: str) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(run("plan", *arguments, "--json").stdout)
-    return made
-
-
-def test_plan_shows_streamed_weights_and_load_format() -> None:
-    shown = run("plan", "tiny", *SOURCES, *STREAM, "--verbose").output
-
-    assert "s3://bucket/tiny/target/ (streamed by the engine)" in shown
-    assert "s3://bucket/tiny/drafter/ (streamed by the engine)" in shown
-    line = next(line for line in shown.splitlines() if line.startswith("--load-format"))
-    assert "runai_streamer" in line
-    assert "weights-streamed" in shown
-
-
-def test_the_next_command_streams_too() -> None:
-    assert "deploy tiny" in (shown := run("plan", "tiny", *SOURCES, *STREAM).output)
-
-    assert "--weights-by stream" in " ".join(shown.split())
-
-
-def test_weights_by_mount_is_the_default() -> None:
-    assert document("tiny", *SOURCES) == document("tiny", *SOURCES, "--weights-by", "mount")
 
 
 def test_a_plan_on_a_runtime_without_a_streamer_is_shown_and_not_written(tmp_path: Path) -> None:

@@ -60,21 +60,6 @@ def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Termi
 
 
 @pytest.mark.thorough
-def test_a_fixed_number_of_copies_and_other_bounds(terminal: Terminal) -> None:
-    scaled(terminal)
-
-    refused = terminal.run("scale", NAME, "--to", "6", "--yes")
-    assert (refused.code, "--min 6" in refused.err) == (3, True)
-    changed = terminal.run("scale", NAME, "--min", "2", "--max", "5", "--yes")
-    assert (changed.code, "scaling: 2 to 5 copies" in changed.out) == (0, True), changed.err
-    assert terminal.cloud.bounds == {TARGET: (2, 5)}
-    ended = terminal.run("scale", NAME, "--off", "--to", "6", "--yes")
-    assert (ended.code, "runs 6 copies" in ended.out) == (0, True), ended.err
-    assert (copies(terminal), terminal.cloud.scaled) == (6, set())
-    assert "update_endpoint" not in terminal.cloud.calls
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "text"),
     [

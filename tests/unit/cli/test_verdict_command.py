@@ -112,27 +112,12 @@ def test_the_document_is_the_file(tmp_path: Path) -> None:
     assert [load.concurrency for load in read_verdict(path).workloads[0].loads] == [1, 8, 64]
 
 
-def test_the_next_command_uses_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "my verdict.json"
-    done = peagle(*SMALL, "--gpu", "H200", "-o", str(path))
-
-    assert done.out.splitlines()[-1].endswith(f"peagle plan openai/gpt-oss-20b --verdict '{path}'")
-
-
 def test_the_next_command_has_a_load_that_the_file_covers(tmp_path: Path) -> None:
     load = ("--concurrency", "100", "--prompt-tokens", "8k", "--output-tokens", "500")
     command = ("gpt-oss-20b", "--gpu", "H200", *load, "-o", str(tmp_path / "v.json"))
     last = peagle(*command).out.splitlines()[-1]
 
     assert "--concurrency 100 --prompt-tokens 8192 --output-tokens 500 --verdict" in last
-
-
-def test_the_users_own_requests() -> None:
-    sizes = ("--prompt-tokens", "8k", "--output-tokens", "300")
-    done = peagle(*SMALL, "--gpu", "H200", *sizes, "--json")
-
-    (workload,) = done.document["workloads"]
-    assert (workload["prompt_tokens"], workload["output_tokens"]) == (8192, 300)
 
 
 def test_a_model_that_does_not_fit_is_refused() -> None:

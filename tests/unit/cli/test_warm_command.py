@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -14,9 +13,9 @@ import pytest
 from peagle.data import data_folder
 from peagle.warm.transfer import WarmReply
 from tests.packed import KEY
-from tests.support import Done, Peagle
+from tests.support import Done
 from tests.unit.aws.cloud import service_error
-from tests.unit.cli.commands import Terminal, price_of, price_shown
+from tests.unit.cli.commands import Terminal, price_shown
 
 IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
 PLAN = ("tiny", "--instance-type", "ml.g5.xlarge", "--image", IMAGE)
@@ -50,23 +49,6 @@ def stored(terminal: Terminal) -> list[str]:
     return sorted(key for key in terminal.cloud.buckets["models"] if "/warm/" in key)
 
 
-@pytest.mark.thorough
-def test_steps_and_cost_are_shown_before_the_question(stocked: Terminal) -> None:
-    done = stocked.run(*WARM, "--name", NAME, answers="n\n")
-
-    price = price_of()
-    assert price is not None
-    assert price_shown() in done.err
-    assert f"creates endpoint {NAME}-warm" in done.err
-    assert "stores compile caches in s3://models/pair/warm/, removes the endpoint" in done.err
-    assert "about 15 minutes" in done.err
-    assert f"at most, about ${price / 4:.2f}" in done.err
-    assert done.err.index("about 15") < done.err.index("Start the temporary endpoint?")
-    assert done.code == 2
-    assert "create_model" not in stocked.cloud.calls
-    assert is_removed(stocked)
-
-
 def test_without_a_terminal_yes_is_required(stocked: Terminal) -> None:
     done = stocked.run(*WARM, "--name", NAME)
 
@@ -85,13 +67,6 @@ def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> N
     assert f"{NAME}-warm was removed after" in done.out
     assert "Fetching | 4.2 of 4.2 MB" in done.err
     assert is_removed(stocked)
-
-
-def test_the_sha256_is_printed(stocked: Terminal) -> None:
-    done = warmed(stocked)
-
-    sha256 = hashlib.sha256(stocked.cloud.packed.content).hexdigest()
-    assert f"sha256 {sha256}" in done.out.splitlines()
 
 
 @pytest.mark.thorough
@@ -116,15 +91,6 @@ def test_warming_again_replaces_the_artifact(stocked: Terminal) -> None:
     archive = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.tar.gz"]
     assert archive["Content"] == b"compiled again"
     assert is_removed(stocked)
-
-
-def test_other_warm_starts_at_the_prefix_are_shown(stocked: Terminal) -> None:
-    stocked.cloud.put("models", f"pair/warm/{'b' * 32}.tar.gz", b"x" * 2_000_000)
-
-    done = warmed(stocked)
-
-    assert "1 for other images, GPUs or options are stored in the same place (2.0 MB)" in done.out
-    assert "peagle weights list s3://models/pair/" in done.out
 
 
 def test_weights_outside_s3_are_refused_with_the_command(terminal: Terminal) -> None:
@@ -375,21 +341,3 @@ def test_foreign_endpoint_of_the_same_name_is_not_touched(stocked: Terminal) -> 
     assert done.code == 3
     assert "that this toolkit did not create" in done.error
     assert set(stocked.cloud.endpoints) == {f"{NAME}-warm"}
-
-
-@pytest.mark.thorough
-def test_a_plan_file_is_accepted(stocked: Terminal, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    stocked.run("plan", *PLAN, *IN_S3, "--name", NAME, "--out", str(file))
-
-    done = stocked.run("warm", str(file), "--yes")
-
-    assert done.code == 0, done.err
-    assert stored(stocked)
-
-
-def test_the_shell_completes_pairs_and_options(peagle: Peagle) -> None:
-    typed = {"COMP_WORDS": "peagle warm gpt-oss-", "COMP_CWORD": "2"}
-    done = peagle(env={**os.environ, "_PEAGLE_COMPLETE": "bash_complete", **typed})
-
-    assert "plain,gpt-oss-20b" in done.stdout.splitlines()
