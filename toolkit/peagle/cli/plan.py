@@ -109,10 +109,7 @@ def _rows(comparison: PlanComparison, before: Plan | None) -> Iterator[tuple[str
     """Label, before and after: what differs, or all of a new endpoint."""
     from peagle.cli.output.plan import plan_facts
 
-    sides = [
-        dict(plan_facts(answer, plan.speculation))
-        for answer, plan in zip(comparison.answers, comparison.plans, strict=True)
-    ]
+    sides = [dict(plan_facts(answer)) for answer in comparison.answers]
     for label, after in sides[1].items():
         if before is None or sides[0][label] != after:
             yield label, sides[0][label] if before else "-", after

@@ -145,7 +145,7 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
             (f"{load:,}", *(cells.get((load, setting), _NONE) for setting in settings))
             for load in sorted({load for load, _ in cells})
         ]
-        print_table(headings, table, right=headings, indent=2)
+        print_table(headings, table, right=headings)
     for summary in summaries:
         print_line(summary)
     if any(row.saturated for row in result.rows):

@@ -7,36 +7,34 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import click
 from rich.text import Text
 
 from peagle import api
 from peagle.cli.context import fix_in_context
-from peagle.cli.output.choose import memory_bar, memory_parts
+from peagle.cli.output.choose import capacity_text, print_memory
 from peagle.cli.output.console import (
-    fact_lines,
-    line_width,
-    make_console,
+    Fact,
     print_facts,
     print_findings,
     print_line,
+    print_next,
+    print_section,
     print_table,
 )
 from peagle.deploy.diff import PlanComparison
 from peagle.findings import Finding, errors
-from peagle.fit.estimate import INSIDE
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.drafter import NO_HEAD
 from peagle.planning.limit import limit_text
-from peagle.planning.observe import capture_text, observability_text
+from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
 from peagle.planning.plan import Alternative, Batch, Speculation, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
 from peagle.proof import MIN_DRAFTS
 from peagle.text import (
     basis_text,
+    bounds_text,
     exact_duration,
-    format_concurrency,
     format_duration,
     format_price,
     format_requests,
@@ -116,7 +114,7 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
         others = [finding for finding in plan.findings if finding not in urgent]
         print_facts([("more", _count_text(others))], indent=0, err=False)
     if next_command:
-        click.echo(f"{click.style('Next:', bold=True)} {next_command}")
+        print_next("Next", next_command)
 
 
 def _count_text(findings: Sequence[Finding]) -> str:
@@ -155,29 +153,26 @@ def is_priced(plan: Plan) -> bool:
     return all(finding.code != "requests-above-context" for finding in plan.findings)
 
 
-def _answer(plan: Plan) -> Iterator[tuple[str, str | tuple[str, str]]]:
+def _answer(plan: Plan) -> Iterator[Fact]:
     if not is_priced(plan):
         return
     reasons = {reason.what: reason for reason in plan.reasons}
-    why = reasons["speculation"].because if "speculation" in reasons else ""
-    yield "speculate", f"{_choice(plan)}{': ' if why else ''}{why}"
+    why = f": {reasons['speculation'].because}" if "speculation" in reasons else ""
+    yield "speculate", f"{_choice(plan)}{why}"
     for finding in plan.findings:
         if finding.code == NO_HEAD:  # what the owner of a target without a head can do
             yield "option", (finding.fix, fix_in_context("", finding.command))
     yield "instance", _instance_text(plan)
-    yield "scaling", scaling_text(plan)
-    if plan.limit and (text := limit_text(plan.limit, api.most_usd_per_hour(plan))):
-        yield "limit", f"the endpoint is deleted after {text}"
     if plan.speed is not None:
         speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
-        yield "speed", f"{speed}{times_text(plan.speed)}"
+        yield "speed", f"{speed}{_times_text(plan.speed)}"
         if plan.cached_prompt_tokens and plan.speed.tokens_per_second:
             yield "cache", _cache_text(plan, plan.speed)
     if plan.batch is not None:
         yield "batch", _batch_text(plan, plan.batch)
-    if plan.rollout is not None:
-        yield "rollout", cost_text(plan.rollout)
-    yield from observability_facts(plan).items()
+    if plan.limit and (text := limit_text(plan.limit, api.most_usd_per_hour(plan))):
+        yield "limit", f"the endpoint is deleted after {text}"
+    yield from operation_facts(plan)
     alone = plan.without_speculation
     if alone is not None and plan.speculation is not None:
         text = _alternative_text(plan, alone, "")
@@ -190,7 +185,7 @@ def _answer(plan: Plan) -> Iterator[tuple[str, str | tuple[str, str]]]:
         drafts = drafts or (" without speculation" if plan.speculation else "")
         yield "or", f"{_alternative_text(plan, other, drafts)}{_tie(plan, other)}"
     if plan.speed is not None and not errors(plan.findings):
-        yield "uncertain", _uncertain(plan, plan.speed)
+        yield "uncertain", "; ".join(_uncertainties(plan, plan.speed))
 
 
 def _choice(plan: Plan) -> str:
@@ -199,11 +194,10 @@ def _choice(plan: Plan) -> str:
         return "no"
     head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
     beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
-    return f"yes, {method_name(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
+    return f"yes, {_method(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
 
 
-def method_name(speculation: Speculation) -> str:
-    """``P-EAGLE``, ``EAGLE-3``."""
+def _method(speculation: Speculation) -> str:
     return method_title(speculation.method, speculation.parallel_drafting)
 
 
@@ -295,7 +289,7 @@ def busy_engines(plan: Plan) -> int:
     return min(plan.engines, plan.concurrency)
 
 
-def times_text(speed: SpeedEstimate) -> str:
+def _times_text(speed: SpeedEstimate) -> str:
     """``; first token after 514 ms, then 3.2 tokens every 31 ms``; empty where unknown."""
     if speed.ttft_seconds is None or speed.itl_seconds is None:
         return ""
@@ -381,99 +375,66 @@ def _alternative_text(plan: Plan, other: Alternative, how: str) -> str:
     return f"{where}: {speed}"
 
 
-def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
+def _uncertainties(plan: Plan, speed: SpeedEstimate) -> Iterator[str]:
     """What is unknown of the target, and what the numbers rest on."""
-    parts = []
     if any(finding.code == "target-not-in-catalogue" for finding in plan.findings):
-        parts.append(
-            "licence and the settings of its model card are unknown (not in the catalogue)"
-        )
+        yield "licence and the settings of its model card are unknown (not in the catalogue)"
     if speed.acceptance_basis in _ACCEPTANCE:
-        about = _ACCEPTANCE[speed.acceptance_basis]
         length = f" {speed.acceptance_length:.2f}" if speed.acceptance_length else ""
-        parts.append(f"acceptance length{length} {about}")
+        yield f"acceptance length{length} {_ACCEPTANCE[speed.acceptance_basis]}"
     if speed.extrapolated and plan.speculation:
-        extrapolated = f"acceptance at K={plan.speculation.k} is extrapolated from smaller K"
+        yield f"acceptance at K={plan.speculation.k} is extrapolated from smaller K"
         for reason in (reason for reason in plan.reasons if reason.what == "break_even"):
-            extrapolated += f"; break-even: {reason.value} ({reason.because})"
-        parts.append(extrapolated)
+            yield f"break-even: {reason.value} ({reason.because})"
     if speed.cached_prompt_tokens:
-        parts.append("hits of the prefix cache are assumed")
+        yield "hits of the prefix cache are assumed"
     if speed.basis == "estimated":
-        parts.append("speed is computed, not measured for this GPU and load")
+        yield "speed is computed, not measured for this GPU and load"
     elif speed.basis == "measured":
-        parts.append("speed is that of the best repetition")
-    return "; ".join(parts)
+        yield "speed is that of the best repetition"
 
 
 def print_details(plan: Plan) -> None:
-    """The whole plan on stdout, after its answer; the findings only, where it has no price."""
+    """The rest of the plan on stdout, after its answer; the findings only, where it has no
+    price."""
     if not is_priced(plan):
         print_findings(plan.findings)
         return
-    print_line(f"\n{plan.pair}", bold=True)
-    click.echo()
-    print_facts(_details(plan), label=13, indent=0, err=False)
-    click.echo()
-    _print_memory(plan)
-    if plan.alternatives:
-        print_line("\nBest instances for this load", bold=True)
-        rows = [_row(plan, other) for other in plan.alternatives]
-        if not any(row[0] for row in rows):
-            rows.insert(0, _planned_row(plan))
-        print_table(HEADINGS, rows, right=HEADINGS[3:])
+    print_section(plan.pair, _details(plan), label=13)
+    print_line("\nGPU memory", bold=True)
+    print_memory(plan.fit)
+    load = -(-plan.concurrency // plan.engines)
+    print_line(capacity_text(plan.fit, plan.max_model_len, load))
+    rows = [_row(plan, other) for other in plan.alternatives]
+    print_table(HEADINGS, rows, HEADINGS[3:], "Best instances for this load")
+    if rows:
         print_line(_LEGEND)
-    if plan.findings:
-        print_line("\nFindings", bold=True)
-        print_findings(plan.findings)
+    print_findings(plan.findings, title="Findings")
     because = {reason.what: reason.because for reason in plan.reasons}
     arguments = list(explain(plan.engine_arguments))
-    print_line("\nEngine arguments", bold=True)
-    print_table(
-        ("", ""),
+    rows_of_arguments = (
         (
-            (
-                f"{'' if name.startswith('--') else '  '}{name}",
-                _value_and_why(value, "; ".join(filter(None, (meaning, because.get(name))))),
-            )
-            for name, value, meaning in arguments
-        ),
+            f"{'' if name.startswith('--') else '  '}{name}",
+            _value_and_why(value, "; ".join(filter(None, (meaning, because.get(name))))),
+        )
+        for name, value, meaning in arguments
     )
+    print_table(("", ""), rows_of_arguments, title="Engine arguments")
     shown = {name for name, _, _ in arguments}
-    print_line("\nDecisions", bold=True)
-    print_table(
-        ("", ""),
-        (
-            (reason.what, _value_and_why(reason.value, reason.because))
-            for reason in plan.reasons
-            if reason.what not in shown
-        ),
+    decisions = (
+        (reason.what, _value_and_why(reason.value, reason.because))
+        for reason in plan.reasons
+        if reason.what not in shown
     )
+    print_table(("", ""), decisions, title="Decisions")
 
 
 def _value_and_why(value: str, why: str) -> Text:
     return Text.assemble((f"{value}  " if value else "", "bold"), (why, "dim"))
 
 
-def _planned_row(plan: Plan) -> tuple[str, ...]:
-    """The planned instances, where they are not among the best."""
-    fit, speed = plan.fit, plan.speed
-    copies = f"{plan.copies.per_instance} x " if plan.copies else ""
-    return (
-        "*",
-        f"{plan.instance_count} x {plan.instance_type}".removeprefix("1 x "),
-        f"{copies}{fit.tensor_parallel_size} x {fit.gpu}",
-        _dollars(plan.price_per_hour_usd),
-        f"{fit.max_concurrency * plan.engines:,.1f}",
-        f"{plan.drafter.name} K={plan.speculation.k}"
-        if plan.drafter and plan.speculation
-        else "none",
-        _rate(speed),
-        _dollars(speed.usd_per_million_tokens if speed else None),
-    )
-
-
 def _row(plan: Plan, other: Alternative) -> tuple[str, ...]:
+    speed = other.tokens_per_second
     return (
         "*" if is_planned(plan, other) else "",
         f"{other.instance_count} x {other.instance_type}".removeprefix("1 x "),
@@ -481,7 +442,7 @@ def _row(plan: Plan, other: Alternative) -> tuple[str, ...]:
         _dollars(other.price_per_hour_usd),
         f"{other.max_concurrency * other.engines:,.1f}",
         f"{other.drafter} K={other.k}" if other.drafter else "none",
-        _rate(other),
+        "unknown" if speed is None else f"{speed:,.0f} {other.basis}",
         _dollars(other.usd_per_million_tokens),
     )
 
@@ -490,37 +451,17 @@ def _dollars(amount: float | None) -> str:
     return "-" if amount is None else f"{amount:,.2f}"
 
 
-def _rate(speed: SpeedEstimate | None) -> str:
-    if speed is None or speed.tokens_per_second is None:
-        return "unknown"
-    return f"{speed.tokens_per_second:,.0f} {speed.basis}"
-
-
 def _details(plan: Plan) -> Iterator[tuple[str, str]]:
-    fit, company, speed = plan.fit, plan.company, plan.speed
-    yield "endpoint", f"{plan.name} in {plan.region}"
-    gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
-    if plan.copies is not None:
-        gpus += f"; {plan.copies.per_instance} copies with {plan.copies.gpus} of them each"
-    yield "instance", f"{plan.instance_count} x {plan.instance_type} ({gpus})"
+    """What the answer does not have."""
+    company, speed = plan.company, plan.speed
+    yield "endpoint", plan.name
     yield "price", price_text(plan)
-    yield "scaling", scaling_text(plan)
-    yield "speculation", speculation_text(plan.speculation)
-    yield "proof", proof_text(plan)
-    if speed is None or speed.basis == "unknown":
-        yield "speed", speed_of_plan(plan, speed) if speed else "unknown"
-    else:
-        text = speed_of_plan(plan, speed, plan.price_per_hour_usd)
-        yield "speed", f"{text}{times_text(speed)}; {speed.source}"
-    yield "context", f"{plan.max_model_len:,} tokens, {format_concurrency(plan.concurrency)}"
+    yield from proof_facts(plan)
+    yield "speed from", speed.source if speed and speed.basis != "unknown" else ""
     yield "engine", f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}"
     yield "image", plan.runtime.image
     yield "host AMI", plan.runtime.ami or "SageMaker's default"
     yield "weights", _weights(plan)
-    yield "licences", licences_text(plan)
-    yield from pinned_text(plan).items()
-    yield "rollout", cost_text(plan.rollout) if plan.rollout else ""
-    yield from observability_facts(plan).items()
     network = [f"VPC: {', '.join(company.subnets)}; {', '.join(company.security_groups)}"]
     network = network if company.in_vpc else []
     yield "network", ", ".join([*network, *(["isolated"] if company.network_isolation else [])])
@@ -544,40 +485,6 @@ def _weights(plan: Plan) -> str:
     )
 
 
-def _print_memory(plan: Plan) -> None:
-    bar = "GPU memory  "
-    console = make_console()
-    console.print(Text.assemble((bar, "bold"), memory_bar(plan.fit, 48)))
-    rows = (
-        (Text(part.name, part.style), f"{part.gib:4.1f} GiB", Text(part.meaning, "dim"))
-        for part in memory_parts(plan.fit)
-    )
-    print_table(("", "", ""), rows, indent=len(bar))
-    for line in fact_lines([("", _fit_text(plan))], line_width(), len(bar), 0):
-        click.echo(line)
-
-
-def _fit_text(plan: Plan) -> str:
-    """Whether it fits, and how much of the load; else the memory that it needs."""
-    fit, length = plan.fit, plan.max_model_len
-    if not fit.fits:
-        needed = sum(gib for name, gib in fit.terms.items() if not name.startswith(INSIDE))
-        needed += fit.terms["cache_of_one_full_request"]
-        if needed <= fit.gpu_memory_gib:
-            return "does not fit: see the findings"
-        return (
-            f"does not fit: one request of {length:,} tokens needs {needed:.1f} GiB of the "
-            f"GPU's {fit.gpu_memory_gib:.1f} GiB"
-        )
-    load = -(-plan.concurrency // plan.engines)
-    size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
-    holds = f"the KV cache holds {fit.kv_cache_tokens:,} tokens"
-    if fit.max_concurrency >= load:
-        return f"fits{size}: {holds}, or {fit.max_concurrency:,.1f} requests of {length:,} tokens"
-    part = f"for {fit.max_concurrency:,.1f} of the {format_requests(load)} at full length"
-    return f"fits, {part}{size}: {holds}"
-
-
 def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """Name, value and meaning ("" if unknown) of vLLM's arguments and speculation keys."""
     for flag, after in zip(arguments, [*arguments[1:], "--"], strict=True):
@@ -596,12 +503,25 @@ def price_text(plan: Plan) -> str:
     return words if plan.price_per_hour_usd is None else f"{words} ({price_origin(plan)})"
 
 
-def speculation_text(speculation: Speculation | None) -> str:
-    """The method's common name, K, and what deploy requires."""
+def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The speculation, how deploy proves it, the licences, and what is pinned."""
+    target, drafter, pins = plan.target, plan.drafter, plan.pins
+    yield "speculation", _speculation_text(plan.speculation)
+    yield "proof", _proof_text(plan)
+    licences = f"target {target.licence or 'unknown'}"
+    if drafter is not None and drafter.weights:
+        licences += f", drafter {drafter.licence or 'unknown'}"
+    yield "licences", licences
+    yield "manifest", f"sha256 {pins.weights}" if pins.weights else ""
+    warm = f"archives with sha256 {', '.join(pins.warm)}" if pins.warm else ""
+    yield "warm start", "any archive next to the weights" if pins.any_warm else warm
+
+
+def _speculation_text(speculation: Speculation | None) -> str:
     if speculation is None:
         return "none"
     how = f" ({speculation.method} with parallel_drafting)" if speculation.parallel_drafting else ""
-    text = f"{method_name(speculation)}{how}, K={speculation.k}"
+    text = f"{_method(speculation)}{how}, K={speculation.k}"
     floor = speculation.acceptance_floor
     if floor is None:
         return text
@@ -609,24 +529,7 @@ def speculation_text(speculation: Speculation | None) -> str:
     return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
 
 
-def scaling_text(plan: Plan) -> str:
-    """The bounds of automatic scaling with their prices; empty without scaling."""
-    if plan.scaling is None:
-        return ""
-    return plan.scaling.priced_text(plan.price_per_hour_usd, plan.instance_count)
-
-
-def observability_facts(plan: Plan) -> dict[str, str]:
-    """Dashboard, alarms and log, and what is captured."""
-    capture = plan.observe.capture if plan.observe else None
-    return {
-        "observe": observability_text(plan),
-        "capture": capture_text(capture) if capture else "",
-    }
-
-
-def proof_text(plan: Plan) -> str:
-    """How deploy proves the plan."""
+def _proof_text(plan: Plan) -> str:
     if plan.speculation is None:
         return "an answer: there is no speculation to prove"
     each = "copy" if plan.copies else "instance"
@@ -636,34 +539,48 @@ def proof_text(plan: Plan) -> str:
     return f"at least {MIN_DRAFTS} drafts of each {each}, from the log stream of each {each}"
 
 
-def licences_text(plan: Plan) -> str:
-    """The licences of target and drafter."""
-    target, drafter = f"target {plan.target.licence or 'unknown'}", plan.drafter
-    if drafter is None or not drafter.weights:
-        return target
-    return f"{target}, drafter {drafter.licence or 'unknown'}"
+def operation_facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Scaling, rollout, dashboard, alarms, log and captured data, each with its cost; empty texts
+    without them."""
+    observe = plan.observe
+    yield "scaling", _scaling_text(plan)
+    yield "rollout", cost_text(plan.rollout)
+    yield "observe", _observe_text(plan)
+    yield "capture", capture_text(observe.capture) if observe and observe.capture else ""
 
 
-def pinned_text(plan: Plan) -> dict[str, str]:
-    """What the plan pins of the weights and of compiled code."""
-    pins = plan.pins
-    warm = f"archives with sha256 {', '.join(pins.warm)}" if pins.warm else ""
-    return {
-        "manifest": f"sha256 {pins.weights}" if pins.weights else "",
-        "warm start": "any archive next to the weights" if pins.any_warm else warm,
-    }
+def _scaling_text(plan: Plan) -> str:
+    scaling = plan.scaling
+    if scaling is None:
+        return ""
+    text = bounds_text(
+        scaling.minimum, scaling.maximum, scaling.target_concurrency, scaling.scales_copies
+    )
+    if prices := scaling.prices(plan.price_per_hour_usd, plan.instance_count):
+        text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
+    if scaling.wake_up_seconds is not None:
+        text += f"; wakes up in about {scaling.wake_up_seconds // 60} min"
+    return text
 
 
-_UNKNOWN = "unknown"
+def _observe_text(plan: Plan) -> str:
+    observe = plan.observe
+    if observe is None:
+        return ""
+    parts = ["dashboard"] if observe.dashboard else []
+    parts += [f"alarms on {', '.join(alarm_kinds(plan))}"] if observe.alarms else []
+    days = observe.log_retention_days
+    parts += [f"log kept {days} days"] if days else []
+    usd = usd_per_month(plan) if parts else 0
+    return "; ".join(parts) + (f" (about {format_usd(usd)} per month)" if usd else "")
 
 
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
-    both = zip(comparison.answers, comparison.plans, strict=True)
-    first, second = (dict(plan_facts(answer, plan.speculation)) for answer, plan in both)
+    first, second = (dict(plan_facts(answer)) for answer in comparison.answers)
     rows = (
-        ("*" if value != second[name] else "", name, value, second[name])
-        for name, value in first.items()
+        ("*" if text != second[label] else "", label, text, second[label])
+        for label, text in first.items()
     )
     print_table(("", "", "A", "B"), rows)
     others = [change.text for change in comparison.other_changes]
@@ -675,42 +592,8 @@ def print_comparison(comparison: PlanComparison) -> None:
         print_line("\nThe two plans are equal.")
 
 
-def plan_facts(
-    answer: dict[str, Any], speculation: Speculation | None
-) -> Iterator[tuple[str, str]]:
-    """The answer of a plan as labels and texts."""
-    target, _, drafter = answer["pair"].partition("+")
-    yield "target", target
-    yield "drafter", drafter or "none"
-    yield "speculation", f"{method_name(speculation)}, K={speculation.k}" if speculation else "none"
-    yield "instance", f"{answer['instance_count']} x {answer['instance_type']}"
-    yield "GPUs", f"{answer['tensor_parallel_size']} of {answer['gpu_count']} x {answer['gpu']}"
-    yield "region", answer["region"]
-    yield "price per hour", _usd(answer["price_per_hour_usd"])
-    yield "context", f"{answer['max_model_len']:,} tokens"
-    yield "load", f"{format_requests(answer['concurrency'])} at a time"
-    yield "full-length requests", f"{answer['max_concurrency']:,.1f} per instance"
-    yield "tokens/s", _speed(answer)
-    yield "time to first token", _seconds(answer["ttft_seconds"])
-    yield "USD per 1M tokens", _usd(answer["usd_per_million_tokens"])
-    if answer["refused"]:
-        yield "deployable", f"no: {answer['refused']}"
-    else:
-        yield "deployable", "yes"
-
-
-def _speed(answer: dict[str, Any]) -> str:
-    if answer["tokens_per_second"] is None:
-        return _UNKNOWN
-    text = f"{answer['tokens_per_second']:,.0f}"
-    if answer["low"] is not None and answer["high"] is not None:
-        text += f" ({answer['low']:,.0f} to {answer['high']:,.0f})"
-    return f"{text}, {answer['basis']}" if answer["basis"] else text
-
-
-def _seconds(seconds: float | None) -> str:
-    return _UNKNOWN if seconds is None else f"{seconds:.2f} s"
-
-
-def _usd(amount: float | None) -> str:
-    return _UNKNOWN if amount is None else format_usd(amount)
+def plan_facts(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The answer of a plan as labels and texts; ``-`` is unknown or none."""
+    for key, value in answer.items():
+        text = f"{value:,.10g}" if isinstance(value, float) else str(value)
+        yield key.replace("_", " "), "-" if value is None else text
