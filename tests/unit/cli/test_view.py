@@ -1,4 +1,4 @@
-"""The four shapes of every answer: nothing is lost and no command is broken on a narrow terminal."""
+"""The four shapes of an answer: a narrow terminal loses no text and breaks no command."""
 
 from __future__ import annotations
 

@@ -179,6 +179,45 @@ def print_section(title: str, facts: Iterable[tuple[Any, Any]], label: int = LAB
         print_facts(texts, label, indent=0, err=False)
 
 
+def plain_text(value: Any) -> str:
+    """A value of a document as text; ``-`` is unknown or none."""
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        texts = (f"{key} {plain_text(part)}" for key, part in value.items() if part is not None)
+        return ", ".join(texts).replace("_", " ")
+    if isinstance(value, list):
+        return ("; " if value and isinstance(value[0], dict) else ", ").join(map(plain_text, value))
+    return str(value)
+
+
+def document_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys and values of a document as labels and texts."""
+    for key, value in document.items():
+        yield key.replace("_", " "), plain_text(value)
+
+
+def print_documents(
+    documents: Sequence[dict[str, Any]], keys: Sequence[str], title: str = ""
+) -> None:
+    """Print these keys of documents of one kind as a table, without columns that are empty."""
+    kept = [key for key in keys if any(item.get(key) not in (None, "", []) for item in documents)]
+    numbers = [
+        key for key in kept if all(isinstance(item.get(key), int | float) for item in documents)
+    ]
+    rows = [[plain_text(item.get(key)) for key in kept] for item in documents]
+    print_table(
+        [key.replace("_", " ") for key in kept],
+        rows,
+        [key.replace("_", " ") for key in numbers],
+        title,
+    )
+
+
 def print_next(label: str, command: str) -> None:
     """Print the command to type next on stdout, in one line however long."""
     click.echo(f"{click.style(f'{label}:', bold=True)} {command}")

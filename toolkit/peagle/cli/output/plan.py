@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from peagle.cli.context import fix_in_context
 from peagle.cli.output.choose import capacity_text, print_memory
 from peagle.cli.output.console import (
     Fact,
+    document_facts,
     print_facts,
     print_findings,
     print_line,
@@ -24,7 +24,6 @@ from peagle.cli.output.console import (
 from peagle.deploy.diff import PlanComparison
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
-from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.drafter import NO_HEAD
 from peagle.planning.limit import limit_text
 from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
@@ -34,6 +33,7 @@ from peagle.proof import MIN_DRAFTS
 from peagle.text import (
     basis_text,
     bounds_text,
+    counted,
     exact_duration,
     format_duration,
     format_price,
@@ -53,14 +53,21 @@ _ACCEPTANCE = {
 
 _REQUIREMENTS = ("speed-below-minimum", "speed-unverified", "slo-missed", "slo-unverified")
 
-HEADINGS = (
-    "", "instances", "GPUs each", "USD/hour", "requests", "drafter, K", "tokens/s", "USD/1M",
-)  # fmt: skip
+_BASIS = {
+    "estimated": "speed is computed, not measured for this GPU and load",
+    "measured": "speed is that of the best repetition",
+}
 
-_LEGEND = (
-    "*: planned. requests: full-length requests that fit in the KV cache. "
-    "tokens/s: total output. USD/1M: per million output tokens. -: unknown."
-)
+_WEIGHTS = {
+    "hub": "Hugging Face",
+    "s3": "mounted",
+    "directory": "uploaded to your bucket",
+    "image": "baked into the image",
+}
+
+_HEADINGS = (
+    "", "instances", "GPUs each", "USD/hour", "full requests", "drafter, K", "tokens/s", "USD/1M",
+)  # fmt: skip
 
 MEANINGS: dict[str, str] = {
     "--model": "the target: a Hugging Face id, folder or s3:// prefix",
@@ -148,13 +155,13 @@ def _load_text(plan: Plan) -> str:
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
-def is_priced(plan: Plan) -> bool:
+def _is_priced(plan: Plan) -> bool:
     """Whether prices and speeds are of requests that fit the context; the engine rejects others."""
     return all(finding.code != "requests-above-context" for finding in plan.findings)
 
 
 def _answer(plan: Plan) -> Iterator[Fact]:
-    if not is_priced(plan):
+    if not _is_priced(plan):
         return
     reasons = {reason.what: reason for reason in plan.reasons}
     why = f": {reasons['speculation'].because}" if "speculation" in reasons else ""
@@ -169,7 +176,7 @@ def _answer(plan: Plan) -> Iterator[Fact]:
         if plan.cached_prompt_tokens and plan.speed.tokens_per_second:
             yield "cache", _cache_text(plan, plan.speed)
     if plan.batch is not None:
-        yield "batch", _batch_text(plan, plan.batch)
+        yield "batch", _batch_text(plan.batch)
     if plan.limit and (text := limit_text(plan.limit, api.most_usd_per_hour(plan))):
         yield "limit", f"the endpoint is deleted after {text}"
     yield from operation_facts(plan)
@@ -180,10 +187,10 @@ def _answer(plan: Plan) -> Iterator[Fact]:
         if best := reasons.get("instance_without_speculation"):
             text += f"; the best type without speculation is {best.value}: {best.because}"
         yield "without", text
-    for other in dict.fromkeys(filter(None, (other_choice(plan), least_cost(plan)))):
+    for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         drafts = drafts or (" without speculation" if plan.speculation else "")
-        yield "or", f"{_alternative_text(plan, other, drafts)}{_tie(plan, other)}"
+        yield "or", _alternative_text(plan, other, drafts)
     if plan.speed is not None and not errors(plan.findings):
         yield "uncertain", "; ".join(_uncertainties(plan, plan.speed))
 
@@ -202,89 +209,72 @@ def _method(speculation: Speculation) -> str:
 
 
 def _instance_text(plan: Plan) -> str:
-    used, count, gpu = plan.fit.tensor_parallel_size, plan.fit.gpu_count, plan.fit.gpu
-    used *= plan.copies.per_instance if plan.copies else 1
-    gpus = gpu if used == count == 1 else f"{count} x {gpu}"
-    gpus = gpus if used == count else f"{used} of {count} x {gpu}"
+    count, gpu = plan.fit.gpu_count, plan.fit.gpu
+    used = plan.fit.tensor_parallel_size * (plan.copies.per_instance if plan.copies else 1)
+    gpus = gpu if count == 1 else f"{'' if used == count else f'{used} of '}{count} x {gpu}"
     copies = _copies(plan.copies.per_instance if plan.copies else None, plan.instance_count)
     text = f"{plan.instance_count} x {plan.instance_type} ({gpus}{copies}) in {plan.region}"
     if plan.engines > 1:
-        each = plan.concurrency / busy_engines(plan)
-        text += f", {'' if each == int(each) else 'about '}{each:,.0f} at a time per engine"
-    if plan.price_per_hour_usd is None:
-        others = [other.price_per_hour_usd for other in plan.alternatives]
-        is_everywhere = others and not any(price is not None for price in others)
-        why = f": no type that fits has a known price in {plan.region}" if is_everywhere else ""
-        return f"{text}, price unknown{why}"
-    return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
+        text += f", {plan.concurrency / _busy_engines(plan):,.3g} at a time per engine"
+    if plan.price_per_hour_usd is not None:
+        return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
+    others = [other.price_per_hour_usd for other in plan.alternatives]
+    is_everywhere = others and not any(price is not None for price in others)
+    why = f": no type that fits has a known price in {plan.region}" if is_everywhere else ""
+    return f"{text}, price unknown{why}"
 
 
 def _copies(copies: int | None, instances: int) -> str:
     """``, 8 copies``, ``, 8 copies each``; empty without copies."""
     if copies is None:
         return ""
-    return f", {copies} {'copy' if copies == 1 else 'copies'}{' each' if instances > 1 else ''}"
+    return f", {copies} {counted(copies, copies=True)}{' each' if instances > 1 else ''}"
 
 
 def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     """What the prefix cache is expected to give, and how many conversations it keeps."""
     share = speed.cached_prompt_tokens / (plan.prompt_tokens or 1)
-    text = f"{speed.cached_prompt_tokens:,} tokens of a prompt ({share:.0%}) expected from the "
-    text += "prefix cache"
+    text = f"{speed.cached_prompt_tokens:,} tokens of a prompt ({share:.0%}) expected from the"
+    text += " prefix cache"
     if plan.engines > 1:
         text += f", because SageMaker spreads turns over {plan.engines} engines"
     if speed.conversations is None or not speed.cached_prompt_tokens:
         return text
-    each = " of each engine" if plan.engines > 1 else ""
-    size, shared = (plan.prompt_tokens or 0) + (plan.output_tokens or 0), plan.shared_prompt_tokens
-    text += f"; the KV cache{each} keeps {speed.conversations:,} conversations of {size:,} tokens"
-    text += f", the {shared:,} shared ones once" if shared else ""
-    return f"{text}; with more open conversations, fewer hits"
+    each = "each engine keeps" if plan.engines > 1 else "it keeps"
+    size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
+    return f"{text}; {each} {speed.conversations:,} conversations of {size:,} tokens"
 
 
-def _batch_text(plan: Plan, batch: Batch) -> str:
-    """How long a batch takes, and what it costs."""
-    if batch.seconds is None or plan.speed is None:
+def _batch_text(batch: Batch) -> str:
+    if batch.seconds is None:
         return "time and cost are unknown, because the speed is"
     text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
-    ends = [
-        api.batch_at(batch, plan.output_tokens or 0, speed, None).seconds
-        for speed in (plan.speed.high, plan.speed.low)
-    ]
-    if None not in ends and plan.speed.basis == "estimated":
-        text += f" ({' to '.join(format_duration(seconds or 0) for seconds in ends)})"
-    if batch.usd is not None:
-        text += f" and cost {format_usd(batch.usd)}"
-    return f"{text}, the start of the instances included; delete the endpoint afterwards"
+    cost = "" if batch.usd is None else f" and cost {format_usd(batch.usd)}"
+    return f"{text}{cost}, the start of the instances included; delete the endpoint afterwards"
 
 
 def speed_of_plan(plan: Plan, speed: SpeedEstimate, price: float | None = None) -> str:
     """Tokens per second of the plan's instances together, and their cost with a ``price``."""
-    return speed_text(speed, price, busy_engines(plan), "copy" if plan.copies else "instance")
+    return _speed_text(speed, price, _busy_engines(plan), "copy" if plan.copies else "instance")
 
 
-def speed_text(
-    speed: SpeedEstimate, price: float | None = None, engines: int = 1, each: str = "instance"
-) -> str:
+def _speed_text(speed: SpeedEstimate, price: float | None, engines: int, each: str) -> str:
     """Tokens per second and cost of ``engines`` together, measured or estimated with their
     ranges. ``each`` says what has an engine."""
     if speed.tokens_per_second is None:
         return f"unknown: {speed.source}"
     text = f"{speed.tokens_per_second:,.0f} tokens/s{basis_text(speed.basis, engines, each)}"
-    ranged = speed.low is not None and speed.high is not None and speed.low < speed.high
-    if ranged:
-        text += f" ({speed.low:,.0f} to {speed.high:,.0f})"
+    is_range = speed.low is not None and speed.high is not None and speed.low < speed.high
+    text += f" ({speed.low:,.0f} to {speed.high:,.0f})" if is_range else ""
     if speed.usd_per_million_tokens is None:
         return text
     text += f", {format_usd(speed.usd_per_million_tokens)} per million output tokens"
-    if not ranged or price is None:
-        return text
     ends = (usd_per_million(price, rate) for rate in (speed.high, speed.low))
     costs = [format_usd(usd) for usd in ends if usd is not None]
-    return f"{text} ({' to '.join(costs)})"
+    return f"{text} ({' to '.join(costs)})" if is_range and price is not None else text
 
 
-def busy_engines(plan: Plan) -> int:
+def _busy_engines(plan: Plan) -> int:
     """How many of the plan's engines have requests."""
     return min(plan.engines, plan.concurrency)
 
@@ -302,52 +292,26 @@ def _times_text(speed: SpeedEstimate) -> str:
     return f"; first token after {first}, then {tokens} every {then}"
 
 
-def is_planned(plan: Plan, other: Alternative) -> bool:
+def _is_planned(plan: Plan, other: Alternative) -> bool:
     """Whether an alternative has the planned instances."""
     planned = (plan.instance_type, plan.instance_count)
     return (other.instance_type, other.instance_count) == planned
 
 
-def other_choice(plan: Plan) -> Alternative | None:
-    """The cheapest other instances that meet what is required: those with the lowest price
-    per hour, else the next best."""
+def _others(plan: Plan) -> Collection[Alternative]:
+    """The other instances with the lowest price per hour and with the lowest cost per token that
+    meet what is required."""
     others = [
         other
         for other in plan.alternatives
-        if not (is_planned(plan, other) or _misses(plan, other))
+        if not (_is_planned(plan, other) or _misses(plan, other))
         and other != plan.without_speculation
     ]
-    price = plan.price_per_hour_usd
-    for other in sorted(others, key=lambda other: other.price_per_hour_usd or math.inf):
-        if other.price_per_hour_usd and price and other.price_per_hour_usd < price:
-            return other
-    another_gpu = (other for other in others if other.gpu != plan.fit.gpu)
-    return next(another_gpu, others[0] if others else None)
-
-
-def least_cost(plan: Plan) -> Alternative | None:
-    """The other instances with the lowest cost per token, if that is below the plan's. A batch is
-    planned for the lowest cost already."""
-    planned = _cost(plan.speed)
-    if plan.batch or planned == math.inf:
-        return None
-    meeting = [other for other in plan.alternatives if not _misses(plan, other)]
-    return min((one for one in meeting if _cost(one) < planned), key=_cost, default=None)
-
-
-def _cost(speed: SpeedEstimate | None) -> float:
-    usd = speed.usd_per_million_tokens if speed is not None else None
-    return math.inf if usd is None else usd
-
-
-def _tie(plan: Plan, other: Alternative) -> str:
-    """Why instances are not planned although they cost less per token; empty for another
-    reason."""
-    if other != least_cost(plan) or _cost(plan.speed) > SAME_COST_FACTOR * _cost(other):
-        return ""
-    if (plan.price_per_hour_usd or math.inf) >= (other.price_per_hour_usd or 0):
-        return ""
-    return f"; within {SAME_COST_FACTOR * 100 - 100:.0f} % the lower price per hour wins"
+    if not others:
+        return ()
+    cheapest = min(others, key=lambda other: other.price_per_hour_usd or math.inf)
+    least = min(others, key=lambda other: other.usd_per_million_tokens or math.inf)
+    return dict.fromkeys((cheapest, least))
 
 
 def _misses(plan: Plan, other: Alternative) -> bool:
@@ -356,19 +320,19 @@ def _misses(plan: Plan, other: Alternative) -> bool:
     return required and not other.verified
 
 
-def _alternative_text(plan: Plan, other: Alternative, how: str) -> str:
-    price = "price unknown"
-    if other.price_per_hour_usd is not None:
-        price = f"{format_usd(other.price_per_hour_usd)} per hour"
-    if is_planned(plan, other):
+def _alternative_text(plan: Plan, other: Alternative, drafts: str) -> str:
+    if _is_planned(plan, other):
         where = "the same instance"
     else:
+        price = "price unknown"
+        if other.price_per_hour_usd is not None:
+            price = f"{format_usd(other.price_per_hour_usd)} per hour"
         gpus = other.tensor_parallel_size * (other.copies or 1)
-        gpu = f"{f'{gpus} x ' if gpus > 1 else ''}{other.gpu}"
+        gpu = f"{gpus} x {other.gpu}".removeprefix("1 x ")
         gpu += _copies(other.copies, other.instance_count)
-        where = f"{other.instance_count} x {other.instance_type} ({gpu}){how}, {price}"
+        where = f"{other.instance_count} x {other.instance_type} ({gpu}){drafts}, {price}"
     each = "copy" if other.copies else "instance"
-    speed = speed_text(other, engines=min(other.engines, plan.concurrency), each=each)
+    speed = _speed_text(other, None, min(other.engines, plan.concurrency), each)
     batch = other.batch
     if batch is not None and batch.seconds is not None and batch.usd is not None:
         speed += f"; {format_duration(batch.seconds)}, {format_usd(batch.usd)}"
@@ -388,16 +352,14 @@ def _uncertainties(plan: Plan, speed: SpeedEstimate) -> Iterator[str]:
             yield f"break-even: {reason.value} ({reason.because})"
     if speed.cached_prompt_tokens:
         yield "hits of the prefix cache are assumed"
-    if speed.basis == "estimated":
-        yield "speed is computed, not measured for this GPU and load"
-    elif speed.basis == "measured":
-        yield "speed is that of the best repetition"
+    if speed.basis in _BASIS:
+        yield _BASIS[speed.basis]
 
 
 def print_details(plan: Plan) -> None:
     """The rest of the plan on stdout, after its answer; the findings only, where it has no
     price."""
-    if not is_priced(plan):
+    if not _is_priced(plan):
         print_findings(plan.findings)
         return
     print_section(plan.pair, _details(plan), label=13)
@@ -406,21 +368,19 @@ def print_details(plan: Plan) -> None:
     load = -(-plan.concurrency // plan.engines)
     print_line(capacity_text(plan.fit, plan.max_model_len, load))
     rows = [_row(plan, other) for other in plan.alternatives]
-    print_table(HEADINGS, rows, HEADINGS[3:], "Best instances for this load")
-    if rows:
-        print_line(_LEGEND)
+    print_table(_HEADINGS, rows, _HEADINGS[3:], "Best instances for this load")
     print_findings(plan.findings, title="Findings")
     because = {reason.what: reason.because for reason in plan.reasons}
     arguments = list(explain(plan.engine_arguments))
-    rows_of_arguments = (
+    shown = {name for name, _, _ in arguments}
+    settings = (
         (
             f"{'' if name.startswith('--') else '  '}{name}",
             _value_and_why(value, "; ".join(filter(None, (meaning, because.get(name))))),
         )
         for name, value, meaning in arguments
     )
-    print_table(("", ""), rows_of_arguments, title="Engine arguments")
-    shown = {name for name, _, _ in arguments}
+    print_table(("", ""), settings, title="Engine arguments")
     decisions = (
         (reason.what, _value_and_why(reason.value, reason.because))
         for reason in plan.reasons
@@ -434,21 +394,21 @@ def _value_and_why(value: str, why: str) -> Text:
 
 
 def _row(plan: Plan, other: Alternative) -> tuple[str, ...]:
-    speed = other.tokens_per_second
+    speed, prices = (
+        other.tokens_per_second,
+        (other.price_per_hour_usd, other.usd_per_million_tokens),
+    )
+    per_hour, per_million = ("-" if usd is None else f"{usd:,.2f}" for usd in prices)
     return (
-        "*" if is_planned(plan, other) else "",
+        "*" if _is_planned(plan, other) else "",
         f"{other.instance_count} x {other.instance_type}".removeprefix("1 x "),
         f"{f'{other.copies} x ' if other.copies else ''}{other.tensor_parallel_size} x {other.gpu}",
-        _dollars(other.price_per_hour_usd),
+        per_hour,
         f"{other.max_concurrency * other.engines:,.1f}",
         f"{other.drafter} K={other.k}" if other.drafter else "none",
         "unknown" if speed is None else f"{speed:,.0f} {other.basis}",
-        _dollars(other.usd_per_million_tokens),
+        per_million,
     )
-
-
-def _dollars(amount: float | None) -> str:
-    return "-" if amount is None else f"{amount:,.2f}"
 
 
 def _details(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -461,28 +421,16 @@ def _details(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "engine", f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}"
     yield "image", plan.runtime.image
     yield "host AMI", plan.runtime.ami or "SageMaker's default"
-    yield "weights", _weights(plan)
-    network = [f"VPC: {', '.join(company.subnets)}; {', '.join(company.security_groups)}"]
-    network = network if company.in_vpc else []
-    yield "network", ", ".join([*network, *(["isolated"] if company.network_isolation else [])])
+    for part in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
+        if part is not None:
+            how = "streamed by the engine" if part.streamed else _WEIGHTS[part.kind]
+            yield "weights", f"{part.location} ({how})"
+    if company.in_vpc:
+        yield "VPC", f"{', '.join(company.subnets)}; {', '.join(company.security_groups)}"
+    yield "network", "isolated" if company.network_isolation else ""
     yield "KMS key", company.kms_key or ""
     yield "tags", ", ".join(f"{key}={value}" for key, value in sorted(company.tags.items()))
     yield "boundary", company.permissions_boundary or ""
-
-
-def _weights(plan: Plan) -> str:
-    parts = [plan.target.weights, plan.drafter.weights if plan.drafter else None]
-    how = {
-        "hub": "Hugging Face",
-        "s3": "mounted",
-        "directory": "uploaded to your bucket",
-        "image": "baked into the image",
-    }
-    return "; ".join(
-        f"{w.location} ({'streamed by the engine' if w.streamed else how[w.kind]})"
-        for w in parts
-        if w is not None
-    )
 
 
 def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -577,7 +525,7 @@ def _observe_text(plan: Plan) -> str:
 
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
-    first, second = (dict(plan_facts(answer)) for answer in comparison.answers)
+    first, second = (dict(document_facts(answer)) for answer in comparison.answers)
     rows = (
         ("*" if text != second[label] else "", label, text, second[label])
         for label, text in first.items()
@@ -590,10 +538,3 @@ def print_comparison(comparison: PlanComparison) -> None:
             print_line(f"  {text}")
     elif first == second:
         print_line("\nThe two plans are equal.")
-
-
-def plan_facts(answer: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The answer of a plan as labels and texts; ``-`` is unknown or none."""
-    for key, value in answer.items():
-        text = f"{value:,.10g}" if isinstance(value, float) else str(value)
-        yield key.replace("_", " "), "-" if value is None else text
