@@ -16,8 +16,6 @@ from peagle.bench.variants import (
     relative_change,
     whole_periods,
 )
-from peagle.cli.output.deploy import print_comparison_report
-from peagle.session import Account
 
 _MINUTES = 30
 
@@ -158,21 +156,3 @@ def test_a_variant_with_only_errors_is_named_with_their_cause() -> None:
     assert report.variants[1].only_errors
     assert not report.variants[0].only_errors
     assert "5xx" in report.variants[1].cause
-
-
-def test_a_variant_with_only_errors_has_no_unknown_numbers(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    minutes = {60.0 * number: Minute(requests=3, errors=3, failed=3) for number in range(3)}
-    broken = Variant("two", "pair", 3, "ml.g6.xlarge", 1, 1.0, minutes)
-    account = Account()
-
-    print_comparison_report(compared(variant("one", 0.02), broken), account)
-
-    shown = capsys.readouterr()
-    rows = [line.split() for line in shown.out.splitlines()]
-    assert rows[2] == ["errors", "0", "9", "of", "9"], "first, before what is compared"
-    assert ["per", "token,", "ms"] in [row[:3] for row in rows if row[-1] == "-"]
-    assert "Which one is faster is unknown" not in shown.out
-    assert "two answered no request: 9 failed in the engine (5xx)." in shown.out
-    assert "errors of two: 9 failed in the engine (5xx)" in shown.err

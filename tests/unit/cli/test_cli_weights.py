@@ -7,17 +7,13 @@ from typing import Any
 
 import pytest
 
-from peagle.catalog.loading import load_storage
 from peagle.cli.output.weights import (
     SyncProgressBar,
-    print_weights,
     resume_hint,
     use_command,
 )
 from peagle.errors import CloudError, Refused
-from peagle.findings import Finding
 from peagle.session import Account
-from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import FileEntry, FolderEntry
 from peagle.weights.sync import SyncProgress
@@ -120,39 +116,3 @@ def test_the_command_that_uses_weights_names_the_vocabulary_beside_them() -> Non
 
     assert "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model/target" in both
     assert alone[-2:] == ("--env", "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model")
-
-
-def test_a_list_shows_partial_files_warm_starts_and_unknown_objects(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    unknown = Finding(level="error", code="unknown-object", where="x", message="m", fix="f")
-    files = (FileStatus("config.json", "whole", 34, 34, "SHA256:abc"),
-             FileStatus("model.safetensors", "half", 5_000_000, 2_000_000))  # fmt: skip
-    entries = {file.name: FileEntry(file.size) for file in files}
-    manifest = {"target": FolderEntry("acme/chat", False, entries, "acme/chat+head")}
-    warm = (StoredWarmStart("k" * 32, {"a": 10}, complete=True, pair="acme/chat", k=0,
-                            device="A10G", made="2026-11-21", seconds_cold=70.4),
-            StoredWarmStart("p" * 32, {"b": 20}))  # fmt: skip
-    others = {f"{PLACE.key}notes.txt": 7}
-    found = StoredWeights(PLACE, manifest, {"target": files}, others, (unknown,), warm)
-
-    print_weights(found, load_storage().price_in("us-east-1"))
-
-    first, finish, *lines = capsys.readouterr().out.splitlines()
-    assert first == "s3://models/pair/: incomplete, 2.0 MB, acme/chat+head"
-    assert finish.startswith("complete it: peagle weights sync ")
-    assert lines[:3] == [
-        "target/ from acme/chat",
-        "  complete               34  config.json  SHA256:abc",
-        "  partial         5,000,000  model.safetensors (2.0 MB uploaded)",
-    ]
-    assert lines[3:7] == [
-        "warm/: warm starts",
-        f"  complete               10  {'k' * 32}  acme/chat, no speculation, A10G, 2026-11-21, "
-        "70 s cold",
-        f"  partial                20  {'p' * 32}",
-        "unknown objects, not copied by this toolkit",
-    ]
-    assert lines[7].split() == ["7", "notes.txt"]
-    assert lines[8].startswith("storage: less than $0.01 per month: S3 Standard in us-east-1")

@@ -159,7 +159,7 @@ def test_top_shows_each_variant_and_adds_up_what_adds_up(
     assert found["tokens_per_second"] == pytest.approx(2 * first["tokens_per_second"])
     assert found["usd_per_hour"] == pytest.approx(first["usd_per_hour"] + second["usd_per_hour"])
     shown = comparing.run("top", NAME, "--once", "--window", "1m").out
-    assert re.search(r"AllTraffic, 1 x ml\S+ +Candidate, 1 x ml", shown)
+    assert re.search(r"AllTraffic 1 x ml\S+; Candidate 1 x ml", shown)
     assert "2 variants" in shown
 
 

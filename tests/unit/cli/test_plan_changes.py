@@ -30,7 +30,7 @@ def test_the_comment_has_a_table_the_cost_and_the_findings(earlier: Path) -> Non
     text = changes(str(earlier), "--markdown").out
 
     assert text.startswith("### Plan of chat\n\n| | before | after |\n|---|---|---|\n")
-    assert "| instance | 1 x ml.g6.xlarge | 1 x ml.g5.xlarge |" in text
+    assert "| instance type | ml.g6.xlarge | ml.g5.xlarge |" in text
     assert "**Cost**: $1.41 per hour, $1,013.76 per 30 days; before $1.13 per hour (+25%)" in text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
-from peagle.errors import NotFound
+from peagle.errors import NotFound, Refused
 from tests.support import Peagle
 
 
@@ -22,6 +23,31 @@ def run(*arguments: str, **settings: str) -> Result:
 
 def words(*arguments: str) -> str:
     return " ".join(run(*arguments).stdout.split())
+
+
+def test_cache_holds_a_quarter_of_a_requested_load() -> None:
+    made = json.loads(run("plan", "qwen3-8b", "--concurrency", "64", "--json").stdout)
+    assert made["fit"]["max_concurrency"] * made["instance_count"] >= 16
+
+
+@pytest.mark.parametrize("more", [(), ("--verbose",)])
+def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, ...]) -> None:
+    refused = run("plan", "tiny", "--workload", "agent", *more)
+    assert isinstance(refused.exception, Refused)
+    assert "exceed the context" in refused.stdout
+    assert not re.search(r"\$|tokens/s|USD", refused.stdout)
+    made = json.loads(run("plan", "tiny", "--workload", "agent", "--json").stdout)
+    estimates = [made["speed"], made["without_speculation"], *made["alternatives"]]
+    assert {one["basis"] for one in estimates} == {"unknown"}
+    assert not any(one["usd_per_million_tokens"] for one in estimates)
+
+
+def test_an_extrapolated_k_says_where_it_breaks_even() -> None:
+    asked = ("plan", "gpt-oss-20b", "--k", "10", "--instance-type", "ml.g7e.2xlarge")
+    made = json.loads(run(*asked, "--json").stdout)
+    assert made["speed"]["extrapolated"]
+    (reason,) = [reason for reason in made["reasons"] if reason["what"] == "break_even"]
+    assert 1 < float(reason["value"].split()[0]) < made["speed"]["acceptance_length"]
 
 
 def test_the_longest_context_of_the_target_bounds_what_is_planned() -> None:

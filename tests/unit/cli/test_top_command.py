@@ -41,22 +41,6 @@ def busy(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 @pytest.mark.thorough
-def test_top_shows_requests_times_cache_acceptance_and_cost(busy: Terminal) -> None:
-    shown = busy.run("top", NAME, "--once", "--window", "10m").out
-
-    assert "3.0 per minute" in shown
-    assert "6 running, 2 waiting" in shown
-    assert "10.0% with a 5xx status" in shown
-    assert "52 ms median, 131 ms p90" in shown
-    assert "ITL         10.0 ms per token" in shown, "6 requests share 600 tokens per second"
-    assert "10.0 per second" in shown, "two lines of 300 tokens/s for 10 s, in 600 s"
-    assert "20.0%" in shown
-    assert "2.00 tokens per step" in shown
-    assert "per hour" in shown
-    assert "per million output tokens" in shown
-
-
-@pytest.mark.thorough
 def test_the_document_has_the_same_numbers_in_si_units(busy: Terminal) -> None:
     found = busy.run("top", NAME, "--json").document
 
