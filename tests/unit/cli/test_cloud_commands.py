@@ -126,22 +126,12 @@ def test_another_engine_than_planned_is_named(deployed: Terminal) -> None:
     document = deployed.run("status", NAME, "--json").document
 
     assert document["vllm_here"] == "0.99.0"
-    assert (
-        f"vLLM 0.99.0 (sandbox); the plan has {document['vllm']}"
-        in deployed.run("status", NAME).out
-    )
 
 
 @pytest.mark.thorough
 def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> None:
-    plain = deployed.run("list").out
     deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:stand-in"] = "peagle/tiny"
 
-    marked = deployed.run("list").out
-
-    assert "*" not in plain
-    assert "3.00*" in marked
-    assert "*: measured on peagle/tiny, a stand-in" in marked
     (row,) = deployed.run("list", "--json").document["deployments"]
     assert row["stand_in"] == "peagle/tiny"
     assert row["speculation"] is True
@@ -236,11 +226,9 @@ def test_status_shows_the_instances_that_run_and_their_price(deployed: Terminal)
     deployed.cloud.configs[endpoint.config]["ProductionVariants"][0]["InitialInstanceCount"] = 3
 
     document = deployed.run("status", NAME, "--json").document
-    shown = deployed.run("status", NAME).out
 
     assert document["instances_running"] == 3
     assert document["price_per_hour_usd"] == pytest.approx(3 * (price_of() or 0))
-    assert "1 x ml.g5.xlarge, us-east-1, 3 running" in shown
 
 
 @pytest.mark.thorough

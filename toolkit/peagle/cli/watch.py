@@ -25,15 +25,18 @@ from peagle.cli.context import (
 from peagle.cli.options import command_catalog, duration
 from peagle.cli.output.console import (
     STARTED_AT,
+    Fact,
+    document_facts,
     json_option,
     line_width,
+    print_documents,
     print_facts,
     print_json,
     print_line,
     print_status,
     print_table,
 )
-from peagle.cli.output.deploy import comparison_text, engine_text
+from peagle.cli.output.deploy import comparison_text
 from peagle.cli.output.progress import show_hashing
 from peagle.cli.output.top import document, screen
 from peagle.cli.planned import plan_in_project
@@ -49,7 +52,7 @@ from peagle.deploy.records import deployment_names
 from peagle.deploy.resources import FieldDrift
 from peagle.deploy.revisions import deploy_command
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
+from peagle.deploy.status import GONE, Listing, deployment_status
 from peagle.deploy.usage import age_of_newest_line, endpoint_log, usage_of_endpoint
 from peagle.engine.state import ready_engine
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter, Usage
@@ -60,21 +63,23 @@ from peagle.render import read_plan
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
 from peagle.text import (
-    bounds_text,
-    counted,
     duration_argument,
     format_duration,
     format_price,
-    format_usd,
-    k_text,
     shortened,
 )
 
-_COLUMNS = ("NAME", "STATE", "REGION", "INSTANCES", "USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN",
-            "ACCEPTANCE", "PAIR")  # fmt: skip
-_NUMBERS = ("USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN", "ACCEPTANCE")
-_ENDS = _COLUMNS.index("ENDS IN")
-"""Shown only if a deployment has an end."""
+_COLUMNS = (
+    "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
+    "max_copies", "price_per_hour_usd", "cost_so_far_usd", "ends_at", "acceptance_length",
+    "stand_in", "compared_share", "pair",
+)  # fmt: skip
+_FACTS = (
+    "pair", "stand_in", "owner", "region", "instance_type", "instance_count", "instances_running",
+    "copies", "copies_running", "scaling", "vllm", "vllm_here", "acceptance_length", "drafts",
+    "previous", "cost_so_far_usd", "ends_at", "openai_base_url", "failure_reason",
+)  # fmt: skip
+"""Keys of a deployment's document that ``list`` and ``status`` show."""
 
 
 @click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
@@ -85,9 +90,9 @@ def list_deployments(ctx: click.Context, session: Session, as_json: bool) -> Non
     """List the deployments of the account, whichever machine or template made them.
 
     Looks in --region; without the option, in your default region and in those of this machine's
-    deployments. USD SO FAR is the cost since the endpoint was requested: of what this machine's
-    commands have started, or "about" where scaling, another machine or another client has changed
-    it, at the price of what runs now. --ttl and --budget of deploy make it end.
+    deployments. The cost so far is since the endpoint was requested, at the price of what runs now
+    where scaling, another machine or another client has changed it. --ttl and --budget of deploy
+    make it end.
     """
     listing = Listing((), ())
     unreachable = ""
@@ -112,75 +117,13 @@ def list_deployments(ctx: click.Context, session: Session, as_json: bool) -> Non
             document["damaged"] = [damaged.document() for damaged in listing.damaged]
         print_json(document)
     elif listing.rows:
-        _print(list(listing.rows))
+        print_documents(listing.rows, _COLUMNS)
     elif not session.is_available:
         print_status("The sandbox is not running, so nothing is deployed in it.")
     else:
         others = () if session.sandbox else deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
         print_status(f"No deployments{unreachable}{hint}.")
-
-
-def _print(deployments: list[dict[str, Any]]) -> None:
-    table = [_COLUMNS, *map(_cells, deployments)]
-    if all(row["ends_at"] is None for row in deployments):
-        table = [(*row[:_ENDS], *row[_ENDS + 1 :]) for row in table]
-    print_table(table[0], table[1:], _NUMBERS)
-    for row in deployments:
-        if row["compared_share"] is not None:
-            print_status(
-                f"{row['name']} compares two plans, the second with {row['compared_share']:.1%} of "
-                "the requests",
-                command_text(("peagle", "compare", row["name"])),
-            )
-    for stand_in in sorted({row["stand_in"] for row in deployments if row["stand_in"]}):
-        print_line(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    length = row["acceptance_length"]
-    return (
-        row["name"],
-        row["state"],
-        row["region"],
-        _instances(row),
-        _usd(row, "price_per_hour_usd"),
-        _usd(row, "price_per_day_usd"),
-        _so_far(row),
-        _left(row),
-        "-" if length is None else f"{length:.2f}{'*' if row['stand_in'] else ' '}",
-        row["pair"],
-    )
-
-
-def _instances(row: dict[str, Any]) -> str:
-    """``2``, or with the bounds of automatic scaling ``2 (1-4)``, ``1 (0-4 copies)``."""
-    running = str(row["instances_running"])
-    if row["max_copies"] is not None:
-        copies = counted(row["max_copies"], copies=True)
-        return f"{running} ({row['min_copies']}-{row['max_copies']} {copies})"
-    if row["max_instances"] is None:
-        return running
-    return f"{running} ({row['min_instances']}-{row['max_instances']})"
-
-
-def _usd(row: dict[str, Any], key: str) -> str:
-    """Nothing runs of an endpoint that is gone; its cost so far remains."""
-    usd = row[key]
-    if usd is None:
-        return "-" if row["state"] in GONE else "?"
-    return f"{usd:,.2f}"
-
-
-def _so_far(row: dict[str, Any]) -> str:
-    usd = _usd(row, "cost_so_far_usd")
-    return f"about {usd}" if row["cost_so_far_usd"] else usd
-
-
-def _left(row: dict[str, Any]) -> str:
-    if row["ends_at"] is None:
-        return "-"
-    return format_duration(row["seconds_left"]) if row["seconds_left"] else "ended"
 
 
 _NEAR_SECONDS = 2 * 3600
@@ -204,103 +147,31 @@ def status(aws: Aws, record: Deployment, session: Session, as_json: bool) -> Non
     near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
     print_line(f"{document['name']}: {document['state']}{near}", bold=True)
     fix = document["failure_fix"], fix_in_context("", document["failure_command"])
-    facts: list[tuple[str, str | tuple[str, str]]] = [*_facts(document, session).items()]
+    known = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
+    facts: list[Fact] = [*document_facts(known)]
+    second = (document["proof"] or {}).get("second_turn")
+    turn = second_turn_text(SecondTurn(**second)) if second else ""
+    facts += [("", turn), ("comparison", comparison_text(document["comparison"]))]
+    if document["state"] not in GONE:
+        facts.append(("price", format_price(document["price_per_hour_usd"], session.sandbox)))
     if any(fix):
         facts.append(("fix", fix))
     elif command := _next_command(document, record):
         facts.append(("to continue", ("", command_text(command))))
     resources = (f"{resource['type']} {resource['name']}" for resource in document["resources"])
     facts += [("resource", text) for text in resources]
-    return print_facts(facts, label=14, err=False)
+    return print_facts(facts, label=20, err=False)
 
 
 def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ...]:
     """The command that waits for and proves what a deploy has requested, as after Ctrl-C or
     --no-wait; empty where there is nothing to continue."""
+    if document["state"] == ENDED:
+        return ("peagle", "reap")
     if record.owner or document["state"] not in ("Creating", "Unproved"):
         return ()
     plan = record.current.plan
     return deploy_command(plan) if plan else ("peagle", "prove", record.name)
-
-
-def _price(document: dict[str, Any], session: Session) -> str:
-    """Nothing runs of an endpoint that is gone, and what it cost last says nothing."""
-    if document["state"] in GONE:
-        return ""
-    return format_price(document["price_per_hour_usd"], session.sandbox)
-
-
-def _so_far_status(document: dict[str, Any], session: Session) -> str:
-    """The cost since the endpoint was requested."""
-    usd = document["cost_so_far_usd"]
-    return f"about {format_usd(usd)}{' on AWS' if session.sandbox else ''}" if usd else ""
-
-
-def _ends(document: dict[str, Any]) -> str:
-    """When the endpoint is deleted, or was."""
-    if document["ends_at"] is None:
-        return ""
-    if document["state"] == ENDED:
-        reap = command_text(("peagle", "reap"))
-        return f"{document['ends_at']}, which has passed; to remove what remains: {reap}"
-    left = document["seconds_left"]
-    return f"{document['ends_at']}, {f'in {format_duration(left)}' if left else 'which has passed'}"
-
-
-def _facts(document: dict[str, Any], session: Session) -> dict[str, str]:
-    drafts, length = document["drafts"], document["acceptance_length"]
-    second = (document["proof"] or {}).get("second_turn")
-    turn = SecondTurn(**second) if second else None
-    where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
-    if "copies" in document:
-        where += f", {document['copies']} copies"
-    if document["state"] in ("InService", "Unproved"):
-        where += _running_copies(document)
-        running = document["instances_running"]
-        where += f", {running} running" if running != document["instance_count"] else ""
-    return {
-        "pair": document["pair"],
-        "stand-in": document["stand_in"] or "",
-        "where": where + (", sandbox" if session.sandbox else ""),
-        "scaling": _scaling(document["scaling"]),
-        "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
-        "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
-        "second turn": second_turn_text(turn).removeprefix("second turn: "),
-        "owner": document["owner"] if document["owner"] != "peagle" else "",
-        "comparison": comparison_text(document["comparison"]),
-        "previous": _previous(document["previous"]),
-        "price": _price(document, session),
-        "so far": _so_far_status(document, session),
-        "ends": _ends(document),
-        "OpenAI URL": document["openai_base_url"] or "",
-        "failure": document["failure_reason"] or "",
-    }
-
-
-def _running_copies(document: dict[str, Any]) -> str:
-    """How many copies run, where that is not the planned number; empty without copies."""
-    running = document.get("copies_running")
-    if running is None or running == document["copies"]:
-        return ""
-    if running == 0:
-        return " (asleep: the first request wakes one)"
-    return f" ({running} running)"
-
-
-def _scaling(scaling: dict[str, Any] | None) -> str:
-    """The bounds, and the load that each instance should have; empty for a fixed number."""
-    if not scaling:
-        return ""
-    low, high, target = scaling.values()
-    return bounds_text(low, high, target, "min_copies" in scaling)
-
-
-def _previous(previous: dict[str, Any] | None) -> str:
-    """What ``peagle rollback`` returns to."""
-    if previous is None:
-        return ""
-    speculation = k_text(previous["k"])
-    return f"configuration {previous['endpoint_config']}, {speculation}"
 
 
 _LONGEST_VALUE = 60
