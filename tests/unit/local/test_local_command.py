@@ -264,7 +264,7 @@ def test_a_damaged_record_is_listed_as_unknown_and_named_by_other_commands(
     shown = peagle("local", "list")
     listed = json.loads(peagle("local", "list", "--json").stdout)
 
-    assert shown.stdout == f"old: unknown, {record} cannot be read\n"
+    assert str(record) in shown.stdout
     assert listed == {"engines": [{"name": "old", "state": "unknown", "record": str(record)}]}
     for words in (("local", "down", "old"), ("local", "down", "--all"), ("invoke", "old", "Hi")):
         done = peagle(*words, "--json")

@@ -54,8 +54,8 @@ from peagle.cli.options import (
 from peagle.cli.output.bench import print_acceptance, print_lossless, print_result
 from peagle.cli.output.console import (
     json_option,
+    print_document,
     print_json,
-    print_line,
     print_status,
     print_written,
 )
@@ -79,7 +79,6 @@ from peagle.errors import (
 )
 from peagle.speed.slo import parse_slo
 from peagle.store import write_output
-from peagle.text import format_size
 
 LOCAL = "local"
 """The target that is the only engine of ``peagle local up``."""
@@ -445,25 +444,14 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
     """
     present = not again and installed_sender() is not None
     installed = install_sender(python, again, print_status)
-    if as_json:
-        print_json({**_document(installed), "was_installed": present})
-        return
-    state = "is already installed" if present else f"is installed in {installed.seconds:.0f} s"
-    size = format_size(installed.megabytes * 1e6)
-    print_line(f"aiperf {installed.version} {state}, {size}: {installed.program}")
+    print_document({**_document(installed), "was_installed": present}, as_json)
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
 @json_option
 def status(as_json: bool) -> None:
     """Show the installed load generator."""
-    if as_json:
-        print_json(_document(installed_sender()))
-        return
-    sender = find_sender()
-    took = f"installed in {sender.seconds:.0f} s"
-    size = format_size(sender.megabytes * 1e6)
-    print_line(f"aiperf {sender.version}, {size}, {took}: {sender.program}")
+    print_document(_document(installed_sender() if as_json else find_sender()), as_json)
 
 
 def _document(sender: Aiperf | None) -> dict[str, object]:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import TOKENS, Decimal, WholeNumber, command_catalog, duration
 from peagle.cli.output.console import (
     json_option,
+    print_documents,
     print_findings,
     print_json,
     print_line,
@@ -42,7 +44,6 @@ from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.planning import Plan
 from peagle.proof import (
     MIN_DRAFTS,
-    InstanceProof,
     Proof,
     floor_text,
     pair_in_catalogue,
@@ -388,13 +389,10 @@ def _pair_of(plan: Plan | None) -> str:
 def _show(name: str, proved: Proof) -> None:
     verdict = "is proved" if proved.passed else "is not proved"
     print_line(f"{name} {verdict}{_measured(proved)}", bold=True)
-    for one in proved.instances:
-        if one.stream:
-            print_line(f"  {one.stream}: {_drafted(one)}")
-            continue
-        print_line(f"  {_drafted(one)}")
+    instances = [asdict(instance) for instance in proved.instances]
+    print_documents(instances, [*instances[0]] if instances else [])
     if proved.second_turn:
-        print_line(f"  {second_turn_text(proved.second_turn)}")
+        print_line(second_turn_text(proved.second_turn))
     print_findings(proof_findings(proved.second_turn), err=True)
 
 
@@ -409,14 +407,6 @@ def _measured(proved: Proof) -> str:
         f": acceptance length {proved.acceptance_length:.2f} over {proved.drafts} drafts{least} "
         f"(from {where})"
     )
-
-
-def _drafted(one: InstanceProof) -> str:
-    if one.acceptance_length is None:
-        return "drafted nothing"
-    rates = " ".join(f"{rate:.2f}" for rate in one.acceptance_per_position)
-    positions = f", accepted by position {rates}" if rates else ""
-    return f"acceptance length {one.acceptance_length:.2f} over {one.drafts} drafts{positions}"
 
 
 @click.command(

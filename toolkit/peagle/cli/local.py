@@ -16,6 +16,7 @@ from peagle.cli.image import build_with_status
 from peagle.cli.options import OneOf, WholeNumber, command_catalog, names_own_image, refuse_errors
 from peagle.cli.output.console import (
     json_option,
+    print_documents,
     print_findings,
     print_json,
     print_line,
@@ -160,27 +161,22 @@ def logs(name: str, follow: bool) -> None:
 def list_(as_json: bool) -> None:
     """List the engines of this machine."""
     engines, unreadable = local_engines(), unreadable_records()
+    documents = [document(engine) for engine in engines]
+    documents += [
+        {"name": name, "state": "unknown", "record": str(path)} for name, path in unreadable.items()
+    ]
     if as_json:
-        unknown = [
-            {"name": name, "state": "unknown", "record": str(path)}
-            for name, path in unreadable.items()
-        ]
-        print_json({"engines": [document(engine) for engine in engines] + unknown})
+        print_json({"engines": documents})
         return
-    for engine in engines:
-        accepted = engine.acceptance_length
-        proof = f", acceptance length {accepted:.2f}" if accepted else ""
-        where = ", in a container" if engine.image else ""
-        health = "healthy" if is_healthy(engine.process.port) else "unhealthy"
-        print_line(
-            f"{engine.name}: {engine.pair}, {engine.state}, {health}, "
-            f"{engine.openai_base_url}{where}{proof}"
-        )
-    for name, path in unreadable.items():
-        print_line(f"{name}: unknown, {path} cannot be read")
+    print_documents(documents, _LISTED)
     if not engines and not unreadable:
         start = command_text(("peagle", "local", "up", "PAIR"))
         print_status("No engines are running. Start one", start)
+
+
+_LISTED = (
+    "name", "pair", "state", "healthy", "engine", "openai_base_url", "acceptance_length", "record",
+)  # fmt: skip
 
 
 def document(engine: LocalEngine) -> dict[str, Any]:

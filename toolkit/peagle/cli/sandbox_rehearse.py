@@ -16,8 +16,8 @@ from peagle.cli.options import (
     complete_instance_type,
     region_option,
 )
-from peagle.cli.output.console import json_option, print_json, print_line
-from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault, operation_names
+from peagle.cli.output.console import json_option, print_document
+from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
 
 _ADD_HELP = """Let OPERATION fail from now on.
 
@@ -94,11 +94,7 @@ def add(
 
     if instance_type:
         find_instance(command_catalog(ctx).instances, instance_type)
-    added = add_fault(operation, kind, times, instance_type, seconds)
-    if as_json:
-        print_json(asdict(added))
-        return
-    print_line(_line(added))
+    print_document(asdict(add_fault(operation, kind, times, instance_type, seconds)), as_json)
 
 
 @fault.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox fault list --json")
@@ -107,14 +103,7 @@ def list_(as_json: bool) -> None:
     """List the faults, and how many calls each has met."""
     from peagle.sandbox.client import list_faults
 
-    found = list_faults()
-    if as_json:
-        print_json([asdict(one) for one in found])
-        return
-    for one in found:
-        print_line(_line(one))
-    if not found:
-        print_line("No faults.")
+    print_document([asdict(fault) for fault in list_faults()], as_json)
 
 
 @fault.command(cls=PeagleCommand, epilog="Example: peagle sandbox fault clear CreateEndpoint")
@@ -124,11 +113,7 @@ def clear(operation: str | None, as_json: bool) -> None:
     """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
     from peagle.sandbox.client import clear_faults
 
-    removed = clear_faults(operation)
-    if as_json:
-        print_json({"removed": removed})
-        return
-    print_line(f"Faults removed: {removed}")
+    print_document({"removed": clear_faults(operation)}, as_json)
 
 
 @click.group(epilog="Example: peagle sandbox quota set ml.g6e.2xlarge 0")
@@ -146,10 +131,8 @@ def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
     from peagle.sandbox.client import set_quota
 
     set_quota(instance_type, value, region)
-    if as_json:
-        print_json({"instance_type": instance_type, "region": region, "value": value})
-        return
-    print_line(f"{instance_type} for endpoint usage in {region}: {value}")
+    changed = {"instance_type": instance_type, "region": region, "value": value}
+    print_document(changed, as_json)
 
 
 @quota.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox quota list --json")
@@ -158,14 +141,7 @@ def list_quotas(as_json: bool) -> None:
     """List the quotas that were set; every other is 2."""
     from peagle.sandbox.client import changed_quotas
 
-    found = changed_quotas()
-    if as_json:
-        print_json([asdict(one) for one in found])
-        return
-    for one in found:
-        print_line(f"{one.instance_type} for endpoint usage in {one.region}: {one.value:.0f}")
-    if not found:
-        print_line("Every quota is 2, the default of the sandbox.")
+    print_document([asdict(quota) for quota in changed_quotas()], as_json)
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
@@ -186,17 +162,4 @@ def scaling(speed: float, as_json: bool) -> None:
     from peagle.sandbox.client import set_scaling_speed
 
     set_scaling_speed(speed)
-    if as_json:
-        print_json({"speed": speed})
-        return
-    print_line(f"Scaling passes {speed:g} times as fast.")
-
-
-def _line(one: Fault) -> str:
-    limits = [
-        f"of {one.instance_type}" if one.instance_type else "",
-        f"after {one.seconds:.0f} s" if one.kind.startswith("timeout") else "",
-        "always" if one.times is None else f"{one.times} times" if one.times > 1 else "once",
-        f"met {one.seen}" if one.seen else "",
-    ]
-    return f"{one.operation}: {one.kind} ({', '.join(filter(None, limits))})"
+    print_document({"speed": speed}, as_json)

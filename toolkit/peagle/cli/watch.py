@@ -52,7 +52,7 @@ from peagle.deploy.records import deployment_names
 from peagle.deploy.resources import FieldDrift
 from peagle.deploy.revisions import deploy_command
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import GONE, Listing, deployment_status
+from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
 from peagle.deploy.usage import age_of_newest_line, endpoint_log, usage_of_endpoint
 from peagle.engine.state import ready_engine
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter, Usage

@@ -218,6 +218,18 @@ def print_documents(
     )
 
 
+def print_document(document: Any, as_json: bool) -> None:
+    """Print a small document: as JSON, else its keys and values; a list as a table."""
+    if as_json:
+        print_json(document)
+    elif isinstance(document, dict):
+        print_facts(document_facts(document), label=20, indent=0, err=False)
+    elif document:
+        print_documents(document, [*document[0]])
+    else:
+        print_line("none")
+
+
 def print_next(label: str, command: str) -> None:
     """Print the command to type next on stdout, in one line however long."""
     click.echo(f"{click.style(f'{label}:', bold=True)} {command}")
