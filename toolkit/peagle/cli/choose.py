@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,8 @@ from peagle.cli.options import (
     LONGEST_CONTEXT,
     REQUESTS,
     TOKENS,
+    Decimal,
     OneOf,
-    Parsed,
     WholeNumber,
     cached_option,
     command_catalog,
@@ -50,7 +49,6 @@ from peagle.project.choosing import EndpointChoice
 from peagle.render.verdict_file import verdict_bytes, verdict_document
 from peagle.speed.models import WorkloadName
 from peagle.store import write_output
-from peagle.text import sanitize
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 from peagle.vllm.environment import Value, settings_in
 from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read
@@ -233,37 +231,7 @@ def _list(as_json: bool) -> None:
     return print_rules(rules_found())
 
 
-MOST_GIB = 2048
-"""No GPU has as much memory; a larger number has another unit."""
-
 _ONE = WholeNumber(1)
-
-
-def _gib(text: str) -> float:
-    """Memory of one GPU in GiB, from 1 to ``MOST_GIB``. Raises ValueError."""
-    gib = _number(text, "a number of GiB, such as 80")
-    if not math.isfinite(gib) or gib < 1:
-        raise ValueError(f"{text} is not a memory size in GiB")
-    if gib > MOST_GIB:
-        hint = f"; for MiB write {gib / 1024:.1f}" if gib >= 4 * 1024 else ""
-        raise ValueError(f"{text} GiB is more than any GPU has{hint}")
-    return gib
-
-
-def _share(text: str) -> float:
-    """A share above 0, and 1 at most. Raises ValueError."""
-    share = _number(text, "a share above 0 and at most 1, such as 0.9")
-    if 0 < share <= 1:
-        return share
-    hint = f"; write {share / 100:g}" if 10 <= share <= 100 else ""
-    raise ValueError(f"{text} is not above 0 and at most 1{hint}")
-
-
-def _number(text: str, expected: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{sanitize(text, 40)!r} is not {expected}") from None
 
 
 @click.command(
@@ -273,7 +241,7 @@ def _number(text: str, expected: str) -> float:
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @click.option(
     "--gpu-memory-gib",
-    type=Parsed("float", _gib),
+    type=Decimal("a number of GiB from 1 to 2048, such as 80", min=1, max=2048),
     help="Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
 )
 @click.option("--instance-type", help="Use the GPUs of this instance type.")
@@ -282,7 +250,7 @@ def _number(text: str, expected: str) -> float:
 )
 @click.option(
     "--gpu-memory-utilization",
-    type=Parsed("float", _share),
+    type=Decimal("a share above 0 and at most 1, such as 0.9", min=0, max=1, min_open=True),
     help="Share of the GPU's memory that vLLM may use.  "
     f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
 )
