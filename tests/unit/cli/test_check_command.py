@@ -222,21 +222,6 @@ def test_half_of_a_copied_head_is_one_error(tmp_path: Path) -> None:
     assert "1 of 2 files are missing: model-00002-of-00002.safetensors" in error.message
 
 
-def test_a_folder_written_like_a_drafter_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine").mkdir()
-    monkeypatch.chdir(tmp_path)
-    for option in ("--drafter", "--target"):
-        assert "write ./mine" in refusal("tiny", option, "mine").fix
-
-
-def test_config_without_numbers_is_an_error_with_its_location(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    message = refusal("tiny", "--target", str(tmp_path)).message
-    assert message.startswith(f"{tmp_path}/config.json has no hidden_size")
-
-
 def test_target_of_an_own_catalogue_is_a_pair(tmp_path: Path) -> None:
     text = (tiny("target").parents[1] / "tiny.yaml").read_text()
     own = tmp_path / "acme"

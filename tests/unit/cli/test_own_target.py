@@ -73,12 +73,6 @@ def test_a_tuned_copy_may_use_the_head_of_its_base(tmp_path: Path) -> None:
     assert in_process("check", str(tmp_path / "tuned"), "--drafter", str(head)).code == 0
 
 
-def test_other_sizes_name_no_base(tmp_path: Path) -> None:
-    plan = in_process("plan", str(tuned(tmp_path / "other", vocab_size=152064)), "--json").document
-
-    assert len([f for f in plan["findings"] if f["code"] == "no-head"]) == 2
-
-
 @pytest.mark.parametrize("method", ["ngram", "NGRAM", "suffix"])
 def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
     done = in_process("plan", f"{model}+{method}", "--json")
@@ -87,15 +81,6 @@ def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
     assert done.document["pair"] == f"own/My-Model+{method.lower()}"
     assert done.document["speculation"]["method"] == method.lower()
     assert "no-head" not in {f["code"] for f in done.document["findings"]}
-
-
-def test_every_command_takes_a_folder_with_ngram(model: Path, tmp_path: Path) -> None:
-    pair = f"{model}+ngram"
-
-    assert in_process("check", pair).code == 0
-    fits = in_process("fit", pair, "--instance-type", "ml.g6.xlarge", "--json")
-    assert fits.document["pair"] == "own/My-Model+ngram", fits.document
-    assert in_process("render", "terraform", pair, "-o", str(tmp_path / "out")).code == 0
 
 
 def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Path) -> None:
@@ -143,13 +128,6 @@ def test_fit_check_and_render_take_a_folder(model: Path, tmp_path: Path) -> None
     assert checked.document["pair"] == "own/My-Model"
     assert [f["code"] for f in checked.document["findings"]] == ["target-not-in-catalogue"]
     assert (checked.code, written.code) == (0, 0), written.err
-
-
-def test_check_reads_the_head_of_a_folder(model: Path) -> None:
-    done = in_process("check", str(model), "--drafter", str(tiny("p-eagle")), "--json")
-
-    assert done.code == 0
-    assert len(done.document["read"]) == 2
 
 
 @pytest.mark.thorough

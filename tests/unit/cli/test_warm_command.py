@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
-import re
-import shlex
 import signal
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from peagle.data import data_folder
 from peagle.warm.transfer import WarmReply
 from tests.packed import KEY
 from tests.support import Done
@@ -109,24 +107,6 @@ def test_the_stock_image_is_refused_with_the_command(stocked: Terminal) -> None:
     assert stocked.cloud.calls == []
 
 
-def test_the_stock_image_of_the_users_catalogue_is_refused(
-    stocked: Terminal, tmp_path: Path
-) -> None:
-    """Newer than the bundled catalogue knows: still AWS's, and no endpoint is paid for."""
-    newer = ("runtimes.yaml", "0.28.0-gpu", "0.28.0-1-gpu")
-    text = (data_folder("model_catalog") / newer[0]).read_text(encoding="utf-8")
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / newer[0]).write_text(text.replace(*newer[1:]), encoding="utf-8")
-
-    done = stocked.run("--catalog", str(own), "warm", *PLAN[:3], *IN_S3, "--yes")
-
-    assert done.code == 3
-    assert "the stock image cannot export compile caches" in done.error
-    assert f"peagle --catalog {own} image build" in done.error
-    assert stocked.cloud.calls == []
-
-
 def test_missing_weights_are_refused_before_any_resource_exists(
     terminal: Terminal,
 ) -> None:
@@ -160,67 +140,32 @@ def test_a_prefix_without_write_permission_costs_nothing(stocked: Terminal) -> N
     assert "create_model" not in stocked.cloud.calls
 
 
-FAULTS: list[tuple[list[WarmReply | BaseException | None], int, str]] = [
-    ([WarmReply(409, b'{"error": "nothing was compiled"}')], 3, "nothing was compiled"),
-    ([WarmReply(400, b"?")], 3, "does not support warm starts"),
-    ([None, *[WarmReply(200, b"short")] * 9], 4, "truncated"),
-    ([service_error("ThrottlingException", "Rate exceeded", "I")] * 9, 4, "still throttles"),
-    ([None, KeyboardInterrupt()], 130, "interrupted"),
-]
+ERRORS: tuple[tuple[str, Any, int, str], ...] = (
+    ("packed.faults", [WarmReply(409, b'{"error": "nothing was compiled"}')], 3, "nothing was"),
+    ("packed.faults", [WarmReply(400, b"?")], 3, "does not support warm starts"),
+    ("packed.faults", [None, *[WarmReply(200, b"short")] * 9], 4, "truncated"),
+    ("packed.faults", [service_error("ThrottlingException", "Rate", "I")] * 9, 4, "throttles"),
+    ("packed.faults", [None, KeyboardInterrupt()], 130, "interrupted"),
+    ("packed.manifest", {"sha256": "0" * 64}, 4, "sha256"),
+    ("packed.manifest", {"size": 10**18}, 2, "is full"),
+    ("engine.acceptance", 1.0, 3, "acceptance length 1.00"),
+    ("next_scripts", [[("Creating", None), ("Failed", "no ping")]], 4, "no ping"),
+)
+"""An attribute of the account and its value -> exit code, and words of the error."""
 
 
-@pytest.mark.parametrize(("faults", "code", "words"), FAULTS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("attribute", "value", "code", "words"), ERRORS)
 def test_the_endpoint_is_removed_after_any_error(
-    stocked: Terminal, faults: list[WarmReply | BaseException | None], code: int, words: str
+    stocked: Terminal, attribute: str, value: Any, code: int, words: str
 ) -> None:
-    stocked.cloud.packed.faults = list(faults)
+    part, _, name = attribute.rpartition(".")
+    setattr(getattr(stocked.cloud, part) if part else stocked.cloud, name, copy.copy(value))
 
     done = warmed(stocked)
 
     assert done.code == code
     assert words in done.error
     assert stored(stocked) == []
-    assert is_removed(stocked)
-
-
-def test_a_corrupt_download_is_not_stored(stocked: Terminal) -> None:
-    stocked.cloud.packed.manifest = {"sha256": "0" * 64}
-
-    done = warmed(stocked)
-
-    assert done.code == 4
-    assert "sha256" in done.error
-    assert stored(stocked) == []
-    assert is_removed(stocked)
-
-
-def test_full_disk_is_reported_and_the_endpoint_is_removed(stocked: Terminal) -> None:
-    stocked.cloud.packed.manifest = {"size": 10**18}
-
-    done = warmed(stocked)
-
-    assert done.code == 2
-    assert "is full" in done.error
-    assert is_removed(stocked)
-
-
-def test_an_unproved_endpoint_is_removed(stocked: Terminal) -> None:
-    stocked.cloud.engine.acceptance = 1.0
-
-    done = warmed(stocked)
-
-    assert done.code == 3
-    assert "acceptance length 1.00" in done.error
-    assert is_removed(stocked)
-
-
-def test_a_failed_start_is_removed_with_its_reason(stocked: Terminal) -> None:
-    stocked.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
-
-    done = warmed(stocked)
-
-    assert done.code == 4
-    assert "no ping" in done.error
     assert is_removed(stocked)
 
 
@@ -278,23 +223,6 @@ def test_a_failed_removal_lists_the_remaining_resources(
     stocked.cloud.before = lambda called: None
     assert stocked.run("destroy", f"{NAME}-warm", "--yes").code == 0
     assert is_removed(stocked)
-
-
-def test_ctrl_c_is_acknowledged_with_the_effect_of_a_second_one(
-    stocked: Terminal,
-) -> None:
-    stocked.cloud.packed.faults = [None, KeyboardInterrupt()]
-
-    done = warmed(stocked)
-
-    assert done.code == 130
-    heard = done.err.index(f"Interrupted: removing {NAME}-warm.")
-    assert heard < done.err.index("Removing")
-    assert "minutes." in done.err
-    assert f"A second Ctrl-C leaves the endpoint running, at {price_shown()}" in done.err
-    assert f"Interrupted: {NAME}-warm is removed. Nothing was kept" in done.err
-    (again,) = re.findall("Start over: peagle (.*)", done.err)
-    assert sorted(shlex.split(again)) == sorted([*WARM, "--name", NAME])
 
 
 def test_a_second_ctrl_c_prints_how_to_continue_and_how_to_remove(stocked: Terminal) -> None:
