@@ -23,6 +23,10 @@ RETIRED_COMMANDS = {"peagle image list", "peagle image show", "peagle image remo
 RETIRED = (
     ["FORMAT: choices no longer have boto3"],
     ["--instances: is gone", "--quotas: is gone"],
+    [
+        "--gpu-memory-gib: type was 'float', is 'float range'",
+        "--gpu-memory-utilization: type was 'float', is 'float range'",
+    ],
 )
 
 
