@@ -41,7 +41,7 @@ def test_changes_are_shown_before_the_confirmation(terminal: Terminal, mine: Pat
     done = terminal.run(*PRICES, str(mine), answers="y\n")
 
     assert done.code == 0
-    assert "ml.g5.xlarge  price in us-east-1  $1.408 (2026-07-01) -> $1.75 (" in done.out
+    assert "ml.g5.xlarge  price in us-east-1  $1.408 (2026-07-01)  $1.75 (" in done.out
     assert f"wrote {mine / 'instances.yaml'}" in done.err
     assert price_in(mine) == 1.75
 

@@ -173,7 +173,6 @@ def test_verbose_adds_the_whole_plan() -> None:
     seen = " ".join(long.split())
     for words in (
         "openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE",
-        "peagle-gpt-oss-20b in us-east-1",
         "per day",
         "per month",
         "P-EAGLE (eagle3 with parallel_drafting), K=",

@@ -167,6 +167,19 @@ def print_findings(findings: Iterable[Finding], err: bool = False, title: str = 
         click.echo("\n".join([f"{level}{first[LABEL:]}", *rest]), err=err)
 
 
+def count_text(findings: Iterable[Finding]) -> str:
+    """``2 warnings (instance-scarce, gpus-idle), 5 notes``; empty without any."""
+    codes: dict[str, list[str]] = {"error": [], "warning": [], "note": []}
+    for finding in findings:
+        codes[finding.level].append(finding.code)
+    return ", ".join(
+        f"{len(names)} {level}{'' if len(names) == 1 else 's'}"
+        + ("" if level == "note" else f" ({', '.join(dict.fromkeys(names))})")
+        for level, names in codes.items()
+        if names
+    )
+
+
 def where_text(where: str) -> str:
     """``Finding.where`` for people: planning options as flags, such as ``--instance-type``."""
     return f"--{where.replace('_', '-')}" if where in _FLAGS else where

@@ -13,6 +13,7 @@ from peagle.cli.context import fix_in_context
 from peagle.cli.output.choose import capacity_text, print_memory
 from peagle.cli.output.console import (
     Fact,
+    count_text,
     document_facts,
     print_facts,
     print_findings,
@@ -22,7 +23,7 @@ from peagle.cli.output.console import (
     print_table,
 )
 from peagle.deploy.diff import PlanComparison
-from peagle.findings import Finding, errors
+from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.drafter import NO_HEAD
 from peagle.planning.limit import limit_text
@@ -119,20 +120,13 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
         urgent = urgent or [one for one in plan.findings if one.level == "warning"][:2]
         print_findings(urgent)
         others = [finding for finding in plan.findings if finding not in urgent]
-        print_facts([("more", _count_text(others))], indent=0, err=False)
+        print_facts(
+            [("more", f"{text}: --verbose" if (text := count_text(others)) else "")],
+            indent=0,
+            err=False,
+        )
     if next_command:
         print_next("Next", next_command)
-
-
-def _count_text(findings: Sequence[Finding]) -> str:
-    """``2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``; empty without any."""
-    parts = []
-    for level in ("error", "warning", "note"):
-        codes = [finding.code for finding in findings if finding.level == level]
-        names = f" ({', '.join(dict.fromkeys(codes))})" if level != "note" else ""
-        if codes:
-            parts.append(f"{len(codes)} {level}{'' if len(codes) == 1 else 's'}{names}")
-    return f"{', '.join(parts)}: --verbose" if parts else ""
 
 
 def _load_text(plan: Plan) -> str:
