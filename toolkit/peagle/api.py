@@ -314,8 +314,7 @@ _FUNCTIONS = {
     "peagle.project.reading": ("find_project", "project_schema", "read_project"),
     "peagle.project.toolkit": ("toolkit_source",),
     "peagle.proof": (
-        "SecondTurn", "floor_text", "pair_in_catalogue", "proof_findings", "require_passed",
-        "second_turn_text",
+        "SecondTurn", "pair_in_catalogue", "proof_findings", "require_passed",
     ),
     "peagle.protocol": ("request_body",),
     "peagle.render": (

@@ -26,6 +26,7 @@ from peagle.cli.output.console import (
     print_table,
 )
 from peagle.cli.output.plan import operation_facts, proof_facts, speed_of_plan
+from peagle.cli.output.proof import floor_text, second_turn_text
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, Resource, RunningComparison, utc_text
@@ -143,7 +144,7 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
     print_line(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if second := (document["proof"] or {}).get("second_turn"):
         turn = api.SecondTurn(**second)
-        print_line(f"In the {api.second_turn_text(turn)}.")
+        print_line(f"In the second turn: {second_turn_text(turn)}.")
         print_findings(api.proof_findings(turn), err=True)
     if document["stand_in"]:
         print_line(
@@ -187,7 +188,7 @@ def measured(document: dict[str, Any]) -> str:
     if document["acceptance_length"] is None:
         return ""
     floor = None if document["stand_in"] else document["acceptance_floor"]
-    least = api.floor_text(floor, document["acceptance_floor_source"])
+    least = floor_text(floor, document["acceptance_floor_source"])
     return (
         f": acceptance length {document['acceptance_length']:.2f} over {document['drafts']} "
         f"drafts{least}"

@@ -33,7 +33,6 @@ from peagle.planning.rollout import cost_text
 from peagle.proof import MIN_DRAFTS
 from peagle.text import (
     basis_text,
-    bounds_text,
     counted,
     exact_duration,
     format_duration,
@@ -495,9 +494,7 @@ def _scaling_text(plan: Plan) -> str:
     scaling = plan.scaling
     if scaling is None:
         return ""
-    text = bounds_text(
-        scaling.minimum, scaling.maximum, scaling.target_concurrency, scaling.scales_copies
-    )
+    text = scaling.text
     if prices := scaling.prices(plan.price_per_hour_usd, plan.instance_count):
         text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
     if scaling.wake_up_seconds is not None:
