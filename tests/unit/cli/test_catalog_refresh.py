@@ -243,7 +243,3 @@ def test_sandbox_does_not_refresh_the_bundled_catalogue(terminal: Terminal) -> N
 
     assert done.code == 2
     assert "--to DIR" in done.error
-
-
-def test_it_is_in_the_help(terminal: Terminal) -> None:
-    assert "refresh" in terminal.run("catalog", "--help").out

@@ -26,16 +26,6 @@ def document(*arguments: str) -> dict[str, Any]:
     return made
 
 
-def test_plan_shows_streamed_weights_and_load_format() -> None:
-    shown = run("plan", "tiny", *SOURCES, *STREAM, "--verbose").output
-
-    assert "s3://bucket/tiny/target/ (streamed by the engine)" in shown
-    assert "s3://bucket/tiny/drafter/ (streamed by the engine)" in shown
-    line = next(line for line in shown.splitlines() if line.startswith("--load-format"))
-    assert "runai_streamer" in line
-    assert "weights-streamed" in shown
-
-
 def test_the_next_command_streams_too() -> None:
     assert "deploy tiny" in (shown := run("plan", "tiny", *SOURCES, *STREAM).output)
 

@@ -110,14 +110,6 @@ def test_warming_again_replaces_the_artifact(stocked: Terminal) -> None:
     assert is_removed(stocked)
 
 
-def test_other_warm_starts_at_the_prefix_are_shown(stocked: Terminal) -> None:
-    stocked.cloud.put("models", f"pair/warm/{'b' * 32}.tar.gz", b"x" * 2_000_000)
-
-    done = warmed(stocked)
-
-    assert "peagle weights list s3://models/pair/" in done.out
-
-
 def test_weights_outside_s3_are_refused_with_the_command(terminal: Terminal) -> None:
     done = terminal.run("warm", *PLAN, "--yes")
 
