@@ -186,9 +186,10 @@ def where_text(where: str) -> str:
 
 
 def print_section(title: str, facts: Iterable[tuple[Any, Any]], label: int = LABEL) -> None:
-    """Print a heading and its facts on stdout, if there are any."""
+    """Print a heading, if any, and its facts on stdout, if there are any."""
     if texts := [(str(name), str(value)) for name, value in facts]:
-        print_line(f"\n{title}", bold=True)
+        if title:
+            print_line(f"\n{title}", bold=True)
         print_facts(texts, label, indent=0, err=False)
 
 
@@ -229,6 +230,25 @@ def print_documents(
         [key.replace("_", " ") for key in numbers],
         title,
     )
+
+
+def print_document(document: dict[str, Any], title: str = "") -> None:
+    """Print a document as people read it: its values as facts, objects as sections, lists of
+    objects as tables. What is empty is left out."""
+    known = {key: value for key, value in document.items() if value not in (None, "", [], {})}
+    tables = {
+        key: value
+        for key, value in known.items()
+        if isinstance(value, list) and isinstance(value[0], dict)
+    }
+    sections = {key: value for key, value in known.items() if isinstance(value, dict)}
+    facts = {key: value for key, value in known.items() if key not in {**tables, **sections}}
+    label = max((len(key) for key in facts), default=0) + 2
+    print_section(title, document_facts(facts), max(label, LABEL))
+    for key, rows in tables.items():
+        print_documents(rows, list(rows[0]), key.replace("_", " "))
+    for key, section in sections.items():
+        print_document(section, key.replace("_", " "))
 
 
 def print_next(label: str, command: str) -> None:

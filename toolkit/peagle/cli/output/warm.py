@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from peagle import api
 from peagle.cli.context import command_text
-from peagle.cli.output.console import Fact, print_facts, print_line, print_next, print_status
+from peagle.cli.output.console import (
+    print_document,
+    print_facts,
+    print_line,
+    print_next,
+    print_status,
+)
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
 from peagle.errors import command_line
 from peagle.planning import Plan
-from peagle.text import format_duration, format_price, format_size, format_usd
+from peagle.text import format_price, format_usd
 from peagle.warm.collect import CollectedWarmStart
 from peagle.warm.transfer import WarmArtifact
 from peagle.weights.layout import WeightsPrefix
@@ -60,42 +66,32 @@ def say_interrupted(removed: str, again: Sequence[str]) -> None:
 def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> None:
     """Print the artifact in S3, and which starts use it."""
     print_line(f"{stored.uri} is stored", bold=True)
-    cost = ""
+    print_document(collected_document(plan, stored))
     if plan.price_per_hour_usd is not None and not sandbox:
-        cost = f", about {format_usd(plan.price_per_hour_usd * stored.seconds / 3600)}"
-    count, size = len(stored.others), format_size(sum(stored.others.values()))
-    others = f"{count} for other images, GPUs or options ({size}), which every start downloads too"
-    listing = command_text(("peagle", "weights", "list", stored.place.uri))
-    facts: tuple[Fact, ...] = (
-        *_artifact(stored.artifact),
-        ("made by", f"{stored.stand_in} instead of the pair" if stored.stand_in else ""),
-        ("endpoint", f"{plan.name}, removed after {format_duration(stored.seconds)}{cost}"),
-        ("used by", _SANDBOX_ONLY if stored.stand_in else _NEXT_DEPLOY),
-        ("beside it", (others, listing) if stored.others else ""),
+        usd = plan.price_per_hour_usd * stored.seconds / 3600
+        print_line(f"The endpoint is removed; it cost about {format_usd(usd)}.")
+    print_line(
+        "Only the sandbox can use it."
+        if stored.stand_in
+        else "The next deploy of the same image, GPU and options pins and restores it. What is "
+        "deployed now restores only what its plan pins."
     )
-    print_facts(facts, indent=0, err=False)
+    if stored.others:
+        listing = ("peagle", "weights", "list", stored.place.uri)
+        print_line("Every start downloads the others too", command_text(listing))
 
 
-_SANDBOX_ONLY = "the sandbox only"
-_NEXT_DEPLOY = (
-    "the next deploy of the same image, GPU and options, which pins it; what is deployed now "
-    "restores only what its plan pins"
-)
-
-
-def print_local(artifact: WarmArtifact, restore: str) -> None:
+def print_local(pair: str, artifact: WarmArtifact, restore: str) -> None:
     """Print the artifact on this machine; ``restore`` is the command that uses it, if any."""
     print_line(f"{artifact.archive} is stored", bold=True)
-    used = "an engine with PEAGLE_WARM_FOLDER set to the folder and PEAGLE_WARM_SHA256 to that"
-    print_facts([*_artifact(artifact), ("used by", "" if restore else used)], indent=0, err=False)
+    print_document(local_document(pair, artifact))
     if restore:
         print_next("Restore it", restore)
-
-
-def _artifact(artifact: WarmArtifact) -> Iterator[Fact]:
-    yield "size", f"{format_size(artifact.size)}, {artifact.files:,} files"
-    yield "cold start", f"{artifact.seconds_cold:.0f} s without it"
-    yield "sha256", artifact.sha256
+    else:
+        print_line(
+            "An engine restores it when PEAGLE_WARM_FOLDER is set to the folder, and "
+            "PEAGLE_WARM_SHA256 to this SHA-256."
+        )
 
 
 def collected_document(plan: Plan, stored: CollectedWarmStart) -> dict[str, Any]:
