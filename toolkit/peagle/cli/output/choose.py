@@ -115,7 +115,7 @@ def print_fit(report: FitReport) -> None:
     text = f"does not fit: {report.refusal}"
     print_line(f"\n{text if report.refusal else capacity_text(report.fit, engine.max_model_len)}")
     if report.without_speculation:
-        print_line(_cost(report, report.without_speculation))
+        print_line(_cost(report.without_speculation))
     if planned := _planned_values(report):
         print_line(f"plan uses different defaults: {' '.join(planned)}")
     click.echo()
@@ -197,22 +197,14 @@ def _planned_values(report: FitReport) -> list[str]:
     ]
 
 
-def _cost(report: FitReport, without: Comparison) -> str:
-    """What speculation costs of the cache."""
-    engine, kept = report.case.engine, without.concurrency_kept
-    alone = f"{without.kv_cache_tokens:,} tokens, or {without.max_concurrency:.2f} requests"
-    if without.max_concurrency < 1:
-        return "without speculation it would not fit either"
-    if report.refusal or kept is None:
-        return f"without speculation the cache would hold {alone}"
-    if kept > 1 and not api.schedules_ahead(engine, report.case.drafter):
-        cost = (
-            f"{engine.draftless} drafting disables asynchronous scheduling, which costs speed, and "
-            "sliding-window layers then cache one step less"
-        )
-    else:
-        cost = f"speculation reduces capacity by {max(1 - kept, 0):.0%}"
-    return f"without speculation it would hold {alone}: {cost}"
+def _cost(without: Comparison) -> str:
+    """What the cache holds without speculation, and what speculation costs of it."""
+    text = f"without speculation {without.kv_cache_tokens:,} tokens"
+    text += f", or {without.max_concurrency:,.2f} requests"
+    kept = without.concurrency_kept
+    return (
+        text if kept is None or kept >= 1 else f"{text}: speculation reduces it by {1 - kept:.0%}"
+    )
 
 
 def _print_terms(fit: Fit) -> None:

@@ -142,9 +142,6 @@ def _load_text(plan: Plan) -> str:
         text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
         text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
-    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
-        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
-        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
