@@ -229,7 +229,8 @@ _MOST_REGRETS = 5
 _HEADINGS = ("requests", "GPUs", "best", "tokens/s", "range", "gain", "$/1M", "TTFT", "break-even")
 
 _LEGEND = (
-    "~: estimated, else measured (the best repetition, or between those of the loads around); "
+    "~: estimated, ?: with an extrapolated acceptance, else measured (the best repetition, or "
+    "between those of the loads around); "
     "gain: over the target alone; break-even: tokens per step above which speculation pays, of "
     "those expected"
 )
@@ -299,12 +300,12 @@ def _row(load: LoadVerdict, gpus: int, several: bool) -> tuple[str, ...]:
     if best is None or best.tokens_per_second is None:
         return (f"{load.concurrency:,}", engine, "unknown", *[""] * (len(_HEADINGS) - 3))
     even = best.break_even_acceptance_length
-    is_measured = best.basis == "measured" and not best.extrapolated
+    mark = " ?" if best.extrapolated else "" if best.basis == "measured" else " ~"
     return (
         f"{load.concurrency:,}",
         engine,
         f"{best.setting.text}{' =' if load.ties else ''}",
-        f"{best.tokens_per_second:,.0f}{'' if is_measured else ' ~'}",
+        f"{best.tokens_per_second:,.0f}{mark}",
         f"{best.low:,.0f}-{best.high:,.0f}" if best.low and best.high else "",
         "" if ratio is None else f"{100 * ratio - 100:+.0f}%",
         "" if best.usd_per_million_tokens is None else format_usd(best.usd_per_million_tokens),
