@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from peagle.data import data_folder
 from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
 from tests.unit.catalog.catalog_files import write_target
@@ -34,24 +31,6 @@ def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal
     assert shown.index("per day") < shown.index("Deploy this plan?")
     assert done.code == 2
     assert nothing_was_created(terminal)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("command", [("deploy", "--yes"), ("drift",)])
-def test_commands_with_a_plan_file_show_the_progress_of_hashing(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
-    head, plan = tmp_path / "head", tmp_path / "plan.json"
-    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", head)
-    monkeypatch.setattr("peagle.checkpoints.contents._STEP_BYTES", 2**20)
-    monkeypatch.setattr("peagle.checkpoints.contents._MIN_AGE_SECONDS", math.inf)  # keep no hash
-    terminal.run("plan", "tiny", "--drafter", str(head), "--output", str(plan))
-    terminal.run("deploy", str(plan), "--yes")
-
-    done = terminal.run(command[0], str(plan), *command[1:])
-
-    assert "hashing model.safetensors" in done.err
-    assert done.code == 0
 
 
 def test_without_a_terminal_and_without_yes_nothing_happens(terminal: Terminal) -> None:

@@ -122,16 +122,6 @@ def test_draftless_methods_take_no_weights() -> None:
     assert fit["without_speculation"]["max_concurrency"] > 0
 
 
-def test_speculation_never_costs_less_than_nothing() -> None:
-    words = ("gpt-oss-20b+suffix", "--gpu-memory-gib", "80")
-    assert answer(*words)["without_speculation"]["concurrency_kept"] > 1
-    assert not answer(*words)["settings"]["async_scheduling"]
-    shown = peagle(*words).stdout
-    assert "suffix drafting disables asynchronous scheduling" in shown
-    assert "speculation reduces" not in shown
-    assert "-1" not in shown
-
-
 def test_as_plan_would_is_as_plan_does() -> None:
     on = ("gpt-oss-20b", "--instance-type", "ml.g6e.xlarge")
     fit = answer(*on, "--gpu-memory-utilization", "0.9", "--max-num-seqs", "8")

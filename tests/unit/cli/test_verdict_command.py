@@ -31,13 +31,6 @@ def test_the_whole_catalogue_has_verdicts() -> None:
         assert "What would change it" in done.out
 
 
-def test_it_has_prices_where_they_are_known() -> None:
-    done = peagle("qwen3-8b", "--instance-type", "ml.g6e.xlarge", "--concurrency", "4")
-
-    assert "per hour in us-east-1" in done.out
-    assert "$/1M" in done.out
-
-
 @pytest.mark.thorough
 def test_the_document_is_the_file(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"

@@ -54,8 +54,8 @@ from peagle.cli.options import (
 from peagle.cli.output.bench import print_acceptance, print_lossless, print_result
 from peagle.cli.output.console import (
     json_option,
-    print_document,
     print_json,
+    print_small,
     print_status,
     print_written,
 )
@@ -444,14 +444,14 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
     """
     present = not again and installed_sender() is not None
     installed = install_sender(python, again, print_status)
-    print_document({**_document(installed), "was_installed": present}, as_json)
+    print_small({**_document(installed), "was_installed": present}, as_json)
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
 @json_option
 def status(as_json: bool) -> None:
     """Show the installed load generator."""
-    print_document(_document(installed_sender() if as_json else find_sender()), as_json)
+    print_small(_document(installed_sender() if as_json else find_sender()), as_json)
 
 
 def _document(sender: Aiperf | None) -> dict[str, object]:

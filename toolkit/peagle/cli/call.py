@@ -27,6 +27,7 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.output.proof import floor_text, second_turn_text
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import (
     Session,
@@ -45,11 +46,9 @@ from peagle.planning import Plan
 from peagle.proof import (
     MIN_DRAFTS,
     Proof,
-    floor_text,
     pair_in_catalogue,
     proof_findings,
     require_passed,
-    second_turn_text,
 )
 from peagle.render import read_plan
 from peagle.sandbox.state import engine_version
@@ -392,7 +391,7 @@ def _show(name: str, proved: Proof) -> None:
     instances = [asdict(instance) for instance in proved.instances]
     print_documents(instances, [*instances[0]] if instances else [])
     if proved.second_turn:
-        print_line(second_turn_text(proved.second_turn))
+        print_line(f"second turn: {second_turn_text(proved.second_turn)}")
     print_findings(proof_findings(proved.second_turn), err=True)
 
 

@@ -10,7 +10,7 @@ from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
     json_option,
-    print_document,
+    print_small,
     print_status,
 )
 from peagle.engine.install import install_engine, is_installed, missing_libraries
@@ -45,7 +45,7 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
     present = is_installed(version)
     installed = install_engine(version, python, progress=print_status)
     document = {"vllm": version, "python": str(installed.python), "was_installed": present}
-    print_document(document, as_json)
+    print_small(document, as_json)
 
 
 @engine.command(cls=PeagleCommand, epilog="Example: peagle engine status --json")
@@ -65,6 +65,6 @@ def status(ctx: click.Context, as_json: bool) -> None:
         "installed": [{"vllm": one.vllm, "python": str(one.python)} for one in installed_engines()],
         "missing_packages": list(missing_libraries()),
     }
-    print_document(document, as_json)
+    print_small(document, as_json)
     if missing and not as_json:
         print_status(missing.message, command_text(missing.command))

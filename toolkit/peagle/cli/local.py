@@ -23,6 +23,7 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.output.proof import second_turn_text
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.cli.session import new_session
@@ -45,7 +46,7 @@ from peagle.images.build import findings_on_this_machine
 from peagle.images.docker import compose_command, connect_docker
 from peagle.images.inspect import unchecked_image
 from peagle.planning import Plan
-from peagle.proof import proof_findings, second_turn_text
+from peagle.proof import proof_findings
 from peagle.protocol import request_body
 from peagle.render.image import RuntimeKind
 from peagle.render.requests import pair_arguments
@@ -225,7 +226,7 @@ def _print_engine(engine: LocalEngine) -> None:
             f"{engine.drafts} drafts."
         )
         if engine.second_turn:
-            print_line(f"  {second_turn_text(engine.second_turn)}")
+            print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
             print_findings(proof_findings(engine.second_turn), err=True)
     else:
         print_line(f"{engine.pair} responds.")

@@ -13,10 +13,10 @@ from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import OneOf, WholeNumber, region_option
 from peagle.cli.output.console import (
     json_option,
-    print_document,
     print_documents,
     print_json,
     print_line,
+    print_small,
     print_status,
 )
 from peagle.cli.sandbox_rehearse import fault, quota, scaling
@@ -82,7 +82,7 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
 @json_option
 def stop(as_json: bool) -> None:
     """Stop the sandbox and its engines, and delete its state."""
-    print_document(asdict(stop_sandbox()), as_json)
+    print_small(asdict(stop_sandbox()), as_json)
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox status --json")

@@ -16,7 +16,7 @@ from peagle.cli.options import (
     complete_instance_type,
     region_option,
 )
-from peagle.cli.output.console import json_option, print_document
+from peagle.cli.output.console import json_option, print_small
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
 
 _ADD_HELP = """Let OPERATION fail from now on.
@@ -94,7 +94,7 @@ def add(
 
     if instance_type:
         find_instance(command_catalog(ctx).instances, instance_type)
-    print_document(asdict(add_fault(operation, kind, times, instance_type, seconds)), as_json)
+    print_small(asdict(add_fault(operation, kind, times, instance_type, seconds)), as_json)
 
 
 @fault.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox fault list --json")
@@ -103,7 +103,7 @@ def list_(as_json: bool) -> None:
     """List the faults, and how many calls each has met."""
     from peagle.sandbox.client import list_faults
 
-    print_document([asdict(fault) for fault in list_faults()], as_json)
+    print_small([asdict(fault) for fault in list_faults()], as_json)
 
 
 @fault.command(cls=PeagleCommand, epilog="Example: peagle sandbox fault clear CreateEndpoint")
@@ -113,7 +113,7 @@ def clear(operation: str | None, as_json: bool) -> None:
     """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
     from peagle.sandbox.client import clear_faults
 
-    print_document({"removed": clear_faults(operation)}, as_json)
+    print_small({"removed": clear_faults(operation)}, as_json)
 
 
 @click.group(epilog="Example: peagle sandbox quota set ml.g6e.2xlarge 0")
@@ -132,7 +132,7 @@ def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
 
     set_quota(instance_type, value, region)
     changed = {"instance_type": instance_type, "region": region, "value": value}
-    print_document(changed, as_json)
+    print_small(changed, as_json)
 
 
 @quota.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox quota list --json")
@@ -141,7 +141,7 @@ def list_quotas(as_json: bool) -> None:
     """List the quotas that were set; every other is 2."""
     from peagle.sandbox.client import changed_quotas
 
-    print_document([asdict(quota) for quota in changed_quotas()], as_json)
+    print_small([asdict(quota) for quota in changed_quotas()], as_json)
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
@@ -162,4 +162,4 @@ def scaling(speed: float, as_json: bool) -> None:
     from peagle.sandbox.client import set_scaling_speed
 
     set_scaling_speed(speed)
-    print_document({"speed": speed}, as_json)
+    print_small({"speed": speed}, as_json)

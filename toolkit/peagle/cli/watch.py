@@ -38,6 +38,7 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.deploy import comparison_text
 from peagle.cli.output.progress import show_hashing
+from peagle.cli.output.proof import second_turn_text
 from peagle.cli.output.top import document, screen
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
@@ -58,7 +59,7 @@ from peagle.engine.state import ready_engine
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter, Usage
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
-from peagle.proof import SecondTurn, second_turn_text
+from peagle.proof import SecondTurn
 from peagle.render import read_plan
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
@@ -151,7 +152,7 @@ def status(aws: Aws, record: Deployment, session: Session, as_json: bool) -> Non
     facts: list[Fact] = [*document_facts(known)]
     second = (document["proof"] or {}).get("second_turn")
     turn = second_turn_text(SecondTurn(**second)) if second else ""
-    facts += [("", turn), ("comparison", comparison_text(document["comparison"]))]
+    facts += [("second turn", turn), ("comparison", comparison_text(document["comparison"]))]
     if document["state"] not in GONE:
         facts.append(("price", format_price(document["price_per_hour_usd"], session.sandbox)))
     if any(fix):

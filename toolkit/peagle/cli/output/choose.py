@@ -13,12 +13,14 @@ from peagle.checks import Rule
 from peagle.cli.context import command_text
 from peagle.cli.output.console import (
     bar,
+    count_text,
     make_console,
     print_facts,
     print_findings,
     print_line,
     print_table,
 )
+from peagle.findings import errors
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Comparison, Fit
 from peagle.fit.report import FitReport
@@ -28,13 +30,9 @@ from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.crossover import crossover_text
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency, format_usd
-from peagle.vllm.defaults import schedules_ahead
 
 if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
-
-
-_RULE_HEADINGS = ("rule", "about", "rejected by vLLM", "what it prevents")
 
 
 def print_check(report: CheckReport, seconds: float) -> None:
@@ -57,27 +55,20 @@ def print_check(report: CheckReport, seconds: float) -> None:
 def print_rules(rules: Sequence[Rule]) -> None:
     """All rules as a table."""
     rows = ((rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules)
-    print_table(_RULE_HEADINGS, rows)
+    print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
 
 
 def _verdict(report: CheckReport) -> str:
-    """``2 errors, 1 note``, or ``nothing wrong`` and what that is limited to."""
-    findings = report.findings
-    counts = [
-        f"{count} {level}{'s' if count > 1 else ''}"
-        for level in ("error", "warning", "note")
-        if (count := sum(finding.level == level for finding in findings))
-    ]
-    text = ", ".join(counts)
-    if any(finding.level == "error" for finding in findings):
+    """``2 errors, 1 note``, or that there are none, and what that is limited to."""
+    text = count_text(report.findings)
+    if errors(report.findings):
         return text
+    limit = ""
     if not report.read:
         limit = " in the catalogue's values"
     elif report.unread or any(checkpoint.tensors is None for checkpoint in report.read):
         limit = " in what was read"
-    else:
-        limit = ""
-    return f"no problems found{limit}{f' ({text})' if text else ''}"
+    return f"no problems found{limit}{f'; {text}' if text else ''}"
 
 
 _BAR_WIDTH = 60
@@ -99,13 +90,6 @@ MEANINGS: dict[str, str] = {
     "cache_of_draft_slots": "slots for the K drafted tokens of max-num-seqs requests",
 }
 """Term -> what it is."""
-
-_NAMES = {
-    "kept_by_driver": "GPU driver",
-    "kept_free": "reserved",
-    "cache_padding_in_it": "padding",
-}
-"""Terms that are not shown by their key."""
 
 OPTIONS: dict[str, str] = {
     "max-model-len": "the longest context that fits",
@@ -131,12 +115,11 @@ def print_fit(report: FitReport) -> None:
     text = f"does not fit: {report.refusal}"
     print_line(f"\n{text if report.refusal else capacity_text(report.fit, engine.max_model_len)}")
     if report.without_speculation:
-        print_line(_cost(report, report.without_speculation))
+        print_line(_cost(report.without_speculation))
     if planned := _planned_values(report):
         print_line(f"plan uses different defaults: {' '.join(planned)}")
     click.echo()
     _print_terms(report.fit)
-    print_line("~: an estimate")
     holds = "{0.kv_cache_tokens:,} tokens, {0.max_concurrency:.2f} requests"
     rows = [(item.option, OPTIONS[item.knob], holds.format(item)) for item in report.advice]
     print_table(("", "", ""), rows, title="Any one of these makes it fit")
@@ -214,55 +197,40 @@ def _planned_values(report: FitReport) -> list[str]:
     ]
 
 
-def _cost(report: FitReport, without: Comparison) -> str:
-    """What speculation costs of the cache."""
-    engine, kept = report.case.engine, without.concurrency_kept
-    alone = f"{without.kv_cache_tokens:,} tokens, or {without.max_concurrency:.2f} requests"
-    if without.max_concurrency < 1:
-        return "without speculation it would not fit either"
-    if report.refusal or kept is None:
-        return f"without speculation the cache would hold {alone}"
-    if kept > 1 and not schedules_ahead(engine, report.case.drafter):
-        cost = (
-            f"{engine.draftless} drafting disables asynchronous scheduling, which costs speed, and "
-            "sliding-window layers then cache one step less"
-        )
-    else:
-        cost = f"speculation reduces capacity by {max(1 - kept, 0):.0%}"
-    return f"without speculation it would hold {alone}: {cost}"
+def _cost(without: Comparison) -> str:
+    """What the cache holds without speculation, and what speculation costs of it."""
+    text = f"without speculation {without.kv_cache_tokens:,} tokens"
+    text += f", or {without.max_concurrency:,.2f} requests"
+    kept = without.concurrency_kept
+    return (
+        text if kept is None or kept >= 1 else f"{text}: speculation reduces it by {1 - kept:.0%}"
+    )
 
 
 def _print_terms(fit: Fit) -> None:
-    """Every term with GiB; those inside the cache are indented."""
-    terms = fit.terms.items()
-    rows = [(_shown(name), gib, MEANINGS[name]) for name, gib in terms if not _is_inside(name)]
-    rows.append(("kv cache", fit.kv_cache_gib, MEANINGS["kv_cache"]))
-    inside = ((name, gib) for name, gib in terms if _is_inside(name))
-    rows += [(f"  {_shown(name)}", gib, MEANINGS[name]) for name, gib in inside]
-    shown = ((name, f"{gib:.2f}", meaning) for name, gib, meaning in rows)
-    print_table(("term", "GiB", "description"), shown, right=("GiB",))
+    """Every term with GiB, estimates with a tilde; those inside the cache follow it."""
+    terms = {**fit.terms, "kv_cache": fit.kv_cache_gib}
+    rows = [
+        (
+            f"{'  ' if name.startswith(INSIDE) else ''}"
+            f"{name.replace('_estimate', ' ~').replace('_', ' ')}",
+            f"{terms[name]:.2f}",
+            meaning,
+        )
+        for name, meaning in MEANINGS.items()
+        if name in terms
+    ]
+    print_table(("term", "GiB", "description"), rows, right=("GiB",))
+    print_line("~: an estimate")
 
 
-def _is_inside(name: str) -> bool:
-    return name.startswith(INSIDE)
-
-
-def _shown(name: str) -> str:
-    """A term's name as words; a tilde marks an estimate."""
-    if name in _NAMES:
-        return _NAMES[name]
-    words = name.removesuffix("_estimate").removeprefix(INSIDE).replace("_", " ")
-    return f"{words} ~" if name.endswith("_estimate") else words
-
-
-_UNKNOWN = "-"
 _MOST_REGRETS = 5
-_SPEEDUP_WIDTH = 10
 
 _HEADINGS = ("requests", "GPUs", "best", "tokens/s", "range", "gain", "$/1M", "TTFT", "break-even")
 
 _LEGEND = (
-    "~: estimated, else measured (the best repetition, or between those of the loads around); "
+    "~: estimated, ?: with an extrapolated acceptance, else measured (the best repetition, or "
+    "between those of the loads around); "
     "gain: over the target alone; break-even: tokens per step above which speculation pays, of "
     "those expected"
 )
@@ -277,7 +245,6 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     print_line(_LEGEND)
     for size in verdict.workloads:
         _print_size(size, verdict.tensor_parallel_size)
-    _print_speedups(verdict.workloads)
     if verdict.changes:
         print_line("\nWhat would change it", bold=True)
         for change in verdict.changes:
@@ -327,27 +294,23 @@ def _print_size(size: WorkloadVerdict, gpus: int) -> None:
 
 
 def _row(load: LoadVerdict, gpus: int, several: bool) -> tuple[str, ...]:
-    """The winner at one load, and its gain over the target alone."""
-    best, alone = load.speed(load.best), load.speed(NO_SPECULATION)
+    """The winner at one load, and the gain of the best drafter over the target alone."""
+    best, ratio = load.speed(load.best), _ratio(load)
     engine = str(load.tensor_parallel_size or gpus) if several else ""
     if best is None or best.tokens_per_second is None:
         return (f"{load.concurrency:,}", engine, "unknown", *[""] * (len(_HEADINGS) - 3))
-    gain = even = ""
-    if best.setting.k and alone is not None and alone.tokens_per_second:
-        gain = f"{100 * best.tokens_per_second / alone.tokens_per_second - 100:+.0f}%"
-    if best.break_even_acceptance_length:
-        even = f"{best.break_even_acceptance_length:.2f}/{best.acceptance_length:.2f}"
-    is_measured = best.basis == "measured" and not best.extrapolated
+    even = best.break_even_acceptance_length
+    mark = " ?" if best.extrapolated else "" if best.basis == "measured" else " ~"
     return (
         f"{load.concurrency:,}",
         engine,
         f"{best.setting.text}{' =' if load.ties else ''}",
-        f"{best.tokens_per_second:,.0f}{'' if is_measured else ' ~'}",
+        f"{best.tokens_per_second:,.0f}{mark}",
         f"{best.low:,.0f}-{best.high:,.0f}" if best.low and best.high else "",
-        gain,
+        "" if ratio is None else f"{100 * ratio - 100:+.0f}%",
         "" if best.usd_per_million_tokens is None else format_usd(best.usd_per_million_tokens),
         _seconds(best.ttft_seconds),
-        even,
+        f"{even:.2f}/{best.acceptance_length:.2f}" if even else "",
     )
 
 
@@ -358,26 +321,22 @@ def _seconds(value: float | None) -> str:
 
 
 def _summary(size: WorkloadVerdict) -> Iterator[str]:
-    """Where the winner changes, and the setting for all loads."""
+    """Where the winner changes, or which one is at least as fast at all loads."""
     if any(load.ties for load in size.loads):
         yield "= ties with others; the simplest is shown."
     yield from map(crossover_text, size.crossovers)
-    speeds = (speed for load in size.loads for speed in load.speeds if speed.basis != "unknown")
-    if not any(speed.setting.k for speed in speeds):
-        yield "No drafter could be compared: see below."
-    elif not size.crossovers:
-        yield _one_sided(size)
-
-
-def _one_sided(size: WorkloadVerdict) -> str:
-    """The summary where one side is at least as fast at all loads."""
     decided = [load for load in size.loads if load.best]
     alone = [f"{load.concurrency:,}" for load in decided if load.best == NO_SPECULATION]
-    if len(alone) == len(decided):
-        return "Speculation does not pay at any of these loads."
-    if alone:
-        return f"Speculation pays, except with {', '.join(alone)} requests, where it is a tie."
-    return "Speculation pays at all of these loads."
+    if all(_ratio(load) is None for load in size.loads):
+        yield "No drafter could be compared: see below."
+    elif size.crossovers:
+        return
+    elif len(alone) == len(decided):
+        yield "Speculation does not pay at any of these loads."
+    elif alone:
+        yield f"Speculation pays, except with {', '.join(alone)} requests, where it is a tie."
+    else:
+        yield "Speculation pays at all of these loads."
 
 
 def _print_regrets(size: WorkloadVerdict) -> None:
@@ -392,34 +351,10 @@ def _print_regrets(size: WorkloadVerdict) -> None:
     for setting in list(settings)[:_MOST_REGRETS]:
         speeds = [load.speed(setting) for load in size.loads]
         regrets = [speed.regret_percent if speed else None for speed in speeds]
-        cells = [_UNKNOWN if regret is None else f"{regret:.0f}" for regret in regrets]
+        cells = ["-" if regret is None else f"{regret:.0f}" for regret in regrets]
         robust = " (for all loads)" if setting == size.robust else ""
-        rows.append((f"  {setting.text if setting else _UNKNOWN}{robust}", *cells))
+        rows.append((f"  {setting.text if setting else '-'}{robust}", *cells))
     print_table(("% slower than the best at", *loads), rows, right=loads)
-
-
-def _print_speedups(sizes: Sequence[WorkloadVerdict]) -> None:
-    """How many times as fast the best drafting setting is: a bar for each load and workload."""
-    ratios = {size.name: {load.concurrency: _ratio(load) for load in size.loads} for size in sizes}
-    shown = [ratio for column in ratios.values() for ratio in column.values() if ratio]
-    if len(shown) < 2:
-        return
-
-    def cell(ratio: float | None) -> Text:
-        if ratio is None:
-            return Text()
-        drawn = bar([(ratio / max(shown), "green")], _SPEEDUP_WIDTH)
-        return Text(f"{ratio:.2f} ").append(drawn)
-
-    print_table(
-        ("requests", *(name.replace("-", " ") for name in ratios)),
-        [
-            (f"{load:,}", *(cell(column.get(load)) for column in ratios.values()))
-            for load in sorted({load for column in ratios.values() for load in column})
-        ],
-        right=("requests",),
-        title="Speedup of the best speculation (none: 1.0)",
-    )
 
 
 def _ratio(load: LoadVerdict) -> float | None:

@@ -167,15 +167,29 @@ def print_findings(findings: Iterable[Finding], err: bool = False, title: str = 
         click.echo("\n".join([f"{level}{first[LABEL:]}", *rest]), err=err)
 
 
+def count_text(findings: Iterable[Finding]) -> str:
+    """``2 warnings (instance-scarce, gpus-idle), 5 notes``; empty without any."""
+    codes: dict[str, list[str]] = {"error": [], "warning": [], "note": []}
+    for finding in findings:
+        codes[finding.level].append(finding.code)
+    return ", ".join(
+        f"{len(names)} {level}{'' if len(names) == 1 else 's'}"
+        + ("" if level == "note" else f" ({', '.join(dict.fromkeys(names))})")
+        for level, names in codes.items()
+        if names
+    )
+
+
 def where_text(where: str) -> str:
     """``Finding.where`` for people: planning options as flags, such as ``--instance-type``."""
     return f"--{where.replace('_', '-')}" if where in _FLAGS else where
 
 
 def print_section(title: str, facts: Iterable[tuple[Any, Any]], label: int = LABEL) -> None:
-    """Print a heading and its facts on stdout, if there are any."""
+    """Print a heading, if any, and its facts on stdout, if there are any."""
     if texts := [(str(name), str(value)) for name, value in facts]:
-        print_line(f"\n{title}", bold=True)
+        if title:
+            print_line(f"\n{title}", bold=True)
         print_facts(texts, label, indent=0, err=False)
 
 
@@ -218,16 +232,35 @@ def print_documents(
     )
 
 
-def print_document(document: Any, as_json: bool) -> None:
+def print_small(document: Any, as_json: bool) -> None:
     """Print a small document: as JSON, else its keys and values; a list as a table."""
     if as_json:
         print_json(document)
     elif isinstance(document, dict):
-        print_facts(document_facts(document), label=20, indent=0, err=False)
+        print_document(document)
     elif document:
         print_documents(document, [*document[0]])
     else:
         print_line("none")
+
+
+def print_document(document: dict[str, Any], title: str = "") -> None:
+    """Print a document as people read it: its values as facts, objects as sections, lists of
+    objects as tables. What is empty is left out."""
+    known = {key: value for key, value in document.items() if value not in (None, "", [], {})}
+    tables = {
+        key: value
+        for key, value in known.items()
+        if isinstance(value, list) and isinstance(value[0], dict)
+    }
+    sections = {key: value for key, value in known.items() if isinstance(value, dict)}
+    facts = {key: value for key, value in known.items() if key not in {**tables, **sections}}
+    label = max((len(key) for key in facts), default=0) + 2
+    print_section(title, document_facts(facts), max(label, LABEL))
+    for key, rows in tables.items():
+        print_documents(rows, list(rows[0]), key.replace("_", " "))
+    for key, section in sections.items():
+        print_document(section, key.replace("_", " "))
 
 
 def print_next(label: str, command: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,10 +12,11 @@ import click
 from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.bench.result import Interval
-from peagle.bench.variants import VariantComparison, VariantResult
+from peagle.bench.variants import VariantComparison
 from peagle.cli.context import add_to_error_document, command_text, in_context
 from peagle.cli.output.console import (
     Fact,
+    plain_text,
     print_facts,
     print_findings,
     print_line,
@@ -23,6 +24,7 @@ from peagle.cli.output.console import (
     print_table,
 )
 from peagle.cli.output.plan import operation_facts, proof_facts, speed_of_plan
+from peagle.cli.output.proof import floor_text, second_turn_text
 from peagle.deploy.alarms import mixes_drafts
 from peagle.deploy.diff import SettingChange
 from peagle.deploy.preflight import Preflight
@@ -32,7 +34,7 @@ from peagle.deploy.status import cost_of_remaining, deployment_status
 from peagle.errors import NotProved, PeagleError, command_line
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
-from peagle.proof import SecondTurn, floor_text, proof_findings, second_turn_text
+from peagle.proof import SecondTurn, proof_findings
 from peagle.protocol import request_body
 from peagle.sandbox.client import sandbox_status
 from peagle.sandbox.state import engine_version
@@ -148,7 +150,7 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
     print_line(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if second := (document["proof"] or {}).get("second_turn"):
         turn = SecondTurn(**second)
-        print_line(f"In the {second_turn_text(turn)}.")
+        print_line(f"In the second turn: {second_turn_text(turn)}.")
         print_findings(proof_findings(turn), err=True)
     if document["stand_in"]:
         print_line(
@@ -409,7 +411,7 @@ def show_end(
     print_facts(facts)
 
 
-def print_comparison_report(report: VariantComparison, account: Account) -> None:
+def print_comparison_report(report: VariantComparison) -> None:
     """A line per number with both variants and the difference, the verdict and the notes."""
     first, second = report.variants
     span = format_duration(max(report.until - report.since, 0))
@@ -426,55 +428,26 @@ def print_comparison_report(report: VariantComparison, account: Account) -> None
         print_status(f"note: {note}")
 
 
-_NUMBERS = (
-    ("ttft_seconds", "first token, ms", 1000),
-    ("itl_seconds", "between tokens, ms", 1000),
-    ("seconds_per_token", "per token, ms", 1000),
-    ("latency_seconds", "request, ms", 1000),
-    ("acceptance_length", "acceptance length", 1),
-    ("usd_per_million_tokens", "USD per 1M tokens", 1),
-)
-"""An attribute of ``VariantResult``, its label, and the factor of its unit."""
+_SHOWN = (
+    "pair", "k", "instances", "instance_type", "requests", "share", "errors", "in_progress",
+    "ttft_p50_seconds", "ttft_p90_seconds", "ttft_seconds", "itl_seconds", "seconds_per_token",
+    "latency_seconds", "acceptance_length", "usd_per_million_tokens",
+)  # fmt: skip
 
 
 def _rows(report: VariantComparison) -> Iterator[tuple[str, str, str, str]]:
-    def row(
-        label: str, text: Callable[[VariantResult], str], change: Interval | None = None
-    ) -> tuple[str, str, str, str]:
-        first, second = map(text, report.variants)
-        return label, first, second, _change(change)
-
-    yield row("plan", lambda variant: f"{variant.pair}, {k_text(variant.k)}")
-    yield row("instances", lambda variant: f"{variant.instances} x {variant.instance_type}")
-    yield row("requests", _requests)
-    yield row("errors", lambda variant: f"{variant.errors:,}")
-    yield row("in progress each", lambda variant: _number(variant.in_progress))
-    yield row("first token p50, ms", lambda variant: _number(variant.ttft_p50_seconds, 1000))
-    yield row("first token p90, ms", lambda variant: _number(variant.ttft_p90_seconds, 1000))
-    for number, label, factor in _NUMBERS:
-        first, second = (_interval(getattr(result, number), factor) for result in report.variants)
-        yield label, first, second, _change(report.changes.get(number))
+    for key in _SHOWN:
+        first, second = (_number(getattr(variant, key)) for variant in report.variants)
+        yield key.replace("_", " "), first, second, _change(report.changes.get(key))
 
 
-def _requests(variant: VariantResult) -> str:
-    return f"{variant.requests:,}" + ("" if variant.share is None else f" ({variant.share:.1%})")
-
-
-def _number(value: float | None, factor: float = 1) -> str:
-    """Three digits of a number, all of one of 100 and more; ``-`` is unknown."""
-    if value is None:
-        return "-"
-    shown = value * factor
-    return f"{shown:,.0f}" if shown >= 100 else f"{shown:,.3g}"
-
-
-def _interval(value: Interval | None, factor: float) -> str:
-    if value is None:
-        return "-"
+def _number(value: Interval | float | str | None) -> str:
+    if not isinstance(value, Interval):
+        return plain_text(value)
+    text = plain_text(value.value)
     if value.low == value.high:  # of one minute
-        return _number(value.value, factor)
-    low, high = _number(max(value.low, 0), factor), _number(value.high, factor)
-    return f"{_number(value.value, factor)} ({low} to {high})"
+        return text
+    return f"{text} ({plain_text(max(value.low, 0))} to {plain_text(value.high)})"
 
 
 def _change(change: Interval | None) -> str:

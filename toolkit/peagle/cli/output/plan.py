@@ -12,6 +12,7 @@ from peagle.cli.context import fix_in_context
 from peagle.cli.output.choose import capacity_text, print_memory
 from peagle.cli.output.console import (
     Fact,
+    count_text,
     document_facts,
     print_facts,
     print_findings,
@@ -21,7 +22,7 @@ from peagle.cli.output.console import (
     print_table,
 )
 from peagle.deploy.diff import PlanComparison
-from peagle.findings import Finding, errors
+from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.drafter import NO_HEAD
 from peagle.planning.limit import limit_text, most_usd_per_hour
@@ -31,7 +32,6 @@ from peagle.planning.rollout import cost_text
 from peagle.proof import MIN_DRAFTS
 from peagle.text import (
     basis_text,
-    bounds_text,
     counted,
     exact_duration,
     format_duration,
@@ -118,20 +118,13 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
         urgent = urgent or [one for one in plan.findings if one.level == "warning"][:2]
         print_findings(urgent)
         others = [finding for finding in plan.findings if finding not in urgent]
-        print_facts([("more", _count_text(others))], indent=0, err=False)
+        print_facts(
+            [("more", f"{text}: --verbose" if (text := count_text(others)) else "")],
+            indent=0,
+            err=False,
+        )
     if next_command:
         print_next("Next", next_command)
-
-
-def _count_text(findings: Sequence[Finding]) -> str:
-    """``2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``; empty without any."""
-    parts = []
-    for level in ("error", "warning", "note"):
-        codes = [finding.code for finding in findings if finding.level == level]
-        names = f" ({', '.join(dict.fromkeys(codes))})" if level != "note" else ""
-        if codes:
-            parts.append(f"{len(codes)} {level}{'' if len(codes) == 1 else 's'}{names}")
-    return f"{', '.join(parts)}: --verbose" if parts else ""
 
 
 def _load_text(plan: Plan) -> str:
@@ -148,9 +141,6 @@ def _load_text(plan: Plan) -> str:
         text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
         text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
-    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
-        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
-        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -500,9 +490,7 @@ def _scaling_text(plan: Plan) -> str:
     scaling = plan.scaling
     if scaling is None:
         return ""
-    text = bounds_text(
-        scaling.minimum, scaling.maximum, scaling.target_concurrency, scaling.scales_copies
-    )
+    text = scaling.text
     if prices := scaling.prices(plan.price_per_hour_usd, plan.instance_count):
         text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
     if scaling.wake_up_seconds is not None:

@@ -10,7 +10,14 @@ import click
 
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.context import command_text, findings_in_context, in_context
-from peagle.cli.output.console import Fact, print_facts, print_line, print_status, print_table
+from peagle.cli.output.console import (
+    Fact,
+    print_document,
+    print_facts,
+    print_line,
+    print_next,
+    print_status,
+)
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused, command_line
 from peagle.planning.runtime import DEFAULT_REGION
@@ -21,16 +28,12 @@ from peagle.text import (
     format_size,
     format_unit_price,
     format_usd,
-    k_text,
 )
 from peagle.weights.inspect import StoredWarmStart, StoredWeights
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
 from peagle.weights.sync import SyncPlan, SyncProgress, SyncResult
 from peagle_serve.contract import MODEL_FOLDER, VOCABULARY_FILE, VOCABULARY_VARIABLE
-
-_STATES = {"whole": "complete", "half": "partial"}
-"""States of ``--json`` that tables name otherwise."""
 
 
 def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> None:
@@ -191,43 +194,15 @@ def sync_document(pair: str, plan: SyncPlan, result: SyncResult, seconds: float,
 def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     """The files, warm starts and other objects at a prefix, on stdout."""
     state = "complete" if found.complete else "not synced" if found.mountable else "incomplete"
-    pairs = f", {' and '.join(found.pairs)}" if found.pairs else ""
-    print_line(f"{found.prefix.uri}: {state}, {format_size(found.size)}{pairs}")
+    print_line(f"{found.prefix.uri}: {state}, {format_size(found.size)}", bold=True)
     if found.finish:
-        print_line("complete it", command_text(found.finish))
-    for part, files in found.files.items():
-        rows = []
-        for file in files:
-            partial = f" ({format_size(file.present)} uploaded)" if file.state == "half" else ""
-            state = _STATES.get(file.state, file.state)
-            rows.append((state, f"{file.size:,}", f"{file.name}{partial}", file.checksum))
-        title = f"{part}/ from {found.manifest[part].source}"
-        print_table(("state", "bytes", "file", "checksum"), rows, ("bytes",), title)
-    warm = [_warm_start_row(stored) for stored in found.warm]
-    print_table(("state", "bytes", "key", "for"), warm, ("bytes",), "warm/: warm starts")
-    others = [
-        (f"{size:,}", key.removeprefix(found.prefix.key)) for key, size in found.others.items()
-    ]
-    title = "unknown objects, not copied by this toolkit"
-    print_table(("bytes", "object"), others, ("bytes",), title)
-    if found.lock is not None:
-        print_line(f"{'stale lock' if found.lock.stale else 'locked'}: {found.lock}")
+        print_next("complete it", command_text(found.finish))
+    document = inspect_document(found, price)
+    print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
+    if found.lock is not None and found.lock.stale:
+        print_line(f"stale lock: {found.lock}")
     if price is not None:
         print_line(f"storage: {month_text(found.size, price, price.region)}")
-
-
-def warm_start_line(warm: StoredWarmStart) -> str:
-    """A warm start in one line: state, size and key; pair, K, device, date, and the duration of a
-    cold start."""
-    return "  ".join(_warm_start_row(warm)).rstrip()
-
-
-def _warm_start_row(warm: StoredWarmStart) -> tuple[str, str, str, str]:
-    speculation = "" if warm.k is None else k_text(warm.k)
-    cold = f"{warm.seconds_cold:.0f} s cold" if warm.seconds_cold else ""
-    facts = filter(None, (warm.pair, speculation, warm.device, warm.made, cold))
-    state = "complete" if warm.complete else "partial"
-    return state, f"{warm.size:,}", warm.key, ", ".join(facts)
 
 
 def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
@@ -235,7 +210,7 @@ def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[s
     return {
         "uri": found.prefix.uri,
         "complete": found.complete,
-        "pairs": found.pairs,
+        "pairs": list(found.pairs),
         "finish": command_text(found.finish) if found.finish else None,
         "bytes": found.size,
         "usd_per_month": _month(found.size, price),
@@ -250,16 +225,25 @@ def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[s
             }
             for part, files in found.files.items()
         },
-        "warm": [
-            {"key": warm.key, "complete": warm.complete, "bytes": warm.size,
-             "pair": warm.pair or None, "k": warm.k, "device": warm.device or None,
-             "made": warm.made or None, "seconds_cold": warm.seconds_cold}
-            for warm in found.warm
-        ],
+        "warm": [warm_start_document(warm) for warm in found.warm],
         "at_work": str(found.lock) if found.lock and not found.lock.stale else None,
-        "others": found.others,
+        "others": dict(found.others),
         "findings": findings_in_context(found.findings),
     }  # fmt: skip
+
+
+def warm_start_document(warm: StoredWarmStart) -> dict[str, Any]:
+    """A warm start at a prefix; ``None`` is unknown."""
+    return {
+        "key": warm.key,
+        "complete": warm.complete,
+        "bytes": warm.size,
+        "pair": warm.pair or None,
+        "k": warm.k,
+        "device": warm.device or None,
+        "made": warm.made or None,
+        "seconds_cold": warm.seconds_cold,
+    }
 
 
 def _month(size: int, price: StoragePrice | None) -> float | None:
