@@ -232,18 +232,3 @@ def role_parameters(company: Company, purpose: str) -> dict[str, Any]:
 def encrypted_by(kms_key: str | None) -> dict[str, str]:
     """The parameters with which S3 encrypts an object with that key; none for ``None``."""
     return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
-
-
-def company_arguments(company: Company, tag_flag: str = "--tag") -> list[str]:
-    """The options that set these settings; `image build` has another ``tag_flag``. A name that has
-    the prefix already does not get it again."""
-    options = [
-        ("--name-prefix", company.name_prefix),
-        ("--subnets", ",".join(company.subnets)),
-        ("--security-groups", ",".join(company.security_groups)),
-        ("--kms-key", company.kms_key),
-        ("--permissions-boundary", company.permissions_boundary),
-        *((tag_flag, f"{key}={value}") for key, value in sorted(company.tags.items())),
-    ]
-    words = [word for flag, value in options if value for word in (flag, value)]
-    return [*words, *(["--network-isolation"] if company.network_isolation else [])]

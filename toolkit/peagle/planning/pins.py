@@ -6,7 +6,7 @@ reads them from S3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from peagle.errors import OptionsConflict, UserError
 from peagle.planning.options import Options
@@ -75,9 +75,3 @@ def with_pins(plan: Plan, pins: Pins) -> Plan:
     others = {name: text for name, text in plan.environment.items() if name not in PIN_VARIABLES}
     environment = dict(sorted((others | pin_variables(pins)).items()))
     return plan.model_copy(update={"pins": pins, "environment": environment})
-
-
-def pin_arguments(pins: Pins) -> list[str]:
-    """The options that set these pins."""
-    given: Iterable[str] = (word for one in pins.warm for word in ("--warm-sha256", one))
-    return [*given, *(["--allow-unpinned-warm"] if pins.any_warm else [])]
