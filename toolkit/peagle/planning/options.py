@@ -215,7 +215,6 @@ class Options(Frozen):
         "text",
         "Host AMI, which determines the GPU driver; `default` is SageMaker's own.  "
         "[default: the AMI that the image requires]",
-        in_file=True,
     )
     startup_timeout: int | None = _option(
         "Engine",

@@ -32,17 +32,17 @@ def choose_pins(options: Options) -> Pins:
     for one in given:
         if not SHA256.fullmatch(one):
             raise UserError(
-                f"--warm-sha256 {one[:80]!r} is not a SHA-256",
+                f"warm_sha256 {one[:80]!r} is not a SHA-256",
                 "use the 64 digits that were printed when it was collected",
                 code="invalid-pin",
             )
     if given and options.allow_unpinned_warm:
         raise OptionsConflict(
-            "--warm-sha256 and --allow-unpinned-warm are mutually exclusive", "omit one of them"
+            "warm_sha256 and --allow-unpinned-warm are mutually exclusive", "omit one of them"
         )
     if len(given) > MAX_ARCHIVES:
         raise UserError(
-            f"--warm-sha256 is given more than {MAX_ARCHIVES} times",
+            f"warm_sha256 is given more than {MAX_ARCHIVES} times",
             "give fewer",
             code="invalid-pin",
         )

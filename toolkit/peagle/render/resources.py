@@ -304,5 +304,5 @@ def not_in_templates(plan: Plan) -> str:
         return ""
     return (
         f"a template cannot add a rule to the lifecycle of {found[0].bucket}, which it does not "
-        "own (--capture-retention 0 leaves that to the bucket)"
+        "own (capture_retention 0 leaves that to the bucket)"
     )
