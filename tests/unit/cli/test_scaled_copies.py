@@ -11,7 +11,7 @@ from tests.unit.cli.commands import NAME, Terminal, without_record
 from tests.unit.cli.test_copies import COPIES, status_of, terminal
 
 TARGET = f"inference-component/{NAME}"
-BOUNDS = (*COPIES, "--max-instances", "3", "--target-concurrency", "6")
+BOUNDS = (*COPIES, "--max-instances", "3")
 ALARM = f"{NAME}-wake-up"
 
 __all__ = ["terminal"]

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from peagle.errors import Fix, PlanFileError, UserError
 from peagle.planning.company import NO_COMPANY, check_company
-from peagle.planning.options import Options, Overrides, arguments
+from peagle.planning.options import Options, Overrides, arguments, keys_of_file
 from peagle.planning.pins import PIN_VARIABLES, pin_variables
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
@@ -337,7 +337,6 @@ def _mapping(document: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _create_again(options: Options, file: str) -> Fix:
-    return Fix(
-        "create the plan again",
-        ("peagle", "plan", options.pair, *arguments(options), "--output", file),
-    )
+    command = ("peagle", "plan", options.pair, *arguments(options), "--output", file)
+    keys = ", ".join(keys_of_file(options))
+    return Fix(f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}", command)
