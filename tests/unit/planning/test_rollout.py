@@ -238,7 +238,8 @@ def test_the_filters_read_what_the_image_logs() -> None:
 def test_the_command_that_switches_speculation_off_is_a_deploy_of_the_target() -> None:
     plan = planned(rollout="all-at-once", instance_count=1, image=OWN_IMAGE, k=3)
     words = without_speculation(plan)
-    assert words[:4] == ("peagle", "deploy", plan.target.id, "--no-speculation")
+    assert words[:3] == ("peagle", "deploy", plan.target.id)
+    assert "--no-speculation" in words
     assert not {"--k", "--drafter", "--rollout"} & set(words)
     assert words[-2:] == ("--image", OWN_IMAGE)
     assert shlex.join(words) in alarms(plan, "c")[-1]["AlarmDescription"]

@@ -85,7 +85,7 @@ def _timeout(kind: str, pair: str, given: int | None, needed: float, because: st
 
     Raises UserError for a timeout that SageMaker rejects.
     """
-    what, flag = f"{kind}_timeout_seconds", f"--{kind}-timeout"
+    what, flag = f"{kind}_timeout_seconds", f"{kind}_timeout"
     if given is not None and not SHORTEST <= given <= LONGEST:
         raise OutOfRange(
             f"{flag} {exact_duration(given)} is outside of SageMaker's limits",

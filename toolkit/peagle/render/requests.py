@@ -239,8 +239,10 @@ def reproduce_options(plan: Plan) -> Options:
     """The options that make this plan again: what the user asked for, with what planning chose."""
     weights, batch = plan.target.weights, plan.batch
     pair, drafter, speculation = _read_pair(plan)
+    settings = (plan.company, plan.overrides)
     return plan.options.model_copy(
         update={
+            **{name: value for group in settings for name, value in group},
             "pair": pair,
             "drafter": drafter,
             "speculation": speculation,
