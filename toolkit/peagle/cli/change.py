@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 
 import click
@@ -44,7 +43,6 @@ from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
 from peagle.cli.session import Session, cloud_options, complete_name
 from peagle.deploy.comparison import (
     change_share,
-    deployed_words,
     options_beside,
     options_of_served,
     require_comparable,
@@ -405,9 +403,7 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
             "scaling and rollout are not copied to the second variant."
         )
         return planned(ctx, pair, {**options_of_served(revision.served, catalog), **own})
-    words = shlex.join(deployed_words(revision.plan))
-    deployed = options_in(ctx, words, "--with")
-    return planned(ctx, *options_beside(revision.plan, deployed, (pair, own), catalog))
+    return planned(ctx, *options_beside(revision.plan, (pair, own), catalog))
 
 
 def end_comparison(

@@ -22,7 +22,6 @@ from peagle.cli.options import (
     Decimal,
     OneOf,
     WholeNumber,
-    cached_option,
     command_catalog,
     complete_gpu,
     complete_instance_type,
@@ -32,11 +31,10 @@ from peagle.cli.options import (
     output_option,
     raise_first_error,
     settings_option,
-    shared_option,
     variables_option,
-    workload_option,
 )
 from peagle.cli.output.console import json_option, print_json, print_status, print_written
+from peagle.cli.plan_options import field_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
@@ -338,15 +336,14 @@ Examples:
     type=WholeNumber(1),
     help="GPUs per model.  [default: the plan's on --instance-type, the fewest with --gpu]",
 )
-@workload_option
+@field_options("workload")
 @click.option(
     "--prompt-tokens",
     type=TOKENS,
     metavar="TOKENS",
     help="Tokens of each prompt, with --output-tokens.  [default: three sizes]",
 )
-@cached_option
-@shared_option
+@field_options("cached_prompt_tokens", "shared_prompt_tokens")
 @click.option("--output-tokens", type=TOKENS, metavar="TOKENS", help="Tokens of each answer.")
 @click.option(
     "--concurrency",

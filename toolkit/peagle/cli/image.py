@@ -33,13 +33,13 @@ from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
 from peagle.images import Built, Image
 from peagle.images.build import findings_for_build
 from peagle.planning import Plan
+from peagle.planning.options import Options, arguments
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.project.choosing import EndpointChoice
 from peagle.render.image import RuntimeKind
 from peagle.render.requests import (
     deploy_arguments,
     label_arguments,
-    override_arguments,
     pair_arguments,
 )
 from peagle.store import write_output
@@ -259,7 +259,8 @@ def next_command(plan: Plan, built: Image, session: Session) -> str:
 
 def _pair_and_overrides(plan: Plan) -> list[str]:
     """The words of a command that serves the image as this plan says."""
-    return [*pair_arguments(plan), *override_arguments(plan.overrides)]
+    overrides = Options(pair=plan.pair, **plan.overrides.model_dump())
+    return [*pair_arguments(plan), *arguments(overrides)]
 
 
 def _show_pushed(

@@ -20,7 +20,6 @@ from peagle.planning import Options, Plan
 from peagle.planning.overrides import parse_settings, parse_variables
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.render.image_names import is_own_image
-from peagle.speed.models import PRESETS
 from peagle.speed.slo import parse_slo
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 
@@ -153,6 +152,9 @@ class Decimal(click.FloatRange):
         return self.fail(f"{sanitize(str(value), 40)!r} is not {self._allowed}", param, ctx)
 
 
+SPEED = Decimal("a number of tokens per second above 0, such as 500", min=0, min_open=True)
+"""The type of options that are a speed in output tokens per second."""
+
 USD = Decimal("an amount in USD above 0, such as 200 or $1.50", "$", min=0, min_open=True)
 """The type of options that are a price in USD, such as ``15`` or ``$15``."""
 
@@ -239,36 +241,6 @@ requests_option = click.option(
     help="Requests of each repetition.  [default: twice the concurrency, at least 4]",
 )
 """``--requests`` of a measurement."""
-
-
-_PRESETS = "; ".join(
-    f"{name}: {size.prompt_tokens:,} + {size.output_tokens:,}"
-    + (f", {size.cached_text}" if size.cached_prompt_tokens else "")
-    for name, size in PRESETS.items()
-)
-
-workload_option = click.option(
-    "--workload",
-    type=OneOf(tuple(PRESETS)),
-    help=f"Size of requests in tokens ({_PRESETS}).  [default: single prompts]",
-)
-"""``--workload`` of a plan or verdict."""
-
-cached_option = click.option(
-    "--cached-prompt-tokens",
-    type=TOKENS,
-    metavar="TOKENS",
-    help="Tokens of the prompt that an earlier turn has left in the prefix cache.",
-)
-"""``--cached-prompt-tokens`` of a plan or verdict."""
-
-shared_option = click.option(
-    "--shared-prompt-tokens",
-    type=TOKENS,
-    metavar="TOKENS",
-    help="Of the cached tokens, those with which all prompts begin: instructions, tools.",
-)
-"""``--shared-prompt-tokens`` of a plan or verdict."""
 
 
 class _Output(click.Option):

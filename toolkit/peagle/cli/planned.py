@@ -21,13 +21,10 @@ from peagle.cli.project import CHOICE, project_words
 from peagle.cli.session import started_session
 from peagle.errors import Fix, OptionsConflict
 from peagle.planning import Plan
-from peagle.planning.company import Company, company_arguments
-from peagle.planning.options import Overrides
+from peagle.planning.options import Options, arguments
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
-from peagle.render.requests import override_arguments
 from peagle.session import plan_file_online, plan_pair, plan_pair_online
-from peagle.text import exact_duration
 from peagle.weights.layout import AwsOf, checkpoint_at
 from peagle.weights.own_target import is_on_hub, target_not_read, with_own_target
 from peagle_serve.contract import is_s3_uri
@@ -111,30 +108,26 @@ def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
     plan = read_plan(path)
     region = given.pop("region", plan.region)
     if given or region != plan.region:
-        typed = _as_typed(given or {"region": region})
+        typed = _as_typed(*next(iter((given or {"region": region}).items())))
+        option = typed[0] if typed else next(iter(given))  # else a key of the project file
         raise OptionsConflict(
-            f"{typed[0]} cannot be combined with a plan file ({path})",
+            f"{option} cannot be combined with a plan file ({path})",
             Fix(
-                f"omit {typed[0]}, or create a new plan",
+                f"omit {option}, or create a new plan",
                 ("peagle", "plan", "PAIR", *typed, "--output", "FILE"),
             ),
         )
     return plan
 
 
-def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
-    """The first of these options on a command line."""
-    option, value = next(iter(given.items()))
-    if option in Overrides.model_fields:
-        return tuple(override_arguments(Overrides(**{option: value})))
-    if option in Company.model_fields:
-        return tuple(company_arguments(Company(**{option: value})))
-    flag = f"--{option.replace('_', '-')}"
-    if option == "ttl":
-        return (flag, exact_duration(value))
-    if isinstance(value, tuple):
-        return (flag, *value[:1])
-    return (flag,) if value is True else (flag, str(value))
+def _as_typed(field: str, value: Any) -> tuple[str, ...]:
+    """The option on a command line."""
+    if field == "no_speculation":
+        field, value = "speculation", False
+    if field == "verdict":
+        return ("--verdict", str(value))
+    words = arguments(Options(pair="").model_copy(update={field: value}))
+    return tuple(words)
 
 
 def _own_target(ctx: click.Context, pair: str) -> Checkpoint | None:

@@ -38,7 +38,7 @@ from peagle.cli.output.weights import (
     use_command,
     warm_start_document,
 )
-from peagle.cli.plan_options import kms_key_option, tag_option
+from peagle.cli.plan_options import field_options
 from peagle.cli.session import Session, account_options
 from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
@@ -74,8 +74,7 @@ def weights() -> None:
 @click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
 @click.option("--target-from", metavar="PLACE", help="Folder, s3://... or Hub id of the target.")
 @click.option("--drafter-from", metavar="PLACE", help="Folder, s3://... or Hub id of the drafter.")
-@kms_key_option
-@tag_option()
+@field_options("kms_key", "tags")
 @region_option("the bucket")
 @account_options
 @_take_over_option
