@@ -8,13 +8,10 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from peagle.catalog.documents import BadFile, parse_document, plain_value, read_document
+from peagle.catalog.documents import BadFile, plain_value, read_document
 from peagle.catalog.evidence import read_evidence, read_speeds
 from peagle.catalog.loading import Targets, check_catalog_file, read_short_names
 from peagle.catalog.starts import read_starts
-from peagle.catalog.tables import InstanceTable
-from peagle.catalog.validation import validate
-from peagle.catalog.writing import rewritten
 from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.vllm.gpus import capability_of
@@ -114,20 +111,6 @@ def _short_names(text: str) -> None:
     assert Targets(files, {}).weights is not None
 
 
-def _rewritten(text: str) -> None:
-    """A table of the user's own, valid or not, brought to other values."""
-    try:
-        table, problems = validate(parse_document(text, "instances.yaml"), InstanceTable)
-    except BadFile:
-        return
-    if table is None or problems:
-        return
-    entries = tuple(
-        one.model_copy(update={"vcpus": one.vcpus + 1, "gpu": "0.10"}) for one in table.instances
-    )
-    rewritten(text, table, table.model_copy(update={"instances": entries}))
-
-
 def _versions(case: tuple[str, str]) -> None:
     for read in (parse, lambda text: in_range("0.28.0", text)):
         try:
@@ -185,14 +168,6 @@ PARSERS = (
         ],
     ),
     Parser("catalog-short-names", _short_names, texts(GOOD, "short_name: " + "a" * 50), (), [GOOD]),
-    Parser(
-        "catalog-rewritten",
-        _rewritten,
-        documents(TABLES["instances.yaml"], most=2).map(dumped)
-        | texts(dumped(TABLES["instances.yaml"]), more=MORE, most=1),
-        (UserError,),
-        [dumped(TABLES["instances.yaml"])],
-    ),
     Parser(
         "versions",
         _versions,
