@@ -58,7 +58,7 @@ def test_what_exceeds_a_limit_is_a_failure(
 ) -> None:
     if why == "still runs":  # the others may take longer on a busy machine
         monkeypatch.setattr("tests.fuzz.measure._STOP_SECONDS", 1.0)
-    parser = Parser("broken", parse, PARSERS["duration"].inputs, (ValueError,))
+    parser = Parser("broken", parse, ["x"], (ValueError,))
     assert why in measure(parser, "x").failure
     with pytest.raises(Failed, match=why):
         check(parser, "x")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from unittest import mock
 
-from hypothesis import strategies as st
-
 from peagle.bench.acceptance import rates_of, read_acceptance
 from peagle.bench.lossless import first_difference, read_transcript
 from peagle.bench.server import OpenAiServer
 from peagle.bench.workloads import read_prompts
 from peagle.errors import EngineError, PeagleError, UserError
-from tests.fuzz.inputs import binary, json_bytes
+from tests.fuzz.inputs import encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.engines import Connection, response
 from tests.fuzz.parsers.files import written
@@ -94,25 +92,7 @@ def _answer(content: bytes) -> None:
 
 
 PARSERS = (
-    Parser(
-        "bench-acceptance",
-        _acceptance,
-        json_bytes(ACCEPTANCE) | binary(json.dumps(ACCEPTANCE).encode()),
-        (UserError,),
-        [json.dumps(ACCEPTANCE).encode()],
-    ),
-    Parser(
-        "bench-answer",
-        _answer,
-        json_bytes(CHAT, COMPLETION) | binary(*ANSWERS),
-        (PeagleError,),
-        ANSWERS,
-    ),
-    Parser(
-        "bench-prompts",
-        _prompts,
-        st.lists(json_bytes(*PROMPTS), min_size=1, max_size=4).map(b"\n".join) | binary(FILE),
-        (UserError,),
-        [FILE],
-    ),
+    Parser("bench-acceptance", _acceptance, [encoded(ACCEPTANCE)], UserError),
+    Parser("bench-answer", _answer, ANSWERS, PeagleError),
+    Parser("bench-prompts", _prompts, [FILE], UserError),
 )

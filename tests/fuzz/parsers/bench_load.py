@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from unittest import mock
 
-from hypothesis import strategies as st
-
 from peagle.bench.aiperf import requests_in
 from peagle.bench.server import models_in, usage_in, waiting_in
 from peagle.bench.targets import setting_of_config, target_of_url
 from peagle.errors import EngineError, PeagleError
-from tests.fuzz.inputs import binary, json_bytes, json_texts, texts
+from tests.fuzz.inputs import encoded, json_texts
 from tests.fuzz.parser import Parser
 
 METADATA = {"phase_name": "load1", "request_start_ns": 1795360789440639418,
@@ -63,20 +61,21 @@ CONFIG = {"method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting": 
 
 
 PARSERS = (
-    Parser("bench-records", _records, json_bytes(RECORD, FAILED) | binary(RECORDS),
-           (EngineError,), [RECORDS]),
+    Parser("bench-records", _records, [RECORDS], EngineError),
     Parser(
         "bench-server",
         _served,
-        st.tuples(texts(PAGE), json_bytes(MODELS), st.lists(json_texts(USAGE), max_size=3),
-                  texts("http://127.0.0.1:8000/v1")),
-        (PeagleError,),
-        [(PAGE, json.dumps(MODELS).encode(), [json.dumps(USAGE), "[DONE]"], "http://h:80/v1")],
+        [(PAGE, encoded(MODELS), [json.dumps(USAGE), "[DONE]"], "http://h:80/v1")],
+        PeagleError,
     ),
-    Parser("bench-setting", lambda text: setting_of_config(json.loads(text)),
-           json_texts(CONFIG).filter(lambda text: _is_object(text)), (PeagleError,),
-           [json.dumps(CONFIG)]),
-)  # fmt: skip
+    Parser(
+        "bench-setting",
+        lambda text: setting_of_config(json.loads(text)),
+        [json.dumps(CONFIG)],
+        PeagleError,
+        inputs=json_texts(CONFIG).filter(lambda text: _is_object(text)),
+    ),
+)
 
 
 def _is_object(text: str) -> bool:

@@ -11,7 +11,7 @@ from peagle.bench.local import catalog_name
 from peagle.bench.sweep import parse_settings
 from peagle.errors import UserError
 from peagle.speed.slo import parse_slo
-from tests.fuzz.inputs import TEXTS, json_bytes, texts
+from tests.fuzz.inputs import encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.files import written
 from tests.unit.bench.made import RESULT, ROWS
@@ -28,32 +28,12 @@ def _result(data: bytes) -> None:
 
 
 PARSERS = (
-    Parser(
-        "bench-result",
-        _result,
-        json_bytes(*RESULTS),
-        (UserError,),
-        [json.dumps(one).encode() for one in RESULTS],
-    ),
-    Parser(
-        "bench-settings",
-        parse_settings,
-        texts("k=none,1,3", more=TEXTS),
-        (UserError,),
-        ["k=none,1,3"],
-    ),
+    Parser("bench-result", _result, [encoded(one) for one in RESULTS], UserError),
+    Parser("bench-settings", parse_settings, ["k=none,1,3"], UserError),
     Parser(
         "bench-gpu",
         lambda name: catalog_name(name, ("H100", "L4", "L40S")),
-        texts("NVIDIA H100 80GB HBM3", more=TEXTS),
-        (),
         ["NVIDIA H100 80GB HBM3"],
     ),
-    Parser(
-        "slo",
-        parse_slo,
-        texts("ttft=0.5,itl=0.02", more=TEXTS),
-        (UserError,),
-        ["ttft=0.5,itl=0.02"],
-    ),
+    Parser("slo", parse_slo, ["ttft=0.5,itl=0.02"], UserError),
 )

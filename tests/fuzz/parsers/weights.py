@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from datetime import UTC, datetime
 from typing import Any
-
-from hypothesis import strategies as st
 
 from peagle.aws.errors import Missing
 from peagle.aws.transfers import PART_SIZE
@@ -18,7 +15,7 @@ from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
 from peagle.weights.manifest import read_manifest
 from peagle.weights.pins import archive_sha256s
-from tests.fuzz.inputs import documents, json_bytes, texts
+from tests.fuzz.inputs import encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.aws import Answers
 
@@ -109,12 +106,14 @@ def _parts(text: str) -> None:
 
 
 PARSERS = (
-    Parser("weights-manifest", _manifest, json_bytes(MANIFEST), (PeagleError,),
-           [json.dumps(MANIFEST).encode()]),
-    Parser("weights-prefix", _prefix,
-           st.tuples(json_bytes(MANIFEST), json_bytes(WARM), documents(HEAD, typed=True),
-                     documents(OBJECTS, typed=True)), (PeagleError,),
-           [(json.dumps(MANIFEST).encode(), json.dumps(WARM).encode(), HEAD, OBJECTS)]),
-    Parser("weights-lock", _lock, json_bytes(LOCK), (PeagleError,), [json.dumps(LOCK).encode()]),
-    Parser("part-size", _parts, texts("8388608", "5"), (PeagleError,), ["8388608"]),
-)  # fmt: skip
+    Parser("weights-manifest", _manifest, [encoded(MANIFEST)], PeagleError),
+    Parser(
+        "weights-prefix",
+        _prefix,
+        [(encoded(MANIFEST), encoded(WARM), HEAD, OBJECTS)],
+        PeagleError,
+        typed=True,
+    ),
+    Parser("weights-lock", _lock, [encoded(LOCK)], PeagleError),
+    Parser("part-size", _parts, ["8388608"], PeagleError),
+)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,7 +40,7 @@ from peagle.catalog.documents import (
 from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
 from peagle.catalog.schema import NO_GPU, Catalog, Target
 from peagle.catalog.speed_model import SpeedModel
-from peagle.catalog.starts import Starts, read_starts
+from peagle.catalog.starts import load_starts, read_starts
 from peagle.catalog.tables import (
     ImageTable,
     InstanceTable,
@@ -141,7 +141,7 @@ def load_catalog(own: Path | None = None) -> Catalog:
         instances=_updated("instances.yaml", own, InstanceTable, PriceTable),
         origins={target_id: display_path(path) for target_id, path in files.items()},
         speeds=Speeds(own, targets),
-        starts=Starts(own),
+        read_starts=partial(load_starts, own),
         speed_model=_read(table_file("speed_model.yaml", own), SpeedModel),
         version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
         is_extended=own is not None,
