@@ -294,6 +294,6 @@ def damaged(*examples: Any, typed: bool = False, kept: Collection[str] = ()) -> 
 def _json(example: str | bytes) -> Any:
     try:
         found = json.loads(example)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict | list) else None

@@ -35,9 +35,9 @@ def test_a_parser_ends_with_a_result_or_its_error(
 def test_every_function_that_parses_is_reached() -> None:
     """A new one needs a parser in tests/fuzz/parsers, or a line in NOT_OUTSIDE."""
     functions = {name for name, _ in parsing_functions()}
-    left_out = functions - reached(iter(PARSERS.values())) - set(NOT_OUTSIDE)
-    assert not left_out
-    assert set(NOT_OUTSIDE) <= functions
+    left_out = functions - reached(iter(PARSERS.values()))
+    assert not {name for name in left_out if not name.startswith(tuple(NOT_OUTSIDE))}
+    assert all(any(name.startswith(start) for name in left_out) for start in NOT_OUTSIDE)
 
 
 def test_the_corpus_has_no_folder_without_a_parser() -> None:

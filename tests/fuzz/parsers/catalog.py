@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from peagle.catalog.documents import BadFile, plain_value, read_document
+from peagle.catalog.documents import BadFile, read_document
 from peagle.catalog.evidence import read_evidence, read_speeds
 from peagle.catalog.loading import Targets, check_catalog_file, read_short_names
 from peagle.catalog.starts import read_starts
@@ -142,7 +142,6 @@ PARSERS = (
         inputs=FILES,
     ),
     Parser("catalog-document", _document, [text.encode() for text in (GOOD, *MORE)]),
-    Parser("catalog-number", plain_value, ["1_000", "2.5e3", "true"]),
     Parser(
         "catalog-evidence",
         _evidence,

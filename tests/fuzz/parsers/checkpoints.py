@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from peagle.catalog.entry_file import entry_text
 from peagle.catalog.loading import load_catalog
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
-from peagle.checkpoints.files import header_bytes, parse_config, parse_header
 from peagle.checkpoints.heads import Head, attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.checkpoints.models import is_folder, is_hub_id
@@ -122,11 +121,6 @@ def _tokenizers(case: tuple[bytes, bytes]) -> None:
     same_tokenizer(found[0].tokenizer or {}, found[1].tokenizer or {})
 
 
-def _header(content: bytes) -> None:
-    header_bytes(content[:64], len(content), "model.safetensors")
-    parse_header(content, len(content), "model.safetensors")
-
-
 def _head_folder(config: bytes, weights: bytes | None) -> str:
     """A head; without ``weights`` its config.json alone."""
     file = written("head/model.safetensors", weights or b"")
@@ -221,7 +215,6 @@ HUB_ANSWERS: list[tuple[int, dict[str, str]]] = [
 ]
 PARSERS = (
     Parser("config.json", _config, [encoded(config) for config in CONFIGS], CheckpointError),
-    Parser("config-alone", parse_config, [CONTENT], CheckpointError),
     Parser("config-checks", _checks, [(encoded(CONFIGS[2]), CONTENT)], PeagleError),
     Parser(
         "new-entry",
@@ -248,7 +241,6 @@ PARSERS = (
         [(encoded(TOKENIZER), encoded(TOKENIZER_CONFIG))],
         CheckpointError,
     ),
-    Parser("toolkit-header", _header, [WEIGHTS], CheckpointError, inputs=HEADERS),
     Parser(
         "command-check",
         quietly(_command_check),

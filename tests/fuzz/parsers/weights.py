@@ -13,7 +13,6 @@ from peagle.errors import PeagleError
 from peagle.weights.bucket import Bucket, read_lock
 from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
-from peagle.weights.manifest import read_manifest
 from peagle.weights.pins import archive_sha256s
 from tests.fuzz.inputs import encoded
 from tests.fuzz.parser import Parser
@@ -82,10 +81,6 @@ class Objects(Answers):
         raise Missing("get_object: no such key")
 
 
-def _manifest(content: bytes) -> None:
-    read_manifest(Bucket(Objects({"": content}), "bucket"), PLACE)
-
-
 def _prefix(case: tuple[bytes, bytes, Any, Any]) -> None:
     manifest, warm, head, objects = case
     aws = Objects(
@@ -106,7 +101,6 @@ def _parts(text: str) -> None:
 
 
 PARSERS = (
-    Parser("weights-manifest", _manifest, [encoded(MANIFEST)], PeagleError),
     Parser(
         "weights-prefix",
         _prefix,

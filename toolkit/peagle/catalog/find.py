@@ -114,11 +114,6 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
 
 
-def is_folder_name(word: str) -> bool:
-    """Whether this is a folder's name, given without ``./``."""
-    return bool(word) and "/" not in word and os.path.isdir(word)
-
-
 def same_sizes(one: Target, other: Target) -> bool:
     """Whether both have the same class and sizes, so that a head of one loads with the other."""
     keys = ("class_name", "hidden_size", "layers", "query_heads", "vocab_size", "intermediate_size")
