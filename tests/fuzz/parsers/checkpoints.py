@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from peagle.catalog.entry_file import entry_text
 from peagle.catalog.loading import load_catalog
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
+from peagle.checkpoints.files import parse_config
 from peagle.checkpoints.heads import Head, attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.checkpoints.models import is_folder, is_hub_id
@@ -215,6 +216,7 @@ HUB_ANSWERS: list[tuple[int, dict[str, str]]] = [
 ]
 PARSERS = (
     Parser("config.json", _config, [encoded(config) for config in CONFIGS], CheckpointError),
+    Parser("config-alone", parse_config, [CONTENT], CheckpointError),  # in this thread
     Parser("config-checks", _checks, [(encoded(CONFIGS[2]), CONTENT)], PeagleError),
     Parser(
         "new-entry",
