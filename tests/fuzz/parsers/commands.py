@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from peagle.account import leads_to_sandbox
 from peagle.catalog import load_catalog
-from peagle.checks.facts import parse_ecr_image, parse_tag_versions
+from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_versions
 from peagle.cli.call import _read_prompt
 from peagle.cli.choose import _parsed
 from peagle.cli.main import cli
@@ -196,6 +196,10 @@ def _each(*functions: Any) -> Any:
     return run
 
 
+def _destinations(environment: dict[str, str]) -> None:
+    destinations(environment, isolated=False)
+
+
 def _settings(text: str) -> None:
     checked_settings(parse_settings([text]))
 
@@ -242,7 +246,7 @@ PARSERS = (
     Parser(
         "plan",
         _plan,
-        [plan_example()],
+        [plan_example(), {"format": 1, "pair": "tiny+p-eagle", "name": 7}],
         PeagleError,
         inputs=documents(plan_example()).map(_with_digest),
     ),
@@ -296,7 +300,9 @@ PARSERS = (
         [["--max-model-len", "8192", "--speculative-config", '{"k": 1}']],
         PeagleError,
     ),
-    Parser("engine-variables", _each(settings_in, pins_of), [ENVIRONMENT], PeagleError),
+    Parser(
+        "engine-variables", _each(settings_in, pins_of, _destinations), [ENVIRONMENT], PeagleError
+    ),
     Parser(
         "s3-uri",
         _each(S3Uri.parse, S3Uri.mountable, lower_scheme, slashes_hint, weights_prefix),
