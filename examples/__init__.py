@@ -1,1 +1,1 @@
-"""Scripts that train models of the catalogue; the toolkit never imports them."""
+"""Examples of what users make themselves; the toolkit never imports them."""

@@ -1,1 +1,1 @@
-"""Benchmarks: the numbers in docs/architecture.md, measured here. See ``benchmarks/README.md``."""
+"""What makes numbers and evidence. See ``measurements/README.md``."""

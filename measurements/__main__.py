@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: every benchmark, one after the other.
+"""``python -m measurements``: every measurement of this machine, one after the other.
 
 Exits with 1 if entrypoint, images, crash, check, catalog_size, bench_load or weights_sync misses
 its goal.
@@ -6,7 +6,7 @@ its goal.
 
 import sys
 
-from benchmarks import (
+from measurements import (
     bench_load,
     catalog_size,
     check,

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.timing import medians
+from measurements.timing import medians
 from peagle.catalog.loading import target_files
 
 PEAGLE = str(Path(sys.executable).with_name("peagle"))

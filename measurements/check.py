@@ -24,7 +24,7 @@ from pathlib import Path
 
 import boto3
 
-from benchmarks.timing import seconds
+from measurements.timing import seconds
 from peagle.sandbox.client import start_sandbox, stop_sandbox
 
 ROUNDS = 7

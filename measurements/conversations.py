@@ -1,6 +1,6 @@
 """The performance model against measured conversations, and the fit of its one constant for them.
 
-    python -m benchmarks.conversations          # errors by row, and the constant that fits best
+    python -m measurements.conversations          # errors by row, and the constant that fits best
 
 ``cached_prefill`` is fitted to the rows with the prefix cache of ``conversations.json``, except for
 those in ``held_out``. The prompts of these rows are turns of conversations: all but the last 256
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.speed_rows import catalog
+from measurements.speed_rows import catalog
 from peagle.catalog.find import find_drafter, find_instance, find_pair
 from peagle.planning.candidates import PairLoad, planned_fit
 from peagle.planning.pair_speed import pair_performance

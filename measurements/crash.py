@@ -20,8 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.entrypoint import VLLM, environment_for, fake_vllm
-from benchmarks.timing import ROUNDS
+from measurements.entrypoint import VLLM, environment_for, fake_vllm
+from measurements.timing import ROUNDS
 from peagle.data import entrypoint_folder
 
 GOAL_SECONDS = 5.0

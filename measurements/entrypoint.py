@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.timing import ROUNDS
+from measurements.timing import ROUNDS
 from peagle.data import entrypoint_folder
 
 GOAL_MS = 150.0

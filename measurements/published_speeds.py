@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from benchmarks.speed_rows import case_of
+from measurements.speed_rows import case_of
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.fit.models import FitCase, TargetModel
 

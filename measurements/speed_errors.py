@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.published_speeds import PUBLISHED, Published
-from benchmarks.speed_fit import fitted
-from benchmarks.speed_rows import Row, case_of, catalog, key_of, rows
+from measurements.published_speeds import PUBLISHED, Published
+from measurements.speed_fit import fitted
+from measurements.speed_rows import Row, case_of, catalog, key_of, rows
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.speed_model import FittedTo, SpeedModel
 from peagle.speed.decision import rank_settings

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from operator import mul
 
-from benchmarks.speed_rows import Row, catalog, times_of
+from measurements.speed_rows import Row, catalog, times_of
 from peagle.catalog.speed_model import SpeedModel, StepConstants
 from peagle.speed.correction import MEASURED_STEP
 from peagle.speed.models import Workload

@@ -1,8 +1,8 @@
 """Fit the performance model's constants to the evidence, and show the errors of its estimates.
 
-    python -m benchmarks.speed_model            # tables of errors
-    python -m benchmarks.speed_model --rows     # and the errors of each row
-    python -m benchmarks.speed_model --write    # and speed_model.yaml and docs/estimates.md
+    python -m measurements.speed_model            # tables of errors
+    python -m measurements.speed_model --rows     # and the errors of each row
+    python -m measurements.speed_model --write    # and speed_model.yaml and docs/estimates.md
 
 The errors are those of rows that neither constants nor corrections know (``speed_errors``): all
 rows of a GPU, of a pair, of one setting (drafter and K) of a pair on a GPU, of one request size
@@ -18,7 +18,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.speed_errors import (
+from measurements.speed_errors import (
     HELD_OUT,
     Compared,
     Errors,
@@ -28,13 +28,13 @@ from benchmarks.speed_errors import (
     published,
     refitted,
 )
-from benchmarks.speed_fit import fitted
-from benchmarks.speed_rows import catalog, rows
+from measurements.speed_fit import fitted
+from measurements.speed_rows import catalog, rows
 from peagle.catalog.speed_model import SpeedModel
 
 FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"
 CHAPTER = FILE.parents[1] / "docs" / "estimates.md"
-SCRIPT = "benchmarks/speed_model.py"
+SCRIPT = "measurements/speed_model.py"
 
 HEADER = """\
 | rows | n | tokens/s: median | 90 % below | in range | TTFT | ITL | regret; above 5 %, interval |
@@ -127,7 +127,7 @@ def with_table(text: str, lines: Iterable[Errors]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed_model",
+        prog="python -m measurements.speed_model",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

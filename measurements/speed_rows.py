@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.evidence import is_disturbed, repeats_experts
-from benchmarks.gpu.geometry import ADAPTIVE, CATALOG_IDS
+from measurements.gpu.evidence import is_disturbed, repeats_experts
+from measurements.gpu.geometry import ADAPTIVE, CATALOG_IDS
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Catalog, Speed
@@ -23,7 +23,8 @@ from peagle.speed.geometry import geometry_of
 from peagle.speed.step import StepTimes
 
 EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
-SCRIPT = "benchmarks/gpu/speed.py"
+SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py")
+"""The script and its earlier place, which evidence of that time names."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,14 @@ def key_of(file: str, speed: Speed) -> tuple[object, ...]:
 
 
 def rows(folder: Path = EVIDENCE) -> list[Row]:
-    """The rows of the evidence files that benchmarks/gpu/speed.py wrote, without those of adaptive
-    verification, those that repeat experts, and those that other work on the host disturbed."""
+    """The rows of the evidence files that measurements/gpu/speed.py wrote, without those of
+    adaptive verification, those that repeat experts, and those that other work on the host
+    disturbed."""
     names = {identifier: name for name, identifier in CATALOG_IDS.items()}
     found = []
     for path in sorted(folder.glob("speed-*.json")):
         document = json.loads(path.read_text())
-        if document.get("script") != SCRIPT:
+        if document.get("script") not in SCRIPTS:
             continue  # users save results of "peagle bench" there, with other keys
         name = names[document["pair"]]
         found += [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from benchmarks.timing import medians
+from measurements.timing import medians
 
 PEAGLE = str(Path(sys.executable).with_name("peagle"))
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from training.tiny.chats import BUILDERS, Chat, recombined
-from training.tiny.corpus import Corpus, File
-from training.tiny.tokenizer import (
+from examples.tiny.chats import BUILDERS, Chat, recombined
+from examples.tiny.corpus import Corpus, File
+from examples.tiny.tokenizer import (
     BEGIN_ID,
     END_ID,
     PAD_ID,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from training.tiny.chats import Chat, chats_of
+from examples.tiny.chats import Chat, chats_of
 
 HELD_OUT_NAMES = """
 bisect calendar cmd colorsys csv difflib filecmp fnmatch fractions glob graphlib heapq html

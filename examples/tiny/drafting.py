@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from training.tiny.heads import (
+from examples.tiny.heads import (
     Head,
     PEagle,
     Sequences,
@@ -18,9 +18,9 @@ from training.tiny.heads import (
     parallel_states,
     unrolled_states,
 )
-from training.tiny.optimizer import Optimizer, autocast
-from training.tiny.target import Target
-from training.tiny.tokenizer import PAD_ID
+from examples.tiny.optimizer import Optimizer, autocast
+from examples.tiny.target import Target
+from examples.tiny.tokenizer import PAD_ID
 
 REPORT_EVERY = 200
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.tiny.prompts import Prompt
+from examples.tiny.prompts import Prompt
 
 START_SECONDS = 300
 REQUEST_SECONDS = 300

@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from training.tiny.heads import Head, PEagle
-from training.tiny.layers import Shape
-from training.tiny.target import AUX_LAYERS, Target
-from training.tiny.tokenizer import BEGIN_ID, END_ID, MASK_ID, PAD_ID
+from examples.tiny.heads import Head, PEagle
+from examples.tiny.layers import Shape
+from examples.tiny.target import AUX_LAYERS, Target
+from examples.tiny.tokenizer import BEGIN_ID, END_ID, MASK_ID, PAD_ID
 
 Json = dict[str, object]
 

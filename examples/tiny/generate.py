@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.tiny.layers import Attend, Rope
-from training.tiny.target import Target
-from training.tiny.tokenizer import END_ID, PAD_ID
+from examples.tiny.layers import Attend, Rope
+from examples.tiny.target import Target
+from examples.tiny.tokenizer import END_ID, PAD_ID
 
 
 class Cache:

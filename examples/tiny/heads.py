@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.tiny.layers import (
+from examples.tiny.layers import (
     Attend,
     Block,
     FusionBlock,
@@ -24,8 +24,8 @@ from training.tiny.layers import (
     masked,
     norm,
 )
-from training.tiny.target import AUX_LAYERS
-from training.tiny.tokenizer import MASK_ID
+from examples.tiny.target import AUX_LAYERS
+from examples.tiny.tokenizer import MASK_ID
 
 
 class Head(nn.Module):

@@ -1,6 +1,6 @@
 """Serve `peagle/tiny` with vLLM, measure the acceptance of its heads, and write the evidence.
 
-    python -m training.tiny.measure
+    python -m examples.tiny.measure
 
 Prompts are sent one at a time. For every setting, the greedy tokens are compared with those of the
 target without speculation.
@@ -19,9 +19,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from training.tiny import prompts
-from training.tiny.engine import Completion, Speculation, serve
-from training.tiny.prompts import Prompt
+from examples.tiny import prompts
+from examples.tiny.engine import Completion, Speculation, serve
+from examples.tiny.prompts import Prompt
 
 SETTINGS = (
     Speculation("p-eagle", 3),

@@ -6,8 +6,8 @@ import json
 import random
 from pathlib import Path
 
-from training.tiny.chats import BUILDERS
-from training.tiny.corpus import TESTS, Corpus, completion_prompts
+from examples.tiny.chats import BUILDERS
+from examples.tiny.corpus import TESTS, Corpus, completion_prompts
 
 Prompt = dict[str, str]
 """`kind` is "chat" or "completion"; `prompt` the user's message or the text to continue."""

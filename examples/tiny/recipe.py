@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from training.tiny.batches import Sizes
-from training.tiny.drafting import HeadRecipe
-from training.tiny.layers import Shape
+from examples.tiny.batches import Sizes
+from examples.tiny.drafting import HeadRecipe
+from examples.tiny.layers import Shape
 
 
 @dataclass(frozen=True)

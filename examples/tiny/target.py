@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.tiny.batches import Batches
-from training.tiny.layers import Attend, Block, Rope, Shape, causal, initialize, norm
-from training.tiny.optimizer import Optimizer, autocast
-from training.tiny.tokenizer import PAD_ID
+from examples.tiny.batches import Batches
+from examples.tiny.layers import Attend, Block, Rope, Shape, causal, initialize, norm
+from examples.tiny.optimizer import Optimizer, autocast
+from examples.tiny.tokenizer import PAD_ID
 
 CHECK_EVERY = 300
 AUX_LAYERS = (2, 5, 7)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from training.tiny.chats import Chat
+from examples.tiny.chats import Chat
 
 BEGIN, END, MASK, PAD = "<|begin|>", "<|end|>", "<|mask|>", "<|pad|>"
 SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"

@@ -1,7 +1,7 @@
 """Train the pair `peagle/tiny` and write it to the catalogue.
 
-    python -m training.tiny.train corpus              # once, with the Python whose library to use
-    python -m training.tiny.train target p-eagle eagle3 export
+    python -m examples.tiny.train corpus              # once, with the Python whose library to use
+    python -m examples.tiny.train target p-eagle eagle3 export
 
 Each stage writes its result to the work folder, and a later call continues from there.
 """
@@ -22,12 +22,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from training.tiny import corpus, drafting, export, generate, prompts, target, tokenizer
-from training.tiny.batches import Batches
-from training.tiny.drafting import HeadRecipe, Rollout
-from training.tiny.heads import Head, PEagle
-from training.tiny.recipe import FULL, SMOKE, Recipe
-from training.tiny.target import Target
+from examples.tiny import corpus, drafting, export, generate, prompts, target, tokenizer
+from examples.tiny.batches import Batches
+from examples.tiny.drafting import HeadRecipe, Rollout
+from examples.tiny.heads import Head, PEagle
+from examples.tiny.recipe import FULL, SMOKE, Recipe
+from examples.tiny.target import Target
 
 MEASURED_DEPTH = 5
 ANSWER_TOKENS = 200

@@ -3,16 +3,16 @@
 The engine gets a ``config.json`` with the real geometry of a pair (``tests/geometry``) and random
 weights (``--load-format dummy``): kernels, memory and start-up are those of the real model, its
 output is noise, and nothing is downloaded. Run from the root of the repository, on a host with a
-GPU and vLLM; ``benchmarks/README.md`` has the commands:
+GPU and vLLM; ``measurements/README.md`` has the commands:
 
-* ``python -m benchmarks.gpu.memory`` starts vLLM once per setting and records its memory: weights,
-  activations, CUDA graphs, the KV cache and its groups.
-* ``python -m benchmarks.gpu.speed`` generates with every drafter and K at several loads, with
+* ``python -m measurements.gpu.memory`` starts vLLM once per setting and records its memory:
+  weights, activations, CUDA graphs, the KV cache and its groups.
+* ``python -m measurements.gpu.speed`` generates with every drafter and K at several loads, with
   vLLM's synthetic rejection sampler set to published acceptance rates.
-* ``python -m benchmarks.gpu.warm`` starts ``peagle_serve`` cold, with existing caches, and
+* ``python -m measurements.gpu.warm`` starts ``peagle_serve`` cold, with existing caches, and
   from an artifact, on this machine and on a fresh one.
 
-* ``python -m benchmarks.gpu.conversations`` sends conversations to the tiny pair, with its real
+* ``python -m measurements.gpu.conversations`` sends conversations to the tiny pair, with its real
   weights, and compares the prefix cache on and off.
 
 Each appends its results as it goes, so an interrupted run keeps what it measured, and collects

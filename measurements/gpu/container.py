@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import probe
-from benchmarks.gpu.geometry import CARD_K, ROOT, Setting, engine_arguments, speculation
-from benchmarks.gpu.host import ENGINE_ENVIRONMENT
+from measurements.gpu import probe
+from measurements.gpu.geometry import CARD_K, ROOT, Setting, engine_arguments, speculation
+from measurements.gpu.host import ENGINE_ENVIRONMENT
 from peagle.data import entrypoint_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]

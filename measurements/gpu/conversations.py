@@ -1,7 +1,7 @@
 """Conversations with the tiny pair in the container: the prefix cache with real weights.
 
-    python -m benchmarks.gpu.conversations --vllm 0.28.0
-    python -m benchmarks.gpu.conversations --cpu --python ENGINE/bin/python    # a rehearsal
+    python -m measurements.gpu.conversations --vllm 0.28.0
+    python -m measurements.gpu.conversations --cpu --python ENGINE/bin/python    # a rehearsal
 
 The container gets the environment of `peagle plan tiny`, once with prefix caching and once without.
 `peagle prove` proves it; then conversations are sent one request at a time with temperature 0.
@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import host
-from benchmarks.gpu.container import FOR_CPU, TINY, TINY_PAIR, Container, PairFolder
+from measurements.gpu import host
+from measurements.gpu.container import FOR_CPU, TINY, TINY_PAIR, Container, PairFolder
 from peagle.protocol import (
     Counters,
     acceptance_length,
@@ -34,7 +34,7 @@ from peagle_serve.contract import ATTRIBUTES_HEADER, COUNTERS_ATTRIBUTE
 
 EVIDENCE = Path(__file__).with_suffix(".json")
 ABOUT = (
-    "Written by benchmarks/gpu/conversations.py: the tiny pair with its real weights, started by "
+    "Written by measurements/gpu/conversations.py: the tiny pair with its real weights, started by "
     "peagle_serve with the environment of `peagle plan tiny`. proof: what `peagle prove --url` "
     "says. turns: drafts, acceptance length and the share of prompt tokens from the prefix cache, "
     "by turn. same_answers: of the answers with the cache, those that are the same without it."
@@ -140,7 +140,7 @@ def _peagle(arguments: Sequence[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.conversations",
+        prog="python -m measurements.gpu.conversations",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import load
-from benchmarks.gpu.geometry import CATALOG_IDS, WITH_EXPERTS
+from measurements.gpu import load
+from measurements.gpu.geometry import CATALOG_IDS, WITH_EXPERTS
 
 FOLDER = Path(__file__).resolve().parents[2] / "model_catalog" / "evidence"
 MEMORY_EVIDENCE = FOLDER / "memory-h200.json"
@@ -41,9 +41,9 @@ MEMORY_METHOD = (
 )
 SPEED_METHOD = (
     "Real geometry (tests/geometry), dummy weights and synthetic acceptance: vLLM's synthetic"
-    " rejection sampler at the published acceptance of the pair (DECAY in benchmarks/gpu/speed.py;"
-    " imposed_rates of each raw row). Prompts of random tokens, all sent at once, output of a fixed"
-    " length, at the temperature of the raw rows. A row of speeds is the fastest repetition, with"
+    " rejection sampler at the published acceptance of the pair (DECAY in"
+    " measurements/gpu/speed.py; imposed_rates of each raw row). Prompts of random tokens, all sent at"
+    " once, output of a fixed length, at the temperature of the raw rows. A row of speeds is the fastest repetition, with"
     " that repetition's latencies and acceptance_length (the engine's own count); low and high are"
     " the slowest and the fastest, raw has each. Repetitions end within 5 % of each other, or at a"
     " maximum of number or time. vLLM compiles Triton kernels when a batch first has a new shape,"
@@ -83,7 +83,7 @@ def new_memory_document(rows: Sequence[Row]) -> Document:
                 "device": row["ranks"][0]["device"],
                 "driver": row["driver"],
                 "torch": row["torch"],
-                "script": "benchmarks/gpu/memory.py",
+                "script": "measurements/gpu/memory.py",
                 "method": MEMORY_METHOD,
                 "rows": [],
                 "log_rows": [],
@@ -210,7 +210,7 @@ def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
         "method": SPEED_METHOD,
         **_caveat(pair, rows),
         "synthetic": True,
-        "script": "benchmarks/gpu/speed.py",
+        "script": "measurements/gpu/speed.py",
         **({"speeds": speeds} if comparable else {}),
         "raw": raw,
     }

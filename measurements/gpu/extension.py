@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from benchmarks.gpu import probe
+from measurements.gpu import probe
 
 
 class Probed:

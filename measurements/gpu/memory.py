@@ -2,8 +2,8 @@
 
 Example, on a host with one GPU and vLLM, from the root of the repository:
 
-    python -m benchmarks.gpu.memory --only gpt-oss-20b --evidence memory.json
-    python -m benchmarks.gpu.memory --collect .gpu/memory --evidence memory.json
+    python -m measurements.gpu.memory --only gpt-oss-20b --evidence memory.json
+    python -m measurements.gpu.memory --collect .gpu/memory --evidence memory.json
 
 Each row has a process of its own, and each GPU runs one engine at a time; meanwhile the next row's
 process imports its modules and waits for the GPU. Rows go to FOLDER/rows.jsonl as they are
@@ -34,10 +34,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import evidence, host
-from benchmarks.gpu.geometry import Setting, engine_arguments, memory_settings
-from benchmarks.gpu.logs import engine_numbers, memory_lines
-from benchmarks.gpu.probe import announce
+from measurements.gpu import evidence, host
+from measurements.gpu.geometry import Setting, engine_arguments, memory_settings
+from measurements.gpu.logs import engine_numbers, memory_lines
+from measurements.gpu.probe import announce
 
 ROW_SECONDS = 240
 WAITING_SECONDS = 300
@@ -85,8 +85,9 @@ def row_in_process(
     stem = out / "facts" / setting.name
     log = out / "logs" / f"{setting.name}.log"
     lock = out / f"gpu-{gpus.replace(',', '-')}.lock"
-    command = [sys.executable, "-m", "benchmarks.gpu.memory", "--row", json.dumps(asdict(setting)),
-               "--stem", str(stem), "--lock", str(lock)]  # fmt: skip
+    command = [sys.executable, "-m", "measurements.gpu.memory",
+               "--row", json.dumps(asdict(setting)), "--stem", str(stem),
+               "--lock", str(lock)]  # fmt: skip
     # Several of the recorded lines are on vLLM's DEBUG level.
     environment = {
         **os.environ,
@@ -264,7 +265,7 @@ def _effective(config: Any) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.memory",
+        prog="python -m measurements.gpu.memory",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

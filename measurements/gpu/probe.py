@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.dummy_weights import keep_own_tensors
+from measurements.gpu.dummy_weights import keep_own_tensors
 
 VARIABLE = "PEAGLE_GPU_PROBE"
 """Environment variable with the stem of the probe's files and the tensors that a head keeps."""
-EXTENSION = "benchmarks.gpu.extension.Probed"
+EXTENSION = "measurements.gpu.extension.Probed"
 
 Facts = dict[str, Any]
 

@@ -2,9 +2,9 @@
 
 Example, on a host with one GPU and vLLM, from the root of the repository:
 
-    python -m benchmarks.gpu.speed --pair gpt-oss-20b
-    python -m benchmarks.gpu.speed --pair qwen3-coder-30b --settings none,p-eagle:3,p-eagle:7
-    python -m benchmarks.gpu.speed --collect .gpu/speed/gpt-oss-20b --evidence speed.json
+    python -m measurements.gpu.speed --pair gpt-oss-20b
+    python -m measurements.gpu.speed --pair qwen3-coder-30b --settings none,p-eagle:3,p-eagle:7
+    python -m measurements.gpu.speed --collect .gpu/speed/gpt-oss-20b --evidence speed.json
 
 Weights are random, so no draft would be accepted: vLLM's synthetic rejection sampler accepts drafts
 at the published rates, while target and drafter do their real work. Random weights draft the same
@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.gpu import dummy_weights, evidence, host, load
-from benchmarks.gpu.geometry import ADAPTIVE, PAIRS, Setting, engine_arguments
+from measurements.gpu import dummy_weights, evidence, host, load
+from measurements.gpu.geometry import ADAPTIVE, PAIRS, Setting, engine_arguments
 
 SETTING_SECONDS = 1500
 """A process is killed after this time, waiting for the GPU included."""
@@ -212,7 +212,7 @@ def run_one(
     folder = out / setting.pair
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{setting.drafter}:{setting.k}" if setting.drafter else "none"
-    command = [sys.executable, "-m", "benchmarks.gpu.speed", "--out", str(out), "--pair",
+    command = [sys.executable, "-m", "measurements.gpu.speed", "--out", str(out), "--pair",
                setting.pair, "--settings", name, *options,
                "--tensor-parallel-size", str(setting.tensor_parallel_size),
                "--lock", str(out / f"gpu-{gpu.replace(',', '-')}.lock")]  # fmt: skip
@@ -222,7 +222,7 @@ def run_one(
         **host.ENGINE_ENVIRONMENT,
         **dummy_weights.SERIALIZATION,
         "CUDA_VISIBLE_DEVICES": gpu,
-        "PEAGLE_GPU_COMMAND": shlex.join(["python", "-m", "benchmarks.gpu.speed", *sys.argv[1:]]),
+        "PEAGLE_GPU_COMMAND": shlex.join(["python", "-m", "measurements.gpu.speed", *sys.argv[1:]]),
     }
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -242,7 +242,7 @@ def run_one(
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.speed",
+        prog="python -m measurements.gpu.speed",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

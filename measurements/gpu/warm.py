@@ -3,7 +3,7 @@
 Each start is one of peagle_serve with the real geometry of a pair and random weights. Example,
 from the root of the repository; on the first machine, with one GPU, vLLM and the toolkit:
 
-    python -m benchmarks.gpu.warm first
+    python -m measurements.gpu.warm first
 
     cold       PEAGLE_WARM=collect; the artifact is saved in FOLDER/artifacts
     kept       the same caches again
@@ -11,12 +11,13 @@ from the root of the repository; on the first machine, with one GPU, vLLM and th
 
 On another machine with the same kind and number of GPUs, with FOLDER/artifacts of the first:
 
-    python -m benchmarks.gpu.warm second --artifacts FOLDER/artifacts
+    python -m measurements.gpu.warm second --artifacts FOLDER/artifacts
 
     restored   the first start of this pair on this machine, from the artifact
     cold       PEAGLE_WARM=off without caches, to compare with
 
-Then, with the results of both: python -m benchmarks.gpu.warm collect FIRST SECOND --evidence FILE.
+Then, with the results of both:
+python -m measurements.gpu.warm collect FIRST SECOND --evidence FILE.
 Without a GPU, --cpu rehearses everything with the tiny pair. Results go to FOLDER/warm-STEP.json
 and logs to FOLDER/logs after each start.
 """
@@ -31,9 +32,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.gpu import evidence, warm_evidence
-from benchmarks.gpu.container import PAIRS, TINY_PAIR, PairFolder
-from benchmarks.gpu.warm_starts import KINDS, Machine, Start, Starts
+from measurements.gpu import evidence, warm_evidence
+from measurements.gpu.container import PAIRS, TINY_PAIR, PairFolder
+from measurements.gpu.warm_starts import KINDS, Machine, Start, Starts
 
 ROOT = Path("/tmp/peagle/warm")  # nosec B108 # a rented host with one user
 
@@ -109,7 +110,7 @@ def collect(folders: Sequence[Path], path: Path, rehearsal: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.warm",
+        prog="python -m measurements.gpu.warm",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.gpu.evidence import FOLDER, Document
-from benchmarks.gpu.logs import without_folders
+from measurements.gpu.evidence import FOLDER, Document
+from measurements.gpu.logs import without_folders
 
 WARM_EVIDENCE = FOLDER / "warm-starts-h200.json"
 
@@ -58,7 +58,7 @@ def warm_document(folders: Sequence[Path], rehearsal: bool = False) -> Document:
         "device": machine["device"],
         "driver": machine["driver"],
         "torch": machine["torch"],
-        "script": "benchmarks/gpu/warm.py",
+        "script": "measurements/gpu/warm.py",
         "method": WARM_METHOD,
         "summary": warm_summary(runs),
         "runs": runs,

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import host
-from benchmarks.gpu.container import Container, NotReady, PairFolder, folder_sizes
-from benchmarks.gpu.logs import start_facts
+from measurements.gpu import host
+from measurements.gpu.container import Container, NotReady, PairFolder, folder_sizes
+from measurements.gpu.logs import start_facts
 from peagle.errors import PeagleError
 from peagle.warm import transfer as warm
 from peagle_serve.contract import ATTRIBUTES_HEADER, WARM_ATTRIBUTE

@@ -1,4 +1,4 @@
-"""Writes the README's plots from evidence of the catalogue: ``python -m benchmarks.pictures``."""
+"""Writes the README's plots from evidence of the catalogue: ``python -m measurements.pictures``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """From an edited K to production, and from a bad head back, through the generated workflows.
 
-    python -m benchmarks.pipelines --transcript run.txt
-    python -m benchmarks.pipelines --host codepipeline --transcript run.txt
+    python -m tests.pipelines --transcript run.txt
+    python -m tests.pipelines --host codepipeline --transcript run.txt
 
 In a folder of its own it builds the toolkit's wheel, makes a repository with `peagle ci init`, and
 runs the steps of the workflows or build specifications that this wrote, as pull requests and pushes
@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.pipelines.codepipeline import CodePipeline
-from benchmarks.pipelines.github import GitHub
-from benchmarks.pipelines.jobs import Place
-from benchmarks.pipelines.machine import Machine, RunFailed, build_wheel, install
-from benchmarks.pipelines.scenario import (
+from tests.pipelines.codepipeline import CodePipeline
+from tests.pipelines.github import GitHub
+from tests.pipelines.jobs import Place
+from tests.pipelines.machine import Machine, RunFailed, build_wheel, install
+from tests.pipelines.scenario import (
     INSTANCE_TYPE,
     Host,
     OnCodePipeline,
@@ -34,7 +34,7 @@ from benchmarks.pipelines.scenario import (
     Run,
     play,
 )
-from benchmarks.pipelines.transcript import Transcript
+from tests.pipelines.transcript import Transcript
 
 VARIABLES = {
     "AWS_REGION": "us-east-1",
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(name)
         log = Transcript(options.transcript.absolute(), folder)
         version = ".".join(map(str, sys.version_info[:3]))
-        log.line(f"python -m benchmarks.pipelines --host {options.host}, Python {version}")
+        log.line(f"python -m tests.pipelines --host {options.host}, Python {version}")
         wheel = build_wheel(folder / "packages")
         engines = options.engines or folder / "engines"
         engines.mkdir(exist_ok=True)
@@ -104,7 +104,7 @@ def _quiet(machine: Machine) -> Machine:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipelines", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.pipelines", description=__doc__)
     parser.add_argument(
         "--host", choices=("github", "codepipeline"), default="github", help="default: %(default)s"
     )

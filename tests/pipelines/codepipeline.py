@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from benchmarks.pipelines.jobs import Place, StepOutput, new_python
-from benchmarks.pipelines.template import Action, Build, Template
+from tests.pipelines.jobs import Place, StepOutput, new_python
+from tests.pipelines.template import Action, Build, Template
 
 _PHASES = ("install", "pre_build", "build", "post_build")
 

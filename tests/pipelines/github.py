@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pipelines import gh
-from benchmarks.pipelines.expressions import Function, fill, is_met
-from benchmarks.pipelines.jobs import Place, StepOutput, new_python
-from benchmarks.pipelines.steps import Job, Step, jobs
+from tests.pipelines import gh
+from tests.pipelines.expressions import Function, fill, is_met
+from tests.pipelines.jobs import Place, StepOutput, new_python
+from tests.pipelines.steps import Job, Step, jobs
 
 _GH = f"""#!/bin/sh
 exec {shlex.quote(sys.executable)} {shlex.quote(str(Path(gh.__file__)))} "$@"

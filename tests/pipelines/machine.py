@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pipelines.jobs import StepOutput
+from tests.pipelines.jobs import StepOutput
 
 ROOT = Path(__file__).resolve().parents[2]
 PERSON = {

@@ -7,11 +7,11 @@ import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from benchmarks.pipelines import gh
-from benchmarks.pipelines.codepipeline import CodePipeline
-from benchmarks.pipelines.github import Event, GitHub
-from benchmarks.pipelines.machine import ROOT, Machine, RunFailed, random_head
-from benchmarks.pipelines.transcript import Transcript
+from tests.pipelines import gh
+from tests.pipelines.codepipeline import CodePipeline
+from tests.pipelines.github import Event, GitHub
+from tests.pipelines.machine import ROOT, Machine, RunFailed, random_head
+from tests.pipelines.transcript import Transcript
 
 INSTANCE_TYPE = "ml.g6.xlarge"
 EDITS = (

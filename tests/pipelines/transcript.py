@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.pipelines.jobs import StepOutput
+from tests.pipelines.jobs import StepOutput
 
 _LONGEST = 40
 _EDGE = 16

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pipelines.steps import build_commands, run_steps
 from peagle.sandbox.client import set_quota
+from tests.pipelines.steps import build_commands, run_steps
 from tests.sandbox.owners import TYPE, Machine
 from tests.sandbox.sandboxes import Account, Sandbox
 from tests.support import run_in_process

@@ -1,1 +1,1 @@
-"""The parts of ``benchmarks.soak``: an engine for load, clients, targets, and memory."""
+"""Load for hours on the sandbox and the container, while they are updated, drained and killed."""

@@ -24,18 +24,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.soaking.container import Container
-from benchmarks.soaking.memory import MAX_GROWTH, MIN_SECONDS, Memory
-from benchmarks.soaking.sandbox import Sandbox
-from benchmarks.soaking.streams import Client, Tally
-from benchmarks.soaking.targets import (
+from peagle.engine.machine import Engine, find_engine
+from tests.soak.container import Container
+from tests.soak.memory import MAX_GROWTH, MIN_SECONDS, Memory
+from tests.soak.sandbox import Sandbox
+from tests.soak.streams import Client, Tally
+from tests.soak.targets import (
     SILENCE_SECONDS,
     START_SECONDS,
     VLLM,
     Target,
     stub_engine,
 )
-from peagle.engine.machine import Engine, find_engine
 
 TARGETS: dict[str, Callable[[Engine, Path, bool], Target]] = {
     "sandbox": Sandbox,
@@ -208,7 +208,7 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--hours", type=float, help="instead of --minutes")
     parser.add_argument("--clients", type=int, default=64, help="of each target")

@@ -9,13 +9,6 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.soaking.streams import Events, post
-from benchmarks.soaking.targets import (
-    RESTARTS,
-    SILENCE_SECONDS,
-    kill_engine,
-    wait_until_healthy,
-)
 from peagle.catalog import load_catalog
 from peagle.engine.cpu import link_weights
 from peagle.engine.machine import Engine
@@ -27,6 +20,13 @@ from peagle.engine.process import (
 )
 from peagle.engine.runner import ProcessRunner
 from peagle.planning import Options, make_plan
+from tests.soak.streams import Events, post
+from tests.soak.targets import (
+    RESTARTS,
+    SILENCE_SECONDS,
+    kill_engine,
+    wait_until_healthy,
+)
 
 _LARGEST_LOG = 50_000_000
 

@@ -25,8 +25,12 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from benchmarks.soaking.streams import Broken, Events, Refused, post
-from benchmarks.soaking.targets import (
+from peagle.aws.client import Aws, Keys, connect
+from peagle.data import data_folder
+from peagle.engine.machine import Engine
+from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
+from tests.soak.streams import Broken, Events, Refused, post
+from tests.soak.targets import (
     RESTARTS,
     SILENCE_SECONDS,
     START_SECONDS,
@@ -34,10 +38,6 @@ from benchmarks.soaking.targets import (
     children,
     kill_engine,
 )
-from peagle.aws.client import Aws, Keys, connect
-from peagle.data import data_folder
-from peagle.engine.machine import Engine
-from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
 
 _TOKEN_SECONDS = 3600.0
 

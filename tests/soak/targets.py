@@ -14,10 +14,10 @@ from typing import Protocol
 
 import psutil
 
-from benchmarks.soaking.streams import Events
 from peagle.engine.machine import Engine
 from peagle.engine.process import is_healthy
 from peagle_serve.contract import RESTARTS_VARIABLE
+from tests.soak.streams import Events
 
 VLLM = "0.28.0"
 SILENCE_SECONDS = 30.0

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.pictures.__main__ import FOLDER, NAME, picture
+from measurements.pictures.__main__ import FOLDER, NAME, picture
 from peagle.bench.compare import line_crossings
 from peagle.bench.evidence import read_result
 from peagle.bench.report import MOST_ROWS, report

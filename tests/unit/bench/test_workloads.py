@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import load as gpu_load
+from measurements.gpu import load as gpu_load
 from peagle.bench.workloads import Tokens, find_workload, make_load, request_bodies
 from peagle.errors import UserError
 from peagle.speed.models import WORKLOADS, Workload

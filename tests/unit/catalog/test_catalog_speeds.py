@@ -36,7 +36,7 @@ RUN: dict[str, Any] = {
     "tensor_parallel_size": 1,
     "method": "dummy weights",
     "synthetic": True,
-    "script": "benchmarks/gpu/speed.py",
+    "script": "measurements/gpu/speed.py",
     "speeds": [ROW, ALONE],
 }
 TRIES = [{"output_tokens_per_second": speed, "acceptance_length": 3.38} for speed in (770, 773)]

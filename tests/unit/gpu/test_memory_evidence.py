@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import evidence
-from benchmarks.gpu.geometry import CATALOG_IDS, PAIRS, memory_settings
-from benchmarks.gpu.memory import remaining
+from measurements.gpu import evidence
+from measurements.gpu.geometry import CATALOG_IDS, PAIRS, memory_settings
+from measurements.gpu.memory import remaining
 from peagle.catalog import load_catalog
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -127,8 +127,8 @@ def test_every_measured_pair_is_in_the_catalogue() -> None:
 _ENGINE = """
 import importlib
 from pathlib import Path
-import benchmarks.gpu.memory
-from benchmarks.gpu import probe
+import measurements.gpu.memory
+from measurements.gpu import probe
 probe.install = lambda stem, own: print("installed", stem.name, own)
 arguments = probe.announce(Path("row"), ("lm_head",))
 """
@@ -148,9 +148,9 @@ def test_a_worker_in_the_process_of_the_engine_gets_the_probe() -> None:
 def test_a_worker_in_a_process_of_its_own_gets_the_probe() -> None:
     """Several GPUs: each worker is spawned and gets only the environment."""
     worker = """
-from benchmarks.gpu import probe
+from measurements.gpu import probe
 probe.install = lambda stem, own: print("spawned", stem.name, own)
-import benchmarks.gpu.extension
+import measurements.gpu.extension
 """
     spawn = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
     assert _output(_ENGINE + spawn) == "spawned row ['lm_head']\n"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import host, memory
-from benchmarks.gpu.geometry import Setting
+from measurements.gpu import host, memory
+from measurements.gpu.geometry import Setting
 
 ONE = Setting("gemma-4-31b", "p-eagle", 3)
 OTHER = Setting("gpt-oss-20b", "p-eagle", 3)

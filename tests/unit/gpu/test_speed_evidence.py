@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import evidence
+from measurements.gpu import evidence
 from peagle.catalog.evidence import read_speeds
 
 SECONDS = {"mean": 0.1, "p50": 0.1, "p90": 0.1, "p99": 0.2}
@@ -20,7 +20,7 @@ ROW: dict[str, Any] = {
     "tries": [TRY, {**TRY, "output_tokens_per_second": 3.0}], "vllm": "0.28.0+cu130",
     "measured": "2026-11-22T09:49:45+00:00", "torch": "2.13.0+cu130", "driver": "580.1",
     "tensor_parallel_size": 1, "temperature": 1.0, "biases": "zero", "drafted_tokens": "random",
-    "host": {"cpus": 16}, "command": "python -m benchmarks.gpu.speed",
+    "host": {"cpus": 16}, "command": "python -m measurements.gpu.speed",
 }  # fmt: skip
 ALONE = {**ROW, "drafter": None, "k": 0, "tries": [{**TRY, "acceptance_length": None}]}
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import geometry, load, speed
-from benchmarks.gpu.load import Workload
+from measurements.gpu import geometry, load, speed
+from measurements.gpu.load import Workload
 
 WORKLOAD = Workload("short-prompt", 16, 6, (2,), repetitions=(2, 4))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import container, warm, warm_evidence
+from measurements.gpu import container, warm, warm_evidence
 
 FAKE = Path(__file__).with_name("fake_container.py")
 

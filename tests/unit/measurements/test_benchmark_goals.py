@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks import (
+from measurements import (
     bench_load,
     catalog_size,
     check,
@@ -153,7 +153,7 @@ WITH_GOALS = (entrypoint, images, crash, check, catalog_size, bench_load, weight
 
 
 @pytest.mark.parametrize("missed", [None, *WITH_GOALS], ids=lambda one: one and one.__name__)
-def test_all_benchmarks_run_before_a_miss_is_reported(
+def test_all_measurements_run_before_a_miss_is_reported(
     monkeypatch: pytest.MonkeyPatch, missed: ModuleType | None
 ) -> None:
     ran: list[ModuleType] = []
@@ -172,6 +172,6 @@ def test_all_benchmarks_run_before_a_miss_is_reported(
     monkeypatch.setattr(sys, "path", [str(Path(check.__file__).parents[1]), *sys.path])
 
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("benchmarks", run_name="__main__", alter_sys=False)
+        runpy.run_module("measurements", run_name="__main__", alter_sys=False)
 
     assert (ended.value.code, tuple(ran)) == (0 if missed is None else 1, WITH_GOALS)

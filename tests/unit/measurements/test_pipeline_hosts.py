@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pipelines.codepipeline import CodePipeline
-from benchmarks.pipelines.jobs import Place, StepOutput
-from benchmarks.pipelines.machine import PERSON
+from tests.pipelines.codepipeline import CodePipeline
+from tests.pipelines.jobs import Place, StepOutput
+from tests.pipelines.machine import PERSON
 
 PIPELINE = Path(__file__).parents[3] / "infra" / "pipelines" / "codepipeline" / "pipeline.yaml"
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.soak import is_bad
-from benchmarks.soaking.memory import Memory
-from benchmarks.soaking.streams import Answer, Broken, Client, Events, Refused, Silent, Tally
+from tests.soak.__main__ import is_bad
+from tests.soak.memory import Memory
+from tests.soak.streams import Answer, Broken, Client, Events, Refused, Silent, Tally
 
 ENGINE = 7
 RESET = Broken("connection reset")

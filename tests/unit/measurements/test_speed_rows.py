@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.speed_rows import EVIDENCE, rows
+from measurements.speed_rows import EVIDENCE, rows
 from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
 from tests.unit.bench.made import RESULT
 

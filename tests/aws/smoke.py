@@ -1,7 +1,7 @@
 """Take the tiny pair through its life on an AWS account: deploy, proof, update, a failed proof that
 rolls back, rollback, a second machine, logs, invoke, destroy.
 
-    python -m benchmarks.aws_smoke          # asks first, and says what it costs
+    python -m tests.aws.smoke          # asks first, and says what it costs
 
 It needs credentials, an execution role and a quota of 2 instances. It removes what it made at the
 end, also after an error or Ctrl-C, and compares what the account has before and after. What it saw
@@ -155,7 +155,7 @@ class Smoke:
     def write(self, **more: Any) -> None:
         """Write the evidence as far as it is known."""
         document = {
-            "script": "benchmarks/aws_smoke.py",
+            "script": "tests/aws/smoke.py",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "toolkit": __version__,
             "python": platform.python_version(),
@@ -256,7 +256,7 @@ def _price(instance_type: str) -> float:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.aws_smoke", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.aws.smoke", description=__doc__)
     parser.add_argument("--instance-type", default=INSTANCE_TYPE, help="default: %(default)s")
     parser.add_argument("--region", help="default: that of the environment")
     parser.add_argument("--profile", help="AWS profile")
