@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from peagle.bench.aiperf import Aiperf, Body, Sent, find_sender, install_sender
-from peagle.bench.measure import bench, bench_loads
+from peagle.bench.measure import bench
 from peagle.bench.server import OpenAiServer
 from peagle.bench.targets import target_of_engine
+from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.machine import ENGINE_VARIABLE, find_engine
@@ -69,7 +70,7 @@ def overhead(workload: str = "short-prompt", concurrency: int = 8) -> Overhead:
     engine = start_local(plan)
     try:
         target, sender = target_of_engine(engine), _Timed(**vars(find_sender()))
-        loads = bench_loads(workload, [concurrency])
+        loads = make_loads(workload, [concurrency])
         began, cpu = time.monotonic(), time.process_time()
         result = bench(target, loads, sender)
         total, cpu = time.monotonic() - began, time.process_time() - cpu

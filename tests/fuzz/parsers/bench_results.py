@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from peagle.bench.compare import line_crossings, summary_of
+from peagle.bench.compare import summary_of
 from peagle.bench.evidence import evidence_document, read_result
 from peagle.bench.local import catalog_name
 from peagle.bench.sweep import parse_settings
@@ -24,7 +24,6 @@ def _result(data: bytes) -> None:
     result, _ = read_result(written("result.json", data))
     for rows in result.by_workload().values():
         summary_of(rows)
-        line_crossings(rows)
 
 
 PARSERS = (
