@@ -12,9 +12,6 @@ GPU and vLLM; ``measurements/README.md`` has the commands:
 * ``python -m measurements.gpu.warm`` starts ``peagle_serve`` cold, with existing caches, and
   from an artifact, on this machine and on a fresh one.
 
-* ``python -m measurements.gpu.conversations`` sends conversations to the tiny pair, with its real
-  weights, and compares the prefix cache on and off.
-
 Each appends its results as it goes, so an interrupted run keeps what it measured, and collects
 them into an evidence file without a GPU.
 

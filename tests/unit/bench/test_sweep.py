@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,7 +145,8 @@ def test_rows_of_something_else_are_one_error(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     run(Engines(), path)
     server = FRESH.server
-    for changed in ({"pair": "a/b"}, {"vllm": "0.30.0"}, {"gpu": "H100"}):
+    changes: list[dict[str, Any]] = [{"pair": "a/b"}, {"vllm": "0.30.0"}, {"gpu": "H100"}]
+    for changed in changes:
         other = replace(FRESH, server=replace(server, **changed))
         with raises_code("other-result", UserError):
             ResultFile.continued(path, other)
