@@ -53,11 +53,10 @@ def test_every_domain_has_its_own_acceptance() -> None:
     assert found.server.name == "peagle-tiny"
     assert chat.acceptance.basis == "measured"
     assert chat.is_reliable is False
-
-
-def test_a_domain_is_sent_in_groups() -> None:
     assert measure(Drafting(), prompts_of(*(f"code {n}" for n in range(45)))).total.groups == 15
-    assert measure(Drafting(), prompts_of(*(f"code {n}" for n in range(7)))).total.groups == 7
+    target = Drafting().target(0.7, 0.4, 0.2)
+    imposed = measure_acceptance(target, prompts_of("chat"), AcceptanceRequest())
+    assert imposed.total.acceptance.basis == "imposed"
 
 
 def test_requests_of_other_clients_are_noticed() -> None:
@@ -103,20 +102,16 @@ def test_an_early_end_keeps_what_was_measured(error: BaseException, why: str) ->
     assert kept[0].total.prompts == 2
 
 
-def test_a_server_without_counters_is_an_error() -> None:
+def test_a_server_that_does_not_speculate_or_count_is_an_error() -> None:
+    uncounted = target_of(Drafting().ask, setting=BenchSetting("p-eagle", 3))
     with raises_code("no-counters", Unsupported):
-        target = target_of(Drafting().ask, setting=BenchSetting("p-eagle", 3))
-        measure_acceptance(target, prompts_of("a"), AcceptanceRequest())
-
-
-def test_a_server_that_does_not_speculate_is_an_error() -> None:
+        measure_acceptance(uncounted, prompts_of("a"), AcceptanceRequest())
     server = Drafting()
     target = target_of(server.ask, lambda: Counters(0, 0, 0))
-    with raises_code("no-speculation", NotProved) as raised:
+    with raises_code("no-speculation", NotProved):
         measure_acceptance(target, prompts_of("a", "b"), AcceptanceRequest())
 
     assert len(server.bodies) == 1
-    assert raised.value.exit_code == 3
 
 
 def test_a_result_is_read_again(tmp_path: Path) -> None:
@@ -129,11 +124,3 @@ def test_a_result_is_read_again(tmp_path: Path) -> None:
     assert again == found
     assert rates_of(again, 2) == pytest.approx((0.8, 0.4667), abs=1e-4)
     assert rates_of(again, 3, "code") == (1.0, 1.0, 1.0)
-
-
-def test_imposed_acceptance_is_not_called_measured() -> None:
-    target = Drafting().target(0.7, 0.4, 0.2)
-
-    found = measure_acceptance(target, prompts_of("chat"), AcceptanceRequest())
-
-    assert found.total.acceptance.basis == "imposed"

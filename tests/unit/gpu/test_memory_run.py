@@ -45,11 +45,6 @@ def test_phases_come_in_order_and_no_row_twice(ran: list[tuple[str, str]], tmp_p
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
 
 
-def test_one_gpu_skips_rows_for_several(ran: list[tuple[str, str]], tmp_path: Path) -> None:
-    memory.run_all(tmp_path, ["0"], 100, [SEVERAL, ONE])
-    assert ran == [("gemma-4-31b", "0")]
-
-
 def test_no_row_of_a_phase_starts_after_its_share(
     ran: list[tuple[str, str]], tmp_path: Path
 ) -> None:

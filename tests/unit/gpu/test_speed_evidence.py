@@ -83,17 +83,6 @@ def test_rows_whose_dummy_weights_repeat_experts_are_not_compared(
     assert (run.caveat if run else None) == (caveat if compared else None)
 
 
-def test_one_request_of_a_biased_target_alone_repeats_nothing() -> None:
-    assert not evidence.repeats_experts({**ALONE, "biases": "dummy"}, "gpt-oss-20b")
-
-
-def test_a_file_without_the_target_alone_has_no_speeds_to_compare(tmp_path: Path) -> None:
-    path = tmp_path / "speed.json"
-    evidence.write(path, document(tmp_path, ROW))
-    assert read_speeds(path) is None
-    assert json.loads(path.read_text())["raw"][0]["tries"] == ROW["tries"]
-
-
 @pytest.mark.parametrize(
     "other",
     [

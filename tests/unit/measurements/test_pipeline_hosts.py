@@ -96,10 +96,3 @@ def test_what_ends_the_night_runs_after_drift_too(tmp_path: Path) -> None:
     assert made.host.night(made.commit) == {"nightly": "failure"}
     assert made.output("nightly / build") == [""]
     assert made.output("nightly / post_build") == ["after\n"]
-
-
-@pytest.mark.thorough
-def test_an_artifact_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    made = Repository(tmp_path, production=PRODUCTION % "true", plan=PLAN.replace("> plan", "> p"))
-    with pytest.raises(FileNotFoundError):
-        made.host.run(made.commit)
