@@ -292,8 +292,8 @@ class Sweep:
             observe(SweepProgress(done, self.total, setting.text, load.text, share, seconds))
 
         for setting, loads in list(waiting.items()):
-            first = f"{setting.text} with {loads[0].text}"
-            budget.require(estimate.start, estimate.of(loads[0]), first)
+            what = f"{setting.text} with {loads[0].text}"
+            budget.require(estimate.start, estimate.of(loads[0]), what)
             show(setting, loads[0])
             begun = clock()
             with opened(setting) as measure:
