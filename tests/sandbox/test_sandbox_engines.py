@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.sandbox.client import set_quota
 from tests.sandbox.sandboxes import INSTANCE_TYPE, OUR_IMAGE, WEIGHTS, Account, folder_on_s3, until
 from tests.unit.rendering.plans import plan_of
 from tests.unit.sandbox.test_launch import P_EAGLE, speculating
 
-pytestmark = pytest.mark.sandbox
-
-
-@pytest.fixture(autouse=True)
-def _quota(account: Account) -> Iterator[None]:
-    """Enough instances for all tests here."""
-    with account.sandbox.at_home():
-        set_quota(INSTANCE_TYPE, 20)
-        yield
-        set_quota(INSTANCE_TYPE, 2)
+pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
 
 
 def streams(account: Account, name: str) -> list[str]:

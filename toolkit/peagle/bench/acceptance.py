@@ -308,7 +308,12 @@ def read_acceptance(file: Path) -> AcceptanceResult:
         raise UserError(error.message, _FIX, "acceptance-file") from error
     if result is None:
         raise UserError(f"{file} does not exist", _FIX, "acceptance-file")
-    if why := next(_impossible(result), ""):
+    try:
+        json.dumps(result.document(), allow_nan=False)
+        why = next(_impossible(result), "")
+    except ValueError:  # a text such as "nan" is a number for pydantic
+        why = "a number is infinite or none"
+    if why:
         raise UserError(f"{file} cannot be used: {why}", _FIX, "acceptance-file")
     return result
 
@@ -320,7 +325,7 @@ def _impossible(result: AcceptanceResult) -> Iterator[str]:
     for part in (result.total, *result.domains):
         rates, length = part.acceptance.per_position, part.acceptance.length
         descends = all(rate >= later for rate, later in pairwise((1.0, *rates, 0.0)))
-        fits = math.isclose(length, 1 + sum(rates), rel_tol=1e-3)  # false for NaN
+        fits = math.isclose(length, 1 + sum(rates), rel_tol=1e-3)
         is_within = part.interval.low <= length + 1e-6 <= part.interval.high + 2e-6
         if part.acceptance.drafts < 1 or not 1 <= result.k == len(rates):
             yield f"{part.domain[:60]!r} has no drafts, or other positions than K={result.k}"

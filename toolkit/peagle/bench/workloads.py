@@ -23,7 +23,8 @@ from peagle.errors import OptionsConflict, UserError, nearest
 from peagle.protocol import request_body
 from peagle.speed.models import PRESETS, WORKLOADS, Workload
 from peagle.text import sanitize
-from peagle_serve.json_reader import read_regular
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson, Limits, read_regular
 
 LARGEST_FILE = 64 << 20
 MOST_PROMPTS = 100_000
@@ -33,6 +34,9 @@ MOST_DOMAINS = 100
 
 NO_DOMAIN = "all"
 """The domain of prompts that name none."""
+
+_LIMITS = Limits(size=6 << 20, depth=32, values=50_000)
+"""Of one line; InvokeEndpoint takes a body of this size."""
 
 _FORM = 'write lines such as {"domain": "code", "prompt": "..."}'
 
@@ -105,11 +109,11 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
         if len(prompts) == MOST_PROMPTS:
             raise UserError(f"{file} has more than {MOST_PROMPTS:,} prompts", "split it", "prompts")
         try:
-            line = _Line.model_validate_json(content)
-        except ValidationError as error:
+            line = _Line.model_validate(json_reader.read(content, "the line", limits=_LIMITS))
+        except (InvalidJson, ValidationError) as error:
             is_array = number == 1 and content.strip() in (b"[", b"[{", b"{")
             fix = f"the file is one JSON document, not JSON lines: {_FORM}" if is_array else _FORM
-            raise wrong_line(file, (number,), first_problem(error), fix) from error
+            raise wrong_line(file, (number,), _problem(error), fix) from error
         messages = tuple(line.messages or ())
         domain = line.domain or NO_DOMAIN
         prompts.append(Prompt(number, domain, line.prompt, messages, line.max_tokens))
@@ -145,6 +149,10 @@ class _Line(BaseModel):
         if self.domain and not self.domain.isprintable():
             raise ValueError("domain has characters that cannot be printed")
         return self
+
+
+def _problem(error: InvalidJson | ValidationError) -> str:
+    return first_problem(error) if isinstance(error, ValidationError) else error.why
 
 
 def first_problem(error: ValidationError) -> str:
