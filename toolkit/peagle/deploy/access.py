@@ -94,7 +94,7 @@ def _room(subnets: Collection[Subnet], more_instances: int) -> Iterator[Finding]
     free = sum(one.free_addresses for one in subnets)
     if free < more_instances:
         message = f"the subnets have {free} free addresses; the change starts {more_instances} more"
-        yield error("network-full", "subnets", message, "name larger --subnets")
+        yield error("network-full", "subnets", message, "name larger subnets")
     if len({one.zone for one in subnets}) == 1:
         zone = next(iter(subnets)).zone
         message = f"all subnets are in {zone}, so AWS finds instances only there"
@@ -204,11 +204,11 @@ def loosened_findings(changed: Iterable[SettingChange]) -> Iterator[Finding]:
     """A warning about what a company prescribed for the deployment and an update leaves out."""
     lost = [one for one in changed if one.setting in _PRESCRIBED and one.before and not one.after]
     if lost:
-        flags = [f"--{one.setting.replace('_', '-')}" for one in lost]
+        keys = [change.setting for change in lost]
         message = (
             f"the update leaves out what the deployment has: {'; '.join(o.text for o in lost)}"
         )
-        fix = f"add {' and '.join(flags)} to keep them"
+        fix = f"set {' and '.join(keys)} to keep them"
         yield warning("company-settings-removed", lost[0].setting, message, fix)
 
 
