@@ -766,10 +766,20 @@ class Session(Account):
             EngineError: an engine does not answer.
             UserError: the URL, the key or the model is wrong.
         """
-        from peagle.bench.url_proof import UrlProof, prove_url
+        from peagle.bench.url_proof import prove_url
 
-        asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait_seconds)
-        proof = prove_url(asked, self.catalog, say=say or silent)
+        proof = prove_url(
+            url,
+            self.catalog,
+            model=model,
+            key=key,
+            plan=plan,
+            floor=floor,
+            min_drafts=min_drafts,
+            instances=instances,
+            wait_seconds=wait_seconds,
+            say=say or silent,
+        )
         again = ("peagle", "prove", "--url", url)
         pair = pair_in_catalogue(plan.target, plan.drafter) if plan else ""
         require_passed(proof, pair, url, again)

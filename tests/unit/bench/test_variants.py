@@ -90,7 +90,9 @@ def test_tokens_of_a_proof_have_no_price() -> None:
     found = compared(variant("one", 0.02), idle)
 
     assert found.variants[1].usd_per_million_tokens is None
+    assert (found.faster, found.changes, found.variants[1].seconds_per_token) == (None, {}, None)
     assert any("idle has answered 0 requests" in note for note in found.notes)
+    assert whole_periods(61.0, 239.0, 60.0) == (120.0, 180.0)
 
 
 def test_without_streams_the_time_between_tokens_is_unknown() -> None:
@@ -102,14 +104,11 @@ def test_without_streams_the_time_between_tokens_is_unknown() -> None:
     assert any("not all requests stream" in note for note in found.notes)
 
 
-def test_nothing_is_decided_without_data() -> None:
-    empty = Variant("two", "a/target", 0, "ml.g5.xlarge", 1, None)
-    found = compared(variant("one", 0.02), empty)
-
-    assert found.faster is None
-    assert found.changes == {}
-    assert found.variants[1].seconds_per_token is None
-    assert any("too few" in note for note in found.notes)
+def test_unequal_loads_are_noted() -> None:
+    few = variant("two", 0.02)
+    third = {start: minute for start, minute in few.minutes.items() if start % 180 == 0}
+    notes = compared(variant("one", 0.02), replace(few, minutes=third)).notes
+    assert any("different loads" in note for note in notes)
 
 
 def test_one_minute_shows_no_difference() -> None:
@@ -120,15 +119,6 @@ def test_one_minute_shows_no_difference() -> None:
 
     assert (found.faster, found.changes) == (None, {})
     assert any(note.startswith("two has requests in one minute only") for note in found.notes)
-
-
-def test_unequal_loads_are_noted() -> None:
-    busy = variant("two", 0.02)
-    for minute in busy.minutes.values():
-        for number in ("requests", "latency", "ended", "first", "streams", "tokens"):
-            setattr(minute, number, 3 * getattr(minute, number))
-
-    assert any("different loads" in note for note in compared(variant("one", 0.02), busy).notes)
 
 
 def test_the_error_of_a_change_has_both_errors() -> None:

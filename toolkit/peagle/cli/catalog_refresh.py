@@ -81,7 +81,7 @@ def refresh(
     found = refresh_tables(before, parts, regions, _connector(session))
     failures = list(found.failed.values())
     is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
-    texts = new_texts(folder, before, found.tables)
+    texts = new_texts(before, found.tables)
     changes = table_changes(before, found.tables)
     if not as_json:
         print_findings(() if is_one_reason else found.findings, err=True)
