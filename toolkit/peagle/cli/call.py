@@ -32,6 +32,7 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.output.proof import floor_text, second_turn_text
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions
 from peagle.deploy.state import Deployment
@@ -387,14 +388,14 @@ def _show(name: str, proved: Proof) -> None:
             continue
         print_line(f"  {_drafted(one)}")
     if proved.second_turn:
-        print_line(f"  {api.second_turn_text(proved.second_turn)}")
+        print_line(f"  second turn: {second_turn_text(proved.second_turn)}")
     print_findings(api.proof_findings(proved.second_turn), err=True)
 
 
 def _measured(proved: Proof) -> str:
     if proved.floor is None:
         return ": it answers; it does not speculate"
-    least = api.floor_text(proved.floor, proved.floor_source)
+    least = floor_text(proved.floor, proved.floor_source)
     where = "the engine's counters" if proved.source == "counters" else "the endpoint's log"
     if proved.acceptance_length is None:
         return f": no drafts in {where}"

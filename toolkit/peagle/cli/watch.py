@@ -45,6 +45,7 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.deploy import comparison_text, engine_text
 from peagle.cli.output.progress import show_hashing
+from peagle.cli.output.proof import second_turn_text
 from peagle.cli.output.top import document, screen
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
@@ -271,7 +272,7 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
         "scaling": _scaling(document["scaling"]),
         "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
         "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
-        "second turn": api.second_turn_text(turn).removeprefix("second turn: "),
+        "second turn": second_turn_text(turn) if turn else "",
         "owner": document["owner"] if document["owner"] != "peagle" else "",
         "comparison": comparison_text(document["comparison"]),
         "previous": _previous(document["previous"]),
