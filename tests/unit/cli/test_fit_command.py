@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from peagle.cli.main import cli
-from peagle.cli.output.choose import OPTIONS
 from peagle.errors import CheckpointError, Refused, UserError
 from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
 
@@ -74,7 +73,6 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     fit = json.loads(result.stdout)
     assert not fit["fits"]
     assert "GiB more GPU memory" in fit["refusal"]
-    assert {item["knob"] for item in fit["advice"]} <= set(OPTIONS)
     (instance,) = [item for item in fit["advice"] if item["knob"] == "instance-type"]
     assert instance["value"].startswith("ml.")
     assert "tp" not in {item["knob"] for item in fit["advice"]}, "it has one GPU"

@@ -164,7 +164,7 @@ def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
         for _, step, text in commands[name]:
             if step != "Roll back":
                 succeeds(repository, text)
-    assert "| pair | - | peagle/tiny+p-eagle |" in Path("plan.md").read_text("utf-8")
+    assert "| instance type | - | ml.g5.xlarge |" in Path("plan.md").read_text("utf-8")
     served = dict(repository.cloud.endpoints)
     assert set(served) == {"peagle-chat-staging", "peagle-chat-production"}
     assert run(repository, "peagle drift chat -e production").code == 0

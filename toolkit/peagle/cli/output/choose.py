@@ -91,20 +91,6 @@ MEANINGS: dict[str, str] = {
 }
 """Term -> what it is."""
 
-OPTIONS: dict[str, str] = {
-    "max-model-len": "the longest context that fits",
-    "k": "fewer drafted tokens",
-    "kv-cache-dtype": "an 8-bit KV cache, half the size",
-    "gpu-memory-utilization": "a larger share of GPU memory for vLLM",
-    "max-num-seqs": "fewer concurrent requests; more are queued",
-    "max-num-batched-tokens": "a different --max-num-batched-tokens",
-    "tp": "tensor parallelism over more GPUs",
-    "no-speculation": "without a drafter",
-    "text-only": "no images",
-    "enforce-eager": "no CUDA graphs, which makes short steps slower",
-    "instance-type": "a different instance type",
-}
-
 
 def print_fit(report: FitReport) -> None:
     """The report on stdout."""
@@ -121,8 +107,8 @@ def print_fit(report: FitReport) -> None:
     click.echo()
     _print_terms(report.fit)
     holds = "{0.kv_cache_tokens:,} tokens, {0.max_concurrency:.2f} requests"
-    rows = [(item.option, OPTIONS[item.knob], holds.format(item)) for item in report.advice]
-    print_table(("", "", ""), rows, title="Any one of these makes it fit")
+    rows = [(item.option, holds.format(item)) for item in report.advice]
+    print_table(("option", "then the cache holds"), rows, title="Any one of these makes it fit")
     print_findings(report.findings, title="Findings")
 
 
