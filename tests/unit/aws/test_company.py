@@ -283,4 +283,4 @@ def test_another_machine_sees_the_network_and_the_key(world: World) -> None:
     served = found.record.current.served
     assert served.subnets == tuple(sorted(SUBNETS))
     assert served.kms_key == KEY
-    assert not [c for c in found.changes if c.setting in ("subnets", "kms_key")]
+    assert not [c for c in found.changes if c.path in ("subnets", "kms_key")]

@@ -66,7 +66,7 @@ def drift_of(world: World, plan: Plan | None = None) -> Drift:
 
 
 def fields(drift: Drift) -> dict[str, tuple[Any, Any]]:
-    return {one.field: (one.planned, one.found) for one in drift.fields}
+    return {one.path: (one.after, one.before) for one in drift.fields}
 
 
 @pytest.mark.thorough
@@ -276,7 +276,7 @@ def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
 
     other = plan.model_copy(update={"instance_count": 2})
     (tmp_path / "main.tf").write_text("# mine\n")
-    found = {one.field: one.found for one in find_template_drift(other, tmp_path, catalog)}
+    found = {one.path: one.before for one in find_template_drift(other, tmp_path, catalog)}
 
     assert found.pop("template.main.tf") == "other text"
     assert all(field.startswith("template.values.json.") for field in found)
@@ -296,7 +296,7 @@ def test_formats_with_the_same_files_are_told_apart(
 
     (tmp_path / edited).write_text("kind: Mine\n")
 
-    found = [one.field for one in find_template_drift(plan, tmp_path, catalog)]
+    found = [one.path for one in find_template_drift(plan, tmp_path, catalog)]
     assert found == [f"template.{edited}"]
 
 

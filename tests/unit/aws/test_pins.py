@@ -96,7 +96,7 @@ def test_a_new_archive_is_an_update(synced: World) -> None:
     found = synced.preflight(in_s3())
 
     assert found.change == "update"
-    assert [(one.setting, one.after) for one in found.changes] == [
+    assert [(one.path, one.after) for one in found.changes] == [
         ("variable.PEAGLE_WARM_SHA256", added)
     ]
 

@@ -10,7 +10,7 @@ import pytest
 from peagle.aws import sagemaker
 from peagle.aws.sagemaker import ResourceKind
 from peagle.catalog import load_catalog
-from peagle.deploy.discover import served_live
+from peagle.deploy.discover import Live
 from peagle.deploy.state import Served, served_by_plan
 from peagle.planning import make_plan
 from peagle.planning.options import Options
@@ -40,8 +40,7 @@ def live(world: World, plan: Plan, **settings: Any) -> Served:
         sagemaker.create(world.aws, kind, str(parameters[f"{kind}Name"]), parameters, "1")
     endpoint = sagemaker.describe(world.aws, plan.name)
     assert endpoint is not None
-    tags = sagemaker.tags_of(world.aws, endpoint.arn)
-    return served_live(world.aws, endpoint, tags, CATALOG.instances)
+    return Live(world.aws, endpoint).served(CATALOG.instances)
 
 
 @pytest.mark.parametrize("pair", ["openai/gpt-oss-20b", "google/gemma-4-31b-it", "peagle/tiny"])

@@ -19,7 +19,7 @@ from peagle.aws.iam import Role
 from peagle.aws.s3 import default_bucket
 from peagle.aws.vpc import Route, SecurityGroup, Subnet
 from peagle.checks.facts import destinations
-from peagle.deploy.diff import SettingChange
+from peagle.deploy.diff import Change
 from peagle.errors import CloudError, Fix
 from peagle.findings import Finding, error, finding, note, warning
 from peagle.planning.plan import Plan
@@ -200,16 +200,16 @@ def role_network_findings(aws: Aws, role: Role, plan: Plan) -> Iterator[Finding]
         )  # fmt: skip
 
 
-def loosened_findings(changed: Iterable[SettingChange]) -> Iterator[Finding]:
+def loosened_findings(changed: Iterable[Change]) -> Iterator[Finding]:
     """A warning about what a company prescribed for the deployment and an update leaves out."""
-    lost = [one for one in changed if one.setting in _PRESCRIBED and one.before and not one.after]
+    lost = [one for one in changed if one.path in _PRESCRIBED and one.before and not one.after]
     if lost:
-        flags = [f"--{one.setting.replace('_', '-')}" for one in lost]
+        flags = [f"--{one.path.replace('_', '-')}" for one in lost]
         message = (
             f"the update leaves out what the deployment has: {'; '.join(o.text for o in lost)}"
         )
         fix = f"add {' and '.join(flags)} to keep them"
-        yield warning("company-settings-removed", lost[0].setting, message, fix)
+        yield warning("company-settings-removed", lost[0].path, message, fix)
 
 
 def vocabulary_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:

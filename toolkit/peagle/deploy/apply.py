@@ -17,14 +17,22 @@ from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, Tag
-from peagle.deploy import alarms, limits, removal
+from peagle.deploy import alarms, limits
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.limits import End, planned_end
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import ProofRequest, prove_request, request_of_plan, tag_proofs
-from peagle.deploy.removal import delete_endpoint
-from peagle.deploy.resources import ALARMS, FILTERS, put_settings
+from peagle.deploy.resources import (
+    ALARMS,
+    BUCKET,
+    CONFIG,
+    FILTERS,
+    MODEL,
+    delete,
+    delete_endpoint,
+    put_settings,
+)
 from peagle.deploy.revisions import (
     fields_when_proved,
     is_alone,
@@ -39,14 +47,12 @@ from peagle.deploy.scaling import (
     keeps_count,
     kept_copies,
     return_to_scaling,
-    scaling_tag,
     tag_scaling,
 )
 from peagle.deploy.state import Deployment, Failure, Revision
 from peagle.deploy.wait import EndpointLog, not_in_service, wait_while_busy
 from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
 from peagle.planning.pins import pins_of
-from peagle.planning.plan import Plan
 from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS
 from peagle.s3uri import S3Uri
@@ -73,7 +79,7 @@ def put_copies(
     if live.component is None:
         context.say("Creating copies", f"{request['RuntimeConfig']['CopyCount']}")
         own = {"Key": ID_TAG, "Value": context.record.id}
-        tags = [*request.get("Tags", ()), own, {"Key": REVISION_TAG, "Value": revision.fingerprint}]
+        tags = [*request.get("Tags", ()), own, revision.tag]
         sagemaker.create_component(context.aws, {**request, "Tags": tags})
     else:
         context.say("Updating copies", f"to {revision.name}")
@@ -133,7 +139,7 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
             done += count
 
     for upload in desired.uploads:
-        _ensure_bucket(context, upload.bucket, desired)
+        BUCKET.put(context, desired.revision, upload.bucket, {})
         objects = desired.revision.resource("S3Objects", upload.uri)
         objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
         earlier = tuple(
@@ -147,50 +153,6 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
             s3.upload_missing(context.aws, upload, sent, present, earlier, key)
     if total and not uploads:
         context.say("Weights", f"{total / 1e6:.1f} MB are in S3 already")
-
-
-def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredState) -> None:
-    """Create the bucket. A bucket that another deploy created is recorded as ours as well."""
-    resource = desired.revision.resource("S3Bucket", bucket)
-    interrupted = any(r.name == bucket and not r.made for r in context.record.of_type("S3Bucket"))
-    if s3.bucket_exists(context.aws, bucket) and not interrupted:
-        with suppress(AccessDenied):  # then it is not removed later
-            if s3.is_our_bucket(context.aws, bucket):
-                made = resource.model_copy(update={"made": True})
-                context.write(context.record.with_resource(made))
-        return
-    with context.creating(resource):
-        context.say("Creating bucket", bucket)
-        s3.create_bucket(context.aws, bucket, desired.plan.company.tag_list)
-
-
-def create_model(context: DeploymentContext, desired: DesiredState) -> None:
-    """CreateModel."""
-    _create(context, desired.revision, "Model", "model", desired.model)
-
-
-def create_config(
-    context: DeploymentContext, revision: Revision, parameters: dict[str, Any]
-) -> None:
-    """CreateEndpointConfig."""
-    _create(context, revision, "EndpointConfig", "endpoint configuration", parameters)
-
-
-def _create(
-    context: DeploymentContext,
-    revision: Revision,
-    kind: sagemaker.ResourceKind,
-    noun: str,
-    parameters: dict[str, object],
-) -> None:
-    name = str(parameters[f"{kind}Name"])
-    exists = any(known.made and known.name == name for known in context.record.of_type(kind))
-    with context.creating(revision.resource(kind, name)):
-        context.say(f"{'Continuing with' if exists else 'Creating'} {noun}", name)
-        tags = [_revision_tag(revision)]
-        if kind == "EndpointConfig" and revision.plan:
-            tags.append(scaling_tag(revision.plan.scaling))
-        sagemaker.create(context.aws, kind, name, parameters, context.record.id, tags)
 
 
 def put_endpoint(
@@ -208,7 +170,7 @@ def put_endpoint(
         with context.creating(revision.resource("Endpoint", name)):
             context.change(billing_since=context.clock.now())
             context.say("Creating endpoint", name)
-            tags = [_revision_tag(revision)]
+            tags = [revision.tag]
             sagemaker.create(
                 context.aws, "Endpoint", name, request, context.record.id, tags, context.clock
             )
@@ -274,7 +236,7 @@ def wait_in_service(
         if live.status == "InService" and serving and serving.name == live.revision:
             context.change(pending=None)
         raise alarms.rolled_back(context, revision, live) or not_in_service(live, log)
-    sagemaker.retag(context.aws, live.arn, [*request.get("Tags", ()), _revision_tag(revision)])
+    sagemaker.retag(context.aws, live.arn, [*request.get("Tags", ()), revision.tag])
     return started if updating else 0.0
 
 
@@ -327,7 +289,7 @@ def deploy(
         _tag_again(context, desired)
         context.change(failure=None, returning_to="")
         end = planned_end(context, desired.revision)
-        put(context, desired.plan, desired.revision, end)
+        put(context, desired.revision, end)
     if wait or found.change == "scale":
         scaling = desired.plan.scaling
         # An update to another instance type has ended the scaling.
@@ -354,9 +316,9 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
     context.change(pending=revision, failure=None, returning_to="")
     try:
         upload_weights(context, desired)
-        create_model(context, desired)
-        create_config(context, revision, desired.config)
-        ends = put(context, desired.plan, revision, end)
+        MODEL.put(context, revision, revision.model, desired.model)
+        CONFIG.put(context, revision, revision.endpoint_config, desired.config)
+        ends = put(context, revision, end)
         tags = {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
         put_endpoint(context, revision, desired.endpoint | tags, rolled_out=True)
         if desired.component and wait:
@@ -372,10 +334,10 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
         raise
 
 
-def put(context: DeploymentContext, plan: Plan, revision: Revision, end: End) -> tuple[Tag, ...]:
+def put(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
     """Apply what the plan sets outside of its endpoint, and its end; the tags of the endpoint."""
-    put_settings(context, plan, revision)
-    return limits.set_end(context, end, revision.endpoint_config, plan.company)
+    put_settings(context, revision)
+    return limits.set_end(context, revision, end)
 
 
 def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
@@ -420,17 +382,14 @@ def prove_in_service(
     revision = revision.model_copy(update={"proof": None})
     context.change(**{"pending": None, role: revision, "failure": None})
     try:
-        revision = _proved(context, revision, request, role, started)
+        with context.recording_failure():
+            revision = _proved(context, revision, request, role, started)
     except (NotProved, EngineError) as error:
-        context.change(failure=Failure.of(error))
         before = revision_to_return_to(context.record, revision)
         if before and not keep_unproved:
             _roll_back(context, before, error)
         remove_stale(context)
         raise _stays(context, before, error) from error
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
-        raise
     fields = fields_when_proved(context.record, revision)
     _tag_proofs(context, revision, fields["previous"])
     context.change(**fields)
@@ -455,11 +414,11 @@ def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError)
     name = context.record.name
     context.say("Rolling back", f"to {before.name}: {error.message}")
     try:
-        require_weights_of(context, before)
-        return_to(context, before)
-        return_to_scaling(context, before)
+        with context.recording_failure():
+            require_weights_of(context, before)
+            return_to(context, before)
+            return_to_scaling(context, before)
     except PeagleError as failed:
-        context.change(failure=Failure.of(failed))
         raise CloudError(
             f"{error.message}; the return to {before.name} failed: {failed.message}",
             Fix("look at the state, then repeat", ("peagle", "rollback", name)),
@@ -530,7 +489,7 @@ def _put_alarms(context: DeploymentContext, revision: Revision) -> bool:
     if revision.plan is None or revision.plan.rollout is None:
         return False
     try:
-        put_settings(context, revision.plan, revision, (FILTERS, ALARMS))
+        put_settings(context, revision, (FILTERS, ALARMS))
     except CloudError as error:
         context.notice(f"the return has no rollout: its alarms cannot be created: {error.message}")
         return False
@@ -545,7 +504,7 @@ def restore_observability(context: DeploymentContext, revision: Revision) -> Non
     plan = revision.plan
     try:
         if plan is not None:
-            put_settings(context, plan, revision)
+            put_settings(context, revision)
         elif any(one.type in ("Alarm", "Dashboard") for one in context.record.resources):
             alarms.follow(context, revision)
             if kept := alarms.kept_of_plan_before(context.record, revision):
@@ -576,6 +535,6 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
         return
     for resource in stale:
         try:
-            removal.remove_resource(context, resource)
+            delete(context, resource)
         except AccessDenied as denied:
             context.say("Kept", f"{resource.text}: {denied.message}")

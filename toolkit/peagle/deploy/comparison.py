@@ -25,8 +25,6 @@ from peagle.catalog.schema import Catalog
 from peagle.checks.facts import is_aws_image
 from peagle.deploy import alarms, limits
 from peagle.deploy.apply import (
-    create_config,
-    create_model,
     prove_in_service,
     put,
     put_endpoint,
@@ -42,7 +40,7 @@ from peagle.deploy.desired import DesiredState
 from peagle.deploy.limits import End, planned_end
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import prove_request, request_of_plan, request_of_revision
-from peagle.deploy.resources import DASHBOARD, Applied
+from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL
 from peagle.deploy.revisions import (
     CANDIDATE,
     as_compared,
@@ -58,7 +56,7 @@ from peagle.deploy.revisions import (
     with_both_variants,
 )
 from peagle.deploy.scaling import apply_scaling
-from peagle.deploy.state import Deployment, Failure, Revision, RunningComparison, Served
+from peagle.deploy.state import Deployment, Revision, RunningComparison, Served
 from peagle.errors import (
     CloudError,
     EngineError,
@@ -70,7 +68,6 @@ from peagle.errors import (
     UserError,
 )
 from peagle.planning import Plan
-from peagle.planning.company import NO_COMPANY
 from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT
 
@@ -212,13 +209,9 @@ def promote(
     else:
         require_weights_of(context, candidate)
         context.change(pending=candidate.model_copy(update={"proof": None}), failure=None)
-        try:
-            company = plan.company if plan else NO_COMPANY
-            limits.set_end(context, end, candidate.endpoint_config, company)
+        with context.recording_failure():
+            limits.set_end(context, candidate, end)
             started = return_to(context, candidate)
-        except PeagleError as error:
-            context.change(failure=Failure.of(error))
-            raise
         try:
             prove_in_service(context, candidate, request_of_revision(candidate, catalog), started)
         except (NotProved, EngineError):
@@ -227,7 +220,7 @@ def promote(
         end = End(context.record.ends_at, context.record.budget_usd)
     _scale_again(context, before, candidate)
     if plan:
-        put(context, plan, candidate, end)
+        put(context, candidate, end)
     else:
         context.say("Not applied", _UNKNOWN_PLAN)
     _end(context)
@@ -281,11 +274,8 @@ def serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
         return
     context.change(pending=None, failure=None)
     is_alone = live.serves_steadily(serving.name)
-    try:
+    with context.recording_failure():
         started = 0.0 if is_alone else return_to(context, serving)
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
-        raise
     if not is_alone or not is_proved(serving):
         try:
             request = request_of_revision(serving, catalog)
@@ -388,9 +378,9 @@ def start_comparison(
         failure=None,
     )
     try:
-        started = _put_beside(context, found, both, share)
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
+        with context.recording_failure():
+            started = _put_beside(context, found, both, share)
+    except PeagleError:
         with suppress(PeagleError):
             _forget_unless_begun(context)
         raise
@@ -413,9 +403,9 @@ def _put_beside(
     running = live.running.get(VARIANT, 0) if live else 0
     config = with_both_variants(both.name, described, running, desired.config, share)
     upload_weights(context, desired)
-    create_model(context, desired)
-    create_config(context, desired.revision, desired.config)
-    create_config(context, both, config)
+    MODEL.put(context, desired.revision, desired.revision.model, desired.model)
+    CONFIG.put(context, desired.revision, desired.revision.name, desired.config)
+    CONFIG.put(context, both, both.name, config)
     request: dict[str, Any] = {"EndpointName": name, "EndpointConfigName": both.name}
     # The first variant keeps its type, so that its scaling goes on.
     kept = both.served.model_copy(update={"instance_type": serving.served.instance_type})
@@ -443,8 +433,9 @@ def _prove_candidate(
     name, candidate = context.record.name, desired.revision
     request = replace(request_of_plan(desired.plan, name), variant=CANDIDATE)
     try:
-        proved = prove_request(context, request, started)
-        proof.require_passed(proved, request.pair, name)
+        with context.recording_failure():
+            proved = prove_request(context, request, started)
+            proof.require_passed(proved, request.pair, name)
     except (NotProved, EngineError) as error:
         context.say("Ending the comparison", error.message)
         serve_alone(context, catalog)
@@ -452,9 +443,6 @@ def _prove_candidate(
             f"{error.message} with the compared plan; {name} serves what it served before, alone",
             error.remedy,
         ) from error
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
-        raise
     compared = context.record.comparison.model_copy(
         update={
             "candidate": candidate.model_copy(update={"proof": proved}),
@@ -474,7 +462,7 @@ def _show_candidate(context: DeploymentContext, candidate: Revision) -> None:
         if has_dashboard(serving.plan):
             body = dashboard_body(serving.plan, {CANDIDATE: candidate.plan})
             name = dashboard_name(serving.plan.name, serving.plan.region)
-            DASHBOARD.put(Applied(context, serving.plan, serving), name, body)
+            DASHBOARD.put(context, serving, name, body)
     except CloudError as error:
         context.notice(f"the dashboard does not show the candidate: {error.message}")
 

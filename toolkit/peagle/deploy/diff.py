@@ -76,15 +76,16 @@ _IN_ANSWER = frozenset(
 
 
 @dataclass(frozen=True)
-class SettingChange:
+class Change:
     """One setting before and after; ``None`` where it is not set, or unknown.
 
-    ``setting`` is a field of ``Served``, or such as ``engine.kv-cache-dtype``, ``variable.NAME``,
-    ``speculation.model`` and ``weights.model``; or ``role``, ``dashboard``, ``alarms``, ``end``.
-    Values of variables that may be secret are hidden.
+    ``path`` is a field of ``Served``, or such as ``engine.kv-cache-dtype``, ``variable.NAME``,
+    ``speculation.model`` and ``weights.model``; or ``role``, ``dashboard``, ``alarms``, ``end``; of
+    drift, it begins with the resource, as ``configuration.instance_type``, and ``before`` is what
+    the account has. Values of variables that may be secret are hidden.
     """
 
-    setting: str
+    path: str
     before: Any
     after: Any
 
@@ -98,21 +99,21 @@ class SettingChange:
     def cells(self) -> tuple[str, str, str]:
         """Label, before and after, as texts."""
         before, after = self.before, self.after
-        if self.setting == "image" and before and after:
+        if self.path == "image" and before and after:
             before, after = _short_images(before, after)
-        return _label(self.setting), _shown(self.setting, before), _shown(self.setting, after)
+        return _label(self.path), _shown(self.path, before), _shown(self.path, after)
 
     def document(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {"setting": self.setting, "before": self.before, "after": self.after}
+        return {"setting": self.path, "before": self.before, "after": self.after}
 
 
-def changes(before: Served, after: Served) -> tuple[SettingChange, ...]:
+def changes(before: Served, after: Served) -> tuple[Change, ...]:
     """The settings that differ, most important first; name and region are not compared."""
     return tuple(_changes(before, after))
 
 
-def _changes(before: Served, after: Served) -> Iterator[SettingChange]:
+def _changes(before: Served, after: Served) -> Iterator[Change]:
     for name in _LABELS:
         old, new = getattr(before, name), getattr(after, name)
         if name in _UNKNOWN_WHEN_EMPTY and not (old and new):
@@ -120,7 +121,7 @@ def _changes(before: Served, after: Served) -> Iterator[SettingChange]:
         if name == "pair" and portable_pair(old) == portable_pair(new):
             continue  # other bytes in the folder are other weights
         if old != new:
-            yield SettingChange(name, old, new)
+            yield Change(name, old, new)
     speculation = (before.speculative_config, after.speculative_config)
     yield from _of_mappings("speculation", *speculation, skipped=_IN_SPECULATION)
     yield from _of_mappings("engine", before.settings, after.settings, skipped=_ELSEWHERE)
@@ -131,20 +132,20 @@ def _changes(before: Served, after: Served) -> Iterator[SettingChange]:
 
 def _of_mappings(
     kind: str, before: Mapping[str, Any], after: Mapping[str, Any], skipped: tuple[str, ...] = ()
-) -> Iterator[SettingChange]:
+) -> Iterator[Change]:
     for name in sorted({*before, *after} - {*skipped}):
         if (name in before, before.get(name)) != (name in after, after.get(name)):
             values = [
                 side.get(name) or (True if name in side else None) for side in (before, after)
             ]
-            yield SettingChange(f"{kind}.{name}", *values)
+            yield Change(f"{kind}.{name}", *values)
 
 
-def _without_secret(change: SettingChange) -> SettingChange:
-    if not is_secret(change.setting.partition(".")[2]):
+def _without_secret(change: Change) -> Change:
+    if not is_secret(change.path.partition(".")[2]):
         return change
     hidden = [None if value is None else _HIDDEN for value in (change.before, change.after)]
-    return SettingChange(change.setting, *hidden)
+    return Change(change.path, *hidden)
 
 
 def _label(setting: str) -> str:
@@ -192,12 +193,12 @@ class PlanComparison:
 
     plans: tuple[Plan, Plan]
     answers: tuple[dict[str, Any], dict[str, Any]]
-    changes: tuple[SettingChange, ...]
+    changes: tuple[Change, ...]
 
     @property
-    def other_changes(self) -> tuple[SettingChange, ...]:
+    def other_changes(self) -> tuple[Change, ...]:
         """The changes that the answers do not show."""
-        return tuple(change for change in self.changes if change.setting not in _IN_ANSWER)
+        return tuple(change for change in self.changes if change.path not in _IN_ANSWER)
 
     @property
     def price_increase(self) -> float | None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -23,7 +25,7 @@ from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import limits
 from peagle.deploy.desired import UPLOADS
-from peagle.deploy.diff import SettingChange, changes
+from peagle.deploy.diff import Change, changes
 from peagle.deploy.resources import found_resources
 from peagle.deploy.revisions import (
     COMPARISON_SUFFIX,
@@ -56,18 +58,43 @@ _VERSION_TAG = re.compile(r":(?:server-)?v?(\d+\.\d+\.\d+)\b")
 """vLLM's version in the tag of AWS's images, such as ``vllm:0.28.0-gpu-py312-cu130``."""
 
 
-def served_live(
-    aws: Aws, live: Endpoint, tags: Mapping[str, str], instances: InstanceTable | None = None
-) -> Served:
-    """What the endpoint with these tags serves, with the price in ``instances`` of the instances
-    that run.
+@dataclass(frozen=True)
+class Live:
+    """An endpoint with what belongs to it in SageMaker; each description is read once. Raises
+    AccessDenied where one may not be read."""
 
-    Raises CloudError; AccessDenied when a description may not be read.
-    """
-    config = sagemaker.description(aws, "EndpointConfig", live.endpoint_config)
-    served = live.revision if live.hosts_components else model_in(config)
-    model = sagemaker.description(aws, "Model", served)
-    return served_by_descriptions(aws.region, model, config, tags, live, instances)
+    aws: Aws
+    endpoint: Endpoint
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        """The endpoint's tags."""
+        return sagemaker.tags_of(self.aws, self.endpoint.arn)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return sagemaker.description(self.aws, "EndpointConfig", self.endpoint.endpoint_config)
+
+    @cached_property
+    def model(self) -> dict[str, Any]:
+        return sagemaker.description(
+            self.aws, "Model", served_model(self.endpoint, lambda: self.config)
+        )
+
+    def served(self, instances: InstanceTable | None = None) -> Served:
+        """What it serves, with the price in ``instances`` of the instances that run."""
+        region = self.aws.region
+        tags: Mapping[str, str] = {}
+        with suppress(AccessDenied):
+            tags = self.tags
+        return served_by_descriptions(
+            region, self.model, self.config, tags, self.endpoint, instances
+        )
+
+
+def served_model(live: Endpoint, config: Callable[[], Mapping[str, Any]]) -> str:
+    """The name of the model that the endpoint with this configuration serves."""
+    return live.revision if live.hosts_components else model_in(config())
 
 
 def served_now(served: Served, live: Endpoint) -> Served:
@@ -77,16 +104,14 @@ def served_now(served: Served, live: Endpoint) -> Served:
     return served.with_instances(live.instance_count)
 
 
-def changes_of_live(
-    record: Deployment, live: Endpoint, revision: Revision
-) -> tuple[SettingChange, ...]:
+def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> tuple[Change, ...]:
     """What ``revision`` changes of what the endpoint serves now; nothing where that is unknown."""
     now = revision_in_service(record, live.revision)
     if now is None:
         return ()
     found = changes(served_now(now.served, live), revision.served)
     if now.role and now.role != revision.role:
-        found += (SettingChange("role", now.role, revision.role),)
+        found += (Change("role", now.role, revision.role),)
     return found
 
 
@@ -528,7 +553,7 @@ def _served_without_index(aws: Aws, found: list[Found], live: Endpoint) -> Itera
         named = _described(aws, "EndpointConfig", live.endpoint_config)
         config = named or _deleted_config(live, found)
         yield config
-    model = live.revision if live.hosts_components else model_in(config.description)
+    model = served_model(live, lambda: config.description)
     described = _described(aws, "Model", model) if ("Model", model) not in known else None
     if described:
         yield described

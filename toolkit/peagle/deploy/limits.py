@@ -28,7 +28,7 @@ from peagle.deploy.revisions import first_variant
 from peagle.deploy.scaling import most_instances, planned_before
 from peagle.deploy.state import Deployment, Resource, Revision, utc_moment, utc_text
 from peagle.errors import Fix, Refused
-from peagle.planning.company import Company
+from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.limit import end_time
 from peagle.planning.operation_model import Limit
 from peagle.render.resources import BUDGET_TAG, ENDS_TAG, copies_limit_name, limit_name
@@ -113,10 +113,10 @@ def end_text(end: End, before: Deployment) -> str:
     return f"{utc_text(end.at)}: {format_usd(end.budget_usd)} from now on"
 
 
-def set_end(context: DeploymentContext, end: End, config: str, company: Company) -> tuple[Tag, ...]:
+def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
     """Let the scheduler delete the endpoint at ``end``, or never; the tags of the endpoint.
 
-    An endpoint and configuration that exist are tagged.
+    The endpoint, if there is one, and the configuration of the revision are tagged.
     """
     before = context.record
     if end.at is None and before.ends_at is None and not _resources(before):
@@ -124,12 +124,12 @@ def set_end(context: DeploymentContext, end: End, config: str, company: Company)
     if end.at is None:
         remove(context)
     else:
-        _schedule(context, end.at, company)
+        _schedule(context, end.at, revision.plan.company if revision.plan else NO_COMPANY)
     context.change(ends_at=end.at, budget_usd=end.budget_usd)
     tags = _tags(context.record, before.budget_usd is not None)
     if live := sagemaker.describe(context.aws, context.record.name):
         sagemaker.retag(context.aws, live.arn, tags)
-    _retag_config(context, config, tags)
+    _retag_config(context, revision.endpoint_config, tags)
     return tuple(tags)
 
 

@@ -26,7 +26,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import PROOF_PROMPTS
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.discover import served_live
+from peagle.deploy.discover import Live
 from peagle.deploy.invoke import WakeUpOptions, wake
 from peagle.deploy.revisions import (
     PREVIOUS_TAG,
@@ -488,9 +488,7 @@ def _request(
     if served and served.plan:
         request = request_of_plan(served.plan, live.name)
     else:
-        request = request_of_served(
-            served_live(aws, live, sagemaker.readable_tags(aws, live) or {}), catalog
-        )
+        request = request_of_served(Live(aws, live).served(), catalog)
     if floor is None:
         return request
     if not request.speculates:

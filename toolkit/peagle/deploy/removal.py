@@ -9,24 +9,22 @@ endpoint was busy for a day) costs money, and is removed too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from peagle.aws import autoscaling, cloudwatch, s3, sagemaker
+from peagle.aws import cloudwatch, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, Busy, Missing
+from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import in_each_region, tagged
-from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.discover import Prices, complete_deployment, current_deployment, is_endpoint_name
 from peagle.deploy.limits import end_in
-from peagle.deploy.resources import KINDS
+from peagle.deploy.resources import KINDS, begin_deletion, delete
 from peagle.deploy.revisions import stale_resources
-from peagle.deploy.state import Deployment, Resource, ResourceType, utc_text
+from peagle.deploy.state import Deployment, Resource, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
-from peagle.deploy.wait import WillNotServe, wait_while_busy
+from peagle.deploy.wait import WillNotServe
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.protocol import log_group
 from peagle.render.alarms import alarm_name
@@ -129,21 +127,6 @@ def _dashboard(aws: Aws, name: str) -> Iterator[Leftover]:
         yield Leftover("Dashboard", called, {"DashboardNames": [called]})
 
 
-_ORDER: tuple[ResourceType, ...] = (
-    "Endpoint",
-    "Schedule",
-    "SchedulerRole",
-    "Alarm",
-    "MetricFilter",
-    "Dashboard",
-    "LifecycleRule",
-    "EndpointConfig",
-    "Model",
-    "S3Objects",
-    "S3Bucket",
-)
-"""An endpoint needs its configuration while it exists, and the configuration its model."""
-
 _STAY_WITH_ENDPOINT = (
     "Schedule",
     "SchedulerRole",
@@ -172,14 +155,14 @@ def destroy(
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
-    for kind in _ORDER:
+    for kind in KINDS:
         if kind in _STAY_WITH_ENDPOINT and context.record.of_type("Endpoint"):
             continue
         if kind == "S3Bucket" and context.record.of_type("S3Objects"):
             continue
         for resource in context.record.of_type(kind):
             try:
-                (removed if remove_resource(context, resource) else kept).append(resource)
+                (removed if delete(context, resource) else kept).append(resource)
             except AccessDenied as error:
                 denied.append(error)
     if denied:
@@ -195,120 +178,6 @@ def _unknown(record: Deployment, denied: AccessDenied) -> Unknown:
         f"{denied.message}",
         Fix(f"{denied.fix}, then run the command again", ("peagle", "destroy", record.name)),
     )
-
-
-def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
-    """Remove one resource and its entry in the record; whether the resource was removed.
-
-    A resource of our name without our deployment id belongs to another owner, and stays. Raises
-    AccessDenied when the resource may not be looked at: its entry stays.
-    """
-    context.say("Removing", resource.text)
-    removed = _remove(context, resource)
-    context.write(context.record.without(resource.type, resource.name))
-    return removed
-
-
-def _remove(context: DeploymentContext, resource: Resource) -> bool:
-    if resource.type == "S3Bucket":
-        return _remove_bucket(context, resource)
-    if resource.type in KINDS:
-        KINDS[resource.type].delete(context, resource)
-        return True
-    assert resource.type in ("Endpoint", "EndpointConfig", "Model")
-    owner = sagemaker.owner(context.aws, resource.type, resource.name)
-    # What a template left carries no deployment id.
-    if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
-        return False
-    if resource.type != "Endpoint":
-        sagemaker.delete(context.aws, resource.type, resource.name)
-    elif live := sagemaker.describe(context.aws, resource.name):
-        try:
-            delete_endpoint(context, live)
-        except Busy as error:
-            raise CloudError(
-                f"another client is changing endpoint {live.name}: {error.message}",
-                Fix("try again in a minute", ("peagle", "destroy", live.name)),
-                code="endpoint-busy",
-            ) from error
-    return True
-
-
-def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
-    """Delete the endpoint and wait until it is gone.
-
-    Waits for the end of a change first, unless SageMaker lets a creation be deleted.
-    """
-    if live.component is not None:
-        left = remove_copies(context, live)
-        if left is None:
-            return
-        live = left
-    revision, since = context.record.current, context.clock.now()
-    is_deleting = live.status == "Deleting"
-    if live.status == "Creating":
-        is_deleting = begin_deletion(context, live)
-    if live.status in BUSY and not is_deleting:
-        purpose = "Waiting for the endpoint's current change to end"
-        if wait_while_busy(context, revision, since, purpose=purpose) is None:
-            return
-    if not is_deleting:
-        autoscaling.deregister_before_deletion(context.aws, live.name)
-        sagemaker.delete(context.aws, "Endpoint", live.name)
-    remaining = wait_while_busy(context, revision, since)
-    if remaining is not None:
-        raise CloudError(
-            f"endpoint {remaining.name} was not deleted: {remaining.status} "
-            f"{remaining.failure or ''}",
-            Fix("run the command again", ("peagle", "destroy", remaining.name)),
-            code="endpoint-not-deleted",
-        )
-    context.change(billing_since=None)
-
-
-def remove_copies(context: DeploymentContext, live: Endpoint) -> Endpoint | None:
-    """Remove the endpoint's component and wait until it is gone; the endpoint without it. What is
-    changing ends first."""
-    revision, since = context.record.current, context.clock.now()
-    autoscaling.deregister_before_deletion(context.aws, live.name, copies=True)
-    while live.component is not None:
-        if live.component.status != "Deleting":
-            try:
-                sagemaker.delete_component(context.aws, live.name)
-            except Busy:
-                purpose = "Waiting for the copies' current change to end"
-                wait_while_busy(context, revision, since, purpose=purpose)
-        found = wait_while_busy(context, revision, since, purpose="Removing copies")
-        if found is None:
-            return None
-        live = found
-    return live
-
-
-def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
-    """Request the deletion of an endpoint that is being created; whether SageMaker begins it.
-
-    SageMaker rejects the deletion of a busy endpoint, or accepts it and does nothing; which of
-    them happens during a creation is not documented.
-    """
-    with suppress(Busy):
-        sagemaker.delete(context.aws, "Endpoint", live.name)
-    now = sagemaker.describe(context.aws, live.name)
-    return now is None or now.status == "Deleting"
-
-
-def _remove_bucket(context: DeploymentContext, resource: Resource) -> bool:
-    """Remove a bucket that a deploy created, if it is empty."""
-    try:
-        exists = s3.bucket_exists(context.aws, resource.name)
-    except Refused as error:
-        if error.code == s3.BUCKET_DENIED:
-            raise AccessDenied(
-                error.message, "ask for a policy that allows s3:ListBucket"
-            ) from error
-        return False
-    ours = not resource.made or not exists or s3.is_our_bucket(context.aws, resource.name)
-    return ours and s3.delete_bucket(context.aws, resource.name)
 
 
 @dataclass(frozen=True)
@@ -359,7 +228,7 @@ def remove_failed_start(
         context.change(pending=None)
         endpoints = [one for one in record.of_type("Endpoint") if one.name == record.name]
         for resource in (*endpoints, *stale_resources(context.record)):
-            remove_resource(context, resource)
+            delete(context, resource)
     return saving
 
 

@@ -17,7 +17,7 @@ from peagle.deploy.apply import (
     return_to,
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.diff import SettingChange
+from peagle.deploy.diff import Change
 from peagle.deploy.discover import changes_of_live
 from peagle.deploy.proving import request_of_revision
 from peagle.deploy.revisions import (
@@ -28,7 +28,7 @@ from peagle.deploy.revisions import (
     stale_resources,
 )
 from peagle.deploy.scaling import count_at_update, return_to_scaling
-from peagle.deploy.state import Deployment, Failure, Resource, Revision
+from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.errors import Fix, PeagleError, Refused
 
 
@@ -55,7 +55,7 @@ class RollbackPreview:
     """What ``rollback`` would do: the ``changes`` of what the endpoint serves, how it replaces the
     instances, and what stays of the plan before, which only another machine could renew."""
 
-    changes: tuple[SettingChange, ...] = ()
+    changes: tuple[Change, ...] = ()
     rollout: str = ""
     kept: str = ""
 
@@ -105,17 +105,17 @@ def rollback(
     pending = {"pending": unproved} if is_previous else {}
     context.change(failure=None, returning_to=target.fingerprint, **pending)
     try:
-        started = return_to(context, target, rolled_out=True)
+        with context.recording_failure():
+            started = return_to(context, target, rolled_out=True)
     except Missing as error:
         gone = {"pending": None, "previous": None} if is_previous else {}
-        context.change(failure=Failure.of(error), returning_to="", **gone)
+        context.change(returning_to="", **gone)
         raise Refused(
             f"the previous revision cannot serve: {error.message}",
             "deploy its plan again",
             code="previous-missing",
         ) from error
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
+    except PeagleError:
         if context.record.pending is None and context.record.serving:  # an alarm undid it
             restore_observability(context, context.record.serving)
         raise

@@ -15,7 +15,12 @@ from peagle.case import MOST_COUNT
 from peagle.deploy import limits
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.limits import End, end_at_price, end_text
-from peagle.deploy.revisions import deploy_command, require_no_comparison, require_own
+from peagle.deploy.revisions import (
+    deploy_command,
+    require_no_comparison,
+    require_own,
+    shown_revision,
+)
 from peagle.deploy.scaling import ScalingChange, apply_scaling
 from peagle.deploy.state import Deployment, start_seconds
 from peagle.deploy.wait import wait_while_busy
@@ -29,7 +34,6 @@ from peagle.errors import (
     UserError,
 )
 from peagle.planning.choose_scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
-from peagle.planning.company import NO_COMPANY
 from peagle.planning.operation_model import Scaling
 from peagle.planning.plan import Plan
 from peagle.render.requests import VARIANT
@@ -272,9 +276,7 @@ def scale(
 
 
 def _set_end(context: DeploymentContext, change: Scale, end: End) -> None:
-    plan = context.record.current.plan
-    company = plan.company if plan else NO_COMPANY
-    limits.set_end(context, end, change.live.endpoint_config, company)
+    limits.set_end(context, shown_revision(context.record, change.live), end)
 
 
 def _is_unchanged(context: DeploymentContext, change: Scale) -> bool:

@@ -32,7 +32,7 @@ from peagle.cli.output.plan import (
     speculation_text,
     speed_of_plan,
 )
-from peagle.deploy.diff import SettingChange
+from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment, Resource, RunningComparison, utc_text
 from peagle.errors import NotProved, PeagleError, command_line
@@ -141,7 +141,7 @@ def _speed(plan: Plan) -> dict[str, str]:
     return {"speed": speed_of_plan(plan, plan.speed)}
 
 
-def show_changes(changes: Iterable[SettingChange]) -> None:
+def show_changes(changes: Iterable[Change]) -> None:
     """The settings that an update or a rollback changes, one on each line."""
     print_facts(("" if number else "changes", change.text) for number, change in enumerate(changes))
 
@@ -364,9 +364,7 @@ def show_candidate(
     print_status(f"{record.name}, a second plan", bold=True)
     print_facts(facts.items())
     show_changes(
-        instance_type
-        for instance_type in preflight.changes
-        if instance_type.setting != "usd_per_hour"
+        instance_type for instance_type in preflight.changes if instance_type.path != "usd_per_hour"
     )
 
 
