@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from peagle import proof
@@ -20,6 +21,7 @@ from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, T
 from peagle.deploy import alarms, limits
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
+from peagle.deploy.discover import Live
 from peagle.deploy.limits import End, planned_end
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import ProofRequest, prove_request, request_of_plan, tag_proofs
@@ -83,24 +85,14 @@ def put_copies(
         sagemaker.create_component(context.aws, {**request, "Tags": tags})
     else:
         context.say("Updating copies", f"to {revision.name}")
-        kept = _with_kept_copies(context, live, revision, request)
+        plan, running = revision.plan, live.component.desired_copies
+        scales = plan is not None and plan.scaling is not None
+        count = kept_copies(context.aws, live, request["RuntimeConfig"]["CopyCount"], scales)
         steps = {}
-        if rolled_out and live.component.desired_copies:  # none serves after a scale to zero
-            count = kept["RuntimeConfig"]["CopyCount"]
-            steps = alarms.rollout_parameter(
-                context, revision, min(count, live.component.desired_copies)
-            )
-        sagemaker.update_component(context.aws, kept | steps, live.component.desired_copies)
-
-
-def _with_kept_copies(
-    context: DeploymentContext, live: Endpoint, revision: Revision, request: dict[str, Any]
-) -> dict[str, Any]:
-    """The request with the number of copies that scaling chose, where it scales."""
-    planned, plan = request["RuntimeConfig"]["CopyCount"], revision.plan
-    scales = plan is not None and plan.scaling is not None
-    count = kept_copies(context.aws, live, planned, scales)
-    return {**request, "RuntimeConfig": {"CopyCount": count}}
+        if rolled_out and running:  # none serves after a scale to zero
+            steps = alarms.rollout_parameter(context, revision, min(count, running))
+        request = {**request, "RuntimeConfig": {"CopyCount": count}, **steps}
+        sagemaker.update_component(context.aws, request, running)
 
 
 def request_to_return(live: Endpoint, revision: Revision) -> dict[str, Any]:
@@ -125,18 +117,16 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
     done, uploads = 0, False
     lock = threading.Lock()
 
-    def sent(count: int) -> None:
+    def advance(count: int, is_sent: bool) -> None:
         """Called by several threads when a file is uploaded in parts."""
         nonlocal done, uploads
         with lock:
-            done, uploads = done + count, True
+            done, uploads = done + count, uploads or is_sent
             known = done
-        context.say_bytes("Uploading", known, total)
+        if is_sent:
+            context.say_bytes("Uploading", known, total)
 
-    def present(count: int) -> None:
-        nonlocal done
-        with lock:
-            done += count
+    sent, present = partial(advance, is_sent=True), partial(advance, is_sent=False)
 
     for upload in desired.uploads:
         BUCKET.put(context, desired.revision, upload.bucket, {})
@@ -192,7 +182,8 @@ def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoin
     Waits for another change to end, and deletes a broken endpoint.
     """
     live = sagemaker.describe(context.aws, context.record.name)
-    if live and live.status in BUSY and not _is_starting(live, revision):
+    arriving = {"Creating": live.revision, "Updating": live.pending_revision} if live else {}
+    if live and live.status in BUSY and arriving.get(live.status) != revision.name:
         live = wait_while_busy(context, revision, context.clock.now())
     if live and live.status in BROKEN:
         reason = live.failure or "no reason given"
@@ -200,13 +191,6 @@ def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoin
         delete_endpoint(context, live)
         return None
     return live
-
-
-def _is_starting(live: Endpoint, revision: Revision) -> bool:
-    """Whether SageMaker is bringing up the revision's configuration already."""
-    if live.status == "Creating":
-        return live.revision == revision.name
-    return live.status == "Updating" and live.pending_revision == revision.name
 
 
 def wait_in_service(
@@ -219,18 +203,21 @@ def wait_in_service(
     SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the update had
     ended before.
     """
-    live = sagemaker.describe(context.aws, context.record.name)
+    updating, started = False, 0.0
+    if live := sagemaker.describe(context.aws, context.record.name):
+        if context.record.billing_since is None:
+            context.change(billing_since=live.created)
+        updating = live.status == "Updating"
+        started = live.changed if updating else live.created
+        since = started if updating else context.record.billing_since or started
+        log = EndpointLog(context.aws, live, started)
+        live = wait_while_busy(context, revision, since, log)
     if live is None:
-        raise _disappeared(context)
-    if context.record.billing_since is None:
-        context.change(billing_since=live.created)
-    updating = live.status == "Updating"
-    started = live.changed if updating else live.created
-    since = started if updating else context.record.billing_since or started
-    log = EndpointLog(context.aws, live, started)
-    live = wait_while_busy(context, revision, since, log)
-    if live is None:
-        raise _disappeared(context)
+        raise CloudError(
+            f"endpoint {context.record.name} disappeared during the deployment",
+            "another client deleted it; deploy again",
+            code="endpoint-disappeared",
+        )
     if live.status != "InService" or live.revision != revision.name:
         serving = context.record.serving
         if live.status == "InService" and serving and serving.name == live.revision:
@@ -238,18 +225,6 @@ def wait_in_service(
         raise alarms.rolled_back(context, revision, live) or not_in_service(live, log)
     sagemaker.retag(context.aws, live.arn, [*request.get("Tags", ()), revision.tag])
     return started if updating else 0.0
-
-
-def _revision_tag(revision: Revision) -> sagemaker.Tag:
-    return {"Key": REVISION_TAG, "Value": revision.fingerprint}
-
-
-def _disappeared(context: DeploymentContext) -> CloudError:
-    return CloudError(
-        f"endpoint {context.record.name} disappeared during the deployment",
-        "another client deleted it; deploy again",
-        code="endpoint-disappeared",
-    )
 
 
 class RolledBack(NotProved, code="rolled-back"):
@@ -346,20 +321,13 @@ def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
     live = sagemaker.describe(context.aws, context.record.name) if tags else None
     if live is None:
         return
-    known = sagemaker.tags_of(context.aws, live.arn)
-    if tags.items() <= known.items():
+    of_endpoint = Live(context.aws, live)
+    if tags.items() <= of_endpoint.tags.items():
         return
     context.say("Tagging", ", ".join(f"{key}={value}" for key, value in sorted(tags.items())))
-    others: dict[ResourceKind, str] = {
-        "Model": desired.model_name,
-        "EndpointConfig": desired.revision.endpoint_config,
-    }
-    for kind, name in others.items():
-        found = sagemaker.description(context.aws, kind, name)
-        sagemaker.retag(context.aws, found[f"{kind}Arn"], desired.plan.company.tag_list)
-    if live.component is not None:
-        sagemaker.retag(context.aws, live.component.arn, desired.plan.company.tag_list)
-    sagemaker.retag(context.aws, live.arn, desired.plan.company.tag_list)
+    arns = [of_endpoint.model["ModelArn"], of_endpoint.config["EndpointConfigArn"]]
+    for arn in (*arns, *([live.component.arn] if live.component else []), live.arn):
+        sagemaker.retag(context.aws, arn, desired.plan.company.tag_list)
 
 
 def prove_in_service(

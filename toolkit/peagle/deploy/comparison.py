@@ -294,11 +294,6 @@ def _end(context: DeploymentContext) -> None:
 
 _SAME_SHARE = 0.0005
 
-_NO_COPIES = (
-    "and SageMaker shares requests by weight between variants with a model, not between inference "
-    "components"
-)
-
 
 class CandidateNotProved(NotProved, code="candidate-not-proved"):
     """The candidate is not proved, and what served before serves alone again.
@@ -321,21 +316,15 @@ def require_comparable(found: Preflight) -> Deployment:
         )
     require_own(record)
     candidate = found.desired.revision
-    if record.serving.instances_config:
+    if record.serving.instances_config or candidate.instances_config:
         beside = found.desired.plan.model_copy(update={"name": f"{name}-{CANDIDATE.lower()}"})
+        fix = Fix("serve the other plan as an endpoint of its own", deploy_command(beside))
+        if not record.serving.instances_config:
+            fix = Fix("use --copies 1 within --with, and no --scale-to-zero")
         raise Refused(
-            f"{name} has copies of its model, {_NO_COPIES}",
-            Fix(
-                "serve the other plan as an endpoint of its own, and send it a part of the "
-                "requests, or run bench against both",
-                deploy_command(beside),
-            ),
-            code="copies-not-compared",
-        )
-    if candidate.instances_config:
-        raise Refused(
-            f"the second variant would have copies of its model, {_NO_COPIES}",
-            "use --copies 1 within --with, and no --scale-to-zero",
+            "one of the plans has copies of its model, and SageMaker shares requests by weight "
+            "between variants with a model, not between inference components",
+            fix,
             code="copies-not-compared",
         )
     if record.serving.fingerprint == candidate.fingerprint:
@@ -381,8 +370,12 @@ def start_comparison(
         with context.recording_failure():
             started = _put_beside(context, found, both, share)
     except PeagleError:
-        with suppress(PeagleError):
-            _forget_unless_begun(context)
+        with suppress(PeagleError):  # without the second variant, nothing of the comparison stays
+            live = sagemaker.describe(aws, record.name)
+            if live and record.serving and live.serves_steadily(record.serving.name):
+                context.change(comparison=None)
+                remove_stale(context)
+                restore_observability(context, record.serving)
         raise
     _prove_candidate(context, found.desired, started, catalog)
     set_share(context, share)
@@ -413,16 +406,6 @@ def _put_beside(
     alarms.suspend_acceptance(context, desired.revision.served)
     put_endpoint(context, both, request)
     return wait_in_service(context, both, request)
-
-
-def _forget_unless_begun(context: DeploymentContext) -> None:
-    """After a failed start: without the second variant, nothing of the comparison stays."""
-    live = sagemaker.describe(context.aws, context.record.name)
-    serving = context.record.serving
-    if live and serving and live.serves_steadily(serving.name):
-        context.change(comparison=None)
-        remove_stale(context)
-        restore_observability(context, serving)
 
 
 def _prove_candidate(

@@ -35,7 +35,6 @@ from peagle.deploy.access import (
     loosened_findings,
     network_findings,
     role_access_findings,
-    role_network_findings,
     vocabulary_findings,
 )
 from peagle.deploy.alarms import rollout_findings, topic_findings
@@ -325,7 +324,6 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
         uploaded = {S3Uri.parse(upload.uri) for upload in desired.uploads}
         read = {S3Uri.parse(prefix.uri) for prefix in prefixes_read(desired.plan)}
         yield from access_findings(aws, role, sorted(uploaded | read, key=str))
-        yield from role_network_findings(aws, role, desired.plan)
         yield from role_access_findings(aws, role, desired.plan)
     yield from presence_findings(aws, desired.plan.runtime.image)
     yield from network_findings(aws, desired.plan, started)

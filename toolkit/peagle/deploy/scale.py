@@ -16,7 +16,6 @@ from peagle.deploy import limits
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.limits import End, end_at_price, end_text
 from peagle.deploy.revisions import (
-    deploy_command,
     require_no_comparison,
     require_own,
     shown_revision,
@@ -35,7 +34,6 @@ from peagle.errors import (
 )
 from peagle.planning.choose_scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
 from peagle.planning.operation_model import Scaling
-from peagle.planning.plan import Plan
 from peagle.render.requests import VARIANT
 from peagle.text import counted
 
@@ -43,7 +41,8 @@ from peagle.text import counted
 @dataclass(frozen=True)
 class ScaleRequest:
     """What the user asks for: ``to`` a fixed number, other bounds or another target, or ``off``,
-    the end of automatic scaling."""
+    the end of automatic scaling. Raises UserError for nothing, and for parts that contradict each
+    other."""
 
     to: int | None = None
     minimum: int | None = None
@@ -56,24 +55,18 @@ class ScaleRequest:
         """Whether it has bounds or a target."""
         return (self.minimum, self.maximum, self.target) != (None, None, None)
 
+    def __post_init__(self) -> None:
+        if self.to is None and not self.off and not self.changes_bounds:
+            raise OptionMissing("nothing to change", "use --to N, --min and --max, or --off")
+        if self.changes_bounds and (self.off or self.to is not None):
+            fixed = "--off" if self.off else "--to"
+            raise OptionsConflict(
+                f"{fixed} and bounds of automatic scaling are mutually exclusive",
+                "use either --to N and --off, or --min, --max and --target-concurrency",
+            )
 
-def scale_request(
-    to: int | None = None,
-    minimum: int | None = None,
-    maximum: int | None = None,
-    target: float | None = None,
-    off: bool = False,
-) -> ScaleRequest:
-    """The request. Raises UserError for nothing, and for parts that contradict each other."""
-    request = ScaleRequest(to, minimum, maximum, target, off)
-    if to is None and not off and not request.changes_bounds:
-        raise OptionMissing("nothing to change", "use --to N, --min and --max, or --off")
-    if request.changes_bounds and (off or to is not None):
-        raise OptionsConflict(
-            f"{'--off' if off else '--to'} and bounds of automatic scaling are mutually exclusive",
-            "use either --to N and --off, or --min, --max and --target-concurrency",
-        )
-    return request
+
+scale_request = ScaleRequest
 
 
 @dataclass(frozen=True)
@@ -172,8 +165,8 @@ def _require_room(record: Deployment, change: Scale) -> None:
         raise Refused(
             f"{asked} copies do not fit: {record.name} has at most {instances} "
             f"{counted(instances, copies=False)}, which hold {most}",
-            _more_copies(plan, asked, instances)
-            or f"use {most} or less, or deploy with a larger --max-instances under another --name",
+            f"use {most} or less, or deploy with more --copies for each instance, or with a larger "
+            "--max-instances under another --name",
             code="copies-beyond-instances",
         )
     if after and after.scales_to_zero and not (plan.scaling and plan.scaling.scales_to_zero):
@@ -182,18 +175,6 @@ def _require_room(record: Deployment, change: Scale) -> None:
             "use --min 1, or deploy with --scale-to-zero under another --name",
             code="instances-stay",
         )
-
-
-def _more_copies(plan: Plan, asked: int, instances: int) -> Fix | None:
-    """The deploy with so many copies on each instance that ``asked`` fit; ``None`` if its GPUs are
-    too few."""
-    each = math.ceil(asked / instances)
-    if plan.copies is None or each * plan.copies.gpus > plan.fit.gpu_count:
-        return None
-    copies = plan.copies.model_copy(update={"per_instance": each})
-    command = deploy_command(plan.model_copy(update={"copies": copies}))
-    sentence = "before scaling again, deploy with more --copies, for which each instance has GPUs"
-    return Fix(sentence, command)
 
 
 _SCALABLE = ("InService", "Updating")
