@@ -14,7 +14,7 @@ from peagle.findings import Finding
 from peagle.planning.operation_model import Capture, Observe
 from peagle.planning.plan import Plan, Weights
 from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
-from tests.unit.aws.network import denied
+from tests.unit.aws.network import denied, refusing
 from tests.unit.aws.plans import a_plan, another, prefix_of
 from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import World
@@ -151,11 +151,7 @@ def test_the_policy_of_a_bucket_may_allow_what_the_roles_policies_do_not(world: 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidAction", "Throttling"])
 def test_what_may_not_be_simulated_is_not_known(world: World, head: Path, code: str) -> None:
-    def hook(operation: str) -> None:
-        if operation == "simulate_principal_policy":
-            raise service_error(code, "no", "SimulatePrincipalPolicy")
-
-    world.cloud.before = hook
+    world.cloud.before = refusing("simulate_principal_policy", code, "no")
 
     found = one(world.preflight(a_plan(head)), "role-access-unknown")
 

@@ -70,13 +70,6 @@ def test_the_rule_is_added_to_those_of_others_before_the_endpoint_and_destroyed(
     assert rules(world) == [FOREIGN]
 
 
-def test_the_last_rule_goes_with_the_lifecycle(world: World) -> None:
-    world.deploy(captured(a_plan()))
-    world.destroy()
-
-    assert world.cloud.lifecycles == {}
-
-
 def test_what_was_captured_is_deleted_also_when_nothing_is_captured_any_more(world: World) -> None:
     world.deploy(captured(a_plan()))
 

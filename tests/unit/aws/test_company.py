@@ -11,7 +11,7 @@ import pytest
 from peagle.findings import Finding
 from peagle.planning.company import Company
 from peagle.planning.plan import Mount, Plan, Weights
-from tests.unit.aws.cloud import ROLE, service_error
+from tests.unit.aws.cloud import service_error
 from tests.unit.aws.network import (
     GROUP,
     S3_GATEWAY,
@@ -46,11 +46,6 @@ def about_network(world: World, plan: Plan) -> list[str]:
 
 def test_a_vpc_that_reaches_everything_gets_no_finding(world: World) -> None:
     assert about_network(world, vpc_plan()) == []
-
-
-def test_without_a_vpc_ec2_is_not_asked(world: World) -> None:
-    world.deploy(a_plan())
-    assert not [call for call in world.cloud.calls if "subnet" in call or "vpc" in call]
 
 
 @pytest.mark.parametrize(
@@ -205,18 +200,6 @@ def test_a_vocabulary_that_is_not_beside_the_weights_is_an_error(world: World) -
     assert "mounted-vocabulary-missing" not in findings(world, plan)
 
 
-def test_a_deploy_creates_everything_with_the_settings(world: World, head: Path) -> None:
-    world.deploy(vpc_plan(head, kms_key=KEY, tags={"team": "ml"}), role=ROLE)
-
-    (model,), (config,) = world.cloud.models.values(), world.cloud.configs.values()
-    assert model["VpcConfig"] == {"Subnets": list(SUBNETS), "SecurityGroupIds": [GROUP]}
-    assert config["KmsKeyId"] == KEY
-    assert [tags["team"] for tags in world.cloud.tags.values()] == ["ml"] * 3
-    (bucket,) = world.cloud.buckets
-    assert {"Key": "team", "Value": "ml"} in world.cloud.bucket_tags[bucket]
-    assert {one["SSEKMSKeyId"] for one in world.cloud.buckets[bucket].values()} == {KEY}
-
-
 @pytest.mark.thorough
 def test_files_without_the_key_are_uploaded_again(world: World, head: Path) -> None:
     world.deploy(company_plan(head))
@@ -279,7 +262,6 @@ def test_another_machine_sees_the_network_and_the_key(world: World) -> None:
     world.forget()
 
     found = world.preflight(another(vpc_plan(kms_key=KEY)))
-    assert found.record is not None
     served = found.record.current.served
     assert served.subnets == tuple(sorted(SUBNETS))
     assert served.kms_key == KEY

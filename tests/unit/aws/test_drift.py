@@ -79,12 +79,6 @@ def test_a_deployment_as_planned_has_no_drift(deployed: World) -> None:
     assert all(call.startswith(("describe", "get", "list")) for call in deployed.cloud.calls)
 
 
-def test_another_machine_finds_the_same(deployed: World) -> None:
-    deployed.forget()
-
-    assert drift_of(deployed).fields == ()
-
-
 def test_a_rollback_of_another_machines_update_is_no_drift(
     world: World, head: Path, tmp_path: Path
 ) -> None:
@@ -224,12 +218,6 @@ def test_a_method_that_someone_leaves_out_is_the_one_that_vllm_infers(deployed: 
     )
 
     assert fields(drift_of(deployed))["model.method"] == ("eagle3", "eagle")
-
-
-def test_scaling_that_someone_ended_is_found(deployed: World) -> None:
-    deployed.cloud.scaled.clear()
-
-    assert fields(drift_of(deployed))["scaling.max_instances"] == (3, None)
 
 
 def test_a_number_of_instances_that_scaling_chose_is_no_drift(deployed: World) -> None:

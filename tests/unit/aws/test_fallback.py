@@ -76,14 +76,6 @@ class Deployer:
         return [(one.instance_type, one.outcome) for one in self.attempts]
 
 
-def test_with_capacity_nothing_else_is_tried(world: World) -> None:
-    deployer = Deployer(world, "ml.g6.xlarge")
-
-    assert deployer.run() == FIRST
-    assert deployer.asked == []
-    assert deployer.outcomes == [(FIRST, "deployed")]
-
-
 def test_the_next_type_replaces_the_failed_endpoint(world: World) -> None:
     world.cloud.next_scripts = [FULL, FULL]
     deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -14,8 +13,8 @@ from peagle.planning.plan import Plan
 from peagle.render.alarms import alarm_names, rollback_alarm_names
 from peagle.render.formats.cloudformation import template
 from peagle.render.values import values
-from tests.unit.aws.cloud import service_error
-from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.network import refusing
+from tests.unit.aws.plans import a_plan
 from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import NAME, World
 
@@ -28,48 +27,6 @@ def observed(plan: Plan, days: int | None = 30) -> Plan:
     return plan.model_copy(update={"observe": Observe(dashboard=True, log_retention_days=days)})
 
 
-def test_the_dashboard_and_the_log_exist_before_the_endpoint(world: World) -> None:
-    world.deploy(observed(a_plan()))
-
-    calls = world.cloud.calls
-    assert calls.index("put_retention_policy") < calls.index("put_dashboard")
-    assert calls.index("put_dashboard") < calls.index("create_endpoint")
-    assert world.cloud.retention == {LOG: 30}
-    body = json.loads(world.cloud.dashboards[DASHBOARD])
-    assert NAME in body["widgets"][0]["properties"]["markdown"]
-
-
-def test_a_deployment_is_observed_later_without_an_update(world: World) -> None:
-    world.deploy(a_plan())
-    assert world.cloud.dashboards == {}
-
-    world.deploy(observed(a_plan(), days=None))
-
-    assert set(world.cloud.dashboards) == {DASHBOARD}
-    assert world.cloud.retention == {}
-    assert "update_endpoint" not in world.cloud.calls
-
-
-def test_the_dashboard_follows_an_update_and_goes_with_the_option(world: World) -> None:
-    world.deploy(observed(a_plan()))
-    world.cloud.dashboards[DASHBOARD] = "an old one"
-
-    world.deploy(observed(another(a_plan())))
-    assert world.cloud.dashboards[DASHBOARD] != "an old one"
-
-    world.deploy(another(a_plan()))
-    assert world.cloud.dashboards == {}
-    assert not [one for one in world.saved().resources if one.type == "Dashboard"]
-
-
-def test_destroy_removes_the_dashboard(world: World) -> None:
-    world.deploy(observed(a_plan()))
-
-    world.destroy()
-
-    assert world.cloud.dashboards == {}
-
-
 def test_a_dashboard_that_was_deleted_elsewhere_is_gone(world: World) -> None:
     world.deploy(observed(a_plan()))
     world.cloud.dashboards.clear()
@@ -80,11 +37,7 @@ def test_a_dashboard_that_was_deleted_elsewhere_is_gone(world: World) -> None:
 
 
 def test_without_the_permission_the_deployment_ends_before_its_endpoint(world: World) -> None:
-    def refuse(operation: str) -> None:
-        if operation == "put_dashboard":
-            raise service_error("AccessDeniedException", "not authorized", "PutDashboard")
-
-    world.cloud.before = refuse
+    world.cloud.before = refusing("put_dashboard", "AccessDeniedException", "not authorized")
     with pytest.raises(AccessDenied):
         world.deploy(observed(a_plan()))
     assert "create_endpoint" not in world.cloud.calls
@@ -182,9 +135,5 @@ def test_a_topic_that_reaches_nobody_is_found(
 
 
 def test_a_topic_that_may_not_be_read_is_unknown(world: World) -> None:
-    def refuse(operation: str) -> None:
-        if operation == "get_topic_attributes":
-            raise service_error("AuthorizationError", "not authorized", "GetTopicAttributes")
-
-    world.cloud.before = refuse
+    world.cloud.before = refusing("get_topic_attributes", "AuthorizationError", "not authorized")
     assert [one.code for one in world.preflight(alarmed(a_plan())).findings] == ["topic-unknown"]

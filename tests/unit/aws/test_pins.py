@@ -56,8 +56,7 @@ def synced(world: World) -> World:
 
 def served(world: World) -> dict[str, str]:
     """The variables of the model that the endpoint serves."""
-    record = world.record()
-    assert record is not None
+    record = world.saved()
     found: dict[str, str] = world.cloud.models[record.current.model]["PrimaryContainer"][
         "Environment"
     ]
@@ -77,8 +76,6 @@ def test_a_deploy_pins_the_manifest_and_the_archives(synced: World) -> None:
     assert variables["PEAGLE_WEIGHTS_SHA256"] == sha256(FIRST)
     assert variables["PEAGLE_WARM_SHA256"] == ",".join(sorted((one, two)))
     record = synced.record()
-    assert record is not None
-    assert record.current.plan is not None
     assert record.current.plan.pins == Pins(weights=sha256(FIRST), warm=tuple(sorted((one, two))))
 
 
