@@ -298,10 +298,15 @@ def uploaded_weights(
         for uri in filter(_is_uploaded, settings_of(model, _NO_VARIANT)["weights"].values())
     }
     for uri, fingerprint in uploaded.items():
-        keys = _keys(aws, S3Uri.parse(uri))
+        prefix, keys = S3Uri.parse(uri).folder, tuple[str, ...]()
+        with suppress(Missing):  # without its bucket
+            keys = tuple(Bucket(aws, prefix.bucket).sizes(prefix.key))
         yield Resource(type="S3Objects", name=uri, made=True, revision=fingerprint, keys=keys)
     for bucket in sorted({S3Uri.parse(uri).bucket for uri in uploaded}):
-        if _may_be_ours(aws, bucket):
+        is_ours = True  # also where reading its tags is denied
+        with suppress(AccessDenied):
+            is_ours = s3.is_our_bucket(aws, bucket)
+        if is_ours:
             yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
 
 
@@ -309,21 +314,6 @@ def bucket_of_weights(served: Served) -> str | None:
     """The bucket of uploaded weights."""
     uploaded = filter(_is_uploaded, served.weights.values())
     return next((S3Uri.parse(uri).bucket for uri in uploaded), None)
-
-
-def _keys(aws: Aws, prefix: S3Uri) -> tuple[str, ...]:
-    try:
-        return tuple(Bucket(aws, prefix.bucket).sizes(prefix.folder.key))
-    except Missing:  # without its bucket
-        return ()
-
-
-def _may_be_ours(aws: Aws, bucket: str) -> bool:
-    """Whether deploy created the bucket; true where reading its tags is denied."""
-    try:
-        return s3.is_our_bucket(aws, bucket)
-    except AccessDenied:
-        return True
 
 
 def _is_uploaded(uri: str) -> bool:
@@ -376,12 +366,13 @@ def current_deployment(
     if live is None:
         return record
     tags = sagemaker.readable_tags(aws, live)
-    if serves_known_config(record, live) and _is_same(tags, record):
+    is_same = tags is None or (tags.get(ID_TAG, ""), owner_of(tags)) == (record.id, record.owner)
+    if is_same and serves_known_config(record, live):
         return limits.with_end_in(record, tags)
     found = find_deployment(aws, name, prices)
     if found is None or found.serving is None:
         return record
-    return _with_resources(found, record.resources)
+    return with_resources(found, record.resources)
 
 
 def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_prices) -> Deployment:
@@ -395,16 +386,11 @@ def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_pr
         return known
     keys = {key for one in known.of_type("S3Objects") for key in one.keys}
     more = [one for one in found.resources if not one.keys or not keys.issuperset(one.keys)]
-    complete = _with_resources(known, tuple(more))
+    complete = with_resources(known, tuple(more))
     serving = {one.serving.fingerprint if one.serving else "" for one in (known, found)}
     if known.previous is None and len(serving) == 1:
         return complete.model_copy(update={"previous": found.previous})
     return complete
-
-
-def with_resources_of(record: Deployment, found: Deployment) -> Deployment:
-    """The record with the resources that the tags show besides, if both are of one deployment."""
-    return _with_resources(record, found.resources) if record.id == found.id else record
 
 
 def serves_known_config(record: Deployment, live: Endpoint) -> bool:
@@ -413,18 +399,10 @@ def serves_known_config(record: Deployment, live: Endpoint) -> bool:
     return revision_in_service(record, live.revision) is not None
 
 
-def _is_same(tags: Mapping[str, str] | None, record: Deployment) -> bool:
-    """Whether the endpoint's tags say what the record does: else it was made again elsewhere, or
-    its template owns it again. As recorded, where tags may not be read."""
-    if tags is None:
-        return True
-    return tags.get(ID_TAG, "") == record.id and owner_of(tags) == record.owner
-
-
-def _with_resources(deployment: Deployment, more: tuple[Resource, ...]) -> Deployment:
+def with_resources(deployment: Deployment, more: Iterable[Resource]) -> Deployment:
     """The deployment with those of the resources that it does not have."""
-    listed = {(one.type, one.name) for one in deployment.resources}
-    added = [one for one in more if (one.type, one.name) not in listed]
+    listed = {(each.type, each.name) for each in deployment.resources}
+    added = [each for each in more if (each.type, each.name) not in listed]
     return deployment.model_copy(update={"resources": (*deployment.resources, *added)})
 
 

@@ -62,17 +62,14 @@ def planned_end(context: DeploymentContext, revision: Revision, keeps_bounds: bo
         return End()
     live = sagemaker.describe(context.aws, record.name)
     live = None if live is None or live.status in sagemaker.BROKEN else first_variant(live)
+    price, budget = None, limit.budget_usd if limit else record.budget_usd
+    if budget is not None:
+        price = highest_price(context.aws, record, revision, live, keeps_bounds)
     if limit is not None:
-        price = None
-        if limit.budget_usd is not None:
-            price = highest_price(context.aws, record, revision, live, keeps_bounds)
         ends_at = end_time(limit, price, now)
-        return End(ends_at, limit.budget_usd) if ends_at is not None else End()
+        return End(ends_at, budget) if ends_at is not None else End()
     assert record.ends_at is not None
     if record.ends_at > now:
-        price = None
-        if record.budget_usd is not None:
-            price = highest_price(context.aws, record, revision, live, keeps_bounds)
         return end_at_price(record, price, now)
     if live is None:
         return End()

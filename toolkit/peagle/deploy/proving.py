@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
@@ -118,13 +117,9 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
     """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its pair,
     else with default prompts and no floor."""
     target, drafter = find_pair_of_tag(served.pair, catalog)
-    settings = target.proof if target else None
     floor = floor_of(drafter, served.k) if drafter and served.k else None
-    return ProofRequest(
-        name=served.name,
-        prompts=settings.prompts if settings else DEFAULT_PROMPTS,
-        chat=settings.chat if settings else True,
-        max_tokens=settings.max_tokens if settings else DEFAULT_MAX_TOKENS,
+    return replace(
+        _request_of_target(target, served.name),
         speculates=served.k > 0,
         floor=floor,
         source=proof_source(served.image, catalog.runtimes),
@@ -137,16 +132,19 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
 def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
     """The proof of a server of which only the name of its model is known: with the prompts of the
     target of that name, else with default prompts. Any accepted draft passes."""
-    target = catalog.targets.get(model)
+    return replace(_request_of_target(catalog.targets.get(model), name), pair=model)
+
+
+def _request_of_target(target: Target | None, name: str) -> ProofRequest:
+    settings = target.proof if target else None
     return ProofRequest(
         name=name,
-        prompts=target.proof.prompts if target else DEFAULT_PROMPTS,
-        chat=target.proof.chat if target else True,
-        max_tokens=target.proof.max_tokens if target else DEFAULT_MAX_TOKENS,
+        prompts=settings.prompts if settings else DEFAULT_PROMPTS,
+        chat=settings.chat if settings else True,
+        max_tokens=settings.max_tokens if settings else DEFAULT_MAX_TOKENS,
         speculates=True,
         floor=None,
         source="counters",
-        pair=model,
         two_turns=True,
     )
 
@@ -154,15 +152,11 @@ def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
 def find_pair_of_tag(tagged: str, catalog: Catalog) -> tuple[Target | None, Drafter | None]:
     """The target and drafter of a pair, as the value of a tag; a target alone where the drafter is
     the user's own."""
-    for target_id in catalog.targets:
+    for target_id, target in catalog.targets.items():
         value = tag_value(target_id)
-        if tagged != value and not tagged.startswith(f"{value}+"):
-            continue
-        target = catalog.targets[target_id]
-        for drafter in target.drafters:
-            if tag_value(pair_name(target, drafter)) == tagged:
-                return target, drafter
-        return target, None
+        if tagged == value or tagged.startswith(f"{value}+"):
+            names = {tag_value(pair_name(target, each)): each for each in target.drafters}
+            return target, names.get(tagged)
     return None, None
 
 
@@ -172,7 +166,6 @@ and log streams have delays."""
 
 _SANDBOX_SECONDS = 4.0
 _POLL_SECONDS, _SANDBOX_POLL_SECONDS = 2.0, 0.1
-_CLOCK_SECONDS = 5.0
 
 
 class StatisticsReader:
@@ -191,8 +184,7 @@ class StatisticsReader:
     ) -> None:
         self.counts = StreamCounts()
         self._aws, self._live, self._clock = aws, live, clock
-        self._skew = _skew(aws, live.name, clock)
-        self._tail = Tail(aws, live.name, clock.now() + self._skew, live.hosts_components)
+        self._tail = Tail(aws, live.name, clock.now(), live.hosts_components)
         self._started = max(live.created, _created(aws, live), revision_started)
         self._known: set[str] = set()
         self._repeat = repeat
@@ -234,7 +226,7 @@ class StatisticsReader:
             waiting()
             if (
                 is_complete()
-                or self.counts.has_reported(answered + self._skew, instances)
+                or self.counts.has_reported(answered, instances)
                 or self._clock.now() >= answered + seconds
             ):
                 return
@@ -254,26 +246,14 @@ class StatisticsReader:
         )
 
 
-def _skew(aws: Aws, name: str, clock: Clock) -> float:
-    """By how many seconds AWS's clock, which dates the lines of the log, is ahead of this
-    machine's; a few are ignored."""
-    here = clock.now()
-    found = aws.call("sagemaker", "describe_endpoint", EndpointName=name)
-    date = found.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    skew = parsedate_to_datetime(date).timestamp() - here if date else 0.0
-    return skew if abs(skew) > _CLOCK_SECONDS else 0.0
-
-
 def _created(aws: Aws, live: Endpoint) -> float:
     """When the configuration, or the model of copies, was created, in epoch seconds: no engine of
     it is older. 0 where that may not be read, or it was deleted while it serves."""
-    try:
+    with suppress(AccessDenied, Missing):
         kind: ResourceKind = "Model" if live.hosts_components else "EndpointConfig"
-        found = sagemaker.description(aws, kind, live.revision)
-    except (AccessDenied, Missing):
-        return 0.0
-    created = found.get("CreationTime")
-    return created.timestamp() if created else 0.0
+        created = sagemaker.description(aws, kind, live.revision).get("CreationTime")
+        return created.timestamp() if created else 0.0
+    return 0.0
 
 
 PROOF_SECONDS = 15 * 60.0
@@ -343,13 +323,9 @@ class Prover:
             return latest
 
         counted = proof.count_drafts(
-            before,
-            request.conversations(partial(self._ask, request)),
-            read,
-            request.min_drafts,
-            in_time=lambda: self.clock.now() <= until,
-            say=self.say,
-        )
+            before, request.conversations(partial(self._ask, request)), read, request.min_drafts,
+            in_time=lambda: self.clock.now() <= until, say=self.say,
+        )  # fmt: skip
         return proof.evaluate(counted.total, floor, request.min_drafts, counted.second)
 
     def _by_log(self, request: ProofRequest, live: Endpoint, floor: float | None) -> Proof:

@@ -45,7 +45,7 @@ from peagle.render.resources import (
 from peagle.s3uri import S3Uri
 from peagle.text import json_object
 
-Document = Mapping[str, Any]
+Body = Mapping[str, Any]
 
 _ALARM_KEYS = (
     "ActionsEnabled", "AlarmActions", "ComparisonOperator", "DatapointsToAlarm", "Dimensions",
@@ -54,7 +54,7 @@ _ALARM_KEYS = (
 )  # fmt: skip
 
 
-def differing(area: str, planned: Document, actual: Document) -> Iterator[Change]:
+def differing(area: str, planned: Body, actual: Body) -> Iterator[Change]:
     """The keys that differ: before, what the account has; after, what the plan wants."""
     for key in dict.fromkeys((*planned, *actual)):
         if planned.get(key) != actual.get(key):
@@ -81,18 +81,16 @@ class Kind:
     path: ClassVar[str]
     missing: ClassVar[str] = ""
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         """Name -> document of what the plan wants, as that revision."""
         return {}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         """Name -> document of those that the account has. Raises AccessDenied."""
         return {}
 
-    def put(
-        self, context: DeploymentContext, revision: Revision, name: str, document: Document
-    ) -> None:
-        """Create it, or make it equal to the document."""
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        """Create it, or make it equal to ``body``."""
 
     def delete(self, context: DeploymentContext, resource: Resource) -> bool:
         """Remove it; ignores one that does not exist. Whether it was ours to remove."""
@@ -107,7 +105,7 @@ class Kind:
         """Whether one that is on record goes, as this plan does not want it."""
         return name not in self.desired(plan, "")
 
-    def compare(self, name: str, desired: Document, actual: Document) -> Iterator[Change]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         """The fields that differ."""
         return nested(self.path.format(name), desired, actual)
 
@@ -118,22 +116,20 @@ class Log(Kind):
 
     path = "log"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         days = log_retention_days(plan)
         return {} if days is None else {log_of(plan): {"retention_days": days}}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
 
-    def put(
-        self, context: DeploymentContext, revision: Revision, name: str, document: Document
-    ) -> None:
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         cloudwatch.create_log_group(context.aws, name, _company(revision).tags)
         context.aws.call(
             "logs",
             "put_retention_policy",
             logGroupName=name,
-            retentionInDays=document["retention_days"],
+            retentionInDays=body["retention_days"],
         )
 
 
@@ -143,21 +139,19 @@ class Dashboard(Kind):
     type = "Dashboard"
     path = missing = "dashboard"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         if not has_dashboard(plan):
             return {}
         return {dashboard_name(plan.name, plan.region): dashboard_body(plan)}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         texts = {name: cloudwatch.dashboard_text(aws, name) for name in names}
         return {name: json_object(text) for name, text in texts.items() if text is not None}
 
-    def put(
-        self, context: DeploymentContext, revision: Revision, name: str, document: Document
-    ) -> None:
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         with context.creating(revision.resource("Dashboard", name)):
             context.say("Creating dashboard", name)
-            cloudwatch.put_dashboard(context.aws, name, document)
+            cloudwatch.put_dashboard(context.aws, name, body)
 
     def delete(self, context: DeploymentContext, resource: Resource) -> bool:
         cloudwatch.delete_dashboards(context.aws, [resource.name])
@@ -169,7 +163,7 @@ class Dashboard(Kind):
         if text is not None and f'"{endpoint}"' in text:  # that of peagle-tiny is not tiny's
             yield name
 
-    def compare(self, name: str, desired: Document, actual: Document) -> Iterator[Change]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         return nested("dashboard", json_object(json.dumps(desired)), actual)
 
 
@@ -181,11 +175,11 @@ class CaptureRule(Kind):
     type = "LifecycleRule"
     path, missing = "captured", "captured.rule"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         captured = capture_rule(plan)
         return {captured[0].uri: captured[1]} if captured else {}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         rules = {}
         for name in names:
             prefix = S3Uri.parse(name)
@@ -197,15 +191,13 @@ class CaptureRule(Kind):
                 rules[name] = rule
         return rules
 
-    def put(
-        self, context: DeploymentContext, revision: Revision, name: str, document: Document
-    ) -> None:
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         bucket = S3Uri.parse(name).bucket
         try:
             with context.creating(revision.resource("LifecycleRule", name)):
-                days = document["Expiration"]["Days"]
+                days = body["Expiration"]["Days"]
                 context.say("Limiting captured data", f"{name}: {days} days")
-                s3.put_lifecycle_rule(context.aws, bucket, dict(document))
+                s3.put_lifecycle_rule(context.aws, bucket, dict(body))
         except AccessDenied as error:
             raise AccessDenied(
                 f"{error.message} (the lifecycle of {bucket}, for --capture-retention)",
@@ -228,7 +220,7 @@ class CaptureRule(Kind):
         return name == captured_prefix(capture.s3_uri, plan.name).uri
 
     @staticmethod
-    def of_config(aws: Aws, endpoint: str, config: Document) -> str | None:
+    def of_config(aws: Aws, endpoint: str, config: Body) -> str | None:
         """The rule for what this configuration captures; ``None`` without one, or where it may not
         be looked at."""
         uri = (config.get("DataCaptureConfig") or {}).get("DestinationS3Uri") or ""
@@ -245,19 +237,17 @@ class MetricFilter(Kind):
     type = "MetricFilter"
     path = missing = "metric_filter.{}"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         return {str(each["filterName"]): each for each in metric_filters(plan)}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         listed = (cloudwatch.described_filters(aws, log_of(plan), name) for name in names)
         return {str(each["filterName"]): each for found in listed for each in found}
 
-    def put(
-        self, context: DeploymentContext, revision: Revision, name: str, document: Document
-    ) -> None:
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         with context.creating(revision.resource("MetricFilter", name)):
             context.say("Creating metric filter", name)
-            cloudwatch.put_metric_filter(context.aws, document, _company(revision).tags)
+            cloudwatch.put_metric_filter(context.aws, body, _company(revision).tags)
 
     def delete(self, context: DeploymentContext, resource: Resource) -> bool:
         for group in _logs(context.record.name):
@@ -272,7 +262,7 @@ class MetricFilter(Kind):
         ]
         yield from sorted({str(each["filterName"]) for each in listed})
 
-    def compare(self, name: str, desired: Document, actual: Document) -> Iterator[Change]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         for key in ("filterPattern", "metricTransformations"):
             yield from nested(f"metric_filter.{name}.{key}", desired[key], actual.get(key))
 
@@ -283,19 +273,17 @@ class Alarm(Kind):
     type = "Alarm"
     path = missing = "alarm.{}"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         return {alarm["AlarmName"]: alarm for alarm in alarms(plan, revision)}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {one["AlarmName"]: one for one in cloudwatch.described_alarms(aws, list(names))}
 
-    def put(
-        self, context: DeploymentContext, revision: Revision, name: str, document: Document
-    ) -> None:
-        tags = [*document["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        tags = [*body["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
         with context.creating(revision.resource("Alarm", name)):
             context.say("Creating alarm", name)
-            cloudwatch.put_metric_alarm(context.aws, {**document, "Tags": tags})
+            cloudwatch.put_metric_alarm(context.aws, {**body, "Tags": tags})
 
     def delete(self, context: DeploymentContext, resource: Resource) -> bool:
         cloudwatch.delete_alarms(context.aws, [resource.name])
@@ -311,7 +299,7 @@ class Alarm(Kind):
             if named or metric_namespace(endpoint) in namespaces:
                 yield alarm["AlarmName"]
 
-    def compare(self, name: str, desired: Document, actual: Document) -> Iterator[Change]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         sides = [
             {key: _plain({"ActionsEnabled": True, **side}.get(key)) for key in _ALARM_KEYS}
             for side in (desired, actual)
@@ -326,7 +314,7 @@ class Schedule(Kind):
     type = "Schedule"
     path = missing = "schedule.{}"
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         schedules = {name: scheduler.described_schedule(aws, name) for name in names}
         return {name: schedule for name, schedule in schedules.items() if schedule is not None}
 
@@ -360,9 +348,7 @@ class Bucket(Kind):
 
     type = "S3Bucket"
 
-    def put(
-        self, context: DeploymentContext, revision: Revision, name: str, document: Document
-    ) -> None:
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         resource = revision.resource("S3Bucket", name)
         recorded = [each for each in context.record.of_type("S3Bucket") if each.name == name]
         interrupted = any(not each.made for each in recorded)
@@ -395,16 +381,14 @@ class OfSageMaker(Kind):
     def __init__(self, kind: ResourceKind, noun: str) -> None:
         self.kind, self.noun = kind, noun
 
-    def put(
-        self, context: DeploymentContext, revision: Revision, name: str, document: Document
-    ) -> None:
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         exists = any(each.made and each.name == name for each in context.record.of_type(self.kind))
         with context.creating(revision.resource(self.kind, name)):
             context.say(f"{'Continuing with' if exists else 'Creating'} {self.noun}", name)
             tags = [revision.tag]
             if self.kind == "EndpointConfig" and revision.plan:
                 tags.append(scaling_tag(revision.plan.scaling))
-            sagemaker.create(context.aws, self.kind, name, dict(document), context.record.id, tags)
+            sagemaker.create(context.aws, self.kind, name, dict(body), context.record.id, tags)
 
     def delete(self, context: DeploymentContext, resource: Resource) -> bool:
         owner = sagemaker.owner(context.aws, self.kind, resource.name)
@@ -550,9 +534,7 @@ def delete(context: DeploymentContext, resource: Resource) -> bool:
     return removed
 
 
-def differences(
-    kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Document]
-) -> Iterator[Change]:
+def differences(kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Body]) -> Iterator[Change]:
     """Where the account differs from ``desired``; further resources are others'."""
     actual = kind.read(aws, plan, tuple(desired)) if desired else {}
     for name, document in desired.items():
@@ -563,7 +545,7 @@ def differences(
 
 
 def found_resources(
-    aws: Aws, name: str, revision: str, configs: Collection[tuple[Document, str]]
+    aws: Aws, name: str, revision: str, configs: Collection[tuple[Body, str]]
 ) -> Iterator[Resource]:
     """What the endpoint has outside, as of the revision in service; the rules for what the
     ``configs`` capture, each with its revision. What may not be looked at is left out."""

@@ -109,11 +109,7 @@ def _read(text: str | None) -> float | None:
     return float(text) if text else None
 
 
-_OF_REVISIONS: tuple[ResourceType, ...] = (
-    "EndpointConfig",
-    "Model",
-    "S3Objects",
-)
+_OF_REVISIONS: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects")
 """What revisions need, in the order of removal."""
 
 
@@ -246,21 +242,15 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
             fix="continue it" if plan else "continue it with the same deploy command",
             command=deploy_command(plan) if plan else (),
         )
-    if live is not None and rollback_unfinished(record):
-        name = record.current.name
-        return Failure(
-            message=f"the rollback to {name} is not proved: it was interrupted, or still runs",
-            fix="finish it",
-            command=("peagle", "rollback", record.name),
-        )
-    if live is not None and rollback_unreported(record):
-        name = record.current.name
-        return Failure(
-            message=f"the rollback to {name} was interrupted at its end, or still runs",
-            fix="finish it",
-            command=("peagle", "rollback", record.name),
-        )
-    return None
+    state = "is not proved: it was interrupted" if rollback_unfinished(record) else ""
+    state = "was interrupted at its end" if rollback_unreported(record) else state
+    if live is None or not state:
+        return None
+    return Failure(
+        message=f"the rollback to {record.current.name} {state}, or still runs",
+        fix="finish it",
+        command=("peagle", "rollback", record.name),
+    )
 
 
 def deploy_command(plan: Plan) -> tuple[str, ...]:

@@ -110,19 +110,13 @@ def plan_scale(
     """
     require_own(record)
     require_no_comparison(record)
+    look = Fix("look at it", ("peagle", "status", record.name))
     live = sagemaker.describe(aws, record.name)
     if live is None:
-        raise NotFound(
-            f"{record.name} has no endpoint",
-            Fix("look at it", ("peagle", "status", record.name)),
-            code="no-such-endpoint",
-        )
+        raise NotFound(f"{record.name} has no endpoint", look, "no-such-endpoint")
     if live.status not in _SCALABLE:
-        raise Refused(
-            f"{record.name} is {live.status}: only an endpoint in service can be scaled",
-            Fix("look at it", ("peagle", "status", record.name)),
-            code="endpoint-not-in-service",
-        )
+        message = f"{record.name} is {live.status}: only an endpoint in service can be scaled"
+        raise Refused(message, look, "endpoint-not-in-service")
     before = autoscaling.registered(aws, record.name)
     if request.to is not None and before is not None and not request.off:
         least = ("peagle", "scale", record.name, "--min", str(request.to))

@@ -185,18 +185,9 @@ def start_seconds(served: Served) -> int:
 
 
 ResourceType = Literal[
-    "Endpoint",
-    "Schedule",
-    "SchedulerRole",
-    "Dashboard",
-    "Alarm",
-    "MetricFilter",
-    "LifecycleRule",
-    "EndpointConfig",
-    "Model",
-    "S3Objects",
-    "S3Bucket",
-]
+    "Endpoint", "Schedule", "SchedulerRole", "Dashboard", "Alarm", "MetricFilter", "LifecycleRule",
+    "EndpointConfig", "Model", "S3Objects", "S3Bucket",
+]  # fmt: skip
 
 Moment = Annotated[float, Field(ge=0, lt=253_402_300_800, allow_inf_nan=False)]
 """Epoch seconds before the year 10000, which is where Python's dates end."""

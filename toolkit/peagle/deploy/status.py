@@ -16,7 +16,7 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import records
-from peagle.deploy.discover import Prices, find_deployments, serves_known_config, with_resources_of
+from peagle.deploy.discover import Prices, find_deployments, serves_known_config, with_resources
 from peagle.deploy.limits import with_end_in
 from peagle.deploy.revisions import (
     CANDIDATE,
@@ -288,8 +288,12 @@ def _row(
     assert deployment is not None
     live = sagemaker.describe(aws, deployment.name)
     if record and found:
-        is_known = live is None or _is_up_to_date(record, found, live)
-        deployment = with_resources_of(record, found) if is_known else found
+        same = (record.id, record.owner) == (found.id, found.owner)
+        is_known = live is None or (same and serves_known_config(record, live))
+        if not is_known:
+            deployment = found
+        elif record.id == found.id:
+            deployment = with_resources(record, found.resources)
     tags = sagemaker.readable_tags(aws, live)
     deployment = with_end_in(deployment, tags)
     revision = shown_revision(deployment, live)
@@ -309,12 +313,6 @@ def _row(
         "owner": deployment.owner or "peagle",
         **bounds_fields(bounds),
     }
-
-
-def _is_up_to_date(record: Deployment, found: Deployment, live: Endpoint) -> bool:
-    """Whether the record is of what the account shows."""
-    same = (record.id, record.owner) == (found.id, found.owner)
-    return same and serves_known_config(record, live)
 
 
 @dataclass(frozen=True)
