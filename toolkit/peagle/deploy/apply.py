@@ -39,7 +39,7 @@ from peagle.deploy.revisions import (
     fields_when_proved,
     is_alone,
     is_comparison,
-    revision_to_return_to,
+    is_proved,
     stale_resources,
 )
 from peagle.deploy.scaling import (
@@ -353,13 +353,15 @@ def prove_in_service(
         with context.recording_failure():
             revision = _proved(context, revision, request, role, started)
     except (NotProved, EngineError) as error:
-        before = revision_to_return_to(context.record, revision)
+        serving = context.record.serving
+        alone = is_alone(context.record, revision)
+        before = None if alone or not is_proved(serving) else serving
         if before and not keep_unproved:
             _roll_back(context, before, error)
         remove_stale(context)
         raise _stays(context, before, error) from error
     fields = fields_when_proved(context.record, revision)
-    _tag_proofs(context, revision, fields["previous"])
+    tag_proofs(context.aws, context.record.name, revision, fields["previous"], context.clock)
     context.change(**fields)
     remove_stale(context)
 
@@ -372,7 +374,8 @@ def _proved(
     revision = revision.model_copy(update={"proof": proved})
     context.change(**{role: revision})
     if role == "serving" and not proved.passed:
-        _tag_proofs(context, revision, context.record.previous)
+        previous = context.record.previous
+        tag_proofs(context.aws, context.record.name, revision, previous, context.clock)
     proof.require_passed(proved, request.pair, context.record.name)
     return revision
 
@@ -404,15 +407,14 @@ def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError)
 def _stays(context: DeploymentContext, before: Revision | None, error: PeagleError) -> PeagleError:
     """The error of a failed proof, with what serves now and why."""
     name = context.record.name
+    message, fix = f"{error.message}; {name} stays in service unproved", error.remedy
     if before:
-        message = f"{error.message}; {name} stays in service unproved"
         fix = Fix("return to what served before", ("peagle", "rollback", name))
-        return type(error)(message, fix, error.code)
-    reason = "nothing proved served before, so there is nothing to return to"
-    if context.record.previous:
-        reason = f"the previous revision is {context.record.previous.name}"
-    message = f"{error.message}; {name} stays in service unproved: {reason}"
-    return type(error)(message, error.remedy, error.code)
+    elif context.record.previous:
+        message += f": the previous revision is {context.record.previous.name}"
+    else:
+        message += ": nothing proved served before, so there is nothing to return to"
+    return type(error)(message, fix, error.code)
 
 
 def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
@@ -437,12 +439,16 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
         kept = own.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
         tags = [{"Key": key, "Value": own[key]} for key in sorted(kept)]
     tags += limits.keep_end(context, revision, known)
-    request = {
-        "EndpointName": context.record.name,
-        "EndpointConfigName": revision.endpoint_config,
-        "Tags": tags,
-    }
-    rolled_out = rolled_out and _put_alarms(context, revision)
+    names = {"EndpointName": context.record.name, "EndpointConfigName": revision.endpoint_config}
+    request = {**names, "Tags": tags}
+    rolled_out = rolled_out and revision.plan is not None and revision.plan.rollout is not None
+    if rolled_out:
+        try:
+            put_settings(context, revision, (FILTERS, ALARMS))
+        except CloudError as error:
+            reason = f"its alarms cannot be created: {error.message}"
+            context.notice(f"the return has no rollout: {reason}")
+            rolled_out = False
     put_endpoint(context, revision, request, rolled_out=rolled_out)
     live = sagemaker.describe(context.aws, context.record.name)
     if live and live.component:
@@ -450,18 +456,6 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     started = wait_in_service(context, revision, request)
     restore_observability(context, revision)
     return started
-
-
-def _put_alarms(context: DeploymentContext, revision: Revision) -> bool:
-    """Create the alarms of a kept revision's rollout; whether it can be followed."""
-    if revision.plan is None or revision.plan.rollout is None:
-        return False
-    try:
-        put_settings(context, revision, (FILTERS, ALARMS))
-    except CloudError as error:
-        context.notice(f"the return has no rollout: its alarms cannot be created: {error.message}")
-        return False
-    return True
 
 
 def restore_observability(context: DeploymentContext, revision: Revision) -> None:
@@ -482,11 +476,6 @@ def restore_observability(context: DeploymentContext, revision: Revision) -> Non
                 )
     except CloudError as error:
         context.notice(f"alarms and dashboard are of the plan before: {error.message}")
-
-
-def _tag_proofs(context: DeploymentContext, revision: Revision, previous: Revision | None) -> None:
-    live = sagemaker.describe(context.aws, context.record.name)
-    tag_proofs(context.aws, live, revision, previous, context.clock)
 
 
 def remove_stale(context: DeploymentContext, without_comparison: bool = False) -> None:

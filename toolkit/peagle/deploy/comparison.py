@@ -255,11 +255,9 @@ def drop(
     comparison = required_comparison(record)
     context = DeploymentContext(aws, record, observe, clock or Clock())
     if record.serving and record.serving.fingerprint == comparison.candidate.fingerprint:
-        raise Refused(
-            f"{comparison.candidate.name} serves alone on {record.name} already",
-            Fix("end its promotion", ("peagle", "promote", record.name)),
-            code="promotion-unfinished",
-        )
+        fix = Fix("end its promotion", ("peagle", "promote", record.name))
+        message = f"{comparison.candidate.name} serves alone on {record.name} already"
+        raise Refused(message, fix, "promotion-unfinished")
     serve_alone(context, catalog)
     return context.record
 
@@ -309,11 +307,8 @@ def require_comparable(found: Preflight) -> Deployment:
     record, name = found.record, found.desired.plan.name
     is_stable = found.change in ("update", "prove", "nothing") and not found.broken
     if record is None or record.serving is None or record.pending or not is_stable:
-        raise Refused(
-            f"{name} serves no proved plan to compare with",
-            Fix("look at it", ("peagle", "status", name)),
-            code="nothing-in-service",
-        )
+        look = Fix("look at it", ("peagle", "status", name))
+        raise Refused(f"{name} serves no proved plan to compare with", look, "nothing-in-service")
     require_own(record)
     candidate = found.desired.revision
     if record.serving.instances_config or candidate.instances_config:
@@ -328,12 +323,8 @@ def require_comparable(found: Preflight) -> Deployment:
             code="copies-not-compared",
         )
     if record.serving.fingerprint == candidate.fingerprint:
-        raise Refused(
-            f"{name} serves this plan already: there is nothing to compare",
-            "state what differs within --with: TARGET+DRAFTER, --k, --no-speculation, or another "
-            "option",
-            code="nothing-to-compare",
-        )
+        fix = Fix("state what differs within --with: TARGET+DRAFTER, --k or another option")
+        raise Refused(f"{name} serves this plan already", fix, "nothing-to-compare")
     if record.comparison and record.comparison.candidate.fingerprint != candidate.fingerprint:
         require_no_comparison(record)
     return record
@@ -463,11 +454,9 @@ def change_share(
     comparison = required_comparison(record)
     live = sagemaker.describe(aws, record.name)
     if comparison.since is None or not compares_now(record, live):
-        raise Refused(
-            f"the candidate of {record.name} does not serve yet, or no longer",
-            "repeat the compare command with --with",
-            code="comparison-not-running",
-        )
+        message = f"the candidate of {record.name} does not serve yet, or no longer"
+        fix = "repeat the compare command with --with"
+        raise Refused(message, fix, "comparison-not-running")
     context = DeploymentContext(aws, record, observe, clock or Clock())
     set_share(context, share)
     return context.record

@@ -123,8 +123,7 @@ def plan_with_live_prices(
     elif head_in_s3:
         kept = tuple(finding for finding in made.findings if finding.code != NOT_READ)
         made = made.model_copy(update={"findings": kept})
-    pinned = pin_plan(aws, made)
-    return _with_account_findings(aws, pinned.plan, fresh, (*stored, *pinned.findings))
+    return _with_account_findings(aws, made, fresh, stored)
 
 
 def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
@@ -132,24 +131,24 @@ def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     fresh = fresh_prices(aws, catalog.instances)
     price = fresh.listed.price(plan.instance_type) if fresh.listed else None
     priced = _priced(plan, price) if price else plan
-    pinned = pin_plan(aws, priced)
-    stored = (*mounted_findings(aws, priced), *pinned.findings)
-    return _with_account_findings(aws, pinned.plan, fresh, stored)
+    return _with_account_findings(aws, priced, fresh, mounted_findings(aws, priced))
 
 
 def _with_account_findings(
     aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
 ) -> Plan:
-    """The plan with findings about the price, the quota, and the weights (``stored``).
+    """The plan with pins, and with findings about price, quota and weights (``stored``).
 
     ``price-not-listed`` replaces ``price-unknown``.
     """
+    pinned = pin_plan(aws, plan)
+    plan = pinned.plan
     unlisted = unlisted_findings(fresh.listed, plan.instance_type)
     quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
     own = [one for one in plan.findings if not (unlisted and one.code == "price-unknown")]
     if aws.in_sandbox:
         own = [one for one in own if one.code not in NOT_IN_SANDBOX]
-    found = (*own, *fresh.findings, *unlisted, *quota, *stored)
+    found = (*own, *fresh.findings, *unlisted, *quota, *stored, *pinned.findings)
     levels = ("error", "warning", "note")
     by_level = sorted(found, key=lambda finding: levels.index(finding.level))
     return plan.model_copy(update={"findings": tuple(by_level)})

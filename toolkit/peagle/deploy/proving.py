@@ -198,14 +198,11 @@ class StatisticsReader:
                 if not self._is_of_this_revision(stream):
                     self.counts.ignored.add(instance_of(stream))
         except AccessDenied as denied:
+            group = log_group("*", self._live.hosts_components)
+            policy = f"a policy that allows logs:FilterLogEvents on log-group:{group}"
             raise AccessDenied(
                 f"the drafts are counted in the log of {self._live.name}: {denied.message}",
-                Fix(
-                    "ask for a policy that allows logs:FilterLogEvents on log-group:"
-                    f"{log_group('*', self._live.hosts_components)}, then repeat the "
-                    "command",
-                    self._repeat,
-                ),
+                Fix(f"ask for {policy}, then repeat the command", self._repeat),
                 denied.code,
             ) from denied
         for event in events:
@@ -282,11 +279,9 @@ class Prover:
         live = sagemaker.describe(self.aws, request.name)
         if live is None or live.status != "InService":
             status = f"is {live.status}" if live else "does not exist"
-            raise Refused(
-                f"the endpoint {request.name} {status}: only one in service can be proved",
-                Fix("look at it", ("peagle", "status", request.name)),
-                code="endpoint-not-in-service",
-            )
+            look = Fix("look at it", ("peagle", "status", request.name))
+            message = f"the endpoint {request.name} {status}: only one in service can be proved"
+            raise Refused(message, look, "endpoint-not-in-service")
         if request.variant:
             live = of_variant(live, request.variant)
         if not request.speculates:
@@ -306,11 +301,8 @@ class Prover:
 
     def _by_answer(self, request: ProofRequest) -> Proof:
         if not parse_piece(self._ask(request, request.body())).written:
-            raise NotProved(
-                f"{request.name} returned an empty answer",
-                Fix("read the log", ("peagle", "logs", request.name)),
-                code="empty-answer",
-            )
+            read = Fix("read the log", ("peagle", "logs", request.name))
+            raise NotProved(f"{request.name} returned an empty answer", read, "empty-answer")
         return Proof(None, 0, (), None, passed=True)
 
     def _by_counters(self, request: ProofRequest, before: Counters, floor: float | None) -> Proof:
@@ -437,11 +429,8 @@ def prove(
     """
     live = sagemaker.describe(aws, name)
     if live is None:
-        raise NotFound(
-            f"there is no endpoint {name!r} in {aws.region}",
-            Fix("list the deployments", ("peagle", "list")),
-            code="no-such-endpoint",
-        )
+        fix = Fix("list the deployments", ("peagle", "list"))
+        raise NotFound(f"there is no endpoint {name!r} in {aws.region}", fix, "no-such-endpoint")
     wake_up = WakeUpOptions(on_progress=lambda progress: say(progress.text), clock=clock or Clock())
     if wake(aws, live, record, wake_up) is not None:
         live = sagemaker.describe(aws, name) or live
@@ -468,11 +457,8 @@ def _request(
     if floor is None:
         return request
     if not request.speculates:
-        raise NotProved(
-            f"{live.name} does not speculate, so it has no acceptance length",
-            "leave out --floor to prove only that it answers",
-            code="no-speculation",
-        )
+        fix = "leave out --floor to prove only that it answers"
+        raise NotProved(f"{live.name} does not speculate", fix, "no-speculation")
     return replace(request, floor=floor, floor_source="option")
 
 
@@ -499,10 +485,11 @@ def prove_request(context: DeploymentContext, request: ProofRequest, started: fl
 
 
 def tag_proofs(
-    aws: Aws, live: Endpoint | None, proved: Revision, previous: Revision | None, clock: Clock
+    aws: Aws, name: str, proved: Revision, previous: Revision | None, clock: Clock
 ) -> None:
     """Record the proof, and the previous revision with its own, as tags of the endpoint, for other
     machines; the record has them in any case."""
+    live = sagemaker.describe(aws, name)
     if live is None or proved.proof is None:
         return
     now = clock.now()
@@ -519,7 +506,7 @@ def _record(aws: Aws, record: Deployment, live: Endpoint, revision: Revision, cl
     unproved."""
     fields = fields_with_proof(record, revision)
     if "pending" not in fields or fields["pending"] is None:
-        tag_proofs(aws, live, revision, fields.get("previous", record.previous), clock)
+        tag_proofs(aws, live.name, revision, fields.get("previous", record.previous), clock)
     with records.deployment_lock(record.scope, record.region, record.name):
         now = records.load_record(record.scope, record.region, record.name)
         found = revision_in_service(now, live.revision) if now else None

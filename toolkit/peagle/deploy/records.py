@@ -107,12 +107,12 @@ def find_record(name: str, scope: str | None = None, region: str | None = None) 
 def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
     message = f"there is no deployment {name!r}"
     places = sorted({path.parent.name for path in _paths(scope) if path.stem == name})
-    if region and places:
-        there = Fix(f"it is in {' and '.join(places)}", options=("--region", places[0]))
-        return NotFound(f"{message} in {region}", there, code="no-such-deployment")
     hint = nearest(name, deployment_names(scope))
     fix: str | Fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
-    if name in deployment_names(None if scope == SANDBOX else SANDBOX):
+    if region and places:
+        message += f" in {region}"
+        fix = Fix(f"it is in {' and '.join(places)}", options=("--region", places[0]))
+    elif name in deployment_names(None if scope == SANDBOX else SANDBOX):
         fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
     return NotFound(message, fix, code="no-such-deployment")
 
@@ -184,14 +184,10 @@ def refuse_weights_in_use(
     names = [record.name for record in all_records(scope) if _uses(record, uris)]
     if not names:
         return
-    several = len(names) > 1
+    fix = f"{alternative}remove what uses them first, or add --even-if-used"
     raise Refused(
-        f"the endpoint{'s' if several else ''} {', '.join(names)} use{'' if several else 's'} "
-        f"{', '.join(sorted(uris))}: {consequence}",
-        Fix(
-            f"{alternative}remove {'them' if several else 'it'} first, or add --even-if-used",
-            ("peagle", "destroy", names[0]),
-        ),
+        f"{', '.join(sorted(uris))}: in use by {', '.join(names)}: {consequence}",
+        Fix(fix, ("peagle", "destroy", names[0])),
         code="weights-in-use",
     )
 

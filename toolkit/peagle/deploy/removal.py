@@ -9,10 +9,11 @@ endpoint was busy for a day) costs money, and is removed too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from peagle.aws import cloudwatch, sagemaker
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import in_each_region, tagged
@@ -20,7 +21,7 @@ from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.discover import Prices, complete_deployment, current_deployment, is_endpoint_name
 from peagle.deploy.limits import end_in
-from peagle.deploy.resources import KINDS, begin_deletion, delete
+from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete
 from peagle.deploy.revisions import stale_resources
 from peagle.deploy.state import Deployment, Resource, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
@@ -28,7 +29,6 @@ from peagle.deploy.wait import WillNotServe
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.protocol import log_group
 from peagle.render.alarms import alarm_name
-from peagle.render.dashboard import dashboard_name
 from peagle.render.metrics import COMPONENT_DIMENSION
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import ENDS_TAG, copies_id, wake_alarm_name
@@ -41,12 +41,14 @@ _NAMESPACE = "sagemaker"
 
 @dataclass(frozen=True)
 class Leftover:
-    """A resource outside of SageMaker; ``parameters`` are those of the call that removes it.
-    ``goes_with_endpoint``: a scaling target, and the alarms of its policies, since an endpoint that
-    scales is not deleted."""
+    """A resource outside of SageMaker; ``service``, ``operation`` and ``parameters`` are those of
+    the call that removes it. ``goes_with_endpoint``: a scaling target, and the alarms of its
+    policies, since an endpoint that scales is not deleted."""
 
     kind: LeftoverKind
     name: str
+    service: str
+    operation: str
     parameters: dict[str, Any]
     goes_with_endpoint: bool = False
 
@@ -70,19 +72,8 @@ def find_leftovers(aws: Aws, name: str) -> tuple[Leftover, ...]:
 
 def remove_leftover(aws: Aws, leftover: Leftover) -> None:
     """Remove it; ignores what no longer exists. Raises CloudError."""
-    service, operation = _REMOVAL[leftover.kind]
-    try:
-        aws.call(service, operation, **leftover.parameters)
-    except Missing:
-        return
-
-
-_REMOVAL: dict[LeftoverKind, tuple[str, str]] = {
-    "ScalableTarget": (_SCALING, "deregister_scalable_target"),
-    "Alarm": ("cloudwatch", "delete_alarms"),
-    "LogGroup": ("logs", "delete_log_group"),
-    "Dashboard": ("cloudwatch", "delete_dashboards"),
-}
+    with suppress(Missing):
+        aws.call(leftover.service, leftover.operation, **leftover.parameters)
 
 
 def _targets(aws: Aws, name: str) -> Iterator[Leftover]:
@@ -98,7 +89,8 @@ def _targets(aws: Aws, name: str) -> Iterator[Leftover]:
                 "ResourceId": resource,
                 "ScalableDimension": found["ScalableDimension"],
             }
-            yield Leftover("ScalableTarget", resource, parameters, goes_with_endpoint=True)
+            removal = (_SCALING, "deregister_scalable_target", parameters)
+            yield Leftover("ScalableTarget", resource, *removal, goes_with_endpoint=True)
 
 
 def _alarms(aws: Aws, name: str) -> Iterator[Leftover]:
@@ -110,31 +102,27 @@ def _alarms(aws: Aws, name: str) -> Iterator[Leftover]:
         if name in watched or found["AlarmName"] == on_log:
             alarm = found["AlarmName"]
             scales = alarm == wakes or alarm.startswith("TargetTracking-")
-            yield Leftover("Alarm", alarm, {"AlarmNames": [alarm]}, goes_with_endpoint=scales)
+            removal = ("cloudwatch", "delete_alarms", {"AlarmNames": [alarm]})
+            yield Leftover("Alarm", alarm, *removal, goes_with_endpoint=scales)
 
 
 def _log(aws: Aws, name: str) -> Iterator[Leftover]:
     for group in (log_group(name), log_group(name, copies=True)):
         there = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
         if any(found["logGroupName"] == group for found in there):
-            yield Leftover("LogGroup", group, {"logGroupName": group})
+            parameters = {"logGroupName": group}
+            yield Leftover("LogGroup", group, "logs", "delete_log_group", parameters)
 
 
 def _dashboard(aws: Aws, name: str) -> Iterator[Leftover]:
-    called = dashboard_name(name, aws.region)
-    text = cloudwatch.dashboard_text(aws, called)
-    if text is not None and f'"{name}"' in text:
-        yield Leftover("Dashboard", called, {"DashboardNames": [called]})
+    for called in DASHBOARD.find(aws, name):
+        parameters = {"DashboardNames": [called]}
+        yield Leftover("Dashboard", called, "cloudwatch", "delete_dashboards", parameters)
 
 
-_STAY_WITH_ENDPOINT = (
-    "Schedule",
-    "SchedulerRole",
-    "EndpointConfig",
-    "Model",
-    "S3Objects",
-    "S3Bucket",
-)
+_STAY_WITH_ENDPOINT = {
+    "Schedule", "SchedulerRole", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
+}  # fmt: skip
 """An endpoint that may not be deleted keeps what it serves, and the schedule that ends it."""
 
 
@@ -166,18 +154,15 @@ def destroy(
             except AccessDenied as error:
                 denied.append(error)
     if denied:
-        raise _unknown(context.record, denied[0])
+        names = ", ".join(resource.text for resource in context.record.resources)
+        fix = f"{denied[0].fix}, then run the command again"
+        raise Unknown(
+            f"these may still exist and cost money, and are kept in the record: {names}; "
+            f"{denied[0].message}",
+            Fix(fix, ("peagle", "destroy", record.name)),
+        )
     records.remove_record(context.record)
     return tuple(removed), tuple(kept)
-
-
-def _unknown(record: Deployment, denied: AccessDenied) -> Unknown:
-    names = ", ".join(resource.text for resource in record.resources)
-    return Unknown(
-        f"these may still exist and cost money, and are kept in the record: {names}; "
-        f"{denied.message}",
-        Fix(f"{denied.fix}, then run the command again", ("peagle", "destroy", record.name)),
-    )
 
 
 @dataclass(frozen=True)

@@ -165,14 +165,6 @@ def is_alone(record: Deployment, revision: Revision) -> bool:
     return record.serving is None or record.serving.fingerprint == revision.fingerprint
 
 
-def revision_to_return_to(record: Deployment, failed: Revision) -> Revision | None:
-    """What a failed proof of ``failed`` returns to by itself: what was proved before it."""
-    serving = record.serving
-    if serving is None or is_alone(record, failed) or not is_proved(serving):
-        return None
-    return serving
-
-
 def roles_by_tags(
     revisions: Sequence[Revision], live: Endpoint | None, tags: Mapping[str, str]
 ) -> Roles:
@@ -311,12 +303,8 @@ _STACK_TAG_OF_AWS = "aws:cloudformation:stack-name"
 def require_own(deployment: Deployment) -> None:
     """Raise Refused for a deployment that a template owns."""
     if deployment.owner:
-        raise Refused(
-            f"{deployment.name} belongs to {deployment.owner}: changes made here would be undone "
-            "or orphaned there",
-            "change it there",
-            code="other-owner",
-        )
+        message = f"{deployment.name} belongs to {deployment.owner}, which would undo changes"
+        raise Refused(message, "change it there", "other-owner")
 
 
 def owner_of(tags: Mapping[str, str]) -> str:
@@ -347,32 +335,21 @@ def require_no_comparison(record: Deployment) -> None:
     comparison = record.comparison
     if comparison is None:
         return
-    pending, candidate = record.pending, comparison.candidate
+    name, pending, candidate = record.name, record.pending, comparison.candidate
     if pending and pending.fingerprint == candidate.fingerprint:
-        raise Refused(
-            f"the promotion of {candidate.name} on {record.name} has not ended",
-            Fix("finish it", ("peagle", "promote", record.name)),
-            code="promotion-unfinished",
-        )
-    raise Refused(
-        f"{record.name} compares {candidate.name} with what it serves, and a comparison ends "
-        "before another change begins",
-        Fix(
-            "let the candidate serve alone with promote, or remove it with drop",
-            ("peagle", "drop", record.name),
-        ),
-        code="comparison-runs",
-    )
+        message = f"the promotion of {candidate.name} on {name} has not ended"
+        fix = Fix("finish it", ("peagle", "promote", name))
+        raise Refused(message, fix, "promotion-unfinished")
+    message = f"{name} compares {candidate.name} with what it serves: end that first"
+    sentence = "let the candidate serve alone with promote, or remove it with drop"
+    raise Refused(message, Fix(sentence, ("peagle", "drop", name)), "comparison-runs")
 
 
 def required_comparison(record: Deployment) -> RunningComparison:
     """The deployment's comparison. Raises Refused when there is none."""
     if record.comparison is None:
-        raise Refused(
-            f"{record.name} has no comparison in progress",
-            Fix("begin a comparison", ("peagle", "compare", record.name, "--with", "PAIR|PLAN")),
-            code="no-comparison",
-        )
+        fix = Fix("begin one", ("peagle", "compare", record.name, "--with", "PAIR|PLAN"))
+        raise Refused(f"{record.name} has no comparison in progress", fix, "no-comparison")
     return record.comparison
 
 
@@ -393,7 +370,7 @@ def candidate_share(weights: Mapping[str, float]) -> float:
 
 
 def with_both_variants(
-    name: str,
+    config: str,
     serving: Mapping[str, Any],
     running: int,
     candidate: Mapping[str, Any],
@@ -407,12 +384,9 @@ def with_both_variants(
     variants = serving["ProductionVariants"]
     only = variants[0] if len(variants) == 1 else {}
     if only.get("VariantName") != VARIANT or "ModelName" not in only:
-        raise Refused(
-            f"the configuration {serving['EndpointConfigName']} is not of one variant {VARIANT} "
-            "with a model, to which a comparison can add a second one",
-            "deploy the other plan under another --name",
-            code="not-comparable",
-        )
+        name = serving["EndpointConfigName"]
+        message = f"the configuration {name} is not of one variant {VARIANT} with a model"
+        raise Refused(message, "deploy the other plan under another --name", "not-comparable")
     first = {**only, "InitialInstanceCount": running or only["InitialInstanceCount"]}
     weight = first.get("InitialVariantWeight") or 1.0
     second = {
@@ -422,7 +396,7 @@ def with_both_variants(
     }
     kept = {key: serving[key] for key in _OF_ENDPOINT if serving.get(key)}
     return {
-        "EndpointConfigName": name,
+        "EndpointConfigName": config,
         "ProductionVariants": [first, second],
         **kept,
         "Tags": candidate["Tags"],

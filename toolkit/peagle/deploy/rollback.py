@@ -41,12 +41,9 @@ def revision_for_rollback(record: Deployment) -> Revision:
     require_no_comparison(record)
     target = rollback_target(record)
     if target is None:
-        raise Refused(
-            f"there is no revision of {record.name} to return to: only one was in service, or the "
-            "previous one was removed",
-            Fix("look at its state", ("peagle", "status", record.name)),
-            code="no-previous-revision",
-        )
+        fix = Fix("look at its state", ("peagle", "status", record.name))
+        message = f"there is no revision of {record.name} to return to"
+        raise Refused(message, fix, "no-previous-revision")
     return target
 
 
@@ -110,11 +107,8 @@ def rollback(
     except Missing as error:
         gone = {"pending": None, "previous": None} if is_previous else {}
         context.change(returning_to="", **gone)
-        raise Refused(
-            f"the previous revision cannot serve: {error.message}",
-            "deploy its plan again",
-            code="previous-missing",
-        ) from error
+        message = f"the previous revision cannot serve: {error.message}"
+        raise Refused(message, "deploy its plan again", "previous-missing") from error
     except PeagleError:
         if context.record.pending is None and context.record.serving:  # an alarm undid it
             restore_observability(context, context.record.serving)
@@ -144,11 +138,9 @@ def remove_previous(
     """
     require_own(record)
     if record.previous and record.pending and record.pending.name == record.previous.name:
-        raise Refused(
-            f"{record.name} is being rolled back to its previous revision",
-            Fix("finish that first", ("peagle", "rollback", record.name)),
-            code="rollback-unfinished",
-        )
+        fix = Fix("finish that first", ("peagle", "rollback", record.name))
+        message = f"{record.name} is being rolled back to its previous revision"
+        raise Refused(message, fix, "rollback-unfinished")
     context = DeploymentContext(aws, record, observe, clock or Clock())
     context.change(previous=None)
     before = context.record.resources

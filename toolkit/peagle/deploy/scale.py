@@ -164,11 +164,9 @@ def _require_room(record: Deployment, change: Scale) -> None:
             code="copies-beyond-instances",
         )
     if after and after.scales_to_zero and not (plan.scaling and plan.scaling.scales_to_zero):
-        raise Refused(
-            f"the instances of {record.name} stay without a copy too",
-            "use --min 1, or deploy with --scale-to-zero under another --name",
-            code="instances-stay",
-        )
+        fix = "use --min 1, or deploy with --scale-to-zero under another --name"
+        message = f"the instances of {record.name} stay without a copy too"
+        raise Refused(message, fix, "instances-stay")
 
 
 _SCALABLE = ("InService", "Updating")
@@ -183,27 +181,20 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
     known = before.maximum if before else planned.maximum if planned else None
     maximum = request.maximum or known
     if maximum is None:
-        raise OptionMissing(
-            f"{record.name} does not scale automatically, so --max is required",
-            "add --max N, or use --to N for a fixed number",
-        )
+        message = f"{record.name} does not scale automatically, so --max is required"
+        raise OptionMissing(message, "add --max N, or use --to N for a fixed number")
     least = before.minimum if before else planned.minimum if planned else 1
     minimum = least if request.minimum is None else request.minimum
     lowest = 0 if copies else 1
     if not lowest <= minimum <= maximum <= MOST_COUNT:
-        raise UserError(
-            f"scaling from {minimum} to {maximum} {counted(maximum, copies)} is not possible",
-            f"use a --min of at least {lowest}, and a --max that is not smaller",
-            code="invalid-scaling",
-        )
+        message = f"scaling from {minimum} to {maximum} {counted(maximum, copies)} is impossible"
+        fix = f"use a --min of at least {lowest}, and a --max that is not smaller"
+        raise UserError(message, fix, "invalid-scaling")
     target = request.target or (before and before.target)
     target = target or (planned.target_concurrency if planned else None)
     if target is None:
-        raise OptionMissing(
-            f"the load at which {record.name} should scale is unknown: its plan has no scaling",
-            "add --target-concurrency N, the requests at a time of each "
-            f"{counted(1, copies)}, or deploy with --max-instances, which computes it",
-        )
+        fix = "add --target-concurrency N, or deploy with --max-instances, which computes it"
+        raise OptionMissing(f"the load at which {record.name} should scale is unknown", fix)
     scale_in = before.scale_in_cooldown if before else None
     if scale_in is None and planned:
         scale_in = planned.scale_in_cooldown_seconds
