@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from peagle.aws import sagemaker
@@ -224,22 +224,31 @@ _KINDS = ("sagemaker:endpoint", "sagemaker:endpoint-config")
 @dataclass(frozen=True)
 class Ended:
     """A deployment after its end. ``usd_per_hour`` is what its endpoint still costs: 0 without
-    one, ``None`` where unknown."""
+    one, ``None`` where unknown. Once it is reaped: what was ``removed`` and ``kept``, and the
+    ``error`` for which it was not removed."""
 
     record: Deployment
     usd_per_hour: float | None
+    removed: tuple[Resource, ...] = ()
+    kept: tuple[Resource, ...] = ()
+    error: PeagleError | None = None
 
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
+    def document(self, reaped: bool = False) -> dict[str, Any]:
+        """For ``--json``; with what was done if it is ``reaped``."""
         record = self.record
-        return {
+        document: dict[str, Any] = {
             "name": record.name,
             "region": record.region,
             "ended_at": None if record.ends_at is None else utc_text(record.ends_at),
             "price_per_hour_usd": self.usd_per_hour,
             "owner": record.owner or "peagle",
-            "resources": [one.document() for one in record.resources],
+            "resources": [each.document() for each in record.resources],
         }
+        if reaped:
+            document["removed"] = [each.document() for each in self.removed]
+            document["kept"] = [each.document() for each in self.kept]
+            document["error"] = self.error.document() if self.error else None
+        return document
 
 
 @dataclass(frozen=True)
@@ -304,46 +313,26 @@ def _ended(
     return Ended(record, usd_per_hour_now(record, live) if live else 0.0)
 
 
-@dataclass(frozen=True)
-class Reaped:
-    """The result for one deployment; ``error`` is why it was not removed."""
-
-    ended: Ended
-    removed: tuple[Resource, ...] = ()
-    kept: tuple[Resource, ...] = ()
-    error: PeagleError | None = None
-
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            **self.ended.document(),
-            "removed": [one.document() for one in self.removed],
-            "kept": [one.document() for one in self.kept],
-            "error": self.error.document() if self.error else None,
-        }
-
-
 def reap(
     aws: Aws,
     ended: Sequence[Ended],
     prices: Prices,
     observe: Observer = unobserved,
     clock: Clock | None = None,
-) -> tuple[Reaped, ...]:
+) -> tuple[Ended, ...]:
     """Remove these deployments, one after the other; one that fails does not stop the next. One
     that got another end time meanwhile stays."""
-    return tuple(_reap(aws, one, prices, observe, clock or Clock()) for one in ended)
-
-
-def _reap(aws: Aws, one: Ended, prices: Prices, observe: Observer, clock: Clock) -> Reaped:
-    there = aws.in_region(one.record.region)
-    try:
-        with records.deployment_lock(*one.record.key):
-            known = records.load_record(*one.record.key)
-            latest = _ended(there, one.record.name, known, prices, clock.now())
-            if latest is None:
-                return Reaped(one)
-            removed, kept = destroy(there, latest.record, observe, clock)
-            return Reaped(latest, removed, kept)
-    except PeagleError as error:
-        return Reaped(one, error=error)
+    clock, done = clock or Clock(), list[Ended]()
+    for each in ended:
+        there, key = aws.in_region(each.record.region), each.record.key
+        try:
+            with records.deployment_lock(*key):
+                known = records.load_record(*key)
+                latest = _ended(there, each.record.name, known, prices, clock.now())
+                if latest is not None:
+                    removed, kept = destroy(there, latest.record, observe, clock)
+                    each = replace(latest, removed=removed, kept=kept)
+        except PeagleError as error:
+            each = replace(each, error=error)
+        done.append(each)
+    return tuple(done)

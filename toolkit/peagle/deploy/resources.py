@@ -78,6 +78,7 @@ class Kind:
     ``path`` is how the fields of one begin, ``missing`` the field of one that does not exist."""
 
     type: ClassVar[ResourceType | None] = None
+    noun: ClassVar[str] = ""
     path: ClassVar[str]
     missing: ClassVar[str] = ""
 
@@ -90,11 +91,22 @@ class Kind:
         return {}
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        """Create it, or make it equal to ``body``."""
+        """Create it, or make it equal to ``body``; it is on record before and after."""
+        assert self.type is not None
+        with context.creating(revision.resource(self.type, name)):
+            context.say(f"Creating {self.noun}", name)
+            self.create(context, revision, name, body)
+
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        """The call of AWS."""
 
     def delete(self, context: DeploymentContext, resource: Resource) -> bool:
         """Remove it; ignores one that does not exist. Whether it was ours to remove."""
+        self.remove(context, resource)
         return True
+
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
+        """The call of AWS."""
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         """The names of those that the endpoint has, which another machine may have made: they carry
@@ -136,7 +148,7 @@ class Log(Kind):
 class Dashboard(Kind):
     """The dashboard of the endpoint."""
 
-    type = "Dashboard"
+    type, noun = "Dashboard", "dashboard"
     path = missing = "dashboard"
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
@@ -148,14 +160,11 @@ class Dashboard(Kind):
         texts = {name: cloudwatch.dashboard_text(aws, name) for name in names}
         return {name: json_object(text) for name, text in texts.items() if text is not None}
 
-    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        with context.creating(revision.resource("Dashboard", name)):
-            context.say("Creating dashboard", name)
-            cloudwatch.put_dashboard(context.aws, name, body)
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        cloudwatch.put_dashboard(context.aws, name, body)
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         cloudwatch.delete_dashboards(context.aws, [resource.name])
-        return True
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         name = dashboard_name(endpoint, aws.region)
@@ -207,11 +216,10 @@ class CaptureRule(Kind):
                 error.code,
             ) from error
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         prefix, record = S3Uri.parse(resource.name), context.record
         name = rule_id(record.name, context.aws.region, prefix)
         s3.remove_lifecycle_rule(context.aws, prefix.bucket, name)
-        return True
 
     def is_stale(self, plan: Plan, name: str) -> bool:
         capture = plan.observe.capture if plan.observe else None
@@ -234,7 +242,7 @@ class CaptureRule(Kind):
 class MetricFilter(Kind):
     """A filter of the log that counts what the acceptance alarm watches."""
 
-    type = "MetricFilter"
+    type, noun = "MetricFilter", "metric filter"
     path = missing = "metric_filter.{}"
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
@@ -244,15 +252,12 @@ class MetricFilter(Kind):
         listed = (cloudwatch.described_filters(aws, log_of(plan), name) for name in names)
         return {str(each["filterName"]): each for found in listed for each in found}
 
-    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        with context.creating(revision.resource("MetricFilter", name)):
-            context.say("Creating metric filter", name)
-            cloudwatch.put_metric_filter(context.aws, body, _company(revision).tags)
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        cloudwatch.put_metric_filter(context.aws, body, _company(revision).tags)
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         for group in _logs(context.record.name):
             cloudwatch.delete_metric_filter(context.aws, group, resource.name)
-        return True
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         listed = [
@@ -270,7 +275,7 @@ class MetricFilter(Kind):
 class Alarm(Kind):
     """An alarm of the plan. It exists before the update that it watches."""
 
-    type = "Alarm"
+    type, noun = "Alarm", "alarm"
     path = missing = "alarm.{}"
 
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
@@ -279,15 +284,12 @@ class Alarm(Kind):
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {one["AlarmName"]: one for one in cloudwatch.described_alarms(aws, list(names))}
 
-    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         tags = [*body["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
-        with context.creating(revision.resource("Alarm", name)):
-            context.say("Creating alarm", name)
-            cloudwatch.put_metric_alarm(context.aws, {**body, "Tags": tags})
+        cloudwatch.put_metric_alarm(context.aws, {**body, "Tags": tags})
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         cloudwatch.delete_alarms(context.aws, [resource.name])
-        return True
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         for alarm in cloudwatch.described_alarms(aws, all_alarm_names(endpoint)):
@@ -318,9 +320,8 @@ class Schedule(Kind):
         schedules = {name: scheduler.described_schedule(aws, name) for name in names}
         return {name: schedule for name, schedule in schedules.items() if schedule is not None}
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         scheduler.delete_schedule(context.aws, resource.name)
-        return True
 
 
 class SchedulerRole(Kind):
@@ -328,9 +329,8 @@ class SchedulerRole(Kind):
 
     type = "SchedulerRole"
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         scheduler.delete_role(context.aws, resource.name)
-        return True
 
 
 class Objects(Kind):
@@ -338,9 +338,8 @@ class Objects(Kind):
 
     type = "S3Objects"
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         s3.delete_objects(context.aws, S3Uri.parse(resource.name).bucket, resource.keys)
-        return True
 
 
 class Bucket(Kind):
@@ -378,13 +377,13 @@ class OfSageMaker(Kind):
     """What SageMaker serves: a model, a configuration. One of our name without the deployment's id
     belongs to another owner."""
 
-    def __init__(self, kind: ResourceKind, noun: str) -> None:
-        self.kind, self.noun = kind, noun
+    def __init__(self, kind: ResourceKind, name: str) -> None:
+        self.kind, self.name = kind, name
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         exists = any(each.made and each.name == name for each in context.record.of_type(self.kind))
         with context.creating(revision.resource(self.kind, name)):
-            context.say(f"{'Continuing with' if exists else 'Creating'} {self.noun}", name)
+            context.say(f"{'Continuing with' if exists else 'Creating'} {self.name}", name)
             tags = [revision.tag]
             if self.kind == "EndpointConfig" and revision.plan:
                 tags.append(scaling_tag(revision.plan.scaling))
@@ -395,27 +394,23 @@ class OfSageMaker(Kind):
         # What a template left carries no deployment id.
         if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
             return False
-        self.end(context, resource.name)
-        return True
+        return super().delete(context, resource)
 
-    def end(self, context: DeploymentContext, name: str) -> None:
-        """Request the deletion."""
-        sagemaker.delete(context.aws, self.kind, name)
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
+        sagemaker.delete(context.aws, self.kind, resource.name)
 
 
 class OfEndpoint(OfSageMaker):
     """The endpoint with its copies. Its deletion is waited for."""
 
-    def end(self, context: DeploymentContext, name: str) -> None:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         try:
-            if live := sagemaker.describe(context.aws, name):
+            if live := sagemaker.describe(context.aws, resource.name):
                 delete_endpoint(context, live)
         except Busy as error:
-            raise CloudError(
-                f"another client is changing endpoint {name}: {error.message}",
-                Fix("try again in a minute", ("peagle", "destroy", name)),
-                code="endpoint-busy",
-            ) from error
+            message = f"another client is changing endpoint {resource.name}: {error.message}"
+            fix = Fix("try again in a minute", ("peagle", "destroy", resource.name))
+            raise CloudError(message, fix, "endpoint-busy") from error
 
 
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
@@ -442,11 +437,9 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
     remaining = wait_while_busy(context, revision, since)
     if remaining is not None:
         state = f"{remaining.status} {remaining.failure or ''}"
-        raise CloudError(
-            f"endpoint {remaining.name} was not deleted: {state}",
-            Fix("run the command again", ("peagle", "destroy", remaining.name)),
-            code="endpoint-not-deleted",
-        )
+        message = f"endpoint {remaining.name} was not deleted: {state}"
+        fix = Fix("run the command again", ("peagle", "destroy", remaining.name))
+        raise CloudError(message, fix, "endpoint-not-deleted")
     context.change(billing_since=None)
 
 
