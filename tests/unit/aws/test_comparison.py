@@ -14,11 +14,10 @@ from peagle.deploy.comparison import CandidateNotProved
 from peagle.deploy.discover import find_deployment
 from peagle.deploy.revisions import CANDIDATE
 from peagle.deploy.state import RunningComparison
-from peagle.deploy.status import comparison_document, deployment_status, usd_per_hour_now
+from peagle.deploy.status import deployment_status, usd_per_hour_now
 from peagle.planning.operation_model import Limit
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, Engine
-from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.test_discover import prices
 from tests.unit.aws.test_observed import observed
@@ -206,18 +205,6 @@ def test_another_machine_knows_the_comparison_and_ends_it(
     assert world.cloud.is_empty
 
 
-def test_a_comparison_of_another_machine_is_seen_by_the_record_of_this_one(world: World) -> None:
-    world.deploy(a_plan())
-    before = world.saved()
-    world.compare(another(a_plan()))
-    records.save(before)
-
-    document = comparison_document(world.known(), describe(world.aws, NAME))
-
-    assert document
-    assert document["state"] == "running"
-
-
 @pytest.mark.thorough
 def test_a_head_in_a_folder_is_compared_and_removed(
     world: World, head: Path, tmp_path: Path
@@ -281,21 +268,6 @@ def test_promoting_a_higher_price_moves_the_end_of_a_budget(
     assert record.ends_at == pytest.approx(START + hours * 3600, abs=600)
 
 
-def test_a_refused_start_leaves_nothing(world: World) -> None:
-    world.deploy(a_plan())
-    serves = world.serves()
-
-    world.cloud.before = refusing(
-        "update_endpoint", "ResourceLimitExceeded", "The account-level service limit is 1"
-    )
-    with pytest.raises(Exception, match="limit"):
-        world.compare(another(a_plan()))
-    world.cloud.before = lambda operation: None
-
-    assert world.saved().comparison is None
-    assert set(world.cloud.configs) == {serves}
-
-
 @pytest.mark.parametrize("ends", ["drop", "promote"])
 def test_the_acceptance_alarm_rests_while_both_plans_draft(world: World, ends: str) -> None:
     """A metric filter does not see the log stream, so it counts the drafts of both."""
@@ -320,12 +292,3 @@ def test_the_acceptance_alarm_rests_while_both_plans_draft(world: World, ends: s
     assert "IF(drafted" in after["Metrics"][0]["Expression"]
     assert after["Metrics"] == before["Metrics"]
     assert "Candidate/" not in world.cloud.dashboards[f"{NAME}-us-east-1"]
-
-
-def test_the_acceptance_alarm_goes_on_beside_a_plan_that_drafts_nothing(world: World) -> None:
-    world.deploy(rolled_out(a_plan()))
-    before = world.cloud.made_alarms[ACCEPTANCE]
-
-    world.compare(a_plan(speculation=None))
-
-    assert world.cloud.made_alarms[ACCEPTANCE] == before

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from peagle.aws.sagemaker import update
-from peagle.errors import CloudError, NotProved, Refused
+from peagle.errors import CloudError, NotProved
 from tests.support import raises_code
-from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
@@ -41,21 +40,6 @@ def test_several_instances_are_replaced_in_batches(
     rolling = given.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
     assert rolling.get("MaximumBatchSize", {}).get("Value") == batch
     assert "Tags" not in given
-
-
-def test_changed_weights_in_the_same_folder_are_another_revision(world: World, head: Path) -> None:
-    world.deploy(a_plan(head))
-    (first,) = world.cloud.models
-    (head / "model.safetensors").write_bytes(b"trained again")
-
-    world.deploy(a_plan(head))
-
-    (second,) = set(world.cloud.models) - {first}
-    uri = world.cloud.models[second]["PrimaryContainer"]["ModelDataSource"]["S3DataSource"]["S3Uri"]
-    (bucket,) = world.cloud.buckets.values()
-    mounted = [key for key in bucket if key.startswith(uri.split("/", 3)[3])]
-    assert len(mounted) == 2
-    assert world.preflight(a_plan(head)).change == "nothing"
 
 
 @pytest.mark.thorough
@@ -120,39 +104,3 @@ def test_an_empty_answer_is_not_a_proof(world: World) -> None:
 
     with raises_code("empty-answer", NotProved):
         world.deploy(a_plan(speculation=None, drafter=None))
-
-
-def test_a_quota_error_of_create_endpoint_is_explained(world: World) -> None:
-    world.cloud.before = refusing(
-        "create_endpoint",
-        "ResourceLimitExceeded",
-        "The account-level service limit 'ml.g5.xlarge for endpoint usage' is 1 Instances",
-    )
-
-    with pytest.raises(CloudError) as refused:
-        world.deploy(a_plan())
-
-    assert "the quota 'ml.g5.xlarge for endpoint usage'" in refused.value.message
-    assert "Service Quotas" in refused.value.fix
-    world.cloud.before = lambda operation: None
-    world.destroy()
-    assert world.cloud.is_empty
-
-
-def test_a_name_taken_after_the_preflight_stays_with_its_owner(world: World) -> None:
-    def take_name(operation: str) -> None:
-        if operation == "create_endpoint" and NAME not in world.cloud.endpoints:
-            world.cloud.before = lambda operation: None
-            (config,) = world.cloud.configs
-            world.cloud._create_endpoint(NAME, config, [])
-
-    world.cloud.before = take_name
-
-    with raises_code("name-in-use", Refused):
-        world.deploy(a_plan())
-
-    world.cloud.endpoints[NAME].config = "theirs"
-    world.destroy()
-    assert NAME in world.cloud.endpoints
-    assert not world.cloud.models
-    assert world.record() is None

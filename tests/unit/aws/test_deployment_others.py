@@ -66,17 +66,6 @@ def test_deploy_waits_for_another_clients_update_before_its_own(world: World) ->
     assert world.cloud.calls.count("update_endpoint") == 1
 
 
-def test_a_failed_start_is_reported_without_the_permission_to_read_the_log(world: World) -> None:
-    world.cloud.next_scripts = [[("Creating", None), ("Failed", "did not pass the ping check")]]
-    world.cloud.before = denied("filter_log_events")
-
-    with raises_code("endpoint-failed", CloudError) as failed:
-        world.deploy(a_plan())
-
-    assert failed.value.message.endswith("is Failed: did not pass the ping check")
-    assert failed.value.command == ("peagle", "logs", NAME)
-
-
 def test_destroy_is_done_when_another_client_deletes_the_endpoint(world: World) -> None:
     world.deploy(a_plan())
     _endpoint(world).script = [BUSY] * 9
@@ -160,17 +149,6 @@ def test_a_bucket_that_may_not_be_looked_at_stays_in_the_record(
     assert "delete_bucket" not in world.cloud.calls
     record = world.saved()
     assert [resource.type for resource in record.resources] == ["S3Bucket"]
-
-
-def test_objects_are_removed_without_the_permission_to_list_unfinished_uploads(
-    world: World, head: Path
-) -> None:
-    world.deploy(a_plan(head))
-    world.cloud.before = denied("list_multipart_uploads")
-
-    world.destroy()
-
-    assert world.cloud.is_empty
 
 
 def test_an_object_that_s3_does_not_delete_is_named_and_stays_on_record(

@@ -10,7 +10,7 @@ from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
-from peagle.deploy.discover import current_deployment, find_deployment, find_deployments
+from peagle.deploy.discover import find_deployment, find_deployments
 from peagle.deploy.removal import destroy
 from peagle.deploy.revisions import require_own
 from peagle.deploy.state import Deployment
@@ -78,15 +78,6 @@ def test_what_may_not_be_looked_at_is_not_found(world: World) -> None:
     world.cloud.before = deny
 
     assert not elsewhere(world).of_type("Alarm")
-
-
-def test_the_proof_is_found(world: World) -> None:
-    made = world.deploy(a_plan())
-
-    found = elsewhere(world)
-
-    assert found.serving.proof.passed
-    assert found.serving.proof.drafts == made.serving.proof.drafts
 
 
 def test_a_model_without_an_endpoint_is_found(world: World) -> None:
@@ -190,18 +181,3 @@ def test_a_configuration_that_was_deleted_while_it_serves_hides_nothing(world: W
     assert found.serving.fingerprint == made.serving.fingerprint
     assert found.serving.served.usd_per_hour is None
     assert found.serving.proof is not None
-
-
-@pytest.mark.thorough
-def test_a_rollback_on_another_machine_is_seen_by_the_record_of_this_one(world: World) -> None:
-    first = world.deploy(a_plan()).serving
-    second = world.deploy(another(a_plan()))
-    world.forget()
-    world.rollback()
-    world.forget()
-    records.save(second)
-
-    found = current_deployment(world.aws, NAME, world.record(), prices)
-
-    assert found.serving.name == first.name
-    assert found.previous.name == second.serving.name

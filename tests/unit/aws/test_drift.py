@@ -212,14 +212,6 @@ def test_each_field_that_someone_changes_is_found_alone(deployed: World, field: 
     assert planned != there
 
 
-def test_a_method_that_someone_leaves_out_is_the_one_that_vllm_infers(deployed: World) -> None:
-    container(deployed.cloud)["Environment"]["SM_VLLM_SPECULATIVE_CONFIG"] = (
-        '{"model": "a/llama-eagle-1", "num_speculative_tokens": 5, "parallel_drafting": true}'
-    )
-
-    assert fields(drift_of(deployed))["model.method"] == ("eagle3", "eagle")
-
-
 def test_a_number_of_instances_that_scaling_chose_is_no_drift(deployed: World) -> None:
     deployed.cloud.endpoints[NAME].count = 3
 

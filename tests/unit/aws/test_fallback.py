@@ -119,16 +119,6 @@ def test_a_refused_request_leads_to_the_next_type_too(world: World) -> None:
     assert len(world.cloud.configs) == 1
 
 
-def test_without_other_types_the_error_lists_the_attempt(world: World) -> None:
-    world.cloud.next_scripts = [FULL]
-
-    with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
-        Deployer(world).run()
-
-    (tried,) = failed.value.document()["tried"]
-    assert (tried["instance_type"], tried["outcome"]) == (FIRST, "no-capacity")
-
-
 def test_a_type_whose_plan_is_refused_is_skipped_and_not_repeated(world: World) -> None:
     world.cloud.next_scripts = [FULL, FULL]
     deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge", retry_seconds=300)

@@ -10,7 +10,6 @@ from peagle.aws.errors import AccessDenied
 from peagle.errors import PeagleError
 from peagle.planning.operation_model import AlarmKind, Observe
 from peagle.planning.plan import Plan
-from peagle.render.alarms import alarm_names, rollback_alarm_names
 from peagle.render.formats.cloudformation import template
 from peagle.render.values import values
 from tests.unit.aws.network import refusing
@@ -92,16 +91,6 @@ def test_alarms_without_a_rollout_watch_all_instances_and_notify_the_topic(world
     assert world.cloud.made_alarms == world.cloud.metric_filters == {}
 
 
-def test_a_rollout_and_observe_have_one_alarm_of_each_kind(world: World) -> None:
-    plan = rolled_out(a_plan())
-    world.deploy(plan.model_copy(update={"observe": alarmed(plan).observe}))
-
-    dimensions = world.cloud.made_alarms[f"{NAME}-5xx"]["Dimensions"]
-    assert {one["Name"]: one["Value"] for one in dimensions}["EndpointConfigName"] == world.serves()
-    assert f"{NAME}-load" in world.cloud.made_alarms
-    assert alarm_names(plan) == rollback_alarm_names(plan)
-
-
 def test_what_an_update_stops_watching_is_said_and_removed(world: World) -> None:
     world.deploy(alarmed(a_plan()))
     found = world.preflight(a_plan())
@@ -115,25 +104,3 @@ def test_what_an_update_stops_watching_is_said_and_removed(world: World) -> None
     assert world.cloud.made_alarms == world.cloud.metric_filters == {}
     assert "update_endpoint" not in world.cloud.calls
     assert not world.preflight(a_plan()).changes
-
-
-@pytest.mark.parametrize(
-    ("attributes", "code"),
-    [
-        (None, "topic-missing"),
-        ({"SubscriptionsConfirmed": "0"}, "topic-without-subscribers"),
-        ({"SubscriptionsConfirmed": "1", "KmsMasterKeyId": "alias/aws/sns"}, "topic-encrypted"),
-    ],
-)
-def test_a_topic_that_reaches_nobody_is_found(
-    world: World, attributes: dict[str, str] | None, code: str
-) -> None:
-    if attributes is not None:
-        world.cloud.topics[TOPIC] = attributes
-
-    assert [one.code for one in world.preflight(alarmed(a_plan())).findings] == [code]
-
-
-def test_a_topic_that_may_not_be_read_is_unknown(world: World) -> None:
-    world.cloud.before = refusing("get_topic_attributes", "AuthorizationError", "not authorized")
-    assert [one.code for one in world.preflight(alarmed(a_plan())).findings] == ["topic-unknown"]

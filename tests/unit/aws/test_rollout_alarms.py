@@ -17,7 +17,6 @@ from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
 ACCEPTANCE, ERRORS = f"{NAME}-acceptance", f"{NAME}-5xx"
-FILTERS = {"peagle-AcceptedTokens", "peagle-DraftedTokens"}
 LOG = f"/aws/sagemaker/Endpoints/{NAME}"
 
 
@@ -69,16 +68,6 @@ def test_a_rollout_without_an_update_is_noted_and_its_alarms_are_created(world: 
     assert world.cloud.made_alarms == {}
 
 
-def test_destroy_ignores_what_is_gone(world: World) -> None:
-    world.deploy(rolled_out(a_plan()))
-    world.cloud.made_alarms.clear()
-    world.cloud.metric_filters.clear()
-
-    world.destroy()
-
-    assert world.record() is None
-
-
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_rollback_on_an_alarm_names_it(world: World, is_named: bool) -> None:
     world.deploy(a_plan())
@@ -99,33 +88,12 @@ def test_a_rollback_on_an_alarm_names_it(world: World, is_named: bool) -> None:
     assert ACCEPTANCE in record.failure.message
 
 
-def test_an_update_that_fails_otherwise_is_reported_as_such(world: World) -> None:
-    world.deploy(a_plan())
-    world.cloud.next_scripts = [[("Updating", None), ("InService", "no capacity anywhere")]]
-
-    with raises_code("endpoint-rolled-back"):
-        world.deploy(rolled_out(another(a_plan())))
-
-
 def watched(plan: Plan, floor: float, k: int) -> Plan:
     """The plan with alarms and a dashboard, which name the acceptance length and K."""
     plan = rolled_out(plan, floor=floor)
     speculation = plan.speculation.model_copy(update={"k": k})
     observe = Observe(dashboard=True, log_retention_days=None)
     return plan.model_copy(update={"speculation": speculation, "observe": observe})
-
-
-@pytest.mark.thorough
-def test_a_rollback_rewrites_alarms_and_dashboard(world: World) -> None:
-    world.deploy(watched(a_plan(), 2.0, 5))
-    before = dict(world.cloud.made_alarms), dict(world.cloud.dashboards)
-    world.deploy(watched(another(a_plan()), 1.5, 7))
-    assert world.cloud.made_alarms != before[0]
-    assert world.cloud.dashboards != before[1]
-
-    world.rollback()
-
-    assert (world.cloud.made_alarms, world.cloud.dashboards) == before
 
 
 @pytest.mark.thorough

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.autoscaling import Bounds
 from peagle.deploy.scale import plan_scale, scale, scale_request
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, list_deployments
@@ -177,19 +176,6 @@ def test_without_the_tag_another_machine_leaves_the_scaling(world: World) -> Non
     assert world.cloud.bounds == {TARGET: (1, 8)}
 
 
-def test_another_machine_ends_the_scaling_to_change_the_instance_type(world: World) -> None:
-    ready(world).cloud.quotas["ml.g6.xlarge for endpoint usage"] = 20
-    world.deploy(scaled())
-    world.deploy(another(scaled()).model_copy(update={"instance_type": "ml.g6.xlarge"}))
-    world.forget()
-    world.cloud.calls.clear()
-    world.rollback()
-
-    changing = ("deregister_scalable_target", "update_endpoint", "register_scalable_target")
-    assert [one for one in world.cloud.calls if one in changing] == list(changing)
-    assert world.cloud.bounds == {TARGET: (1, 3)}
-
-
 def test_a_plan_without_scaling_ends_that_of_another_machine(world: World) -> None:
     ready(world).deploy(scaled())
     world.forget()
@@ -198,25 +184,6 @@ def test_a_plan_without_scaling_ends_that_of_another_machine(world: World) -> No
     world.deploy(a_plan())
 
     assert world.cloud.scaled == set()
-
-
-def test_another_machine_leaves_scaling_of_others_alone(world: World) -> None:
-    world.deploy(a_plan())
-    world.cloud.scaled.add(TARGET)
-    world.forget()
-    assert world.preflight(a_plan()).scaling is None
-    world.deploy(another(a_plan()))
-
-    assert world.cloud.scaled == {TARGET}
-
-
-def test_a_rollback_returns_to_bounds_that_changed_without_an_update(world: World) -> None:
-    ready(world).deploy(scaled())
-    world.deploy(scaled(max_instances=2))
-    world.deploy(another(scaled(max_instances=8)))
-    world.rollback()
-
-    assert world.cloud.bounds == {TARGET: (1, 2)}
 
 
 def test_status_and_list_show_the_bounds_and_the_present_number(world: World) -> None:
@@ -305,7 +272,3 @@ def test_fewer_instances_than_asked_for_are_an_error(world: World) -> None:
     world.cloud.after = one_starts
     with raises_code("not-scaled", CloudError):
         scale(world.aws, world.known(), change, clock=world.clock)
-
-
-def test_the_policies_of_others_have_no_target() -> None:
-    assert Bounds(1, 2).text == "1 to 2 instances"

@@ -28,11 +28,6 @@ OUT_OF_MEMORY = (
     "(APIServer pid=7) Traceback (most recent call last):",
     "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above.",
 )
-OFFLINE = (
-    STARTING,
-    "(APIServer pid=7) Traceback (most recent call last):",
-    "(APIServer pid=7) requests.exceptions.ConnectionError: HTTPSConnectionPool: Max retries",
-)
 REFUSED = json.dumps(
     {"time": "t", "level": "ERROR", "stage": "checking", "message": "SM_VLLM_K is no number",
      "event": "refused", "fix": "correct it", "cause": "environment", "exit_code": 2},
@@ -183,21 +178,6 @@ def test_each_bad_end_of_an_update_has_its_code(
     assert meaning in failed.value.message
     assert "log: torch.OutOfMemoryError: CUDA out of memory" in failed.value.message
     assert updating.state() == status
-
-
-@pytest.mark.parametrize("status", ["OutOfService", "UpdateRollbackFailed"])
-def test_a_state_that_needs_the_user_keeps_its_code_where_capacity_is_missing(
-    updating: World, status: str
-) -> None:
-    reason = "Unable to provision requested ML compute capacity."
-    updating.cloud.next_scripts = [[("Updating", None), (status, reason)]]
-
-    with pytest.raises(CloudError) as failed:
-        updating.deploy(another(a_plan()))
-
-    assert failed.value.code in ("endpoint-out-of-service", "update-rollback-failed")
-    assert failed.value.fix.startswith("deploying again deletes the endpoint")
-    assert "--fallback-instance-types" in failed.value.fix
 
 
 def test_a_failed_new_endpoint_with_a_lasting_cause_will_not_serve(world: World) -> None:

@@ -131,11 +131,10 @@ def role_and_bucket(
     """The role, and the bucket of uploaded weights: the user's choice, else those of the
     deployment, whose change would be an update, else what the account has."""
     current = record.current if record else None
-    used = (
-        Role(current.role, "as deployed before")
-        if current and role is None
-        else find_role(aws, role)
-    )
+    if current and role is None:
+        used = Role(current.role, "as deployed before")
+    else:
+        used = find_role(aws, role)
     if not local_weights(plan):
         return used, None
     earlier = bucket or (current.bucket if current else None)
@@ -148,12 +147,9 @@ def _of_files(plan: Plan, contents: str) -> Plan:
     if made_of is None:
         return with_contents(plan, contents)
     if made_of != contents:
-        raise Refused(
-            f"the weights in {' and '.join(one.location for one in local_weights(plan))} have "
-            "changed since the plan was made",
-            "make the plan again",
-            CHANGED,
-        )
+        folders = " and ".join(weights.location for weights in local_weights(plan))
+        message = f"the weights in {folders} have changed since the plan was made"
+        raise Refused(message, "make the plan again", CHANGED)
     return plan
 
 

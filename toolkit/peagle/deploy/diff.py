@@ -100,7 +100,9 @@ class Change:
         """Label, before and after, as texts."""
         before, after = self.before, self.after
         if self.path == "image" and before and after:
-            before, after = _short_images(before, after)
+            (old, old_tag), (new, new_tag) = _split_image(before), _split_image(after)
+            if old == new and old_tag and new_tag:  # of the same repository
+                before, after = old_tag, new_tag
         return _label(self.path), _shown(self.path, before), _shown(self.path, after)
 
     def document(self) -> dict[str, Any]:
@@ -126,7 +128,9 @@ def _changes(before: Served, after: Served) -> Iterator[Change]:
     yield from _of_mappings("speculation", *speculation, skipped=_IN_SPECULATION)
     yield from _of_mappings("engine", before.settings, after.settings, skipped=_ELSEWHERE)
     for change in _of_mappings("variable", before.variables, after.variables):
-        yield _without_secret(change)
+        hidden = [None if value is None else _HIDDEN for value in (change.before, change.after)]
+        name = change.path.partition(".")[2]
+        yield Change(change.path, *hidden) if is_secret(name) else change
     yield from _of_mappings("weights", before.weights, after.weights)
 
 
@@ -139,13 +143,6 @@ def _of_mappings(
                 side.get(name) or (True if name in side else None) for side in (before, after)
             ]
             yield Change(f"{kind}.{name}", *values)
-
-
-def _without_secret(change: Change) -> Change:
-    if not is_secret(change.path.partition(".")[2]):
-        return change
-    hidden = [None if value is None else _HIDDEN for value in (change.before, change.after)]
-    return Change(change.path, *hidden)
 
 
 def _label(setting: str) -> str:
@@ -167,12 +164,6 @@ def _shown(setting: str, value: Any) -> str:
     if setting == "k" and value == 0:
         return "no speculation"
     return _FORMATS.get(setting, str)(value)
-
-
-def _short_images(before: str, after: str) -> tuple[str, str]:
-    """Only the tags or digests, if the repositories are the same."""
-    old, new = _split_image(before), _split_image(after)
-    return (old[1], new[1]) if old[0] == new[0] and old[1] and new[1] else (before, after)
 
 
 def _split_image(image: str) -> tuple[str, str]:

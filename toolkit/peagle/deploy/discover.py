@@ -77,31 +77,17 @@ class Live:
 
     @cached_property
     def model(self) -> dict[str, Any]:
-        return sagemaker.description(
-            self.aws, "Model", served_model(self.endpoint, lambda: self.config)
-        )
+        live = self.endpoint
+        name = live.revision if live.hosts_components else model_in(self.config)
+        return sagemaker.description(self.aws, "Model", name)
 
     def served(self, instances: InstanceTable | None = None) -> Served:
         """What it serves, with the price in ``instances`` of the instances that run."""
-        region = self.aws.region
         tags: Mapping[str, str] = {}
         with suppress(AccessDenied):
             tags = self.tags
-        return served_by_descriptions(
-            region, self.model, self.config, tags, self.endpoint, instances
-        )
-
-
-def served_model(live: Endpoint, config: Callable[[], Mapping[str, Any]]) -> str:
-    """The name of the model that the endpoint with this configuration serves."""
-    return live.revision if live.hosts_components else model_in(config())
-
-
-def served_now(served: Served, live: Endpoint) -> Served:
-    """``served`` with the instances that run, and their price; as planned while none runs."""
-    if not live.instance_count or not served.instance_count:
-        return served
-    return served.with_instances(live.instance_count)
+        described = (self.model, self.config, tags, self.endpoint, instances)
+        return served_by_descriptions(self.aws.region, *described)
 
 
 def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> tuple[Change, ...]:
@@ -109,7 +95,10 @@ def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> t
     now = revision_in_service(record, live.revision)
     if now is None:
         return ()
-    found = changes(served_now(now.served, live), revision.served)
+    served = now.served
+    if live.instance_count and served.instance_count:  # as planned while none runs
+        served = served.with_instances(live.instance_count)
+    found = changes(served, revision.served)
     if now.role and now.role != revision.role:
         found += (Change("role", now.role, revision.role),)
     return found
@@ -531,7 +520,7 @@ def _served_without_index(aws: Aws, found: list[Found], live: Endpoint) -> Itera
         named = _described(aws, "EndpointConfig", live.endpoint_config)
         config = named or _deleted_config(live, found)
         yield config
-    model = served_model(live, lambda: config.description)
+    model = live.revision if live.hosts_components else model_in(config.description)
     described = _described(aws, "Model", model) if ("Model", model) not in known else None
     if described:
         yield described

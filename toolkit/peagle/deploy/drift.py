@@ -228,11 +228,6 @@ def _scales_within(found: Compared, setting: str, count: Any) -> bool:
     return scaling.min_instances <= count <= scaling.max_instances
 
 
-def _role(found: Compared) -> Iterator[Change]:
-    planned, role = found.desired.model["ExecutionRoleArn"], found.model.get("ExecutionRoleArn")
-    yield from differing("model", {"role": planned}, {"role": role})
-
-
 def _configuration(found: Compared) -> Iterator[Change]:
     """What ``Served`` does not have: data capture, routing, volume, further variants."""
     config, planned = found.config, found.desired.config
@@ -245,10 +240,6 @@ def _configuration(found: Compared) -> Iterator[Change]:
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
     for key in _VARIANT:
         yield from nested(f"configuration.{key}", *(one.get(key) for one in variants))
-
-
-def _endpoint(found: Compared) -> Iterator[Change]:
-    yield from differing("endpoint", {"status": "InService"}, {"status": found.endpoint.status})
 
 
 def _tags(found: Compared) -> Iterator[Change]:
@@ -343,9 +334,15 @@ def _of_kind(kind: Kind, found: Compared) -> Iterator[Change]:
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
-    "endpoint": _endpoint,
+    "endpoint": lambda found: differing(
+        "endpoint", {"status": "InService"}, {"status": found.endpoint.status}
+    ),
     "settings": _served,
-    "role": _role,
+    "role": lambda found: differing(
+        "model",
+        {"role": found.desired.model["ExecutionRoleArn"]},
+        {"role": found.model.get("ExecutionRoleArn")},
+    ),
     "configuration": _configuration,
     "scaling": _scaling,
     "wake_up": _wake_up,

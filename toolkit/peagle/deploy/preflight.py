@@ -35,7 +35,6 @@ from peagle.deploy.access import (
     loosened_findings,
     network_findings,
     role_access_findings,
-    vocabulary_findings,
 )
 from peagle.deploy.alarms import rollout_findings, topic_findings
 from peagle.deploy.context import DeploymentContext
@@ -208,7 +207,9 @@ def preflight(
     scaling = required_scaling(aws, record, live, desired.plan.scaling)
     if change == "nothing" and scaling:
         change = "scale"
-    found += _name_in_use(aws, plan, record, live)
+    if live and not (record and sagemaker.owner(aws, "Endpoint", plan.name) == record.id):
+        message = f"an endpoint called {plan.name} exists that this toolkit did not create"
+        found.append(error("name-in-use", "name", message, "choose another --name"))
     if change == "update":
         found += instance_findings(desired, live)
     count = priced.instance_count
@@ -216,8 +217,10 @@ def preflight(
         count = count_at_update(aws, record, desired.revision, live)
     rollout = priced.rollout
     if rollout and change == "update" and priced.copies is None:
-        rollout = rollout_of(rollout, count)
-        found += _adapted(priced, rollout, count)
+        planned, rollout = rollout, rollout_of(rollout, count)
+        if rollout.text != planned.text:
+            message = f"with {count} running, the update is {rollout.text}"
+            found.append(note("rollout-adapted", "rollout", message, "nothing: it is automatic"))
     if change in ("create", "update"):
         more = 0
         if change == "update":
@@ -245,13 +248,6 @@ def preflight(
     return Preflight(
         desired, change, used, record, tuple(found), changed, broken, scaling, rollout, usd
     )
-
-
-def _adapted(plan: Plan, rollout: Rollout, count: int) -> Iterator[Finding]:
-    """The note that the rollout is another one for the ``count`` instances that run."""
-    if plan.rollout and rollout.text != plan.rollout.text:
-        message = f"with {count} running, the update is {rollout.text}"
-        yield note("rollout-adapted", "rollout", message, "nothing: it is automatic")
 
 
 def _changes(
@@ -326,16 +322,6 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
         yield from role_access_findings(aws, role, desired.plan)
     yield from presence_findings(aws, desired.plan.runtime.image)
     yield from network_findings(aws, desired.plan, started)
-    yield from vocabulary_findings(aws, desired.plan)
-
-
-def _name_in_use(
-    aws: Aws, plan: Plan, record: Deployment | None, live: Endpoint | None
-) -> Iterator[Finding]:
-    if live is None or (record and sagemaker.owner(aws, "Endpoint", plan.name) == record.id):
-        return
-    message = f"an endpoint called {plan.name} exists that this toolkit did not create"
-    yield error("name-in-use", "name", message, "choose another --name")
 
 
 def instance_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:

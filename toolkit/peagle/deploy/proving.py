@@ -36,14 +36,13 @@ from peagle.deploy.revisions import (
     revision_in_service,
 )
 from peagle.deploy.state import Deployment, Revision, Served
-from peagle.deploy.status import sandbox_engine
 from peagle.errors import Fix, NotFound, NotProved, Refused
 from peagle.parallel import WORKERS, run_parallel
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
 from peagle.planning.speculation import floor_of
 from peagle.proof import MIN_DRAFTS, Conversations, Proof, StreamCounts, instance_of
-from peagle.protocol import Counters, log_group, parse_piece, request_body
+from peagle.protocol import STAND_IN_TAG, Counters, log_group, parse_piece, request_body
 from peagle.render.requests import VARIANT, tag_value
 from peagle.vllm.environment import settings_in
 from peagle.vllm.prefix_caching import caches_prefixes
@@ -286,7 +285,7 @@ class Prover:
             live = of_variant(live, request.variant)
         if not request.speculates:
             return self._by_answer(request)
-        is_stand_in = sandbox_engine(self.aws, live).stand_in is not None
+        is_stand_in = STAND_IN_TAG in (sagemaker.readable_tags(self.aws, live) or {})
         floor = None if is_stand_in and request.floor_source != "option" else request.floor
         source = None if floor is None else request.floor_source
         return replace(self._counted(request, live, floor), floor_source=source)

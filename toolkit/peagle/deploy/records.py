@@ -181,7 +181,12 @@ def refuse_weights_in_use(
 
     ``consequence`` says what would happen, ``alternative`` what to do instead of removing them.
     """
-    names = [record.name for record in all_records(scope) if _uses(record, uris)]
+    names = []
+    for record in all_records(scope):
+        used = [prefix for each in record.revisions for prefix in weight_prefixes(each.served)]
+        is_used = any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)
+        if is_used and record.of_type("Endpoint"):
+            names.append(record.name)
     if not names:
         return
     fix = f"{alternative}remove what uses them first, or add --even-if-used"
@@ -190,10 +195,3 @@ def refuse_weights_in_use(
         Fix(fix, ("peagle", "destroy", names[0])),
         code="weights-in-use",
     )
-
-
-def _uses(record: Deployment, uris: Collection[str]) -> bool:
-    if not record.of_type("Endpoint"):
-        return False
-    used = [prefix for one in record.revisions for prefix in weight_prefixes(one.served)]
-    return any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)

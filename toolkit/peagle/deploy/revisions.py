@@ -59,9 +59,9 @@ def proof_tag(
     fields = {
         "revision": fingerprint,
         "passed": "yes" if proof.passed else "no",
-        "length": _number(proof.acceptance_length),
+        "length": "" if proof.acceptance_length is None else f"{proof.acceptance_length:.2f}",
         "drafts": str(proof.drafts),
-        "floor": _number(proof.floor),
+        "floor": "" if proof.floor is None else f"{proof.floor:.2f}",
         "source": proof.source,
         "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
     }
@@ -89,24 +89,16 @@ def _fields(tags: Mapping[str, str], key: str) -> dict[str, str]:
 def _proof(fields: Mapping[str, str]) -> Proof | None:
     try:
         return Proof(
-            acceptance_length=_read(fields.get("length")),
+            acceptance_length=float(fields["length"]) if "length" in fields else None,
             drafts=int(fields["drafts"]),
             acceptance_per_position=(),
-            floor=_read(fields.get("floor")),
+            floor=float(fields["floor"]) if "floor" in fields else None,
             passed=fields["passed"] == "yes",
             # AWS's image has no counters: without a word about them, nothing may ask for them.
             source="counters" if fields.get("source") == "counters" else "log",
         )
     except (KeyError, ValueError):
         return None
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _read(text: str | None) -> float | None:
-    return float(text) if text else None
 
 
 _OF_REVISIONS: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects")

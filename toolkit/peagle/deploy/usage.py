@@ -48,8 +48,8 @@ def endpoint_log(
 
     With ``follow`` it continues with new lines and never ends. Raises CloudError.
     """
-    begun = _created(aws, record) if since is None else since
-    tail = Tail(aws, record.name, begun, _has_copies(record))
+    begun = since or endpoint_created(aws, record.name) or record.billing_since or 0.0
+    tail = Tail(aws, record.name, begun, record.current.served.copies is not None)
     yield from tail.new()
     while follow:
         time.sleep(_POLL_SECONDS)
@@ -59,22 +59,15 @@ def endpoint_log(
 def age_of_newest_line(aws: Aws, record: Deployment, seconds: float) -> float | None:
     """How many seconds ago the newest line was written, if that is more than ``seconds`` ago;
     ``None`` if there is no line. Raises CloudError."""
-    now, created = time.time(), _created(aws, record)
+    now, copies = time.time(), record.current.served.copies is not None
+    created = endpoint_created(aws, record.name) or record.billing_since or 0.0
     seconds = max(seconds, 1)
     while seconds < now - created:
         seconds *= _WIDEN
-        lines = Tail(aws, record.name, now - seconds, _has_copies(record)).new()
+        lines = Tail(aws, record.name, now - seconds, copies).new()
         if newest := max((line.time for line in lines), default=0):
             return now - newest
     return None
-
-
-def _has_copies(record: Deployment) -> bool:
-    return record.current.served.copies is not None
-
-
-def _created(aws: Aws, record: Deployment) -> float:
-    return endpoint_created(aws, record.name) or record.billing_since or 0.0
 
 
 def reported_warm_start(aws: Aws, found: Preflight, begun: float) -> WarmStart | None:
