@@ -29,7 +29,6 @@ from peagle.deploy.diff import Change, changes
 from peagle.deploy.resources import found_resources
 from peagle.deploy.revisions import (
     COMPARISON_SUFFIX,
-    Roles,
     candidate_share,
     is_comparison,
     of_variant,
@@ -330,8 +329,10 @@ def find_deployment(aws: Aws, name: str, prices: Prices = unknown_prices) -> Dep
     AccessDenied when tags or descriptions may not be read: then it is unknown.
     """
     found = list(_found(aws, name))
-    if all(one.kind != "Endpoint" for one in found):
-        found += _endpoint_not_indexed(aws, name)
+    if all(each.kind != "Endpoint" for each in found):
+        endpoint = _described(aws, "Endpoint", name)
+        if endpoint and endpoint.tags.get(DEPLOYMENT_TAG) == name:
+            found.append(endpoint)
     return _deployment(aws, name, found, prices) if found else None
 
 
@@ -450,17 +451,6 @@ def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:
         yield Found(kind, description[f"{kind}Name"], one.tags, description)
 
 
-def _endpoint_not_indexed(aws: Aws, name: str) -> Iterator[Found]:
-    """The endpoint ``name``, if its own tags say that it is a deployment."""
-    try:
-        described = sagemaker.description(aws, "Endpoint", name)
-        tags = sagemaker.tags_of(aws, described["EndpointArn"])
-    except Missing:
-        return
-    if tags.get(DEPLOYMENT_TAG) == name:
-        yield Found("Endpoint", described["EndpointName"], tags, described)
-
-
 def _deployment(
     aws: Aws, name: str, found: list[Found], prices: Prices, stored: bool = True
 ) -> Deployment | None:
@@ -483,7 +473,12 @@ def _deployment(
     ends_at = limits.latest_end([tags] if endpoints else [one.tags for one in found])
     copies = any(one.instances_config for one in revisions)
     owner = owner_of(tags)
-    models = [(one.description, fingerprint_of(one)) for one in found if one.kind == "Model"]
+    models, configs = (
+        [(each.description, fingerprint_of(each)) for each in found if each.kind == kind]
+        for kind in ("Model", "EndpointConfig")
+    )
+    shown = roles.serving or roles.pending
+    in_service = shown.fingerprint if shown else ""
     return Deployment(
         id=ids[0] if ids else uuid4().hex,
         name=name,
@@ -501,7 +496,7 @@ def _deployment(
                 if one.kind != "Endpoint" or live is not None  # it was deleted meanwhile
             ),
             *(() if owner or ends_at is None else limits.limit_resources(aws.region, name, copies)),
-            *(() if owner or not stored else _observability(aws, name, roles, found)),
+            *(() if owner or not stored else found_resources(aws, name, in_service, configs)),
             *(uploaded_weights(aws, models) if stored else ()),
         ),
         billing_since=live.created if live else None,
@@ -548,12 +543,3 @@ def _described(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
         return Found(kind, name, sagemaker.tags_of(aws, description[f"{kind}Arn"]), description)
     except Missing:
         return None
-
-
-def _observability(aws: Aws, name: str, roles: Roles, found: list[Found]) -> Iterator[Resource]:
-    """Alarms, metric filters and dashboard, as of the revision in service; the rules for what the
-    configurations capture."""
-    revision = roles.serving or roles.pending
-    fingerprint = revision.fingerprint if revision else ""
-    configs = [(f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig"]
-    yield from found_resources(aws, name, fingerprint, configs)

@@ -25,7 +25,7 @@ from peagle.aws.sagemaker import Endpoint, Tag
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.resources import delete, schedule_names
 from peagle.deploy.revisions import first_variant
-from peagle.deploy.scaling import most_instances, planned_before
+from peagle.deploy.scaling import most_instances
 from peagle.deploy.state import Deployment, Resource, Revision, utc_moment, utc_text
 from peagle.errors import Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
@@ -97,9 +97,7 @@ def highest_price(
     aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None, keeps_bounds: bool
 ) -> float | None:
     """USD per hour at the most instances that may run once the endpoint serves ``revision``."""
-    after = revision.plan.scaling if revision.plan else None
-    keeps_bounds = keeps_bounds or not planned_before(record)
-    most = most_instances(aws, record, revision, live, after, keeps_bounds)
+    most = most_instances(aws, record, revision, live, keeps_bounds)
     return revision.served.with_instances(most).usd_per_hour
 
 

@@ -74,10 +74,10 @@ def nested(path: str, planned: Any, actual: Any) -> Iterator[Change]:
 
 
 class Kind:
-    """One kind of resource. ``type`` is that of its records; empty for what is not recorded.
+    """One kind of resource. ``type`` is that of its records, which the log has none of.
     ``path`` is how the fields of one begin, ``missing`` the field of one that does not exist."""
 
-    type: ClassVar[ResourceType | None] = None
+    type: ClassVar[ResourceType]
     noun: ClassVar[str] = ""
     path: ClassVar[str]
     missing: ClassVar[str] = ""
@@ -92,7 +92,6 @@ class Kind:
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         """Create it, or make it equal to ``body``; it is on record before and after."""
-        assert self.type is not None
         with context.creating(revision.resource(self.type, name)):
             context.say(f"Creating {self.noun}", name)
             self.create(context, revision, name, body)
@@ -511,7 +510,7 @@ def put_settings(
         for name, document in kind.desired(plan, revision.name).items():
             kind.put(context, revision, name, document)
     for kind in (DASHBOARD, CAPTURE, ALARMS, FILTERS):  # an alarm before what it watches
-        for resource in context.record.of_type(kind.type) if kind in kinds and kind.type else ():
+        for resource in context.record.of_type(kind.type) if kind in kinds else ():
             if kind.is_stale(plan, resource.name):
                 delete(context, resource)
 
@@ -545,7 +544,6 @@ def found_resources(
     for kind in (ALARMS, FILTERS, DASHBOARD):
         with suppress(AccessDenied):
             for found in kind.find(aws, name):
-                assert kind.type is not None
                 yield Resource(type=kind.type, name=found, made=True, revision=revision)
     for config, fingerprint in configs:
         if uri := CaptureRule.of_config(aws, name, config):

@@ -104,22 +104,18 @@ def end_scaling_for_new_type(
 
 
 def most_instances(
-    aws: Aws,
-    record: Deployment,
-    revision: Revision,
-    live: Endpoint | None,
-    after: Scaling | None,
-    keeps_bounds: bool,
+    aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None, keeps_bounds: bool
 ) -> int:
-    """The most instances that the endpoint ``live`` may have once it serves ``revision`` and scales
-    as ``after``, or without that as registered now if it ``keeps_bounds``."""
-    if after is not None:
+    """The most instances that the endpoint ``live`` may have once it serves ``revision``: by its
+    plan; without scaling there, by what is registered if that stays, as after a promotion
+    (``keeps_bounds``) and where others scale it."""
+    if after := _scaling_of(revision):
         return after.max_instances
     if live is None:
         return revision.served.instance_count
     is_served = revision.name == live.revision
     count = live.instance_count if is_served else count_at_update(aws, record, revision, live)
-    if keeps_bounds:
+    if keeps_bounds or not planned_before(record):
         with suppress(AccessDenied):
             if bounds := autoscaling.registered(aws, live.name, policies=False):
                 per_instance = revision.served.per_instance if bounds.scales_copies else 1
