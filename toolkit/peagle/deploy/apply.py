@@ -431,13 +431,11 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     of a comparison."""
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
     found = sagemaker.description(context.aws, kind, revision.name)
-    tags: list[Tag] = []
     known: dict[str, str] = {}
     with suppress(AccessDenied):
         known = sagemaker.tags_of(context.aws, found[f"{kind}Arn"])
-        own = {key: value for key, value in known.items() if not key.startswith("aws:")}
-        kept = own.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
-        tags = [{"Key": key, "Value": own[key]} for key in sorted(kept)]
+    kept = known.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
+    tags = [{"Key": key, "Value": known[key]} for key in sorted(kept) if not key.startswith("aws:")]
     tags += limits.keep_end(context, revision, known)
     names = {"EndpointName": context.record.name, "EndpointConfigName": revision.endpoint_config}
     request = {**names, "Tags": tags}

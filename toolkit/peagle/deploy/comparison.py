@@ -212,11 +212,7 @@ def promote(
         with context.recording_failure():
             limits.set_end(context, candidate, end)
             started = return_to(context, candidate)
-        try:
-            prove_in_service(context, candidate, request_of_revision(candidate, catalog), started)
-        except (NotProved, EngineError):
-            _end(context)
-            raise
+        _prove_or_end(context, candidate, catalog, started)
         end = End(context.record.ends_at, context.record.budget_usd)
     _scale_again(context, before, candidate)
     if plan:
@@ -275,13 +271,24 @@ def serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
     with context.recording_failure():
         started = 0.0 if is_alone else return_to(context, serving)
     if not is_alone or not is_proved(serving):
-        try:
-            request = request_of_revision(serving, catalog)
-            prove_in_service(context, serving, request, started, keep_unproved=True)
-        except (NotProved, EngineError):
-            _end(context)
-            raise
+        _prove_or_end(context, serving, catalog, started, keep_unproved=True)
     _end(context)
+
+
+def _prove_or_end(
+    context: DeploymentContext,
+    revision: Revision,
+    catalog: Catalog,
+    started: float,
+    keep_unproved: bool = False,
+) -> None:
+    """Prove the revision in service; without a proof, the comparison ends."""
+    try:
+        request = request_of_revision(revision, catalog)
+        prove_in_service(context, revision, request, started, keep_unproved)
+    except (NotProved, EngineError):
+        _end(context)
+        raise
 
 
 def _end(context: DeploymentContext) -> None:

@@ -359,20 +359,15 @@ class Prover:
         """What sends the turns of a round: all prompts once for each instance, to all at the same
         time. Each variant gets its share by name, also one whose weight is 0.
         """
-        several = len(live.running) > 1
-        targets = [
-            variant if several else None
-            for variant, count in live.running.items()
-            for _ in range(count)
-        ] or [None]
-        if live.component is not None:
-            targets = [None] * instances
-        if instances == 1:
-            targets = targets[:1]
+        targets: Sequence[str | None] = [None] * instances
+        if live.component is None and len(live.running) > 1:
+            counts = live.running.items()
+            named = [variant for variant, count in counts for _ in range(count)]
+            targets = named[:instances] or [None]
 
         def ask(variant: str | None, body: dict[str, Any]) -> dict[str, Any]:
-            named = {"TargetVariant": variant} if variant else {}
-            return self._ask(request, body, **named)
+            parameters = {"TargetVariant": variant} if variant else {}
+            return self._ask(request, body, **parameters)
 
         turns = [request.conversations(partial(ask, variant)).turns for variant in targets]
         return [partial(_send, calls) for calls in zip(*turns, strict=True)]

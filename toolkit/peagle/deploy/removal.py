@@ -199,11 +199,8 @@ def remove_failed_start(
     context = DeploymentContext(aws, record, observer, clock or Clock())
     live = sagemaker.describe(aws, record.name)
     if live and live.status not in ("Creating", "Failed", "Deleting"):
-        raise Refused(
-            f"endpoint {live.name} is {live.status} after all, so nothing was removed",
-            "deploy again to prove it",
-            code="serves-after-all",
-        )
+        message = f"endpoint {live.name} is {live.status} after all, so nothing was removed"
+        raise Refused(message, "deploy again to prove it", "serves-after-all")
     saving = Saving(0.0, None)
     if live and live.status == "Creating" and begin_deletion(context, live):
         saving = possible_saving(record, error, context.clock)
