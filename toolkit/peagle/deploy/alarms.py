@@ -188,22 +188,22 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     topic = plan.observe.alarm_topic if plan.observe else None
     if topic is None:
         return
-    flag, own_key = "--alarm-topic", _AWS_OWN_KEY
+    where, own_key = "alarm_topic", _AWS_OWN_KEY
     try:
         attributes = cloudwatch.topic_attributes(aws, topic)
     except AccessDenied as denied:
         message = f"not known whether alarms can notify {topic}: {denied.message}"
         fix = "allow sns:GetTopicAttributes on it to these credentials, or check it"
-        yield warning("topic-unknown", flag, message, fix)
+        yield warning("topic-unknown", where, message, fix)
         return
     if attributes is None:
         create = ("aws", "sns", "create-topic", "--name", topic.rpartition(":")[2])
         creation = Fix("create it, or use another one", create)
-        yield error("topic-missing", flag, f"there is no topic {topic}", creation)
+        yield error("topic-missing", where, f"there is no topic {topic}", creation)
     elif attributes.get("KmsMasterKeyId", "").endswith(own_key):
         message = f"{topic} is encrypted with {own_key}, which CloudWatch may not use"
         fix = "use a key whose policy allows cloudwatch.amazonaws.com, or disable the encryption"
-        yield warning("topic-encrypted", flag, message, fix)
+        yield warning("topic-encrypted", where, message, fix)
     elif attributes.get("SubscriptionsConfirmed", "0") == "0":
         message = f"{topic} has no confirmed subscription: no one receives its notifications"
         subscribe = (
@@ -211,4 +211,4 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
             "--notification-endpoint", "ADDRESS",
         )  # fmt: skip
         subscription = Fix("subscribe, then confirm the e-mail", subscribe)
-        yield warning("topic-without-subscribers", flag, message, subscription)
+        yield warning("topic-without-subscribers", where, message, subscription)

@@ -101,7 +101,7 @@ def prefix_of_weights(plan: Plan) -> WeightsPrefix:
     kinds = {weights.kind for weights in (plan.target.weights, drafter) if weights}
     if kinds == {"s3"} and not plan.mounts:
         message = f"a warm start needs mounted weights, but those of {plan.pair} are streamed"
-        raise Refused(message, "plan with --weights-by mount", "weights-streamed")
+        raise Refused(message, "plan with weights_by mount", "weights-streamed")
     if kinds != {"s3"} or [mount.channel for mount in plan.mounts] != [None]:
         sync = ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")
         fix = Fix("use the --model-source and --drafter that this command prints", sync)
