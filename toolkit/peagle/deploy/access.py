@@ -167,11 +167,10 @@ def loosened_findings(changed: Iterable[Change]) -> Iterator[Finding]:
     """A warning about what a company prescribed for the deployment and an update leaves out."""
     lost = [one for one in changed if one.path in _PRESCRIBED and one.before and not one.after]
     if lost:
-        flags = [f"--{one.path.replace('_', '-')}" for one in lost]
         message = (
             f"the update leaves out what the deployment has: {'; '.join(o.text for o in lost)}"
         )
-        fix = f"add {' and '.join(flags)} to keep them"
+        fix = f"set {' and '.join(change.path for change in lost)} to keep them"
         yield warning("company-settings-removed", lost[0].path, message, fix)
 
 
