@@ -10,8 +10,6 @@ from peagle.aws.errors import AccessDenied
 from peagle.errors import PeagleError
 from peagle.planning.operation_model import AlarmKind, Observe
 from peagle.planning.plan import Plan
-from peagle.render.formats.cloudformation import template
-from peagle.render.values import values
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.test_rollout_alarms import rolled_out
@@ -50,17 +48,6 @@ def test_the_log_has_the_tags_of_the_user(world: World, change: Callable[[Plan],
     world.deploy(plan.model_copy(update={"company": company}))
 
     assert world.cloud.log_tags == {LOG: {"team": "search"}}
-
-
-def test_templates_tag_the_log() -> None:
-    plan = observed(a_plan())
-    assert "Tags" not in template(plan)["Resources"]["Log"]["Properties"]
-    company = plan.company.model_copy(update={"tags": {"team": "search"}})
-    plan = plan.model_copy(update={"company": company})
-
-    log = template(plan)["Resources"]["Log"]["Properties"]
-    assert log["Tags"] == [{"Key": "team", "Value": "search"}]
-    assert values(plan, "terraform")["own_tags"] == {"team": "search"}
 
 
 def alarmed(plan: Plan, topic: str | None = TOPIC, *kinds: AlarmKind) -> Plan:
