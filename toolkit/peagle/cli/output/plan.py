@@ -522,9 +522,16 @@ def _observe_text(plan: Plan) -> str:
     return "; ".join(parts) + (f" (about {format_usd(usd)} per month)" if usd else "")
 
 
+_NOT_COMPARED = ("source", "refused")
+"""Keys of compared plans that are no result: the findings are printed too."""
+
+
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
-    first, second = (dict(document_facts(answer)) for answer in comparison.answers)
+    first, second = (
+        dict(document_facts({key: answer[key] for key in answer if key not in _NOT_COMPARED}))
+        for answer in comparison.answers
+    )
     rows = (
         ("*" if text != second[label] else "", label, text, second[label])
         for label, text in first.items()
