@@ -146,7 +146,7 @@ ERRORS: tuple[tuple[str, Any, int, str], ...] = (
     ("packed.faults", [None, *[WarmReply(200, b"short")] * 9], 4, "truncated"),
     ("packed.faults", [service_error("ThrottlingException", "Rate", "I")] * 9, 4, "throttles"),
     ("packed.faults", [None, KeyboardInterrupt()], 130, "interrupted"),
-    ("packed.manifest", {"sha256": "0" * 64}, 4, "sha256"),
+    ("packed.manifest", {"sha256": "0" * 64}, 4, "do not match"),
     ("packed.manifest", {"size": 10**18}, 2, "is full"),
     ("engine.acceptance", 1.0, 3, "acceptance length 1.00"),
     ("next_scripts", [[("Creating", None), ("Failed", "no ping")]], 4, "no ping"),

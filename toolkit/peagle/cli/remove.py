@@ -29,7 +29,6 @@ from peagle.deploy.records import DamagedRecord, deployment_lock, deployment_nam
 from peagle.deploy.removal import (
     Ended,
     Leftover,
-    Reaped,
     Search,
     find_ended,
     find_leftovers,
@@ -389,7 +388,7 @@ def reap(
 
     search = find_ended(aws, sorted({*places}), prices)
     _show_reap(search, session)
-    done: tuple[Reaped, ...] = ()
+    done: tuple[Ended, ...] = ()
     if search.own and not dry_run:
         if not yes:
             confirm("Delete all of these?", "not deleted")
@@ -418,15 +417,15 @@ def _line(ended: Ended, session: Session) -> str:
     return f"{record.name} in {session.where(record.region)} ended at {ended_at}; {costs}"
 
 
-def _report_reap(search: Search, done: tuple[Reaped, ...], dry_run: bool, as_json: bool) -> None:
+def _report_reap(search: Search, done: tuple[Ended, ...], dry_run: bool, as_json: bool) -> None:
     failed = [result for result in done if result.error]
     if as_json:
         print_json(
             {
                 "dry_run": dry_run,
                 "ended": [result.document() for result in search.own],
-                "reaped": [result.document() for result in done if not result.error],
-                "failed": [result.document() for result in failed],
+                "reaped": [result.document(reaped=True) for result in done if not result.error],
+                "failed": [result.document(reaped=True) for result in failed],
                 "left": [result.document() for result in search.of_others],
                 "unknown": [
                     {"region": region, **error.document()}
@@ -438,14 +437,14 @@ def _report_reap(search: Search, done: tuple[Reaped, ...], dry_run: bool, as_jso
         print_line("Nothing to delete: no deployment is past its end.")
     for result in () if as_json else done:
         for resource in result.removed:
-            print_line(f"removed {resource.text} ({result.ended.record.region})")
+            print_line(f"removed {resource.text} ({result.record.region})")
         for resource in result.kept:
             print_line(f"kept {resource.text}: in use by others")
     if failed:
         first = failed[0]
-        names = ", ".join(result.ended.record.name for result in failed)
+        names = ", ".join(result.record.name for result in failed)
         message = first.error.message if first.error else ""
-        command = ("peagle", "destroy", first.ended.record.name)
+        command = ("peagle", "destroy", first.record.name)
         raise CloudError(
             f"not deleted: {names}: {message}", Fix("try it alone", command), code="not-reaped"
         )

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,6 @@ from peagle.cli.session import (
 )
 from peagle.deploy.drift import Drift, find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
-from peagle.deploy.resources import FieldDrift
 from peagle.deploy.revisions import deploy_command
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
@@ -223,15 +223,14 @@ def drift(
     files = find_template_drift(plan, template, catalog) if template else ()
     with show_hashing():
         drifted = find_drift(session.aws(plan.region), plan, catalog.instances, role)
-    fields = (*drifted.fields, *files)
+    drifted = replace(drifted, fields=(*drifted.fields, *files))
     if as_json:
-        document = drifted.document() | {"drifted": bool(fields)}
-        print_json(document | {"fields": [field.document() for field in fields]})
+        print_json(drifted.document())
     else:
-        _show(drifted, fields, session)
+        _show(drifted, session)
     for area, error in drifted.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
-    if fields:
+    if drifted.fields:
         ctx.exit(Refused.exit_code)
     for error in drifted.unknown.values():
         raise error
@@ -257,18 +256,18 @@ def _plan(ctx: click.Context, session: Session, name: str) -> Plan:
     return plan
 
 
-def _show(drift: Drift, fields: tuple[FieldDrift, ...], session: Session) -> None:
-    where = session.where(drift.region)
+def _show(drift: Drift, session: Session) -> None:
+    where, fields = session.where(drift.region), drift.fields
     if not fields:
         areas = ", ".join(drift.compared)
         print_line(f"{drift.name} in {where}: no drift in {areas}")
         return
-    if [field.field for field in fields] == ["endpoint.status"] and fields[0].found is None:
+    if [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
         print_line(f"{drift.name} in {where} is not deployed: it has no endpoint", bold=True)
         return
     count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
     print_line(f"{drift.name} in {where}: {count} from the plan", bold=True)
-    rows = ((field.field, _shown(field.planned), _shown(field.found)) for field in fields)
+    rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
     print_table(("FIELD", "PLANNED", "FOUND"), rows)
 
 

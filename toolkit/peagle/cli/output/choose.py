@@ -19,6 +19,7 @@ from peagle.cli.output.console import (
     print_findings,
     print_line,
     print_table,
+    seconds_text,
 )
 from peagle.findings import errors
 from peagle.fit.estimate import INSIDE
@@ -301,9 +302,7 @@ def _row(load: LoadVerdict, gpus: int, several: bool) -> tuple[str, ...]:
 
 
 def _seconds(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
+    return "" if value is None else seconds_text(value)
 
 
 def _summary(size: WorkloadVerdict) -> Iterator[str]:

@@ -19,6 +19,7 @@ import click
 
 from peagle.cli.context import fix_in_context
 from peagle.errors import Fix, UserError
+from peagle.text import format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -212,7 +213,19 @@ def plain_text(value: Any) -> str:
 def document_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The keys and values of a document as labels and texts."""
     for key, value in document.items():
-        yield key.replace("_", " "), plain_text(value)
+        is_number = isinstance(value, int | float)
+        if is_number and key.endswith("_seconds"):
+            yield key.removesuffix("_seconds").replace("_", " "), seconds_text(value)
+        elif is_number and "usd" in key.split("_"):
+            words = key.replace("usd_per", "price_per").split("_")
+            yield " ".join(word for word in words if word != "usd"), format_usd(value)
+        else:
+            yield key.replace("_", " "), plain_text(value)
+
+
+def seconds_text(seconds: float) -> str:
+    """``576 ms``, ``1.2 s``."""
+    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
 
 
 def print_documents(

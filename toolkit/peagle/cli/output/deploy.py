@@ -26,7 +26,7 @@ from peagle.cli.output.console import (
 from peagle.cli.output.plan import operation_facts, proof_facts, speed_of_plan
 from peagle.cli.output.proof import floor_text, second_turn_text
 from peagle.deploy.alarms import mixes_drafts
-from peagle.deploy.diff import SettingChange
+from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.records import load_record
 from peagle.deploy.state import Deployment, Resource, RunningComparison, utc_text
@@ -127,7 +127,7 @@ def _end_text(ends_at: float) -> str:
     return f"{utc_text(ends_at)}, {until}"
 
 
-def show_changes(changes: Iterable[SettingChange]) -> None:
+def show_changes(changes: Iterable[Change]) -> None:
     """The settings that an update or a rollback changes, one on each line."""
     print_facts(("" if number else "changes", change.text) for number, change in enumerate(changes))
 
@@ -325,7 +325,7 @@ def show_candidate(
     print_status(f"{record.name}, a second plan", bold=True)
     status = deployment_status(aws, record)
     print_facts(_candidate(preflight, record, share, account, status))
-    show_changes(change for change in preflight.changes if change.setting != "usd_per_hour")
+    show_changes(change for change in preflight.changes if change.path != "usd_per_hour")
 
 
 def _candidate(

@@ -20,10 +20,12 @@ from peagle.cli.output.console import (
     print_next,
     print_section,
     print_table,
+    seconds_text,
 )
 from peagle.deploy.diff import PlanComparison
 from peagle.findings import errors
 from peagle.planning import Plan
+from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.drafter import NO_HEAD
 from peagle.planning.limit import limit_text, most_usd_per_hour
 from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
@@ -141,6 +143,9 @@ def _load_text(plan: Plan) -> str:
         text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
         text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
+    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
+        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
+        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -179,9 +184,18 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         drafts = drafts or (" without speculation" if plan.speculation else "")
-        yield "or", _alternative_text(plan, other, drafts)
+        yield "or", f"{_alternative_text(plan, other, drafts)}{_tie_text(plan, other)}"
     if plan.speed is not None and not errors(plan.findings):
         yield "uncertain", "; ".join(_uncertainties(plan, plan.speed))
+
+
+def _tie_text(plan: Plan, other: Alternative) -> str:
+    """Why instances that cost less per token are not planned."""
+    planned = plan.speed.usd_per_million_tokens if plan.speed else None
+    is_tie = (other.usd_per_million_tokens or math.inf) < (planned or 0)
+    is_cheaper = (plan.price_per_hour_usd or math.inf) < (other.price_per_hour_usd or 0)
+    share = SAME_COST_FACTOR * 100 - 100
+    return f"; within {share:.0f} % the lower price per hour wins" if is_tie and is_cheaper else ""
 
 
 def _choice(plan: Plan) -> str:
@@ -274,10 +288,7 @@ def _times_text(speed: SpeedEstimate) -> str:
         return ""
     is_drafted = speed.acceptance_length and speed.acceptance_basis != "none"
     tokens = f"{speed.acceptance_length:.2g} tokens" if is_drafted else "one"
-    first, then = (
-        f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
-        for seconds in (speed.ttft_seconds, speed.itl_seconds)
-    )
+    first, then = (seconds_text(seconds) for seconds in (speed.ttft_seconds, speed.itl_seconds))
     return f"; first token after {first}, then {tokens} every {then}"
 
 
@@ -510,9 +521,16 @@ def _observe_text(plan: Plan) -> str:
     return "; ".join(parts) + (f" (about {format_usd(usd)} per month)" if usd else "")
 
 
+_NOT_COMPARED = ("source", "refused")
+"""Keys of compared plans that are no result: the findings are printed too."""
+
+
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
-    first, second = (dict(document_facts(answer)) for answer in comparison.answers)
+    first, second = (
+        dict(document_facts({key: answer[key] for key in answer if key not in _NOT_COMPARED}))
+        for answer in comparison.answers
+    )
     rows = (
         ("*" if text != second[label] else "", label, text, second[label])
         for label, text in first.items()
