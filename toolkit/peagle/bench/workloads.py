@@ -31,7 +31,7 @@ NO_DOMAIN = "all"
 """The domain of prompts that name none."""
 
 _KEYS = ("prompt", "messages", "domain", "max_tokens")
-_LIMITS = Limits(size=LARGEST_LINE, depth=32, values=50_000)
+_LIMITS = Limits(size=LARGEST_LINE)
 _FORM = 'write lines such as {"domain": "code", "prompt": "..."}'
 
 
