@@ -104,25 +104,25 @@ CORPUS: list[tuple[str, str, str]] = [
     ("ModuleNotFoundError: No module named 'runai_model_streamer'", "missing-library", "[s3]"),
     # tensor parallel
     (f"(Worker_TP0 pid=993) ERROR 08-31 08:16:01 [multiproc_executor.py:941] {GATE} = 192 {SHARD} "
-     "block_n = 128.", "tensor-parallel", "divide SM_VLLM_TENSOR_PARALLEL_SIZE by 2"),
+     "block_n = 128.", "tensor-parallel", "smaller divisor"),
     (f"INFO 1 [x.py:1] config: tensor_parallel_size=8, x\n{GATE} = 192 {SHARD} block_n = 128.",
-     "tensor-parallel", "to 4, 2 or 1, or set SM_VLLM_ENABLE_EXPERT_PARALLEL=true"),
+     "tensor-parallel", "smaller divisor"),
     (f"INFO non-default args: {{'tensor_parallel_size': 4}}\nValueError: The input_size of down's "
-     f"weight = 96 {SHARD} block_k = 128.", "tensor-parallel", "to 1, or set"),
+     f"weight = 96 {SHARD} block_k = 128.", "tensor-parallel", "smaller divisor"),
     (f"ValueError: Weight output_partition_size = 1216 {SHARD} block_n = 128.",
-     "tensor-parallel", "by 2 or a multiple of it: each GPU then holds 2432"),
+     "tensor-parallel", "smaller divisor"),
     ("ValueError: Weight input_size_per_partition = 9472 is not divisible by min_thread_k = 128. "
      "Consider reducing tensor_parallel_size", "tensor-parallel", ""),
     ("ValueError: Weight input_size_per_partition=96 is not divisible by group_size=128. This",
-     "tensor-parallel", "divide SM_VLLM_TENSOR_PARALLEL_SIZE by 4"),
+     "tensor-parallel", "smaller divisor"),
     ("ValueError: The input size is not aligned with the quantized weight shape. This can be "
      "caused by too large tensor parallel size.", "tensor-parallel", "smaller divisor"),
     ("Value error, x\nValueError: Total number of attention heads (28) must be divisible by tensor "
-     "parallel size (8).", "tensor-parallel", "to 7, 4, 2 or 1"),
-    ("AssertionError: 14 is not divisible by 4", "tensor-parallel", "to 2 or 1"),
-    ("AssertionError: 192 is not divisible by 128", "tensor-parallel", "to a smaller divisor"),
+     "parallel size (8).", "tensor-parallel", "smaller divisor"),
+    ("AssertionError: 14 is not divisible by 4", "tensor-parallel", "smaller divisor"),
+    ("AssertionError: 192 is not divisible by 128", "tensor-parallel", "smaller divisor"),
     ("ValueError: World size (8) is larger than the number of available GPUs (4) in this node.",
-     "tensor-parallel", "to 4, or use an instance with 8 GPUs"),
+     "tensor-parallel", "smaller divisor"),
     # drivers and GPUs
     ("RuntimeError: The NVIDIA driver on your system is too old (found version 12020).",
      "cuda-driver", "InferenceAmiVersion"),

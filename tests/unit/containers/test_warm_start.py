@@ -145,7 +145,7 @@ def test_without_artifacts_or_switched_off_the_engine_starts_cold(world: World, 
         ({"SM_VLLM_DTYPE": "float32"}, "the engine's arguments (SM_VLLM_DTYPE)"),
         (
             {"PEAGLE_IMAGE_DIGEST": "sha256:other"},
-            "the image (the artifact's digest is unknown: name images as NAME@sha256:...)",
+            "the image (a digest is unknown: name images as NAME@sha256:...)",
         ),
         ({"target": "other"}, "the target"),
         ({"software": "other"}, "the software"),
@@ -190,16 +190,16 @@ def test_the_most_similar_artifact_is_named(world: World) -> None:
 
 
 TROUBLE: dict[str, tuple[dict[str, str], str]] = {
-    "cut": ({}, "bytes, but its manifest lists"),
+    "cut": ({}, "does not match the sha256"),
     "invalid manifest": ({}, "is not valid JSON"),
     "no archive": ({}, "No such file"),
-    "link": ({}, "may leave its folder"),
+    "link": ({}, "which is no cache"),
     "pipe": ({}, "Not a regular file (copy both files of the artifact again"),
-    "number": ({}, "has a number of more than"),
+    "number": ({}, "has the seconds_cold"),
     "no pin": ({"PEAGLE_WARM_SHA256": ""}, "PEAGLE_WARM_SHA256 does not say which"),
     # Who may write the bucket writes a manifest that matches the archive.
     "replaced": ({"PEAGLE_WARM_SHA256": "collected"}, "PEAGLE_WARM_SHA256 does not list"),
-    "lies": ({"PEAGLE_WARM_SHA256": "collected"}, "its manifest lists"),
+    "lies": ({"PEAGLE_WARM_SHA256": "collected"}, "does not match the sha256"),
     "no folder": ({"PEAGLE_WARM_FOLDER": "/opt/ml/gone"}, "does not exist (mount a folder"),
     "long name": ({"PEAGLE_WARM_FOLDER": "/opt/ml/" + "n" * 300}, "which does not exist"),
     "cache is a file": ({"PEAGLE_CACHE": "FILE"}, "Not a directory (set PEAGLE_CACHE to"),
