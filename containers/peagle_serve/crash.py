@@ -95,9 +95,9 @@ CAUSES = (
         r"|AssertionError: \d+ is not divisible by \d+|total_num_(kv_)?heads % \w*tp_size|(put"
         r"|partition)\S* = ?\d+ is not divisible|(block_n|block_k|min_thread_[nk]|group_size) ?="
         r"|(in|out)put size is not aligned with",
-        "set SM_VLLM_TENSOR_PARALLEL_SIZE to a smaller divisor of the number of attention heads and "
-        "of the blocks of quantized weights, and at most the number of GPUs; or give each GPU whole "
-        "experts with SM_VLLM_ENABLE_EXPERT_PARALLEL=true"),
+        "set SM_VLLM_TENSOR_PARALLEL_SIZE to a smaller divisor of the number of attention heads "
+        "and of the blocks of quantized weights, and at most the number of GPUs; or give each GPU "
+        "whole experts with SM_VLLM_ENABLE_EXPERT_PARALLEL=true"),
     CrashCause("amx-small-layers",
         r"Dimension out of range \(expected to be in range of \[-1, 0\], but got -2\)",
         "on a CPU with AMX tiles vLLM 0.28.0 cannot start a small P-EAGLE head in bfloat16: set "

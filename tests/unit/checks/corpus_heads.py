@@ -213,7 +213,6 @@ UNREAD = (
 
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-WARNING = "only a warning: vLLM starts and drafts"
 ONES = b"\x80\x3f"
 """1 in bfloat16."""
 
@@ -241,21 +240,18 @@ LAYERS = (
         lambda f: tiny_case(f, Damage(set_keys={EAGLE: [7, 2, 5]})),
         "aux-layers-order",
         "warning",
-        left=WARNING,
     ),
     Broken(
         "a bias that config.json does not mention",
         lambda f: tiny_case(f, biases("q_proj", "k_proj", "v_proj", "o_proj")),
         "biases-dropped",
         "warning",
-        left=WARNING,
     ),
     Broken(
         "a window of 8 tokens",
         lambda f: tiny_case(f, layer_types(*[SLIDING] * 4)),
         "head-window",
         "warning",
-        left=WARNING,
     ),
     Broken(
         "one sliding layer beside the full layers of the target, real geometry",
@@ -267,13 +263,11 @@ LAYERS = (
         ),
         "head-window",
         "warning",
-        left=WARNING,
     ),
     Broken(
         "full and sliding layers",
         lambda f: tiny_case(f, layer_types(FULL, *[SLIDING] * 3, window=4096)),
         "kv-group-rule",
-        left="vLLM refuses it itself, unless one of its arguments lets it start",
     ),
     Broken(
         "fewer kinds of attention than layers",
@@ -290,7 +284,6 @@ LAYERS = (
         lambda f: tiny_case(f, Damage(set_keys={"ptd_token_id": 1})),
         "mask-token-used",
         "warning",
-        left=WARNING,
     ),
 )
 

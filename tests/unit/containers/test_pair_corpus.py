@@ -17,6 +17,7 @@ from peagle.catalog.schema import Drafter, Target
 from peagle.checkpoints.heads import read_head
 from peagle.checks import Case
 from peagle.checks.head_layout import required
+from peagle.checks.registry import check
 from peagle_serve.crash import parse_crash
 from peagle_serve.heads import HeadConfig
 from tests.engine import trials
@@ -25,8 +26,12 @@ from tests.unit.checks.corpus import Broken
 from tests.unit.checks.corpus_heads import HEADS
 from tests.unit.checks.corpus_rest import REST
 from tests.unit.checks.damage import Damage
-from tests.unit.containers.broken_pairs import refusal
-from tests.unit.containers.left_to_vllm import LEFT, LOUD, REFUSED
+from tests.unit.containers.broken_pairs import (
+    ONLY_IN_THE_TOOLKIT,
+    PAIR_CODES,
+    SETTINGS,
+    refusal,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -55,34 +60,27 @@ CAUSES = {
 """Pair that only vLLM refuses -> the cause that the container reports."""
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_broken_pair_is_refused_before_vllm_starts(name: str, tmp_path: Path) -> None:
-    reported = refusal(CORPUS[name].make(tmp_path))
+@pytest.mark.parametrize("broken", CORPUS.values(), ids=lambda broken: broken.name)
+def test_the_container_refuses_a_broken_pair_with_the_code_of_the_rule(
+    broken: Broken, tmp_path: Path
+) -> None:
+    case = broken.make(tmp_path)
+    reported = refusal(case)
 
-    assert reported is not None
-    assert REFUSED[name] in reported
-    assert "\n" not in reported
-
-
-@pytest.mark.parametrize("broken", [one for one in CORPUS.values() if one.name not in REFUSED],
-                         ids=lambda broken: broken.name)  # fmt: skip
-def test_every_pair_left_to_vllm_has_a_reason(broken: Broken, tmp_path: Path) -> None:
-    assert refusal(broken.make(tmp_path)) is None
-    assert broken.left or LEFT.get(broken.name) or LEFT.get(broken.code), "the reason is empty"
-
-
-def test_every_reason_belongs_to_a_case() -> None:
-    started = [broken for broken in CORPUS.values() if broken.name not in REFUSED]
-
-    assert set(REFUSED) <= set(CORPUS)
-    assert set(LEFT) <= {one.name for one in started} | {one.code for one in started}
+    if broken.name in SETTINGS:
+        assert SETTINGS[broken.name] in str(reported)
+    elif reported:
+        code = reported.removeprefix("head and target do not match: ").partition(" ")[0]
+        assert code in {finding.code for finding in check(case) if finding.level == "error"}
+    else:
+        assert broken.code not in PAIR_CODES or broken.name in ONLY_IN_THE_TOOLKIT
 
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_refusal_by_vllm_has_a_known_cause(name: str) -> None:
     crash = parse_crash([f"(EngineCore pid=8) {line}" for line in LOG_LINES[name]])
 
-    assert LEFT.get(name, LEFT.get(CORPUS[name].code)) == LOUD
+    assert name in CORPUS
     assert crash.cause == CAUSES[name]
     assert crash.fix
 

@@ -62,20 +62,19 @@ def pair_refusal(environment: dict[str, str], **changes: Any) -> str:
         ({"head": {**UNLISTED, "architectures": ["Qwen3ForCausalLM"], AUX: [1, 9]},
           "tensors": NARROW}, ""),
         ({"head": layers(1, 9), "tensors": NARROW}, ""),
-        ({"target": {**TARGET, "hidden_size": 16}}, "a target of hidden size 8; this one has 16"),
-        ({"head": layers(2, 5, 11)}, "target layers [2, 5, 11]; the target has 10"),
-        ({"head": layers(2, 5, -1)}, "[2, 5, -1]"),
-        ({"head": layers(2, 5, "x")}, "[2, 5, 'x']"),
-        ({"head": layers(2, 5, 5)}, "auxiliary layers are [2, 5, 5]"),
+        ({"target": {**TARGET, "hidden_size": 16}}, "hidden-size-mismatch"),
+        ({"head": layers(2, 5, 11)}, "aux-layers-outside (layers [2, 5, 11]"),
+        ({"head": layers(2, 5, -1)}, "aux-layers-outside"),
+        ({"head": layers(2, 5, "x")}, "config-damaged"),
+        ({"head": layers(2, 5, 5)}, "aux-layers-collide (layers [2, 5, 5]"),
         ({"head": UNLISTED, "target": {**TARGET, "num_hidden_layers": 6}},
-         "with 6 target layers, vLLM's default auxiliary layers are [2, 3, 3], which repeats"),
-        ({"head": layers(2, 5), "tensors": HEAD_TENSORS},
-         "fc.weight has input width 24; 2 target layers x 8 = 16 expected"),
-        ({"tensors": NO_MASK}, "the head has no mask_hidden"),
-        ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "has 8 values; its fc takes 24"),
+         "aux-layers-collide (layers [2, 3, 3]"),
+        ({"head": layers(2, 5), "tensors": HEAD_TENSORS}, "fc-width"),
+        ({"tensors": NO_MASK}, "head-without-mask"),
+        ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "mask-shape"),
         ({"target": {**TARGET, "vocab_size": 999}, "head": {**HEAD, "vocab_size": 1024}},
-         "the head's vocab_size is 1024; the target's vocabulary has 999 tokens"),
-        ({"head": without(HEAD, "ptd_token_id")}, "none of dflash_config.mask_token_id, mask_"),
+         "vocabulary-mismatch (of the head 1024, of the target 999)"),
+        ({"head": without(HEAD, "ptd_token_id")}, "placeholder-missing"),
     ],
 )  # fmt: skip
 def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> None:
@@ -94,7 +93,7 @@ def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> N
 def test_what_the_configuration_says_of_a_head(tmp_path: Path) -> None:
     for parallel in (False, None):
         reported = pair_refusal(pair(tmp_path / "p"), **{PARALLEL: parallel})
-        assert "the head is P-EAGLE" in reported
+        assert "p-eagle-as-eagle3" in reported
         assert '"parallel_drafting": true' in reported
     damaged = pair(tmp_path / "d", tensors=NO_MASK)
     for left in ({"method": "draft_model"}, {"method": "dflash"}, {"model": "hub/head"}):
