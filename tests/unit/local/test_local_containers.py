@@ -26,7 +26,7 @@ from peagle.engine.container import (
 )
 from peagle.engine.local import start_local
 from peagle.engine.process import EngineProcess, is_alive, stop_engine
-from peagle.engine.runner import DockerRunner, LocalOptions
+from peagle.engine.runner import LocalOptions
 from peagle.errors import CloudError, DockerMissing, NotFound, PeagleError, Refused, UserError
 from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, Plan, make_plan
@@ -285,13 +285,13 @@ def test_an_image_of_another_pair_is_refused_with_the_build_command(
 @pytest.mark.thorough
 def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
-    baked = DockerRunner(Docker(), image(docker, **{"peagle.weights": "baked"}))
+    baked = LocalOptions(image(docker, **{"peagle.weights": "baked"}))
     assert baked.container(plan, {}, 1).mounts == {}
 
 
 @pytest.mark.thorough
 def test_folders_of_weights_are_mounted(docker: FakeDocker) -> None:
-    host = DockerRunner(Docker(), image(docker))
+    host = LocalOptions(image(docker))
     mounts = host.container(plan_for("tiny"), {}, 1).mounts
     assert set(mounts) == {"/opt/ml/model/target", "/opt/ml/model/drafter"}
 
@@ -302,15 +302,15 @@ def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
 ) -> None:
     plan = plan_for("gpt-oss-20b")
     built = image(docker)
-    assert DockerRunner(Docker(), built, gpus=True).local_environment(plan) == (
+    assert LocalOptions(built, gpus=True).local_environment(plan) == (
         plan.environment,
         (),
     )
     with raises_code("not-runnable-here", Refused):
-        DockerRunner(Docker(), built).local_environment(plan)
+        LocalOptions(built).local_environment(plan)
     stored = plan_for("qwen3-8b", model_source="s3://models/q")
     with raises_code("not-runnable-here", Refused):
-        DockerRunner(Docker(), built, gpus=True).local_environment(stored)
+        LocalOptions(built, gpus=True).local_environment(stored)
 
 
 @pytest.mark.thorough
