@@ -22,12 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from peagle_serve.contract import (
-    ARTIFACT_FORMAT,
-    CACHE_VARIABLE,
-    MANIFEST_SUFFIX,
-    SHA256,
-)
+from peagle_serve.contract import ARTIFACT_FORMAT, CACHE_VARIABLE, MANIFEST_SUFFIX, SHA256
 from peagle_serve.json_reader import InvalidJson, Limits, open_regular, read, read_regular
 
 FOLDERS = {

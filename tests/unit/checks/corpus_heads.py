@@ -25,11 +25,7 @@ def unread(folder: Path, *others: str) -> Case:
 
 
 PLACEHOLDERS = (
-    Broken(
-        "no mask",
-        lambda f: tiny_case(f, Damage(drop=("mask_hidden",))),
-        "head-without-mask",
-    ),
+    Broken("no mask", lambda f: tiny_case(f, Damage(drop=("mask_hidden",))), "head-without-mask"),
     Broken(
         "mask of two hidden states",
         lambda f: tiny_case(f, Damage(cut={"mask_hidden": (1, 1, 512)})),
@@ -48,9 +44,7 @@ PLACEHOLDERS = (
     Broken(
         "a placeholder under a key that this version does not read",
         lambda f: tiny_case(
-            f,
-            Damage(drop_keys=("ptd_token_id",), set_keys={"mask_token_id": 2}),
-            vllm="0.26.0",
+            f, Damage(drop_keys=("ptd_token_id",), set_keys={"mask_token_id": 2}), vllm="0.26.0"
         ),
         "placeholder-missing",
     ),
@@ -161,8 +155,7 @@ STATES = (
             f,
             Damage(drop_keys=("eagle_config",)),
             target=Damage(
-                set_keys={"num_hidden_layers": 6},
-                drop=tuple(_layer_tensors(6) + _layer_tensors(7)),
+                set_keys={"num_hidden_layers": 6}, drop=tuple(_layer_tensors(6) + _layer_tensors(7))
             ),
             entry={"layers": 6},
         ),
@@ -198,17 +191,8 @@ def _layer_tensors(layer: int) -> list[str]:
 
 
 UNREAD = (
-    Broken(
-        "no weights",
-        lambda f: unread(f),
-        "weights-unread",
-        "warning",
-    ),
-    Broken(
-        "weights in another format",
-        lambda f: unread(f, "pytorch_model.bin"),
-        "weights-unread",
-    ),
+    Broken("no weights", lambda f: unread(f), "weights-unread", "warning"),
+    Broken("weights in another format", lambda f: unread(f, "pytorch_model.bin"), "weights-unread"),
 )
 
 

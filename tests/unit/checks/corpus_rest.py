@@ -73,24 +73,24 @@ TARGETS = (
         "a class that vLLM 0.23 was the last to have",
         lambda _: _public_target(
             public.config("BaichuanForCausalLM", "baichuan", "4096 11008 32 32 32 64000 4096"),
-            vllm="0.28.0",
+            vllm="0.28.0"
         ),
         "model-not-served",
-        not_shown="there is no small checkpoint of such a class",
+        not_shown="there is no small checkpoint of such a class"
     ),
     Broken(
         "layers whose cache is not modelled",
         lambda _: _public_target(public.EXAONE4 | {"layer_types": ["rwkv"] * 64}),
         "cache-estimated",
         "warning",
-        not_shown="a warning about the memory shown",
+        not_shown="a warning about the memory shown"
     ),
     Broken(
         "a target without a catalogue entry",
         _own_target,
         "target-not-in-catalogue",
         "note",
-        not_shown="a note about what is unknown",
+        not_shown="a note about what is unknown"
     ),
     Broken(
         "120b instead of 20b",
@@ -100,17 +100,17 @@ TARGETS = (
             target={
                 "num_hidden_layers": 36,
                 "layer_types": ["sliding_attention", "full_attention"] * 18,
-                "num_local_experts": 128,
-            },
+                "num_local_experts": 128
+            }
         ),
-        "target-differs",
+        "target-differs"
     ),
     Broken(
         "a head instead of the target",
         lambda f: geometry_case(
             f, "gemma-4-31b", target={"eagle_config": {"use_aux_hidden_state": True}}
         ),
-        "target-differs",
+        "target-differs"
     ),
     Broken(
         "a missing layer of the target",
@@ -119,7 +119,7 @@ TARGETS = (
                 "input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj",
                 "mlp.down_proj", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                 "self_attn.o_proj")))),
-        "target-incomplete",
+        "target-incomplete"
     ),
     Broken(
         "too many layers in the target",
@@ -127,35 +127,35 @@ TARGETS = (
             f,
             Damage(set_keys={"eagle_config.eagle_aux_hidden_state_layer_ids": [2, 4, 6]}),
             target=Damage(set_keys={"num_hidden_layers": 6}),
-            entry={"layers": 6},
+            entry={"layers": 6}
         ),
-        "target-incomplete",
+        "target-incomplete"
     ),
     Broken(
         "missing embeddings of the target",
         lambda f: tiny_case(f, target=Damage(drop=("model.embed_tokens.weight",))),
-        "target-incomplete",
+        "target-incomplete"
     ),
     Broken(
         "a target in FP8",
         lambda f: geometry_case(
             f,
             "qwen3-coder-30b",
-            target={"quantization_config": {"quant_method": "fp8"}},
+            target={"quantization_config": {"quant_method": "fp8"}}
         ),
         "target-numerics",
-        "warning",
+        "warning"
     ),
     Broken(
         "a target that the engine quantizes",
         lambda f: catalog_case("qwen3-coder-30b", settings={"quantization": "fp8"}),
         "target-numerics",
-        "warning",
+        "warning"
     ),
     Broken(
         "a tokenizer of another size",
         lambda f: tokenizers(tiny_case(f), {"vocab_size": 1024}, {"vocab_size": 1000}),
-        "tokenizer-differs",
+        "tokenizer-differs"
     ),
     Broken(
         "a tokenizer with other special tokens",
@@ -163,7 +163,7 @@ TARGETS = (
             tiny_case(f), {"special_tokens": {"1": "<end>"}}, {"special_tokens": {"1": "<s>"}}
         ),
         "tokenizer-differs",
-        "warning",
+        "warning"
     ),
 )  # fmt: skip
 
@@ -393,9 +393,7 @@ HARDWARE = (
         "note",
     ),
     Broken(
-        "an unknown region",
-        lambda f: catalog_case("tiny", region="us-east-9"),
-        "region-unknown",
+        "an unknown region", lambda f: catalog_case("tiny", region="us-east-9"), "region-unknown"
     ),
     Broken(
         "a version without an image in the region",
@@ -501,9 +499,7 @@ HARDWARE = (
     Broken(
         "an unknown AMI",
         lambda f: catalog_case(
-            "tiny",
-            instance_type="ml.g6.xlarge",
-            ami="al2023-ami-sagemaker-inference-gpu-5-1",
+            "tiny", instance_type="ml.g6.xlarge", ami="al2023-ami-sagemaker-inference-gpu-5-1"
         ),
         "ami-unknown",
     ),

@@ -90,10 +90,7 @@ VERSIONS = (
         lambda f: speculators_case(
             f,
             "peagle",
-            Damage(
-                set_keys={"transformer_layer_config.model_type": "qwen3"},
-                add=_qwen_norms(),
-            ),
+            Damage(set_keys={"transformer_layer_config.model_type": "qwen3"}, add=_qwen_norms()),
             vllm="0.23.0",
         ),
         "peagle-qwen3-head",
@@ -106,10 +103,7 @@ VERSIONS = (
     Broken(
         "EAGLE-3 on model runner V2",
         lambda f: tiny_case(
-            f,
-            head="eagle3",
-            pair="tiny+eagle3",
-            environment={"VLLM_USE_V2_MODEL_RUNNER": "true"},
+            f, head="eagle3", pair="tiny+eagle3", environment={"VLLM_USE_V2_MODEL_RUNNER": "true"}
         ),
         "model-runner-v2",
         "warning",
@@ -239,9 +233,7 @@ VERSIONS = (
         not_shown="vLLM's parser refuses it before there is an engine",
     ),
     Broken(
-        "an unknown argument",
-        lambda f: tiny_case(f, settings={"foo": "bar"}),
-        "engine-argument",
+        "an unknown argument", lambda f: tiny_case(f, settings={"foo": "bar"}), "engine-argument"
     ),
     Broken(
         "an argument of one version only",

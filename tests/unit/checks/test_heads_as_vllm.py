@@ -74,21 +74,13 @@ def test_the_class_of_a_head_decides_its_layers(architecture: str, layers: str) 
 @pytest.mark.parametrize(
     ("listed", "cut", "fix"),
     [
-        (
-            [2, 4, 5, 7],
-            FOUR,
-            f"set {INNER}.eagle_config.{AUX} to [2, 4, 5, 7]",
-        ),
+        ([2, 4, 5, 7], FOUR, f"set {INNER}.eagle_config.{AUX} to [2, 4, 5, 7]"),
         (
             [2, 4, 7, 8],
             {},
             f"set {AUX} to the 3 layers that fc was trained on: without 8, the target's last",
         ),
-        (
-            [2, 7],
-            {"fc.weight": (256, 512)},
-            f"set {INNER}.eagle_config.{AUX} to [2, 7]",
-        ),
+        ([2, 7], {"fc.weight": (256, 512)}, f"set {INNER}.eagle_config.{AUX} to [2, 7]"),
     ],
 )
 def test_the_fix_for_layers_is_in_the_heads_own_format(
@@ -138,10 +130,7 @@ def test_biases_are_those_of_the_class(
 
 def test_a_llama_head_with_attention_bias_needs_one_for_its_output(tmp_path: Path) -> None:
     damage = biases("q_proj", "k_proj", "v_proj")
-    every = Damage(
-        set_keys={"attention_bias": True, "num_hidden_layers": 1},
-        add=damage.add,
-    )
+    every = Damage(set_keys={"attention_bias": True, "num_hidden_layers": 1}, add=damage.add)
     case = tiny_case(tmp_path, every, head="eagle3", pair="tiny+eagle3")
 
     assert "as zeros" in found(case, "tensors-missing").fix

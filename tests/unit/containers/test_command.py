@@ -61,9 +61,7 @@ def test_vllm_serve_starts_where_the_module_is_deprecated(
     assert "--model" not in argv
 
 
-def test_the_middleware_is_importable_and_the_working_folder_is_not(
-    container: Container,
-) -> None:
+def test_the_middleware_is_importable_and_the_working_folder_is_not(container: Container) -> None:
     container.argv({"SM_VLLM_MODEL": "a/b"})
 
     path = json.loads(container.record.read_text())["path"]

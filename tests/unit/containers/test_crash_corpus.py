@@ -24,37 +24,37 @@ CORPUS: list[tuple[str, str, str]] = [
         "utilization (0.95, 20.96 GiB). Decrease GPU memory utilization or reduce GPU memory used "
         "by other processes.",
         "out-of-memory",
-        "lower --gpu-memory-utilization below",
+        "lower --gpu-memory-utilization below"
     ),
     (
         "^[[1;36m(EngineCore pid=9)^[[0;0m torch.OutOfMemoryError: CUDA out of memory. Tried to "
         "allocate 2.00 GiB. GPU 0 has a total capacity of 22.06 GiB of which 1.10 GiB is free.",
         "out-of-memory",
-        "lower --gpu-memory-utilization",
+        "lower --gpu-memory-utilization"
     ),
     (
         "#033[1;31mERROR#033[0m 09-19 21:54:09 [core.py:8] RuntimeError: CUDA error: out of memory",
         "out-of-memory",
-        "larger GPU",
+        "larger GPU"
     ),
     (
         "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy "
         "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization`",
         "out-of-memory",
-        "--max-num-seqs",
+        "--max-num-seqs"
     ),
     (
         "ValueError: Available memory on node 0 (10.94/14.21 GiB) on kv cache allocation is less "
         "than requested memory for kv (1000.0 GiB).",
         "out-of-memory",
-        "lower VLLM_CPU_KVCACHE_SPACE",
+        "lower VLLM_CPU_KVCACHE_SPACE"
     ),
     ("ValueError: No available memory for the cache blocks.", "no-kv-cache", "--max-model-len"),
     (
         "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 "
         "GiB KV cache is needed, which is larger than the available KV cache memory (5.31 GiB).",
         "no-kv-cache",
-        "lower --max-model-len",
+        "lower --max-model-len"
     ),
     # memory of the host
     ("[rank0]: torch.OutOfMemoryError: CUDA out of memory.", "out-of-memory", "utilization"),
@@ -74,7 +74,7 @@ CORPUS: list[tuple[str, str, str]] = [
         "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above. "
         "Failed core proc(s): {'EngineCore_DP0': -9}",
         "killed",
-        "host",
+        "host"
     ),
     ("RuntimeError: DataLoader worker (pid 88) is killed by signal: Killed.\nKilled", "killed", ""),
     ("torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL",
@@ -84,14 +84,14 @@ CORPUS: list[tuple[str, str, str]] = [
         'Traceback (most recent call last):\n  File "/usr/local/bin/vllm_entrypoint.py", line 4, '
         "in <module>\nFileNotFoundError: [Errno 2] No such file or directory: 'serve'",
         "missing-entrypoint",
-        "`serve`",
+        "`serve`"
     ),
     (
         "docker: Error response from daemon: failed to create task for container: failed to create "
         "shim task: OCI runtime create failed: runc create failed: unable to start container "
         'process: exec: "serve": executable file not found in $PATH: unknown.',
         "missing-entrypoint",
-        "`serve`",
+        "`serve`"
     ),
     ("/bin/sh: 1: serve: not found", "missing-entrypoint", "`serve`"),
     ("bash: line 1: serve: command not found", "missing-entrypoint", "`serve`"),

@@ -26,12 +26,7 @@ from tests.unit.checks.corpus import Broken
 from tests.unit.checks.corpus_heads import HEADS
 from tests.unit.checks.corpus_rest import REST
 from tests.unit.checks.damage import Damage
-from tests.unit.containers.broken_pairs import (
-    ONLY_IN_THE_TOOLKIT,
-    PAIR_CODES,
-    SETTINGS,
-    refusal,
-)
+from tests.unit.containers.broken_pairs import ONLY_IN_THE_TOOLKIT, PAIR_CODES, SETTINGS, refusal
 
 pytestmark = pytest.mark.thorough
 

@@ -74,7 +74,7 @@ def pair_refusal(environment: dict[str, str], **changes: Any) -> str:
         ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "mask-shape"),
         ({"target": {**TARGET, "vocab_size": 999}, "head": {**HEAD, "vocab_size": 1024}},
          "vocabulary-mismatch (of the head 1024, of the target 999)"),
-        ({"head": without(HEAD, "ptd_token_id")}, "placeholder-missing"),
+        ({"head": without(HEAD, "ptd_token_id")}, "placeholder-missing")
     ],
 )  # fmt: skip
 def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> None:

@@ -27,7 +27,7 @@ OUT_OF_MEMORY = "raise RuntimeError('CUDA out of memory. Tried to allocate 20 Gi
         ("pass", 1, "unknown", "exit code 0"),
         ("send('hello'); send('failed no draft'); sleep()", 128 + signal.SIGTERM, "no-drafts",
          "no draft"),
-        (f"raise ValueError('bad token {SECRET}')", 1, "unknown", "ValueError: bad token ***"),
+        (f"raise ValueError('bad token {SECRET}')", 1, "unknown", "ValueError: bad token ***")
     ],
     ids=["memory", "a child lingers", "killed", "exits with 0", "no drafts", "secret"],
 )  # fmt: skip

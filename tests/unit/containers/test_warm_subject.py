@@ -118,10 +118,7 @@ def test_a_pair_is_identified_by_its_configs_or_revisions(tmp_path: Path) -> Non
     ("changed", "words"),
     [
         ({"image": "sha256:other"}, "the image"),
-        (
-            {"image": ""},
-            "the image (a digest is unknown: name images as NAME@sha256:...)",
-        ),
+        ({"image": ""}, "the image (a digest is unknown: name images as NAME@sha256:...)"),
         ({"software": "other"}, "the software"),
         ({"pair": {**SUBJECT["pair"], "drafter": None}}, "the drafter"),
         ({"pair": None}, "the drafter; the target"),

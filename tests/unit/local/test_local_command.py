@@ -88,7 +88,7 @@ ABOUT_ANY_ENGINE = frozenset(
         "structured-output", "t2d-size", "target-differs", "target-is-gated",
         "target-not-in-catalogue", "target-numerics", "timeout-at-maximum", "timeout-short",
         "tokenizer-differs", "variable-ignored", "vllm-newer-than-catalogue", "vocabulary-download",
-        "warm-unpinned", "weights-unread",
+        "warm-unpinned", "weights-unread"
     }
 )  # fmt: skip
 """Codes of the warnings and notes of plans that concern a local engine too."""
@@ -103,7 +103,7 @@ ABOUT_SAGEMAKER = frozenset(
         "prefix-cache-too-small", "price-of-another-region", "price-unknown", "queue-unbounded",
         "rollout-of-one", "scale-to-zero-refused", "scaling-target-high", "several-instances",
         "slo-unverified", "speculation-costs-more", "speculation-loses", "speed-unverified",
-        "verdict-other-gpus", "volume-key", "vpc-routes", "weights-streamed",
+        "verdict-other-gpus", "volume-key", "vpc-routes", "weights-streamed"
     }
 )  # fmt: skip
 """Codes of those about SageMaker, its instances, their speed and prices."""

@@ -245,7 +245,7 @@ def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker
         ("tiny --no-speculation", "peagle/tiny --no-speculation"),
         ("tiny --drafter s3://models/head/", "peagle/tiny --drafter s3://models/head/"),
         ("tiny+eagle3 --drafter s3://models/head/",
-         "peagle/tiny+eagle3 --drafter s3://models/head/"),
+         "peagle/tiny+eagle3 --drafter s3://models/head/")
     ],
 )  # fmt: skip
 def test_without_an_image_the_fix_builds_the_requested_one(
@@ -302,10 +302,7 @@ def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
 ) -> None:
     plan = plan_for("gpt-oss-20b")
     built = image(docker)
-    assert LocalOptions(built, gpus=True).local_environment(plan) == (
-        plan.environment,
-        (),
-    )
+    assert LocalOptions(built, gpus=True).local_environment(plan) == (plan.environment, ())
     with raises_code("not-runnable-here", Refused):
         LocalOptions(built).local_environment(plan)
     stored = plan_for("qwen3-8b", model_source="s3://models/q")

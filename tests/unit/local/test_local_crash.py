@@ -75,7 +75,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
         (
             [
                 "(EngineCore pid=8) ERROR 11-20 11:50:01 [core.py:1100] ValueError: For parallel "
-                "drafting, the draft model config must have `ptd_token_id` specified",
+                "drafting, the draft model config must have `ptd_token_id` specified"
             ],
             "ValueError: For parallel drafting, the draft model config must have `ptd_token_id` "
             "specified",
@@ -84,7 +84,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
         (
             [
                 "(Worker pid=9) AssertionError: Tried to load weights of size "
-                "torch.Size([256, 768])to a parameter of size torch.Size([192, 768])",
+                "torch.Size([256, 768])to a parameter of size torch.Size([192, 768])"
             ],
             "AssertionError: Tried to load weights of size torch.Size([256, 768])to a parameter of "
             "size torch.Size([192, 768])",
@@ -93,7 +93,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
         (
             [
                 "ValueError: Available memory on node 0 (10.94/14.21 GiB) on kv cache allocation "
-                "is less than requested memory for kv (1000.0 GiB).",
+                "is less than requested memory for kv (1000.0 GiB)."
             ],
             "ValueError: Available memory on node 0 (10.94/14.21 GiB) on kv cache allocation "
             "is less than requested memory for kv (1000.0 GiB).",
@@ -103,7 +103,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
             [
                 "ValueError: To serve at least one request with the model's max seq len (32768), "
                 "(4.0 GiB KV cache is needed, which is larger than the available KV cache memory "
-                "(1.0 GiB).",
+                "(1.0 GiB)."
             ],
             "ValueError: To serve at least one request with the model's max seq len (32768), (4.0 "
             "GiB KV cache is needed, which is larger than the available KV cache memory (1.0 GiB).",
@@ -112,16 +112,14 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
         (
             [
                 "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: "
-                "incomplete metadata, file not fully covered",
+                "incomplete metadata, file not fully covered"
             ],
             "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: "
             "incomplete metadata, file not fully covered",
             "truncated",
         ),
         (
-            [
-                "ImportError: libnuma.so.1: cannot open shared object file: No such file",
-            ],
+            ["ImportError: libnuma.so.1: cannot open shared object file: No such file"],
             "ImportError: libnuma.so.1: cannot open shared object file: No such file",
             "install the library",
         ),
@@ -130,11 +128,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
             "ImportError: Arctic Inference is required for suffix decoding.",
             "",
         ),
-        (
-            ["Fatal Python error: Segmentation fault"],
-            "Fatal Python error: Segmentation fault",
-            "",
-        ),
+        (["Fatal Python error: Segmentation fault"], "Fatal Python error: Segmentation fault", ""),
     ],
 )
 def test_the_deciding_line_is_found_among_its_consequences(
@@ -149,7 +143,7 @@ def test_the_deciding_line_is_found_among_its_consequences(
 def test_a_log_of_the_container_gives_the_same_crash() -> None:
     messages = [
         "(EngineCore pid=8) ERROR 11-20 11:50:01 [core.py:1100] ValueError: For parallel drafting, "
-        "the draft model config must have `ptd_token_id` specified",
+        "the draft model config must have `ptd_token_id` specified"
     ]
     lines = [*BEGINNING[1:], *messages, *CONSEQUENCES]
     taken_apart = EngineLines()

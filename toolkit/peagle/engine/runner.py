@@ -8,12 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from peagle.engine import state
-from peagle.engine.container import (
-    Container,
-    compose_file,
-    container_name,
-    start_container,
-)
+from peagle.engine.container import Container, compose_file, container_name, start_container
 from peagle.engine.cpu import (
     cannot_run,
     for_cpu,
