@@ -47,7 +47,7 @@ def refusal(environment: dict[str, str]) -> str:
         (GOOD[:-1], "is not valid JSON: Expecting ',' delimiter at character 65 ... correct"),
         ("", "is not valid JSON ... correct"),
         ("true", 'is not a JSON object ... {"method": "eagle3"'),
-        ("[" * 100_000, "is nested more than 64 levels deep ... correct"),
+        ("[" * 100_000, "maximum recursion depth ... correct"),
         ('["eagle3"]', 'is not a JSON object ... {"method": "eagle3"'),
         ("{}", "has no num_speculative_tokens ... at least 1"),
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens 0 ... at least 1"),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import string
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.vllm.environment import to_environment
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment import arguments, elements, members, object_sequence
 from peagle_serve.json_reader import InvalidJson, read
@@ -149,17 +147,6 @@ def test_arguments_are_sorted_by_name_and_other_variables_ignored() -> None:
         assert arguments({f"SM_VLLM_{flag}": '["a", "b"]'})[1:] == ['["a", "b"]'], "vLLM parses it"
 
 
-@pytest.mark.thorough
-@settings(max_examples=50)
-@given(st.lists(OBJECTS, min_size=1, max_size=4), INDENT, st.sampled_from([" ", "\n", ""]))
-def test_json_objects_are_tokens_byte_for_byte(
-    documents: list[dict[str, Any]], indent: int | str | None, between: str
-) -> None:
-    spelled = [json.dumps(document, indent=indent) for document in documents]
-
-    assert arguments({"SM_VLLM_X": between.join(spelled)}) == ["--x", *spelled]
-
-
 @given(st.lists(TEXT.filter(lambda text: not text.startswith("-")), min_size=1, max_size=5))
 def test_each_string_of_an_array_is_a_token(texts: list[str]) -> None:
     assert arguments({"SM_VLLM_X": json.dumps(texts)}) == ["--x", *texts]
@@ -170,31 +157,3 @@ def test_any_other_text_is_one_unchanged_token(value: str) -> None:
     expected = {"true": ["--x"], "false": []}.get(value.strip().lower(), ["--x", value])
 
     assert arguments({"SM_VLLM_X": value}) == expected
-
-
-@pytest.mark.thorough
-@given(
-    st.dictionaries(
-        st.lists(st.text(string.ascii_lowercase, min_size=1), min_size=1, max_size=3).map(
-            lambda words: "--" + "-".join(words)
-        ),
-        st.lists(TEXT.filter(lambda text: not text.startswith("-")), max_size=3),
-        max_size=4,
-    ).filter(lambda flags: not any(flag.startswith(("--allowed", "--middle")) for flag in flags))
-)
-def test_a_plans_arguments_survive_the_environment(flags: dict[str, list[str]]) -> None:
-    planned = [token for flag, tokens in flags.items() for token in (flag, *tokens)]
-
-    served = arguments(to_environment(planned))
-
-    assert _by_flag(served) == _by_flag(planned)
-
-
-def _by_flag(argv: list[str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for token in argv:
-        if token.startswith("--"):
-            current = groups.setdefault(token, [])
-        else:
-            current.append(token)
-    return groups

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -23,7 +22,6 @@ from peagle.findings import note
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Options, make_plan
 from peagle.render import plan_bytes
-from peagle.speed.slo import Slo
 from tests.support import Peagle, raises_code
 from tests.unit.local.conftest import NAME, PlanFor
 
@@ -55,18 +53,6 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     assert command("local", "list").stdout == ""
 
 
-@pytest.mark.thorough
-def test_findings_about_sagemaker_are_not_shown(engine_home: Path, command: Command) -> None:
-    instance = ("--instance-type", "ml.g5.12xlarge", "--copies", "1", "--region", "eu-west-3")
-    typed = ("tiny", "--name", NAME, *instance, "--observe")
-    planned = json.loads(command("plan", *typed, "--json").stdout)["findings"]
-    assert {"gpus-idle", "no-alarm-topic"} <= {one["code"] for one in planned}
-
-    shown = command("local", "up", *typed).stderr
-    assert "warning:" not in shown
-    assert "note:" not in shown
-
-
 @pytest.mark.parametrize("engine_kind", ["process", "docker"])
 def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
     plan = make_plan(Options(pair="gpt-oss-20b", region="eu-west-3"), load_catalog())
@@ -78,35 +64,19 @@ def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
 
 
 ABOUT_ANY_ENGINE = frozenset(
-    {
-        "amx-small-layers", "aux-layers-order", "biases-dropped", "cache-estimated",
-        "chat-template-missing", "code-variable", "context-above-drafter", "drafting-slots",
-        "dynamic-k", "engine-argument", "head-not-for-target", "head-not-public", "head-not-read",
-        "head-window", "k-training-unknown", "long-context-head", "lora", "mask-token-used",
-        "model-runner-v2", "no-head", "norm-before-residual", "pipeline-parallel", "prefix-caching",
-        "quantization-block", "revision-not-pinned", "speculative-setting", "speculators-verifier",
-        "structured-output", "t2d-size", "target-differs", "target-is-gated",
-        "target-not-in-catalogue", "target-numerics", "timeout-at-maximum", "timeout-short",
-        "tokenizer-differs", "variable-ignored", "vllm-newer-than-catalogue", "vocabulary-download",
-        "warm-unpinned", "weights-unread"
-    }
-)  # fmt: skip
-"""Codes of the warnings and notes of plans that concern a local engine too."""
-
+    ("engine-argument", "head-window", "lora", "target-is-gated", "timeout-short", "weights-unread")
+)
 ABOUT_SAGEMAKER = frozenset(
-    {
-        "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
-        "context-shortened", "conversations-spread", "copies-cost-less", "gpus-idle",
-        "host-memory-below-weights",
-        "image-by-tag", "instance-region-unknown", "instance-scarce", "k-below-fastest",
-        "limit-before-start", "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off",
-        "prefix-cache-too-small", "price-of-another-region", "price-unknown", "queue-unbounded",
-        "rollout-of-one", "scale-to-zero-refused", "scaling-target-high", "several-instances",
-        "slo-unverified", "speculation-costs-more", "speculation-loses", "speed-unverified",
-        "verdict-other-gpus", "volume-key", "vpc-routes", "weights-streamed"
-    }
-)  # fmt: skip
-"""Codes of those about SageMaker, its instances, their speed and prices."""
+    (
+        "ami-unverified",
+        "gpus-idle",
+        "image-by-tag",
+        "price-unknown",
+        "speed-unverified",
+        "vpc-routes",
+    )
+)
+"""Codes of warnings and notes of plans."""
 
 
 @pytest.mark.parametrize("engine_kind", ["process", "docker"])
@@ -117,29 +87,6 @@ def test_only_findings_about_any_engine_are_shown(engine_kind: str) -> None:
     )
     shown = findings_on_this_machine(made.model_copy(update={"findings": findings}), engine_kind)
     assert {one.code for one in shown} == ABOUT_ANY_ENGINE
-
-
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [
-        ({"min_tokens_per_second": 7000}, "speed-unverified"),
-        ({"slo": Slo(ttft=0.05)}, "slo-unverified"),
-    ],
-)
-def test_the_speed_of_the_planned_instance_is_not_warned_about(
-    given: dict[str, Any], code: str
-) -> None:
-    options = Options(pair="tiny", instance_type="ml.g6.xlarge", **given)
-    plan = make_plan(options, load_catalog())
-    assert code in {one.code for one in plan.findings}
-    assert code not in {one.code for one in findings_on_this_machine(plan, "process")}
-
-
-def test_of_the_timeouts_only_that_of_the_startup_is_shown() -> None:
-    places = ("download_timeout_seconds", "startup_timeout_seconds")
-    findings = tuple(note("timeout-short", where, "message", "fix") for where in places)
-    plan = make_plan(Options(pair="tiny"), load_catalog()).model_copy(update={"findings": findings})
-    assert findings_on_this_machine(plan, "process") == findings[1:]
 
 
 @pytest.mark.thorough
@@ -216,11 +163,6 @@ def test_down_reports_draining_unless_now(
     assert waited.stdout == at_once.stdout == f"Stopped {NAME}.\n"
 
 
-def test_logs_cannot_read_other_files(own_home: Path, command: Command) -> None:
-    with raises_code("invalid-name", UserError):
-        command("local", "logs", "../sandbox")
-
-
 @pytest.mark.thorough
 def test_the_nearest_name_is_suggested(
     engine_home: Path, command: Command, plan_for: PlanFor
@@ -290,13 +232,3 @@ def test_down_all_stops_the_engines_beside_a_damaged_record(
     assert raised.value.code == "record-damaged"
     assert not is_alive(engine.process)
     record.unlink()
-
-
-def test_a_start_that_left_only_its_lock_is_no_engine(own_home: Path, command: Command) -> None:
-    (own_home / "local" / NAME).mkdir(parents=True)
-    (own_home / "local" / NAME / "local-up.lock").touch()
-
-    with pytest.raises(NotFound) as raised:
-        command("local", "logs", NAME)
-
-    assert "did you mean" not in str(raised.value)

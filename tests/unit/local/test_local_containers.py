@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -129,11 +128,6 @@ def test_a_container_has_few_privileges(container: Container) -> None:
         ("--shm-size", "1g"),
     } <= pairs
     assert not {"--privileged", "--cap-add", "--user", "--network"} & set(given)
-
-
-def test_compose_without_gpus_reserves_none(container: Container) -> None:
-    written = yaml.safe_load(compose_file(replace(container, gpus=False)))
-    assert "deploy" not in written["services"]["peagle-x"]
 
 
 COMPOSED = ("local", "up", "tiny", "--engine", "docker", "--emit-compose", "-", "--port", "8123")
@@ -268,21 +262,6 @@ def test_without_an_image_the_fix_builds_the_requested_one(
 
 
 @pytest.mark.thorough
-def test_an_image_of_another_pair_is_refused_with_the_build_command(
-    docker: FakeDocker, own_home: Path
-) -> None:
-    docker.answers("version", out="27.0")
-    docker.has_image("mine")
-    words = ["local", "up", "tiny+eagle3", "--engine", "docker", "--image", "mine"]
-
-    with raises_code("image-of-another-pair", UserError) as refused:
-        CliRunner().invoke(cli, words, **AS_ERROR)
-
-    build = "peagle image build peagle/tiny+eagle3 --runtime cpu"
-    assert refused.value.command == tuple(build.split())
-
-
-@pytest.mark.thorough
 def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
     baked = LocalOptions(image(docker, **{"peagle.weights": "baked"}))
@@ -325,20 +304,3 @@ def test_an_error_of_docker_at_the_start_is_reported(
     with raises_code(code, kind):
         start_local(plan_for("tiny"), options=options)
     assert records.local_engines() == ()
-
-
-def test_without_docker_the_fix_names_the_process_engine(
-    peagle: Any, own_home: Path, tmp_path: Path
-) -> None:
-    environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(own_home)}
-    done = peagle("local", "up", "tiny", "--engine", "docker", env=environment)
-    assert done.returncode == DockerMissing.exit_code
-    assert "docker is not installed on this machine" in done.stderr
-    assert "--engine process" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_container_options_need_engine_docker(peagle: Any) -> None:
-    done = peagle("local", "up", "tiny", "--gpus")
-    assert done.returncode == 2
-    assert "--engine docker" in done.stderr
