@@ -76,14 +76,19 @@ def _auxiliary_problems(
     """The layers that the head reads exist and differ, and ``fc`` takes their hidden states."""
     config, fc, mask = head.config, head.tensor("fc.weight"), head.holding(MASK)
     layers = head.auxiliary_layers(count or 0)
+    values: dict[str, object]
     if count is not None:
         if AUX_LAYERS in config.invalid:
             yield Problem("config-damaged", OTHER_HEAD, {AUX_LAYERS: config.invalid[AUX_LAYERS]})
-        values: dict[str, object] = {"layers": list(layers), "num_hidden_layers": count}
+        values = {"layers": list(layers), "num_hidden_layers": count}
         if any(not 0 <= layer <= count for layer in layers):
             yield Problem("aux-layers-outside", OTHER_HEAD, values)
         if len(set(layers)) < len(layers):
             yield Problem("aux-layers-collide", OTHER_HEAD, values)
+    if len(layers) != config.built_for:
+        values = {"layers": list(layers), "built_for": config.built_for}
+        yield Problem("aux-layer-count", MIXED_FILES, values)
+        return
     if width is None:
         return
     if config.target_hidden_size not in (None, width):
@@ -91,10 +96,7 @@ def _auxiliary_problems(
         yield Problem("hidden-size-mismatch", OTHER_HEAD, values)
     if fc is not None and len(fc) == 2 and not config.quantized:
         shape = (config.hidden_size or fc[0], width * config.built_for)
-        if len(layers) != config.built_for:
-            values = {"layers": list(layers), "built_for": config.built_for}
-            yield Problem("aux-layer-count", MIXED_FILES, values)
-        elif tuple(fc) != shape:
+        if tuple(fc) != shape:
             yield Problem("fc-width", OTHER_HEAD, {"fc.weight": list(fc), "needed": list(shape)})
         elif is_parallel and mask and prod(mask) != fc[1]:
             yield Problem("mask-shape", OTHER_HEAD, {MASK: prod(mask), "fc.weight": fc[1]})
