@@ -32,7 +32,6 @@ from peagle_serve.contract import (
     SPECULATION,
     WARM_FOLDER_VARIABLE,
     InvalidEnvironment,
-    is_s3_uri,
     read_number,
 )
 from peagle_serve.environment import (
@@ -359,12 +358,7 @@ def _is_code(name: str, member: Any) -> bool:
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 """Beside the entrypoint, in an image that was built from a plan."""
-_FACTS = {
-    "architecture": "architecture",
-    "hidden_size": "hidden size",
-    "num_hidden_layers": "number of layers",
-    "vocab_size": "vocabulary",
-}
+_FACTS = ("architecture", "hidden_size", "num_hidden_layers", "vocab_size")
 
 
 def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
@@ -384,45 +378,40 @@ def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
 
 
 def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
-    yield from _model_differences("target", built, chosen[MODEL], MODEL)
-    if SPECULATION not in chosen:
-        return
-    speculation = read_speculative_config(chosen)
-    if built.get("method") is None:
+    speculation, method = read_speculative_config(chosen), built.get("method")
+    models = {"target": (MODEL, chosen[MODEL])}
+    if SPECULATION in chosen and method is None:
         yield f"{SPECULATION} is set"
-        return
-    if speculation.get("method") not in (None, built["method"]):
-        yield f"{SPECULATION} has the method {speculation['method']}, not {built['method']}"
-    if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
-        word = "without" if built.get("parallel_drafting") else "with"
-        yield f"{SPECULATION} is {word} parallel_drafting"
-    drafter = drafter_model(chosen)
-    if drafter:
-        yield from _model_differences("drafter", built, drafter, f'"model" of {SPECULATION}')
+    elif SPECULATION in chosen:
+        if speculation.get("method") not in (None, method):
+            yield f"{SPECULATION} has the method {speculation['method']}, not {method}"
+        if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
+            word = "without" if built.get("parallel_drafting") else "with"
+            yield f"{SPECULATION} is {word} parallel_drafting"
+        models["drafter"] = (f'"model" of {SPECULATION}', drafter_model(chosen) or "")
+    of_image = built.get("facts")
+    for role, (where, model) in models.items():
+        recorded = of_image.get(role) if isinstance(of_image, dict) else None
+        expected = built.get(role)
+        if is_folder_path(model):
+            facts = _facts_of(Path(model))
+            for name, value in (recorded if isinstance(recorded, dict) else {}).items():
+                if facts.get(name, value) != value:
+                    yield f"{where} is {model}, whose {name} is {facts[name]}, not {value}"
+        elif isinstance(expected, str) and HUB_ID.fullmatch(model):
+            if expected.casefold() != model.casefold():
+                yield f"{where} is {model}"
 
 
-def _model_differences(role: str, built: Document, model: str, where: str) -> Iterator[str]:
-    """How the model that ``where`` names differs from the image's."""
-    if is_s3_uri(model):
-        return  # its files are not readable here
-    expected = built.get(role)
-    if not is_folder_path(model):
-        is_other = isinstance(expected, str) and expected.casefold() != model.casefold()
-        if HUB_ID.fullmatch(model) and is_other:
-            yield f"{where} is {model}"
-        return
-    config = _read_object(Path(model) / "config.json")
+def _facts_of(model: Path) -> Document:
+    """The sizes in the model's config.json, and its class."""
+    config = _read_object(model / "config.json")
     inner = config.get("text_config")
     text = inner if isinstance(inner, dict) else config
     facts = {name: text[name] for name in _FACTS if isinstance(text.get(name), int)}
-    architectures = config.get("architectures")
-    if isinstance(architectures, list) and architectures:
-        facts["architecture"] = architectures[0]
-    of_image = built.get("facts")
-    recorded = of_image.get(role) if isinstance(of_image, dict) else None
-    for name, value in (recorded if isinstance(recorded, dict) else {}).items():
-        if name in _FACTS and facts.get(name, value) != value:
-            yield f"{where} is {model}, whose {_FACTS[name]} is {facts[name]}, not {value}"
+    if isinstance(names := config.get("architectures"), list) and names:
+        facts["architecture"] = names[0]
+    return facts
 
 
 def _read_object(file: Path) -> Document:

@@ -177,11 +177,11 @@ def test_an_image_without_a_drafter_refuses_speculation(tmp_path: Path) -> None:
         ({**TARGET, "architectures": ["Llama"]}, {**HEAD, "num_hidden_layers": 4}, ""),
         ({"text_config": TARGET}, HEAD, ""),
         ({}, HEAD, ""),
-        ({**TARGET, "hidden_size": 16}, HEAD, "whose hidden size is 16, not 8"),
-        ({**TARGET, "num_hidden_layers": 6}, HEAD, "whose number of layers is 6, not 10"),
-        ({"text_config": {"hidden_size": 16}}, HEAD, "whose hidden size is 16, not 8"),
+        ({**TARGET, "hidden_size": 16}, HEAD, "whose hidden_size is 16, not 8"),
+        ({**TARGET, "num_hidden_layers": 6}, HEAD, "whose num_hidden_layers is 6, not 10"),
+        ({"text_config": {"hidden_size": 16}}, HEAD, "whose hidden_size is 16, not 8"),
         ({"architectures": ["Qwen"]}, HEAD, "whose architecture is Qwen, not Llama"),
-        (TARGET, {**HEAD, "num_hidden_layers": 1}, "whose number of layers is 1, not 4"),
+        (TARGET, {**HEAD, "num_hidden_layers": 1}, "whose num_hidden_layers is 1, not 4"),
     ],
 )
 def test_models_in_folders_are_identified_by_their_config(
@@ -221,7 +221,7 @@ def test_an_image_of_the_tiny_pair_refuses_its_other_head(tmp_path: Path) -> Non
 
     assert image_refusal(tmp_path, target | drafting(str(TINY / "p-eagle")), built) == ""
     other = image_refusal(tmp_path, target | drafting(str(TINY / "eagle3")), built)
-    assert "whose number of layers is 1, not 4" in other
+    assert "whose num_hidden_layers is 1, not 4" in other
     assert SERVE.parent / "pair.json" == PAIR_FILE
     assert not PAIR_FILE.exists(), "outside of an image there is none"
 
