@@ -398,9 +398,12 @@ def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
             for name, value in (recorded if isinstance(recorded, dict) else {}).items():
                 if facts.get(name, value) != value:
                     yield f"{where} is {model}, whose {name} is {facts[name]}, not {value}"
-        elif isinstance(expected, str) and HUB_ID.fullmatch(model):
-            if expected.casefold() != model.casefold():
-                yield f"{where} is {model}"
+        elif (
+            isinstance(expected, str)
+            and HUB_ID.fullmatch(model)
+            and expected.casefold() != model.casefold()
+        ):
+            yield f"{where} is {model}"
 
 
 def _facts_of(model: Path) -> Document:

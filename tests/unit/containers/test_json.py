@@ -145,15 +145,3 @@ def test_arguments_are_sorted_by_name_and_other_variables_ignored() -> None:
     assert arguments(environment) == ["--a", "1", "--b", "2"]
     for flag in ("ALLOWED_ORIGINS", "ALLOWED_METHODS", "ALLOWED_HEADERS"):
         assert arguments({f"SM_VLLM_{flag}": '["a", "b"]'})[1:] == ['["a", "b"]'], "vLLM parses it"
-
-
-@given(st.lists(TEXT.filter(lambda text: not text.startswith("-")), min_size=1, max_size=5))
-def test_each_string_of_an_array_is_a_token(texts: list[str]) -> None:
-    assert arguments({"SM_VLLM_X": json.dumps(texts)}) == ["--x", *texts]
-
-
-@given(TEXT.filter(lambda text: text.strip() and text.strip()[0] not in "-[{"))
-def test_any_other_text_is_one_unchanged_token(value: str) -> None:
-    expected = {"true": ["--x"], "false": []}.get(value.strip().lower(), ["--x", value])
-
-    assert arguments({"SM_VLLM_X": value}) == expected

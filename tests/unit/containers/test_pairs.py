@@ -12,13 +12,12 @@ import pytest
 from peagle.data import data_folder
 from peagle.planning import Plan
 from peagle.render.image import pair_document
-from peagle_serve.checks import PAIR_FILE, check_built_for, check_pair, code_variables
+from peagle_serve.checks import check_built_for, check_pair, code_variables
 from peagle_serve.contract import InvalidEnvironment
 from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
-from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, plan_for, plan_of
+from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, plan_for
 
-GEOMETRY = Path(__file__).resolve().parents[2] / "geometry"
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 AUX = "eagle_aux_hidden_state_layer_ids"
@@ -201,29 +200,6 @@ def test_an_image_of_the_catalogue_accepts_its_own_pair(tmp_path: Path, name: st
 
     assert image_refusal(tmp_path, plan.environment, built_for(plan)) == ""
     assert code_variables(plan.environment) == (), "a local engine takes each of its variables"
-
-
-@pytest.mark.parametrize("short_name", sorted(p.name for p in GEOMETRY.iterdir() if p.is_dir()))
-def test_an_image_identifies_real_models_by_their_config(tmp_path: Path, short_name: str) -> None:
-    folder, plan = GEOMETRY / short_name, plan_for(short_name)
-    assert plan.drafter is not None
-    head = drafting(str(folder / plan.drafter.name))
-    built = {**built_for(plan), PARALLEL: True}
-
-    chosen = {"SM_VLLM_MODEL": str(folder / "target"), **head}
-    assert image_refusal(tmp_path, chosen, built) == ""
-    other = {"SM_VLLM_MODEL": str(TINY / "target"), **head}
-    assert "whose" in image_refusal(tmp_path, other, built)
-
-
-def test_an_image_of_the_tiny_pair_refuses_its_other_head(tmp_path: Path) -> None:
-    built, target = built_for(plan_of("uploaded")), {"SM_VLLM_MODEL": str(TINY / "target")}
-
-    assert image_refusal(tmp_path, target | drafting(str(TINY / "p-eagle")), built) == ""
-    other = image_refusal(tmp_path, target | drafting(str(TINY / "eagle3")), built)
-    assert "whose num_hidden_layers is 1, not 4" in other
-    assert SERVE.parent / "pair.json" == PAIR_FILE
-    assert not PAIR_FILE.exists(), "outside of an image there is none"
 
 
 @pytest.mark.thorough

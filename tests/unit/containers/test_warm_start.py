@@ -6,10 +6,6 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +20,7 @@ from peagle_serve.warm_start import cache_folder, cache_variables, make_cache_fo
 from peagle_serve.weights import with_model
 from tests.unit.containers import artifacts as made
 from tests.unit.containers.artifacts import CACHES, artifact, files_in, filled, member, with_archive
-from tests.unit.containers.recording import PORT, SERVE, documents
+from tests.unit.containers.recording import documents
 from tests.unit.containers.warm_worlds import World, is_cold, warnings
 from tests.unit.containers.weights import TARGET, model
 
@@ -34,19 +30,6 @@ PLANTED = made.archive_of([member("triton/k/k.so", b"planted code")])
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def begun(world: World, engine: World, record: Path) -> subprocess.Popen[bytes]:
-    """The entrypoint of ``world`` with the engine of another one, not waited for."""
-    environment = {
-        **world.variables(),
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(engine.container.folder),
-        "RECORD": str(record),
-        "SAGEMAKER_BIND_TO_PORT": str(PORT),
-    }
-    command = [sys.executable, str(SERVE), "serve"]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
 
 
 @pytest.mark.thorough
@@ -72,26 +55,6 @@ def test_a_matching_artifact_is_restored_for_the_engine(world: World) -> None:
     again, given = world.start()
     assert any("were restored before" in line["message"] for line in again)
     assert not is_cold(given)
-
-
-@pytest.mark.thorough
-def test_two_containers_may_share_a_cache_and_start_at_once(world: World) -> None:
-    manifest = world.collected()
-    big = made.archive_of([member(f"triton/{n}/k", bytes(100_000)) for n in range(200)])
-    with_archive(world.artifacts, manifest, big, files=200, unpacked_bytes=20_000_000)
-    engines = (world, World(world.folder / "other"))
-    records = [world.folder / f"record-{number}" for number in range(2)]
-    processes = [begun(world, engine, record)
-                 for engine, record in zip(engines, records, strict=True)]  # fmt: skip
-
-    logs = [process.communicate(timeout=30)[1].decode() for process in processes]
-
-    assert all("200 files" in log for log in logs), logs
-    assert [path.name for path in world.cache.iterdir()] == [manifest.key]
-    assert len(files_in(world.cache / manifest.key)) == 201
-    for record in records:
-        given = json.loads(record.read_text())["environment"]
-        assert given["TRITON_CACHE_DIR"] == str(world.cache / manifest.key / "triton")
 
 
 @pytest.mark.thorough
@@ -253,27 +216,6 @@ def test_artifacts_alone_or_beside_a_model_do_not_change_the_model(world: World)
     model(world.model)
     argv = world.container.argv(variables)
     assert argv[argv.index("--model") + 1] == str(world.model)
-
-
-@pytest.mark.thorough
-def test_a_signal_while_restoring_leaves_nothing(world: World) -> None:
-    manifest = world.collected()
-    big = made.archive_of([member(f"triton/{n}/k", bytes(1_000_000)) for n in range(150)])
-    with_archive(world.artifacts, manifest, big, files=150, unpacked_bytes=150_000_000)
-    world.container.record.unlink(missing_ok=True)
-    process = begun(world, world, world.container.record)
-    until = time.monotonic() + 20
-    while not list(world.cache.glob("*.partial/triton/*")):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-    process.send_signal(signal.SIGTERM)
-    log = process.communicate(timeout=20)[1]
-
-    assert process.returncode == 0
-    assert json.loads(log.splitlines()[-1])["stage"] == "ended"
-    assert list(world.cache.iterdir()) == []
-    assert not world.container.record.exists()
 
 
 @pytest.mark.thorough

@@ -242,16 +242,6 @@ def test_what_the_image_can_stream(
         check_streamer(environment)
 
 
-def test_a_mounted_drafter_of_a_streamed_target_must_be_complete(root: Path) -> None:
-    head = model(root / "model" / "drafter", "config.json")
-    named = {"SM_VLLM_MODEL": S3_TARGET, LOAD_FORMAT: "runai_streamer"}
-    named[SPECULATION] = drafting("/opt/ml/model/drafter")
-
-    assert str(head) in refusal(root, **named).message
-    (head / "model.safetensors").write_bytes(safetensors({"fc.weight": [2, 2]}))
-    assert served(root, **named)["SM_VLLM_MODEL"] == S3_TARGET
-
-
 @pytest.fixture
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete model in another place."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -103,17 +102,6 @@ def test_only_findings_about_any_engine_are_shown(engine_kind: str) -> None:
     )
     shown = findings_on_this_machine(made.model_copy(update={"findings": findings}), engine_kind)
     assert {one.code for one in shown} == ABOUT_ANY_ENGINE
-
-
-@pytest.mark.thorough
-def test_the_printed_curl_command_works_in_a_shell(engine_home: Path, command: Command) -> None:
-    came_up = command("local", "up", "tiny", "--name", NAME)
-
-    line = next(line for line in came_up.stdout.splitlines() if "curl" in line)
-    words = shlex.split(line.partition("curl")[2])
-    body = json.loads(words[-1])
-    assert body["model"] == "peagle/tiny"
-    assert body["stream"] is True
 
 
 @pytest.mark.thorough

@@ -124,28 +124,12 @@ def test_a_refusal_of_the_container_is_the_reason() -> None:
     assert crash == Crash("no model is named", "set SM_VLLM_MODEL", "environment")
 
 
-def test_of_two_errors_the_first_with_a_known_cause_decides() -> None:
-    lines = ["ValueError: something strange", "OSError: [Errno 98] Address already in use"]
-
-    assert find_crash(lines).line == lines[1]
-    assert find_crash(reversed(lines)).line == lines[1]
-
-
 def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
     line = find_crash([f"ValueError: begin {'x' * 5000} end"]).line
 
     assert len(line) < 320
     assert line.startswith("ValueError: begin")
     assert line.endswith("end")
-
-
-@pytest.mark.parametrize("lines", [[], BEGINNING, ["Loading safetensors: 100%"]])
-def test_a_log_without_an_error_has_no_reason(lines: list[str]) -> None:
-    assert find_crash(lines) == Crash("")
-
-
-def test_a_missing_log_has_no_reason(tmp_path: Path) -> None:
-    assert crash_of(tmp_path / "none") == Crash("")
 
 
 @pytest.mark.thorough

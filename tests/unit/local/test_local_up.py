@@ -45,14 +45,6 @@ def test_the_weights_are_at_the_paths_of_the_plan(engine_home: Path, plan_for: P
 
 
 @pytest.mark.thorough
-def test_up_again_changes_nothing(engine_home: Path, plan_for: PlanFor) -> None:
-    first = start_local(plan_for())
-
-    assert start_local(plan_for()) == first
-    assert start_local(plan_for(), port=first.process.port) == first
-
-
-@pytest.mark.thorough
 def test_up_with_another_plan_is_refused(engine_home: Path, plan_for: PlanFor) -> None:
     first = start_local(plan_for())
 
@@ -145,20 +137,6 @@ def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
     assert starter.wait(10) != 0
     assert local_engines() == ()
     assert processes_with(str(engine_home)) == []
-
-
-@pytest.mark.thorough
-def test_a_killed_command_leaves_a_recorded_engine(engine_home: Path, plan_for: PlanFor) -> None:
-    plan = plan_for("deaf")
-    starter = starting(plan)
-    starter.kill()
-    starter.wait()
-
-    (left,) = local_engines()
-    assert left.state == "starting"
-    with pytest.raises(EngineError):
-        start_local(plan.model_copy(update={"startup_timeout_seconds": 1}))
-    assert not is_alive(left.process)
 
 
 def test_down_during_the_start_ends_up_with_an_error(engine_home: Path, plan_for: PlanFor) -> None:

@@ -67,17 +67,6 @@ def test_the_artifact_is_in_the_home_and_no_engine_is_left(
 
 
 @pytest.mark.thorough
-def test_json_is_one_document(engine_home: Path, command: Command) -> None:
-    document = json.loads(command("warm", "tiny", "--local", "--json").stdout)
-
-    assert document["key"] == KEY
-    assert document["file"] == str(engine_home / "warm" / f"{KEY}.tar.gz")
-    assert document["bytes"] == len(PACKED)
-    assert document["seconds_cold"] == 70.2
-    assert document["pair"] == "peagle/tiny+p-eagle"
-
-
-@pytest.mark.thorough
 def test_the_artifact_is_written_to_the_given_folder(
     engine_home: Path, command: Command, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -293,13 +282,6 @@ def test_conflicting_options_are_refused(
     assert fix in caught.value.fix
 
     assert records.local_engine_names() == ()
-
-
-def test_collecting_locally_refuses_weights_in_s3(engine_home: Path, command: Command) -> None:
-    with raises_code("not-runnable-here", Refused):
-        command(
-            "warm", "tiny", "--model-source", "s3://bucket/target/", "--no-speculation", "--local"
-        )
 
 
 def test_compile_is_refused_with_gpus(own_home: Path, command: Command) -> None:
