@@ -24,7 +24,7 @@ from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH, own_name
 from peagle.render.alarms import alarms
 from peagle.render.components import component_path, managed_instances
 from peagle.render.dashboard import dashboard_name, dashboard_text, has_dashboard, keeps_log
-from peagle.render.files import RenderedFile, readme, yaml_file
+from peagle.render.files import PlainDumper, RenderedFile, readme, text_file, yaml_text
 from peagle.render.metrics import log_of, metric_filters
 from peagle.render.requests import DEPLOYMENT_TAG, STACK_TAG, VARIANT, folders, owned_requests
 from peagle.render.resources import (
@@ -63,7 +63,8 @@ _STACK = {"Key": STACK_TAG, "Value": {"Ref": "AWS::StackName"}}
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     heading = f"{plan.pair} on {plan.instance_type}, from `peagle render cloudformation`"
-    return (yaml_file(TEMPLATE, template(plan), heading), readme(plan, catalog, _HOW_TO))
+    text = yaml_text([template(plan)], [heading], PlainDumper)
+    return (text_file(TEMPLATE, text), readme(plan, catalog, "cloudformation"))
 
 
 def unsupported(plan: Plan) -> str:
@@ -546,22 +547,3 @@ def _outputs(plan: Plan) -> dict[str, Any]:
             "Value": str(S3Uri(MODEL_BUCKET, folder.prefix)),
         }
     return outputs
-
-
-_HOW_TO = """\
-# {name}: CloudFormation
-
-`template.yaml` deploys {pair} on {count} {instance_type} in {region}{price}.
-{upload}
-```
-aws cloudformation deploy --region {region} --stack-name {name} --template-file template.yaml \\
-  --parameter-overrides ExecutionRoleArn=ROLE_ARN{bucket_parameter}{end_parameter}
-```
-{ends}
-Without other parameters the stack is the plan. Parameters are for what differs between accounts,
-such as `EndpointName` and `InitialInstanceCount`; the template has them all. To change anything
-else, render the plan again.
-
-The endpoint takes up to {minutes} minutes to start. Remove everything with
-`aws cloudformation delete-stack --region {region} --stack-name {name}`.
-{calling}{proving}"""
