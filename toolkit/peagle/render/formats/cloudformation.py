@@ -15,12 +15,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
+
 from peagle.catalog.schema import Catalog
 from peagle.planning.company import role_settings
 from peagle.planning.limit import ends_after
 from peagle.planning.observe import alarm_kinds
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH, own_name
+from peagle.planning.runtime import DEFAULT_PREFIX, own_name
+from peagle.render import files
 from peagle.render.alarms import alarms
 from peagle.render.components import component_path, managed_instances
 from peagle.render.dashboard import dashboard_name, dashboard_text, has_dashboard, keeps_log
@@ -105,10 +108,16 @@ def _dynamic_references(value: Any, place: str = "") -> Iterator[str]:
 def template(plan: Plan) -> dict[str, Any]:
     """The template as plain data."""
     named = plan.model_copy(update={"name": NAME})
-    groups = _parameters(plan)
+    parts = yaml.safe_load(files.template("cloudformation.yaml"))
+    parts["Conditions"][_PLANNED_NAME]["Fn::Equals"][1] = plan.name
     resources: dict[str, Any] = _with_references(_resources(named, plan))
-    text = json.dumps(resources)
-    conditions = _conditions(plan)
+    used = json.dumps(resources)
+    chosen = _parameters(plan)
+    groups = {
+        label: {name: entry | chosen[label][name] for name, entry in group.items()
+                if name in chosen[label]}
+        for label, group in parts["Parameters"].items() if chosen[label]
+    }  # fmt: skip
     # A stack in another region would fail after minutes: the image is in the plan's region.
     region = {
         "Assert": {"Fn::Equals": [{"Ref": "AWS::Region"}, plan.region]},
@@ -122,158 +131,61 @@ def template(plan: Plan) -> dict[str, Any]:
                 "ParameterGroups": [
                     {"Label": {"default": label}, "Parameters": list(group)}
                     for label, group in groups.items()
-                    if group
                 ]
             }
         },
         "Parameters": {name: value for group in groups.values() for name, value in group.items()},
         "Rules": {"PlannedRegion": {"Assertions": [region]}},
         "Conditions": {
-            name: condition for name, condition in conditions.items() if f'"{name}"' in text
+            name: condition
+            for name, condition in parts["Conditions"].items()
+            if f'"{name}"' in used
         },
         "Resources": resources,
-        "Outputs": _with_references(_outputs(named)),
+        "Outputs": _with_references(_outputs(named, parts["Outputs"])),
     }
 
 
-# --- Parameters: their defaults are the plan's values
-
-
-def _parameters(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The parameters, in the groups that the console shows. Those without a default are of an
-    account, not of a plan."""
-    return {
-        "Endpoint": _endpoint_parameters(plan),
-        "Instances": _instance_parameters(plan),
-        "Scaling": _scaling_parameters(plan),
-        "Observability": _observability_parameters(plan),
-        "End": _end_parameters(plan),
-    }
-
-
-def _endpoint_parameters(plan: Plan) -> dict[str, Any]:
-    name = _text(
-        "Name of the endpoint, and the beginning of the names of what belongs to it",
-        "^[a-zA-Z0-9](-*[a-zA-Z0-9])*$",
-        Default=plan.name,
-        MaxLength=MAX_NAME_LENGTH,
-    )
-    role = _text(
-        "ARN of the role that SageMaker assumes to read the image and the weights",
-        r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-/]+",
-    )
-    bucket = _text(
-        "Bucket that holds the weights; README.md lists the prefixes",
-        r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]",
-    )
-    return {
-        "EndpointName": name,
-        "ExecutionRoleArn": role,
-        **({"ModelBucket": bucket} if folders(plan) else {}),
-    }
-
-
-def _min_instances(plan: Plan) -> int:
-    """The minimum number of instances: a rollout in steps needs as many as it was planned for."""
-    rollout = plan.rollout
-    if rollout is None or rollout.step is None or plan.copies is not None:
-        return 1
-    return plan.scaling.min_instances if plan.scaling else plan.instance_count
-
-
-def _instance_parameters(plan: Plan) -> dict[str, Any]:
+def _parameters(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
+    """The parameters that the template has, by group, each with what it has of the plan. Those
+    without a default are of an account, not of a plan."""
+    scaling, rollout, ends = plan.scaling, plan.rollout, ends_after(plan) is not None
+    least = 1
+    if rollout and rollout.step and plan.copies is None:  # as many as the steps were planned for
+        least = scaling.min_instances if scaling else plan.instance_count
     text = f"Number of {plan.instance_type}"
-    text += "; with scaling, when the endpoint is created" if plan.scaling else ""
-    parameters = {"InitialInstanceCount": _number(text, plan.instance_count, _min_instances(plan))}
-    if plan.copies is None:
-        return parameters
-    low, high = managed_instances(plan)
-    bounds = "number of instances that SageMaker runs for the copies"
-    return parameters | {
-        "MinInstances": _number(f"Minimum {bounds}", low, 0),
-        "MaxInstances": _number(
-            f"Maximum {bounds}; an update needs one more than the copies fill", high, 1
-        ),
-        "Copies": _number("Number of copies of the engine", plan.engines, 1),
+    text += "; with scaling, when the endpoint is created" if scaling else ""
+    count = {"Description": text, "Default": plan.instance_count, "MinValue": least}
+    groups: dict[str, dict[str, dict[str, Any]]] = {
+        "Endpoint": {"EndpointName": {"Default": plan.name}, "ExecutionRoleArn": {}},
+        "Instances": {"InitialInstanceCount": count},
+        "Scaling": {},
+        "Observability": {},
+        "End": {"EndsAt": {}} if ends else {},
     }
-
-
-def _scaling_parameters(plan: Plan) -> dict[str, Any]:
-    scaling = plan.scaling
-    if scaling is None:
-        return {}
-    units = "Copies" if scaling.scales_copies else "Instances"
-    bounds = f"number of {units.lower()} with automatic scaling"
-    lowest = 0 if scaling.scales_copies else _min_instances(plan)
-    return {
-        f"Min{units}": _number(f"Minimum {bounds}", scaling.minimum, lowest),
-        f"Max{units}": _number(f"Maximum {bounds}", scaling.maximum, 1),
-    }
-
-
-def _observability_parameters(plan: Plan) -> dict[str, Any]:
-    parameters = {}
-    if plan.observe and plan.observe.alarm_topic and alarm_kinds(plan):
-        parameters["AlarmTopicArn"] = _text(
-            "ARN of the SNS topic that the alarms notify",
-            r"^arn:aws[a-z\-]*:sns:[a-z0-9\-]+:\d{12}:[A-Za-z0-9_\-]{1,256}$",
-            Default=plan.observe.alarm_topic,
-        )
-    if keeps_log(plan):
-        parameters["LogKmsKeyArn"] = _text(
-            "ARN of a KMS key that encrypts the log and that CloudWatch Logs may use; empty for "
-            "none",
-            r"^(arn:aws[a-z\-]*:kms:[a-z0-9\-]+:\d{12}:(key|alias)/[a-zA-Z0-9/_\-]+)?$",
-            Default="",
-        )
-        parameters["LogExists"] = {
-            "Type": "String",
-            "Description": "true if the log exists, since the endpoint ran without a retention; "
-            "CloudFormation makes no second one, so set its retention yourself",
-            "AllowedValues": ["true", "false"],
-            "Default": "false",
+    if folders(plan):
+        groups["Endpoint"]["ModelBucket"] = {}
+    if plan.copies is not None:
+        low, high = managed_instances(plan)
+        numbers = {"MinInstances": low, "MaxInstances": high, "Copies": plan.engines}
+        groups["Instances"] |= {name: {"Default": number} for name, number in numbers.items()}
+        groups["End"] |= {"CopiesEndAt": {}} if ends else {}
+    if scaling:
+        units = "Copies" if scaling.scales_copies else "Instances"
+        lowest = 0 if scaling.scales_copies else least
+        groups["Scaling"] = {
+            f"Min{units}": {"Default": scaling.minimum, "MinValue": lowest},
+            f"Max{units}": {"Default": scaling.maximum},
         }
-    return parameters
+    if plan.observe and plan.observe.alarm_topic and alarm_kinds(plan):
+        groups["Observability"]["AlarmTopicArn"] = {"Default": plan.observe.alarm_topic}
+    if keeps_log(plan):
+        groups["Observability"] |= {"LogKmsKeyArn": {}, "LogExists": {}}
+    return groups
 
-
-def _end_parameters(plan: Plan) -> dict[str, Any]:
-    if ends_after(plan) is None:
-        return {}
-    moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
-    end = _text("When the endpoint is deleted, in UTC, such as 2030-01-31T20:00:00", moment)
-    if plan.copies is None:
-        return {"EndsAt": end}
-    # A template computes no times.
-    copies = _text("When the copies on the endpoint are deleted: ten minutes earlier", moment)
-    return {"EndsAt": end, "CopiesEndAt": copies}
-
-
-def _text(description: str, pattern: str, **more: Any) -> dict[str, Any]:
-    return {"Type": "String", "Description": description, "AllowedPattern": pattern, **more}
-
-
-def _number(description: str, default: int, minimum: int) -> dict[str, Any]:
-    return {"Type": "Number", "Description": description, "Default": default, "MinValue": minimum}
-
-
-# --- References and conditions
 
 _SEVERAL, _ENCRYPTS_LOG, _MAKES_LOG = "SeveralInstances", "LogHasKey", "LogIsNew"
 _PREFIXED, _PLANNED_NAME = "NameHasPrefix", "NameIsPlanned"
-
-
-def _conditions(plan: Plan) -> dict[str, Any]:
-    """All conditions; a template has those that its resources use."""
-    beginning = {"Fn::Select": [0, {"Fn::Split": [DEFAULT_PREFIX, {"Ref": "EndpointName"}]}]}
-    single = {"Fn::Equals": [{"Ref": "InitialInstanceCount"}, 1]}
-    no_key = {"Fn::Equals": [{"Ref": "LogKmsKeyArn"}, ""]}
-    return {
-        _PREFIXED: {"Fn::Equals": [beginning, ""]},
-        _SEVERAL: {"Fn::Not": [single]},
-        _ENCRYPTS_LOG: {"Fn::Not": [no_key]},
-        _MAKES_LOG: {"Fn::Equals": [{"Ref": "LogExists"}, "false"]},
-        _PLANNED_NAME: {"Fn::Equals": [{"Ref": "EndpointName"}, plan.name]},
-    }
 
 
 def _with_references(value: Any) -> Any:
@@ -312,9 +224,6 @@ def _substituted(text: str) -> dict[str, Any]:
 def _where(condition: str, value: Any) -> dict[str, Any]:
     """``value`` where the condition holds, else nothing."""
     return {"Fn::If": [condition, value, {"Ref": "AWS::NoValue"}]}
-
-
-# --- Resources
 
 
 def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
@@ -518,22 +427,9 @@ def _schedule(planned: dict[str, Any], name: str, suffix: str = "") -> dict[str,
     return _resource("Scheduler::Schedule", properties)
 
 
-def _outputs(plan: Plan) -> dict[str, Any]:
-    host = "https://runtime.sagemaker.${AWS::Region}.${AWS::URLSuffix}"
-    url = f"{host}/endpoints/${{Endpoint.EndpointName}}{component_path(plan)}/openai/v1"
-    outputs: dict[str, Any] = {
-        "EndpointName": {"Value": {"Fn::GetAtt": ["Endpoint", "EndpointName"]}},
-        "EndpointArn": {"Value": {"Ref": "Endpoint"}},
-        "EndpointConfigName": {
-            "Description": "The configuration that the endpoint serves",
-            "Value": {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]},
-        },
-        "ModelName": {"Value": {"Fn::GetAtt": ["Model", "ModelName"]}},
-        "OpenAIBaseURL": {
-            "Description": "Base URL for OpenAI clients; README.md explains how to get a key",
-            "Value": {"Fn::Sub": url},
-        },
-    }
+def _outputs(plan: Plan, outputs: dict[str, Any]) -> dict[str, Any]:
+    url = outputs["OpenAIBaseURL"]["Value"]
+    url["Fn::Sub"] = url["Fn::Sub"].replace("COMPONENT", component_path(plan))
     if has_dashboard(plan):
         consoles = {"us-gov-": "console.amazonaws-us-gov.com", "cn-": "console.amazonaws.cn"}
         domains = (domain for start, domain in consoles.items() if plan.region.startswith(start))
