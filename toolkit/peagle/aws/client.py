@@ -13,7 +13,7 @@ import copy
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -292,6 +292,24 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def send_until_visible(
+    send: Callable[[], object],
+    pauses: Sequence[float],
+    is_early: Callable[[CloudError], bool],
+    clock: Clock,
+) -> None:
+    """Send a request that names what was created a moment ago, again after each of the ``pauses``
+    (seconds) while AWS answers that it does not see that: the error then ``is_early``."""
+    for pause in (*pauses, None):
+        try:
+            send()
+            return
+        except CloudError as error:
+            if pause is None or not is_early(error):
+                raise
+        clock.sleep(pause)
 
 
 class CircuitBreaker:

@@ -14,7 +14,7 @@ from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.checkpoints.entries import OWN
-from peagle.checks.facts import parse_ecr_image
+from peagle.checks.facts import EcrImage, parse_ecr_image
 from peagle.errors import CloudError, Fix, parsing
 from peagle.findings import Finding, error
 from peagle.images import Login
@@ -230,22 +230,28 @@ def image_digest(aws: Aws, name: str, tag: str) -> str | None:
     return next((str(one["imageDigest"]) for one in found["imageDetails"]), None)
 
 
-def digest_by_address(aws: Aws, image: str) -> str | None:
-    """The digest of an image in the ECR of any account, by its address with a tag; ``None`` if it
-    does not exist or is not in ECR. Needs only the permissions for pulling."""
-    found = parse_ecr_image(image)
-    if found is None or found.tag is None:
-        return None
+def find_image(aws: Aws, image: EcrImage) -> str | None:
+    """The digest of an image in the ECR of any account, "" where ECR does not say; ``None`` if there
+    is none. Needs only the permissions for pulling."""
+    by_tag = {"imageTag": image.tag or "latest"}
     try:
-        response = aws.in_region(found.region).call(
+        response = aws.in_region(image.region).call(
             "ecr", "batch_get_image",
-            registryId=found.account,
-            repositoryName=found.repository,
-            imageIds=[{"imageTag": found.tag}],
+            registryId=image.account,
+            repositoryName=image.repository,
+            imageIds=[{"imageDigest": image.digest} if image.digest else by_tag],
         )  # fmt: skip
     except Missing:
         return None
-    return next((one["imageId"].get("imageDigest") for one in response.get("images", ())), None)
+    ids = [found["imageId"] for found in response["images"]]
+    return str(ids[0].get("imageDigest", "")) if ids else None
+
+
+def digest_by_address(aws: Aws, address: str) -> str | None:
+    """The digest of an image by its address with a tag; ``None`` if it does not exist or is not in
+    ECR."""
+    image = parse_ecr_image(address)
+    return (find_image(aws, image) or None) if image and image.tag else None
 
 
 def _repository(aws: Aws, name: str) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws.client import Aws
+from peagle.aws.ecr import find_image
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.s3 import default_bucket
 from peagle.checks.facts import EcrImage, parse_ecr_image
@@ -280,7 +281,7 @@ def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:
     if named is None:
         return
     try:
-        exists = _exists(aws, named)
+        digest = find_image(aws, named)
     except CloudError as failed:
         yield warning(
             "image-unknown", "image",
@@ -288,25 +289,11 @@ def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:
             Fix("allow ecr:BatchGetImage to these credentials, or check it", _listing(named)),
         )  # fmt: skip
         return
-    if not exists:
+    if digest is None:
         yield error(
             "image-missing", "image", f"ECR in {named.region} has no image {image}",
             Fix("push it, or choose another --image; this lists the tags", _listing(named)),
         )  # fmt: skip
-
-
-def _exists(aws: Aws, image: EcrImage) -> bool:
-    by_tag = {"imageTag": image.tag or "latest"}
-    try:
-        found = aws.in_region(image.region).call(
-            "ecr", "batch_get_image",
-            registryId=image.account,
-            repositoryName=image.repository,
-            imageIds=[{"imageDigest": image.digest} if image.digest else by_tag],
-        )  # fmt: skip
-    except Missing:
-        return False
-    return bool(found.get("images"))
 
 
 def _listing(image: EcrImage) -> tuple[str, ...]:

@@ -8,12 +8,13 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from peagle.aws import ecr, s3
-from peagle.aws.client import Aws, Clock, Connect
+from peagle.aws.client import Aws, Clock, Connect, send_until_visible
 from peagle.aws.ecr import PushedImage, record_push, record_resource
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.iam import trust_policy
@@ -125,7 +126,7 @@ COMPUTE = "BUILD_GENERAL1_LARGE"
 
 _LIMIT_MINUTES = 120
 _POLL_SECONDS = 5.0
-_ROLE_ATTEMPTS, _ROLE_SECONDS = 12, 5.0
+_ROLE_PAUSES = (5.0,) * 11
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _MAX_ROLE_NAME = 64
 
@@ -299,18 +300,15 @@ def _start_request(project: str, source: str, variables: dict[str, str]) -> dict
 
 
 def _create_project(aws: Aws, project: dict[str, Any], clock: Clock) -> None:
-    """A new role is visible to other services only after some seconds."""
-    for attempt in range(1, _ROLE_ATTEMPTS + 1):
-        try:
-            aws.call("codebuild", "create_project", **project)
-            return
-        except AlreadyExists:
-            return
-        except CloudError as error:
-            # CodeBuild reports every invalid input with one code, so AWS's text decides.
-            if "AssumeRole" not in error.message or attempt == _ROLE_ATTEMPTS:
-                raise
-        clock.sleep(_ROLE_SECONDS)
+    """A new role is visible to other services only after some seconds; CodeBuild reports every
+    invalid input with one code, so AWS's text decides."""
+    with suppress(AlreadyExists):
+        send_until_visible(
+            lambda: aws.call("codebuild", "create_project", **project),
+            _ROLE_PAUSES,
+            lambda error: "AssumeRole" in error.message and not isinstance(error, AlreadyExists),
+            clock,
+        )
 
 
 def _run(aws: Aws, request: dict[str, Any], say: Progress, clock: Clock) -> None:

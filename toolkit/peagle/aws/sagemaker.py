@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from peagle.aws.client import Aws, Clock
+from peagle.aws.client import Aws, Clock, send_until_visible
 from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
 from peagle.errors import CloudError, Refused
 
@@ -320,18 +320,14 @@ def create(
             ) from error
 
 
-def _once_visible(request: Callable[[], object], clock: Clock | None) -> None:
-    """Send a request that names an endpoint configuration created a moment ago, again until
-    SageMaker sees it: what was created is visible everywhere only after some seconds."""
-    for pause in VISIBLE_AFTER_SECONDS:
-        try:
-            request()
-            return
-        except Missing as error:
-            if not _UNSEEN.search(error.message):
-                raise
-        (clock or Clock()).sleep(pause)
-    request()
+def _once_visible(send: Callable[[], object], clock: Clock | None) -> None:
+    """Send a request that names an endpoint configuration created a moment ago."""
+    send_until_visible(
+        send,
+        VISIBLE_AFTER_SECONDS,
+        lambda error: isinstance(error, Missing) and bool(_UNSEEN.search(error.message)),
+        clock or Clock(),
+    )
 
 
 def update(

@@ -12,10 +12,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from peagle.aws.client import Aws, Clock
+from peagle.aws.client import Aws, Clock, send_until_visible
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.sagemaker import ID_TAG
-from peagle.errors import CloudError
 from peagle.planning.company import Company, role_parameters
 from peagle.planning.limit import COPIES_BEFORE_SECONDS
 from peagle.render.resources import (
@@ -33,8 +32,6 @@ ASSUMED_AFTER_SECONDS = (2.0, 4.0, 8.0, 15.0, 15.0)
 
 SOONEST_SECONDS = 60
 """The scheduler is exact to the minute."""
-
-_NOT_ASSUMED = "assume the role"
 
 
 def at_expression(moment: float) -> str:
@@ -83,21 +80,19 @@ def put_copies_schedule(aws: Aws, endpoint: str, role: str, ends_at: float, cloc
 def _put(aws: Aws, planned: dict[str, Any], arn: str, role: str, clock: Clock) -> None:
     target = {**planned["Target"], "Arn": arn, "RoleArn": role}
     given = {**planned, "ActionAfterCompletion": "DELETE", "Target": target, "State": "ENABLED"}
-    for pause in (*ASSUMED_AFTER_SECONDS, None):
+
+    def create_or_update() -> None:
         try:
-            _create_or_update(aws, given)
-            return
-        except CloudError as error:
-            if pause is None or _NOT_ASSUMED not in error.message:
-                raise
-            clock.sleep(pause)
+            aws.call("scheduler", "create_schedule", **given)
+        except AlreadyExists:
+            aws.call("scheduler", "update_schedule", **given)
 
-
-def _create_or_update(aws: Aws, given: dict[str, Any]) -> None:
-    try:
-        aws.call("scheduler", "create_schedule", **given)
-    except AlreadyExists:
-        aws.call("scheduler", "update_schedule", **given)
+    send_until_visible(
+        create_or_update,
+        ASSUMED_AFTER_SECONDS,
+        lambda error: "assume the role" in error.message,
+        clock,
+    )
 
 
 def described_schedule(aws: Aws, name: str) -> dict[str, Any] | None:
