@@ -231,7 +231,7 @@ def image_digest(aws: Aws, name: str, tag: str) -> str | None:
 
 
 def find_image(aws: Aws, image: EcrImage) -> str | None:
-    """The digest of an image in the ECR of any account, "" where ECR does not say; ``None`` if there
+    """The digest of an image in the ECR of any account, "" where ECR has none; ``None`` if there
     is none. Needs only the permissions for pulling."""
     by_tag = {"imageTag": image.tag or "latest"}
     try:
