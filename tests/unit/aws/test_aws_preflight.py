@@ -38,34 +38,6 @@ def test_preflight_changes_nothing(world: World, head: Path) -> None:
     assert world.record() is None
 
 
-@pytest.mark.parametrize(("quota", "code"), [(0, "quota-zero"), (1, "quota-too-small")])
-def test_a_quota_below_the_need_is_an_error(world: World, quota: int, code: str) -> None:
-    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": quota}
-
-    found = world.preflight(a_plan(instance_count=2))
-
-    assert _codes(found) == {code: "error"}
-    assert "'ml.g5.xlarge for endpoint usage'" in found.findings[0].message
-    assert "Service Quotas" in found.findings[0].fix
-
-
-def test_an_unknown_quota_is_a_warning(world: World) -> None:
-    world.cloud.quotas = {}
-
-    assert _codes(world.preflight(a_plan())) == {"quota-unknown": "warning"}
-
-
-def test_a_quota_that_other_endpoints_use_up_is_an_error(world: World) -> None:
-    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 2}
-    world.deploy(a_plan(instance_count=2))
-
-    found = world.preflight(a_plan(name="another"))
-
-    assert _codes(found) == {"quota-in-use": "error"}
-    expected = "2 are in use by peagle-pair, so 0 of the 1 needed are available"
-    assert expected in found.findings[0].message
-
-
 def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: World) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 1}
     world.cloud.next_scripts = [[("Failed", "no capacity")]]
@@ -226,13 +198,6 @@ def test_warm_starts_beside_the_uploaded_folders_are_not_foreign_files(
 def test_a_missing_folder_of_weights_is_a_user_error(world: World, tmp_path: Path) -> None:
     with raises_code("no-such-folder", UserError):
         world.preflight(a_plan(tmp_path / "nothing"))
-
-
-def test_an_empty_folder_of_weights_is_a_user_error(world: World, tmp_path: Path) -> None:
-    (tmp_path / ".hidden").write_text("")
-
-    with raises_code("empty-folder", UserError):
-        world.preflight(a_plan(tmp_path))
 
 
 @pytest.mark.parametrize(

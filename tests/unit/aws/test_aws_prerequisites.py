@@ -164,12 +164,6 @@ def test_what_may_not_be_simulated_is_not_known(world: World, head: Path, code: 
     assert "iam:SimulatePrincipalPolicy" in found.fix
 
 
-def test_weights_from_the_hub_need_no_access_to_s3(world: World) -> None:
-    world.preflight(a_plan())
-
-    assert "simulate_principal_policy" not in world.cloud.calls
-
-
 REGISTRY = f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/peagle"
 DIGEST = f"sha256:{28:064}"
 
@@ -192,15 +186,6 @@ def test_a_missing_tag_or_digest_is_an_error(world: World, name: str) -> None:
     assert f"{REGISTRY}{name}" in found.message
     assert found.command is not None
     assert "list-images" in found.command
-
-
-def test_a_missing_repository_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(**_: Any) -> Any:
-        raise service_error("RepositoryNotFoundException", "no repository", "BatchGetImage")
-
-    monkeypatch.setattr(world.cloud, "_batch_get_image", missing, raising=False)
-
-    assert one(world.preflight(a_plan()), "image-missing").level == "error"
 
 
 def test_an_image_that_may_not_be_looked_at_is_not_known(world: World) -> None:
