@@ -16,6 +16,7 @@ from peagle.aws.s3 import default_bucket
 from peagle.checks.facts import EcrImage, parse_ecr_image
 from peagle.errors import CloudError, Fix, UserError
 from peagle.findings import Finding, error, warning
+from peagle.render import resources
 from peagle.s3uri import S3Uri
 
 SERVICE = "sagemaker.amazonaws.com"
@@ -119,17 +120,7 @@ def _of_account(aws: Aws) -> Role:
 
 def trust_policy(account: str, service: str = SERVICE) -> dict[str, Any]:
     """The trust policy of a role: the service may assume it, for this account only."""
-    return {
-        "Version": "2012-10-17",
-        "Statement": [
-            {
-                "Effect": "Allow",
-                "Principal": {"Service": service},
-                "Action": "sts:AssumeRole",
-                "Condition": {"StringEquals": {"aws:SourceAccount": account}},
-            }
-        ],
-    }
+    return resources.trust_policy(account, service)
 
 
 def trusts_sagemaker(role: dict[str, Any]) -> bool:

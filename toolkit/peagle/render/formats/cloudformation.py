@@ -36,9 +36,6 @@ from peagle.render.resources import (
     POLICY,
     WAKE_POLICY,
     copies_id,
-    copies_limit_name,
-    copies_schedule,
-    limit_name,
     not_in_templates,
     register_parameters,
     role_policy,
@@ -396,31 +393,28 @@ def _end(plan: Plan, tags: list[Any]) -> dict[str, Any]:
     }
     resources = {
         "SchedulerRole": _resource("IAM::Role", role),
-        "Schedule": _schedule(
-            schedule(plan.region, NAME, "at(${EndsAt})"), limit_name(plan.region, plan.name)
-        ),
+        "Schedule": _schedule(plan, "EndsAt"),
     }
     if plan.copies:
-        resources["CopiesSchedule"] = _schedule(
-            copies_schedule(plan.region, NAME, "at(${CopiesEndAt})"),
-            copies_limit_name(plan.region, plan.name),
-            "-ic",
-        )
+        resources["CopiesSchedule"] = _schedule(plan, "CopiesEndAt", copies=True)
     return resources
 
 
-def _schedule(planned: dict[str, Any], name: str, suffix: str = "") -> dict[str, Any]:
-    """A schedule of that name; under another name of the endpoint one with the stack's UUID, since
-    a template can neither shorten nor hash a name to the 64 characters that are allowed."""
+def _schedule(plan: Plan, ends_at: str, copies: bool = False) -> dict[str, Any]:
+    """A schedule of the plan's name; under another name of the endpoint one with the stack's UUID,
+    since a template can neither shorten nor hash a name to the 64 characters that are allowed."""
+    planned = schedule(plan.region, NAME, f"at(${{{ends_at}}})", copies)
+    own_name = schedule(plan.region, plan.name, "", copies)["Name"]
     uuid = {"Fn::Select": [2, {"Fn::Split": ["/", {"Ref": "AWS::StackId"}]}]}
+    suffix = "-ic" if copies else ""
     other = {"Fn::Sub": [f"peagle-ends-${{StackUuid}}{suffix}", {"StackUuid": uuid}]}
     target = {
         **planned["Target"],
-        "Arn": {"Fn::Sub": target_arn("${AWS::Partition}", copies=bool(suffix))},
+        "Arn": {"Fn::Sub": target_arn("${AWS::Partition}", copies)},
         "RoleArn": {"Fn::GetAtt": ["SchedulerRole", "Arn"]},
     }
     properties = planned | {
-        "Name": {"Fn::If": [_PLANNED_NAME, name, other]},
+        "Name": {"Fn::If": [_PLANNED_NAME, own_name, other]},
         "ScheduleExpression": {"Fn::Sub": planned["ScheduleExpression"]},
         "Target": target,
     }
