@@ -155,18 +155,15 @@ _REMOVERS: dict[Kind, Callable[[Aws, str], object]] = {
     "Project": lambda aws, name: aws.call("codebuild", "delete_project", name=name),
     "LogGroup": lambda aws, name: aws.call("logs", "delete_log_group", logGroupName=name),
     "Role": _remove_role,
-    "Object": lambda aws, name: s3.delete_objects(aws, *_bucket_and_keys(name)),
+    "Object": lambda aws, name: s3.delete_objects(
+        aws, name.partition("/")[0], [name.partition("/")[2]]
+    ),
     "Bucket": _remove_bucket,
     "Repository": lambda aws, name: aws.call(
         "ecr", "delete_repository", repositoryName=name, force=True
     ),
 }
 """In the order of removal: first what uses another one. Missing resources are skipped."""
-
-
-def _bucket_and_keys(name: str) -> tuple[str, list[str]]:
-    bucket, _, key = name.partition("/")
-    return bucket, [key]
 
 
 TAG = {"Key": "peagle:toolkit", "Value": "images"}

@@ -220,7 +220,13 @@ def with_component(aws: Aws, found: Mapping[str, Any]) -> Endpoint:
 
 def described_endpoint(found: Mapping[str, Any]) -> Endpoint:
     """The endpoint in DescribeEndpoint's answer."""
-    pending = found.get("PendingDeploymentSummary") or {}
+    pending = found.get("PendingDeploymentSummary", {})
+    variants = found.get("ProductionVariants", ())
+    stages = (
+        stage["Status"]
+        for variant in pending.get("ProductionVariants", ())
+        for stage in variant.get("VariantStatus", ())
+    )
     return Endpoint(
         name=found["EndpointName"],
         arn=found["EndpointArn"],
@@ -230,25 +236,14 @@ def described_endpoint(found: Mapping[str, Any]) -> Endpoint:
         created=found["CreationTime"].timestamp(),
         changed=found["LastModifiedTime"].timestamp(),
         pending_revision=pending.get("EndpointConfigName"),
-        stage=_stage(pending),
-        running={
-            variant["VariantName"]: int(variant.get("CurrentInstanceCount") or 0)
-            for variant in found.get("ProductionVariants") or []
-        },
+        stage=next(stages, None),
+        running={one["VariantName"]: one.get("CurrentInstanceCount", 0) for one in variants},
         desired={
-            variant["VariantName"]: int(variant["DesiredInstanceCount"])
-            for variant in found.get("ProductionVariants") or []
-            if variant.get("DesiredInstanceCount") is not None
+            one["VariantName"]: one["DesiredInstanceCount"]
+            for one in variants
+            if "DesiredInstanceCount" in one
         },
     )
-
-
-def _stage(pending: Mapping[str, Any]) -> str | None:
-    """The stage of an update's first variant, such as ``Baking``."""
-    for variant in pending.get("ProductionVariants") or []:
-        for status in variant.get("VariantStatus") or []:
-            return str(status["Status"])
-    return None
 
 
 def description(aws: Aws, kind: ResourceKind, name: str) -> dict[str, Any]:
