@@ -9,7 +9,7 @@ import pytest
 
 from peagle.checkpoints import Checkpoint, Tensor
 from peagle.errors import CheckpointError, NotFound, UserError
-from tests.support import raises_code
+from tests.support import decide_alike, raises_code
 from tests.unit.planning.small_catalog import because, codes, finding_of, plan
 
 HEAD: dict[str, Any] = {
@@ -49,8 +49,8 @@ def test_a_named_drafter_needs_no_reason(pair: str) -> None:
 
 
 def test_the_drafter_option_selects_a_drafter() -> None:
-    assert plan("chat", drafter="eagle3") == plan("chat+eagle3")
-    assert plan("chat", drafter="acme/chat-eagle3") == plan("chat+eagle3")
+    assert decide_alike(plan("chat", drafter="eagle3"), plan("chat+eagle3"))
+    assert decide_alike(plan("chat", drafter="acme/chat-eagle3"), plan("chat+eagle3"))
 
 
 def test_no_speculation_removes_the_drafter() -> None:

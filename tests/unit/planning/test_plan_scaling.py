@@ -88,7 +88,7 @@ def test_a_target_above_what_one_instance_should_get_is_a_warning() -> None:
     assert made.scaling is not None
     assert made.scaling.target_concurrency == 50
     (found,) = [one for one in made.findings if one.code == "scaling-target-high"]
-    assert "use --target-concurrency 32" in found.fix
+    assert "use target_concurrency: 32" in found.fix
 
 
 def test_no_instance_is_ended_for_as_long_as_a_start_takes() -> None:

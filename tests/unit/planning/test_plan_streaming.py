@@ -1,4 +1,4 @@
-"""`--weights-by stream`: the engine reads S3 itself, without mounts, or the plan is refused."""
+"""`weights_by stream`: the engine reads S3 itself, without mounts, or the plan is refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Streamer
 from peagle.errors import UserError
-from peagle.planning import Options, Plan, make_plan
+from peagle.planning import Plan
 from peagle.render.plan_file import plan_bytes, read_plan
-from peagle.render.requests import plan_arguments
 from tests.support import raises_code
 from tests.unit.planning.small_catalog import CATALOG, because, codes, finding_of, plan
 
@@ -99,7 +98,7 @@ def test_baked_weights_cannot_be_streamed() -> None:
     with raises_code("conflicting-options", UserError) as refused:
         streamed(baked_weights=True, image="111111111111.dkr.ecr.us-east-1.amazonaws.com/p:1")
     assert "--baked-weights" in refused.value.message
-    assert "--weights-by stream" in refused.value.message
+    assert "weights_by stream" in refused.value.message
 
 
 def test_a_runtime_without_a_streamer_is_an_error_that_names_the_others() -> None:
@@ -108,7 +107,7 @@ def test_a_runtime_without_a_streamer_is_an_error_that_names_the_others() -> Non
     assert codes(made, "error") == ["runtime-without-streamer"]
     refused = finding_of(made, "runtime-without-streamer")
     assert "vLLM 0.19.0 is not known to contain the Run:ai model streamer" in refused.message
-    assert refused.fix.startswith("use --vllm 0.28.0, or leave --weights-by stream out")
+    assert refused.fix.startswith("use --vllm 0.28.0, or leave weights_by stream out")
 
 
 def test_the_users_image_needs_a_runtime_with_a_streamer_too() -> None:
@@ -122,7 +121,7 @@ def test_without_any_streamer_the_fix_is_a_mount() -> None:
     made = plan(catalog=having(), weights_by="stream", **PAIR)
 
     assert finding_of(made, "runtime-without-streamer").fix.startswith(
-        "leave --weights-by stream out"
+        "leave weights_by stream out"
     )
 
 
@@ -193,16 +192,3 @@ def test_the_plan_survives_a_file(tmp_path: Path) -> None:
     file.write_bytes(plan_bytes(made))
 
     assert read_plan(file) == made
-
-
-@pytest.mark.thorough
-def test_the_options_of_a_plan_include_streaming() -> None:
-    made = make_plan(
-        Options(pair="tiny", weights_by="stream", model_source="s3://models/tiny/target/"),
-        load_catalog(),
-    )
-
-    arguments = plan_arguments(made)
-
-    assert arguments[arguments.index("--weights-by") + 1] == "stream"
-    assert arguments[arguments.index("--model-source") + 1] == "s3://models/tiny/target/"

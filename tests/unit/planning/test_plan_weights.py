@@ -16,7 +16,7 @@ from peagle.render.formats import cloudformation
 from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import is_s3_uri
-from tests.support import raises_code
+from tests.support import decide_alike, raises_code
 from tests.unit.planning.small_catalog import CATALOG, plan
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
@@ -273,7 +273,7 @@ def test_a_scheme_in_capitals_is_written_in_lower_case(by: Literal["mount", "str
         }
     )
 
-    assert make_plan(capitals, load_catalog()) == make_plan(written, load_catalog())
+    assert decide_alike(make_plan(capitals, load_catalog()), make_plan(written, load_catalog()))
 
 
 @pytest.mark.parametrize("uri", ["s3://b-1/k/", "S3://b-1/k/", "s3://b-1/k", "S3://b-1/k"])

@@ -50,7 +50,7 @@ def check_scaling(options: Options) -> None:
             return
         low = 1
     if high is None:
-        flags = {"--min-instances": low, "--target-concurrency": options.target_concurrency}
+        flags = {"--min-instances": low, "target_concurrency": options.target_concurrency}
         for flag, value in flags.items():
             if value is not None:
                 raise OptionMissing(f"{flag} needs --max-instances", "add --max-instances N")
@@ -78,7 +78,7 @@ def check_scaling(options: Options) -> None:
 
 def _check_target(target: float | None) -> None:
     if target is not None and not 0 < target < math.inf:
-        raise OutOfRange(f"--target-concurrency {target:g} is not a positive number", "use 1")
+        raise OutOfRange(f"target_concurrency {target:g} is not a positive number", "use 1")
 
 
 def choose_scaling(
@@ -118,10 +118,9 @@ def choose_scaling(
         value = f"{most} per {unit}"
         reasons.insert(0, Reason(what="target_concurrency", value=value, because=because))
     elif target > most:
-        message = f"--target-concurrency {target:g} is more than one {unit} should get: {because}"
+        message = f"target_concurrency {target:g} is more than one {unit} should get: {because}"
         fix = Fix(
-            f"use --target-concurrency {most}, or omit it",
-            options=("--target-concurrency", f"{most}"),
+            f"use target_concurrency: {most}, or omit it",
         )
         findings.append(warning("scaling-target-high", "target_concurrency", message, fix))
     return Decision(scaling, tuple(reasons), tuple(findings))

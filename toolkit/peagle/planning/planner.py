@@ -91,7 +91,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     a plan with an error among them cannot be applied.
     """
     decisions = Decisions()
-    record = decisions.record
+    record, asked = decisions.record, options.asked
     options, requested = _requested(_checked(options, catalog), catalog)
     load, load_alone = _load_of_batch(options, catalog, requested.value)
     options = record(load)
@@ -168,6 +168,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         proof=ProofPlan(
             **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
         ),
+        options=asked,
         overrides=options.overrides,
         pins=choose_pins(options),
         company=company,

@@ -85,7 +85,7 @@ def _timeout(kind: str, pair: str, given: int | None, needed: float, because: st
 
     Raises UserError for a timeout that SageMaker rejects.
     """
-    what, flag = f"{kind}_timeout_seconds", f"--{kind}-timeout"
+    what, flag = f"{kind}_timeout_seconds", f"{kind}_timeout"
     if given is not None and not SHORTEST <= given <= LONGEST:
         raise OutOfRange(
             f"{flag} {exact_duration(given)} is outside of SageMaker's limits",
@@ -114,7 +114,7 @@ def _timeout(kind: str, pair: str, given: int | None, needed: float, because: st
 def _shorter(kind: str, pair: str) -> Fix:
     """What reduces the download by SageMaker, or the startup."""
     if kind == "download":
-        return Fix("use --weights-by stream: the engine reads the weights, or a smaller target")
+        return Fix("use weights_by stream: the engine reads the weights, or a smaller target")
     return Fix(
         "choose a smaller target, or let SageMaker mount weights in S3 (--model-source): that copy "
         "does not count as startup",
@@ -138,12 +138,12 @@ _HUB_HOME = EngineSetting(
 _OFFLINE = EngineSetting(
     name="HF_HUB_OFFLINE",
     value="1",
-    because="--network-isolation: a download fails at once instead of after many attempts",
+    because="network_isolation: a download fails at once instead of after many attempts",
 )
 _STREAMED = EngineSetting(
     name="load-format",
     value=LOADER,
-    because="--weights-by stream: the engine reads weights from S3",
+    because="weights_by stream: the engine reads weights from S3",
 )
 _UTILIZATION = "gpu-memory-utilization"
 
@@ -168,7 +168,7 @@ def _isolated(work: PairLoad, placed: PlacedWeights) -> list[EngineSetting]:
     folder = placed.target.engine_path
     if not needs_vocabulary(work.target.architecture) or not folder.startswith(ML_ROOT):
         return [_OFFLINE]
-    because = f"--network-isolation: {VOCABULARY_FILE} comes from next to the weights"
+    because = f"network_isolation: {VOCABULARY_FILE} comes from next to the weights"
     return [_OFFLINE, EngineSetting(name=VOCABULARY_VARIABLE, value=folder, because=because)]
 
 

@@ -18,9 +18,15 @@ from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import domain
 from peagle.errors import UserError, command_line
 from peagle.planning.limit import COPIES_BEFORE_SECONDS, ends_after
+from peagle.planning.options import keys_of_file
 from peagle.planning.plan import Plan, price_origin
 from peagle.render.components import component_path
-from peagle.render.requests import folders, openai_base_url, plan_arguments
+from peagle.render.requests import (
+    folders,
+    openai_base_url,
+    plan_arguments,
+    reproduce_options,
+)
 from peagle.text import format_duration, format_usd, sanitize
 
 PLAN = "plan.json"
@@ -131,7 +137,17 @@ def readme(plan: Plan, catalog: Catalog, *parts: str, **values: object) -> Rende
     }  # fmt: skip
     facts |= {part: template(f"{part}.md").format(**facts) for part in ("calling", "proving")}
     text = "".join(template(f"{part}.md") for part in parts)
-    return text_file("README.md", text.format(**facts | values) + _unpinned(plan))
+    return text_file("README.md", text.format(**facts | values) + _keys(plan) + _unpinned(plan))
+
+
+def _keys(plan: Plan) -> str:
+    """The keys of the project file without which the commands make another plan."""
+    keys = keys_of_file(reproduce_options(plan))
+    if not keys:
+        return ""
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
+    text = yaml.safe_dump(plain, sort_keys=False)
+    return f"\nThe commands need these keys of `peagle.yaml` too:\n\n```yaml\n{text}```\n"
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -16,12 +16,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from peagle.errors import Fix, PlanFileError, UserError
-from peagle.planning.company import Company, check_company
-from peagle.planning.options import Overrides
+from peagle.planning.company import NO_COMPANY, check_company
+from peagle.planning.options import Overrides, arguments, keys_of_file
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
 from peagle.render.documents import first_problem, json_name, read_document
-from peagle.render.requests import image_arguments, plan_arguments, requests
+from peagle.render.requests import reproduce_options, requests
 from peagle.text import json_digest
 from peagle.vllm.environment import check_environment
 
@@ -35,7 +35,7 @@ _COMPUTED = ("requests", "digest")
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
     document = {**plan.model_dump(mode="json"), "requests": _requests(plan)}
-    for key, default in (("overrides", Overrides()), ("pins", Pins()), ("company", Company())):
+    for key, default in (("overrides", Overrides()), ("pins", Pins()), ("company", NO_COMPANY)):
         if getattr(plan, key) == default:
             del document[key]
     for entry in (document, document["without_speculation"], *document["alternatives"]):
@@ -102,26 +102,16 @@ def plan_from(document: Any, file: str) -> Plan:
 
 
 def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
-    """The fix for a plan file that cannot be read: the command that creates it again, with all
-    options of the plan as far as the document has them, else with its pair."""
+    """The fix for a plan file that cannot be read: the command that creates it again, with the
+    options of the plan, else with its pair."""
     known = {key: value for key, value in document.items() if key in Plan.model_fields}
-    pair = document.get("pair")
-    words = ["PAIR"]
+    words, keys, pair = ["PAIR"], "", document.get("pair")
     if isinstance(pair, str) and pair:
         target, _, drafter = pair.partition("+")
         words = [target, *(["--drafter", drafter] if drafter else ["--no-speculation"])]
     with suppress(ValidationError):
-        plan = plan_of({**known, "format": PLAN_FORMAT})
-        batch = plan.batch
-        size = (
-            ("--prompt-tokens", plan.prompt_tokens),
-            ("--cached-prompt-tokens", plan.cached_prompt_tokens),
-            ("--shared-prompt-tokens", plan.shared_prompt_tokens),
-            ("--output-tokens", plan.output_tokens),
-            ("--requests", batch and batch.requests),
-            ("--within", batch and batch.within_seconds and f"{batch.within_seconds}s"),
-        )
-        sizes = [word for flag, value in size if value for word in (flag, str(value))]
-        words = [*plan_arguments(plan), *image_arguments(plan), *sizes]
+        options = reproduce_options(plan_of({**known, "format": PLAN_FORMAT}))
+        words = [options.pair, *arguments(options)]
+        keys = ", ".join(keys_of_file(options))
     command = ("peagle", "plan", *words, "--output", json_name(file))
-    return Fix("create the plan again", command)
+    return Fix(f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}", command)
