@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from string import Template
 from typing import Any, Literal
 
 from peagle.aws import s3
@@ -21,6 +22,12 @@ from peagle.images import Login
 from peagle.images.docker import Progress
 from peagle.planning.plan import Plan
 from peagle.store import home, read_record, write_json
+
+
+def document(name: str, **values: str) -> Any:
+    """A JSON document of the folder ``documents``, with these values for its variables."""
+    text = (Path(__file__).parent / "documents" / f"{name}.json").read_text(encoding="utf-8")
+    return json.loads(Template(text).substitute(values) if values else text)
 
 
 @dataclass(frozen=True)
@@ -169,21 +176,7 @@ _REMOVERS: dict[Kind, Callable[[Aws, str], object]] = {
 TAG = {"Key": "peagle:toolkit", "Value": "images"}
 """Marks a repository that `peagle image` created."""
 
-_LIFECYCLE = {
-    "rules": [
-        {
-            "rulePriority": 1,
-            "description": "untagged images",
-            "selection": {
-                "tagStatus": "untagged",
-                "countType": "sinceImagePushed",
-                "countUnit": "days",
-                "countNumber": 7,
-            },
-            "action": {"type": "expire"},
-        }
-    ]
-}
+_LIFECYCLE = document("ecr-lifecycle")
 """Images with a tag stay: an endpoint may need one whenever it scales out."""
 
 

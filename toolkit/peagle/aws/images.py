@@ -15,7 +15,7 @@ from typing import Any
 
 from peagle.aws import ecr, s3
 from peagle.aws.client import Aws, Clock, Connect, send_until_visible
-from peagle.aws.ecr import PushedImage, record_push, record_resource
+from peagle.aws.ecr import PushedImage, document, record_push, record_resource
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.iam import trust_policy
 from peagle.aws.runtime import clean
@@ -78,32 +78,19 @@ def ensure_build_role(
             Description="CodeBuild builds images of peagle-toolkit with this role",
             **role_parameters(company, "images"),
         )["Role"]  # fmt: skip
-    arn, here = f"arn:{aws.partition}", f"{aws.region}:{aws.account}"
-    log = f"{arn}:logs:{here}:log-group:{build_log_group(project)}"
     # AWS keeps the runtimes' images in accounts of its own, one per region, so pulling is allowed
     # from every account's registry. GetAuthorizationToken has no resource.
-    allowed: list[tuple[list[str], list[str]]] = [
-        (["ecr:GetAuthorizationToken"], ["*"]),
-        (
-            ["ecr:BatchCheckLayerAvailability", "ecr:GetDownloadUrlForLayer", "ecr:BatchGetImage"],
-            [f"{arn}:ecr:{aws.region}:*:repository/*"],
-        ),
-        (
-            ["ecr:InitiateLayerUpload", "ecr:UploadLayerPart", "ecr:CompleteLayerUpload",
-             "ecr:PutImage"],
-            [f"{arn}:ecr:{here}:repository/{repository}"],
-        ),
-        (["s3:GetObject", "s3:GetObjectVersion"], [f"{arn}:s3:::{context}*"]),
-        (
-            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"],
-            [log, f"{log}:*"],
-        ),
-    ]  # fmt: skip
-    statements = [
-        {"Effect": "Allow", "Action": actions, "Resource": resources}
-        for actions, resources in allowed
-    ]
-    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    policy = json.dumps(
+        document(
+            "build-role-policy",
+            partition=aws.partition,
+            region=aws.region,
+            account=aws.account,
+            repository=repository,
+            context=context,
+            log_group=build_log_group(project),
+        )
+    )
     aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",
              PolicyDocument=policy)  # fmt: skip
     return str(role["Arn"])
@@ -122,27 +109,9 @@ _ROLE_PAUSES = (5.0,) * 11
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _MAX_ROLE_NAME = 64
 
-BUILDSPEC = {
-    "version": 0.2,
-    # SageMaker accepts an image manifest, and no index with attestations.
-    "env": {"variables": {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}},
-    "phases": {
-        "pre_build": {
-            "commands": [
-                'for host in "$BASE_REGISTRY" "$REGISTRY"; do aws ecr get-login-password '
-                '| docker login --username AWS --password-stdin "$host" || exit 1; done'
-            ]
-        },
-        "build": {"commands": ['docker build --platform linux/amd64 --tag "$ADDRESS" .']},
-        "post_build": {
-            "commands": [
-                'test "$CODEBUILD_BUILD_SUCCEEDING" = 1 || exit 1',
-                'docker push "$ADDRESS"',
-            ]
-        },
-    },
-}
-"""What CodeBuild runs. Everything that differs between builds comes as a variable."""
+BUILDSPEC = document("buildspec")
+"""What CodeBuild runs. Everything that differs between builds comes as a variable. SageMaker
+accepts an image manifest, and no index with attestations."""
 
 
 @dataclass(frozen=True)
