@@ -12,6 +12,7 @@ from typing import Any, Literal
 from peagle.aws.client import Aws, Clock, send_until_visible
 from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
 from peagle.errors import CloudError, Refused
+from peagle.render.requests import KEPT_COUNT
 
 
 @dataclass(frozen=True)
@@ -353,16 +354,6 @@ def update(
     if keep_count:
         given |= KEPT_COUNT
     _once_visible(lambda: aws.call("sagemaker", "update_endpoint", **given), clock)
-
-
-KEPT_COUNT = {
-    "RetainAllVariantProperties": True,
-    "ExcludeRetainedVariantProperties": [
-        {"VariantPropertyType": "DesiredWeight"},
-        {"VariantPropertyType": "DataCaptureConfig"},
-    ],
-}
-"""UpdateEndpoint's parameters to keep the numbers of instances, and nothing else."""
 
 
 def update_batch_size(instance_count: int) -> int:

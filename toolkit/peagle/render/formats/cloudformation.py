@@ -29,7 +29,14 @@ from peagle.render.components import component_path, managed_instances
 from peagle.render.dashboard import dashboard_name, dashboard_text, has_dashboard, keeps_log
 from peagle.render.files import PlainDumper, RenderedFile, readme, text_file, yaml_text
 from peagle.render.metrics import log_of, metric_filters
-from peagle.render.requests import DEPLOYMENT_TAG, STACK_TAG, VARIANT, folders, owned_requests
+from peagle.render.requests import (
+    DEPLOYMENT_TAG,
+    KEPT_COUNT,
+    STACK_TAG,
+    VARIANT,
+    folders,
+    owned_requests,
+)
 from peagle.render.resources import (
     END_POLICY,
     ENDS_TAG,
@@ -237,11 +244,7 @@ def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
     if not component:
         endpoint |= _rollout(plan)
     if plan.scaling and not component:
-        # An update keeps the number of instances that scaling chose, and nothing else.
-        endpoint["RetainAllVariantProperties"] = True
-        endpoint["ExcludeRetainedVariantProperties"] = [
-            {"VariantPropertyType": kind} for kind in ("DesiredWeight", "DataCaptureConfig")
-        ]
+        endpoint |= KEPT_COUNT
     del model["ModelName"]
     checked: dict[str, Any] = {}
     if not plan.company.network_isolation:
