@@ -162,11 +162,9 @@ if TYPE_CHECKING:
     from peagle.project.reading import read_project as read_project
     from peagle.project.toolkit import toolkit_source as toolkit_source
     from peagle.proof import SecondTurn as SecondTurn
-    from peagle.proof import floor_text as floor_text
     from peagle.proof import pair_in_catalogue as pair_in_catalogue
     from peagle.proof import proof_findings as proof_findings
     from peagle.proof import require_passed as require_passed
-    from peagle.proof import second_turn_text as second_turn_text
     from peagle.protocol import request_body as request_body
     from peagle.render import format_files as format_files
     from peagle.render import format_names as format_names
@@ -311,8 +309,7 @@ _FUNCTIONS = {
     "peagle.project.reading": ("find_project", "project_schema", "read_project"),
     "peagle.project.toolkit": ("toolkit_source",),
     "peagle.proof": (
-        "SecondTurn", "floor_text", "pair_in_catalogue", "proof_findings", "require_passed",
-        "second_turn_text",
+        "SecondTurn", "pair_in_catalogue", "proof_findings", "require_passed",
     ),
     "peagle.protocol": ("request_body",),
     "peagle.render": (

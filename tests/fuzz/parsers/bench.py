@@ -8,7 +8,7 @@ from unittest import mock
 
 from peagle.bench.acceptance import rates_of, read_acceptance
 from peagle.bench.aiperf import requests_in
-from peagle.bench.compare import line_crossings, summary_of
+from peagle.bench.compare import summary_of
 from peagle.bench.evidence import evidence_document, read_result
 from peagle.bench.local import catalog_name
 from peagle.bench.lossless import first_difference, read_transcript
@@ -163,7 +163,6 @@ def _result(data: bytes) -> None:
     result, _ = read_result(written("result.json", data))
     for rows in result.by_workload().values():
         summary_of(rows)
-        line_crossings(rows)
 
 
 PARSERS = (

@@ -65,7 +65,7 @@ MORE = (
 )
 EVIDENCE = {
     "date": "2026-11-21", "engine": {"name": "vllm", "version": "0.28.0"}, "pair": "acme/chat-7b",
-    "device": "NVIDIA H200", "script": "benchmarks/x.py", "method": "m", "hardware": "1 x H200",
+    "device": "NVIDIA H200", "script": "measurements/x.py", "method": "m", "hardware": "1 x H200",
     "results": [{"drafter": "p-eagle", "k": 5, "acceptance_length": 2.5, "prompts": 80,
                  "benchmark": "MT-Bench"}],
 }  # fmt: skip

@@ -216,15 +216,10 @@ CALLS = st.builds(
     body=BODIES,
     host=st.just("127.0.0.1:4566") | texts("bucket.localhost:4566"),
 )  # fmt: skip
-PRESIGNED = (
-    "X-Amz-Credential=AKIA/20261122/us-east-1/s3/aws4_request&X-Amz-Date=20261122T080000Z&"
-    "X-Amz-Expires=604800&X-Amz-SignedHeaders=host&X-Amz-Signature=abc"
-)
-VERSION_2 = "AWSAccessKeyId=AKIA&Signature=abc&Expires=9999999999"
 UNSIGNED = st.builds(
     Sent,
     path=texts("/bucket/key", "//a", "http://x/y", most=1),
-    query=texts(PRESIGNED, VERSION_2, "a=b", most=2),
+    query=texts("a=b", most=2),
     length=st.none() | texts("2", "-1", most=1),
     host=texts("127.0.0.1:4566", "[::1", most=1),
     authorization=st.just("") | texts(SIGNED.format("s3") + ", Signature=abc", "Peagle x", most=2),
@@ -268,12 +263,10 @@ PARSERS = (
         _signature,
         [
             Sent(),
-            Sent(query=PRESIGNED),
-            Sent(query=VERSION_2),
             Sent(authorization="Peagle x"),
-            Sent(query=PRESIGNED, authorization="9" * 60_000),
-            Sent(query=VERSION_2, path="http:/\udcff/x"),
-            Sent(query=f"{PRESIGNED}&a=\udcff"),
+            Sent(authorization="9" * 60_000),
+            Sent(path="http:/\udcff/x"),
+            Sent(query="a=\udcff"),
         ],
         inputs=UNSIGNED,
         prepare=installed,

@@ -52,16 +52,6 @@ def test_a_damaged_record_is_one_error_of_that_deployment(world: World, name: st
         records.find_record("peagle-other")
 
 
-def test_a_deployment_with_a_damaged_record_is_shown_by_its_tags(world: World) -> None:
-    made = world.deploy(a_plan())
-    records.record_path(*made.key).write_bytes(b"{")
-
-    found = list_deployments(world.aws, [made.region], lambda: None)
-
-    assert [row["name"] for row in found.rows] == [NAME]
-    assert len(found.damaged) == 1
-
-
 @pytest.mark.parametrize("name", DAMAGE)
 def test_other_damaged_files_stop_no_command(
     own_home: Path, world: World, name: str, tmp_path: Path

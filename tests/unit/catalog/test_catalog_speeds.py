@@ -36,7 +36,7 @@ RUN: dict[str, Any] = {
     "tensor_parallel_size": 1,
     "method": "dummy weights",
     "synthetic": True,
-    "script": "benchmarks/gpu/speed.py",
+    "script": "measurements/gpu/speed.py",
     "speeds": [ROW, ALONE],
 }
 WITHOUT = {key: value for key, value in RUN.items() if key != "synthetic"}

@@ -157,11 +157,6 @@ def test_a_sender_that_fails_before_sending_says_why() -> None:
     assert "the model is unusable" in refused.value.message
 
 
-def test_status_shows_the_installation(peagle: Peagle) -> None:
-    assert "aiperf 0.13.0, 262 MB" in peagle("bench", "status").stdout
-    assert peagle("bench", "install").stdout.startswith("aiperf 0.13.0 is already installed")
-
-
 def test_without_the_sender_the_fix_installs_it(peagle: Peagle, own_home: Path) -> None:
     find_sender().program.unlink()
 

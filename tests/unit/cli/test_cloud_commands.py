@@ -14,7 +14,7 @@ from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
-from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, price_shown, without_record
+from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
 
 NAMED = ["status", "logs", "token", "destroy"]
 
@@ -56,15 +56,6 @@ def test_status_agrees_with_deploy(deployed: Terminal) -> None:
     }
     assert {key: deployment[key] for key in deployment if key not in of_that_deploy} == document
     assert document["state"] == "InService"
-
-
-def test_status_is_shown_as_text(deployed: Terminal) -> None:
-    shown = deployed.run("status", NAME).out
-
-    assert f"{NAME}: InService" in shown
-    assert "3.00 over" in shown
-    assert price_shown() in shown
-    assert "/openai/v1" in shown
 
 
 def test_an_endpoint_deleted_elsewhere_is_missing(deployed: Terminal) -> None:

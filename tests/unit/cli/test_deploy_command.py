@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from peagle.data import data_folder
 from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.world import READING
@@ -48,24 +45,6 @@ def test_yes_on_a_terminal_deploys(terminal: Terminal) -> None:
     assert "/openai/v1" in done.out
     assert f"peagle token {NAME}" in done.out
     assert f"peagle destroy {NAME}" in done.out
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("command", [("deploy", "--yes"), ("drift",)])
-def test_commands_with_a_plan_file_show_the_progress_of_hashing(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
-    head, plan = tmp_path / "head", tmp_path / "plan.json"
-    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", head)
-    monkeypatch.setattr("peagle.checkpoints.contents._STEP_BYTES", 2**20)
-    monkeypatch.setattr("peagle.checkpoints.contents._MIN_AGE_SECONDS", math.inf)  # keep no hash
-    terminal.run("plan", "tiny", "--drafter", str(head), "--output", str(plan))
-    terminal.run("deploy", str(plan), "--yes")
-
-    done = terminal.run(command[0], str(plan), *command[1:])
-
-    assert "hashing model.safetensors" in done.err
-    assert done.code == 0
 
 
 def test_without_a_terminal_and_without_yes_nothing_happens(terminal: Terminal) -> None:
@@ -226,15 +205,6 @@ def test_interrupted_deployment_is_continued(terminal: Terminal) -> None:
     assert "Creating model" not in second.err
 
 
-def test_progress_counts_all_uploads_together(terminal: Terminal) -> None:
-    lines = terminal.run(*FIRST, "--yes").err.splitlines()
-
-    last = [line for line in lines if line.startswith("Uploading")][-1]
-    done, _, total = last.removeprefix("Uploading | ").removesuffix(" MB").partition(" of ")
-    assert done == total
-    assert any(line.split()[:3] == ["uploads", total, "MB"] for line in lines)
-
-
 def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
     peagle: Peagle, own_home: Path
 ) -> None:
@@ -305,15 +275,6 @@ def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Termin
     assert prompts == 0
     assert second.document["state"] == "InService"
     assert terminal.cloud.calls.count("create_endpoint") == 1
-
-
-@pytest.mark.thorough
-def test_weights_that_are_in_s3_are_not_shown_as_uploaded(deployed: Terminal) -> None:
-    done = deployed.run(*FIRST, "--k", "3", "--yes")
-
-    assert done.code == 0
-    assert "MB are in S3 already" in done.err
-    assert "Uploading" not in done.err
 
 
 @pytest.mark.thorough

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -102,10 +101,8 @@ def test_a_build_shows_the_image_its_layer_and_the_next_command(
     done = peagle(*built_image(docker, "gpu"))
 
     assert done.returncode == 0, done.stderr
-    name, pair, layer, time = done.stdout.splitlines()
-    assert (name, pair.split()[0]) == ("mine:1", "peagle/tiny+p-eagle,")
-    assert layer.split() == ["0.050", "MB", "on", "top", "of", "base:1"]
-    assert re.fullmatch(r"built in \d+\.\d s", time)
+    assert "mine:1" in done.stdout
+    assert "50,000" in done.stdout, "bytes of its layer"
     assert "Next: peagle image push mine:1" in done.stderr
     assert any("build" in call["argv"] for call in docker.calls)
 

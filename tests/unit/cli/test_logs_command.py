@@ -46,24 +46,6 @@ def test_since_omits_older_lines(deployed: Terminal, monkeypatch: pytest.MonkeyP
     assert deployed.run("logs", NAME, "--since", "30m").out == "new\n"
 
 
-def test_lines_older_than_since_are_mentioned(
-    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An idle engine writes nothing: that is not the same as an empty log."""
-    deployed.cloud.write_log("old")
-    monkeypatch.setattr("time.time", lambda: START + 200)
-
-    done = deployed.run("logs", NAME, "--since", "5s")
-
-    assert done.out == ""
-    assert done.err == (
-        "No lines in the last 5s; the newest line is 3m 20s old: "
-        "peagle logs peagle-tiny --since 4m\n"
-    )
-    shown = deployed.run("logs", NAME, "--since", "4m")
-    assert shown.out == "old\n"
-
-
 def test_an_empty_log_is_reported_with_since(
     deployed: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,21 +128,6 @@ def test_a_model_on_the_hub_drafts_without_a_head(hub: FakeHub) -> None:
     assert f"peagle plan {REPO}+ngram --online" in offline.err
 
 
-def test_the_answer_says_what_is_unknown(model: Path) -> None:
-    answer = in_process("plan", str(model)).out
-
-    assert "licence and the settings of its model card are unknown" in " ".join(answer.split())
-    assert sum(line.startswith("option ") for line in answer.splitlines()) >= 2
-    assert "+ngram" in answer
-    assert "--drafter ./head" in answer
-
-
-def test_the_plan_of_a_folder_is_read_again(model: Path, tmp_path: Path) -> None:
-    assert in_process("plan", str(model), "--out", str(tmp_path / "plan.json")).code == 0
-
-    assert in_process("plan", str(tmp_path / "plan.json"), "--json").code == 0
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(("head", "parallel"), [("p-eagle", True), ("eagle3", False)])
 def test_a_folder_is_planned_with_an_own_head(model: Path, head: str, parallel: bool) -> None:

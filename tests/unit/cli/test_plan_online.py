@@ -51,15 +51,6 @@ def test_the_price_is_today_s(terminal: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_plan_shows_that_the_quota_was_queried(terminal: Terminal) -> None:
-    terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 4}
-
-    words = " ".join(terminal.run(*PLAN, "--verbose").out.split())
-
-    assert "the quota 'ml.g5.xlarge for endpoint usage' is 4, and none is in use" in words
-
-
-@pytest.mark.thorough
 def test_missing_weights_are_an_error_of_the_plan_as_they_are_of_deploy(
     terminal: Terminal,
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from peagle.render.resources import copies_limit_name
@@ -95,24 +93,6 @@ def test_more_copies_than_the_instances_hold_are_refused(
     refused = terminal.run("scale", NAME, *words, "--yes")
 
     assert (refused.code, text in refused.err) == (3, True), refused.err
-
-
-@pytest.mark.thorough
-def test_more_copies_that_the_gpus_have_room_for_are_deployed_by_the_fix(
-    terminal: Terminal,
-) -> None:
-    scaled(terminal, *(word if word != "4" else "2" for word in COPIES))
-
-    for number, code in ((5, 3), (4, 3), (4, 0)):
-        done = terminal.run("scale", NAME, "--to", str(number), "--yes", "--json")
-        assert done.code == code, done.err
-        error = json.loads(done.err.splitlines()[-1])["error"] if code else {}
-        command = error.get("command")
-        assert bool(command) == (number == 4 and code == 3)
-        if command:
-            assert error["fix"].startswith("before scaling again, deploy with more --copies")
-            scaled(terminal, *command[1:], "--yes")
-    assert copies(terminal) == 4
 
 
 @pytest.mark.thorough

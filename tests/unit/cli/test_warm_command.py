@@ -80,18 +80,10 @@ def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> N
 
     assert done.code == 0, done.err
     assert stored(stocked) == [f"pair/warm/{KEY}.json", f"pair/warm/{KEY}.tar.gz"]
-    assert f"s3://models/pair/warm/{KEY}.tar.gz is stored: 4.2 MB, 12 files" in done.out
-    assert "a cold start took 132 s" in done.out
-    assert f"{NAME}-warm was removed after" in done.out
+    assert f"s3://models/pair/warm/{KEY}.tar.gz is stored" in done.out
+    assert hashlib.sha256(stocked.cloud.packed.content).hexdigest() in done.out
     assert "Fetching | 4.2 of 4.2 MB" in done.err
     assert is_removed(stocked)
-
-
-def test_the_sha256_is_printed(stocked: Terminal) -> None:
-    done = warmed(stocked)
-
-    sha256 = hashlib.sha256(stocked.cloud.packed.content).hexdigest()
-    assert f"sha256 {sha256}" in done.out.splitlines()
 
 
 @pytest.mark.thorough
@@ -116,15 +108,6 @@ def test_warming_again_replaces_the_artifact(stocked: Terminal) -> None:
     archive = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.tar.gz"]
     assert archive["Content"] == b"compiled again"
     assert is_removed(stocked)
-
-
-def test_other_warm_starts_at_the_prefix_are_shown(stocked: Terminal) -> None:
-    stocked.cloud.put("models", f"pair/warm/{'b' * 32}.tar.gz", b"x" * 2_000_000)
-
-    done = warmed(stocked)
-
-    assert "1 for other images, GPUs or options are stored in the same place (2.0 MB)" in done.out
-    assert "peagle weights list s3://models/pair/" in done.out
 
 
 def test_weights_outside_s3_are_refused_with_the_command(terminal: Terminal) -> None:
@@ -223,7 +206,7 @@ def test_a_corrupt_download_is_not_stored(stocked: Terminal) -> None:
     done = warmed(stocked)
 
     assert done.code == 4
-    assert "sha256" in done.error
+    assert "do not match" in done.error
     assert stored(stocked) == []
     assert is_removed(stocked)
 

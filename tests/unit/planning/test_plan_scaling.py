@@ -158,7 +158,6 @@ def test_copies_have_the_bounds_of_their_instances_and_a_target_of_one_copy() ->
 
     assert made.scaling is not None
     assert (made.scaling.minimum, made.scaling.maximum) == (8, 24)
-    assert made.scaling.text.startswith("8 to 24 copies, target ")
     assert made.scaling.wake_up_seconds is None
     (target,) = [one for one in made.reasons if one.what == "target_concurrency"]
     assert target.value.endswith("per copy")
@@ -188,8 +187,6 @@ def test_a_scale_to_zero_is_one_copy_and_says_how_long_it_takes_to_wake() -> Non
     assert (made.engines, made.scaling.minimum, made.scaling.maximum) == (1, 0, 1)
     assert made.scaling.prices(made.price_per_hour_usd, 1) == (0.0, made.price_per_hour_usd)
     assert made.scaling.wake_up_seconds == made.scaling.scale_in_cooldown_seconds
-    text = made.scaling.priced_text(None, 1)
-    assert text.endswith(f"; wakes up in about {(made.scaling.wake_up_seconds or 0) // 60} min")
 
 
 def test_compiled_code_of_an_earlier_start_shortens_the_wake_up() -> None:

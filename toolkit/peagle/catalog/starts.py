@@ -1,6 +1,6 @@
 """Measured starts of the container, from the JSON files under ``evidence/`` of the catalogue.
 
-A file of `benchmarks/gpu/warm.py` has the starts of each of its runs:
+A file of `measurements/gpu/warm.py` has the starts of each of its runs:
 
     {"device": "NVIDIA H200", "engine": {"version": "0.26.0"},
      "runs": {"first": {"starts": [{"pair": "gpt-oss-20b", "kind": "cold",

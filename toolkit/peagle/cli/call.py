@@ -15,7 +15,6 @@ import click
 from peagle import api
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.server import KEY_VARIABLE
-from peagle.bench.url_proof import UrlProof
 from peagle.cli.account import (
     Account,
     cloud_options,
@@ -33,6 +32,7 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.output.proof import floor_text, second_turn_text
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions
 from peagle.deploy.state import Deployment
@@ -324,9 +324,11 @@ def prove(
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
     if url is not None:
         plan = api.read_plan(plan_file) if plan_file else None
-        key = os.environ.get(KEY_VARIABLE)
-        asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait or 0)
-        return _prove_url(ctx, asked, as_json)
+        return _prove_url(
+            ctx, url, plan, as_json,
+            model=model, key=os.environ.get(KEY_VARIABLE), floor=floor, min_drafts=min_drafts,
+            instances=instances, wait_seconds=wait or 0,
+        )  # fmt: skip
     if plan_file or model or wait or instances > 1:
         raise OptionsConflict(
             "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
@@ -353,21 +355,23 @@ def prove(
     return None
 
 
-def _prove_url(ctx: click.Context, asked: UrlProof, as_json: bool) -> None:
+def _prove_url(ctx: click.Context, url: str, plan: Plan | None, as_json: bool, **how: Any) -> None:
     """Prove the engines behind a URL, show the proof, and raise NotProved unless it passed."""
     with StatusLine() as status:
         proved = api.prove_url(
-            asked,
+            url,
             command_catalog(ctx),
-            say=lambda line: status.show(f"Proving {asked.url}", line),
+            plan=plan,
+            **how,
+            say=lambda line: status.show(f"Proving {url}", line),
         )
     if as_json:
-        print_json({"url": asked.url, **proved.document()})
+        print_json({"url": url, **proved.document()})
     else:
-        _show(asked.url, proved)
-    again = ("peagle", "prove", "--url", asked.url)
-    pair = _pair_of(asked.plan)
-    api.require_passed(proved, pair, asked.url, again)
+        _show(url, proved)
+    again = ("peagle", "prove", "--url", url)
+    pair = _pair_of(plan)
+    api.require_passed(proved, pair, url, again)
 
 
 def _pair_of(plan: Plan | None) -> str:
@@ -384,14 +388,14 @@ def _show(name: str, proved: Proof) -> None:
             continue
         print_line(f"  {_drafted(one)}")
     if proved.second_turn:
-        print_line(f"  {api.second_turn_text(proved.second_turn)}")
+        print_line(f"  second turn: {second_turn_text(proved.second_turn)}")
     print_findings(api.proof_findings(proved.second_turn), err=True)
 
 
 def _measured(proved: Proof) -> str:
     if proved.floor is None:
         return ": it answers; it does not speculate"
-    least = api.floor_text(proved.floor, proved.floor_source)
+    least = floor_text(proved.floor, proved.floor_source)
     where = "the engine's counters" if proved.source == "counters" else "the endpoint's log"
     if proved.acceptance_length is None:
         return f": no drafts in {where}"

@@ -311,7 +311,7 @@ def compare(
         if as_json:
             print_json(report.document())
         else:
-            print_comparison_report(report, account)
+            print_comparison_report(report)
         return
     if last is not None:
         raise OptionsConflict("--last is for the report only", "omit --with and --share, or --last")

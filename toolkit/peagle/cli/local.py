@@ -24,6 +24,7 @@ from peagle.cli.output.console import (
     print_status,
 )
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.output.proof import second_turn_text
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.engine.runner import LocalOptions
@@ -213,7 +214,7 @@ def _print_engine(engine: LocalEngine) -> None:
             f"{engine.drafts} drafts."
         )
         if engine.second_turn:
-            print_line(f"  {api.second_turn_text(engine.second_turn)}")
+            print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
             print_findings(api.proof_findings(engine.second_turn), err=True)
     else:
         print_line(f"{engine.pair} responds.")

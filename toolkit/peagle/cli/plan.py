@@ -20,6 +20,7 @@ from peagle.cli.context import (
 )
 from peagle.cli.options import PLAN_FIELDS, Decimal, complete_pair, output_option, raise_first_error
 from peagle.cli.output.console import (
+    document_facts,
     json_option,
     print_json,
     print_status,
@@ -113,12 +114,7 @@ def _document(comparison: PlanComparison, before: Plan | None) -> dict[str, Any]
 
 def _rows(comparison: PlanComparison, before: Plan | None) -> Iterator[tuple[str, str, str]]:
     """Label, before and after: what differs, or all of a new endpoint."""
-    from peagle.cli.output.plan import plan_facts
-
-    sides = [
-        dict(plan_facts(answer, plan.speculation))
-        for answer, plan in zip(comparison.answers, comparison.plans, strict=True)
-    ]
+    sides = [dict(document_facts(answer)) for answer in comparison.answers]
     for label, after in sides[1].items():
         if before is None or sides[0][label] != after:
             yield label, sides[0][label] if before else "-", after

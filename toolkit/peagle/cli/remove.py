@@ -27,7 +27,7 @@ from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.deploy.records import DamagedRecord
-from peagle.deploy.removal import Ended, Leftover, Reaped, Search
+from peagle.deploy.removal import Ended, Leftover, Search
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import (
     CloudError,
@@ -377,7 +377,7 @@ def reap(
 
     search = api.find_ended(aws, sorted({*places}), prices)
     _show_reap(search, account)
-    done: tuple[Reaped, ...] = ()
+    done: tuple[Ended, ...] = ()
     if search.own and not dry_run:
         if not yes:
             confirm("Delete all of these?", "not deleted")
@@ -406,15 +406,15 @@ def _line(ended: Ended, account: Account) -> str:
     return f"{record.name} in {account.where(record.region)} ended at {ended_at}; {costs}"
 
 
-def _report_reap(search: Search, done: tuple[Reaped, ...], dry_run: bool, as_json: bool) -> None:
+def _report_reap(search: Search, done: tuple[Ended, ...], dry_run: bool, as_json: bool) -> None:
     failed = [result for result in done if result.error]
     if as_json:
         print_json(
             {
                 "dry_run": dry_run,
                 "ended": [result.document() for result in search.own],
-                "reaped": [result.document() for result in done if not result.error],
-                "failed": [result.document() for result in failed],
+                "reaped": [result.document(reaped=True) for result in done if not result.error],
+                "failed": [result.document(reaped=True) for result in failed],
                 "left": [result.document() for result in search.of_others],
                 "unknown": [
                     {"region": region, **error.document()}
@@ -426,14 +426,14 @@ def _report_reap(search: Search, done: tuple[Reaped, ...], dry_run: bool, as_jso
         print_line("Nothing to delete: no deployment is past its end.")
     for result in () if as_json else done:
         for resource in result.removed:
-            print_line(f"removed {resource.text} ({result.ended.record.region})")
+            print_line(f"removed {resource.text} ({result.record.region})")
         for resource in result.kept:
             print_line(f"kept {resource.text}: in use by others")
     if failed:
         first = failed[0]
-        names = ", ".join(result.ended.record.name for result in failed)
+        names = ", ".join(result.record.name for result in failed)
         message = first.error.message if first.error else ""
-        command = ("peagle", "destroy", first.ended.record.name)
+        command = ("peagle", "destroy", first.record.name)
         raise CloudError(
             f"not deleted: {names}: {message}", Fix("try it alone", command), code="not-reaped"
         )

@@ -147,7 +147,7 @@ def _collect_locally(
     restore = [] if to else _command_to_restore(ctx)
     if restore and not gpus:
         restore.append("--compile")
-    print_local(artifact, command_line(restore))
+    print_local(plan.pair, artifact, command_line(restore))
 
 
 def _command_to_restore(ctx: click.Context) -> list[str]:

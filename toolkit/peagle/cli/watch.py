@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -45,11 +46,11 @@ from peagle.cli.output.console import (
 )
 from peagle.cli.output.deploy import comparison_text, engine_text
 from peagle.cli.output.progress import show_hashing
+from peagle.cli.output.proof import second_turn_text
 from peagle.cli.output.top import document, screen
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
 from peagle.deploy.drift import Drift
-from peagle.deploy.resources import FieldDrift
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import ENDED, GONE, Listing
 from peagle.engine.usage import WINDOW_SECONDS, Usage
@@ -271,7 +272,7 @@ def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
         "scaling": _scaling(document["scaling"]),
         "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
         "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
-        "second turn": api.second_turn_text(turn).removeprefix("second turn: "),
+        "second turn": second_turn_text(turn) if turn else "",
         "owner": document["owner"] if document["owner"] != "peagle" else "",
         "comparison": comparison_text(document["comparison"]),
         "previous": _previous(document["previous"]),
@@ -358,15 +359,14 @@ def drift(
     files = api.find_template_drift(plan, template, catalog) if template else ()
     with show_hashing():
         drifted = api.find_drift(account.connect(plan.region), plan, catalog.instances, role)
-    fields = (*drifted.fields, *files)
+    drifted = replace(drifted, fields=(*drifted.fields, *files))
     if as_json:
-        document = drifted.document() | {"drifted": bool(fields)}
-        print_json(document | {"fields": [field.document() for field in fields]})
+        print_json(drifted.document())
     else:
-        _show(drifted, fields, account)
+        _show(drifted, account)
     for area, error in drifted.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
-    if fields:
+    if drifted.fields:
         ctx.exit(Refused.exit_code)
     for error in drifted.unknown.values():
         raise error
@@ -392,18 +392,18 @@ def _plan(ctx: click.Context, account: Account, name: str, region: str | None) -
     return plan
 
 
-def _show(drift: Drift, fields: tuple[FieldDrift, ...], account: Account) -> None:
-    where = account.where(drift.region)
+def _show(drift: Drift, account: Account) -> None:
+    where, fields = account.where(drift.region), drift.fields
     if not fields:
         areas = ", ".join(drift.compared)
         print_line(f"{drift.name} in {where}: no drift in {areas}")
         return
-    if [field.field for field in fields] == ["endpoint.status"] and fields[0].found is None:
+    if [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
         print_line(f"{drift.name} in {where} is not deployed: it has no endpoint", bold=True)
         return
     count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
     print_line(f"{drift.name} in {where}: {count} from the plan", bold=True)
-    rows = ((field.field, _shown(field.planned), _shown(field.found)) for field in fields)
+    rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
     print_table(("FIELD", "PLANNED", "FOUND"), rows)
 
 

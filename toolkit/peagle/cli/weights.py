@@ -22,9 +22,9 @@ from peagle.cli.options import (
 from peagle.cli.output.console import (
     confirm,
     json_option,
+    print_document,
     print_findings,
     print_json,
-    print_line,
     print_status,
 )
 from peagle.cli.output.progress import StatusLine
@@ -37,7 +37,7 @@ from peagle.cli.output.weights import (
     show_sync_plan,
     sync_document,
     use_command,
-    warm_start_line,
+    warm_start_document,
 )
 from peagle.cli.plan_options import field_options
 from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
@@ -253,7 +253,7 @@ def remove_command(
 def _remove_warm_start(aws: Aws, found: StoredWeights, key: str, yes: bool, as_json: bool) -> None:
     one, uri = found.warm_start(key), found.prefix.uri
     if not as_json:
-        print_line(warm_start_line(one))
+        print_document(warm_start_document(one))
     if not yes:
         confirm(f"Remove this warm start from {uri}?", "not removed")
     api.remove_warm_start(aws, found.prefix, one)
