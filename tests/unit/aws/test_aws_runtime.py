@@ -182,13 +182,6 @@ def test_a_late_line_is_read(world: World) -> None:
     assert tail.drain() == []
 
 
-def test_lines_before_since_are_left_out(world: World) -> None:
-    world.cloud.write_log("long ago")
-    world.cloud.now += 60
-
-    assert Tail(world.aws, NAME, START + 30).drain() == []
-
-
 def test_a_denied_log_does_not_stop_a_deploy(world: World) -> None:
     def deny(operation: str) -> None:
         raise service_error("AccessDeniedException", "denied", "FilterLogEvents")
@@ -204,7 +197,3 @@ def test_a_denied_log_does_not_stop_a_deploy(world: World) -> None:
 def test_control_characters_are_removed(text: str) -> None:
     assert not any(ord(character) < 32 and character != "\t" for character in clean(text))
     assert "\x7f" not in clean(text)
-
-
-def test_plain_text_is_unchanged() -> None:
-    assert clean("\x1b[1;31merror\x1b[0m: naïve | 日本\r\n") == "error: naïve | 日本"

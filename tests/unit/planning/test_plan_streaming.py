@@ -12,9 +12,9 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Streamer
-from peagle.errors import PlanFileError, UserError
+from peagle.errors import UserError
 from peagle.planning import Plan
-from peagle.render.plan_file import digest, plan_bytes, plan_document, plan_from, read_plan
+from peagle.render.plan_file import plan_bytes, read_plan
 from tests.support import raises_code
 from tests.unit.planning.small_catalog import CATALOG, because, codes, finding_of, plan
 
@@ -192,17 +192,3 @@ def test_the_plan_survives_a_file(tmp_path: Path) -> None:
     file.write_bytes(plan_bytes(made))
 
     assert read_plan(file) == made
-
-
-def test_a_plan_file_without_the_load_format_is_refused() -> None:
-    made = streamed()
-    arguments = tuple(
-        "auto" if word == "runai_streamer" else word for word in made.engine_arguments
-    )
-    environment = {**made.environment, "SM_VLLM_LOAD_FORMAT": "auto"}
-    edited = made.model_copy(update={"environment": environment, "engine_arguments": arguments})
-    document = plan_document(edited)
-
-    with raises_code("plan-edited", PlanFileError) as refused:
-        plan_from({**document, "digest": digest(document)}, "plan.json")
-    assert "'engine_arguments' and 'target'" in refused.value.message

@@ -170,7 +170,7 @@ def _schedule(context: DeploymentContext, ends_at: float, company: Company) -> N
         of_copies = copies_limit_name(aws.region, record.name)
         with context.creating(Resource(type="Schedule", name=of_copies, revision=revision)):
             context.say("Scheduling the end of the copies", "before that of the endpoint")
-            scheduler.put_copies_schedule(aws, record.name, role, ends_at, context.clock)
+            scheduler.put_schedule(aws, record.name, role, ends_at, context.clock, copies=True)
     with context.creating(Resource(type="Schedule", name=name, revision=revision)):
         context.say("Scheduling the end", utc_text(ends_at))
         scheduler.put_schedule(aws, record.name, role, ends_at, context.clock)
