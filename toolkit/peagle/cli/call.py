@@ -389,11 +389,15 @@ def _pair_of(plan: Plan | None) -> str:
     return pair_in_catalogue(plan.target, plan.drafter) if plan else ""
 
 
+_MEASURED = ("stream", "drafts", "acceptance_length", "acceptance_per_position")
+"""What the proof shows of each instance."""
+
+
 def _show(name: str, proved: Proof) -> None:
     verdict = "is proved" if proved.passed else "is not proved"
     print_line(f"{name} {verdict}{_measured(proved)}", bold=True)
     instances = [asdict(instance) for instance in proved.instances]
-    print_documents(instances, [*instances[0]] if instances else [])
+    print_documents(instances, _MEASURED)
     if proved.second_turn:
         print_line(f"second turn: {second_turn_text(proved.second_turn)}")
     print_findings(proof_findings(proved.second_turn), err=True)

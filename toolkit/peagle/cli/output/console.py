@@ -205,22 +205,33 @@ def plain_text(value: Any) -> str:
     if isinstance(value, dict):
         texts = (f"{key} {plain_text(part)}" for key, part in value.items() if part is not None)
         return ", ".join(texts).replace("_", " ")
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(part, float) for part in value):
+            return " ".join(f"{part:.2f}" for part in value)
         return ("; " if value and isinstance(value[0], dict) else ", ").join(map(plain_text, value))
     return str(value)
+
+
+def key_label(key: str) -> str:
+    """A key of a document as a label: its unit stands in the value."""
+    words = key.removesuffix("_seconds").replace("usd_per", "price_per").split("_")
+    return " ".join(word for word in words if word != "usd")
+
+
+def key_text(key: str, value: Any) -> str:
+    """The value of a key as text, with the unit that the key names."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if key.endswith("_seconds"):
+            return seconds_text(value)
+        if "usd" in key.split("_"):
+            return format_usd(value)
+    return plain_text(value)
 
 
 def document_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The keys and values of a document as labels and texts."""
     for key, value in document.items():
-        is_number = isinstance(value, int | float)
-        if is_number and key.endswith("_seconds"):
-            yield key.removesuffix("_seconds").replace("_", " "), seconds_text(value)
-        elif is_number and "usd" in key.split("_"):
-            words = key.replace("usd_per", "price_per").split("_")
-            yield " ".join(word for word in words if word != "usd"), format_usd(value)
-        else:
-            yield key.replace("_", " "), plain_text(value)
+        yield key_label(key), key_text(key, value)
 
 
 def seconds_text(seconds: float) -> str:
@@ -236,13 +247,8 @@ def print_documents(
     numbers = [
         key for key in kept if all(isinstance(item.get(key), int | float) for item in documents)
     ]
-    rows = [[plain_text(item.get(key)) for key in kept] for item in documents]
-    print_table(
-        [key.replace("_", " ") for key in kept],
-        rows,
-        [key.replace("_", " ") for key in numbers],
-        title,
-    )
+    rows = [[key_text(key, item.get(key)) for key in kept] for item in documents]
+    print_table([key_label(key) for key in kept], rows, [key_label(key) for key in numbers], title)
 
 
 def print_small(document: Any, as_json: bool) -> None:
