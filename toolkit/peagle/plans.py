@@ -17,7 +17,7 @@ from peagle.planning.options import Options
 from peagle.planning.plan import Plan
 from peagle.planning.planner import make_plan
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.planning.uploads import local_weights, with_contents
+from peagle.planning.weights import local_weights, with_contents
 from peagle.weights.layout import own_head
 from peagle_serve.contract import is_s3_uri
 

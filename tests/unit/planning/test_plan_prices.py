@@ -9,7 +9,7 @@ import pytest
 from peagle.catalog import find_instance, load_catalog
 from peagle.catalog.tables import Instance, Price
 from peagle.planning import Options, make_plan
-from peagle.planning.prices import price_of
+from peagle.planning.runtime import price_of
 from tests.unit.planning.small_catalog import plan
 
 LISTED = Price(usd_per_hour=72.5, region="us-east-2", date=date(2026, 10, 3), source="a list")

@@ -44,7 +44,7 @@ from peagle.deploy.state import Deployment, utc_moment
 from peagle.errors import CloudError, Fix, UserError
 from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
-from peagle.planning.uploads import local_weights
+from peagle.planning.weights import local_weights
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.kubernetes import object_kinds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.find import find_drafter
@@ -12,32 +11,30 @@ from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.checks import check
 from peagle.findings import errors
-from peagle.planning.candidates import InstanceFit, PairLoad
-from peagle.planning.load_cache import LoadCache, cache_for
-from peagle.planning.pair_speed import likely_acceptance, pair_acceptance, pair_performance, runs_of
+from peagle.planning.engines import EngineFit, Load
+from peagle.planning.speculation import likely_acceptance
 from peagle.speed.models import Acceptance, Performance, Workload
 from peagle.speed.verdict import NO_SPECULATION, Setting
 
 
 class ComparedSettings:
-    """The target of ``work`` on ``gpus`` GPUs of ``instance``, or as many as ``by_load`` has for a
-    size of requests and a load: with each drafter and K, and alone.
+    """A target on ``gpus`` GPUs of ``instance``, or as many as ``by_load`` has for a size of
+    requests and a load: with each drafter and K, and alone.
 
-    ``work`` has no drafter; its concurrency is the largest load, which one engine serves.
-    ``refused`` says by drafter why it cannot run. Fits and speeds are those of plans.
+    The concurrency of ``load`` is the largest one, which one engine serves. ``refused`` says by
+    drafter why it cannot run. Fits and speeds are those of plans.
     """
 
     def __init__(
         self,
-        work: PairLoad,
+        load: Load,
         instance: Instance,
         gpus: int,
-        by_load: Mapping[tuple[Workload, int], int] | None = None,
+        by_load: Mapping[tuple[Workload, int], int],
     ) -> None:
-        self.work, self.instance, self.gpus = work, instance, gpus
-        self._by_load = by_load or {}
+        self.load, self.instance, self.gpus = load, instance, gpus
+        self._by_load = by_load
         self.refused: dict[str, str] = {}
-        self.runs = runs_of(work)
 
     def settings(self, drafters: Iterable[Drafter]) -> tuple[Setting, ...]:
         """The target alone, and every drafter with each K that runs and fits."""
@@ -46,89 +43,76 @@ class ComparedSettings:
             if reason := self.refusal(drafter):
                 self.refused[drafter.name] = reason
                 continue
-            ks = cache_for(self.work).ks(drafter)
-            drafting = [Setting(drafter=drafter.name, k=k) for k in ks]
-            fitting = [
-                setting
-                for setting in drafting
-                if self._engine(setting, self.work.workload, 1)[1].fit.fits
-            ]
+            drafting = (Setting(drafter=drafter.name, k=k) for k in self.load.compared_ks(drafter))
+            size = self.load.workload
+            fitting = [one for one in drafting if self._engine(one, size, 1)[1].fit.fits]
             if not fitting:
                 self.refused[drafter.name] = "does not fit in addition to the target"
             settings += fitting
         return tuple(settings)
 
-    def drafter(self, setting: Setting) -> Drafter | None:
-        """The catalogue's entry."""
-        name = setting.drafter
-        return None if name is None else find_drafter(self.work.target, name)
+    def performance(
+        self, setting: Setting, workload: Workload, requests: float, assumed: bool = False
+    ) -> Performance:
+        """The speed of one engine, measured or estimated; if ``assumed``, with a likely acceptance
+        where nobody has measured one. Unknown where it does not fit, or does not draft for requests
+        of this size."""
+        drafter = self._drafter(setting)
+        load, engine = self._engine(setting, workload, requests)
+        tokens, most = workload.tokens, drafter.max_positions if drafter else None
+        longer = drafter.long_context if drafter else None
+        lacking = None if engine.fit.fits else "it does not fit"
+        if drafter and most is not None and tokens > most:
+            lacking = f"{drafter.name} drafts nothing in requests above {most:,} tokens"
+        elif longer is not None and tokens >= longer.request_tokens:
+            lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
+        if lacking:
+            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
+        acceptance = None
+        if assumed:
+            acceptance = likely_acceptance(load.acceptance(drafter, setting.k), setting.k)
+        return load.performance(engine, drafter, setting.k, requests, assumed=acceptance)
 
-    def performance(self, setting: Setting, workload: Workload, load: float) -> Performance:
-        """The speed of one engine, measured or estimated."""
-        drafter, (cache, on) = self.drafter(setting), self._engine(setting, workload, load)
-        return _unknown(drafter, workload, on) or cache.performance(on, drafter, setting.k, load)
+    def assumed(self, setting: Setting, workload: Workload, requests: float) -> Performance:
+        """The speed if the drafter has a likely acceptance."""
+        return self.performance(setting, workload, requests, assumed=True)
 
-    def holds_load(self, setting: Setting, workload: Workload, load: float) -> bool:
+    def holds_load(self, setting: Setting, workload: Workload, requests: float) -> bool:
         """Whether the KV cache of one engine is large enough for the load, as a plan requires."""
-        return self._engine(setting, workload, load)[1].holds(load)
-
-    def assumed(self, setting: Setting, workload: Workload, load: float) -> Performance:
-        """The speed if the drafter has a likely acceptance, which nobody has measured."""
-        on = self._engine(setting, workload, load)[1]
-        work, likely = self._work(setting, workload), likely_acceptance(setting.k)
-        return _unknown(work.drafter, workload, on) or pair_performance(
-            work, on.case, load, acceptance=likely, fit=on.fit
-        )
+        return requests <= self._engine(setting, workload, requests)[1].most_requests
 
     def acceptance(self, setting: Setting) -> Acceptance:
         """What is known of the setting's acceptance on these or other GPUs."""
-        return pair_acceptance(self._work(setting, self.work.workload))
+        return self.load.acceptance(self._drafter(setting), setting.k)
 
-    def _work(self, setting: Setting, workload: Workload) -> PairLoad:
-        drafter = self.drafter(setting)
-        return replace(self.work, drafter=drafter, k=setting.k, workload=workload)
-
-    def _engine(
-        self, setting: Setting, workload: Workload, load: float
-    ) -> tuple[LoadCache, InstanceFit]:
-        """What is computed for an engine that is planned for this load, and its memory."""
-        concurrency = min(math.ceil(load), self.work.concurrency)
-        cache = cache_for(replace(self.work, workload=workload, concurrency=concurrency))
-        drafter = self.drafter(setting)
-        gpus = self.gpus_at(workload, concurrency)
-        return cache, cache.fit(self.instance, gpus, drafter, setting.k)
-
-    def gpus_at(self, workload: Workload, load: int) -> int:
+    def gpus_at(self, workload: Workload, requests: int) -> int:
         """The GPUs of the engine for this load."""
-        return self._by_load.get((workload, load), self.gpus)
+        return self._by_load.get((workload, requests), self.gpus)
 
     def refusal(self, drafter: Drafter | None) -> str | None:
         """The first error of a check of this drafter, or of the target alone, with this version on
         these GPUs."""
-        work = self.work
+        load = self.load
         options = CaseOptions(
             k=drafter.k_recommended if drafter else None,
-            max_model_len=work.max_model_len,
-            vllm=work.vllm,
-            concurrency=work.concurrency,
+            max_model_len=load.max_model_len,
+            vllm=load.vllm,
+            concurrency=load.concurrency,
             instance_type=self.instance.type,
             tensor_parallel_size=self.gpus,
         )
-        findings = errors(check(build_case(work.catalog, work.target, drafter, options)))
+        findings = errors(check(build_case(load.catalog, load.target, drafter, options)))
         return findings[0].message if findings else None
 
+    def _drafter(self, setting: Setting) -> Drafter | None:
+        name = setting.drafter
+        return None if name is None else find_drafter(self.load.target, name)
 
-def _unknown(drafter: Drafter | None, workload: Workload, on: InstanceFit) -> Performance | None:
-    """The unknown speed of what does not fit, or does not draft for requests of this size."""
-    tokens = workload.prompt_tokens + workload.output_tokens
-    most = drafter.max_positions if drafter else None
-    longer = drafter.long_context if drafter else None
-    if drafter and most is not None and tokens > most:
-        lacking = f"{drafter.name} drafts nothing in requests above {most:,} tokens"
-    elif longer is not None and tokens >= longer.request_tokens:
-        lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
-    elif not on.fit.fits:
-        lacking = "it does not fit"
-    else:
-        return None
-    return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
+    def _engine(
+        self, setting: Setting, workload: Workload, requests: float
+    ) -> tuple[Load, EngineFit]:
+        """The load of an engine that is planned for it, and its memory."""
+        concurrency = min(math.ceil(requests), self.load.concurrency)
+        load = self.load.changed(workload=workload, concurrency=concurrency)
+        gpus = self.gpus_at(workload, concurrency)
+        return load, load.engine(self.instance, gpus, self._drafter(setting), setting.k)

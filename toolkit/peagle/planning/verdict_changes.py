@@ -133,7 +133,7 @@ def _caveats(
         for speed in load.speeds
         if speed.basis == "measured"
     ]
-    used = (run for run in compared.runs if any(run.file in source for source in sources))
+    used = (run for run in compared.load.runs if any(run.file in source for source in sources))
     for caveat in dict.fromkeys(run.caveat for run in used if run.caveat):
         yield VerdictChange(kind="evidence", text=f"measured here: {caveat}")
 
@@ -173,9 +173,9 @@ def _listed(values: Collection[object]) -> str:
 def _versions(compared: ComparedSettings, question: Question) -> Iterator[VerdictChange]:
     """The first newer version of the catalogue that adapts the drafted length, and what was
     measured with other versions on these GPUs."""
-    work, table = compared.work, compared.work.catalog.runtimes
-    newer = [entry.vllm for entry in table.runtimes if versions.compare(entry.vllm, work.vllm) > 0]
-    drafters = [drafter for drafter in work.target.drafters if drafter.public]
+    load, table = compared.load, compared.load.catalog.runtimes
+    newer = [entry.vllm for entry in table.runtimes if versions.compare(entry.vllm, load.vllm) > 0]
+    drafters = [drafter for drafter in load.target.drafters if drafter.public]
 
     def adapts(drafter: Drafter, vllm: str) -> MethodSupport | None:
         support = support_of(table, drafter.method, drafter.parallel_drafting, vllm)
@@ -185,7 +185,7 @@ def _versions(compared: ComparedSettings, question: Question) -> Iterator[Verdic
         gained = {
             drafter.name: support
             for drafter in drafters
-            if (support := adapts(drafter, vllm)) and not adapts(drafter, work.vllm)
+            if (support := adapts(drafter, vllm)) and not adapts(drafter, load.vllm)
         }
         if not gained:
             continue
@@ -195,9 +195,9 @@ def _versions(compared: ComparedSettings, question: Question) -> Iterator[Verdic
         notes = dict.fromkeys(support.note for support in gained.values() if support.note)
         yield VerdictChange(kind="version", text="; ".join([text, *notes]))
         break
-    for run in compared.runs:
+    for run in compared.load.runs:
         here = is_on(run, compared.instance.gpu, compared.gpus)
-        if here and versions.compare(run.vllm, work.vllm) != 0:
+        if here and versions.compare(run.vllm, load.vllm) != 0:
             yield _measured_with(run, compared, question)
 
 
@@ -220,5 +220,5 @@ def _measured_with(run: SpeedRun, compared: ComparedSettings, question: Question
             ratios += [row.output_tokens_per_second / here] if here else []
     text = f"measured with vLLM {run.vllm}: {setting.text} is fastest in {count} of {len(best)}"
     if ratios:
-        text += f", with {median(ratios):.2f} times the tokens/s of vLLM {compared.work.vllm}"
+        text += f", with {median(ratios):.2f} times the tokens/s of vLLM {compared.load.vllm}"
     return VerdictChange(kind="version", text=f"{text} ({run.file})")

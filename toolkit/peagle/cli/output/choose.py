@@ -26,7 +26,7 @@ from peagle.cli.output.console import (
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Fit
 from peagle.fit.report import FitReport
-from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION
+from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
 from peagle.speed.crossover import crossover_text
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, SettingSpeed, Verdict, WorkloadVerdict
