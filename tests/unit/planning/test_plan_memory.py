@@ -9,8 +9,8 @@ import pytest
 
 from peagle.catalog.tables import Instance
 from peagle.errors import NotFound
-from peagle.fit.estimate import GIB, fit_of, missing_bytes
-from peagle.planning.candidates import PairLoad, planned_fit
+from peagle.fit.estimate import GIB, missing_bytes
+from peagle.planning.engines import Load
 from tests.support import raises_code
 from tests.unit.planning.small_catalog import (
     CATALOG,
@@ -100,20 +100,20 @@ def small_instance() -> Instance:
 
 def missing_gib() -> float:
     """GiB that ml.g5.xlarge lacks for the pair."""
-    work = PairLoad(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8, CATALOG)
-    return missing_bytes(planned_fit(work, small_instance(), 1)) / GIB
+    load = Load(CHAT, "0.28.0", 4096, 8, CATALOG)
+    return missing_bytes(load.engine(small_instance(), 1, P_EAGLE, 5).case) / GIB
 
 
 def test_the_missing_memory_makes_it_fit() -> None:
     fit = plan(instance_type="ml.g5.xlarge").fit
-    work = PairLoad(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8, CATALOG)
+    load = Load(CHAT, "0.28.0", 4096, 8, CATALOG)
     small = small_instance()
     # What is kept free and what the driver keeps grow with the memory.
     visible = 1 - fit.terms["kept_by_driver"] / fit.gpu_memory_gib
     needed = int((small.gpu_memory_mib / 1024 + missing_gib() / 0.9 / visible) * 1024)
     for mib, fits in ((needed + 12, True), (needed - 12, False)):
         instance = small.model_copy(update={"gpu_memory_mib": mib})
-        assert fit_of(planned_fit(work, instance, 1)).fits == fits
+        assert load.engine(instance, 1, P_EAGLE, 5).fit.fits == fits
 
 
 def test_a_pair_that_fits_on_no_instance_is_an_error() -> None:

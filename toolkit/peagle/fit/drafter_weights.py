@@ -12,15 +12,15 @@ it among ranks. GPT-OSS experts are counted as the kernels pad them, from config
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 
 from peagle.checkpoints.models import Tensor
 from peagle.fit.models import DraftModel, TargetModel
 from peagle.fit.target_weights import (
     allocated,
-    allocated_all,
     feed_forward_tensors,
     has_mxfp4_experts,
     padded_vocabulary,
@@ -48,30 +48,44 @@ _EXPERTS = re.compile(r"\.experts\.")
 
 def drafter_bytes(drafter: DraftModel, tensor_parallel_size: int) -> int:
     """Bytes of the drafter on one of ``tensor_parallel_size`` GPUs, without its rotary table."""
-    return allocated_all(drafter_tensors(drafter, tensor_parallel_size))
+    tensors = _drafter_tensors(drafter, tensor_parallel_size)
+    return sum(count * allocated(size) for count, size in tensors)
 
 
-def drafter_tensors(drafter: DraftModel, tp: int) -> Iterator[float]:
-    """Bytes of every tensor on one of ``tp`` GPUs."""
-    hidden, eagle = drafter.hidden_size, drafter.method == "eagle3"
-    for layer in range(drafter.layers):
-        yield from _layer_tensors(drafter, tp, 2 if eagle and layer == 0 else 1)
-    yield _ELEMENT * hidden
-    if eagle:
-        taken = drafter.auxiliary * drafter.target_hidden_size
-        yield _ELEMENT * taken * hidden
-        yield _ELEMENT * taken * drafter.parallel_drafting
-        yield _INDEX * drafter.draft_vocab_size
-    if drafter.own_embeddings:
-        yield _ELEMENT * padded_vocabulary(drafter.vocab_size, tp) * hidden
-    if drafter.own_output:
-        yield _ELEMENT * padded_vocabulary(drafter.draft_vocab_size, tp) * hidden
-
-
+@lru_cache(maxsize=256)
 def stored_parameters(drafter: DraftModel) -> int:
     """Parameters in the drafter's weight files."""
     index = _INDEX * drafter.draft_vocab_size if drafter.method == "eagle3" else 0
-    return int(sum(drafter_tensors(drafter, 1)) - index) // _ELEMENT
+    size = sum(count * size for count, size in _drafter_tensors(drafter, 1))
+    return int(size - index) // _ELEMENT
+
+
+def _drafter_tensors(drafter: DraftModel, tp: int) -> list[tuple[int, float]]:
+    """The tensors on one of ``tp`` GPUs: how many there are, and the bytes of one."""
+    hidden, eagle, layers = drafter.hidden_size, drafter.method == "eagle3", drafter.layers
+    heads, kv = drafter.query_heads / tp, ceil(drafter.kv_heads / tp)
+    width, inner = (heads + 2 * kv) * drafter.head_dim, heads * drafter.head_dim
+    block = hidden * drafter.intermediate_size / tp
+    # The first layer of a head takes two hidden states side by side.
+    numbers: list[tuple[int, float]] = [
+        (1, (2 if eagle else 1) * hidden * width),
+        (layers - 1, hidden * width),
+        (layers, hidden * inner),
+        (layers, 2 * block),
+        (layers, block),
+        (3 * layers + 1, hidden),
+    ]
+    if drafter.attention_bias:
+        numbers += [(layers, width), (layers, hidden)]
+    if eagle:
+        read = drafter.auxiliary * drafter.target_hidden_size
+        numbers += [(1, read * hidden), (1, read * drafter.parallel_drafting)]
+    if drafter.own_embeddings:
+        numbers.append((1, padded_vocabulary(drafter.vocab_size, tp) * hidden))
+    if drafter.own_output:
+        numbers.append((1, padded_vocabulary(drafter.draft_vocab_size, tp) * hidden))
+    tensors = [(count, _ELEMENT * size) for count, size in numbers]
+    return [*tensors, (1, _INDEX * drafter.draft_vocab_size)] if eagle else tensors
 
 
 def draft_rotary_bytes(drafter: DraftModel) -> int:
@@ -83,22 +97,6 @@ def estimate_feed_forward_width(parameters: int, like: DraftModel) -> int:
     """The feed-forward width of a head of this shape with about ``parameters`` parameters."""
     left = parameters - stored_parameters(replace(like, intermediate_size=0))
     return max(left // (3 * like.hidden_size * like.layers), like.hidden_size)
-
-
-def _layer_tensors(drafter: DraftModel, tp: int, inputs: int) -> Iterator[float]:
-    """One layer, whose projections take ``inputs`` hidden states side by side."""
-    hidden = drafter.hidden_size
-    heads, kv = drafter.query_heads / tp, ceil(drafter.kv_heads / tp)
-    width, inner = (heads + 2 * kv) * drafter.head_dim, heads * drafter.head_dim
-    yield _ELEMENT * inputs * hidden * width
-    yield _ELEMENT * hidden * inner
-    yield _ELEMENT * 2 * hidden * drafter.intermediate_size / tp
-    yield _ELEMENT * hidden * drafter.intermediate_size / tp
-    for _ in range(3):
-        yield _ELEMENT * hidden
-    if drafter.attention_bias:
-        yield _ELEMENT * width
-        yield _ELEMENT * hidden
 
 
 def bytes_from_headers(
@@ -118,7 +116,7 @@ def bytes_from_headers(
         total += allocated(_on_one_gpu(target, name, tensor, tp))
     if padded:
         layers = target.architecture.layers
-        total += layers * allocated_all(feed_forward_tensors(target, tp, capability))
+        total += layers * sum(map(allocated, feed_forward_tensors(target, tp, capability)))
     return total
 
 

@@ -17,7 +17,7 @@ mxfp4_utils.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from math import ceil
 from typing import Literal
@@ -60,11 +60,6 @@ def allocated(size: float) -> int:
     return segment
 
 
-def allocated_all(sizes: Iterable[float]) -> int:
-    """Bytes that torch allocates for tensors of these sizes."""
-    return sum(map(allocated, sizes))
-
-
 def kernel_of(capability: int) -> Kernel:
     """OpenAI's Triton kernels on Hopper, FlashInfer's TensorRT-LLM ones on Blackwell's data-centre
     GPUs, else Marlin."""
@@ -83,76 +78,67 @@ def padded_sizes(kernel: Kernel, hidden: int, intermediate: int) -> tuple[int, i
     return round_up(hidden, 256), round_up(intermediate, 128)
 
 
-def mxfp4_expert_tensors(shape: Architecture, tp: int, capability: int) -> Iterator[float]:
-    """Bytes of one layer's experts on one of ``tp`` GPUs: values, scales and biases.
-
-    OpenAI's kernels swizzle the scales in tiles of 256 rows and 4 columns; they and TensorRT-LLM's
-    keep the biases in float32.
-    """
-    kernel, experts = kernel_of(capability), shape.experts or 0
-    hidden, inter = padded_sizes(kernel, shape.hidden_size, ceil(shape.intermediate_size / tp))
-    for rows, columns in ((2 * inter, hidden), (hidden, inter)):
-        yield experts * rows * columns // 2
-        if kernel == "triton":
-            yield experts * round_up(rows, 256) * round_up(ceil(columns / BLOCK), 4)
-        else:
-            yield experts * rows * columns // BLOCK
-        yield experts * rows * (2 if kernel == "marlin" else 4)
-
-
 @lru_cache(maxsize=256)  # the same on many instance types, and with every drafter
 def target_bytes(target: TargetModel, tensor_parallel_size: int, capability: int) -> int:
     """Bytes of the target on one of ``tensor_parallel_size`` GPUs, without its image tower."""
-    tp = tensor_parallel_size
-    shape = target.architecture
-    size = sum(
-        layers * allocated_all(attention_tensors(target, group, tp))
-        for group, layers in attention_layers(shape)
-    )
-    size += sum(
-        group.layers * allocated(linear_bytes(target, group.parameters / tp))
-        for group in shape.recurrent
-    )
-    size += _absorbed_bytes(target, tp)
-    size += _expert_layers(shape) * allocated_all(feed_forward_tensors(target, tp, capability))
-    size += shape.dense_layers * allocated_all(_dense_tensors(target, tp))
-    size += shape.layers * allocated_all(_norm_tensors(target))
-    return size + allocated_all([*vocabulary_tensors(target, tp), _norm(target)])
+    tensors = _tensors(target, tensor_parallel_size, capability)
+    return sum(count * allocated(size) for count, size in tensors)
 
 
 @lru_cache(maxsize=64)
 def checkpoint_bytes(target: TargetModel) -> int:
-    """Bytes of the target's weight files: not divided, padded or rounded.
+    """Bytes of the target's weight files: not divided, padded or rounded."""
+    return int(sum(count * size for count, size in _tensors(target, 1)))
 
-    Gemma 4's full layers have one projection for keys and values.
-    """
+
+def _tensors(
+    target: TargetModel, tp: int, capability: int | None = None
+) -> list[tuple[int, float]]:
+    """The tensors of the target on one of ``tp`` GPUs, as vLLM keeps them on a GPU of that
+    capability, or as the weight files have them: how many there are, and the bytes of one."""
     shape, element = target.architecture, element_bytes(target.dtype)
-    size = sum(
-        layers * sum(attention_tensors(target, group, 1))
-        for group, layers in attention_layers(shape)
-    )
-    size += sum(group.layers * linear_bytes(target, group.parameters) for group in shape.recurrent)
-    size += shape.dense_layers * sum(_dense_tensors(target, 1))
-    if shape.class_name.startswith("Gemma4") and len(shape.attention) > 1:
-        for group in shape.attention:
-            once = group.kv_heads * group.head_dim * shape.hidden_size
-            size -= (group.kind == "full") * group.layers * once * element
-    size += _expert_layers(shape) * sum(_feed_forward_as_stored(target))
-    size += shape.layers * sum(_norm_tensors(target)) + _norm(target)
-    matrices = 1 if shape.tied_embeddings else 2
-    columns = matrices * shape.hidden_size + shape.per_layer_embeddings
-    return int(size + shape.vocab_size * columns * element)
+    hidden, layers = shape.hidden_size, shape.layers
+    gemma = shape.class_name.startswith("Gemma")
+    tensors: list[tuple[int, float]] = []
+    for group, count in attention_layers(shape):
+        tensors += ((count, size) for size in _attention_tensors(target, group, tp))
+        if capability is None and shape.class_name.startswith("Gemma4") and group.kind == "full":
+            # Beside sliding ones, the full layers' files have one projection for keys and values.
+            shared = group.layers if len(shape.attention) > 1 else 0
+            tensors.append((-shared, group.kv_heads * group.head_dim * hidden * element))
+    for recurrent in shape.recurrent:
+        tensors.append((recurrent.layers, linear_bytes(target, recurrent.parameters / tp)))
+    latent = shape.latent
+    if latent and latent.cached and capability is not None:
+        # kv_b_proj in 16 bits: vLLM keeps it beside the loaded one, absorbed into queries and
+        # outputs (W_UK_T and W_UV of mla_attention.py).
+        numbers = latent.kv_rank * shape.query_heads * (latent.nope_dim + latent.value_dim) / tp
+        tensors.append((shape.attention[0].layers, numbers * element))
+    blocks = shape.blocks - shape.dense_layers
+    tensors += ((blocks, size) for size in feed_forward_tensors(target, tp, capability))
+    if shape.dense_layers:
+        dense = _block_tensors(target, shape.dense_intermediate_size or 0, tp)
+        tensors += ((shape.dense_layers, size) for size in dense)
+    # One layer's norms, of which Gemma has two more and a scalar, and the last.
+    tensors.append(((4 if gemma else 2) * layers + 1, hidden * element))
+    if gemma:
+        tensors.append((layers, element))
+    rows = shape.vocab_size if capability is None else padded_vocabulary(shape.vocab_size, tp)
+    tensors.append((1 if shape.tied_embeddings else 2, rows * hidden * element))
+    if shape.per_layer_embeddings:
+        tensors.append((1, rows * shape.per_layer_embeddings * element))
+    return tensors
 
 
 def rotary_bytes(target: TargetModel) -> int:
     """Rotary tables, which vLLM computes while loading: one per head size, for every position.
     GPT-OSS keeps them in float32."""
     shape = target.architecture
-    element = 4 if is_gpt_oss(shape) else element_bytes(target.dtype)
+    element = 4 if is_gpt_oss(target) else element_bytes(target.dtype)
     widths = {group.head_dim for group in shape.attention}
     if shape.latent:
         widths = {shape.latent.rope_dim}
-    return allocated_all(shape.max_positions * width * element for width in widths)
+    return sum(allocated(shape.max_positions * width * element) for width in widths)
 
 
 def padded_vocabulary(vocabulary: int, tensor_parallel_size: int) -> int:
@@ -160,14 +146,14 @@ def padded_vocabulary(vocabulary: int, tensor_parallel_size: int) -> int:
     return ceil(round_up(vocabulary, VOCABULARY_PADDING) / tensor_parallel_size)
 
 
-def is_gpt_oss(shape: Architecture) -> bool:
+def is_gpt_oss(target: TargetModel) -> bool:
     """Whether this is GPT-OSS, whose attention and experts have biases."""
-    return shape.class_name.startswith("GptOss")
+    return target.architecture.class_name.startswith("GptOss")
 
 
 def has_mxfp4_experts(target: TargetModel) -> bool:
     """Whether these are GPT-OSS experts in MXFP4."""
-    return is_gpt_oss(target.architecture) and target.quantization == "mxfp4"
+    return is_gpt_oss(target) and target.quantization == "mxfp4"
 
 
 def has_query_key_norm(target: TargetModel) -> bool:
@@ -185,7 +171,8 @@ def attention_layers(shape: Architecture) -> Iterator[tuple[AttentionGroup, int]
     for group in shape.attention:
         yield group, min(group.layers, shape.attention_blocks or group.layers)
     if not shape.recurrent and shape.feed_forward_layers is None:
-        yield _like(shape), max(shape.layers - sum(g.layers for g in shape.attention), 0)
+        like = max(shape.attention, key=lambda group: group.layers)
+        yield like, max(shape.layers - sum(group.layers for group in shape.attention), 0)
 
 
 def attention_parameters(shape: Architecture, group: AttentionGroup) -> int:
@@ -207,69 +194,70 @@ def _replicated_and_divided(shape: Architecture, group: AttentionGroup) -> tuple
     return whole, divided + heads * latent.value_dim * hidden
 
 
-def _absorbed_bytes(target: TargetModel, tp: int) -> int:
-    """Latent attention's kv_b_proj in 16 bits: vLLM keeps it beside the loaded one, absorbed into
-    queries and outputs (W_UK_T and W_UV of mla_attention.py)."""
-    shape, latent = target.architecture, target.architecture.latent
-    if latent is None or not latent.cached:
-        return 0
-    numbers = latent.kv_rank * shape.query_heads * (latent.nope_dim + latent.value_dim) / tp
-    return shape.attention[0].layers * allocated(numbers * element_bytes(target.dtype))
-
-
-def attention_tensors(target: TargetModel, group: AttentionGroup, tp: int) -> Iterator[float]:
+def _attention_tensors(target: TargetModel, group: AttentionGroup, tp: int) -> list[float]:
     """Bytes of one layer's projections; GPT-OSS adds biases and one sink per head."""
-    shape, element = target.architecture, element_bytes(target.dtype)
+    shape, element, oss = target.architecture, element_bytes(target.dtype), is_gpt_oss(target)
+    quantized = shape.quantized
+
+    def projection(numbers: float) -> float:
+        if quantized and not quantized.attention:
+            return numbers * element
+        return linear_bytes(target, numbers)
+
     if shape.latent:
         whole, divided = _replicated_and_divided(shape, group)
-        yield _attention_bytes(target, whole)
-        yield _attention_bytes(target, divided / tp)
-        return
+        return [projection(whole), projection(divided / tp)]
     heads, kv = shape.query_heads / tp, ceil(group.kv_heads / tp)
     gate = heads if shape.attention_gate else 0
     width, inner = (heads + gate + 2 * kv) * group.head_dim, heads * group.head_dim
-    yield _attention_bytes(target, width * shape.hidden_size)
-    yield _attention_bytes(target, inner * shape.hidden_size)
-    if target.attention_bias or is_gpt_oss(shape):
-        yield width * element
-    if is_gpt_oss(shape):
-        yield shape.hidden_size * element
-        yield heads * element
+    sizes = [projection(width * shape.hidden_size), projection(inner * shape.hidden_size)]
+    if target.attention_bias or oss:
+        sizes.append(width * element)
+    if oss:
+        sizes += [shape.hidden_size * element, heads * element]
     if has_query_key_norm(target):
-        yield group.head_dim * element
-        yield group.head_dim * element
+        sizes += [group.head_dim * element] * 2
+    return sizes
 
 
-def feed_forward_tensors(target: TargetModel, tp: int, capability: int) -> Iterator[float]:
-    """Bytes of one layer's feed-forward block: gate and up, down; of all experts and the router."""
-    shape = target.architecture
+def feed_forward_tensors(target: TargetModel, tp: int, capability: int | None) -> list[float]:
+    """Bytes of one layer's feed-forward block: gate and up, down; of all experts and the router.
+
+    Of experts in MXFP4 these are values, scales and biases. OpenAI's kernels swizzle the scales in
+    tiles of 256 rows and 4 columns; they and TensorRT-LLM's keep the biases in float32.
+    """
+    shape, element, experts = target.architecture, element_bytes(target.dtype), 0
+    sizes: list[float] = []
     if shape.experts:
-        yield from _router_tensors(target)
-    if shape.experts and has_mxfp4_experts(target):
-        yield from mxfp4_expert_tensors(shape, tp, capability)
-        return
-    numbers = (shape.experts or 1) * shape.hidden_size * shape.intermediate_size / tp
-    yield linear_bytes(target, (shape.feed_forward_matrices - 1) * numbers)
-    yield linear_bytes(target, numbers)
+        experts = shape.experts
+        sizes.append(experts * shape.hidden_size * element)
+        if is_gpt_oss(target):
+            sizes.append(experts * element)
+    if experts and has_mxfp4_experts(target):
+        if capability is None:
+            numbers = 3 * shape.hidden_size * shape.intermediate_size
+            bias = (2 * shape.intermediate_size + shape.hidden_size) * 2
+            return [*sizes, experts * (numbers // 2 + numbers // BLOCK + bias)]
+        kernel, width = kernel_of(capability), ceil(shape.intermediate_size / tp)
+        hidden, inter = padded_sizes(kernel, shape.hidden_size, width)
+        for rows, columns in ((2 * inter, hidden), (hidden, inter)):
+            scales = rows * columns // BLOCK
+            if kernel == "triton":
+                scales = round_up(rows, 256) * round_up(ceil(columns / BLOCK), 4)
+            biases = rows * (2 if kernel == "marlin" else 4)
+            sizes += [experts * rows * columns // 2, experts * scales, experts * biases]
+        return sizes
+    sizes += _block_tensors(target, (experts or 1) * shape.intermediate_size, tp)
     if shape.shared_expert_size:
-        yield from _block_tensors(target, shape.shared_expert_size, tp)
+        sizes += _block_tensors(target, shape.shared_expert_size, tp)
+    return sizes
 
 
-def _dense_tensors(target: TargetModel, tp: int) -> Iterator[float]:
-    """Bytes of the feed-forward block of a layer without experts, among layers that have some."""
-    yield from _block_tensors(target, target.architecture.dense_intermediate_size or 0, tp)
-
-
-def _block_tensors(target: TargetModel, width: int, tp: int) -> Iterator[float]:
+def _block_tensors(target: TargetModel, width: int, tp: int) -> list[float]:
     shape = target.architecture
     numbers = shape.hidden_size * width / tp
-    yield linear_bytes(target, (shape.feed_forward_matrices - 1) * numbers)
-    yield linear_bytes(target, numbers)
-
-
-def _expert_layers(shape: Architecture) -> int:
-    """Layers with a feed-forward block that is not one of ``dense_layers``."""
-    return shape.blocks - shape.dense_layers
+    gate_and_up = (shape.feed_forward_matrices - 1) * numbers
+    return [linear_bytes(target, gate_and_up), linear_bytes(target, numbers)]
 
 
 def quantized_element(target: TargetModel) -> float | None:
@@ -284,26 +272,9 @@ def quantized_element(target: TargetModel) -> float | None:
 def linear_bytes(target: TargetModel, numbers: float) -> float:
     """Bytes of a projection of ``numbers`` elements. GPT-OSS quantizes its experts only."""
     size = quantized_element(target)
-    if size is None or is_gpt_oss(target.architecture):
+    if size is None or is_gpt_oss(target):
         return numbers * element_bytes(target.dtype)
     return numbers * size
-
-
-def _attention_bytes(target: TargetModel, numbers: float) -> float:
-    quantized = target.architecture.quantized
-    if quantized and not quantized.attention:
-        return numbers * element_bytes(target.dtype)
-    return linear_bytes(target, numbers)
-
-
-def vocabulary_tensors(target: TargetModel, tp: int) -> Iterator[float]:
-    """Bytes of the embedding and, unless tied, of the output matrix."""
-    shape = target.architecture
-    rows = padded_vocabulary(shape.vocab_size, tp)
-    for _ in range(1 if shape.tied_embeddings else 2):
-        yield rows * shape.hidden_size * element_bytes(target.dtype)
-    if shape.per_layer_embeddings:
-        yield rows * shape.per_layer_embeddings * element_bytes(target.dtype)
 
 
 def vision_bytes(vision: Vision, hidden_size: int) -> int:
@@ -318,38 +289,3 @@ def vision_bytes(vision: Vision, hidden_size: int) -> int:
     )
     around = 2 * vision.positions * size + vision.patch_values * size + 2 * size
     return 2 * (vision.layers * per_layer + around + size * hidden_size)
-
-
-def _like(shape: Architecture) -> AttentionGroup:
-    return max(shape.attention, key=lambda group: group.layers)
-
-
-def _norm(target: TargetModel) -> float:
-    return target.architecture.hidden_size * element_bytes(target.dtype)
-
-
-def _norm_tensors(target: TargetModel) -> Iterator[float]:
-    """One layer's norms; Gemma has two more and a scalar."""
-    gemma = target.architecture.class_name.startswith("Gemma")
-    for _ in range(4 if gemma else 2):
-        yield _norm(target)
-    if gemma:
-        yield element_bytes(target.dtype)
-
-
-def _router_tensors(target: TargetModel) -> Iterator[float]:
-    shape, element = target.architecture, element_bytes(target.dtype)
-    yield (shape.experts or 0) * shape.hidden_size * element
-    if is_gpt_oss(shape):
-        yield (shape.experts or 0) * element
-
-
-def _feed_forward_as_stored(target: TargetModel) -> Iterator[float]:
-    shape = target.architecture
-    if not (shape.experts and has_mxfp4_experts(target)):
-        yield from feed_forward_tensors(target, 1, 0)
-        return
-    yield from _router_tensors(target)
-    numbers = 3 * shape.hidden_size * shape.intermediate_size
-    bias = (2 * shape.intermediate_size + shape.hidden_size) * 2
-    yield shape.experts * (numbers // 2 + numbers // 32 + bias)

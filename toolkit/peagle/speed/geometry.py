@@ -144,7 +144,7 @@ def _element_sizes(target: TargetModel) -> tuple[float, float, float]:
     plain, quantized = element_bytes(target.dtype), target.architecture.quantized
     if target.quantization is None and quantized is None:
         return plain, plain, plain
-    if is_gpt_oss(target.architecture):
+    if is_gpt_oss(target):
         return plain, QUANTIZED_BYTES.get(target.quantization or "", plain), plain
     if quantized and not quantized.attention:
         return plain, quantized.element_bytes, plain
