@@ -19,7 +19,7 @@ from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.files import parse_config
 from peagle.checks import check
 from peagle.errors import DamagedCheckpoint, UserError
-from peagle.fit.request import FitRequest
+from peagle.fit.report import FitRequest
 from peagle.planning import Options
 from tests.support import raises_code
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read

@@ -43,7 +43,7 @@ from peagle.cli.output.console import json_option, print_json, print_status, pri
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.fit.advice import MAX_GPUS
-from peagle.fit.request import FitRequest
+from peagle.fit.report import FitRequest
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest
 from peagle.project.choosing import EndpointChoice

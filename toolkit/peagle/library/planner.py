@@ -258,7 +258,7 @@ class Planner:
             CheckpointError: files that cannot be read.
             UserError: an option is unknown, or contradicts another.
         """
-        from peagle.fit.request import FitRequest
+        from peagle.fit.report import FitRequest
 
         given = _known({"pair": pair, **options}, FitRequest, "fit")
         given.pop("pair", None)
