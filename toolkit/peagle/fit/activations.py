@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture
 from peagle.fit.models import DraftModel, FitCase
-from peagle.fit.target_weights import (
+from peagle.fit.weights import (
     has_mxfp4_experts,
     has_query_key_norm,
     kernel_of,

@@ -12,7 +12,6 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
 from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError, nearest
-from peagle.planning.compared import ComparedSettings
 from peagle.planning.engines import Load, shared_load
 from peagle.planning.load import (
     choose_length,
@@ -23,7 +22,7 @@ from peagle.planning.load import (
 from peagle.planning.options import Options
 from peagle.planning.planner import select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, price_in, price_of
-from peagle.planning.verdict_changes import changes_of
+from peagle.planning.verdict_changes import ComparedSettings, changes_of
 from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import WORKLOADS, Workload, WorkloadName
 from peagle.speed.verdict import Verdict, VerdictChange, WorkloadVerdict

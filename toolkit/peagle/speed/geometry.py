@@ -8,15 +8,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup
-from peagle.fit.drafter_weights import stored_parameters
 from peagle.fit.models import DraftModel, FitCase, TargetModel
-from peagle.fit.target_weights import (
+from peagle.fit.weights import (
     QUANTIZED_BYTES,
     attention_layers,
     attention_parameters,
     has_mxfp4_experts,
     is_gpt_oss,
     quantized_element,
+    stored_parameters,
 )
 from peagle.vllm.defaults import EngineConfig, cache_element_bytes, capture_sizes, schedules_ahead
 from peagle.vllm.gpus import element_bytes

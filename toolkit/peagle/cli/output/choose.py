@@ -28,7 +28,7 @@ from peagle.fit.models import Fit
 from peagle.fit.report import FitReport
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
-from peagle.speed.crossover import crossover_text
+from peagle.speed.decision import crossover_text
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, SettingSpeed, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency, format_usd
 
