@@ -10,7 +10,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.planning import Options, make_plan
-from peagle.planning.engines import Load, shared_load
+from peagle.planning.engines import Load, computed_for
 from peagle.speed.models import Workload
 from tests.unit.planning.small_catalog import CHAT, P_EAGLE
 from tests.unit.planning.speeds import measured, row, run
@@ -50,7 +50,7 @@ OTHER: dict[str, Callable[[], Load]] = {
 
 @pytest.mark.parametrize("name", OTHER)
 def test_what_is_computed_for_one_load_is_not_used_for_another(name: str) -> None:
-    assert shared_load(OTHER[name]()) is not shared_load(LOAD)
+    assert OTHER[name]().computed is not LOAD.computed
 
 
 def test_the_same_load_is_computed_once_also_when_the_catalogue_is_loaded_again() -> None:
@@ -59,7 +59,7 @@ def test_the_same_load_is_computed_once_also_when_the_catalogue_is_loaded_again(
     same = replace(load, catalog=again, target=again.targets[TARGET.id])
 
     assert again is not first
-    assert shared_load(same) is shared_load(load)
+    assert same.computed is load.computed
 
 
 VARIANTS: tuple[dict[str, object], ...] = (
@@ -79,7 +79,7 @@ def test_a_plan_after_others_equals_that_of_a_fresh_process(pair: str) -> None:
 
     fresh = []
     for changes in variants:
-        shared_load.cache_clear()
+        computed_for.cache_clear()
         fresh.append(planned(changes))
 
     assert [planned(changes) for changes in reversed(variants)][::-1] == fresh

@@ -11,7 +11,6 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
@@ -60,6 +59,16 @@ class EngineFit:
         return math.floor(held) if self.fit.fits else 0
 
 
+@dataclass
+class Computed:
+    """What is computed for a load, each at first use. A drafter is known by its name: it is the
+    user's own head, or one of the target's in the catalogue."""
+
+    engines: dict[tuple[object, ...], EngineFit] = field(default_factory=dict)
+    speeds: dict[tuple[object, ...], Performance] = field(default_factory=dict)
+    acceptances: dict[tuple[object, ...], Acceptance] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, eq=False)
 class Load:
     """A target under a load, independent of drafter and instance.
@@ -82,9 +91,6 @@ class Load:
     workload: Workload = USUAL_WORKLOAD
     own_head: Drafter | None = None
     of_one_size: bool = False
-    _engines: dict[tuple[object, ...], EngineFit] = field(default_factory=dict, init=False)
-    _speeds: dict[tuple[object, ...], Performance] = field(default_factory=dict, init=False)
-    _acceptances: dict[tuple[object, ...], Acceptance] = field(default_factory=dict, init=False)
 
     def __hash__(self) -> int:
         return hash((self.target.id, self.max_model_len, self.concurrency, self.workload))
@@ -100,9 +106,10 @@ class Load:
         load = self.vllm, self.max_model_len, self.concurrency, self.workload, self.of_one_size
         return same, load, repr(self.settings), self.own_head  # as text: true and 1 differ
 
-    def changed(self, **fields: Any) -> Load:
-        """The load with these fields, and what this process has computed for it."""
-        return shared_load(replace(self, **fields))
+    @cached_property
+    def computed(self) -> Computed:
+        """What this process has computed for an equal load."""
+        return computed_for(self)
 
     @property
     def runs(self) -> tuple[SpeedRun, ...]:
@@ -122,12 +129,12 @@ class Load:
         """What is known of the acceptance length of the drafter with this K: measured on any
         device, with or without a speed, or published."""
         key = drafter and drafter.name, k
-        if key not in self._acceptances:
+        if key not in self.computed.acceptances:
             decay = self.catalog.speed_model.decay
-            self._acceptances[key] = acceptance_of(
+            self.computed.acceptances[key] = acceptance_of(
                 drafter, k, self.runs, self.names(drafter), decay=decay
             )
-        return self._acceptances[key]
+        return self.computed.acceptances[key]
 
     def may_know(self, drafter: Drafter | None) -> bool:
         """Whether there can be a speed: measured, or from a known acceptance."""
@@ -153,7 +160,7 @@ class Load:
         """The engine on this many GPUs of the instance's kind."""
         kind = instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
         key = *kind, gpus, drafter and drafter.name, k
-        if key not in self._engines:
+        if key not in self.computed.engines:
             if gpus == 1:
                 case = self._one_gpu(instance, drafter, k)
             else:
@@ -164,8 +171,8 @@ class Load:
             tokens, length = self.workload.tokens, self.max_model_len
             each = min(1.0, max(least, tokens / length, share_of_request(case, tokens)))
             shared = share_of_prefix(case, self.workload.shared_prompt_tokens)
-            self._engines[key] = EngineFit(case, fit_of(case), each - shared, shared)
-        return self._engines[key]
+            self.computed.engines[key] = EngineFit(case, fit_of(case), each - shared, shared)
+        return self.computed.engines[key]
 
     def _one_gpu(self, on: Instance, drafter: Drafter | None, k: int) -> FitCase:
         options = CaseOptions(
@@ -212,11 +219,11 @@ class Load:
         config = engine.case.engine
         gpus = config.gpu, config.gpu_memory_gib, config.tensor_parallel_size
         key = *gpus, drafter and drafter.name, config.k, k, requests, engines, assumed
-        if key not in self._speeds:
+        if key not in self.computed.speeds:
             case = engine.case
             if k != config.k:
                 case = replace(case, engine=replace(config, k=k))
-            self._speeds[key] = performance(
+            self.computed.speeds[key] = performance(
                 case,
                 self.workload,
                 requests,
@@ -227,10 +234,10 @@ class Load:
                 fit=engine.fit,
                 engines=engines,
             )
-        return self._speeds[key]
+        return self.computed.speeds[key]
 
 
 @lru_cache(maxsize=_LOADS)
-def shared_load(load: Load) -> Load:
-    """The equal load of which this process has computed something."""
-    return load
+def computed_for(load: Load) -> Computed:
+    """What this process has computed for an equal load."""
+    return Computed()

@@ -209,7 +209,7 @@ class Evaluator:
         busy = min(count * copies_on(self.options, instance, gpus, requests), requests)
         by_load = self.load
         if math.ceil(requests / busy) != requests:
-            by_load = self.load.changed(concurrency=math.ceil(requests / busy))
+            by_load = replace(self.load, concurrency=math.ceil(requests / busy))
         settings: dict[Setting, Candidate] = {}
         for name, drafter in {_name(drafter): drafter for drafter in drafters}.items():
             for k in self._ks(drafter):

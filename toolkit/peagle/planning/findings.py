@@ -175,7 +175,7 @@ class Review:
 
         def holds(length: int) -> bool:
             """Of one engine on the instance, or of a copy on its GPUs."""
-            shorter, of = load.changed(max_model_len=length), (candidate.drafter, candidate.k)
+            shorter, of = replace(load, max_model_len=length), (candidate.drafter, candidate.k)
             if self.evaluator.options.copies is None:
                 engine = shorter.engine_on(candidate.instance, candidate.load, *of)
             else:
@@ -416,7 +416,7 @@ def _fitting_options(load: Load, candidate: Candidate) -> list[Fix]:
     drafter, k, fixes = candidate.drafter, candidate.k, []
 
     def fits(k: int = k, **changed: Any) -> bool:
-        return load.changed(**changed).engine_on(candidate.instance, 0, drafter, k).fit.fits
+        return replace(load, **changed).engine_on(candidate.instance, 0, drafter, k).fit.fits
 
     least, longest = load.workload.tokens, load.max_model_len
     if length := _largest(max(_SHORTEST, least), longest, lambda n: fits(max_model_len=n)):

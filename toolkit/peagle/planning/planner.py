@@ -27,7 +27,7 @@ from peagle.planning.company import choose_company
 from peagle.planning.copies import check_copies, with_copies
 from peagle.planning.drafter import SelectedPair, choose_drafter
 from peagle.planning.engine import Placement, check_engine, configure_engine
-from peagle.planning.engines import Load, shared_load
+from peagle.planning.engines import Load
 from peagle.planning.evaluation import Evaluator
 from peagle.planning.findings import queue_findings
 from peagle.planning.limit import choose_limit, highest_price
@@ -204,7 +204,7 @@ def _fitting_context(options: Options, catalog: Catalog) -> tuple[Options, Decis
     if not is_drafter_named(options):
         settings.append((None, 0))
     for length in shorter_contexts(load.max_model_len, load.workload.tokens):
-        shorter = load if length == load.max_model_len else load.changed(max_model_len=length)
+        shorter = load if length == load.max_model_len else replace(load, max_model_len=length)
         for instance in types:
             for drafter, k in settings:
                 if shorter.engine_on(instance, 0, drafter, k).fit.fits:
@@ -219,18 +219,16 @@ def _load(
     """The load, the pair before evidence can remove its drafter, and what is compared with it;
     reasons and findings of these decisions are recorded for the final one."""
     target, length = pair.target, choose_length(options, pair.target).value
-    load = shared_load(
-        Load(
-            target,
-            choose_runtime(options, catalog, target, pair.drafter).value.vllm,
-            length,
-            choose_concurrency(options).value,
-            catalog,
-            settings_of(options.settings),
-            choose_workload(options, target, length).value,
-            own_head=pair.drafter if pair.own is not None else None,
-            of_one_size=options.requests is not None,
-        )
+    load = Load(
+        target,
+        choose_runtime(options, catalog, target, pair.drafter).value.vllm,
+        length,
+        choose_concurrency(options).value,
+        catalog,
+        settings_of(options.settings),
+        choose_workload(options, target, length).value,
+        own_head=pair.drafter if pair.own is not None else None,
+        of_one_size=options.requests is not None,
     )
     others = other_drafters(options, pair, load.vllm, length, load.workload.tokens)
     others = tuple(other for other in others if load.may_know(other))

@@ -12,7 +12,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
 from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError, nearest
-from peagle.planning.engines import Load, shared_load
+from peagle.planning.engines import Load
 from peagle.planning.load import (
     choose_length,
     shorter_contexts,
@@ -208,7 +208,7 @@ def _loads(
     usual = choose_length(_options(request, size), target).value
     most = max(request.loads)
     return [
-        shared_load(Load(target, vllm, length, concurrency, catalog, workload=size))
+        Load(target, vllm, length, concurrency, catalog, workload=size)
         for length in shorter_contexts(usual, size.tokens)
         for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
     ]

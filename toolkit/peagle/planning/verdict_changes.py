@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from peagle.case import CaseOptions, build_case
@@ -125,7 +126,7 @@ class ComparedSettings:
     ) -> tuple[Load, EngineFit]:
         """The load of an engine that is planned for it, and its memory."""
         concurrency = min(math.ceil(requests), self.load.concurrency)
-        load = self.load.changed(workload=workload, concurrency=concurrency)
+        load = replace(self.load, workload=workload, concurrency=concurrency)
         gpus = self.gpus_at(workload, concurrency)
         return load, load.engine(self.instance, gpus, self._drafter(setting), setting.k)
 
