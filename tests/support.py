@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -259,3 +259,16 @@ def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:
         for request in requests(plan)
     ]
     return request_findings(filled, plan.region)
+
+
+def decide_alike(first: Plan, second: Plan) -> bool:
+    """Whether two plans differ in nothing but the options that asked for them."""
+    return first.model_copy(update={"options": second.options}) == second
+
+
+def with_keys(folder: Path, words: Sequence[str], **keys: Any) -> tuple[str, ...]:
+    """The command ``words`` (name, pair, options) with these keys of a new ``peagle.yaml``."""
+    command, pair, *options = words
+    file = folder / "peagle.yaml"
+    file.write_text(json.dumps({"endpoints": {pair: {"pair": pair, **keys}}}), "utf-8")
+    return (command, pair, "--project", str(file), *options)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from botocore.exceptions import ClientError
 
 from peagle.sandbox.client import add_fault, clear_faults, set_quota
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
+from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
 
@@ -170,15 +172,16 @@ def test_an_alarm_that_a_client_sets_undoes_an_update(account: Account) -> None:
 
 
 def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
-    sandbox: Sandbox, account: Account
+    sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:
     first = sandbox.json(*DEPLOY)
     cloudwatch = account.client("cloudwatch")
-    rollout = ("--rollout", "all-at-once", "--baking-time", "30m")
+    rollout = ("--rollout", "all-at-once")
+    update = with_keys(tmp_path, DEPLOY, baking_time="30m")
     sandbox.json("sandbox", "fault", "add", "UpdateEndpoint", "alarm-fires", "--times", "once")
 
     with traffic(account, NAME, {"prompt": "a", "max_tokens": 500}) as lost:
-        failed = sandbox.peagle(*DEPLOY, "--k", "3", *rollout, "--json")
+        failed = sandbox.peagle(*update, "--k", "3", *rollout, "--json")
 
     assert lost == []
     assert failed.returncode == 4, failed.stderr

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.sandbox.sandboxes import IMAGE, ROLE, Account, Sandbox, refusal
+from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
 
 NAME = "acme-tiny"
 DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes",
-          "--name-prefix", "acme-", "--tag", "team=ml", "--tag", "cost center=a b")  # fmt: skip
+          "--tag", "team=ml", "--tag", "cost center=a b")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +23,8 @@ def account(sandbox: Sandbox) -> Account:
     return Account(sandbox)
 
 
-def a_vpc(account: Account, reaches_s3: bool) -> tuple[str, ...]:
-    """The options that name a subnet and a security group of a new VPC."""
+def a_vpc(account: Account, reaches_s3: bool) -> dict[str, Any]:
+    """The keys that name a subnet and a security group of a new VPC, and a prefix."""
     ec2 = account.client("ec2")
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
     subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/24")["Subnet"]["SubnetId"]
@@ -33,23 +36,26 @@ def a_vpc(account: Account, reaches_s3: bool) -> tuple[str, ...]:
             VpcId=vpc, ServiceName="com.amazonaws.us-east-1.s3",
             RouteTableIds=[table["RouteTableId"]],
         )  # fmt: skip
-    return ("--subnets", subnet, "--security-groups", group)
+    return {"subnets": subnet, "security_groups": group, "name_prefix": "acme-"}
 
 
 def test_a_subnet_that_reaches_no_weights_is_refused_before_anything_is_created(
-    sandbox: Sandbox, account: Account
+    sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:
-    done = sandbox.peagle(*DEPLOY, *a_vpc(account, reaches_s3=False))
+    done = sandbox.peagle(*with_keys(tmp_path, DEPLOY, **a_vpc(account, reaches_s3=False)))
 
     assert done.returncode == 3, done.stderr
     assert "there is no route to S3 (the weights) from subnet-" in done.stderr
     assert account.sagemaker.list_models()["Models"] == []
 
 
-def test_a_deploy_in_a_vpc_is_proved_and_removed(sandbox: Sandbox, account: Account) -> None:
+def test_a_deploy_in_a_vpc_is_proved_and_removed(
+    sandbox: Sandbox, account: Account, tmp_path: Path
+) -> None:
     vpc = a_vpc(account, reaches_s3=True)
-    own = (*vpc, "--network-isolation", "--kms-key", "alias/models")
-    done = sandbox.peagle(*DEPLOY, *own, "--json")
+    keys = {**vpc, "network_isolation": True, "kms_key": "alias/models"}
+    deploy = with_keys(tmp_path, DEPLOY, **keys)
+    done = sandbox.peagle(*deploy, "--json")
     assert done.returncode == 0, done.stderr
 
     name = json.loads(done.stdout)["name"]
@@ -59,7 +65,7 @@ def test_a_deploy_in_a_vpc_is_proved_and_removed(sandbox: Sandbox, account: Acco
     )
     model_name = config["ProductionVariants"][0]["ModelName"]
     model = account.sagemaker.describe_model(ModelName=model_name)
-    _, subnet, _, group = vpc
+    subnet, group = vpc["subnets"], vpc["security_groups"]
     assert name == NAME
     assert model["VpcConfig"] == {"Subnets": [subnet], "SecurityGroupIds": [group]}
     assert model["EnableNetworkIsolation"] is True
@@ -73,9 +79,9 @@ def test_a_deploy_in_a_vpc_is_proved_and_removed(sandbox: Sandbox, account: Acco
     stored = account.s3.head_object(Bucket=bucket, Key=listed["Contents"][0]["Key"])
     assert stored["ServerSideEncryption"] == "aws:kms"
 
-    again = sandbox.json(*DEPLOY, *own, "--json")
+    again = sandbox.json(*deploy, "--json")
     assert again["changed"] is False
-    tagged = sandbox.json(*DEPLOY, *own, "--tag", "stage=test", "--json")
+    tagged = sandbox.json(*deploy, "--tag", "stage=test", "--json")
     assert tagged["changed"] is False
     tags = account.sagemaker.list_tags(ResourceArn=endpoint["EndpointArn"])["Tags"]
     assert {"Key": "stage", "Value": "test"} in tags

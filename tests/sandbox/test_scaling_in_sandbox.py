@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
 
 from peagle.sandbox.client import set_quota, set_scaling_speed
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, refusal, until
+from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
 
@@ -64,10 +66,12 @@ class Load:
                 self.answers += 1
 
 
-def test_a_deployment_scales_out_and_in_without_a_lost_request(account: Account) -> None:
+def test_a_deployment_scales_out_and_in_without_a_lost_request(
+    account: Account, tmp_path: Path
+) -> None:
     name = "peagle-tiny"
-    bounds = ("--max-instances", "2", "--target-concurrency", "2")
-    document = account.sandbox.json(*DEPLOY, *bounds)
+    deploy = with_keys(tmp_path, DEPLOY, max_instances=2, target_concurrency=2)
+    document = account.sandbox.json(*deploy)
     assert document["scaling"] == {
         "min_instances": 1,
         "max_instances": 2,

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from peagle.deploy.alarms import mixes_drafts as mixes_drafts
     from peagle.deploy.apply import deploy as deploy
     from peagle.deploy.comparison import change_share as change_share
-    from peagle.deploy.comparison import deployed_words as deployed_words
     from peagle.deploy.comparison import drop as drop
     from peagle.deploy.comparison import options_beside as options_beside
     from peagle.deploy.comparison import options_of_served as options_of_served
@@ -142,7 +141,6 @@ if TYPE_CHECKING:
     from peagle.planning.by_verdict import is_covered as is_covered
     from peagle.planning.candidates import batch_at as batch_at
     from peagle.planning.company import check_company as check_company
-    from peagle.planning.company import company_arguments as company_arguments
     from peagle.planning.company import parse_tags as parse_tags
     from peagle.planning.limit import most_usd_per_hour as most_usd_per_hour
     from peagle.planning.overrides import checked_settings as checked_settings
@@ -181,7 +179,6 @@ if TYPE_CHECKING:
     from peagle.render.image_names import read_image_address as read_image_address
     from peagle.render.requests import deploy_arguments as deploy_arguments
     from peagle.render.requests import label_arguments as label_arguments
-    from peagle.render.requests import override_arguments as override_arguments
     from peagle.render.requests import pair_arguments as pair_arguments
     from peagle.render.verdict_file import verdict_bytes as verdict_bytes
     from peagle.render.verdict_file import verdict_document as verdict_document
@@ -254,7 +251,7 @@ _FUNCTIONS = {
     "peagle.deploy.alarms": ("mixes_drafts",),
     "peagle.deploy.apply": ("deploy",),
     "peagle.deploy.comparison": (
-        "deployed_words", "options_beside", "options_of_served", "change_share",
+        "options_beside", "options_of_served", "change_share",
         "require_comparable", "start_comparison", "drop", "promote",
     ),
     "peagle.deploy.diff": ("compare_plans",),
@@ -304,7 +301,7 @@ _FUNCTIONS = {
     "peagle.images.inspect": ("unchecked_image",),
     "peagle.planning.by_verdict": ("is_covered",),
     "peagle.planning.candidates": ("batch_at",),
-    "peagle.planning.company": ("check_company", "company_arguments", "parse_tags"),
+    "peagle.planning.company": ("check_company", "parse_tags"),
     "peagle.planning.limit": ("most_usd_per_hour",),
     "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
     "peagle.planning.verdict": ("make_verdict", "sizes_of_requests"),
@@ -324,7 +321,7 @@ _FUNCTIONS = {
     "peagle.render.files": ("write_folder",),
     "peagle.render.image_names": ("is_own_image", "read_image_address"),
     "peagle.render.requests": (
-        "deploy_arguments", "label_arguments", "override_arguments", "pair_arguments",
+        "deploy_arguments", "label_arguments", "pair_arguments",
     ),
     "peagle.render.verdict_file": ("verdict_bytes", "verdict_document"),
     "peagle.sandbox.client": (

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 import click
 
+from peagle.cli.context import KeyOfFile
 from peagle.cli.main import COMMANDS, cli
 from tools.docs.markdown import NOTE, escaped, table
 
@@ -59,6 +60,15 @@ or a target and a drafter: `gpt-oss-20b`, `gpt-oss-20b+eagle3`; a plan file alre
 """
 
 
+_KEYS = """\
+## Keys of peagle.yaml
+
+Keys of the [project file](pipelines.md) and keywords of the [library](library.md) that are no options.
+An option of `deploy` is a key too, with `_` for `-`.
+
+"""
+
+
 def cli_page() -> str:
     """The chapter."""
     top = click.Context(cli, info_name="peagle", **cli.context_settings)
@@ -66,12 +76,26 @@ def cli_page() -> str:
     common = table(("option", "meaning"), [(f"`{one}`", text) for one, text in _COMMON.items()])
     first = _command(top, _SHARED_BY[0])
     plans = _options(first, [one for one in first.command.params if one.name in shared])
-    parts = [f"{_INTRODUCTION}{common}\n", f"{_OF_PLANS}{plans}\n"]
+    parts = [f"{_INTRODUCTION}{common}\n", f"{_OF_PLANS}{plans}\n", f"{_KEYS}{_keys(top)}\n"]
     for group, names in COMMANDS.items():
         parts.append(f"## {group}\n")
         for name in names:
             parts += _described(_command(top, name), shared)
     return "\n".join(parts)
+
+
+def _keys(top: click.Context) -> str:
+    """The keys of the project file that are no options."""
+    rows = [
+        (f"`{option.name}`", escaped(f"{option.help}{_variable(option)}"))
+        for option in _command(top, "deploy").command.params
+        if isinstance(option, KeyOfFile)
+    ]
+    return table(("key", "meaning"), rows)
+
+
+def _variable(option: click.Option) -> str:
+    return f" [env: {option.envvar}]" if option.envvar else ""
 
 
 def _command(parent: click.Context, name: str) -> click.Context:
@@ -84,7 +108,7 @@ def _command(parent: click.Context, name: str) -> click.Context:
 def _shared(top: click.Context) -> set[str]:
     """The names of the options of a plan."""
     names = [
-        {one.name for one in _command(top, name).command.params if isinstance(one, click.Option)}
+        {one.name for one in _command(top, name).command.params if _is_option(one)}
         for name in _SHARED_BY
     ]
     return {name for name in set.intersection(*names) if name} - {"as_json", "profile", "sandbox"}
@@ -102,7 +126,7 @@ def _described(ctx: click.Context, shared: Collection[str]) -> Iterator[str]:
     yield f"### {ctx.command_path}\n"
     yield f"`{usage}`\n"
     yield f"{_help(command.help or '')}\n"
-    options = [one for one in command.params if isinstance(one, click.Option)]
+    options = [one for one in command.params if isinstance(one, click.Option) and _is_option(one)]
     common = [f"`{one}`" for one in _COMMON if any(one in option.opts for option in options)]
     of_plan = [one for one in options if one.name in shared]
     own = [one for one in options if not _is_common(one) and one not in of_plan]
@@ -120,6 +144,10 @@ def _described(ctx: click.Context, shared: Collection[str]) -> Iterator[str]:
         yield f"Also {'; '.join(also)}.\n"
     if examples := _examples(command.epilog or ""):
         yield f"```bash\n{examples}\n```\n"
+
+
+def _is_option(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and not isinstance(parameter, KeyOfFile)
 
 
 def _is_common(option: click.Option) -> bool:

@@ -62,15 +62,12 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "--instance-type": ("ml.g6.xlarge", "ml.p5.48xlarge"), "--instance-count": ("2",),
     "--drafter": ("ngram", "s3://bucket/head/", "org/head@main"), "--region": ("eu-west-1",),
     "--model-source": ("s3://bucket/model/",), "--vllm": ("0.28.0",), "--ami": ("default",),
-    "--image": ("123456789012.dkr.ecr.us-east-1.amazonaws.com/x:1",), "--startup-timeout": ("30m",),
-    "--download-timeout": ("1h",), "--max-price-per-hour": ("5",), "--weights-by": ("stream",),
+    "--image": ("123456789012.dkr.ecr.us-east-1.amazonaws.com/x:1",),
+    "--max-price-per-hour": ("5",),
     "--min-tokens-per-second": ("100",), "--env": ("A=b", "VLLM_LOGGING_LEVEL=DEBUG"),
     "--set": ("max-num-batched-tokens=8192", "gpu-memory-utilization=0.8", "no-enforce-eager",
               'compilation-config={"a": 1}'),
-    "--subnets": ("subnet-0a1b2c3d,subnet-0a1b2c3e",), "--security-groups": ("sg-0a1b2c3d",),
-    "--kms-key": ("alias/models", "arn:aws:kms:us-east-1:123456789012:alias/x"),
-    "--tag": ("team=ml", "cost center=a b"), "--name-prefix": ("acme-",),
-    "--permissions-boundary": ("arn:aws:iam::123456789012:policy/boundary",),
+    "--tag": ("team=ml", "cost center=a b"),
 }  # fmt: skip
 """Options of `peagle plan`, with valid values."""
 
@@ -291,8 +288,7 @@ PARSERS = (
             ("tiny", []),
             ("gpt-oss-20b", [("--k", "5"), ("--set", "max-num-batched-tokens=8192")]),
             ("gpt-oss-20b", [("--image", IMAGES[0]), ("--env", "A=b")]),
-            ("tiny", [("--tag", "a=b"), ("--kms-key", "alias/models"), ("--name-prefix", "a-")]),
-            ("tiny", [("--subnets", "subnet-0a1b2c3d"), ("--security-groups", "sg-0a1b2c3d")]),
+            ("tiny", [("--tag", "a=b")]),
         ],
     ),
     Parser("command-fit", quietly(_fit), st.tuples(PAIRS, TYPED), ERRORS, [("gpt-oss-20b", [])]),

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from peagle.cli.context import KeyOfFile
 from peagle.cli.main import cli
 
 Description = dict[str, Any]
@@ -50,7 +51,11 @@ def losses(before: Description, now: Description) -> list[str]:
 
 def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Description]]:
     context = click.Context(command, info_name=words, help_option_names=["-h", "--help"])
-    described = [_described(one, context) for one in command.get_params(context)]
+    described = [
+        _described(parameter, context)
+        for parameter in command.get_params(context)
+        if not isinstance(parameter, KeyOfFile)
+    ]
     yield (
         words,
         {

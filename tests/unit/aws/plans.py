@@ -8,6 +8,7 @@ from typing import Any
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.deploy.state import Revision, served_by_plan
 from peagle.fit.models import Fit
+from peagle.planning.options import Options
 from peagle.planning.plan import (
     EXECUTION_ROLE,
     MODEL_BUCKET,
@@ -75,6 +76,7 @@ def a_plan(folder: Path | None = None, **changes: Any) -> Plan:
         ),
         price_per_hour_usd=1.408,
         price_date="2026-11-20",
+        options=Options(pair="a/target+a/head"),
         proof=ProofPlan(prompts=("One?", "Two?"), chat=True, max_tokens=16),
         findings=(),
         reasons=(),

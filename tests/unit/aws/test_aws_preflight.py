@@ -92,7 +92,11 @@ def test_an_update_beyond_the_quota_is_refused_as_aws_would(world: World) -> Non
 
 @pytest.mark.parametrize(
     ("quota", "fits"),
-    [(6, "--rollout rolling --rollout-step 2"), (5, "--rollout rolling --rollout-step 1"), (4, "")],
+    [
+        (6, "--rollout rolling and rollout_step: 2"),
+        (5, "--rollout rolling and rollout_step: 1"),
+        (4, ""),
+    ],
 )
 def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: str) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 8}

@@ -237,8 +237,8 @@ def test_another_network_is_shown_and_leaving_it_out_is_a_warning(world: World) 
     texts = [change.text for change in found.changes]
     assert f"subnets {SUBNETS[0]}, {SUBNETS[1]} -> none" in texts
     (warned,) = [f for f in found.findings if f.code == "company-settings-removed"]
-    assert "--subnets" in warned.fix
-    assert "--kms-key" in warned.fix
+    assert "subnets" in warned.fix
+    assert "kms_key" in warned.fix
     assert not [
         f for f in world.preflight(another(vpc_plan(kms_key=KEY))).findings
         if f.code == "company-settings-removed"

@@ -260,7 +260,7 @@ def test_the_collecting_plan_has_the_pins_of_the_weights(synced: World) -> None:
 def test_invalid_pins_are_refused(given: dict[str, Any], code: str) -> None:
     with raises_code(code, UserError) as refused:
         choose_pins(Options(pair="tiny", **given))
-    assert "--warm-sha256" in refused.value.message
+    assert "warm_sha256" in refused.value.message
 
 
 def test_the_name_is_in_the_error(synced: World) -> None:

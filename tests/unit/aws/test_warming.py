@@ -115,7 +115,7 @@ def test_streamed_weights_are_refused() -> None:
     with raises_code("weights-streamed", Refused) as caught:
         warming.prefix_of_weights(in_s3(mounts=()))
 
-    assert "--weights-by mount" in caught.value.fix
+    assert "weights_by mount" in caught.value.fix
 
 
 def test_the_artifact_is_stored_beside_the_weights_manifest_last(stocked: World) -> None:

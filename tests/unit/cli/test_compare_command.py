@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from peagle.cli.change import compare
+from tests.support import with_keys
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
 
 WITH = ("compare", NAME, "--with", "tiny --no-speculation")
@@ -245,12 +246,15 @@ def test_a_plan_file_of_another_name_is_refused(roomy: Terminal, tmp_path: Path)
 
 
 STATED = (
-    *("--name-prefix", "acme-", "--name", NAME, "--tag", "team=ml", "--tag", "stage=live"),
-    *("--kms-key", "alias/models", "--network-isolation"),
+    *("--name", NAME, "--tag", "team=ml", "--tag", "stage=live"),
     *("--max-model-len", "1024", "--concurrency", "3", "--instance-count", "2"),
-    *("--set", "block-size=32", "--env", "VLLM_LOGGING_LEVEL=DEBUG", "--startup-timeout", "20m"),
+    *("--set", "block-size=32", "--env", "VLLM_LOGGING_LEVEL=DEBUG"),
     *("--ami", "al2023-ami-sagemaker-inference-gpu-4-1", "--ttl", "8h"),
 )
+KEYS = {
+    "name_prefix": "acme-", "kms_key": "alias/models", "network_isolation": True,
+    "startup_timeout": "20m",
+}  # fmt: skip
 
 
 def served(terminal: Terminal, config: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -266,8 +270,8 @@ def served(terminal: Terminal, config: str) -> tuple[dict[str, Any], dict[str, A
 
 
 @pytest.mark.thorough
-def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal) -> None:
-    done = empty.run(*FIRST, *STATED, "--yes")
+def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal, tmp_path: Path) -> None:
+    done = empty.run(*with_keys(tmp_path, FIRST, **KEYS), *STATED, "--yes")
     assert done.code == 0, done.err
     (row,) = empty.run("list", "--json").document["deployments"]
     asked = "tiny --k 3 --tag stage=trial --env A=1"

@@ -10,6 +10,7 @@ import pytest
 
 from peagle.deploy.state import utc_moment, utc_text
 from peagle.render.resources import copies_limit_name, limit_name
+from tests.support import with_keys
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
 COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
@@ -225,7 +226,7 @@ def test_an_endpoint_with_copies_is_not_compared(terminal: Terminal, tmp_path: P
 def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert terminal.run(*COPIES, "--observe", "--log-retention", "30").code == 0
+    assert terminal.run(*COPIES, "--observe").code == 0
 
     log = f"/aws/sagemaker/InferenceComponents/{NAME}"
     assert terminal.cloud.retention == {log: 30}
@@ -320,14 +321,16 @@ def test_without_a_limit_the_copies_have_no_end_again(terminal: Terminal) -> Non
     assert status_of(terminal)["ends_at"] is None
 
 
-ROLLING = ("--rollout", "rolling", "--rollout-step", "1", "--slo", "ttft=0.5")
+ROLLING = ("--rollout", "rolling", "--slo", "ttft=0.5")
 
 
 @pytest.mark.thorough
-def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(terminal: Terminal) -> None:
+def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
+    terminal: Terminal, tmp_path: Path
+) -> None:
     assert terminal.run(*COPIES).code == 0
 
-    done = terminal.run(*COPIES, "--k", "3", *ROLLING)
+    done = terminal.run(*with_keys(tmp_path, COPIES, rollout_step="1"), "--k", "3", *ROLLING)
 
     assert done.code == 0, done.err
     assert "1 more instance meanwhile" in " ".join(done.err.split())

@@ -333,7 +333,7 @@ def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Termina
 
 @pytest.mark.thorough
 def test_captured_data_is_named_by_deploy_and_destroy(deployed: Terminal) -> None:
-    capture = ("--capture-data", "s3://peagle-captured/a", "--capture-retention", "7")
+    capture = ("--capture-data", "s3://peagle-captured/a")
     shown = deployed.run(*FIRST, "--yes", *capture).err
     assert "capture     100% of prompts and answers to s3://peagle-captured/a" in shown
 

@@ -16,7 +16,7 @@ endpoints: {chat: {pair: tiny, instance_type: %s}}
 """
 
 COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
-SCALED = (*COPIES, "--max-instances", "3", "--target-concurrency", "6")
+SCALED = (*COPIES, "--max-instances", "3")
 TO_ZERO = (*COPIES, "--max-instances", "2", "--scale-to-zero")
 
 

@@ -82,7 +82,7 @@ def test_the_next_command_keeps_what_the_user_set() -> None:
 
     command = image_commands.next_command(plan, built, Account())
 
-    assert "--set seed=7 --env A=b --startup-timeout 900s --engine docker" in command
+    assert "--set seed=7 --env A=b --engine docker" in command
 
 
 @pytest.mark.thorough

@@ -295,10 +295,13 @@ def test_a_region_that_is_not_enabled_is_left_out(limited: Terminal) -> None:
     assert "rejects these credentials" in done.err
 
 
-def test_the_boundary_of_a_company_is_that_of_the_role(terminal: Terminal) -> None:
+def test_the_boundary_of_a_company_is_that_of_the_role(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     boundary = f"arn:aws:iam::{ACCOUNT}:policy/boundary"
+    monkeypatch.setenv("PEAGLE_PERMISSIONS_BOUNDARY", boundary)
 
-    done = terminal.run(*DEPLOY, "--ttl", "8h", "--permissions-boundary", boundary)
+    done = terminal.run(*DEPLOY, "--ttl", "8h")
 
     assert done.code == 0, done.err
     assert terminal.cloud.scheduler.boundaries == {SCHEDULE: boundary}

@@ -137,7 +137,7 @@ def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
 
 @pytest.mark.parametrize(
     ("option", "meant"),
-    [("--cached", "--cached-prompt-tokens"), ("--shared", "--shared-prompt-tokens"),
+    [("--cached", "--cached-prompt-tokens"), ("--subnets", "the key subnets of peagle.yaml"),
      ("--users", "--concurrency"), ("--contxt", "--max-model-len"), ("--workloads", "--workload")],
 )  # fmt: skip
 def test_a_wrong_option_names_the_right_one(option: str, meant: str) -> None:

@@ -113,9 +113,6 @@ def test_a_workload_is_named_with_its_numbers() -> None:
     [
         (("--workload", "agent"), (32_768, 30_720, 12_288)),
         (("--workload", "rag", "--prompt-tokens", "16k"), (16_384, 2048, 2048)),
-        (("--workload", "agent", "--prompt-tokens", "48k", "--shared-prompt-tokens", "40k"),
-         (49_152, 46_080, 40_960)),
-        (("--prompt-tokens", "4k", "--shared-prompt-tokens", "2k"), (4096, 2048, 2048)),
     ],
 )  # fmt: skip
 def test_what_all_prompts_share_is_a_part_of_what_is_cached(
@@ -124,8 +121,6 @@ def test_what_all_prompts_share_is_a_part_of_what_is_cached(
     shown = document("gpt-oss-20b", *options)
     kinds = ("prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens")
     assert tuple(shown[kind] for kind in kinds) == tokens
-    error = refusal("gpt-oss-20b", "--cached-prompt-tokens", "1k", "--shared-prompt-tokens", "2k")
-    assert error.code == "out-of-range"
 
 
 def test_a_cached_prompt_is_shorter_than_the_prompt() -> None:
@@ -396,7 +391,7 @@ def test_a_document_costs_no_heavy_import() -> None:
 
 OVERRIDES = (
     *("--set", "seed=7", "--set", "--enforce_eager", "--env", "VLLM_LOGGING_LEVEL=DEBUG"),
-    *("--startup-timeout", "30m"),
+    *("--ami", "al2023-ami-sagemaker-inference-gpu-4-1"),
 )
 
 
@@ -407,14 +402,13 @@ def test_overrides_are_kept_in_the_document_and_in_the_next_command() -> None:
     assert made["overrides"]["settings"] == {"seed": "7", "enforce-eager": "true"}
     assert made["environment"]["SM_VLLM_ENFORCE_EAGER"] == "true"
     assert made["environment"]["VLLM_LOGGING_LEVEL"] == "DEBUG"
-    assert made["startup_timeout_seconds"] == 1800
     printed = " ".join(run("tiny", *OVERRIDES).output.split())
     assert f"peagle deploy tiny {' '.join(OVERRIDES)}" in printed
 
 
 @pytest.mark.parametrize(
     "words",
-    [("--set", "seed=7"), ("--env", "A=b"), ("--ami", "default"), ("--startup-timeout", "30m")],
+    [("--set", "seed=7"), ("--env", "A=b"), ("--ami", "default")],
 )
 def test_an_override_and_a_plan_file_are_not_combined(
     words: tuple[str, str], tmp_path: Path

@@ -64,7 +64,7 @@ REFUSED = [
     ("plan tiny --budget nan", "usage"),
     ("plan tiny --ttl soon", "usage"),
     ("plan tiny --ttl 8", "usage"),
-    ("plan tiny --startup-timeout 2h", "out-of-range"),
+    ("plan tiny --startup-timeout 2h", "usage"),  # a key of peagle.yaml
     ("plan tiny --budget 1,00", "usage"),
     ("plan gpt-oss-21b", "unknown-target"),
     ("plan gpt-oss-20b --instance-type ml.g6e.3xlarge", "instance-unknown"),

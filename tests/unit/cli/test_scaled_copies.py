@@ -11,7 +11,7 @@ from tests.unit.cli.commands import NAME, Terminal, without_record
 from tests.unit.cli.test_copies import COPIES, status_of, terminal
 
 TARGET = f"inference-component/{NAME}"
-BOUNDS = (*COPIES, "--max-instances", "3", "--target-concurrency", "6")
+BOUNDS = (*COPIES, "--max-instances", "3")
 ALARM = f"{NAME}-wake-up"
 
 __all__ = ["terminal"]
@@ -32,7 +32,8 @@ def test_copies_are_scaled_within_the_bounds_of_the_instances(terminal: Terminal
 
     assert terminal.cloud.bounds == {TARGET: (4, 12)}
     policy = terminal.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]
-    assert policy["TargetValue"] == 6
+    target = status_of(terminal)["scaling"]["target_concurrency"]
+    assert policy["TargetValue"] == target
     assert "PerCopy" in policy["PredefinedMetricSpecification"]["PredefinedMetricType"]
     (config,) = terminal.cloud.configs.values()
     managed = config["ProductionVariants"][0]["ManagedInstanceScaling"]
@@ -40,9 +41,12 @@ def test_copies_are_scaled_within_the_bounds_of_the_instances(terminal: Terminal
     assert status_of(terminal)["scaling"] == {
         "min_copies": 4,
         "max_copies": 12,
-        "target_concurrency": 6,
+        "target_concurrency": target,
     }
-    assert "4 to 12 copies, target 6 requests at a time each" in terminal.run("status", NAME).out
+    assert (
+        f"4 to 12 copies, target {target:g} requests at a time each"
+        in terminal.run("status", NAME).out
+    )
     assert "1 (4-12 copies)" in terminal.run("list").out
     assert terminal.cloud.made_alarms == {}
 

@@ -11,7 +11,7 @@ from peagle.catalog import load_catalog
 from peagle.errors import Unsupported, UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.observe import alarm_kinds, observability_text, usd_per_month
-from peagle.planning.operation_model import Capture, Observe, observe_arguments
+from peagle.planning.operation_model import Capture, Observe
 from peagle.render import render
 from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_body, dashboard_name
@@ -80,11 +80,11 @@ def test_captured_data_has_a_place_a_share_and_a_key() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"log_retention": 8}, "use --log-retention 14"),
-        ({"capture_percent": 5}, "--capture-percent needs --capture-data"),
-        ({"capture_kms_key": "k"}, "--capture-kms-key needs --capture-data"),
-        ({"capture_retention": 9}, "--capture-retention needs --capture-data"),
-        ({"alarm_topic": TOPIC}, "--alarm-topic has no alarms"),
+        ({"log_retention": 8}, "use log_retention: 14"),
+        ({"capture_percent": 5}, "capture_percent needs --capture-data"),
+        ({"capture_kms_key": "k"}, "capture_kms_key needs --capture-data"),
+        ({"capture_retention": 9}, "capture_retention needs --capture-data"),
+        ({"alarm_topic": TOPIC}, "alarm_topic has no alarms"),
         ({"alarm_topic": "on-call", "observe": True}, "is not the ARN of an SNS topic"),
         ({"alarm_topic": TOPIC.replace("east", "west"), "observe": True}, "us-west-1"),
         ({"capture_data": "/tmp"}, "is not an S3 prefix"),
@@ -95,19 +95,6 @@ def test_what_aws_refuses_is_refused(options: dict[str, Any], message: str) -> N
     with pytest.raises(UserError) as refused:
         plan_with(**options)
     assert message in str(refused.value)
-
-
-@pytest.mark.thorough
-def test_the_options_can_be_repeated() -> None:
-    plan = plan_with(observe=True, log_retention=7, capture_data="s3://captured/a")
-
-    assert observe_arguments(plan.observe) == [
-        "--observe", "--log-retention", "7", "--capture-data", "s3://captured/a",
-        "--capture-percent", "100", "--capture-retention", "30",
-    ]  # fmt: skip
-    notified = plan_with(observe=True, alarm_topic=TOPIC, slo=Slo(ttft=2)).observe
-    assert observe_arguments(notified)[-2:] == ["--alarm-topic", TOPIC]
-    assert observe_arguments(None) == []
 
 
 @pytest.mark.thorough
@@ -205,4 +192,4 @@ def test_terraform_takes_a_key_by_its_arn_only() -> None:
 
     with raises_code("format-unsupported", Unsupported) as refused:
         render("terraform", plan, CATALOG)
-    assert "--capture-kms-key is alias/a" in refused.value.message
+    assert "capture_kms_key is alias/a" in refused.value.message

@@ -48,7 +48,7 @@ def default_of(made: Plan, option: str) -> Any:
 
 
 def decided(made: Plan) -> dict[str, Any]:
-    return made.model_dump(exclude=set(NOT_DECIDED))
+    return made.model_dump(exclude={*NOT_DECIDED, "options"})
 
 
 @pytest.mark.thorough

@@ -15,7 +15,7 @@ from peagle.render.plan_file import plan_document, plan_from
 from peagle.render.requests import plan_arguments
 from peagle.speed.slo import Slo
 from peagle.text import format_duration
-from tests.support import raises_code
+from tests.support import decide_alike, raises_code
 from tests.unit.planning.rows import Expected, check_plan
 from tests.unit.planning.small_catalog import because, codes, finding_of
 
@@ -46,7 +46,7 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
         "scaling.min_instances": 1, "scaling.max_instances": 4, "scaling.target_concurrency": 32,
         "says target_concurrency": "one runs 32 requests at once (--concurrency), more would"}),
     "a target above it": ({"max_instances": 4, "target_concurrency": 50.0}, {
-        "scaling.target_concurrency": 50, "fix scaling-target-high": "--target-concurrency 32"}),
+        "scaling.target_concurrency": 50, "fix scaling-target-high": "use target_concurrency: 32"}),
     "the first number is the least": ({"min_instances": 2, "max_instances": 4}, {
         "instance_count": 2, "because instance_count": "--min-instances"}),
     "and at most the maximum": ({"max_instances": 2, "concurrency": 256, **LONG}, {
@@ -98,14 +98,14 @@ def test_plans(name: str) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"min_instances": 2}, "missing-option", "--min-instances needs"),
-    ({"target_concurrency": 4.0}, "missing-option", "--target-concurrency needs"),
+    ({"target_concurrency": 4.0}, "missing-option", "target_concurrency needs"),
     ({"min_instances": 0, "max_instances": 2}, "out-of-range", "--min-instances 0"),
     ({"min_instances": 2, "max_instances": 2}, "invalid-scaling", "is not more than"),
     ({"max_instances": 10**10}, "out-of-range", "--max-instances"),
     ({"max_instances": 4, "instance_count": 5}, "invalid-scaling", "is outside of 1 to 4"),
-    ({"max_instances": 4, "target_concurrency": 0.0}, "out-of-range", "--target-concurrency 0"),
+    ({"max_instances": 4, "target_concurrency": 0.0}, "out-of-range", "target_concurrency 0"),
     ({"scale_to_zero": True, "min_instances": 1, "max_instances": 2}, None, "exclude each other"),
-    ({"scale_to_zero": True, "target_concurrency": 0.0}, "out-of-range", "--target-concurrency"),
+    ({"scale_to_zero": True, "target_concurrency": 0.0}, "out-of-range", "target_concurrency"),
     ({"scale_to_zero": True, "instance_count": 3, "max_instances": 2}, "invalid-scaling", "1 to 2"),
     (on_eight(copies=9), "too-many-copies", "--copies 9 "),
     (on_eight(copies=0), "out-of-range", "--copies 0 "),
@@ -230,7 +230,7 @@ def test_a_start_says_what_was_measured_elsewhere_and_what_was_not() -> None:
 @pytest.mark.thorough
 def test_auto_is_the_default_fills_the_instance_and_costs_less_per_token() -> None:
     one, made = (plan(**on_eight(concurrency=64, copies=copies)) for copies in (1, "auto"))
-    assert made == plan(**on_eight(concurrency=64))
+    assert decide_alike(made, plan(**on_eight(concurrency=64)))
     assert made.copies is not None
     assert made.copies.per_instance * made.copies.gpus == 8
     assert "gpus-idle" not in codes(made)

@@ -17,12 +17,11 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.render.formats import cloudformation
 from peagle.render.plan_file import digest, plan_bytes, plan_document, plan_from, read_plan
-from peagle.render.requests import plan_arguments
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import is_s3_uri
-from tests.support import raises_code
+from tests.support import decide_alike, raises_code
 from tests.unit.planning.rows import Expected, check_plan
-from tests.unit.planning.small_catalog import CATALOG, because, codes, finding_of, plan
+from tests.unit.planning.small_catalog import CATALOG, because, finding_of, plan
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
 AWS_IMAGE = plan(name="n").runtime.image
@@ -146,7 +145,7 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
         "errors": ["runtime-without-streamer"],
         "message runtime-without-streamer":
         "vLLM 0.19.0 is not known to contain the Run:ai model streamer",
-        "fix runtime-without-streamer": "use --vllm 0.28.0, or leave --weights-by stream out"}),
+        "fix runtime-without-streamer": "use --vllm 0.28.0, or leave weights_by stream out"}),
     "by an image of the user's": (
         PAIR | {"weights_by": "stream", "vllm": "0.19.0", "image": IMAGE}, {
             "has": {"runtime-without-streamer"}}),
@@ -164,7 +163,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"baked_weights": True, "image": AWS_IMAGE}, "missing-option", "--image URI"),
     (BAKED | SOURCE, "weights-in-s3", "s3://bucket/model/"),
     (BAKED | HEAD, "weights-in-s3", "s3://bucket/head/"),
-    (BAKED | PAIR | {"weights_by": "stream"}, "conflicting-options", "--weights-by stream"),
+    (BAKED | PAIR | {"weights_by": "stream"}, "conflicting-options", "weights_by stream"),
     ({"model_source": "/data/model"}, "invalid-s3-uri", "--model-source '/data/model'"),
     ({"weights_by": "stream"}, "weights-not-in-s3", "on the Hub (acme/chat)"),
     ({"pair": "small", "weights_by": "stream"}, "weights-not-in-s3", "in a folder (catalog:"),
@@ -228,7 +227,7 @@ def test_a_scheme_in_capitals_is_written_in_lower_case(by: Literal["mount", "str
         for name in ("model_source", "drafter", "capture_data")
     }
     made = make_plan(written.model_copy(update=capitals), load_catalog())
-    assert made == make_plan(written, load_catalog())
+    assert decide_alike(made, make_plan(written, load_catalog()))
 
 
 @pytest.mark.parametrize("uri", ["s3://b-1/k/", "S3://b-1/k/", "s3://b-1/k", "S3://b-1/k"])
@@ -251,7 +250,7 @@ def streamed(**options: Any) -> Plan:
 
 def test_without_any_streamer_the_fix_is_a_mount() -> None:
     made = plan(catalog=having(), weights_by="stream", **PAIR)
-    assert finding_of(made, "error").fix.startswith("leave --weights-by stream out")
+    assert finding_of(made, "error").fix.startswith("leave weights_by stream out")
 
 
 def test_streamers_have_a_date_and_a_source() -> None:
@@ -307,11 +306,3 @@ def test_a_plan_file_without_the_load_format_is_refused() -> None:
     with raises_code("plan-edited", PlanFileError) as refused:
         plan_from({**document, "digest": digest(document)}, "plan.json")
     assert "'engine_arguments' and 'target'" in refused.value.message
-
-
-def test_the_options_of_a_plan_include_streaming() -> None:
-    options = Options(pair="tiny", weights_by="stream", model_source="s3://models/tiny/target/")
-    arguments = plan_arguments(make_plan(options, load_catalog()))
-    assert arguments[arguments.index("--weights-by") + 1] == "stream"
-    assert arguments[arguments.index("--model-source") + 1] == "s3://models/tiny/target/"
-    assert "weights-streamed" in codes(streamed(), "note")

@@ -13,7 +13,6 @@ from peagle.planning.operation_model import Step
 from peagle.planning.rollout import cost_text, longest_seconds, rollout_of, rollout_of_copies
 from peagle.render.alarms import alarms, without_speculation
 from peagle.render.metrics import metric_filters
-from peagle.render.requests import plan_arguments
 from peagle.render.rollout import deployment_config
 from peagle.render.values import values
 from peagle.speed.slo import Slo
@@ -188,13 +187,13 @@ def test_a_short_baking_time_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("options", "code", "named"),
     [
-        ({"rollout_step": "2"}, "missing-option", "--rollout-step"),
-        ({"baking_time": 60}, "missing-option", "--baking-time"),
+        ({"rollout_step": "2"}, "missing-option", "rollout_step"),
+        ({"baking_time": 60}, "missing-option", "baking_time"),
         ({"rollout": "all-at-once", "rollout_step": "2"}, "conflicting-options", "all-at-once"),
         ({"rollout": "rolling", "rollout_step": "0"}, "rollout-step", "0"),
         ({"rollout": "rolling", "rollout_step": "101%"}, "rollout-step", "101%"),
         ({"rollout": "rolling", "rollout_step": "two"}, "rollout-step", "two"),
-        ({"rollout": "rolling", "baking_time": 4000}, "out-of-range", "--baking-time"),
+        ({"rollout": "rolling", "baking_time": 4000}, "out-of-range", "baking_time"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(
@@ -239,7 +238,8 @@ def test_the_filters_read_what_the_image_logs() -> None:
 def test_the_command_that_switches_speculation_off_is_a_deploy_of_the_target() -> None:
     plan = planned(rollout="all-at-once", instance_count=1, image=OWN_IMAGE, k=3)
     words = without_speculation(plan)
-    assert words[:4] == ("peagle", "deploy", plan.target.id, "--no-speculation")
+    assert words[:3] == ("peagle", "deploy", plan.target.id)
+    assert "--no-speculation" in words
     assert not {"--k", "--drafter", "--rollout"} & set(words)
     assert words[-2:] == ("--image", OWN_IMAGE)
     assert shlex.join(words) in alarms(plan, "c")[-1]["AlarmDescription"]
@@ -299,8 +299,6 @@ def test_copies_are_replaced_in_batches(
     assert {one["logGroupName"] for one in metric_filters(plan)} == {
         f"/aws/sagemaker/InferenceComponents/{plan.name}"
     }
-    step = options.get("rollout_step", "4")
-    assert f"--rollout-step {step}" in shlex.join(plan_arguments(plan))
 
 
 @pytest.mark.parametrize("kind", ["canary", "linear", "all-at-once"])

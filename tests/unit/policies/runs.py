@@ -30,6 +30,7 @@ from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.sync import sync_weights
+from tests.support import with_keys
 from tests.unit.aws.cloud import ACCOUNT, FakeAws
 from tests.unit.aws.network import GROUP, SUBNETS
 from tests.unit.aws.plans import IMAGE, a_plan
@@ -114,11 +115,11 @@ class Recorder:
             self._tags.setdefault(found[0].resource, {}).update(call.tags)
 
 
-_COMPANY = (
-    "--subnets", ",".join(SUBNETS), "--security-groups", GROUP, "--kms-key", "alias/models",
-    "--tag", "team=ml",
-)  # fmt: skip
-"""Options of a company's account."""
+_COMPANY: dict[str, Any] = {
+    "subnets": SUBNETS, "security_groups": GROUP, "kms_key": "alias/models",
+    "tag": {"team": "ml"},
+}  # fmt: skip
+"""Settings of a company's account."""
 
 
 class _NoPause(Clock):
@@ -181,11 +182,13 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     captured = ("--capture-data", "s3://peagle-captured/a")
     topic = f"arn:aws:sns:us-east-1:{ACCOUNT}:on-call"
     terminal.cloud.topics[topic] = {"SubscriptionsConfirmed": "1"}
-    run(*FIRST, "--yes", "--k", "4", "--observe", "--alarm-topic", topic, *captured)
+    observed = with_keys(home(), FIRST, alarm_topic=topic)
+    run(*observed, "--yes", "--k", "4", "--observe", *captured)
     run("drift", NAME)
     theirs = {"ID": "theirs", "Status": "Enabled", "Expiration": {"Days": 9}}
     terminal.cloud.lifecycles["peagle-captured"].insert(0, theirs)
-    run(*FIRST, "--yes", "--k", "4", *captured, "--capture-retention", "0")
+    kept = with_keys(home(), FIRST, capture_retention=0)
+    run(*kept, "--yes", "--k", "4", *captured)
     run("drift", NAME)
     run(*FIRST, "--yes", "--k", "4")
     run("invoke", NAME, "Hello")
@@ -202,8 +205,9 @@ def _deployments(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
     run("prove", NAME)
     terminal.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}"}
     terminal.cloud.alarms = dict.fromkeys(_ALARMS, NAME)
-    run(*FIRST, "--yes", "--k", "4", *_COMPANY)
-    run(*FIRST, "--yes", "--k", "4", *_COMPANY, "--tag", "stage=test")
+    company = with_keys(home(), FIRST, **_COMPANY)
+    run(*company, "--yes", "--k", "4")
+    run(*company, "--yes", "--k", "4", "--tag", "stage=test")
     run("destroy", NAME, "--previous", "--yes")
     _scaling(recorder, terminal)
     run("status", NAME)
@@ -226,8 +230,8 @@ def _drift_elsewhere(recorder: Recorder, patch: pytest.MonkeyPatch) -> None:
         terminal.cloud.put("peagle-models", f"tiny/{name}", b"{}")
     plan = str(home() / "plan.json")
     from_s3 = ("--model-source", "s3://peagle-models/tiny/")
-    captured = ("--capture-data", "s3://peagle-captured/prompts/", "--capture-retention", "7")
-    observed = ("--observe", "--log-retention", "30", *captured)
+    captured = ("--capture-data", "s3://peagle-captured/prompts/")
+    observed = ("--observe", *captured)
     more = (*observed, "--rollout", "all-at-once", "--ttl", "9h")
     steps: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("plan --online", ("plan", "--online", *FIRST[1:], *from_s3, *more, "-o", plan)),

@@ -177,8 +177,8 @@ def test_texts_that_go_reads_as_numbers_are_quoted() -> None:
         (limited, "--ttl and --budget"),
         (partial(plan_of, "rolled-out-at-once"), "--rollout"),
         (partial(plan_of, "observed"), "--capture-data"),
-        (partial(plan_of, "company"), "--subnets"),
-        (partial(plan_of, "streamed"), "--weights-by stream"),
+        (partial(plan_of, "company"), "subnets"),
+        (partial(plan_of, "streamed"), "weights_by stream"),
     ],
     ids=["instances", "scaling", "zero", "end", "rollout", "capture", "network", "stream"],
 )

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
+from peagle.cli.plan import plan as plan_command
 from peagle.data import data_folder
 from peagle.errors import NotFound, Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.company import Company
+from peagle.planning.options import keys_of_file
 from peagle.render import RenderedFile, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.image import serve_digest
 from peagle.render.plan_file import read_plan
-from peagle.render.requests import plan_arguments
-from peagle.speed.slo import parse_slo
-from peagle.text import parse_duration
+from peagle.render.requests import plan_arguments, reproduce_options
 from tests.golden import assert_golden
 from tests.support import raises_code
 from tests.unit.rendering.plans import BUILT, CATALOG, limited, plan_of
@@ -204,25 +204,21 @@ def test_terraform_reads_every_value_and_no_other(shape: str) -> None:
 def test_the_readmes_command_makes_the_same_plan(shape: str) -> None:
     plan = plan_of(shape)
     pair, *words = plan_arguments(plan)
-    speculation = "--no-speculation" not in words
-    observe = "--observe" in words
-    words = [word for word in words if word not in ("--no-speculation", "--observe")]
-    given = dict(zip(words[::2], words[1::2], strict=True))
-    values: dict[str, Any] = {
-        name.removeprefix("--").replace("-", "_"): int(text) if text.isdigit() else text
-        for name, text in given.items()
-    }
-    if "rollout_step" in values:
-        values["rollout_step"] = given["--rollout-step"]
-    if "baking_time" in values:
-        values["baking_time"] = parse_duration(values["baking_time"])
-    if "slo" in values:
-        values["slo"] = parse_slo(values["slo"])
-    again = make_plan(
-        Options(pair=pair, speculation=speculation, observe=observe, **values), CATALOG
+    command = plan_command.make_context("plan", [pair, *words])
+    values = {name: value for name, value in command.params.items() if name in Options.model_fields}
+    asked = Options.model_validate(
+        {
+            **{name: value for name, value in values.items() if value not in (None, ())},
+            **keys_of_file(reproduce_options(plan)),
+            "speculation": not command.params["no_speculation"],
+        }
     )
+    again = make_plan(asked, CATALOG)
     # With an explicit instance type and count, other ones are compared.
-    unexplained = {"reasons": (), "findings": (), "alternatives": (), "without_speculation": None}
+    unexplained = {
+        "reasons": (), "findings": (), "alternatives": (), "without_speculation": None,
+        "options": plan.options,
+    }  # fmt: skip
     assert again.model_copy(update=unexplained) == plan.model_copy(update=unexplained)
     readme = text("dockerfile", plan, "README.md")
     assert f"peagle deploy {shlex.join(plan_arguments(plan))} --image $REGISTRY/" in readme

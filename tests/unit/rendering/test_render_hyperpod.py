@@ -32,12 +32,12 @@ from tests.unit.rendering.plans import CATALOG, SHAPES, limited, plan_of
 
 REFUSED = {
     "two-prefixes": "one S3 prefix",
-    "streamed": "--weights-by",
-    "streamed-and-uploaded": "--weights-by",
+    "streamed": "weights_by",
+    "streamed-and-uploaded": "weights_by",
     "rolled-out": "--rollout",
     "rolled-out-at-once": "--rollout",
     "observed": "--observe",
-    "company": "--subnets",
+    "company": "subnets",
     "baked": "the weights are in the image",
 }
 """Shapes that cannot be expressed, and the cause."""
@@ -82,12 +82,12 @@ def test_every_option_of_an_endpoint_is_refused_by_name() -> None:
     plans = {
         "--ami": tiny.model_copy(update={"overrides": Overrides(ami="default")}),
         "--ttl": limited(),
-        "--log-retention": with_options(log_retention=7),
-        "--network-isolation": tiny.model_copy(
+        "log_retention": with_options(log_retention=7),
+        "network_isolation": tiny.model_copy(
             update={"company": company.model_copy(update={"subnets": ()})}
         ),
-        "--kms-key": with_options(kms_key="alias/models"),
-        "--capture-retention": with_options(capture_data="s3://captured", capture_retention=9),
+        "kms_key": with_options(kms_key="alias/models"),
+        "capture_retention": with_options(capture_data="s3://captured", capture_retention=9),
         "--scale-to-zero": with_options(
             instance_type="ml.g6e.12xlarge", copies=4, max_instances=2, scale_to_zero=True
         ),

@@ -29,13 +29,13 @@ SCHEMA = json.loads(
     Path(__file__).with_name("llm_inference_service.json").read_text(encoding="utf-8")
 )
 REFUSED = {
-    "streamed": "--weights-by",
-    "streamed-and-uploaded": "--weights-by",
+    "streamed": "weights_by",
+    "streamed-and-uploaded": "weights_by",
     "rolled-out": "--rollout",
     "rolled-out-at-once": "--rollout",
     "scaled": "--max-instances",
     "observed": "--observe",
-    "company": "--subnets",
+    "company": "subnets",
     "baked": "the weights are in the image",
 }
 EXPRESSED = [shape for shape in SHAPES if shape not in REFUSED]
@@ -168,7 +168,7 @@ def test_every_other_option_is_refused_by_name() -> None:
 
     plans = {
         "--ami": own(ami="default"),
-        "--download-timeout": own(download_timeout=600),
+        "download_timeout": own(download_timeout=600),
         "PEAGLE_DRAIN_SECONDS": own(environment={"PEAGLE_DRAIN_SECONDS": "5"}),
         "SHA-256": tiny.model_copy(update={"pins": Pins(weights="a" * 64)}),
         "--ttl": limited(),

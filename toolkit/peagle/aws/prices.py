@@ -463,7 +463,7 @@ def _smaller_update(need: QuotaNeed, free: int, fix: Fix) -> Fix:
     step = rolling_step(need.count, free) if need.may_roll else None
     if step is None:
         return fix
-    options = f"--rollout rolling --rollout-step {step.argument}"
+    options = f"--rollout rolling and rollout_step: {step.argument}"
     return Fix(f"use {options}, which needs {step.text} more, or {fix.sentence}", fix.command)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 
 import click
@@ -397,9 +396,7 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
             "scaling and rollout are not copied to the second variant."
         )
         return planned(ctx, pair, {**api.options_of_served(revision.served, catalog), **own})
-    words = shlex.join(api.deployed_words(revision.plan))
-    deployed = options_in(ctx, words, "--with")
-    return planned(ctx, *api.options_beside(revision.plan, deployed, (pair, own), catalog))
+    return planned(ctx, *api.options_beside(revision.plan, (pair, own), catalog))
 
 
 def end_comparison(

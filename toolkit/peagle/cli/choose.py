@@ -24,7 +24,6 @@ from peagle.cli.options import (
     OneOf,
     Parsed,
     WholeNumber,
-    cached_option,
     catalog_of,
     command_catalog,
     complete_gpu,
@@ -35,11 +34,10 @@ from peagle.cli.options import (
     output_option,
     raise_first_error,
     settings_option,
-    shared_option,
     variables_option,
-    workload_option,
 )
 from peagle.cli.output.console import json_option, print_json, print_status, print_written
+from peagle.cli.plan_options import field_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.fit.advice import MAX_GPUS
@@ -386,15 +384,14 @@ Examples:
     type=WholeNumber(1),
     help="GPUs per model.  [default: the plan's on --instance-type, the fewest with --gpu]",
 )
-@workload_option
+@field_options("workload")
 @click.option(
     "--prompt-tokens",
     type=TOKENS,
     metavar="TOKENS",
     help="Tokens of each prompt, with --output-tokens.  [default: three sizes]",
 )
-@cached_option
-@shared_option
+@field_options("cached_prompt_tokens", "shared_prompt_tokens")
 @click.option("--output-tokens", type=TOKENS, metavar="TOKENS", help="Tokens of each answer.")
 @click.option(
     "--concurrency",

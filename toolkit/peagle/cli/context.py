@@ -33,6 +33,22 @@ class PeagleCommand(click.Command):
             error.ctx = error.ctx or ctx  # so that the fix shows the help of this command
             raise
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options in their groups, those of the command itself last."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = (
+                parameter.get_help_record(ctx) if parameter.param_type_name == "option" else None
+            )
+            if record:
+                groups.setdefault(getattr(parameter, "group", "Options"), []).append(record)
+        for group in sorted(groups, key=lambda name: name == "Options"):
+            with formatter.section(group):
+                formatter.write_dl(groups[group])
+        if keys := keys_of_file(ctx):
+            formatter.write_paragraph()
+            formatter.write_text(f"Further keys of peagle.yaml: {', '.join(keys)}.")
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; the fix of an error that ends it gets the kept options."""
         try:
@@ -40,6 +56,20 @@ class PeagleCommand(click.Command):
         except PeagleError as error:
             error.command = in_context(error.command, ctx)
             raise
+
+
+class KeyOfFile(click.Option):
+    """A key of ``peagle.yaml``, which may come from a variable of the environment too, and which
+    the command line does not have."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """The parser does not know it."""
+
+
+def keys_of_file(ctx: click.Context | None) -> list[str]:
+    """The keys of ``peagle.yaml`` that the command takes and the command line does not."""
+    parameters = ctx.command.params if ctx else []
+    return [str(option.name) for option in parameters if isinstance(option, KeyOfFile)]
 
 
 def is_typed(ctx: click.Context, parameter: str) -> bool:

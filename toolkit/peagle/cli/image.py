@@ -27,6 +27,7 @@ from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
 from peagle.images import Built, Image
 from peagle.planning import Plan
+from peagle.planning.options import Options, arguments
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.project.choosing import EndpointChoice
 from peagle.render.image import RuntimeKind
@@ -249,7 +250,8 @@ def next_command(plan: Plan, built: Image, account: Account) -> str:
 
 def _pair_and_overrides(plan: Plan) -> list[str]:
     """The words of a command that serves the image as this plan says."""
-    return [*api.pair_arguments(plan), *api.override_arguments(plan.overrides)]
+    overrides = Options(pair=plan.pair, **plan.overrides.model_dump())
+    return [*api.pair_arguments(plan), *arguments(overrides)]
 
 
 def _show_pushed(

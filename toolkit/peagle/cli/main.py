@@ -18,6 +18,7 @@ import click
 from click.exceptions import NoSuchCommand
 
 from peagle import __version__
+from peagle.cli.context import keys_of_file
 from peagle.cli.output.console import STARTED_AT
 from peagle.errors import Fix, PeagleError, UserError, nearest
 
@@ -278,6 +279,9 @@ def _unknown_option(error: click.NoSuchOption) -> UserError:
     guess = f"did you mean {', '.join(similar)}?" if similar else ""
     known = [*(error.possibilities or ()), *OPTION_HINTS]
     near = get_close_matches(error.option_name, known, n=1, cutoff=0.8)
+    key = error.option_name.removeprefix("--").replace("-", "_")
+    if key in keys_of_file(error.ctx):
+        guess = f"it is the key {key} of peagle.yaml"
     of_command = OPTION_HINTS.get(f"{command[-1]} {error.option_name}")
     hint = of_command or (OPTION_HINTS.get(near[0]) if near else None) or guess
     message = f"{' '.join(command)} has no option {error.option_name}{f': {hint}' if hint else ''}"

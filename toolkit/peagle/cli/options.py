@@ -18,7 +18,6 @@ from peagle.errors import PeagleError, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
-from peagle.speed.models import PRESETS
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 
 if TYPE_CHECKING:
@@ -150,6 +149,9 @@ class Decimal(click.FloatRange):
         return self.fail(f"{sanitize(str(value), 40)!r} is not {self._allowed}", param, ctx)
 
 
+SPEED = Decimal("a number of tokens per second above 0, such as 500", min=0, min_open=True)
+"""The type of options that are a speed in output tokens per second."""
+
 USD = Decimal("an amount in USD above 0, such as 200 or $1.50", "$", min=0, min_open=True)
 """The type of options that are a price in USD, such as ``15`` or ``$15``."""
 
@@ -236,36 +238,6 @@ requests_option = click.option(
     help="Requests of each repetition.  [default: twice the concurrency, at least 4]",
 )
 """``--requests`` of a measurement."""
-
-
-_PRESETS = "; ".join(
-    f"{name}: {size.prompt_tokens:,} + {size.output_tokens:,}"
-    + (f", {size.cached_text}" if size.cached_prompt_tokens else "")
-    for name, size in PRESETS.items()
-)
-
-workload_option = click.option(
-    "--workload",
-    type=OneOf(tuple(PRESETS)),
-    help=f"Size of requests in tokens ({_PRESETS}).  [default: single prompts]",
-)
-"""``--workload`` of a plan or verdict."""
-
-cached_option = click.option(
-    "--cached-prompt-tokens",
-    type=TOKENS,
-    metavar="TOKENS",
-    help="Tokens of the prompt that an earlier turn has left in the prefix cache.",
-)
-"""``--cached-prompt-tokens`` of a plan or verdict."""
-
-shared_option = click.option(
-    "--shared-prompt-tokens",
-    type=TOKENS,
-    metavar="TOKENS",
-    help="Of the cached tokens, those with which all prompts begin: instructions, tools.",
-)
-"""``--shared-prompt-tokens`` of a plan or verdict."""
 
 
 class _Output(click.Option):

@@ -11,7 +11,13 @@ import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.cli.context import command_text, findings_in_context, is_plan_file, own_command
+from peagle.cli.context import (
+    KeyOfFile,
+    command_text,
+    findings_in_context,
+    is_plan_file,
+    own_command,
+)
 from peagle.cli.options import PLAN_FIELDS, Decimal, complete_pair, output_option, raise_first_error
 from peagle.cli.output.console import (
     json_option,
@@ -201,6 +207,8 @@ Examples:
 @click.option("--markdown", is_flag=True, help="With --changes-from: as Markdown, for a comment.")
 @click.option(
     "--max-price-increase",
+    cls=KeyOfFile,
+    hidden=True,
     type=Decimal("a percentage of 0 or more, such as 10", min=0),
     metavar="PERCENT",
     help="With --changes-from: exit with 3 if the price per hour rises by more.",
@@ -245,12 +253,9 @@ def plan(
         write_output(output, api.plan_bytes(plan))
         print_written(output)
     if changes_from is not None:
-        from peagle.cli.plan import show_changes
-
         return show_changes(ctx, plan, changes_from, markdown, max_price_increase, as_json)
-    if markdown or ctx.get_parameter_source("max_price_increase") is ParameterSource.COMMANDLINE:
-        flag = "--markdown" if markdown else "--max-price-increase"
-        raise OptionMissing(f"{flag} requires --changes-from", "add --changes-from FILE")
+    if markdown:
+        raise OptionMissing("--markdown requires --changes-from", "add --changes-from FILE")
     if as_json:
         # A plan file too, with its digest, which does not depend on other options that are typed.
         findings = findings_in_context(plan.findings)

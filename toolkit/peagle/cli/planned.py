@@ -25,10 +25,8 @@ from peagle.cli.output.progress import show_hashing
 from peagle.cli.project import CHOICE, project_words
 from peagle.errors import Fix, OptionsConflict
 from peagle.planning import Plan
-from peagle.planning.company import Company
-from peagle.planning.options import Overrides
+from peagle.planning.options import Options, arguments
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.text import exact_duration
 from peagle_serve.contract import is_s3_uri
 
 if TYPE_CHECKING:
@@ -146,31 +144,26 @@ def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
     plan = api.read_plan(path)
     region = given.pop("region", plan.region)
     if given or region != plan.region:
-        typed = _as_typed(given or {"region": region})
-        flag = typed[0]
+        typed = _as_typed(*next(iter((given or {"region": region}).items())))
+        option = typed[0] if typed else next(iter(given))  # else a key of the project file
         raise OptionsConflict(
-            f"{flag} cannot be combined with a plan file ({path})",
+            f"{option} cannot be combined with a plan file ({path})",
             Fix(
-                f"omit {flag}, or create a new plan",
+                f"omit {option}, or create a new plan",
                 ("peagle", "plan", "PAIR", *typed, "--output", "FILE"),
             ),
         )
     return plan
 
 
-def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
-    """The first of these options on a command line."""
-    option, value = next(iter(given.items()))
-    if option in Overrides.model_fields:
-        return tuple(api.override_arguments(Overrides(**{option: value})))
-    if option in Company.model_fields:
-        return tuple(api.company_arguments(Company(**{option: value})))
-    flag = f"--{option.replace('_', '-')}"
-    if option == "ttl":
-        return (flag, exact_duration(value))
-    if isinstance(value, tuple):
-        return (flag, *value[:1])
-    return (flag,) if value is True else (flag, str(value))
+def _as_typed(field: str, value: Any) -> tuple[str, ...]:
+    """The option on a command line."""
+    if field == "no_speculation":
+        field, value = "speculation", False
+    if field == "verdict":
+        return ("--verdict", str(value))
+    words = arguments(Options(pair="").model_copy(update={field: value}))
+    return tuple(words)
 
 
 def with_own_target(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,16 @@ ALL = "deploy"
 """The command that has every option of an endpoint."""
 
 NOT_IN_FILE = frozenset(
-    {"environment", "image_from", "json", "keep_failed", "no_wait", "project", "yes"}
+    {
+        "allow_unpinned_warm",
+        "environment",
+        "image_from",
+        "json",
+        "keep_failed",
+        "no_wait",
+        "project",
+        "yes",
+    }
 )
 """Keys of options that are about one call, not about an endpoint."""
 

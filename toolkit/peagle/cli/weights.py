@@ -39,7 +39,7 @@ from peagle.cli.output.weights import (
     use_command,
     warm_start_line,
 )
-from peagle.cli.plan_options import kms_key_option, tag_option
+from peagle.cli.plan_options import field_options
 from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
 from peagle.planning.company import Company
 from peagle.text import format_size
@@ -72,8 +72,7 @@ def weights() -> None:
 @click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
 @click.option("--target-from", metavar="PLACE", help="Folder, s3://... or Hub id of the target.")
 @click.option("--drafter-from", metavar="PLACE", help="Folder, s3://... or Hub id of the drafter.")
-@kms_key_option
-@tag_option()
+@field_options("kms_key", "tags")
 @region_option("the bucket")
 @account_options
 @_take_over_option

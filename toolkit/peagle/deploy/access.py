@@ -94,7 +94,7 @@ def _room(subnets: Collection[Subnet], more_instances: int) -> Iterator[Finding]
     free = sum(one.free_addresses for one in subnets)
     if free < more_instances:
         message = f"the subnets have {free} free addresses; the change starts {more_instances} more"
-        yield error("network-full", "subnets", message, "name larger --subnets")
+        yield error("network-full", "subnets", message, "name larger subnets")
     if len({one.zone for one in subnets}) == 1:
         zone = next(iter(subnets)).zone
         message = f"all subnets are in {zone}, so AWS finds instances only there"

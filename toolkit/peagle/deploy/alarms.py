@@ -199,7 +199,7 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     except AccessDenied as denied:
         yield warning(
             "topic-unknown",
-            "--alarm-topic",
+            "alarm_topic",
             f"not known whether alarms can notify {topic}: {denied.message}",
             "allow sns:GetTopicAttributes on it to these credentials, or check it",
         )
@@ -208,14 +208,14 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
         _, _, name = topic.rpartition(":")
         yield error(
             "topic-missing",
-            "--alarm-topic",
+            "alarm_topic",
             f"there is no topic {topic}",
             Fix("create it, or use another one", ("aws", "sns", "create-topic", "--name", name)),
         )
     elif found.get("KmsMasterKeyId", "").endswith(_AWS_OWN_KEY):
         yield warning(
             "topic-encrypted",
-            "--alarm-topic",
+            "alarm_topic",
             f"{topic} is encrypted with {_AWS_OWN_KEY}, which CloudWatch may not use: alarms do "
             "not reach it",
             "use a key whose policy allows cloudwatch.amazonaws.com, or disable the encryption",
@@ -223,7 +223,7 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     elif found.get("SubscriptionsConfirmed", "0") == "0":
         yield warning(
             "topic-without-subscribers",
-            "--alarm-topic",
+            "alarm_topic",
             f"{topic} has no confirmed subscription: no one receives its notifications",
             Fix(
                 "subscribe, then confirm the e-mail",

@@ -71,8 +71,9 @@ from peagle.errors import (
 )
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY
+from peagle.planning.options import Options
 from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
-from peagle.render.requests import VARIANT
+from peagle.render.requests import VARIANT, reproduce_options
 
 _LIMIT = {"ttl", "budget", "no_limit"}
 _INSTANCES = {"instance_type", "instance_count"}
@@ -100,31 +101,17 @@ _REPLACES = {
 """An option that the user states -> options of the deployment that it replaces."""
 
 
-def deployed_words(plan: Plan) -> tuple[str, ...]:
-    """PAIR and the options of ``peagle plan`` that reproduce the plan, with the image if the user
-    chose that."""
-    return deploy_command(plan)[2:]
-
-
 def options_beside(
     plan: Plan,
-    deployed: tuple[str, dict[str, Any]],
     asked: tuple[str, dict[str, Any]],
     catalog: Catalog,
 ) -> tuple[str, dict[str, Any]]:
-    """The pair and the options of the plan to compare with the deployed ``plan``: ``deployed`` are
-    those of ``deployed_words``, ``asked`` those that the user states."""
-    (deployed_pair, options), (pair, own) = deployed, asked
-    options = {
-        **options,
-        "workload": plan.workload,
-        "prompt_tokens": plan.prompt_tokens,
-        "cached_prompt_tokens": plan.cached_prompt_tokens or None,
-        "shared_prompt_tokens": plan.shared_prompt_tokens or None,
-        "output_tokens": plan.output_tokens,
-        "slo": plan.slo,
-        "baked_weights": plan.target.weights.kind == "image",
-    }
+    """The pair and the options of the plan to compare with the deployed ``plan``, from those that
+    the user states."""
+    pair, own = asked
+    deployed = reproduce_options(plan)
+    options = {name: getattr(deployed, name) for name in Options.model_fields if name != "pair"}
+    options["no_speculation"] = not options.pop("speculation")
     dropped = set(_LIMIT)
     for option in own:
         dropped |= _REPLACES.get(option, set())
@@ -138,7 +125,7 @@ def options_beside(
         same = plan.drafter is not None and drafter in {plan.drafter.name, plan.drafter.id}
         dropped |= {"drafter", "no_speculation"} if same else _SPECULATION_OPTIONS
     elif plan.speculation is not None:
-        pair = deployed_pair
+        pair = deployed.pair
     elif "k" in own:
         dropped |= {"no_speculation"}
     given = {name: value for name, value in options.items() if name not in dropped}

@@ -220,10 +220,10 @@ class CaptureRule(Kind):
                 s3.put_lifecycle_rule(context.aws, bucket, dict(document))
         except AccessDenied as error:
             raise AccessDenied(
-                f"{error.message} (the lifecycle of {bucket}, for --capture-retention)",
+                f"{error.message} (the lifecycle of {bucket}, for capture_retention)",
                 "ask for a policy that allows s3:GetLifecycleConfiguration and "
                 f"s3:PutLifecycleConfiguration on arn:aws:s3:::{bucket}, or leave it to the bucket "
-                "with --capture-retention 0",
+                "with capture_retention 0",
                 error.code,
             ) from error
 

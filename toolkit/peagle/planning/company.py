@@ -75,7 +75,7 @@ def choose_company(options: Options, region: str) -> Company:
     key = _KEY.fullmatch(company.kms_key or "")
     if key and key["region"] not in (None, region):
         raise UserError(
-            f"--kms-key is a key of {key['region']}, and the endpoint is in {region}",
+            f"kms_key is a key of {key['region']}, and the endpoint is in {region}",
             f"use a key of {region}",
             "invalid-kms-key",
         )
@@ -87,14 +87,14 @@ def check_company(company: Company) -> None:
     _check_vpc(company)
     if company.kms_key is not None and not _KEY.fullmatch(company.kms_key):
         raise UserError(
-            f"--kms-key {sanitize(company.kms_key, 80)!r} is not a key of KMS",
+            f"kms_key {sanitize(company.kms_key, 80)!r} is not a key of KMS",
             "use a key's id or ARN, or its alias such as alias/models",
             "invalid-kms-key",
         )
     boundary = company.permissions_boundary
     if boundary is not None and not _BOUNDARY.fullmatch(boundary):
         raise UserError(
-            f"--permissions-boundary {sanitize(boundary, 80)!r} is not the ARN of a policy",
+            f"permissions_boundary {sanitize(boundary, 80)!r} is not the ARN of a policy",
             "use an ARN such as arn:aws:iam::111122223333:policy/boundary",
             "invalid-boundary",
         )
@@ -104,8 +104,8 @@ def check_company(company: Company) -> None:
 
 def _check_vpc(company: Company) -> None:
     lists = (
-        ("--subnets", company.subnets, _SUBNET, MOST_SUBNETS, "subnet-0a1b2c3d"),
-        ("--security-groups", company.security_groups, _SECURITY_GROUP, MOST_SECURITY_GROUPS,
+        ("subnets", company.subnets, _SUBNET, MOST_SUBNETS, "subnet-0a1b2c3d"),
+        ("security_groups", company.security_groups, _SECURITY_GROUP, MOST_SECURITY_GROUPS,
          "sg-0a1b2c3d"),
     )  # fmt: skip
     for flag, ids, pattern, most, example in lists:
@@ -124,7 +124,7 @@ def _check_vpc(company: Company) -> None:
                 "invalid-network",
             )
     if bool(company.subnets) != bool(company.security_groups):
-        one, other = ("--subnets", "--security-groups")
+        one, other = ("subnets", "security_groups")
         given, missing = (one, other) if company.subnets else (other, one)
         raise UserError(
             f"{given} needs {missing}: SageMaker attaches containers to a VPC with both",
@@ -137,7 +137,7 @@ def check_prefix(prefix: str) -> None:
     """Raise UserError for a prefix that no name of AWS can begin with."""
     if prefix and (len(prefix) > _LONGEST_PREFIX or not _PREFIX.fullmatch(prefix)):
         raise UserError(
-            f"--name-prefix {sanitize(prefix, 40)!r} cannot begin a name",
+            f"name_prefix {sanitize(prefix, 40)!r} cannot begin a name",
             f"use up to {_LONGEST_PREFIX} letters, digits and hyphens, such as acme-",
             "invalid-name",
         )
@@ -232,18 +232,3 @@ def role_parameters(company: Company, purpose: str) -> dict[str, Any]:
 def encrypted_by(kms_key: str | None) -> dict[str, str]:
     """The parameters with which S3 encrypts an object with that key; none for ``None``."""
     return {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": kms_key} if kms_key else {}
-
-
-def company_arguments(company: Company, tag_flag: str = "--tag") -> list[str]:
-    """The options that set these settings; `image build` has another ``tag_flag``. A name that has
-    the prefix already does not get it again."""
-    options = [
-        ("--name-prefix", company.name_prefix),
-        ("--subnets", ",".join(company.subnets)),
-        ("--security-groups", ",".join(company.security_groups)),
-        ("--kms-key", company.kms_key),
-        ("--permissions-boundary", company.permissions_boundary),
-        *((tag_flag, f"{key}={value}") for key, value in sorted(company.tags.items())),
-    ]
-    words = [word for flag, value in options if value for word in (flag, value)]
-    return [*words, *(["--network-isolation"] if company.network_isolation else [])]

@@ -60,12 +60,12 @@ _HUB_HOME = EngineSetting(
 _OFFLINE = EngineSetting(
     name="HF_HUB_OFFLINE",
     value="1",
-    because="--network-isolation: a download fails at once instead of after many attempts",
+    because="network_isolation: a download fails at once instead of after many attempts",
 )
 _STREAMED = EngineSetting(
     name="load-format",
     value=LOADER,
-    because="--weights-by stream: the engine reads weights from S3",
+    because="weights_by stream: the engine reads weights from S3",
 )
 _UTILIZATION = "gpu-memory-utilization"
 
@@ -148,7 +148,7 @@ def _environment(placement: Placement) -> Decision[dict[str, str]]:
         settings.append(_OFFLINE)
         folder = placed.target.engine_path
         if needs_vocabulary(target.architecture) and folder.startswith(ML_ROOT):
-            because = f"--network-isolation: {VOCABULARY_FILE} comes from next to the weights"
+            because = f"network_isolation: {VOCABULARY_FILE} comes from next to the weights"
             settings.append(EngineSetting(name=VOCABULARY_VARIABLE, value=folder, because=because))
     vllm = placement.load.vllm
     settings += applicable(target.environment, instance.gpu_architecture, vllm)

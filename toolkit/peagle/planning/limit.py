@@ -12,7 +12,7 @@ from peagle.findings import Finding, error, warning
 from peagle.planning.operation_model import Limit, Scaling
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Reason
-from peagle.text import exact_duration, format_duration, format_usd
+from peagle.text import format_duration, format_usd
 
 SHORTEST_SECONDS = 60
 """EventBridge Scheduler is exact to the minute."""
@@ -133,14 +133,3 @@ def limit_text(limit: Limit, usd_per_hour: float | None) -> str:
         return ""
     cost = f", at most {format_usd(usd_per_hour * seconds / 3600)}" if usd_per_hour else ""
     return f"{format_duration(seconds)}{cost}"
-
-
-def limit_arguments(limit: Limit | None) -> list[str]:
-    """The options that set this limit."""
-    if limit is None:
-        return []
-    if limit.removes:
-        return ["--no-limit"]
-    ttl = limit.ttl_seconds
-    found = [] if ttl is None else ["--ttl", exact_duration(ttl)]
-    return found + ([] if limit.budget_usd is None else ["--budget", f"{limit.budget_usd:.15g}"])

@@ -176,14 +176,14 @@ def size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
         prompt = max(1, min(USUAL_WORKLOAD.prompt_tokens, length - output))
     cached, shared = options.cached_prompt_tokens or 0, options.shared_prompt_tokens or 0
     if not 0 <= cached < prompt:
-        flag = "--shared-prompt-tokens" if cached == shared else "--cached-prompt-tokens"
+        flag = "shared_prompt_tokens" if cached == shared else "--cached-prompt-tokens"
         raise OutOfRange(
             f"{flag} {cached:,} is not less than the {prompt:,} tokens of the prompt",
             "give the tokens of the whole prompt with --prompt-tokens",
         )
     if not 0 <= shared <= cached:
         raise OutOfRange(
-            f"--shared-prompt-tokens {shared:,} is more than the {cached:,} cached tokens",
+            f"shared_prompt_tokens {shared:,} is more than the {cached:,} cached tokens",
             "count the shared tokens in --cached-prompt-tokens, too",
         )
     return Workload(prompt, output, cached, shared)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from peagle.errors import Fix, OptionMissing, UserError
+from peagle.errors import OptionMissing, UserError
 from peagle.findings import Finding, note
 from peagle.planning.operation_model import AlarmKind, Capture, Observe
 from peagle.planning.options import Options
@@ -33,7 +33,7 @@ _COUNTED_METRICS = 2
 """The acceptance length comes from two metrics of the log: accepted and drafted tokens."""
 
 _TOPIC = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):[0-9]{12}:[A-Za-z0-9_-]{1,256}", re.ASCII)
-_NEEDS_TOPIC = "use --alarm-topic arn:aws:sns:REGION:ACCOUNT:NAME"
+_NEEDS_TOPIC = "use alarm_topic: arn:aws:sns:REGION:ACCOUNT:NAME"
 
 
 def choose_observe(options: Options, region: str, floor: float | None) -> Decision[Observe | None]:
@@ -45,10 +45,7 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
         later = next((one for one in LOG_DAYS if one > days), LOG_DAYS[-1])
         raise UserError(
             f"CloudWatch Logs keeps no log for {days} days",
-            Fix(
-                f"use --log-retention {later}; it has {', '.join(map(str, LOG_DAYS))}",
-                options=("--log-retention", f"{later}"),
-            ),
+            f"use log_retention: {later}; it has {', '.join(map(str, LOG_DAYS))}",
             "log-retention",
         )
     if not (options.observe or days or capture or topic):
@@ -88,7 +85,7 @@ def _topic(options: Options, region: str) -> str | None:
             code="topic-in-another-region",
         )
     if not (options.observe or options.rollout):
-        raise OptionMissing("--alarm-topic has no alarms to notify it", "add --observe")
+        raise OptionMissing("alarm_topic has no alarms to notify it", "add --observe")
     return topic
 
 
@@ -97,9 +94,9 @@ def _capture(options: Options) -> Capture | None:
     days = options.capture_retention
     if uri is None:
         for flag, value in (
-            ("--capture-percent", percent),
-            ("--capture-kms-key", options.capture_kms_key),
-            ("--capture-retention", days),
+            ("capture_percent", percent),
+            ("capture_kms_key", options.capture_kms_key),
+            ("capture_retention", days),
         ):
             if value is not None:
                 raise OptionMissing(f"{flag} needs --capture-data", "add --capture-data s3://...")
@@ -126,14 +123,14 @@ def _findings(options: Options, observe: Observe) -> Iterator[Finding]:
             "captured-data-kept",
             "--capture-data",
             f"{capture_text(capture)}; they stay there until the bucket removes them",
-            "give the bucket a lifecycle rule with an expiration, or use --capture-retention",
+            "give the bucket a lifecycle rule with an expiration, or use capture_retention",
         )
     if observe.alarms and observe.alarm_topic is None:
         yield note(
             "no-alarm-topic",
             "--observe",
             "the alarms change their state in CloudWatch, and send no notification",
-            "add --alarm-topic with an SNS topic",
+            "add alarm_topic with an SNS topic",
         )
     if options.observe and "ttft" not in observe.alarms:
         yield note(

@@ -17,8 +17,6 @@ AlarmKind = Literal["ttft", "errors", "acceptance", "load"]
 """What an alarm watches: the time to the first token, answers with a 5xx status, the acceptance
 length, or requests that wait for a place in the engine."""
 
-LONGEST_CAPTURE_DAYS = 36_500
-
 
 class Scaling(Frozen):
     """SageMaker keeps ``min_instances`` to ``max_instances``, so that each has about
@@ -189,20 +187,3 @@ class Observe(Frozen):
     capture: Capture | None = None
     alarms: tuple[AlarmKind, ...] = ()
     alarm_topic: str | None = None
-
-
-def observe_arguments(observe: Observe | None) -> list[str]:
-    """The options of `peagle plan` that ask for this."""
-    if observe is None:
-        return []
-    words = ["--observe"] if observe.dashboard else []
-    if observe.log_retention_days is not None:
-        words += ["--log-retention", str(observe.log_retention_days)]
-    words += ["--alarm-topic", observe.alarm_topic] if observe.alarm_topic else []
-    if observe.capture is not None:
-        words += ["--capture-data", observe.capture.s3_uri]
-        words += ["--capture-percent", str(observe.capture.percent)]
-        key = observe.capture.kms_key
-        words += ["--capture-kms-key", key] if key else []
-        words += ["--capture-retention", str(observe.capture.retention_days or 0)]
-    return words

@@ -1,20 +1,71 @@
-"""What the user asks of a plan. No behavior."""
+"""What the user asks of a plan: the one model from which the command line, the keys of
+``peagle.yaml``, the keywords of the library and the argv of a printed command come.
+
+A field is written once, with its ``Flag``. The command line is made of them in
+``peagle.cli.plan_options``; ``arguments`` is the way back.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from peagle.checkpoints import Checkpoint
-from peagle.speed.models import WorkloadName
+from peagle.speed.models import PRESETS, WorkloadName
 from peagle.speed.slo import Slo
+from peagle.text import exact_duration
 
 RolloutKind = Literal["rolling", "canary", "linear", "all-at-once"]
 """How an update moves traffic to its new instances."""
 
 AUTO: Final = "auto"
 """As many copies of the engine on an instance as its GPUs and the load allow."""
+
+LONGEST_CAPTURE_DAYS = 36_500
+
+Kind = Literal[
+    "text", "switch", "choice", "count", "number", "k", "copies", "tokens", "requests", "batch",
+    "percent", "days", "usd", "speed", "load", "duration", "hours", "slo", "ids", "texts",
+    "settings", "variables", "tags",
+]  # fmt: skip
+"""How the value of a field is written on a command line; ``peagle.cli.plan_options`` has the type
+of click for each."""
+
+GROUPS = ("Load", "Speculation", "Instances", "Engine", "Updates and end", "Monitoring", "Company")
+"""The headings of ``--help``, in its order."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How a field is an option. ``name`` is the option without dashes, by default the field's.
+    ``in_file``: it is a key of ``peagle.yaml`` and a keyword of the library, and no option: fine
+    tuning, and what is the same for a whole company. ``variables`` of the environment set it too.
+    """
+
+    group: str
+    kind: Kind
+    help: str
+    metavar: str | None = None
+    name: str | None = None
+    in_file: bool = False
+    variables: str | tuple[str, ...] | None = None
+
+
+def _option(
+    group: str, kind: Kind, help: str, metavar: str | None = None, default: Any = None, **flag: Any
+) -> Any:
+    """A field of Options with its Flag."""
+    extra = {"group": group, "kind": kind, "metavar": metavar, **flag}
+    return Field(default=default, description=help, json_schema_extra=extra)
 
 
 class Frozen(BaseModel):
@@ -35,100 +86,402 @@ class Overrides(Frozen):
     download_timeout: int | None = None
 
 
+_PRESETS = "; ".join(
+    f"{name}: {size.prompt_tokens:,} + {size.output_tokens:,}"
+    + (f", {size.cached_text}" if size.cached_prompt_tokens else "")
+    for name, size in PRESETS.items()
+)
+
+
 class Options(Frozen):
     """The options of ``peagle plan``. ``None`` means that planning decides, and gives a reason.
 
-    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
-    a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
-    holds the files read from there, if any; ``target_checkpoint`` those of a target that is not in
-    the catalogue. ``model_source`` is an ``s3://`` prefix that holds the target's weights.
-    ``image`` replaces AWS's image; with ``baked_weights`` it has the weights of target and drafter
-    in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
-    mounts them, or the engine itself streams them. ``prompt_tokens`` and ``output_tokens`` are the
-    size of a usual request, of whose prompt ``cached_prompt_tokens`` are in the prefix cache, of
-    these ``shared_prompt_tokens`` for all conversations; by default those of ``workload``.
-    ``requests`` is the size of a batch, to be done ``within`` seconds. ``min_tokens_per_second`` is
-    the required output speed of the endpoint at that concurrency, ``slo`` the required times of a
-    request, and ``max_price_per_hour`` the limit of the price of all its instances together, in
-    USD. ``warm_sha256`` are the archives that may be restored, and with ``allow_unpinned_warm`` any
-    may be. The five before these are as in
-    Overrides. ``ttl`` (seconds), ``budget`` (USD) and ``no_limit`` make the plan's Limit.
-    ``copies`` is the number of engines on each instance (1: without an inference component), by
-    default ``auto``. ``chosen_by`` names what chose drafter and K, or no speculation, if not the
-    user; ``fitting_length`` is the longest default context that fits. ``rollout`` is how updates
-    replace the instances: in steps of ``rollout_step`` (``2`` instances, or ``25%`` of them), each
-    followed by ``baking_time`` in seconds.
-    With ``max_instances`` the endpoint scales automatically, from ``min_instances`` on (1), so that
-    each has ``target_concurrency`` requests at a time. With ``scale_to_zero`` no instance runs
-    while there are no requests, which needs an inference component, also for a single copy.
-    Those from ``subnets`` on are as in ``peagle.planning.company.Company``.
-    ``observe``, ``log_retention`` (days), ``alarm_topic`` and ``capture_...`` make the plan's
-    Observe; a ``capture_retention`` of 0 days leaves captured data to the bucket's own rules.
+    Times are seconds, prices USD, speeds output tokens per second of the whole endpoint.
+    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``, a
+    Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. The last four fields are
+    not the user's: ``drafter_checkpoint`` and ``target_checkpoint`` are the files of a head or a
+    target that the catalogue does not have; ``chosen_by`` names what chose drafter and K, or no
+    speculation; ``fitting_length`` is the longest default context that fits.
     """
 
     pair: str
-    name: str | None = None
-    region: str | None = None
-    instance_type: str | None = None
-    instance_count: int | None = None
-    copies: int | Literal["auto"] | None = None
-    min_tokens_per_second: float | None = None
-    max_price_per_hour: float | None = None
-    k: int | None = None
-    max_model_len: int | None = None
-    concurrency: int | None = None
-    workload: WorkloadName | None = None
-    prompt_tokens: int | None = None
-    cached_prompt_tokens: int | None = None
-    shared_prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    requests: int | None = None
-    within: int | None = None
-    slo: Slo | None = None
-    speculation: bool = True
-    drafter: str | None = None
+    name: str | None = _option(
+        "Instances", "text", "Name of the endpoint.  [default: derived from the pair]"
+    )
+    instance_type: str | None = _option(
+        "Instances", "text", "SageMaker instance type.  [default: the lowest cost per token]"
+    )
+    instance_count: int | None = _option(
+        "Instances", "count", "Number of instances.  [default: as many as the load needs]"
+    )
+    copies: int | Literal["auto"] | None = _option(
+        "Instances",
+        "copies",
+        "Engines on each instance, as an inference component; auto: as many as cost least per "
+        "token, or one on all GPUs; 1: one, without a component.  [default: auto]",
+    )
+    min_tokens_per_second: float | None = _option(
+        "Load",
+        "speed",
+        "Required output tokens per second of the whole endpoint, at --concurrency.",
+    )
+    max_price_per_hour: float | None = _option("Load", "usd", "Maximum total price per hour.")
+    k: int | None = _option(
+        "Speculation", "k", "Tokens drafted per step.  [default: the fastest, or the model card's]"
+    )
+    max_model_len: int | None = _option(
+        "Load", "tokens", "Longest context, in tokens, such as 8192 or 8k (1k is 1,024)."
+    )
+    concurrency: int | None = _option(
+        "Load", "requests", "Concurrent requests, for the whole endpoint."
+    )
+    workload: WorkloadName | None = _option(
+        "Load", "choice", f"Size of requests in tokens ({_PRESETS}).  [default: single prompts]"
+    )
+    prompt_tokens: int | None = _option(
+        "Load", "tokens", "Tokens of a prompt.  [default: 2048, or what fits]"
+    )
+    cached_prompt_tokens: int | None = _option(
+        "Load",
+        "tokens",
+        "Tokens of the prompt that an earlier turn has left in the prefix cache.",
+    )
+    shared_prompt_tokens: int | None = _option(
+        "Load",
+        "tokens",
+        "Of the cached tokens, those with which all prompts begin: instructions, tools.",
+        in_file=True,
+    )
+    output_tokens: int | None = _option(
+        "Load", "tokens", "Tokens of an answer.  [default: 256, or what fits]"
+    )
+    requests: int | None = _option(
+        "Load",
+        "batch",
+        "Plan a batch of so many requests, such as 1m: the lowest total cost decides.",
+    )
+    within: int | None = _option(
+        "Load",
+        "duration",
+        "With --requests: finish the batch in this time, such as 8h.",
+    )
+    slo: Slo | None = _option(
+        "Load",
+        "slo",
+        "Longest mean times in seconds: ttft=0.5,itl=0.02 (first token, next output).",
+    )
+    speculation: bool = _option(
+        "Speculation", "switch", "Serve the target alone.", default=True, name="no-speculation"
+    )
+    drafter: str | None = _option(
+        "Speculation",
+        "text",
+        "Drafter in the catalogue, or your own head: s3://..., Hub id, folder.",
+    )
+    model_source: str | None = _option(
+        "Engine", "text", "s3:// prefix that holds the target's weights.  [default: the Hub]"
+    )
+    weights_by: Literal["mount", "stream"] = _option(
+        "Engine",
+        "choice",
+        "How weights in S3 reach the engine: mount (SageMaker copies them) or stream (vLLM "
+        "reads S3 at startup).  [default: mount]",
+        default="mount",
+        in_file=True,
+    )
+    vllm: str | None = _option("Engine", "text", "vLLM version.  [default: the catalogue's]")
+    image: str | None = _option(
+        "Engine", "text", "Container image.  [default: AWS's image of that version]"
+    )
+    baked_weights: bool = _option(
+        "Engine", "switch", "--image contains the weights; mount none.", default=False
+    )
+    settings: dict[str, str] = _option(
+        "Engine",
+        "settings",
+        "An argument of vLLM in place of the plan's; an empty VALUE leaves one out.",
+        default={},
+        name="set",
+    )
+    environment: dict[str, str] = _option(
+        "Engine",
+        "variables",
+        "A variable of the container; not for secrets, which DescribeModel shows.",
+        default={},
+        name="env",
+    )
+    ami: str | None = _option(
+        "Engine",
+        "text",
+        "Host AMI, which determines the GPU driver; `default` is SageMaker's own.  "
+        "[default: the AMI that the image requires]",
+    )
+    startup_timeout: int | None = _option(
+        "Engine",
+        "duration",
+        "Time for the engine to start, such as 30m; 1h at most.  [default: from the weights]",
+        in_file=True,
+    )
+    download_timeout: int | None = _option(
+        "Engine",
+        "duration",
+        "Time for SageMaker to copy weights from S3, such as 30m; 1h at most.",
+        in_file=True,
+    )
+    warm_sha256: tuple[str, ...] = _option(
+        "Engine",
+        "texts",
+        "Archives of `peagle warm` that starts may restore.  [default: those next to the "
+        "weights when deploying]",
+        default=(),
+        in_file=True,
+    )
+    allow_unpinned_warm: bool = _option(
+        "Engine",
+        "switch",
+        "Restore any archive next to the weights: anyone who may write there runs code.",
+        default=False,
+    )
+    rollout: RolloutKind | None = _option(
+        "Updates and end",
+        "choice",
+        "How updates move traffic to new instances, with alarms that undo them; the one on "
+        "--slo ttft sees streamed requests only.  [default: SageMaker's, without alarms]",
+    )
+    rollout_step: str | None = _option(
+        "Updates and end",
+        "text",
+        "Instances of one step, such as 2 or 25%.  [default: 5%, canary 10%, linear 25%]",
+        "SIZE",
+        in_file=True,
+    )
+    baking_time: int | None = _option(
+        "Updates and end",
+        "duration",
+        "Time for alarms to act after each step; 1h at most.  [default: 10m]",
+        in_file=True,
+    )
+    ttl: int | None = _option(
+        "Updates and end",
+        "hours",
+        "Delete the endpoint after this time, such as 8h or 2d, counted from this deploy: "
+        "deploying again with --ttl moves the end, without it keeps it.",
+    )
+    budget: float | None = _option(
+        "Updates and end",
+        "usd",
+        "Delete the endpoint when it has cost this much since its creation, at the price of "
+        "the most instances. With --ttl, the earlier end counts. A later deploy or scale to a "
+        "higher price moves the end to an earlier time, and never to a later one.",
+    )
+    no_limit: bool = _option(
+        "Updates and end", "switch", "Remove the end time of an earlier deploy.", default=False
+    )
+    observe: bool = _option(
+        "Monitoring",
+        "switch",
+        "Create a CloudWatch dashboard and alarms, and keep the endpoint's log for 30 days "
+        "only. The alarm on --slo ttft sees streamed requests only.",
+        default=False,
+    )
+    log_retention: int | None = _option(
+        "Monitoring",
+        "days",
+        "How long CloudWatch keeps the endpoint's log.  [default: 30 with --observe]",
+        in_file=True,
+    )
+    alarm_topic: str | None = _option(
+        "Monitoring",
+        "text",
+        "SNS topic that the alarms of --observe and --rollout notify.",
+        "ARN",
+        in_file=True,
+    )
+    capture_data: str | None = _option(
+        "Monitoring",
+        "text",
+        "Copy prompts and answers to this s3:// folder (SageMaker's data capture).",
+        "S3_URI",
+    )
+    capture_percent: int | None = _option(
+        "Monitoring",
+        "percent",
+        "Share of the requests to capture.  [default: 100]",
+        in_file=True,
+    )
+    capture_kms_key: str | None = _option(
+        "Monitoring",
+        "text",
+        "KMS key for captured data.  [default: kms_key, else S3's own key]",
+        "KEY",
+        in_file=True,
+    )
+    capture_retention: int | None = _option(
+        "Monitoring",
+        "days",
+        "When S3 deletes captured data; 0: when the bucket's own rules do.  [default: 30]",
+        in_file=True,
+    )
+    region: str | None = _option(
+        "Instances",
+        "text",
+        "AWS region.  [env: AWS_REGION; default: us-east-1]",
+        variables=("AWS_REGION", "AWS_DEFAULT_REGION"),
+    )
+    min_instances: int | None = _option(
+        "Instances", "number", "Fewest instances of an endpoint that scales.  [default: 1]"
+    )
+    max_instances: int | None = _option(
+        "Instances",
+        "count",
+        "Scale automatically, up to this many instances; with --copies, the copies on them.",
+        "N",
+    )
+    target_concurrency: float | None = _option(
+        "Instances",
+        "load",
+        "Requests at a time that scaling gives each instance, or each copy.  [default: the "
+        "most that meet --slo without queueing, from the performance model]",
+        in_file=True,
+    )
+    scale_to_zero: bool = _option(
+        "Instances",
+        "switch",
+        "Run no instance while there are no requests; the first one then waits. Makes an "
+        "inference component, also for a single copy.",
+        default=False,
+    )
+    subnets: tuple[str, ...] = _option(
+        "Company",
+        "ids",
+        "Subnets of your VPC that containers are attached to.",
+        default=(),
+        in_file=True,
+        variables="PEAGLE_SUBNETS",
+    )
+    security_groups: tuple[str, ...] = _option(
+        "Company",
+        "ids",
+        "Their security groups.",
+        default=(),
+        in_file=True,
+        variables="PEAGLE_SECURITY_GROUPS",
+    )
+    network_isolation: bool = _option(
+        "Company",
+        "switch",
+        "Containers without any network; weights come from S3 or the image.",
+        default=False,
+        in_file=True,
+        variables="PEAGLE_NETWORK_ISOLATION",
+    )
+    kms_key: str | None = _option(
+        "Company",
+        "text",
+        "KMS key (ARN, id or alias) of storage volumes and uploads.",
+        "KEY",
+        in_file=True,
+        variables="PEAGLE_KMS_KEY",
+    )
+    tags: dict[str, str] = _option(
+        "Company",
+        "tags",
+        "A tag on everything that is created. Repeatable.  [env: PEAGLE_TAGS, with commas]",
+        default={},
+        name="tag",
+        variables="PEAGLE_TAGS",
+    )
+    name_prefix: str = _option(
+        "Company",
+        "text",
+        "Beginning of the names of what is created.  [default: peagle-]",
+        "TEXT",
+        default="",
+        in_file=True,
+        variables="PEAGLE_NAME_PREFIX",
+    )
+    permissions_boundary: str | None = _option(
+        "Company",
+        "text",
+        "Policy that bounds roles that are created.",
+        "ARN",
+        in_file=True,
+        variables="PEAGLE_PERMISSIONS_BOUNDARY",
+    )
     chosen_by: str | None = None
     fitting_length: int | None = None
     drafter_checkpoint: Checkpoint | None = None
     target_checkpoint: Checkpoint | None = None
-    vllm: str | None = None
-    image: str | None = None
-    model_source: str | None = None
-    baked_weights: bool = False
-    weights_by: Literal["mount", "stream"] = "mount"
-    settings: dict[str, str] = {}
-    environment: dict[str, str] = {}
-    ami: str | None = None
-    startup_timeout: int | None = None
-    download_timeout: int | None = None
-    warm_sha256: tuple[str, ...] = ()
-    allow_unpinned_warm: bool = False
-    rollout: RolloutKind | None = None
-    rollout_step: str | None = None
-    baking_time: int | None = None
-    min_instances: int | None = None
-    max_instances: int | None = None
-    target_concurrency: float | None = None
-    scale_to_zero: bool = False
-    subnets: tuple[str, ...] = ()
-    security_groups: tuple[str, ...] = ()
-    network_isolation: bool = False
-    kms_key: str | None = None
-    tags: dict[str, str] = {}
-    name_prefix: str = ""
-    permissions_boundary: str | None = None
-    ttl: int | None = None
-    budget: float | None = None
-    no_limit: bool = False
-    observe: bool = False
-    log_retention: int | None = None
-    alarm_topic: str | None = None
-    capture_data: str | None = None
-    capture_percent: int | None = None
-    capture_kms_key: str | None = None
-    capture_retention: int | None = None
 
     @property
     def overrides(self) -> Overrides:
         """What the user sets in place of the plan."""
         return Overrides(**{name: getattr(self, name) for name in Overrides.model_fields})
+
+    @property
+    def asked(self) -> Options:
+        """Without what was read or chosen for the user: the form that a plan keeps."""
+        return self.model_copy(update=dict.fromkeys(_NOT_ASKED))
+
+    @model_serializer(mode="wrap")
+    def _write_what_is_set(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = Options.model_fields
+        return {
+            name: value
+            for name, value in write(self).items()
+            if getattr(self, name) != fields[name].default
+        }
+
+
+_NOT_ASKED = ("chosen_by", "fitting_length", "drafter_checkpoint", "target_checkpoint")
+
+
+def read_flags() -> Iterator[tuple[str, Flag]]:
+    """The fields that are options, with their flags."""
+    for name, field in Options.model_fields.items():
+        if isinstance(field.json_schema_extra, dict):
+            settings: dict[str, Any] = dict(field.json_schema_extra)
+            yield name, Flag(help=field.description or "", **settings)
+
+
+def option_name(field: str, flag: Flag) -> str:
+    """``--max-model-len``."""
+    return f"--{flag.name or field.replace('_', '-')}"
+
+
+_TEXTS: dict[str, Callable[[Any], str]] = {
+    "duration": lambda seconds: f"{seconds}s",
+    "hours": exact_duration,
+    "slo": lambda slo: str(slo.text),
+    "load": lambda load: f"{load:g}",
+    "speed": lambda speed: f"{speed:g}",
+    "usd": lambda usd: f"{usd:.15g}",
+}
+"""Kind of value -> how it is typed, where that is not its plain text."""
+
+
+def arguments(options: Options, tag_flag: str = "--tag") -> list[str]:
+    """The options of a command that ask for the same, without the pair and without keys of
+    ``peagle.yaml``. ``tag_flag`` is that of the user's tags, which differs in `image build`."""
+    words: list[str] = []
+    for name, flag in read_flags():
+        value = getattr(options, name)
+        if flag.in_file or value == Options.model_fields[name].default:
+            continue
+        option = tag_flag if name == "tags" else option_name(name, flag)
+        if flag.kind == "switch":
+            words.append(option)
+        elif isinstance(value, dict):
+            words += [word for key in value for word in (option, f"{key}={value[key]}")]
+        else:
+            words += [option, _TEXTS.get(flag.kind, str)(value)]
+    return words
+
+
+def keys_of_file(options: Options) -> dict[str, Any]:
+    """The fields that are set and no options: keys of ``peagle.yaml`` by name."""
+    return {
+        name: getattr(options, name)
+        for name, flag in read_flags()
+        if flag.in_file and getattr(options, name) != Options.model_fields[name].default
+    }

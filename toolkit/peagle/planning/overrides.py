@@ -86,7 +86,7 @@ def check_overrides(options: Options) -> None:
     check_settings(options.settings)
     if options.weights_by == "stream" and "load-format" in options.settings:
         raise OptionsConflict(
-            "--set load-format: --weights-by stream decides it", "omit one of the two"
+            "--set load-format: weights_by stream decides it", "omit one of the two"
         )
     for name in options.environment:
         _check_variable(name)
@@ -145,7 +145,7 @@ def _check_variable(name: str) -> None:
     if name in PIN_VARIABLES:
         raise UserError(
             f"--env {name}: the plan decides it",
-            "use --warm-sha256 or --allow-unpinned-warm; deploy pins the weights",
+            "use warm_sha256 or --allow-unpinned-warm; deploy pins the weights",
             code="decided-by-plan",
         )
     if name in _OWN or name.startswith("SAGEMAKER_"):

@@ -6,7 +6,7 @@ reads them from S3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from peagle.errors import OptionsConflict, UserError
 from peagle.planning.options import Options
@@ -32,17 +32,17 @@ def choose_pins(options: Options) -> Pins:
     for one in given:
         if not SHA256.fullmatch(one):
             raise UserError(
-                f"--warm-sha256 {one[:80]!r} is not a SHA-256",
+                f"warm_sha256 {one[:80]!r} is not a SHA-256",
                 "use the 64 digits that were printed when it was collected",
                 code="invalid-pin",
             )
     if given and options.allow_unpinned_warm:
         raise OptionsConflict(
-            "--warm-sha256 and --allow-unpinned-warm are mutually exclusive", "omit one of them"
+            "warm_sha256 and --allow-unpinned-warm are mutually exclusive", "omit one of them"
         )
     if len(given) > MAX_ARCHIVES:
         raise UserError(
-            f"--warm-sha256 is given more than {MAX_ARCHIVES} times",
+            f"warm_sha256 is given more than {MAX_ARCHIVES} times",
             "give fewer",
             code="invalid-pin",
         )
@@ -75,9 +75,3 @@ def with_pins(plan: Plan, pins: Pins) -> Plan:
     others = {name: text for name, text in plan.environment.items() if name not in PIN_VARIABLES}
     environment = dict(sorted((others | pin_variables(pins)).items()))
     return plan.model_copy(update={"pins": pins, "environment": environment})
-
-
-def pin_arguments(pins: Pins) -> list[str]:
-    """The options that set these pins."""
-    given: Iterable[str] = (word for one in pins.warm for word in ("--warm-sha256", one))
-    return [*given, *(["--allow-unpinned-warm"] if pins.any_warm else [])]

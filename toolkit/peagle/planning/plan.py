@@ -14,7 +14,7 @@ from peagle.fit.models import Fit
 from peagle.planning.company import Company
 from peagle.planning.copies import Copies
 from peagle.planning.operation_model import Limit, Observe, Rollout, Scaling
-from peagle.planning.options import Frozen, Overrides
+from peagle.planning.options import Frozen, Options, Overrides
 from peagle.speed.models import AcceptanceBasis, Basis, Workload, WorkloadName
 from peagle.speed.slo import Slo
 from peagle.text import format_usd, k_text
@@ -231,8 +231,8 @@ class Plan(Frozen):
     instance type, else on its own best. Requests have ``prompt_tokens``, of which
     ``cached_prompt_tokens`` are in the prefix cache (of these ``shared_prompt_tokens`` once for all
     conversations), and ``output_tokens``, by the preset ``workload`` if there is one. ``limit`` is
-    when the deployment ends. These keys, ``speed`` and ``slo`` are ``None`` or empty where
-    the request has none.
+    when the deployment ends. ``options`` are what the user asked for. These keys, ``speed`` and
+    ``slo`` are ``None`` or empty where the request has none.
     """
 
     format: int = PLAN_FORMAT
@@ -267,6 +267,7 @@ class Plan(Frozen):
     without_speculation: Alternative | None = None
     alternatives: tuple[Alternative, ...] = ()
     proof: ProofPlan
+    options: Options
     overrides: Overrides = Overrides()
     pins: Pins = Pins()
     rollout: Rollout | None = None

@@ -83,7 +83,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     a plan with an error among them cannot be applied.
     """
     decisions = Decisions()
-    record = decisions.record
+    record, asked = decisions.record, options.asked
     options, requested = _fitting_context(_checked(options, catalog), catalog)
     load_of_batch, options_alone = _load_of_batch(options, catalog, requested.value)
     options = record(load_of_batch)
@@ -162,6 +162,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         without_speculation=alternative(choice.alone) if choice.alone else None,
         alternatives=tuple(map(alternative, choice.shown)),
         proof=ProofPlan(**proof, source=proof_source(image, catalog.runtimes)),
+        options=asked,
         overrides=options.overrides,
         pins=choose_pins(options),
         company=company,

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
+from peagle.errors import OptionMissing, OptionsConflict, OutOfRange, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.copies import Copies
 from peagle.planning.operation_model import AlarmKind, Rollout, Step
@@ -36,7 +36,7 @@ def parse_step(text: str, copies: bool = False) -> Step:
     """``2`` (instances, or ``copies``) or ``25%`` (of them). Raises UserError."""
     found = _STEP.fullmatch(text)
     if found is None or (found[2] and int(found[1]) > 100):
-        raise UserError(f"--rollout-step {text[:20]!r} is not a step", _FIX, code="rollout-step")
+        raise UserError(f"rollout_step {text[:20]!r} is not a step", _FIX, code="rollout-step")
     if found[2]:
         return Step(value=int(found[1]), unit="percent")
     return Step(value=int(found[1]), unit="copies" if copies else "instances")
@@ -44,17 +44,17 @@ def parse_step(text: str, copies: bool = False) -> Step:
 
 def check_rollout(options: Options) -> None:
     """Raise UserError for a step or a baking time without a rollout, or outside of the limits."""
-    given = {"--rollout-step": options.rollout_step, "--baking-time": options.baking_time}
+    given = {"rollout_step": options.rollout_step, "baking_time": options.baking_time}
     for flag, value in given.items():
         if value is not None and options.rollout is None:
             raise OptionMissing(f"{flag} has no rollout to apply to", "add --rollout rolling")
     if options.rollout == "all-at-once" and options.rollout_step is not None:
-        raise OptionsConflict("--rollout all-at-once has a single step", "omit --rollout-step")
+        raise OptionsConflict("--rollout all-at-once has a single step", "omit rollout_step")
     if options.rollout_step is not None:
         parse_step(options.rollout_step)
     if options.baking_time is not None and options.baking_time > LONGEST_BAKING_SECONDS:
         raise OutOfRange(
-            f"--baking-time {format_duration(options.baking_time)} is more than SageMaker waits",
+            f"baking_time {format_duration(options.baking_time)} is more than SageMaker waits",
             "1h at most",
         )
 
@@ -241,7 +241,7 @@ def _findings(
                 "rollout-step",
                 f"a step of {step.text} is {share:.0f}% of {count} {noun}; SageMaker "
                 f"accepts {least}% to {most}% in a {rollout.kind} update{room}",
-                "choose another --rollout-step, or omit it",
+                "choose another rollout_step, or omit it",
             )
     if rollout.baking_seconds < LEAST_BAKING_SECONDS:
         yield warning(
@@ -249,10 +249,7 @@ def _findings(
             "baking-time",
             f"alarms see a new revision after up to {LEAST_BAKING_SECONDS} s; after "
             f"{format_duration(rollout.baking_seconds)}, the update has ended",
-            Fix(
-                f"use --baking-time {LEAST_BAKING_SECONDS}s or more",
-                options=("--baking-time", f"{LEAST_BAKING_SECONDS}s"),
-            ),
+            f"use baking_time: {LEAST_BAKING_SECONDS}s or more",
         )
 
 

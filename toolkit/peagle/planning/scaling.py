@@ -40,14 +40,14 @@ def check_scaling(options: Options) -> None:
             "--min-instances and --scale-to-zero exclude each other", "omit one of them"
         )
     if high is None and not options.scale_to_zero:
-        for flag, value in (("--min-instances", low), ("--target-concurrency", target)):
+        for flag, value in (("--min-instances", low), ("target_concurrency", target)):
             if value is not None:
                 raise OptionMissing(f"{flag} needs --max-instances", "add --max-instances N")
         return
     if high is not None and not (options.scale_to_zero and high == 1 == (count or 1)):
         _check_bounds(1 if low is None else low, high, count)
     if target is not None and not 0 < target < math.inf:
-        raise OutOfRange(f"--target-concurrency {target:g} is not a positive number", "use 1")
+        raise OutOfRange(f"target_concurrency {target:g} is not a positive number", "use 1")
 
 
 def _check_bounds(low: int, high: int, count: int | None) -> None:
@@ -111,11 +111,8 @@ def choose_scaling(
         value = f"{most} per {unit}"
         reasons.insert(0, Reason(what="target_concurrency", value=value, because=because))
     elif target > most:
-        message = f"--target-concurrency {target:g} is more than one {unit} should get: {because}"
-        fix = Fix(
-            f"use --target-concurrency {most}, or omit it",
-            options=("--target-concurrency", f"{most}"),
-        )
+        message = f"target_concurrency {target:g} is more than one {unit} should get: {because}"
+        fix = Fix(f"use target_concurrency: {most}, or omit it")
         findings.append(warning("scaling-target-high", "target_concurrency", message, fix))
     return Decision(scaling, tuple(reasons), tuple(findings))
 

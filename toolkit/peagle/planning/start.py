@@ -76,7 +76,7 @@ def _timeout(kind: str, pair: str, asked: int | None, needed: float, because: st
 
     Raises UserError for a timeout that SageMaker rejects.
     """
-    what, flag = f"{kind}_timeout_seconds", f"--{kind}-timeout"
+    what, flag = f"{kind}_timeout_seconds", f"{kind}_timeout"
     if asked is not None and not SHORTEST <= asked <= LONGEST:
         raise OutOfRange(
             f"{flag} {exact_duration(asked)} is outside of SageMaker's limits",
@@ -88,7 +88,7 @@ def _timeout(kind: str, pair: str, asked: int | None, needed: float, because: st
             f"a slow case takes {format_duration(minutes)} ({because}); SageMaker waits at most "
             f"{format_duration(LONGEST)}"
         )
-        shorter = Fix("use --weights-by stream: the engine reads the weights, or a smaller target")
+        shorter = Fix("use weights_by stream: the engine reads the weights, or a smaller target")
         if kind == "startup":
             shorter = Fix(
                 "choose a smaller target, or let SageMaker mount weights in S3 (--model-source): "

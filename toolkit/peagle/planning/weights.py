@@ -116,7 +116,7 @@ def _without_streamer(runtime: Runtime, table: RuntimeTable) -> Iterator[Finding
         f"the image with vLLM {runtime.vllm} is not known to contain the Run:ai model "
         "streamer, which reads weights from S3"
     )
-    omit = "leave --weights-by stream out, so that SageMaker mounts the weights"
+    omit = "leave weights_by stream out, so that SageMaker mounts the weights"
     with_it = sorted((r.vllm for r in table.runtimes if r.streamer), key=versions.parse)
     fix = Fix(omit)
     if with_it:
@@ -189,12 +189,12 @@ def _stream_both(
     """Both, with those in S3 streamed. Raises UserError for a target that is not in S3."""
     if options.baked_weights:
         raise OptionsConflict(
-            "--baked-weights cannot be combined with --weights-by stream", "leave one of them out"
+            "--baked-weights cannot be combined with weights_by stream", "leave one of them out"
         )
     if target.kind != "s3":
         where = "on the Hub" if target.kind == "hub" else "in a folder"
         raise UserError(
-            f"--weights-by stream needs the target in S3; it is {where} ({target.location})",
+            f"weights_by stream needs the target in S3; it is {where} ({target.location})",
             Fix(
                 "add --model-source s3://BUCKET/PREFIX/target/, after copying the weights there",
                 ("peagle", "weights", "sync", options.pair, "s3://BUCKET/PREFIX"),

@@ -26,7 +26,7 @@ from peagle.render.metrics import (
     metric_dimensions,
     metric_namespace,
 )
-from peagle.render.requests import DEPLOYMENT_TAG, plan_arguments
+from peagle.render.requests import DEPLOYMENT_TAG, image_arguments, plan_arguments
 from peagle.text import json_number
 
 PERIOD_SECONDS = 60
@@ -83,13 +83,15 @@ def rollback_alarm_names(plan: Plan) -> tuple[str, ...]:
 def without_speculation(plan: Plan) -> tuple[str, ...]:
     """The command that switches speculation off, and leaves the rest of the plan and the end time
     of the deployment."""
+    options = plan.options.model_copy(
+        update={**dict.fromkeys(("rollout", "ttl", "budget")), "no_limit": False}
+    )
     without = dict.fromkeys(("speculation", "drafter", "rollout", "limit"))
-    target_alone = plan.model_copy(update=without)
+    target_alone = plan.model_copy(update={**without, "options": options})
     words = ["peagle", "deploy", *plan_arguments(target_alone)]
     if "--no-speculation" not in words:  # a target that is not in the catalogue has no drafter
         words.append("--no-speculation")
-    if all(reason.what != "image" for reason in plan.reasons):
-        words += ["--image", plan.runtime.image]
+    words += image_arguments(plan)
     if len(shlex.join(words)) <= _LONGEST_COMMAND:
         return tuple(words)
     return without_speculation_of(plan.pair, plan.name, plan.region)

@@ -18,9 +18,15 @@ from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import domain
 from peagle.errors import UserError, command_line
 from peagle.planning.limit import COPIES_BEFORE_SECONDS, ends_after
+from peagle.planning.options import keys_of_file
 from peagle.planning.plan import Plan, price_origin
 from peagle.render.components import component_path
-from peagle.render.requests import folders, openai_base_url, plan_arguments
+from peagle.render.requests import (
+    folders,
+    openai_base_url,
+    plan_arguments,
+    reproduce_options,
+)
 from peagle.text import format_duration, format_usd, sanitize
 
 PLAN = "plan.json"
@@ -112,7 +118,20 @@ def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFi
         "minutes": plan.startup_timeout_seconds // 60,
         **own,
     }
-    return text_file("README.md", form.format(**facts) + _unpinned(plan))
+    return text_file("README.md", form.format(**facts) + _keys(plan) + _unpinned(plan))
+
+
+def _keys(plan: Plan) -> str:
+    """The keys of the project file without which the commands make another plan."""
+    keys = keys_of_file(reproduce_options(plan))
+    if not keys:
+        return ""
+    text = yaml.safe_dump({name: _plain(value) for name, value in keys.items()}, sort_keys=False)
+    return f"\nThe commands need these keys of `peagle.yaml` too:\n\n```yaml\n{text}```\n"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _unpinned(plan: Plan) -> str:

@@ -20,18 +20,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from peagle.errors import Fix, PlanFileError, UserError
-from peagle.planning.company import Company, check_company, company_arguments
-from peagle.planning.options import Overrides
-from peagle.planning.pins import PIN_VARIABLES, pin_arguments, pin_variables
+from peagle.planning.company import NO_COMPANY, check_company
+from peagle.planning.options import Options, Overrides, arguments, keys_of_file
+from peagle.planning.pins import PIN_VARIABLES, pin_variables
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
 from peagle.render.documents import first_problem, json_name, read_document
 from peagle.render.requests import (
-    image_arguments,
-    override_arguments,
-    plan_arguments,
+    reproduce_options,
     requests,
 )
 from peagle.text import json_digest
@@ -185,7 +183,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
     made = [asdict(request) for request in requests(plan)]
     document = {**plan.model_dump(mode="json"), "requests": made}
-    for key, default in (("overrides", Overrides()), ("pins", Pins()), ("company", Company())):
+    for key, default in (("overrides", Overrides()), ("pins", Pins()), ("company", NO_COMPANY)):
         if getattr(plan, key) == default:
             del document[key]
     for one in (document, document["without_speculation"], *document["alternatives"]):
@@ -298,12 +296,11 @@ def _without_stale_finding(plan: Plan) -> Plan:
 
 _STALE_FINDING = "image-without-counters"
 
-_RENEWED = {
-    "name": str, "region": str, "instance_type": str, "instance_count": int, "max_model_len": int,
-    "concurrency": int, "prompt_tokens": int, "cached_prompt_tokens": int,
-    "shared_prompt_tokens": int, "output_tokens": int,
-}  # fmt: skip
-"""Keys of a plan that are options of `peagle plan`, with their types."""
+_CHOSEN = (
+    "name", "region", "instance_type", "instance_count", "max_model_len", "concurrency",
+    "prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens", "output_tokens",
+)  # fmt: skip
+"""Keys of a plan that are options too."""
 
 
 def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
@@ -312,37 +309,34 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     command."""
     known = {key: value for key, value in document.items() if key in Plan.model_fields}
     with suppress(ValidationError):
-        plan = plan_of({**known, "format": PLAN_FORMAT})
-        batch = plan.batch
-        size = (
-            ("--prompt-tokens", plan.prompt_tokens),
-            ("--cached-prompt-tokens", plan.cached_prompt_tokens),
-            ("--shared-prompt-tokens", plan.shared_prompt_tokens),
-            ("--output-tokens", plan.output_tokens),
-            ("--requests", batch and batch.requests),
-            ("--within", batch and batch.within_seconds and f"{batch.within_seconds}s"),
-        )
-        sizes = [word for flag, value in size if value for word in (flag, str(value))]
-        options = [*plan_arguments(plan), *image_arguments(plan), *sizes]
-        return Fix("create the plan again", ("peagle", "plan", *options, "--output", file))
+        return _create_again(reproduce_options(plan_of({**known, "format": PLAN_FORMAT})), file)
     pair = document.get("pair")
     if not isinstance(pair, str) or not pair:
         return _again(file)
+    options = _options_of({**_mapping(document, "options"), "pair": pair}) or Options(pair=pair)
     target, _, drafter = pair.partition("+")
-    command = ["peagle", "plan", target]
-    command += ["--drafter", drafter] if drafter else ["--no-speculation"]
-    for key, expected in _RENEWED.items():
-        value = document.get(key)
-        if isinstance(value, expected) and not isinstance(value, bool) and value:
-            command += [f"--{key.replace('_', '-')}", str(value)]
-    speculation, copies = document.get("speculation"), document.get("copies")
-    if isinstance(speculation, dict) and type(speculation.get("k")) is int:
-        command += ["--k", str(speculation["k"])]
-    if isinstance(copies, dict) and type(copies.get("per_instance")) is int:
-        command += ["--copies", str(copies["per_instance"])]
-    with suppress(ValidationError):
-        command += override_arguments(Overrides.model_validate(document.get("overrides", {})))
-        command += pin_arguments(Pins.model_validate_json(json.dumps(document.get("pins", {}))))
-        company = Company.model_validate_json(json.dumps(document.get("company", {})))
-        command += company_arguments(company)
-    return Fix("create the plan again", (*command, "--output", file))
+    fields: dict[str, Any] = {key: document[key] for key in _CHOSEN if document.get(key)}
+    fields |= {"pair": target, "drafter": drafter or None, "speculation": bool(drafter)}
+    fields |= {"k": _mapping(document, "speculation").get("k")}
+    fields |= {"copies": _mapping(document, "copies").get("per_instance")}
+    for key, value in fields.items():  # one by one: any of them may be damaged
+        options = _options_of({**options.model_dump(mode="json"), key: value}) or options
+    return _create_again(options, file)
+
+
+def _options_of(fields: Mapping[str, Any]) -> Options | None:
+    """The options with these fields, as JSON has them; ``None`` where one is wrong."""
+    with suppress(ValidationError, TypeError):
+        return Options.model_validate_json(json.dumps(fields))
+    return None
+
+
+def _mapping(document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = document.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _create_again(options: Options, file: str) -> Fix:
+    command = ("peagle", "plan", options.pair, *arguments(options), "--output", file)
+    keys = ", ".join(keys_of_file(options))
+    return Fix(f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}", command)

@@ -17,16 +17,12 @@ from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
-from peagle.planning.company import company_arguments, model_network
-from peagle.planning.limit import limit_arguments
+from peagle.planning.company import model_network
 from peagle.planning.observe import alarm_kinds
-from peagle.planning.operation_model import observe_arguments
-from peagle.planning.options import Overrides
-from peagle.planning.pins import pin_arguments
+from peagle.planning.options import Options, arguments
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
 from peagle.render.components import component_request, config_for_copies
-from peagle.render.resources import scaling_arguments
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import is_s3_uri
 
@@ -239,73 +235,73 @@ def folders(plan: Plan) -> tuple[Folder, ...]:
     )
 
 
+def reproduce_options(plan: Plan) -> Options:
+    """The options that make this plan again: what the user asked for, with what planning chose."""
+    weights, batch = plan.target.weights, plan.batch
+    pair, drafter, speculation = _read_pair(plan)
+    settings = (plan.company, plan.overrides)
+    return plan.options.model_copy(
+        update={
+            **{name: value for group in settings for name, value in group},
+            "pair": pair,
+            "drafter": drafter,
+            "speculation": speculation,
+            "k": plan.speculation.k if plan.speculation else None,
+            "name": plan.name,
+            "region": plan.region,
+            "instance_type": plan.instance_type,
+            "instance_count": plan.instance_count,
+            "copies": _read_copies(plan),
+            "max_model_len": plan.max_model_len,
+            "concurrency": plan.concurrency,
+            "workload": plan.workload,
+            "prompt_tokens": plan.prompt_tokens,
+            "cached_prompt_tokens": plan.cached_prompt_tokens or None,
+            "shared_prompt_tokens": plan.shared_prompt_tokens or None,
+            "output_tokens": plan.output_tokens,
+            "requests": batch.requests if batch else None,
+            "within": batch.within_seconds if batch else None,
+            "min_tokens_per_second": None,
+            "max_price_per_hour": None,
+            "vllm": plan.runtime.vllm,
+            "image": plan.runtime.image if plan.options.image else None,
+            "model_source": weights.location if weights.kind == "s3" else None,
+            "warm_sha256": plan.pins.warm,
+            "allow_unpinned_warm": plan.pins.any_warm,
+        }
+    )
+
+
+_SIZE = (
+    "workload", "prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens", "output_tokens",
+    "requests", "within",
+)  # fmt: skip
+"""Options that change no resource of a plan whose instances are chosen."""
+
+
 def plan_arguments(plan: Plan, tag_flag: str = "--tag") -> list[str]:
-    """PAIR and the options of `peagle plan` that reproduce this plan, except its image.
+    """PAIR and the options of `peagle deploy` that make the same endpoint, except its image.
     ``tag_flag`` is that of the user's tags, which differs in `peagle image build`."""
-    weights = plan.target.weights
-    options = {
-        "--name": plan.name,
-        "--region": plan.region,
-        "--instance-type": plan.instance_type,
-        "--instance-count": plan.instance_count,
-        "--copies": _copies(plan),
-        "--k": plan.speculation.k if plan.speculation else None,
-        "--max-model-len": plan.max_model_len,
-        "--concurrency": plan.concurrency,
-        "--vllm": plan.runtime.vllm,
-        "--model-source": weights.location if weights.kind == "s3" else None,
-        "--weights-by": "stream" if weights.streamed else None,
-    }
-    given = [(name, str(value)) for name, value in options.items() if value is not None]
-    words = (word for option in given for word in option)
-    own = [
-        *override_arguments(plan.overrides),
-        *pin_arguments(plan.pins),
-        *company_arguments(plan.company, tag_flag),
-        *rollout_arguments(plan),
-        *scaling_arguments(plan.scaling),
-        *limit_arguments(plan.limit),
-        *observe_arguments(plan.observe),
-    ]
-    return [*pair_arguments(plan), *words, *own]
+    omitted = [*_SIZE, "image"] if alarm_kinds(plan) or plan.scaling else [*_SIZE, "image", "slo"]
+    options = reproduce_options(plan).model_copy(
+        update={**dict.fromkeys(omitted), "baked_weights": False}
+    )
+    return [options.pair, *arguments(options, tag_flag)]
 
 
 def image_arguments(plan: Plan) -> list[str]:
-    """The option of the plan's image if the user chose that."""
-    is_planned = any(reason.what == "image" for reason in plan.reasons)
-    return [] if is_planned else ["--image", plan.runtime.image]
+    """The options of the plan's image if the user chose that."""
+    if plan.options.image is None:
+        return []
+    baked = ["--baked-weights"] if plan.options.baked_weights else []
+    return ["--image", plan.runtime.image, *baked]
 
 
-def _copies(plan: Plan) -> int | None:
+def _read_copies(plan: Plan) -> int | None:
     """The engines on each instance, where their number is a choice."""
     if plan.copies is not None:
         return plan.copies.per_instance
     return 1 if plan.fit.gpu_count > 1 else None
-
-
-def rollout_arguments(plan: Plan) -> list[str]:
-    """The options of the rollout, and the SLO that an alarm takes a limit from."""
-    rollout = plan.rollout
-    slo = ["--slo", plan.slo.text] if plan.slo and alarm_kinds(plan) else []
-    if rollout is None:
-        return slo
-    step = ["--rollout-step", rollout.step.argument] if rollout.step else []
-    baking = ["--baking-time", f"{rollout.baking_seconds}s"]
-    return ["--rollout", rollout.kind, *step, *baking, *slo]
-
-
-def override_arguments(own: Overrides) -> list[str]:
-    """The options that set what the user sets in place of the plan."""
-    options = [("--set", f"{name}={value}") for name, value in own.settings.items()]
-    options += [("--env", f"{name}={value}") for name, value in own.environment.items()]
-    options += [("--ami", own.ami)] if own.ami is not None else []
-    timeouts = {"startup": own.startup_timeout, "download": own.download_timeout}
-    options += [
-        (f"--{kind}-timeout", f"{seconds}s")
-        for kind, seconds in timeouts.items()
-        if seconds is not None
-    ]
-    return [word for option in options for word in option]
 
 
 def label_arguments(pair: str) -> list[str]:
@@ -326,19 +322,26 @@ def deploy_arguments(
 
 
 def pair_arguments(plan: Plan) -> list[str]:
-    """The pair; a head of the user's own follows as ``--drafter``. The user's own target is its
-    location."""
+    """The pair; a head of the user's own follows as ``--drafter``."""
+    pair, drafter, speculation = _read_pair(plan)
+    words = [pair, "--drafter", drafter] if drafter else [pair]
+    return words if speculation else [*words, "--no-speculation"]
+
+
+def _read_pair(plan: Plan) -> tuple[str, str | None, bool]:
+    """PAIR, ``--drafter`` and whether it speculates. The user's own target is its location, and has
+    no drafter unless the user names one."""
     drafter, speculation = plan.drafter, plan.speculation
     is_own = plan.target.id.startswith(f"{OWN}/")
     if drafter is None or speculation is None:
-        if is_own:
-            return [plan.target.weights.location]
-        return [plan.target.id, "--no-speculation"]
+        return (
+            (plan.target.weights.location, None, True) if is_own else (plan.target.id, None, False)
+        )
     if is_own:
-        return [plan.target.weights.location, "--drafter", drafter.id]
+        return plan.target.weights.location, drafter.id, True
     if drafter.name != OWN and drafter.id == drafter.name:
-        return [plan.pair]
+        return plan.pair, None, True
     revision = drafter.weights.revision if drafter.weights else None
     head = f"{drafter.id}@{revision}" if revision else drafter.id
     kind = "+eagle3" if drafter.name == OWN and not speculation.parallel_drafting else ""
-    return [f"{plan.target.id}{kind}", "--drafter", head]
+    return f"{plan.target.id}{kind}", head, True

@@ -142,18 +142,6 @@ def wake_alarm(
     }
 
 
-def scaling_arguments(scaling: Scaling | None) -> list[str]:
-    """The options of `peagle plan` that scale alike."""
-    if scaling is None:
-        return []
-    least = ["--min-instances", str(scaling.min_instances)]
-    return [
-        *(["--scale-to-zero"] if scaling.scales_to_zero else least),
-        *("--max-instances", str(scaling.max_instances)),
-        *("--target-concurrency", f"{scaling.target_concurrency:g}"),
-    ]
-
-
 ENDS_TAG = "peagle:ends"
 """Tag of an endpoint and its configuration: when the scheduler deletes the endpoint."""
 
@@ -316,5 +304,5 @@ def not_in_templates(plan: Plan) -> str:
         return ""
     return (
         f"a template cannot add a rule to the lifecycle of {found[0].bucket}, which it does not "
-        "own (--capture-retention 0 leaves that to the bucket)"
+        "own (capture_retention 0 leaves that to the bucket)"
     )

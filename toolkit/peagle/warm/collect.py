@@ -104,7 +104,7 @@ def prefix_of_weights(plan: Plan) -> WeightsPrefix:
     if kinds == {"s3"} and not plan.mounts:
         raise Refused(
             f"a warm start needs mounted weights, but the weights of {plan.pair} are streamed",
-            "plan with --weights-by mount",
+            "plan with weights_by mount",
             code="weights-streamed",
         )
     if kinds != {"s3"} or [mount.channel for mount in plan.mounts] != [None]:

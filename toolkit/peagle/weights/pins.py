@@ -70,7 +70,7 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
         findings.append(warning(
             "warm-not-there", folder,
             f"no archive there has the pinned SHA-256 {gone[0]}, so starts are cold",
-            "omit --warm-sha256: deploy then pins what is there",
+            "omit warm_sha256: deploy then pins what is there",
         ))  # fmt: skip
     warm = own.warm
     if not (own.warm or own.any_warm):

@@ -321,5 +321,5 @@ def volume_key(case: Case) -> Findings:
         f"the key does not encrypt the local storage of {case.instance.type}: a module of its "
         "hardware does, with a key of its own",
         "nothing, unless your rules demand that key; if SageMaker rejects it for this type, use "
-        "the default encryption of the bucket in place of --kms-key",
+        "the default encryption of the bucket in place of kms_key",
     )

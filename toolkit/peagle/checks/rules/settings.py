@@ -196,11 +196,11 @@ _LMI = {
 }
 """Variables of AWS's LMI images by their beginning, and the fix."""
 _FIELDS = {
-    "containerstartuphealthchecktimeout": "use --startup-timeout",
-    "modeldatadownloadtimeout": "use --download-timeout",
+    "containerstartuphealthchecktimeout": "use startup_timeout",
+    "modeldatadownloadtimeout": "use download_timeout",
     "inferenceamiversion": "use --ami",
     "initialinstancecount": "use --instance-count",
-    "enablenetworkisolation": "use --network-isolation",
+    "enablenetworkisolation": "use network_isolation",
     "volumesize": "leave it out: the plan's instances have their own volume",
     "routingconfig": "leave it out: the plan decides how requests are routed",
     "managedinstancescaling": "use --max-instances",
@@ -450,7 +450,7 @@ def isolated_container(case: Case) -> Findings:
             continue
         if is_s3_uri(place):
             message = f"the engine streams the {part} from {place}, which it cannot reach"
-            fix = "mount the weights with --weights-by mount, or omit --network-isolation"
+            fix = "mount the weights with weights_by mount, or omit network_isolation"
             yield error("network_isolation", message, fix)
         elif HUB_ID.fullmatch(place):
             message = f"the engine downloads the {part} from the Hub ({place}), out of its reach"

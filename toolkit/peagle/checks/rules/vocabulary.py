@@ -256,7 +256,7 @@ def vocabulary_download(case: Case) -> Findings:
         unless = ", unless the image has it" if is_own else ""
         yield note("target", f"{message}{unless}", "allow that host in addition to the hub's")
     elif is_s3_uri(model):
-        fix = "mount the weights with --weights-by mount, or build an image with weights"
+        fix = "mount the weights with weights_by mount, or build an image with weights"
         yield warning("target", f"{message}: weights that are streamed cannot carry it", fix)
     elif is_own:
         unless = f"unless {VOCABULARY_FILE} is next to the weights"

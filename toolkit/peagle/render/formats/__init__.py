@@ -79,9 +79,9 @@ def only_sagemaker(plan: Plan, host: str) -> str:
     company, observe = plan.company, plan.observe
     reasons = {
         f"--ami sets the host's image: {host}": plan.overrides.ami is not None,
-        f"--subnets and --security-groups set a VPC: {host}": company.in_vpc,
-        f"--network-isolation: {host}": company.network_isolation,
-        f"--kms-key encrypts the instances' volumes: {host}": company.kms_key is not None,
+        f"subnets and security_groups set a VPC: {host}": company.in_vpc,
+        f"network_isolation: {host}": company.network_isolation,
+        f"kms_key encrypts the instances' volumes: {host}": company.kms_key is not None,
         "--rollout needs alarms that undo an update": plan.rollout is not None,
         "--scale-to-zero wakes on SageMaker's count of the requests that found no copy": bool(
             plan.scaling and plan.scaling.scales_to_zero
@@ -90,8 +90,8 @@ def only_sagemaker(plan: Plan, host: str) -> str:
         "--observe makes a dashboard and alarms in CloudWatch": bool(
             observe and (observe.dashboard or observe.alarms or observe.alarm_topic)
         ),
-        "--log-retention is of a log in CloudWatch": bool(observe and observe.log_retention_days),
-        "--weights-by stream reads S3 with the role of an endpoint": any(
+        "log_retention is of a log in CloudWatch": bool(observe and observe.log_retention_days),
+        "weights_by stream reads S3 with the role of an endpoint": any(
             one.weights.streamed for one in (plan.target, plan.drafter) if one and one.weights
         ),
     }

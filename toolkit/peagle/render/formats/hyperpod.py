@@ -62,7 +62,7 @@ def unsupported(plan: Plan) -> str:
     if any(mount.channel is not None for mount in plan.mounts):
         return "it mounts one S3 prefix, and target and head are below two"
     if capture and capture.retention_days is not None:
-        return "it makes no rule of the bucket, which --capture-retention needs (0 makes none)"
+        return "it makes no rule of the bucket, which capture_retention needs (0 makes none)"
     return refused(plan)
 
 

@@ -98,7 +98,7 @@ def unsupported(plan: Plan) -> str:
         "its autoscaler has no requests per pod as a target (--max-instances)": bool(plan.scaling),
         "it captures no requests (--capture-data)": bool(plan.observe and plan.observe.capture),
         "AWS's tags are not those of Kubernetes (--tag)": bool(plan.company.tags),
-        "it has no time limit for a download (--download-timeout)": bool(own.download_timeout),
+        "it has no time limit for a download (download_timeout)": bool(own.download_timeout),
         f"{_NO_ENTRYPOINT} that compares the SHA-256s which --online pins": (
             plan.pins.weights is not None or bool(plan.pins.warm) or plan.pins.any_warm
         ),

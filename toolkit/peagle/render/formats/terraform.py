@@ -58,7 +58,7 @@ def unsupported(plan: Plan) -> str:
         )
     capture = plan.observe.capture if plan.observe else None
     captured = capture.kms_key if capture else None
-    keys = {"--kms-key": plan.company.kms_key, "--capture-kms-key": captured}
+    keys = {"kms_key": plan.company.kms_key, "capture_kms_key": captured}
     for option, key in keys.items():
         if key is not None and not key.startswith("arn:"):
             return f"the provider needs the key's ARN, and {option} is {key}"
