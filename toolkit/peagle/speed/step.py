@@ -122,8 +122,8 @@ class Kernel(NamedTuple):
 
     def seconds(self, constants: StepConstants) -> float:
         """Its time."""
-        sides = self.sides(constants)
-        return sum(sides) if self.converts else max(sides)
+        read, compute = self.sides(constants)
+        return read + compute if self.converts else max(read, compute)
 
 
 class Terms(NamedTuple):
