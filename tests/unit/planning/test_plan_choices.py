@@ -192,7 +192,7 @@ def test_the_users_head_replaces_a_head_that_is_not_public(location: str) -> Non
     assert codes(plan("secret", drafter=location, k=9), "error") == ["k-above-trained"]
 
 
-WRONG_HEADS = [
+WRONG_HEADS: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": 2048}, "hidden-size-mismatch"),
     ({"target_hidden_size": 512}, "hidden-size-mismatch"),
     ({"vocab_size": 50000}, "vocabulary-mismatch"),

@@ -23,7 +23,8 @@ from tests.unit.planning.small_catalog import (
     with_target,
 )
 
-G7E, B200 = {"instance_type": "ml.g7e.2xlarge"}, {"instance_type": "ml.p6-b200.48xlarge"}
+G7E: dict[str, Any] = {"instance_type": "ml.g7e.2xlarge"}
+B200: dict[str, Any] = {"instance_type": "ml.p6-b200.48xlarge"}
 
 
 def changed(**fields: Any) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from tests.unit.planning.small_catalog import with_target as _with_target
 from tests.unit.planning.speeds import FAST, SLOW, measured, row, run
 
 MEASURED = measured(run(FAST))
-G7E, B200 = {"instance_type": "ml.g7e.2xlarge"}, {"instance_type": "ml.p6-b200.48xlarge"}
+G7E: dict[str, Any] = {"instance_type": "ml.g7e.2xlarge"}
+B200: dict[str, Any] = {"instance_type": "ml.p6-b200.48xlarge"}
 ON_FAST: dict[str, Any] = {**G7E, "catalog": MEASURED}
 HUGE = _with_target(CHAT.model_copy(update={"weight_bytes": 10**13}))
 
@@ -337,7 +338,8 @@ def test_a_named_drafter_that_costs_more_than_none_has_a_warning() -> None:
         "tokens (1,600 tokens/s measured); with EAGLE-3 head for Chat, ml.g7e.2xlarge at $4.20 an "
         "hour costs $1.17 (1,000 tokens/s measured)"
     )
-    for options in ({"speculation": False}, {}):
+    choices: tuple[dict[str, Any], ...] = ({"speculation": False}, {})
+    for options in choices:
         free = plan("chat", catalog, **load, **options)
         check_plan(free, {"drafter": None, "lacks": {"speculation-costs-more"}})
 
@@ -363,8 +365,8 @@ def test_imposed_acceptance_is_labelled() -> None:
         one.model_copy(update={"acceptance_length": 2.5 if one.k else None}) for one in run().speeds
     )
     catalog = measured(run(synthetic=True, speeds=rows))
-    for options, length, basis in (({}, 2.5, "imposed"), ({"speculation": False}, 1, "none")):
-        check_plan(plan(catalog=catalog, **G7E, **options), {
+    for speculation, length, basis in ((True, 2.5, "imposed"), (False, 1, "none")):
+        check_plan(plan(catalog=catalog, **G7E, speculation=speculation), {
             "speed.acceptance_length": length, "speed.acceptance_basis": basis})  # fmt: skip
 
 

@@ -100,7 +100,10 @@ def having(*versions: str) -> Catalog:
 
 
 STREAMING = having("0.28.0")
-DOWNLOADED = ({}, {"download_timeout_seconds": 60, "startup_timeout_seconds": 1080})
+DOWNLOADED: tuple[dict[str, Any], Expected] = (
+    {},
+    {"download_timeout_seconds": 60, "startup_timeout_seconds": 1080},
+)
 """17 GB: 340 s from the Hub, 85 s to the GPU, 600 s to compile."""
 
 PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
