@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.golden.recordings import environment
-from tests.support import in_process
+from tests.support import in_process, with_keys
 
 ROOT = Path(__file__).parents[2]
 _IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:" + "a" * 64
@@ -28,7 +28,7 @@ PLANS = {
     "gpt-oss-20b-scaled": "gpt-oss-20b --min-instances 1 --max-instances 4 --observe --ttl 8h",
     "gpt-oss-120b-on-b200": "gpt-oss-120b --instance-type ml.p6-b200.48xlarge --region us-west-2",
     "gpt-oss-120b-streamed": "gpt-oss-120b --model-source s3://my-bucket/gpt-oss-120b/target/"
-    " --drafter s3://my-bucket/gpt-oss-120b/drafter/ --weights-by stream",
+    " --drafter s3://my-bucket/gpt-oss-120b/drafter/",
     "qwen3-coder-30b": "qwen3-coder-30b --region eu-central-1 --concurrency 32",
     "qwen3-8b-from-s3": "qwen3-8b --model-source s3://my-bucket/qwen3-8b"
     " --drafter s3://my-bucket/head --instance-count 2",
@@ -38,6 +38,9 @@ PLANS = {
 }
 """A name -> the pair and the options of ``peagle plan``."""
 
+KEYS = {"gpt-oss-120b-streamed": {"weights_by": "stream"}}
+"""A name -> its keys of ``peagle.yaml``."""
+
 RENDERED = ("tiny", "tiny-baked", "gpt-oss-20b-scaled", "qwen3-8b-from-s3", "tiny-copies")
 FORMATS = (
     "cdk", "cloudformation", "compose", "dockerfile", "hyperpod", "kserve", "terraform",
@@ -46,7 +49,7 @@ FORMATS = (
 
 def record(folder: Path) -> dict[str, Any]:
     """The digests of the plans, and of each file by plan and format."""
-    plans = {name: _plan(folder, line) for name, line in PLANS.items()}
+    plans = {name: _plan(folder, name) for name in PLANS}
     rendered = {
         f"{name}, {kind}": _rendered(folder, kind, PLANS[name], folder / f"{name}-{kind}")
         for name in RENDERED
@@ -55,8 +58,11 @@ def record(folder: Path) -> dict[str, Any]:
     return {"plans": plans, "rendered": rendered}
 
 
-def _plan(folder: Path, line: str) -> dict[str, Any]:
-    done = _peagle(folder, f"plan {line} --json")
+def _plan(folder: Path, name: str) -> dict[str, Any]:
+    words: tuple[str, ...] = ("plan", *shlex.split(PLANS[name]), "--json")
+    if keys := KEYS.get(name):
+        words = with_keys(folder, words, **keys)
+    done = _peagle(folder, shlex.join(words))
     try:
         plan = done.document
     except ValueError:

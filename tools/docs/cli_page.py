@@ -63,7 +63,7 @@ or a target and a drafter: `gpt-oss-20b`, `gpt-oss-20b+eagle3`; a plan file alre
 _KEYS = """\
 ## Keys of peagle.yaml
 
-Keys of the [project file](pipelines.md) and keywords of the [library](library.md) that are no options.
+Keys of the [project file](pipelines.md) and keywords of the [library](library.md), but no options.
 An option of `deploy` is a key too, with `_` for `-`.
 
 """

@@ -204,11 +204,11 @@ def loosened_findings(changed: Iterable[SettingChange]) -> Iterator[Finding]:
     """A warning about what a company prescribed for the deployment and an update leaves out."""
     lost = [one for one in changed if one.setting in _PRESCRIBED and one.before and not one.after]
     if lost:
-        flags = [f"--{one.setting.replace('_', '-')}" for one in lost]
+        keys = [change.setting for change in lost]
         message = (
             f"the update leaves out what the deployment has: {'; '.join(o.text for o in lost)}"
         )
-        fix = f"add {' and '.join(flags)} to keep them"
+        fix = f"set {' and '.join(keys)} to keep them"
         yield warning("company-settings-removed", lost[0].setting, message, fix)
 
 

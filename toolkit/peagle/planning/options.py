@@ -105,6 +105,14 @@ class Options(Frozen):
     """
 
     pair: str
+    speculation: bool = _option(
+        "Speculation", "switch", "Serve the target alone.", default=True, name="no-speculation"
+    )
+    drafter: str | None = _option(
+        "Speculation",
+        "text",
+        "Drafter in the catalogue, or your own head: s3://..., Hub id, folder.",
+    )
     name: str | None = _option(
         "Instances", "text", "Name of the endpoint.  [default: derived from the pair]"
     )
@@ -169,14 +177,6 @@ class Options(Frozen):
         "Load",
         "slo",
         "Longest mean times in seconds: ttft=0.5,itl=0.02 (first token, next output).",
-    )
-    speculation: bool = _option(
-        "Speculation", "switch", "Serve the target alone.", default=True, name="no-speculation"
-    )
-    drafter: str | None = _option(
-        "Speculation",
-        "text",
-        "Drafter in the catalogue, or your own head: s3://..., Hub id, folder.",
     )
     model_source: str | None = _option(
         "Engine", "text", "s3:// prefix that holds the target's weights.  [default: the Hub]"
