@@ -56,7 +56,7 @@ def performance_of(setting: Setting, workload: Workload, load: float) -> Perform
 
 
 def a_verdict() -> Verdict:
-    question = Question(tuple(CURVES), LOADS, 10.5, "p-eagle")
+    question = Question(tuple(CURVES), LOADS, 10.5, "p-eagle", performance_of)
     sizes = {name: WORKLOADS[name] for name in ("short-prompt", "long-prompt")}
     return Verdict(
         target="openai/gpt-oss-20b",
@@ -68,9 +68,7 @@ def a_verdict() -> Verdict:
         region="us-east-1",
         usd_per_hour=10.5,
         price_date="2026-11-20",
-        workloads=tuple(
-            decide_workload(question, name, size, performance_of) for name, size in sizes.items()
-        ),
+        workloads=tuple(decide_workload(question, name, size) for name, size in sizes.items()),
         changes=(VerdictChange(kind="evidence", text="no acceptance is known of ngram"),),
     )
 

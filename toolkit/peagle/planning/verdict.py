@@ -116,15 +116,17 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     price = priced.value
     usd = price.usd_per_hour if price else None
     settings, requested = compared.settings(drafters), tuple(sorted(set(request.loads)))
-    question = Question(settings, requested, usd, default)
+    question = Question(
+        settings,
+        requested,
+        usd,
+        default,
+        compared.performance,
+        compared.assumed,
+        compared.holds_load,
+    )
     decided = tuple(
-        _with_gpus(
-            decide_workload(
-                question, name, size, compared.performance, compared.assumed, compared.holds_load
-            ),
-            compared,
-        )
-        for name, size in sizes.items()
+        _with_gpus(decide_workload(question, name, size), compared) for name, size in sizes.items()
     )
     changes = [*changes_of(compared, question, decided, priced.findings)]
     if load.max_model_len < loads[0].max_model_len:

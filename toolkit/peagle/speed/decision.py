@@ -40,33 +40,27 @@ error of estimates compared with measurements: the fastest of many estimates is 
 
 @dataclass(frozen=True)
 class Question:
-    """What is compared: settings (the target alone is one of them), loads in ascending order, and
-    the price of the instance. Of tied settings, those of ``default_drafter`` are simpler."""
+    """What is compared: settings (the target alone is one of them), loads in ascending order, the
+    speed of each, and the price of the instance. Of tied settings, those of ``default_drafter`` are
+    simpler.
+
+    ``assumed`` is the speed of a setting with an acceptance that is assumed where none is known;
+    only its break-even length is used. Where some settings hold the load, the others are not
+    selected.
+    """
 
     settings: Sequence[Setting]
     loads: Sequence[int]
     usd_per_hour: float | None
-    default_drafter: str | None = None
+    default_drafter: str | None
+    performance_of: PerformanceOf
+    assumed: PerformanceOf | None = None
+    holds_load: HoldsLoad = lambda *_: True
 
 
-def decide_workload(
-    question: Question,
-    name: str,
-    workload: Workload,
-    performance_of: PerformanceOf,
-    assumed: PerformanceOf | None = None,
-    holds_load: HoldsLoad = lambda *_: True,
-) -> WorkloadVerdict:
-    """The verdict for requests of this size, with the settings that matter (``_contenders``).
-    Where some settings hold the load, the others are not selected.
-
-    ``assumed`` is the speed of a setting with an acceptance that is assumed where none is known;
-    only its break-even length is used.
-    """
-    loads = [
-        _at_load(question, workload, load, performance_of, assumed, holds_load)
-        for load in question.loads
-    ]
+def decide_workload(question: Question, name: str, workload: Workload) -> WorkloadVerdict:
+    """The verdict for requests of this size, with the settings that matter (``_contenders``)."""
+    loads = [_at_load(question, workload, load) for load in question.loads]
     robust = _robust(question, loads)
     by_load = {load.concurrency: {one.setting: one for one in load.speeds} for load in loads}
     kept = _contenders(loads, robust)
@@ -83,28 +77,21 @@ def decide_workload(
     )
 
 
-def _at_load(
-    question: Question,
-    workload: Workload,
-    load: int,
-    performance_of: PerformanceOf,
-    assumed: PerformanceOf | None,
-    holds_load: HoldsLoad,
-) -> LoadVerdict:
-    found = {one: performance_of(one, workload, load) for one in question.settings}
+def _at_load(question: Question, workload: Workload, load: int) -> LoadVerdict:
+    found = {one: question.performance_of(one, workload, load) for one in question.settings}
     holding = {
         one: speed
         for one, speed in found.items()
         if speed.basis == "measured"
-        or (speed.tokens_per_second and holds_load(one, workload, load))
+        or (speed.tokens_per_second and question.holds_load(one, workload, load))
     }
     ranking = rank_settings(holding or found, question.default_drafter)
 
     def break_even(setting: Setting, performance: Performance) -> float | None:
         if not setting.k or NO_SPECULATION not in found:
             return None
-        if performance.basis == "unknown" and assumed is not None:
-            performance = assumed(setting, workload, load)
+        if performance.basis == "unknown" and question.assumed is not None:
+            performance = question.assumed(setting, workload, load)
         return break_even_length(performance, found[NO_SPECULATION], workload, load)
 
     speeds = tuple(
