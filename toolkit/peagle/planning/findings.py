@@ -290,24 +290,22 @@ class Review:
         others = dict.fromkeys({"slo", "min_tokens_per_second", "within"} - {where})
         only = replace(self.candidate, asked=self.evaluator.options.model_copy(update=others))
         name, benchmark = instances_text(only), Fix("run a benchmark before you rely on it")
-        unverified = _SLO_UNVERIFIED if where == "slo" else _SPEED_UNVERIFIED
-        missed = _SLO_MISSED if where == "slo" else _SPEED_BELOW_MINIMUM
         if only.excess is None:
             message = f"the speed of {name} is unknown, so it may not reach {required}"
             fix = combine_fixes([*self._better(), benchmark])
-            yield warning(unverified, where, message, fix)
+            yield _unverified(where, message, fix)
         elif only.excess > 1:
             load = format_concurrency(self.evaluator.load.concurrency)
             message = f"with {load}, {name} does not reach {required}: {_reached(only)}"
             fix = combine_fixes([*self._better(), _as_reached(only)])
-            yield error(missed, where, message, fix)
+            yield _missed(where, message, fix)
         elif not _slowest(only).meets:
             message = (
                 f"{required}: only the estimate reaches it, not the lower end of its range: "
                 f"{_reached(only)}"
             )
             fix = combine_fixes([*self._better(certain=True), benchmark])
-            yield warning(unverified, where, message, fix)
+            yield _unverified(where, message, fix)
 
     def _better(self, certain: bool = False) -> Iterator[Fix]:
         """Options that meet what is required: another type, K, or more instances; with ``certain``
@@ -399,6 +397,18 @@ class Review:
         if better.tokens_per_second is None or better.copies == 1:
             return None
         return better if rank((candidate, better))[0] is better else None
+
+
+def _unverified(where: str, message: str, fix: Fix) -> Finding:
+    if where == "slo":
+        return warning(_SLO_UNVERIFIED, where, message, fix)
+    return warning(_SPEED_UNVERIFIED, where, message, fix)
+
+
+def _missed(where: str, message: str, fix: Fix) -> Finding:
+    if where == "slo":
+        return error(_SLO_MISSED, where, message, fix)
+    return error(_SPEED_BELOW_MINIMUM, where, message, fix)
 
 
 def _use_type(other: Candidate, because: str) -> Fix:
