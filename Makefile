@@ -54,7 +54,7 @@ fuzz: .venv/dev.ready
 	$(BIN)/python -m tests.fuzz --inputs $(or $(N),10000) --only "$(ONLY)" $(FUZZ)
 
 aws-smoke: .venv/core.ready
-	$(BIN)/python -m benchmarks.aws_smoke $(SMOKE)
+	$(BIN)/python -m tests.aws.smoke $(SMOKE)
 
 unit: .venv/dev.ready
 	$(BIN)/pytest tests/unit -m 'not thorough and not exhaustive' -n logical --dist worksteal
@@ -67,14 +67,14 @@ style: .venv/dev.ready
 	$(BIN)/lint-imports
 
 types: .venv/dev.ready
-	$(BIN)/mypy toolkit/peagle containers/peagle_serve tests benchmarks tools
+	$(BIN)/mypy toolkit/peagle containers/peagle_serve tests measurements tools
 
-# torch, which training needs, is in the engine's environment and not in ours.
+# torch, which examples/tiny needs, is in the engine's environment and not in ours.
 lint: style types engine
 	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml --severity-level medium \
-		toolkit containers benchmarks tools training
+		toolkit containers measurements tools examples
 	$(BIN)/mypy --python-executable "$$($(BIN)/peagle engine status --json | \
-		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["python"])')" training
+		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["python"])')" examples
 
 format: .venv/dev.ready
 	$(BIN)/ruff check --fix .
@@ -104,7 +104,7 @@ audit: .venv/dev.ready
 	@.ci/audit $(BIN)/python requirements/*.txt containers/engine/*/requirements.txt
 
 benchmark: .venv/dev.ready
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m measurements
 
 # After .venv/*.ready in every list of needs, so that there is a peagle to ask.
 engine:

@@ -1,9 +1,10 @@
-"""Maintainers: new instance types, their numbers, regions and quotas, in the bundled catalogue.
+"""Maintainers: new instance types, numbers, regions and quotas, as entries of instances.yaml.
 
     python -m tools.refresh_instances [REGION]
 
 Needs credentials for ec2:DescribeInstanceTypes, pricing:GetProducts and
-servicequotas:ListAWSDefaultServiceQuotas. Review the difference before committing it.
+servicequotas:ListAWSDefaultServiceQuotas. Prints the entries that are new or differ, without their
+prices; the table is written by hand.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import botocore
+import yaml
 
 from peagle.aws.client import Aws, connect
 from peagle.aws.errors import QUOTA_SUFFIX
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import Instance, InstanceTable, domain
-from peagle.catalog.writing import Tables, new_texts, write_texts
 from peagle.data import data_folder
 from peagle.request_validation import service_model
 from peagle.text import json_object
@@ -147,9 +147,10 @@ def main(region: str = "us-east-1") -> None:
     if unknown:
         print(f"skipped, as EC2 in {region} does not describe them: {', '.join(unknown)}")
     table = with_quotas(aws, with_regions(aws, table))
-    before = Tables(catalog.runtimes, catalog.instances)
-    for path in write_texts(folder, new_texts(folder, before, replace(before, instances=table))):
-        print(f"wrote {path}")
+    for instance in table.instances:
+        if instance not in catalog.instances.instances:
+            entry = instance.model_dump(exclude_defaults=True, exclude={"prices"})
+            print(yaml.safe_dump([entry], sort_keys=False))
 
 
 if __name__ == "__main__":

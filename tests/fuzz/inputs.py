@@ -36,6 +36,7 @@ HOSTILE: tuple[Any, ...] = (
     "us-east-1", "%s", "{}{0}", "$(id)", "--flag", "-", "'", '"', "\\", "[" * 3000, '{"a":' * 3000,
     ["a"] * 300, [0] * 300, [{}] * 50, {"a": "b"}, ["x", None, 1, {}, []], [1, 2, 3], "0.28.0",
     [-1, 2**40], {"0": 0}, "2026-01-01T00:00:00Z", "20260101T000000Z", "sha256:" + "0" * 64, "=",
+    10**6, 10**9, ["full_attention"] * 3, {"rope_type": "x"}, "mxfp4",
     deep(30), deep(30, dict), deep(200), "\u2028", "\ufeff", "a=b", "a:b", "::", "@", "#", "&", "*",
 )  # fmt: skip
 
@@ -256,3 +257,43 @@ def variables(
         changed,
         st.none() | st.sampled_from(names),
     )
+
+
+def encoded(document: Any) -> bytes:
+    """The document as JSON."""
+    return json.dumps(document).encode()
+
+
+def damaged(*examples: Any, typed: bool = False, kept: Collection[str] = ()) -> SearchStrategy[Any]:
+    """Inputs like the examples, by their type: JSON as a document, then as text; other text and
+    bytes by their parts; of tuples and lists of text each part. ``typed`` and ``kept`` are as in
+    ``documents``."""
+    known = [example for example in examples if example is not None]
+    if not known:
+        return st.none()
+    if len(known) < len(examples):
+        return st.none() | damaged(*known, typed=typed, kept=kept)
+    if isinstance(known[0], str | bytes):
+        is_text = isinstance(known[0], str)
+        parts: SearchStrategy[Any] = texts(*known) if is_text else binary(*known)
+        read = [document for document in map(_json, known) if document is not None]
+        written: Any = json_texts if is_text else json_bytes
+        return written(*read) | parts if read else parts
+    if isinstance(known[0], tuple):
+        columns = zip(*known, strict=True)
+        return st.tuples(*(damaged(*column, typed=typed, kept=kept) for column in columns))
+    if isinstance(known[0], list) and known[0] and isinstance(known[0][0], str | bytes):
+        return st.lists(damaged(*(part for example in known for part in example)), max_size=8)
+    if all(isinstance(one, dict) and {*map(type, one.values())} == {str} for one in known):
+        return variables(*known)
+    if isinstance(known[0], dict | list):
+        return documents(*known, typed=typed, kept=kept)
+    return st.sampled_from(known)
+
+
+def _json(example: str | bytes) -> Any:
+    try:
+        found = json.loads(example)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict | list) else None

@@ -107,4 +107,4 @@ def _chunk(parser: Parser, inputs: int, number: int, counts: Counts) -> None:
 
 def batches(parser: Parser) -> SearchStrategy[Sequence[Any]]:
     """So many inputs at once."""
-    return st.tuples(*[parser.inputs] * BATCH)
+    return st.tuples(*[parser.strategy] * BATCH)

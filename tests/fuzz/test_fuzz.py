@@ -35,9 +35,9 @@ def test_a_parser_ends_with_a_result_or_its_error(
 def test_every_function_that_parses_is_reached() -> None:
     """A new one needs a parser in tests/fuzz/parsers, or a line in NOT_OUTSIDE."""
     functions = {name for name, _ in parsing_functions()}
-    left_out = functions - reached(iter(PARSERS.values())) - set(NOT_OUTSIDE)
-    assert not left_out
-    assert set(NOT_OUTSIDE) <= functions
+    left_out = functions - reached(iter(PARSERS.values()))
+    assert not {name for name in left_out if not name.startswith(tuple(NOT_OUTSIDE))}
+    assert all(any(name.startswith(start) for name in functions) for start in NOT_OUTSIDE)
 
 
 def test_the_corpus_has_no_folder_without_a_parser() -> None:
@@ -58,7 +58,7 @@ def test_what_exceeds_a_limit_is_a_failure(
 ) -> None:
     if why == "still runs":  # the others may take longer on a busy machine
         monkeypatch.setattr("tests.fuzz.measure._STOP_SECONDS", 1.0)
-    parser = Parser("broken", parse, PARSERS["duration"].inputs, (ValueError,))
+    parser = Parser("broken", parse, ["x"], (ValueError,))
     assert why in measure(parser, "x").failure
     with pytest.raises(Failed, match=why):
         check(parser, "x")

@@ -1,6 +1,6 @@
 """The errors of the speed estimates and of the memory fits against measurements: ``tables.json``.
 
-Of the speeds, what ``python -m benchmarks.speed_model --rows`` prints. Of the memory, what
+Of the speeds, what ``python -m measurements.speed_model --rows`` prints. Of the memory, what
 ``tests/unit/fit`` compares: the measured cache, and how far the estimate is from it.
 """
 
@@ -28,7 +28,7 @@ def _speeds() -> list[str]:
     paths = os.pathsep.join(str(_CHECKOUT / name) for name in (".", "toolkit", "containers"))
     variables = {name: text for name, text in os.environ.items() if name != BUNDLED_CATALOG}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.speed_model", "--rows"], cwd=_CHECKOUT, check=True,
+        [sys.executable, "-m", "measurements.speed_model", "--rows"], cwd=_CHECKOUT, check=True,
         env={**variables, "PYTHONPATH": paths}, capture_output=True, text=True,
     )  # fmt: skip
     return done.stdout.splitlines()

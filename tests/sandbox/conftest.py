@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from peagle.sandbox.client import set_quota
 from tests.sandbox.clients import shared_clients
-from tests.sandbox.sandboxes import OUR_IMAGE, WEIGHTS, Account, Sandbox, fake_engine, started
+from tests.sandbox.sandboxes import (
+    INSTANCE_TYPE,
+    OUR_IMAGE,
+    WEIGHTS,
+    Account,
+    Sandbox,
+    fake_engine,
+    started,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,6 +53,18 @@ def account(sandbox: Sandbox) -> Account:
     account.upload("tiny/", WEIGHTS)
     account.push(OUR_IMAGE)
     return account
+
+
+@pytest.fixture
+def room(sandbox: Sandbox) -> Iterator[None]:
+    """Quotas for all that a test starts; its commands and clients reach the sandbox."""
+    types = (INSTANCE_TYPE, "ml.g5.xlarge")
+    with sandbox.at_home():
+        for instance_type in types:
+            set_quota(instance_type, 40)
+        yield
+        for instance_type in types:
+            set_quota(instance_type, 2)
 
 
 @pytest.fixture

@@ -86,11 +86,21 @@ class Sandbox:
 
     def reset_moto(self) -> None:
         """Remove all resources and engines."""
-        address = self.address
-        headers = {"Authorization": address.key.authorization}
-        request = urllib.request.Request(f"{address.url}/moto-api/reset", b"", headers)
-        with urllib.request.urlopen(request):
-            pass
+        self._control("POST", "/moto-api/reset")
+
+    def advance_clock(self, seconds: float) -> list[str]:
+        """Move the clock of the scheduler forward; the names of the schedules that have fired."""
+        fired: list[str] = self._control("PUT", "/_peagle/clock", {"seconds": seconds})["fired"]
+        return fired
+
+    def _control(self, method: str, path: str, document: dict[str, Any] | None = None) -> Any:
+        """The answer to a request of the sandbox's own."""
+        headers = {"Authorization": self.address.key.authorization}
+        body = json.dumps(document or {}).encode()
+        url = f"{self.address.url}{path}"
+        request = urllib.request.Request(url, body, headers, method=method)
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
 
     @property
     def address(self) -> Address:

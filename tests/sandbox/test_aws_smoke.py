@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import aws_smoke
+from tests.aws import smoke as aws_smoke
 from tests.sandbox.sandboxes import Account, Sandbox
 from tests.support import run_in_process
 

@@ -11,25 +11,16 @@ from typing import Any
 import pytest
 
 from peagle.data import data_folder
-from peagle.sandbox.client import set_quota
 from tests.sandbox.sandboxes import Account, Sandbox, until
 from tests.unit.bench.installed import install_mini
 from tests.unit.catalog.test_extension_points import NEW_INSTANCE, NEW_TYPE
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
 
 NAME = "peagle-tiny"
 TYPE = "ml.g5.xlarge"
 DEPLOY = ("deploy", "tiny", "--instance-type", TYPE, "--sandbox", "--yes")
 TWO = ("--instance-count", "2")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quota(sandbox: Sandbox) -> Iterator[None]:
-    with sandbox.at_home():
-        set_quota(TYPE, 20)
-        yield
-        set_quota(TYPE, 2)
 
 
 @pytest.fixture(autouse=True)
@@ -233,20 +224,6 @@ def test_it_is_deployed_and_removed(sandbox: Sandbox, own: str) -> None:
     found = client.describe_endpoint_config(EndpointConfigName=config["EndpointConfigName"])
     assert found["ProductionVariants"][0]["InstanceType"] == NEW_TYPE
     assert sandbox.json("status", NAME, "--sandbox")["instance_type"] == NEW_TYPE
-
-
-def test_copies_use_all_gpus_of_it(sandbox: Sandbox, own: str) -> None:
-    table = Path(own) / "instances.yaml"
-    entry = NEW_INSTANCE.replace("gpu_count: 1", "gpu_count: 4")
-    table.write_text(table.read_text().replace(NEW_INSTANCE, entry))
-
-    done = sandbox.peagle(
-        "--catalog", own, "deploy", *TINY, "--copies", "2", "--sandbox", "--yes"
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    (component,) = Account(sandbox).sagemaker.list_inference_components()["InferenceComponents"]
-    assert component["InferenceComponentStatus"] == "InService"
 
 
 def test_top_shows_requests_and_drafts(sandbox: Sandbox) -> None:

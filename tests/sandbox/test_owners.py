@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import WaiterError
 
-from peagle.sandbox.client import set_quota
 from tests.faults.account import BUCKET as TEMPLATE_BUCKET
 from tests.faults.account import create_as
 from tests.sandbox.owners import (
     PLAN,
     REFUSED,
-    TYPE,
     Machine,
     check_a_foreign_deployment,
     left_of,
@@ -23,23 +20,15 @@ from tests.sandbox.owners import (
     upload_weights,
     upload_weights_to,
 )
-from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox
+from tests.sandbox.sandboxes import BUCKET, ROLE, Account
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
 
 EVERY_SECOND = {"Delay": 1}
 DEPLOY = ("deploy", *PLAN, "--yes")
 SYNTHESIZED = Path(__file__).parents[1] / "golden" / "synthesized" / "uploaded.json"
 PRICE = 1.408
 """USD per hour of one instance."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quota(sandbox: Sandbox) -> Iterator[None]:
-    with sandbox.at_home():
-        set_quota(TYPE, 40)
-        yield
-        set_quota(TYPE, 2)
 
 
 @pytest.fixture

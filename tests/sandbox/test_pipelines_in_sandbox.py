@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.pipelines.steps import build_commands, run_steps
-from peagle.sandbox.client import set_quota
+from tests.pipelines.steps import build_commands, run_steps
 from tests.sandbox.owners import TYPE, Machine
-from tests.sandbox.sandboxes import Account, Sandbox
+from tests.sandbox.sandboxes import Account
 from tests.support import run_in_process
 from tests.unit.cli.test_pipelines import is_here, peagle_words
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
 
 WORKFLOWS = ("peagle-pull-request", "peagle-deploy", "peagle-nightly")
 STAGES = ("plan", "staging", "production", "nightly")
@@ -26,14 +24,6 @@ EDITS = {
     "  region: us-east-1": f"  region: us-east-1\n  instance_type: {TYPE}",
     "    min_drafts: 200": "    min_drafts: 10",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _room(sandbox: Sandbox) -> Iterator[None]:
-    with sandbox.at_home():
-        set_quota(TYPE, 40)
-        yield
-        set_quota(TYPE, 2)
 
 
 def commands(kind: str) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.sandbox.client import add_fault, clear_faults, set_quota
-from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
+from peagle.sandbox.client import add_fault, clear_faults
+from tests.sandbox.sandboxes import Account, Sandbox
 from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
@@ -27,13 +27,9 @@ DEPLOY = (
 
 
 @pytest.fixture(autouse=True)
-def _room(account: Account) -> Iterator[None]:
-    """Enough instances, and no fault that stays."""
-    with account.sandbox.at_home():
-        set_quota(INSTANCE_TYPE, 8)
-        yield
-        set_quota(INSTANCE_TYPE, 2)
-        clear_faults()
+def _no_fault_stays(room: None) -> Iterator[None]:
+    yield
+    clear_faults()
 
 
 @contextmanager

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from tests.sandbox.sandboxes import (
     BUCKET,
-    IMAGE,
-    INSTANCE_TYPE,
-    ROLE,
     Account,
     folder_on_s3,
     refusal,
@@ -32,20 +28,10 @@ def crashed(account: Account) -> Iterator[str]:
     account.delete(name)
 
 
-def test_an_endpoint_is_creating_and_then_in_service(account: Account, live: str) -> None:
-    found = account.describe(live)
-    assert found["EndpointStatus"] == "InService"
-    assert found["EndpointArn"] == f"{ARN}:endpoint/{live}"
-    assert "FailureReason" not in found
-    assert found["ProductionVariants"][0]["CurrentInstanceCount"] == 1
-
-
 def test_a_crashed_engine_is_the_failure_reason(account: Account, crashed: str) -> None:
     found = account.wait_until_stable(crashed)
     assert found["EndpointStatus"] == "Failed"
-    assert found["FailureReason"] == (
-        "The primary container for production variant AllTraffic did not pass the ping health "
-        "check. Please check CloudWatch logs for this endpoint. "
+    assert found["FailureReason"].endswith(
         "The engine exited: ValueError: the head does not belong to this target"
     )
 
@@ -76,41 +62,17 @@ def test_a_failed_endpoint_can_only_be_deleted(account: Account, crashed: str) -
     )
 
 
-@pytest.mark.parametrize(
-    ("operation", "name", "kind"),
-    [
-        ("create_model", "model", "model"),
-        ("create_endpoint_config", "endpoint-config", "endpoint configuration"),
-        ("create_endpoint", "endpoint", "endpoint"),
-    ],
-)
-def test_names_are_unique(
-    account: Account, live: str, operation: str, name: str, kind: str
-) -> None:
-    parameters: dict[str, dict[str, Any]] = {
-        "create_model": {
-            "ModelName": live,
-            "ExecutionRoleArn": ROLE,
-            "PrimaryContainer": {"Image": IMAGE},
-        },
-        "create_endpoint_config": {
-            "EndpointConfigName": live,
-            "ProductionVariants": [
-                {
-                    "VariantName": "v",
-                    "ModelName": live,
-                    "InitialInstanceCount": 1,
-                    "InstanceType": INSTANCE_TYPE,
-                }
-            ],
-        },
-        "create_endpoint": {"EndpointName": live, "EndpointConfigName": live},
+def test_names_are_unique(account: Account, live: str) -> None:
+    refusals = {
+        "model": refusal(account.model, name=live),
+        "endpoint configuration": refusal(account.config, name=live, model=live),
+        "endpoint": refusal(
+            account.sagemaker.create_endpoint, EndpointName=live, EndpointConfigName=live
+        ),
     }
-    refused = refusal(getattr(account.sagemaker, operation), **parameters[operation])
-    assert refused == (
-        "ValidationException",
-        f'Cannot create already existing {kind} "{ARN}:{name}/{live}".',
-    )
+    for kind, (code, message) in refusals.items():
+        assert code == "ValidationException"
+        assert message.startswith(f'Cannot create already existing {kind} "')
 
 
 def test_a_model_and_a_configuration_in_use_can_be_deleted(account: Account, live: str) -> None:

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.engine_log import log_text
-from peagle.sandbox.client import set_quota
 from tests.sandbox.sandboxes import INSTANCE_TYPE, OUR_IMAGE, WEIGHTS, Account, folder_on_s3, until
 from tests.unit.rendering.plans import plan_of
 from tests.unit.sandbox.test_launch import P_EAGLE, speculating
 
-pytestmark = pytest.mark.sandbox
-
-
-@pytest.fixture(autouse=True)
-def _quota(account: Account) -> Iterator[None]:
-    """Enough instances for all tests here."""
-    with account.sandbox.at_home():
-        set_quota(INSTANCE_TYPE, 20)
-        yield
-        set_quota(INSTANCE_TYPE, 2)
+pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
 
 
 def streams(account: Account, name: str) -> list[str]:
@@ -84,20 +72,6 @@ def test_more_instances_than_this_machine_should_run_are_fewer_engines(account: 
     account.delete(name)
 
 
-def test_capacities_start_and_end_engines(account: Account) -> None:
-    name = endpoint(account, "scaled", {"VariantName": "v", "InitialInstanceCount": 1})
-    for count in (2, 1):
-        account.sagemaker.update_endpoint_weights_and_capacities(
-            EndpointName=name,
-            DesiredWeightsAndCapacities=[{"VariantName": "v", "DesiredInstanceCount": count}],
-        )
-        assert account.describe(name)["EndpointStatus"] == "Updating"
-        account.wait_until_stable(name)
-        assert counts(account, name) == {"v": count}
-    assert len(streams(account, name)) == 2
-    account.delete(name)
-
-
 GROUP = "/aws/sagemaker/Endpoints/"
 
 
@@ -109,33 +83,6 @@ def test_the_log_has_one_event_per_line(account: Account, live: str) -> None:
     (stream,) = account.logs.describe_log_streams(logGroupName=GROUP + live)["logStreams"]
     variant, _, instance = stream["logStreamName"].partition("/")
     assert (variant, instance[:2], len(instance)) == ("AllTraffic", "i-", 19)
-
-
-def test_tokens_page_from_old_lines_to_new_ones(account: Account, live: str) -> None:
-    account.wait_for_line(live, "fake: INFO starting")
-    group = GROUP + live
-    (stream,) = account.logs.describe_log_streams(logGroupName=group)["logStreams"]
-    where = {"logGroupName": group, "logStreamName": stream["logStreamName"]}
-    seen = account.logs.get_log_events(**where, startFromHead=True)
-    token = seen["nextForwardToken"]
-    nothing_new = account.logs.get_log_events(**where, nextToken=token)
-    assert (nothing_new["events"], nothing_new["nextForwardToken"]) == ([], token)
-    account.runtime.invoke_endpoint(EndpointName=live, Body=b'{"do": "log", "text": "line 2"}')
-    grown = until(
-        lambda: account.logs.get_log_events(**where, nextToken=token),
-        lambda answer: answer["events"],
-    )
-    assert [log_text(event["message"]) for event in grown["events"]] == ["fake: line 2"]
-    assert grown["nextForwardToken"] != token
-
-
-def test_each_engine_has_its_own_stream(account: Account, live: str) -> None:
-    account.model("streams", {"SM_VLLM_SEED": "1"})
-    account.config("streams", "streams")
-    account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="streams")
-    account.wait_until_stable(live)
-    found = account.logs.describe_log_streams(logGroupName=GROUP + live)["logStreams"]
-    assert len({stream["logStreamName"] for stream in found}) == 2
 
 
 def values(account: Account, *queries: dict[str, Any]) -> dict[str, list[float]]:
@@ -264,46 +211,27 @@ def test_a_stand_in_serves_with_the_plans_settings_and_the_log_has_the_reason(
 EAGER = "SM_VLLM_ENFORCE_EAGER"
 
 
-@pytest.fixture
-def with_warm_start(account: Account) -> dict[str, object]:
-    """A model data source with a warm start beside the weights."""
+WARMED = {"ModelDataSource": {"S3DataSource": folder_on_s3("warmed/")}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "container", "is_compiled"),
+    [
+        ({}, {}, False),
+        ({"PEAGLE_WARM": "collect"}, {"Image": OUR_IMAGE}, True),
+        ({}, {**WARMED, "Image": OUR_IMAGE}, True),
+        ({}, WARMED, False),  # AWS's image does not know warm starts
+    ],
+)
+def test_only_what_collects_or_has_a_warm_start_is_compiled(
+    account: Account, environment: dict[str, str], container: dict[str, Any], is_compiled: bool
+) -> None:
     account.upload("warmed/", {**WEIGHTS, "warm/0123.json": b"{}"})
-    return {"S3DataSource": folder_on_s3("warmed/")}
-
-
-def variables_of(account: Account, name: str) -> list[str]:
+    name = account.endpoint(environment, **container)
     assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
-    found: list[str] = account.invoke(name, {})["environment"]
-    return found
 
+    variables = account.invoke(name, {})["environment"]
 
-def test_an_engine_is_not_compiled_by_default(account: Account, live: str) -> None:
-    assert EAGER in variables_of(account, live)
-
-
-def test_an_engine_that_collects_is_compiled(account: Account) -> None:
-    name = account.endpoint({"PEAGLE_WARM": "collect"}, Image=OUR_IMAGE)
-
-    variables = variables_of(account, name)
-    assert EAGER not in variables
-    assert "PEAGLE_CACHE" in variables, "not where engines of this machine have theirs"
-    account.wait_for_line(name, "sandbox: the model is compiled")
-    account.delete(name)
-
-
-def test_an_engine_with_a_warm_start_beside_its_weights_is_compiled(
-    account: Account, with_warm_start: dict[str, object]
-) -> None:
-    name = account.endpoint(ModelDataSource=with_warm_start, Image=OUR_IMAGE)
-
-    assert EAGER not in variables_of(account, name)
-    account.delete(name)
-
-
-def test_aws_s_image_compiles_at_every_start(
-    account: Account, with_warm_start: dict[str, object]
-) -> None:
-    name = account.endpoint(ModelDataSource=with_warm_start)
-
-    assert EAGER in variables_of(account, name), "it does not know warm starts"
+    assert (EAGER not in variables) == is_compiled
+    assert ("PEAGLE_CACHE" in variables) == bool(environment), "not this machine's own"
     account.delete(name)

@@ -176,18 +176,6 @@ def test_a_program_of_the_owner_with_the_printed_variables_is_served(
     assert b"endpoint-1" in done.stdout, done.stderr
 
 
-def test_a_presigned_url_needs_nothing_else(serving: Account) -> None:
-    url = serving.s3.generate_presigned_url(
-        "get_object", {"Bucket": "models", "Key": "tiny/config.json"}
-    )
-    parts = urlsplit(url)
-    for query, status in ((parts.query, 200), (parts.query.replace("Expires=", "Expires=1"), 403)):
-        connection = http.client.HTTPConnection(parts.netloc)
-        connection.request("GET", f"{parts.path}?{query}")
-        assert connection.getresponse().status == status
-        connection.close()
-
-
 def test_a_key_ends_with_its_sandbox(home: Sandbox) -> None:
     home.json("sandbox", "start")
     old = Account(home)

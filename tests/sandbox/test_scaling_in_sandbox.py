@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle.sandbox.client import set_quota, set_scaling_speed
+from peagle.sandbox.client import set_scaling_speed
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, refusal, until
 from tests.support import with_keys
 
@@ -21,13 +21,11 @@ DEPLOY = (
 
 
 @pytest.fixture(autouse=True)
-def _fast(account: Account) -> Iterator[None]:
+def _fast(room: None) -> Iterator[None]:
     """A minute of scaling passes in a fifth of a second."""
-    with account.sandbox.at_home():
-        set_quota(INSTANCE_TYPE, 20)
-        set_scaling_speed(300)
-        yield
-        set_scaling_speed(1)
+    set_scaling_speed(300)
+    yield
+    set_scaling_speed(1)
 
 
 def running(account: Account, name: str) -> int:

@@ -12,7 +12,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from peagle.aws.client import Clock
-from peagle.sandbox.client import advance_clock
 from tests.sandbox.owners import Machine, upload_weights
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
 
@@ -50,11 +49,9 @@ def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
     assert 0 < deployed["seconds_left"] <= HOUR
     (name,) = schedules(account)
     assert document(sandbox, "reap", "--sandbox", "--dry-run", "--json")["ended"] == []
-    with monkeypatch.context() as patch:
-        patch.setenv("PEAGLE_HOME", str(sandbox.home))
-        assert advance_clock(0.9 * HOUR) == ()
-        assert endpoints(account) == [NAME]
-        assert advance_clock(0.2 * HOUR) == (name,)
+    assert sandbox.advance_clock(0.9 * HOUR) == []
+    assert endpoints(account) == [NAME]
+    assert sandbox.advance_clock(0.2 * HOUR) == [name]
 
     until(lambda: endpoints(account), lambda found: found == [], 20)
     assert schedules(account) == []
@@ -107,9 +104,7 @@ def check_the_end(machine: Machine, name: str) -> None:
     assert json.loads(found["Target"]["Input"]) == {"EndpointName": name}
 
 
-def test_a_stack_ends_by_itself(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stack_ends_by_itself(machine: Machine, tmp_path: Path) -> None:
     name, account = "by-stack", machine.account
     upload_weights(account, name)
     folder = machine.render("cloudformation", name, tmp_path / "stack", "--ttl", "8h")
@@ -124,9 +119,7 @@ def test_a_stack_ends_by_itself(
     wait = {"Delay": 1}
     stacks.get_waiter("stack_create_complete").wait(StackName=name, WaiterConfig=wait)
     check_the_end(machine, name)
-    with monkeypatch.context() as patch:
-        patch.setenv("PEAGLE_HOME", str(machine.account.sandbox.home))
-        advance_clock(6 * 366 * 24 * HOUR)
+    account.sandbox.advance_clock(6 * 366 * 24 * HOUR)
 
     until(lambda: endpoints(account), lambda found: found == [], 20)
     assert machine.row(name)["owner"] == f"CloudFormation stack {name}"  # which removes the rest

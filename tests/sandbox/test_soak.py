@@ -1,4 +1,4 @@
-"""24 seconds of ``benchmarks.soak``: nothing breaks, and a killed request gets an error."""
+"""24 seconds of ``tests.soak``: nothing breaks, and a killed request gets an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import soak
+from tests.soak import __main__ as soak
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.exhaustive]
 

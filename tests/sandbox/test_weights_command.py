@@ -46,8 +46,6 @@ def test_a_pair_is_copied_and_the_plan_that_uses_it_has_one_mount(
     assert done.returncode == 0, done.stderr
     weights = {f"{part}/model.safetensors" for part in ("target", "drafter")}
     assert {*weights, "peagle-weights.json"} <= _keys(account, "tiny")
-    assert "per month on AWS (free in the sandbox)" in done.stderr
-    assert "s3://models/tiny/ is complete" in done.stderr
     (*_, last) = re.findall(r"Copying \| (\S+) of (\S+) MB", done.stderr)
     assert last[0] == last[1], "without a terminal, too, progress comes to its end"
     use = re.search(r"Use it: peagle (plan .*)", done.stderr)
@@ -189,7 +187,6 @@ def test_ctrl_c_shows_what_is_stored_and_how_to_continue(
 
     assert code == 130, output
     assert "Traceback" not in output
-    assert "Finished files are kept" in output
     assert f"Resume: peagle {shlex.join(words)}\n" in output
     assert "Remove: peagle weights remove s3://models/stopped --sandbox\n" in output
     sandbox.json(*words, "--yes")

@@ -21,7 +21,7 @@ import json
 import os
 import stat
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import ENOTDIR
 from functools import cache
 from pathlib import Path
@@ -73,10 +73,7 @@ def _user_home() -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """``folder``, which is made if needed; it and its parents up to ``home()`` become private.
-
-    An older version of the toolkit left ``home()`` open; its files become private too.
-    """
+    """``folder``, which is made if needed; it and its parents up to ``home()`` become private."""
     top = home()
     if not folder.is_relative_to(top):
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,32 +84,13 @@ def private_folder(folder: Path) -> Path:
             one.mkdir(mode=0o700, parents=one == top, exist_ok=True)
         except FileExistsError:
             raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(one)) from None
-        if one.stat().st_mode & _OTHERS and _close(one) and one == top:
-            _close_all(top)
+        if one.stat().st_mode & _OTHERS:
+            with suppress(PermissionError):  # of another user, as in some containers
+                one.chmod(stat.S_IMODE(one.stat().st_mode) & ~_OTHERS)
     return folder
 
 
 _OTHERS = 0o077
-_OPEN = ("engines", "warm")
-"""Folders of ``home()`` whose files keep their modes: programs, and what containers read."""
-
-
-def _close_all(top: Path) -> None:
-    for folder, folders, files in os.walk(top):
-        if Path(folder) == top:
-            folders[:] = [name for name in folders if name not in _OPEN]
-        for name in (*folders, *files):
-            if not (one := Path(folder, name)).is_symlink():
-                _close(one)
-
-
-def _close(path: Path) -> bool:
-    """Take all rights of others away; false for a path of another user, as in some containers."""
-    try:
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OTHERS)
-    except (PermissionError, FileNotFoundError):
-        return False
-    return True
 
 
 @contextmanager

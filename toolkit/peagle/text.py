@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -20,8 +20,7 @@ HOURS_PER_MONTH = 730
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?=.)" + " ?".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in "dhms"))
 
-_FACTORS = {"": 1, "k": 1024, "m": 1024**2}
-_TOKENS = re.compile(r"((?:[0-9]{1,3}(?:[,_][0-9]{3}){1,3}|[0-9]{1,12})(?:\.[0-9]{1,3})?)([kKmM]?)")
+_COUNT = re.compile(r"((?:[0-9]{1,3}(?:[,_][0-9]{3}){1,3}|[0-9]{1,12})(?:\.[0-9]{1,3})?)([kKmM]?)")
 
 
 def format_usd(usd: float, digits: int = 2) -> str:
@@ -84,34 +83,28 @@ def parse_share(text: str) -> float:
 def parse_tokens(text: str) -> int:
     """A number of tokens: ``8192``, ``8,192``, or ``8k``, where ``k`` is 1,024 and ``m`` 1,024
     times that. Raises ValueError."""
-    found = _TOKENS.fullmatch(text.strip())
-    count = _count(found[1]) * _FACTORS[found[2].lower()] if found else 0
-    if count < 1 or count != int(count):
-        raise ValueError(f"{sanitize(text, 40)!r} is not a number of tokens such as 8192 or 8k")
-    return int(count)
+    return _parse_count(text, {"": 1, "k": 1024, "m": 1024**2}, "tokens such as 8192 or 8k")
 
 
 def parse_requests(text: str) -> int:
     """A number of requests: ``5000`` or ``5,000``. Raises ValueError."""
-    found = _TOKENS.fullmatch(text.strip())
-    count = _count(found[1]) if found and not found[2] else 0
-    if count < 1 or count != int(count):
-        raise ValueError(f"{sanitize(text, 40)!r} is not a number of requests such as 8 or 5000")
-    return int(count)
+    return _parse_count(text, {"": 1}, "requests such as 8 or 5000")
 
 
 def parse_batch(text: str) -> int:
     """The number of requests of a batch: ``50000``, ``50k`` or ``1.5m``, where ``k`` is 1,000 and
-    ``m`` a million. Raises ValueError."""
-    found = _TOKENS.fullmatch(text.strip())
-    count = _count(found[1]) * {"": 1, "k": 1000, "m": 10**6}[found[2].lower()] if found else 0
-    if not 1 <= count <= 10**12 or count != int(count):
-        raise ValueError(f"{sanitize(text, 40)!r} is not a number of requests such as 50k or 1m")
+    ``m`` a million; at most 10**12. Raises ValueError."""
+    factors = {"": 1, "k": 1000, "m": 10**6}
+    return _parse_count(text, factors, "requests such as 50k or 1m", most=10**12)
+
+
+def _parse_count(text: str, factors: Mapping[str, int], what: str, most: float = math.inf) -> int:
+    found = _COUNT.fullmatch(text.strip())
+    factor = factors.get(found[2].lower(), 0) if found else 0
+    count = Fraction(found[1].replace(",", "").replace("_", "")) * factor if found else 0
+    if not 1 <= count <= most or count != int(count):
+        raise ValueError(f"{sanitize(text, 40)!r} is not a number of {what}")
     return int(count)
-
-
-def _count(digits: str) -> Fraction:
-    return Fraction(digits.replace(",", "").replace("_", ""))
 
 
 def format_duration(seconds: float) -> str:

@@ -6,8 +6,6 @@ from tests.fuzz.parser import Parser
 from tests.fuzz.parsers import (
     aws,
     bench,
-    bench_load,
-    bench_results,
     catalog,
     checkpoints,
     commands,
@@ -23,7 +21,7 @@ from tests.fuzz.parsers import (
 
 MODULES = (
     container, warm, checkpoints, catalog, commands, records, engines, aws, weights, sandbox,
-    bench, bench_load, bench_results, metrics, project,
+    bench, metrics, project,
 )  # fmt: skip
 
 PARSERS: dict[str, Parser] = {one.name: one for module in MODULES for one in module.PARSERS}

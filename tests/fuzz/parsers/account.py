@@ -87,17 +87,6 @@ ROLE = {
         ]
     },
 }
-TYPE = {
-    "InstanceType": "g6.xlarge",
-    "VCpuInfo": {"DefaultVCpus": 4},
-    "MemoryInfo": {"SizeInMiB": 16384},
-    "GpuInfo": {
-        "Gpus": [
-            {"Name": "L4", "Manufacturer": "NVIDIA", "Count": 1, "MemoryInfo": {"SizeInMiB": 22888}}
-        ]
-    },
-    "InstanceStorageInfo": {"TotalSizeInGB": 250},
-}
 IMAGES = {"inference": {"versions": {"0.28.0": {
     "container_version": {"gpu": "cu130-ubuntu22.04-sagemaker"}, "py_versions": ["py312"],
     "tag_prefix": "0.28.0", "repository": "vllm", "registries": {REGION: "763104351884"},

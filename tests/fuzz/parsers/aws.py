@@ -9,7 +9,6 @@ from typing import Any
 from unittest import mock
 
 from botocore.exceptions import ClientError
-from hypothesis import strategies as st
 
 from peagle.aws import ecr, runtime
 from peagle.aws import images as codebuild
@@ -29,7 +28,7 @@ from peagle.deploy.revisions import proof_in, revision_in
 from peagle.errors import PeagleError
 from peagle.protocol import engine_message
 from peagle.warm.collect import _container_reply
-from tests.fuzz.inputs import documents, json_bytes, json_texts, texts
+from tests.fuzz.inputs import documents, encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.account import (
     ACCOUNT,
@@ -46,7 +45,7 @@ from tests.fuzz.parsers.account import (
     ROLE,
     TAGS,
 )
-from tests.fuzz.parsers.engines import ANSWER, COUNTERS, FAILURE, PIECE, STREAM, STREAMS, WHOLE_LOG
+from tests.fuzz.parsers.engines import ANSWER, COUNTERS, FAILURE, PIECE, STREAM, WHOLE_LOG
 from tests.fuzz.parsers.files import folder, written
 from tests.unit.aws.network import GROUP, NAT, S3_GATEWAY, SUBNETS, Network, group, table
 
@@ -219,79 +218,44 @@ _NETWORK = {
 }
 
 PARSERS = (
-    Parser("network", _network, documents(_NETWORK, typed=True), (PeagleError,), [_NETWORK]),
-    Parser(
-        "account", _account, documents(ACCOUNT, typed=True, kept=KEPT), (PeagleError,), [ACCOUNT]
-    ),
-    Parser(
-        "proof-tag",
-        _proof,
-        st.dictionaries(
-            st.sampled_from(("peagle:proof", "peagle:previous")),
-            texts(TAGS["peagle:proof"], more=("drafts=", "length=")),
-        ),
-        (),
-        [TAGS],
-    ),
-    Parser(
-        "quotas",
-        _quota,
-        st.tuples(documents(QUOTA, typed=True), documents(ACCOUNT, typed=True, kept=KEPT)),
-        (PeagleError,),
-        [(QUOTA, ACCOUNT)],
-    ),
+    Parser("network", _network, [_NETWORK], PeagleError, typed=True),
+    Parser("account", _account, [ACCOUNT], PeagleError, typed=True, kept=KEPT),
+    Parser("proof-tag", _proof, [TAGS]),
+    Parser("quotas", _quota, [(QUOTA, ACCOUNT)], PeagleError, typed=True, kept=KEPT),
     Parser(
         "inference-component",
         _component,
-        documents(COMPONENT, typed=True, kept=("InferenceComponentName", "InferenceComponentArn")),
-        (PeagleError,),
         [COMPONENT],
+        PeagleError,
+        typed=True,
+        kept=("InferenceComponentName", "InferenceComponentArn"),
     ),
-    Parser("price-list", _prices, json_texts(PRODUCT), (), [json.dumps(PRODUCT)]),
+    Parser("price-list", _prices, [json.dumps(PRODUCT)]),
     Parser(
         "roles",
         _role,
-        documents(ROLE, kept=("Arn", "RoleName")).filter(lambda one: isinstance(one, dict)),
-        (PeagleError,),
         [ROLE],
+        PeagleError,
+        inputs=documents(ROLE, kept=("Arn", "RoleName")).filter(lambda one: isinstance(one, dict)),
     ),
-    Parser(
-        "image-table", _images, json_bytes(IMAGES), (PeagleError,), [json.dumps(IMAGES).encode()]
-    ),
-    Parser("codebuild", _build, documents(BUILD, typed=True), (PeagleError,), [BUILD]),
-    Parser("ecr-login", _login, texts(LOGIN), (PeagleError,), [LOGIN]),
+    Parser("image-table", _images, [encoded(IMAGES)], PeagleError),
+    Parser("codebuild", _build, [BUILD], PeagleError, typed=True),
+    Parser("ecr-login", _login, [LOGIN], PeagleError),
     Parser(
         "aws-error",
         _error,
-        st.tuples(
-            st.sampled_from(CODES),
-            texts(*MESSAGES, *CODES),
-            st.sampled_from((400, 500, 0)),
-            json_texts(FAILURE),
-        ),
-        (),
         [(code, message, 400, json.dumps(FAILURE)) for code in CODES for message in MESSAGES],
     ),
     Parser(
-        "invocation",
-        _invoked,
-        json_bytes(ANSWER, COUNTERS, FAILURE),
-        (PeagleError,),
-        [json.dumps(one).encode() for one in (ANSWER, COUNTERS, FAILURE)],
+        "invocation", _invoked, [encoded(one) for one in (ANSWER, COUNTERS, FAILURE)], PeagleError
     ),
-    Parser(
-        "event-stream",
-        _streamed,
-        st.lists(STREAMS, max_size=3),
-        (PeagleError,),
-        [[STREAM[:50], STREAM[50:]], [json.dumps(PIECE).encode()]],
-    ),
-    Parser("log-events", _tail, st.lists(texts(*WHOLE_LOG, most=2), max_size=4), (), [WHOLE_LOG]),
+    Parser("event-stream", _streamed, [[STREAM[:50], STREAM[50:]], [encoded(PIECE)]], PeagleError),
+    Parser("log-events", _tail, [WHOLE_LOG]),
     Parser(
         "s3-listing",
         _listing,
-        documents([{"Key": "peagle/config.json", "Size": 3, "ETag": f'"{"a" * 32}"'}], typed=True),
-        (PeagleError,),
         [[{"Key": "peagle/config.json", "Size": 3, "ETag": f'"{"a" * 32}"'}]],
+        PeagleError,
+        typed=True,
     ),
 )

@@ -1,21 +1,28 @@
-"""What a bench reads: files of prompts and of acceptance, and answers with tokens."""
+"""What a bench and its report read: prompts, acceptance, records, answers, results, and options."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from unittest import mock
 
-from hypothesis import strategies as st
-
 from peagle.bench.acceptance import rates_of, read_acceptance
+from peagle.bench.aiperf import requests_in
+from peagle.bench.compare import summary_of
+from peagle.bench.evidence import evidence_document, read_result
+from peagle.bench.local import catalog_name
 from peagle.bench.lossless import first_difference, read_transcript
-from peagle.bench.server import OpenAiServer
+from peagle.bench.server import OpenAiServer, models_in, usage_in, waiting_in
+from peagle.bench.sweep import parse_settings
+from peagle.bench.targets import setting_of_config, target_of_url
 from peagle.bench.workloads import read_prompts
 from peagle.errors import EngineError, PeagleError, UserError
-from tests.fuzz.inputs import binary, json_bytes
+from peagle.speed.slo import parse_slo
+from tests.fuzz.inputs import encoded, json_texts
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.engines import Connection, response
 from tests.fuzz.parsers.files import written
+from tests.unit.bench.made import RESULT, ROWS
 
 PROMPTS = (
     {"prompt": "def f(x):", "domain": "code", "max_tokens": 64, "id": 1},
@@ -93,26 +100,95 @@ def _answer(content: bytes) -> None:
             first_difference(found, found)
 
 
+METADATA = {"phase_name": "load1", "request_start_ns": 1795360789440639418,
+            "request_end_ns": 1795360789604441464}  # fmt: skip
+RECORD = {
+    "metadata": METADATA,
+    "metrics": {
+        "time_to_first_token": {"value": 69.1, "unit": "ms"},
+        "inter_chunk_latency": {"value": [10.3, 10.5], "unit": "ms"},
+        "usage_completion_tokens": {"value": 20, "unit": "tokens"},
+        "usage_prompt_tokens": {"value": 7, "unit": "tokens"},
+    },
+}
+FAILED = {
+    "metadata": METADATA, "metrics": {},
+    "error": {"code": 500, "type": "X", "message": '{"error": {"message": "died"}}'},
+}  # fmt: skip
+RECORDS = b"".join(json.dumps(one).encode() + b"\n" for one in (RECORD, FAILED))
+
+
+def _records(data: bytes) -> None:
+    for one in requests_in(data.splitlines(keepends=True)):
+        assert one.error or one.output_tokens
+        assert one.repetition >= 0
+
+
+PAGE = (
+    'vllm:num_requests_waiting{engine="0"} 3.0\n'
+    'vllm:spec_decode_num_drafts_total{engine="0"} 10.0\n'
+)
+MODELS = {"object": "list", "data": [{"id": "m"}]}
+USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
+
+
+def _served(given: tuple[str, bytes, list[str], str]) -> None:
+    page, models, events, url = given
+    waiting_in(page)
+    for parse in (lambda: models_in(models), lambda: usage_in(events, "it")):
+        try:
+            parse()
+        except PeagleError:
+            continue
+    with mock.patch("peagle.bench.targets.served_models", return_value=("m",)):
+        target_of_url(url)
+
+
+CONFIG = {"method": "eagle3", "num_speculative_tokens": 3, "parallel_drafting": True,
+          "synthetic_acceptance_rates": [0.9, 0.5, 0.2]}  # fmt: skip
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+_SMALL = replace(RESULT, rows=ROWS[:4:3])
+RESULTS = (json.loads(json.dumps(_SMALL.document())), evidence_document(_SMALL))
+
+
+def _result(data: bytes) -> None:
+    result, _ = read_result(written("result.json", data))
+    for rows in result.by_workload().values():
+        summary_of(rows)
+
+
 PARSERS = (
+    Parser("bench-acceptance", _acceptance, [encoded(ACCEPTANCE)], UserError),
+    Parser("bench-answer", _answer, ANSWERS, PeagleError),
+    Parser("bench-prompts", _prompts, [FILE], UserError),
+    Parser("bench-records", _records, [RECORDS], EngineError),
     Parser(
-        "bench-acceptance",
-        _acceptance,
-        json_bytes(ACCEPTANCE) | binary(json.dumps(ACCEPTANCE).encode()),
-        (UserError,),
-        [json.dumps(ACCEPTANCE).encode()],
+        "bench-server",
+        _served,
+        [(PAGE, encoded(MODELS), [json.dumps(USAGE), "[DONE]"], "http://h:80/v1")],
+        PeagleError,
     ),
     Parser(
-        "bench-answer",
-        _answer,
-        json_bytes(CHAT, COMPLETION) | binary(*ANSWERS),
-        (PeagleError,),
-        ANSWERS,
+        "bench-setting",
+        lambda text: setting_of_config(json.loads(text)),
+        [json.dumps(CONFIG)],
+        PeagleError,
+        inputs=json_texts(CONFIG).filter(lambda text: _is_object(text)),
     ),
+    Parser("bench-result", _result, [encoded(one) for one in RESULTS], UserError),
+    Parser("bench-settings", parse_settings, ["k=none,1,3"], UserError),
     Parser(
-        "bench-prompts",
-        _prompts,
-        st.lists(json_bytes(*PROMPTS), min_size=1, max_size=4).map(b"\n".join) | binary(FILE),
-        (UserError,),
-        [FILE],
+        "bench-gpu",
+        lambda name: catalog_name(name, ("H100", "L4", "L40S")),
+        ["NVIDIA H100 80GB HBM3"],
     ),
+    Parser("slo", parse_slo, ["ttft=0.5,itl=0.02"], UserError),
 )

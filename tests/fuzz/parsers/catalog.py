@@ -8,18 +8,15 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from peagle.catalog.documents import BadFile, parse_document, plain_value, read_document
+from peagle.catalog.documents import BadFile, read_document
 from peagle.catalog.evidence import read_evidence, read_speeds
 from peagle.catalog.loading import Targets, check_catalog_file, read_short_names
 from peagle.catalog.starts import read_starts
-from peagle.catalog.tables import InstanceTable
-from peagle.catalog.validation import validate
-from peagle.catalog.writing import rewritten
 from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.vllm.gpus import capability_of
 from peagle.vllm.versions import in_range, parse
-from tests.fuzz.inputs import TEXTS, documents, json_bytes, texts
+from tests.fuzz.inputs import documents, encoded, texts
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.files import written
 from tests.unit.catalog.catalog_files import GOOD
@@ -68,7 +65,7 @@ MORE = (
 )
 EVIDENCE = {
     "date": "2026-11-21", "engine": {"name": "vllm", "version": "0.28.0"}, "pair": "acme/chat-7b",
-    "device": "NVIDIA H200", "script": "benchmarks/x.py", "method": "m", "hardware": "1 x H200",
+    "device": "NVIDIA H200", "script": "measurements/x.py", "method": "m", "hardware": "1 x H200",
     "results": [{"drafter": "p-eagle", "k": 5, "acceptance_length": 2.5, "prompts": 80,
                  "benchmark": "MT-Bench"}],
 }  # fmt: skip
@@ -114,20 +111,6 @@ def _short_names(text: str) -> None:
     assert Targets(files, {}).weights is not None
 
 
-def _rewritten(text: str) -> None:
-    """A table of the user's own, valid or not, brought to other values."""
-    try:
-        table, problems = validate(parse_document(text, "instances.yaml"), InstanceTable)
-    except BadFile:
-        return
-    if table is None or problems:
-        return
-    entries = tuple(
-        one.model_copy(update={"vcpus": one.vcpus + 1, "gpu": "0.10"}) for one in table.instances
-    )
-    rewritten(text, table, table.model_copy(update={"instances": entries}))
-
-
 def _versions(case: tuple[str, str]) -> None:
     for read in (parse, lambda text: in_range("0.28.0", text)):
         try:
@@ -151,60 +134,26 @@ PARSERS = (
     Parser(
         "catalog-file",
         _file,
-        FILES,
-        (),
         [
             ("acme/chat-7b.yaml", GOOD),
             ("acme/chat-7b.yaml", GOOD.replace("eagle3", "eagle4")),
             *((name, dumped(table)) for name, table in TABLES.items()),
         ],
+        inputs=FILES,
     ),
-    Parser(
-        "catalog-document",
-        _document,
-        YAML_TEXTS.map(lambda text: text.encode("utf-8", "surrogatepass")),
-        (),
-        [GOOD.encode()],
-    ),
-    Parser(
-        "catalog-number",
-        plain_value,
-        texts("1_000", "-2.5e10", "0.20", "true", "~", more=TEXTS),
-        (),
-        ["1_000", "2.5e3", "true"],
-    ),
+    Parser("catalog-document", _document, [text.encode() for text in (GOOD, *MORE)]),
     Parser(
         "catalog-evidence",
         _evidence,
-        json_bytes(EVIDENCE, _speeds()),
-        (),
         [
-            json.dumps(EVIDENCE).encode(),
+            encoded(EVIDENCE),
             json.dumps(_speeds()).encode(),
             json.dumps(EVIDENCE | {"results": [{"k": "x"}]}).encode(),
         ],
     ),
-    Parser("catalog-short-names", _short_names, texts(GOOD, "short_name: " + "a" * 50), (), [GOOD]),
+    Parser("catalog-short-names", _short_names, [GOOD]),
+    Parser("versions", _versions, [("0.28.0", ">=0.18.0,<0.22.0")], UserError),
     Parser(
-        "catalog-rewritten",
-        _rewritten,
-        documents(TABLES["instances.yaml"], most=2).map(dumped)
-        | texts(dumped(TABLES["instances.yaml"]), more=MORE, most=1),
-        (UserError,),
-        [dumped(TABLES["instances.yaml"])],
-    ),
-    Parser(
-        "versions",
-        _versions,
-        st.tuples(texts("0.28.0", ">=0.18.0,<0.22.0"), texts(">=0.18.0,<0.22.0", "==1.0")),
-        (UserError,),
-        [("0.28.0", ">=0.18.0,<0.22.0")],
-    ),
-    Parser(
-        "gpu-architecture",
-        capability_of,
-        st.sampled_from(("sm_75", "sm_90", "sm_120")),
-        (),
-        ["sm_90"],
+        "gpu-architecture", capability_of, ["sm_90"], inputs=st.sampled_from(["sm_90", "sm_120"])
     ),
 )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from peagle.catalog.entry_file import entry_text
 from peagle.catalog.loading import load_catalog
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
-from peagle.checkpoints.files import header_bytes, parse_config, parse_header
+from peagle.checkpoints.files import parse_config
 from peagle.checkpoints.heads import Head, attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.checkpoints.models import is_folder, is_hub_id
@@ -29,14 +29,13 @@ from peagle.checks.rules.target import layers_of
 from peagle.errors import CheckpointError, PeagleError
 from peagle.weights.new_entry import new_entry
 from peagle_serve.heads import is_head
-from tests.fuzz.inputs import json_bytes, texts
+from tests.fuzz.inputs import encoded, json_bytes
 from tests.fuzz.measure import quietly
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.commands import ERRORS, run_command
 from tests.fuzz.parsers.container import HEADERS, MODELS
 from tests.fuzz.parsers.examples import (
     CONFIG_OF_HEAD,
-    CONFIG_OF_SPECULATORS,
     CONFIGS,
     INDEX,
     NAMES,
@@ -46,7 +45,6 @@ from tests.fuzz.parsers.files import written
 from tests.unit.checkpoints.public_targets import DEEPSEEK_V3
 from tests.unit.checks.cases import GEOMETRY, catalog_case
 
-COUNTS = (2**31 - 1, 10**6, 10**9, -1, 0, ["full_attention"] * 3, {"rope_type": "x"}, "mxfp4")
 TOKENIZER = {
     "added_tokens": [{"id": 511, "content": "<mask>", "special": True}],
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]},
@@ -124,11 +122,6 @@ def _tokenizers(case: tuple[bytes, bytes]) -> None:
     same_tokenizer(found[0].tokenizer or {}, found[1].tokenizer or {})
 
 
-def _header(content: bytes) -> None:
-    header_bytes(content[:64], len(content), "model.safetensors")
-    parse_header(content, len(content), "model.safetensors")
-
-
 def _head_folder(config: bytes, weights: bytes | None) -> str:
     """A head; without ``weights`` its config.json alone."""
     file = written("head/model.safetensors", weights or b"")
@@ -199,24 +192,6 @@ def _names(text: str) -> None:
     load_catalog()
 
 
-STATUSES = st.sampled_from((200, 200, 200, 206, 401, 403, 404, 429, 500, 302, 307, 999))
-HEADERS_OF_HUB = st.dictionaries(
-    st.sampled_from(("Link", "Location", "X-Error-Code", "X-Error-Message", "Retry-After")),
-    texts(
-        '<https://huggingface.co/api?cursor=x>; rel="next"',
-        "https://cdn.example/x",
-        "GatedRepo",
-        "RevisionNotFound",
-        "RepoNotFound",
-        "12",
-        most=2,
-    ).map(
-        lambda text: (
-            text.replace("\r", "").replace("\n", "").encode("latin-1", "replace").decode("latin-1")
-        )
-    ),
-    max_size=2,
-)
 CHECKPOINTS = st.builds(
     lambda model, changes: model | changes,
     st.sampled_from(MODELS),
@@ -230,126 +205,77 @@ CONTENT = json.dumps(CONFIG_OF_HEAD).encode()
 REAL_HEAD = json.loads((GEOMETRY / "gpt-oss-20b/p-eagle/config.json").read_text(encoding="utf-8"))
 """Of the target that these commands name."""
 
-TARGET_AND_HEAD = st.tuples(
-    json_bytes(CONFIGS[2], CONFIGS[3], more=COUNTS),
-    json_bytes(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
-)
-
+HUB_ANSWERS: list[tuple[int, dict[str, str]]] = [
+    (200, {"Link": '<https://huggingface.co/api?cursor=x>; rel="next"'}),
+    (206, {"X-Error-Message": "Access to this resource is disabled."}),
+    (401, {"X-Error-Code": "RepoNotFound"}),
+    (403, {"X-Error-Code": "GatedRepo"}),
+    (404, {"X-Error-Code": "RevisionNotFound"}),
+    (429, {"Retry-After": "3"}),
+    (999, {"Location": "https://cdn.example/x"}),
+]
 PARSERS = (
-    Parser(
-        "config.json",
-        _config,
-        json_bytes(*CONFIGS, more=COUNTS),
-        (CheckpointError,),
-        [json.dumps(config).encode() for config in CONFIGS],
-    ),
-    Parser(
-        "config-alone",
-        parse_config,
-        json_bytes(*CONFIGS, more=COUNTS),
-        (CheckpointError,),
-        [CONTENT],
-    ),
-    Parser(
-        "config-checks",
-        _checks,
-        TARGET_AND_HEAD,
-        (PeagleError,),
-        [(json.dumps(CONFIGS[2]).encode(), CONTENT)],
-    ),
+    Parser("config.json", _config, [encoded(config) for config in CONFIGS], CheckpointError),
+    Parser("config-alone", parse_config, [CONTENT], CheckpointError),  # in this thread
+    Parser("config-checks", _checks, [(encoded(CONFIGS[2]), CONTENT)], PeagleError),
     Parser(
         "new-entry",
         _new_entry,
-        TARGET_AND_HEAD,
-        (PeagleError,),
-        [
-            (json.dumps(CONFIGS[2]).encode(), CONTENT),
-            (json.dumps(DEEPSEEK_V3).encode(), CONTENT),
-        ],
+        [(encoded(CONFIGS[2]), CONTENT), (encoded(DEEPSEEK_V3), CONTENT)],
+        PeagleError,
     ),
     Parser(
         "checkpoint",
         _checkpoint,
-        CHECKPOINTS,
-        (CheckpointError,),
         [
             {
-                "config.json": json.dumps(CONFIGS[2]).encode(),
+                "config.json": encoded(CONFIGS[2]),
                 "model.safetensors": WEIGHTS,
             },
-            {**MODELS[1], "config.json": json.dumps(CONFIGS[2]).encode()},
+            {**MODELS[1], "config.json": encoded(CONFIGS[2])},
         ],
+        CheckpointError,
+        inputs=CHECKPOINTS,
     ),
     Parser(
         "tokenizer",
         _tokenizers,
-        st.tuples(json_bytes(TOKENIZER), json_bytes(TOKENIZER_CONFIG)),
-        (CheckpointError,),
-        [(json.dumps(TOKENIZER).encode(), json.dumps(TOKENIZER_CONFIG).encode())],
-    ),
-    Parser(
-        "toolkit-header",
-        _header,
-        HEADERS,
-        (CheckpointError,),
-        [WEIGHTS],
+        [(encoded(TOKENIZER), encoded(TOKENIZER_CONFIG))],
+        CheckpointError,
     ),
     Parser(
         "command-check",
         quietly(_command_check),
-        st.tuples(
-            json_bytes(REAL_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS),
-            st.none() | HEADERS,
-            st.none() | texts("max-model-len=8192", "dtype=float32"),
-        ),
+        [(encoded(REAL_HEAD), None, None), (CONTENT, WEIGHTS, "max-model-len=8192")],
         ERRORS,
-        [(json.dumps(REAL_HEAD).encode(), None, None), (CONTENT, WEIGHTS, "max-model-len=8192")],
     ),
     Parser(
         "command-fit-head",
         quietly(_command_fit),
-        st.tuples(json_bytes(REAL_HEAD, CONFIG_OF_SPECULATORS, more=COUNTS), st.none() | HEADERS),
+        [(encoded(REAL_HEAD), None), (CONTENT, WEIGHTS)],
         ERRORS,
-        [(json.dumps(REAL_HEAD).encode(), None), (CONTENT, WEIGHTS)],
     ),
     Parser(
         "hub-listing",
         _listing,
-        st.tuples(STATUSES, HEADERS_OF_HUB, json_bytes(TREE)),
-        (CheckpointError,),
-        [(200, {}, json.dumps(TREE).encode()), (429, {"Retry-After": "3"}, b"")],
+        [(status, headers, encoded(TREE)) for status, headers in HUB_ANSWERS],
+        CheckpointError,
     ),
     Parser(
         "hub-revision",
         _revision,
-        st.tuples(STATUSES, HEADERS_OF_HUB, json_bytes(REVISION)),
-        (CheckpointError,),
-        [(200, {}, json.dumps(REVISION).encode())],
+        [(status, headers, encoded(REVISION)) for status, headers in HUB_ANSWERS],
+        CheckpointError,
     ),
     Parser(
         "hub-settings",
         _hub_settings,
-        st.dictionaries(
-            st.sampled_from(
-                ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_TOKEN", "HF_HOME", "HF_TOKEN_PATH")
-            ),
-            texts("https://hub.example:8443/x", "1", "hf_abc", "/nowhere", "~x/y"),
-        ),
-        (CheckpointError,),
-        [{"HF_TOKEN": "hf_abc", "HF_ENDPOINT": "https://x.example"}],
+        [
+            {"HF_TOKEN": "hf_abc", "HF_ENDPOINT": "https://x.example", "HF_HUB_OFFLINE": "1"},
+            {"HF_HOME": "~x/y", "HF_TOKEN_PATH": "/nowhere"},
+        ],
+        CheckpointError,
     ),
-    Parser(
-        "vocabulary-model",
-        _vocabulary,
-        json_bytes({"model_type": "gpt_oss"}),
-        (CheckpointError,),
-        [b'{"model_type": "gpt_oss"}'],
-    ),
-    Parser(
-        "model-names",
-        _names,
-        texts("openai/gpt-oss-20b@main", "./folder", "~/x", "s3://b/k"),
-        (),
-        ["openai/gpt-oss-20b@main"],
-    ),
+    Parser("vocabulary-model", _vocabulary, [b'{"model_type": "gpt_oss"}'], CheckpointError),
+    Parser("model-names", _names, ["openai/gpt-oss-20b@main"]),
 )

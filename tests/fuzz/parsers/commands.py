@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from peagle.account import leads_to_sandbox
 from peagle.catalog import load_catalog
-from peagle.checks.facts import parse_ecr_image, parse_tag_versions
+from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_versions
 from peagle.cli.call import _read_prompt
 from peagle.cli.choose import _parsed
 from peagle.cli.main import cli
@@ -49,7 +49,7 @@ from peagle.text import (
 )
 from peagle.vllm.environment import check_environment, settings_in, to_environment
 from peagle.weights.layout import weights_prefix
-from tests.fuzz.inputs import documents, json_bytes, json_texts, texts, variables
+from tests.fuzz.inputs import documents, texts
 from tests.fuzz.measure import quietly
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.examples import ENVIRONMENT
@@ -106,7 +106,6 @@ CREATE_CONFIG = {
          "RoutingConfig": {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}},
     ],
 }  # fmt: skip
-REQUESTS = {"create_model": CREATE_MODEL, "create_endpoint_config": CREATE_CONFIG}
 
 
 @cache
@@ -197,6 +196,10 @@ def _each(*functions: Any) -> Any:
     return run
 
 
+def _destinations(environment: dict[str, str]) -> None:
+    destinations(environment, isolated=False)
+
+
 def _settings(text: str) -> None:
     checked_settings(parse_settings([text]))
 
@@ -237,154 +240,107 @@ PARSERS = (
     Parser(
         "plan-file",
         _plan_file,
-        json_bytes(plan_example()),
-        (PeagleError,),
         [plan_text().encode(), plan_text()[:300].encode(), b'{"format": 1}'],
+        PeagleError,
     ),
     Parser(
-        "plan", _plan, documents(plan_example()).map(_with_digest), (PeagleError,), [plan_example()]
+        "plan",
+        _plan,
+        [plan_example(), {"format": 1, "pair": "tiny+p-eagle", "name": 7}],
+        PeagleError,
+        inputs=documents(plan_example()).map(_with_digest),
     ),
     Parser(
         "verdict-file",
         _verdict_file,
-        json_bytes(verdict_example()),
-        (PeagleError,),
         [verdict_text().encode(), verdict_text()[:300].encode(), b'{"format": 1}'],
+        PeagleError,
     ),
     Parser(
         "verdict",
         lambda document: verdict_from(document, "verdict.json"),
-        documents(verdict_example()),
-        (PeagleError,),
         [verdict_example()],
+        PeagleError,
     ),
-    Parser(
-        "command-loads",
-        _loads,
-        st.text("0123456789, x-") | st.text(max_size=40),
-        ERRORS,
-        ["1,8,32", "0", "1" * 400],
-    ),
-    Parser(
-        "command-output",
-        _output_path,
-        texts("plan.json", "folder/"),
-        (click.BadParameter,),
-        ["plan.json", "", "caf\udce9.json"],
-    ),
+    Parser("command-loads", _loads, ["1,8,32", "0", "1" * 400], ERRORS),
+    Parser("command-output", _output_path, ["plan.json", "", "caf\udce9.json"], click.BadParameter),
     Parser(
         "command-usd",
         lambda text: USD.convert(text, None, None),
-        st.text("0123456789,.$-einfa ") | st.text(max_size=40),
-        (click.BadParameter,),
         ["$15", "1e3", "nan", "-1"],
+        click.BadParameter,
     ),
     Parser(
         "command-plan",
         quietly(_typed),
-        st.tuples(PAIRS, TYPED),
-        ERRORS,
         [
             ("tiny", []),
             ("gpt-oss-20b", [("--k", "5"), ("--set", "max-num-batched-tokens=8192")]),
             ("gpt-oss-20b", [("--image", IMAGES[0]), ("--env", "A=b")]),
             ("tiny", [("--tag", "a=b")]),
         ],
+        ERRORS,
+        inputs=st.tuples(PAIRS, TYPED),
     ),
-    Parser("command-fit", quietly(_fit), st.tuples(PAIRS, TYPED), ERRORS, [("gpt-oss-20b", [])]),
-    Parser("setting", _settings, texts(*OPTIONS["--set"]), (PeagleError,), list(OPTIONS["--set"])),
-    Parser("json-or-text", _parsed, json_texts(CREATE_MODEL), ERRORS, ["2", "fp8"]),
+    Parser(
+        "command-fit", quietly(_fit), [("gpt-oss-20b", [])], ERRORS, inputs=st.tuples(PAIRS, TYPED)
+    ),
+    Parser("setting", _settings, list(OPTIONS["--set"]), PeagleError),
+    Parser("json-or-text", _parsed, ["2", "fp8"], ERRORS),
     Parser(
         "times",
         lambda text: _times(_CONTEXT, _CONTEXT.command.params[0], text),
-        texts("once", "3"),
-        ERRORS,
         ["once", "3"],
+        ERRORS,
     ),
-    Parser(
-        "variable",
-        lambda text: parse_variables([text]),
-        texts(*OPTIONS["--env"]),
-        (PeagleError,),
-        ["A=b"],
-    ),
+    Parser("variable", lambda text: parse_variables([text]), ["A=b"], PeagleError),
     Parser(
         "engine-arguments",
         _engine_arguments,
-        st.lists(
-            texts("--max-model-len", "8192", "--speculative-config", '{"a": 1}', "--x", most=2),
-            max_size=6,
-        ),
-        (PeagleError,),
         [["--max-model-len", "8192", "--speculative-config", '{"k": 1}']],
+        PeagleError,
     ),
     Parser(
-        "engine-variables",
-        _each(settings_in, pins_of),
-        variables(ENVIRONMENT),
-        (PeagleError,),
-        [ENVIRONMENT],
+        "engine-variables", _each(settings_in, pins_of, _destinations), [ENVIRONMENT], PeagleError
     ),
     Parser(
         "s3-uri",
         _each(S3Uri.parse, S3Uri.mountable, lower_scheme, slashes_hint, weights_prefix),
-        texts("s3://bucket/a/key/", "S3://b", "s3:/x/y"),
-        (),
         ["s3://bucket/key/", "s3:/x/y"],
     ),
     Parser(
         "duration",
         lambda text: format_duration(parse_duration(text)),
-        texts("90s", "12h", "2d", "1h30m", "17h 44m", "5m 00s"),
-        (ValueError,),
         ["90s", "12h", "1h30m", "5m 00s"],
+        ValueError,
     ),
-    Parser(
-        "tokens", parse_tokens, texts("8192", "8k", "1.5k", "8,192"), (ValueError,), ["8k", "8,192"]
-    ),
-    Parser("rollout-step", parse_step, texts("2", "25%"), (UserError,), ["2", "25%"]),
-    Parser("share", parse_share, texts("10%", "0.25"), (ValueError,), ["10%", "0.25", "."]),
-    Parser("copies", parse_copies, texts("4", "auto"), (ValueError,), ["4", "auto"]),
-    Parser("requests", parse_requests, texts("5000", "5,000"), (ValueError,), ["5000"]),
-    Parser("batch", parse_batch, texts("5000", "50k", "1.5m"), (ValueError,), ["50k", "1m"]),
+    Parser("tokens", parse_tokens, ["8k", "8,192"], ValueError),
+    Parser("rollout-step", parse_step, ["2", "25%"], UserError),
+    Parser("share", parse_share, ["10%", "0.25", "."], ValueError),
+    Parser("copies", parse_copies, ["4", "auto"], ValueError),
+    Parser("requests", parse_requests, ["5000"], ValueError),
+    Parser("batch", parse_batch, ["50k", "1m"], ValueError),
     Parser(
         "toolkit-source",
         lambda text: toolkit_source(text, Path("/nowhere")),
-        texts("wheels/a.whl", "https://host/a.whl#sha256=00", "https://host/simple"),
-        (UserError,),
         [f"https://host/a-1-py3-none-any.whl#sha256={'0' * 64}", "a.whl"],
+        UserError,
     ),
     Parser(
         "image-name",
         _each(split_image, parse_tag, parse_ecr_image, parse_tag_versions),
-        texts(*IMAGES),
-        (),
         list(IMAGES),
     ),
-    Parser(
-        "sandbox-url",
-        _sandbox_url,
-        texts("http://127.0.0.1:4566", "http://localhost:1"),
-        (),
-        ["http://127.0.0.1:4566"],
-    ),
-    Parser("terminal-width", _width, texts("80", "0"), (), ["80"]),
-    Parser("printable", sanitize, texts("a b"), (), ["a"]),
-    Parser(
-        "prompt",
-        _prompt,
-        st.binary(max_size=30)
-        | json_texts({"a": "b"}).map(lambda text: text.encode("utf-8", "surrogatepass")),
-        (PeagleError,),
-        [b"Hello"],
-    ),
+    Parser("sandbox-url", _sandbox_url, ["http://127.0.0.1:4566"]),
+    Parser("terminal-width", _width, ["80"]),
+    Parser("printable", sanitize, ["a"]),
+    Parser("prompt", _prompt, [b"Hello"], PeagleError),
     Parser(
         "request",
         _request,
-        st.sampled_from(sorted(REQUESTS)).flatmap(
-            lambda name: st.tuples(st.just(name), documents(REQUESTS[name]))
-        ),
-        (),
         [("create_model", CREATE_MODEL), ("create_endpoint_config", CREATE_CONFIG)],
+        inputs=st.sampled_from(("create_model", "create_endpoint_config")).flatmap(
+            lambda name: st.tuples(st.just(name), documents(CREATE_MODEL, CREATE_CONFIG))
+        ),
     ),
 )

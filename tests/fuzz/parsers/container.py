@@ -37,14 +37,12 @@ from peagle_serve.logs import Log, Redactor
 from peagle_serve.middleware import sum_counters
 from peagle_serve.warm_start import UnknownDevice, cpu_device, gpu_device
 from peagle_serve.weights import check_mounted_weights
-from tests.fuzz.inputs import binary, documents, json_bytes, json_texts, texts, variables
+from tests.fuzz.inputs import binary, documents, encoded, json_bytes, texts
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.examples import (
     CONFIG_OF_HEAD,
-    CONFIG_OF_NESTED,
     CONFIG_OF_SPECULATORS,
     CONFIG_OF_TARGET,
-    CONFIGS,
     CPUINFO,
     ENVIRONMENT,
     HEADER,
@@ -55,7 +53,6 @@ from tests.fuzz.parsers.examples import (
     OFFSETS,
     PAGE,
     SOURCE,
-    VALUES,
     WEIGHTS,
     header_file,
 )
@@ -176,7 +173,6 @@ TENSORS = st.dictionaries(
     texts(*HEADER, "layers.1.mlp.up_proj.weight", "midlayer.x", "embed_tokens.weight", most=1),
     st.lists(st.integers(0, 2**40), max_size=4), max_size=6,
 )  # fmt: skip
-LOGS = st.lists(texts(*LINES, most=2), max_size=12)
 PAIR_JSON = {
     "pair": "gpt-oss-20b+p-eagle", "target": "openai/gpt-oss-20b", "drafter": "amazon/head",
     "method": "eagle3", "parallel_drafting": True,
@@ -206,149 +202,69 @@ NARROW = {**CONFIG_OF_TARGET, "hidden_size": 2}, {**CONFIG_OF_HEAD, "hidden_size
 """A target and a head whose ``fc`` is as wide as in ``HEADER``."""
 
 PARSERS = (
-    Parser(
-        "safetensors-header",
-        _header,
-        HEADERS,
-        (DamagedFile,),
-        [WEIGHTS],
-    ),
+    Parser("safetensors-header", _header, [WEIGHTS], DamagedFile, inputs=HEADERS),
     Parser(
         "safetensors-index",
         lambda content: parse_index(content, "index.json"),
-        json_bytes(INDEX, more=NAMES),
-        (DamagedFile,),
-        [json.dumps(INDEX).encode()],
+        [encoded(INDEX)],
+        DamagedFile,
     ),
     Parser(
-        "safetensors-names",
-        lambda names: weight_files(names, None),
-        st.lists(texts(*NAMES, most=2), max_size=6),
-        (DamagedFile,),
-        [list(NAMES)],
+        "safetensors-names", lambda names: weight_files(names, None), [list(NAMES)], DamagedFile
     ),
-    Parser(
-        "container-arguments",
-        command,
-        variables(SERVED, SERVED, ENVIRONMENT, more=VALUES),
-        REFUSED,
-        [SERVED, ENVIRONMENT],
-    ),
+    Parser("container-arguments", command, [SERVED, ENVIRONMENT], REFUSED),
     Parser(
         "container-bytes",
         decoded,
-        st.dictionaries(binary(b"SM_VLLM_A", b"PEAGLE_X", b"HOME"), binary(b"value"), max_size=4),
-        REFUSED,
         [{b"SM_VLLM_A": b"b"}],
+        REFUSED,
+        inputs=st.dictionaries(binary(b"SM_VLLM_A", b"HOME"), binary(b"value"), max_size=4),
     ),
-    Parser("container-settings", read_settings, variables(ENVIRONMENT), REFUSED, [ENVIRONMENT]),
+    Parser("container-settings", read_settings, [ENVIRONMENT], REFUSED),
     Parser(
         "container-names",
         lambda case: check_arguments(*case),
-        st.tuples(variables(ENVIRONMENT, {"SM_VLLM_ENFORCE_EAGRE": "yes"}), texts(SOURCE)),
-        REFUSED,
         [
             ({"SM_VLLM_MAX_MODEL_LEN": "1"}, SOURCE),
             (dict.fromkeys((*KNOWN, "SM_VLLM_X"), ""), "\n".join(map(_defined, KNOWN))),
         ],
+        REFUSED,
     ),
-    Parser(
-        "json-parts",
-        _json_parts,
-        json_texts(CONFIG_OF_HEAD, [1, {"a": [2]}]) | texts('{"a": 1} {"b": 2}', '["a", {}]'),
-        (),
-        ['{"a": {"b": 1}}', '[1, "b"]', '{"a": 1} {}'],
-    ),
+    Parser("json-parts", _json_parts, ['{"a": {"b": 1}}', '[1, "b"]', '{"a": 1} {}']),
     Parser(
         "container-json",
         lambda content: read_json("X", written("one.json", content)),
-        json_bytes(*CONFIGS),
+        [encoded(CONFIG_OF_HEAD)],
         REFUSED,
-        [json.dumps(CONFIG_OF_HEAD).encode()],
     ),
+    Parser("container-folder", _folder, MODELS, REFUSED, inputs=MODEL_FILES),
+    Parser("container-pair", _pair, [(encoded(NARROW[0]), encoded(NARROW[1]), WEIGHTS)], REFUSED),
     Parser(
-        "container-folder",
-        _folder,
-        MODEL_FILES,
-        REFUSED,
-        MODELS,
+        "container-built-for", _built, [(encoded(PAIR_JSON), encoded(CONFIG_OF_TARGET))], REFUSED
     ),
-    Parser(
-        "container-pair",
-        _pair,
-        st.tuples(
-            json_bytes(NARROW[0], CONFIG_OF_NESTED),
-            json_bytes(NARROW[1], CONFIG_OF_SPECULATORS),
-            st.just(WEIGHTS) | HEADERS,
-        ),
-        REFUSED,
-        [(json.dumps(NARROW[0]).encode(), json.dumps(NARROW[1]).encode(), WEIGHTS)],
-    ),
-    Parser(
-        "container-built-for",
-        _built,
-        st.tuples(json_bytes(PAIR_JSON), json_bytes(CONFIG_OF_TARGET)),
-        REFUSED,
-        [(json.dumps(PAIR_JSON).encode(), json.dumps(CONFIG_OF_TARGET).encode())],
-    ),
-    Parser(
-        "container-mounted", _mounted, json_bytes(MOUNTED), REFUSED, [json.dumps(MOUNTED).encode()]
-    ),
+    Parser("container-mounted", _mounted, [encoded(MOUNTED)], REFUSED),
     Parser(
         "head-config",
         _head,
-        st.tuples(
+        [(CONFIG_OF_SPECULATORS, {"layers.0.q": [1], "fc.weight": [2, 3]})],
+        inputs=st.tuples(
             documents(CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS).filter(
                 lambda one: isinstance(one, dict)
             ),
             TENSORS,
         ),
-        (),
-        [(CONFIG_OF_SPECULATORS, {"layers.0.q": [1], "fc.weight": [2, 3]})],
     ),
-    Parser(
-        "container-log",
-        _log,
-        st.tuples(variables(ENVIRONMENT), LOGS),
-        (),
-        [(ENVIRONMENT, list(LINES))],
-    ),
+    Parser("container-log", _log, [(ENVIRONMENT, list(LINES))]),
     Parser(
         "crash",
         lambda lines: parse_crash(lines),
-        LOGS,
-        (),
         [
             list(LINES),
             ["ValueError: attention heads (40) must be divisible by tensor parallel size (3)"],
         ],
     ),
-    Parser(
-        "prometheus",
-        sum_counters,
-        texts(PAGE, more=('position="', "1e400", "-1", "{", "}")),
-        (),
-        [PAGE],
-    ),
-    Parser(
-        "cpuinfo",
-        lambda text: cpu_device(written("cpuinfo", text)),
-        texts(CPUINFO),
-        (UnknownDevice,),
-        [CPUINFO],
-    ),
-    Parser(
-        "nvidia-smi",
-        _gpus,
-        texts("NVIDIA H200, 9.0, 580.159.04\nNVIDIA H200, 9.0, 580.1"),
-        (UnknownDevice,),
-        ["NVIDIA H200, 9.0, 580.159.04"],
-    ),
-    Parser(
-        "installed-packages",
-        is_for_cpu,
-        st.lists(texts("torch-2.9.0+cpu", "vllm-0.28.0")),
-        (),
-        [["torch-2.9.0+cpu"]],
-    ),
+    Parser("prometheus", sum_counters, [PAGE]),
+    Parser("cpuinfo", lambda text: cpu_device(written("cpuinfo", text)), [CPUINFO], UnknownDevice),
+    Parser("nvidia-smi", _gpus, ["NVIDIA H200, 9.0, 580.159.04"], UnknownDevice),
+    Parser("installed-packages", is_for_cpu, [["torch-2.9.0+cpu"]]),
 )

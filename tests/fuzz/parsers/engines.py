@@ -21,7 +21,7 @@ from peagle.images.docker import Docker, docker_error, docker_info
 from peagle.images.inspect import list_images
 from peagle.proof import StreamCounts
 from peagle.sandbox.observability import stock_line
-from tests.fuzz.inputs import binary, json_bytes, json_texts, texts
+from tests.fuzz.inputs import binary, encoded, json_bytes, json_texts, texts
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.examples import LINES
 from tests.fuzz.parsers.files import folder, written
@@ -50,7 +50,6 @@ STATISTICS = (
     "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.1s/it]",
 )
 LINE = texts(*LINES, *STATISTICS, most=2) | json_texts(*OURS)
-LOG = st.lists(LINE, max_size=10)
 WHOLE_LOG = [*LINES, *STATISTICS, *map(json.dumps, OURS)]
 
 ANSWER = {
@@ -197,54 +196,23 @@ def _docker_output(lines: list[bytes]) -> None:
 
 
 PARSERS = (
-    Parser("engine-log", _log, LOG, (), [WHOLE_LOG]),
-    Parser("engine-statistics", _statistics, LOG, (), [list(STATISTICS)]),
+    Parser("engine-log", _log, [WHOLE_LOG]),
+    Parser("engine-statistics", _statistics, [list(STATISTICS)]),
     Parser(
         "engine-answer",
         _over_http,
-        RESPONSES,
-        (),
         [
-            response(json.dumps(one).encode(), status)
+            response(encoded(one), status)
             for one in (ANSWER, COUNTERS, FAILURE)
             for status in (200, 400)
         ]
         + [response(STREAM, 200, True)],
+        inputs=RESPONSES,
     ),
+    Parser("docker-images", _images, [(json.dumps(LISTED), json.dumps([INSPECTED]))], PeagleError),
     Parser(
-        "docker-images",
-        _images,
-        st.tuples(json_texts(LISTED), json_texts([INSPECTED])),
-        (PeagleError,),
-        [(json.dumps(LISTED), json.dumps([INSPECTED]))],
+        "docker-info", lambda text: docker_info(Printing(text)), [json.dumps(INFO)], PeagleError
     ),
-    Parser(
-        "docker-info",
-        lambda text: docker_info(Printing(text)),
-        json_texts(INFO),
-        (PeagleError,),
-        [json.dumps(INFO)],
-    ),
-    Parser(
-        "docker-output",
-        _docker_output,
-        st.lists(
-            binary(
-                b"ERROR: denied: no",
-                b"DEPRECATED: The legacy builder is deprecated",
-                b"Run 'docker --help'",
-                b"docker: no such host",
-            ),
-            max_size=6,
-        ),
-        (),
-        [[b"ERROR: denied: no"], []],
-    ),
-    Parser(
-        "memory-limit",
-        lambda text: _limit(written("memory.max", text)),
-        texts("1073741824", "max"),
-        (),
-        ["1073741824", "max"],
-    ),
+    Parser("docker-output", _docker_output, [[b"ERROR: denied: no"], []]),
+    Parser("memory-limit", lambda text: _limit(written("memory.max", text)), ["1073741824", "max"]),
 )

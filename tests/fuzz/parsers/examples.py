@@ -116,18 +116,6 @@ ENVIRONMENT = {
     "SM_VLLM_MAX_NUM_SEQS": "8",
     "VLLM_API_KEY": "secret-1",
 }
-VALUES = (
-    "[]",
-    '["-a"]',
-    '{"a": 1} {"b": 2}',
-    '["a", {}]',
-    "-1",
-    "16k",
-    "1e400",
-    "0x1f",
-    '{"k": NaN}',
-)
-
 LINES = (
     "(EngineCore pid=12) ERROR 11-22 08:00:10 [core.py:271] EngineCore failed to start.",
     "(EngineCore pid=12) Traceback (most recent call last):",

@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import click
-from hypothesis import strategies as st
 
 from peagle import api
 from peagle.cli.main import cli
@@ -14,7 +13,6 @@ from peagle.cli.project import file_options
 from peagle.errors import PeagleError
 from peagle.project.reading import Project, ProjectFileError, parse_project
 from peagle.render.kubernetes import object_kinds
-from tests.fuzz.inputs import texts
 from tests.fuzz.measure import quietly
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.catalog import MORE
@@ -76,25 +74,7 @@ def _pipeline(case: tuple[str, str]) -> None:
 
 
 PARSERS = (
-    Parser(
-        "pipeline-values",
-        _pipeline,
-        st.tuples(texts("acme/models"), texts("111122223333")),
-        (PeagleError,),
-        [("acme/models", "111122223333")],
-    ),
-    Parser(
-        "manifest-kinds",
-        object_kinds,
-        texts("apiVersion: v1\nkind: LLMInferenceService\n---\nkind: Job\n"),
-        (),
-        ["kind: LLMInferenceService\n", ""],
-    ),
-    Parser(
-        "project-file",
-        quietly(_options),
-        texts(GOOD, "endpoints: {a: {pair: tiny}}\n", more=MORE),
-        (PeagleError, click.ClickException),
-        [GOOD],
-    ),
+    Parser("pipeline-values", _pipeline, [("acme/models", "111122223333")], PeagleError),
+    Parser("manifest-kinds", object_kinds, ["kind: LLMInferenceService\n", ""]),
+    Parser("project-file", quietly(_options), [GOOD, *MORE], (PeagleError, click.ClickException)),
 )

@@ -22,7 +22,6 @@ from peagle.engine.process import EngineProcess
 from peagle.errors import PeagleError
 from peagle.images.build import _configure
 from peagle.sandbox import state as sandbox
-from tests.fuzz.inputs import json_bytes
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.aws import Answers
 from tests.fuzz.parsers.examples import ENVIRONMENT
@@ -111,8 +110,6 @@ PARSERS = (
             lambda: deployments.all_records(),
             lambda: deployments.find_record("mine"),
         ),
-        json_bytes(*records()),
-        (),
         _bytes(*records()),
     ),
     Parser(
@@ -125,50 +122,30 @@ PARSERS = (
             lambda: engines.ready_engine("mine"),
             lambda: _drain(b""),
         ),
-        json_bytes(ENGINE),
-        (),
         _bytes(ENGINE),
     ),
     Parser(
         "warm-pins",
         at_home(f"warm/{'a' * 32}.json", engines.warm_pins),
-        json_bytes({"sha256": "a" * 64}),
-        (),
         _bytes({"sha256": "a" * 64}),
     ),
-    Parser(
-        "sandbox-daemon",
-        at_home("sandbox/daemon.json", sandbox.read_daemon),
-        json_bytes(PROCESS),
-        (),
-        _bytes(PROCESS),
-    ),
+    Parser("sandbox-daemon", at_home("sandbox/daemon.json", sandbox.read_daemon), _bytes(PROCESS)),
     Parser(
         "sandbox-engine",
         at_home("sandbox/engines/4194303.json", sandbox.living_engines),
-        json_bytes(PROCESS),
-        (),
         _bytes(PROCESS),
     ),
     Parser(
-        "sandbox-kind",
-        at_home("sandbox/engine", sandbox.read_engine_kind),
-        json_bytes("docker"),
-        (),
-        [b"docker", b"process"],
+        "sandbox-kind", at_home("sandbox/engine", sandbox.read_engine_kind), [b"docker", b"process"]
     ),
     Parser(
         "image-records",
         at_home(f"images/{SCOPE}.json", lambda: ecr.image_resources(_aws())),
-        json_bytes(MADE),
-        (),
         _bytes(MADE),
     ),
     Parser(
         "pushed-images",
         at_home(f"images/{SCOPE}.pushed.json", lambda: ecr._pushed_images(_aws())),
-        json_bytes(PUSHED),
-        (),
         _bytes(PUSHED),
     ),
     Parser(
@@ -177,8 +154,6 @@ PARSERS = (
             f"online/{SCOPE}/quota-ml.g6.xlarge.json",
             lambda: _cached_quota(_aws(), "ml.g6.xlarge", 1),
         ),
-        json_bytes(cached(QUOTA)),
-        (),
         _bytes(cached(QUOTA)),
     ),
     Parser(
@@ -187,22 +162,8 @@ PARSERS = (
             f"online/{SCOPE}/prices.json",
             lambda: _checked((DayCache("123456789012", "us-east-1").get("prices") or [0])[0]),
         ),
-        json_bytes(cached({"ml.g6.xlarge": 1.5})),
-        (),
         _bytes(cached({"ml.g6.xlarge": 1.5})),
     ),
-    Parser(
-        "docker-config",
-        _docker_config,
-        json_bytes({"currentContext": "default"}),
-        (),
-        _bytes({"currentContext": "default"}),
-    ),
-    Parser(
-        "engine-marker",
-        _lock,
-        json_bytes({"vllm": "0.28.0", "lock": "a" * 64}),
-        (PeagleError,),
-        _bytes({"vllm": "0.28.0", "lock": "a" * 64}),
-    ),
+    Parser("docker-config", _docker_config, _bytes({"currentContext": "default"})),
+    Parser("engine-marker", _lock, _bytes({"vllm": "0.28.0", "lock": "a" * 64}), PeagleError),
 )

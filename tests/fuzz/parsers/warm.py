@@ -20,7 +20,7 @@ from peagle_serve.contract import SUBJECT_VARIABLE
 from peagle_serve.middleware import Middleware
 from peagle_serve.warm_archive import Damaged, Manifest, key_of, manifest_of, read_manifest, unpack
 from peagle_serve.warm_start import restore
-from tests.fuzz.inputs import binary, json_bytes
+from tests.fuzz.inputs import binary, encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.files import folder, written
 from tests.unit.containers.artifacts import archive_of, member
@@ -115,15 +115,14 @@ TARS = st.builds(
 ) | binary(ARCHIVE)
 
 PARSERS = (
-    Parser("warm-manifest", _manifest, json_bytes(MANIFEST), (Damaged,),
-           [json.dumps(MANIFEST).encode()]),
-    Parser("warm-archive", _unpack, TARS, (Damaged,), [ARCHIVE]),
-    Parser("warm-mark", _mark, json_bytes({"sha256": MANIFEST["sha256"]}), (Damaged,),
-           [json.dumps({"sha256": MANIFEST["sha256"]}).encode(), b""]),
-    Parser("warm-route", _route, st.tuples(json_bytes(REQUEST), st.binary(max_size=8)), (),
-           [(json.dumps(REQUEST).encode(), b"x"), (b"", b"")]),
-    Parser("warm-fetch", _fetch,
-           st.tuples(st.sampled_from((200, 200, 200, 403, 409, 500, 302)), json_bytes(MANIFEST),
-                     st.just(ARCHIVE) | binary(ARCHIVE)), (PeagleError,),
-           [(200, json.dumps(MANIFEST).encode(), ARCHIVE), (409, b'{"error": "nothing"}', b"")]),
-)  # fmt: skip
+    Parser("warm-manifest", _manifest, [encoded(MANIFEST)], Damaged),
+    Parser("warm-archive", _unpack, [ARCHIVE], Damaged, inputs=TARS),
+    Parser("warm-mark", _mark, [json.dumps({"sha256": MANIFEST["sha256"]}).encode(), b""], Damaged),
+    Parser("warm-route", _route, [(encoded(REQUEST), b"x"), (b"", b"")]),
+    Parser(
+        "warm-fetch",
+        _fetch,
+        [(200, encoded(MANIFEST), ARCHIVE), (409, b'{"error": "nothing"}', b"")],
+        PeagleError,
+    ),
+)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from datetime import UTC, datetime
 from typing import Any
-
-from hypothesis import strategies as st
 
 from peagle.aws.errors import Missing
 from peagle.aws.transfers import PART_SIZE
@@ -16,9 +13,8 @@ from peagle.errors import PeagleError
 from peagle.weights.bucket import Bucket, read_lock
 from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
-from peagle.weights.manifest import read_manifest
 from peagle.weights.pins import archive_sha256s
-from tests.fuzz.inputs import documents, json_bytes, texts
+from tests.fuzz.inputs import encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.aws import Answers
 
@@ -85,10 +81,6 @@ class Objects(Answers):
         raise Missing("get_object: no such key")
 
 
-def _manifest(content: bytes) -> None:
-    read_manifest(Bucket(Objects({"": content}), "bucket"), PLACE)
-
-
 def _prefix(case: tuple[bytes, bytes, Any, Any]) -> None:
     manifest, warm, head, objects = case
     aws = Objects(
@@ -109,12 +101,13 @@ def _parts(text: str) -> None:
 
 
 PARSERS = (
-    Parser("weights-manifest", _manifest, json_bytes(MANIFEST), (PeagleError,),
-           [json.dumps(MANIFEST).encode()]),
-    Parser("weights-prefix", _prefix,
-           st.tuples(json_bytes(MANIFEST), json_bytes(WARM), documents(HEAD, typed=True),
-                     documents(OBJECTS, typed=True)), (PeagleError,),
-           [(json.dumps(MANIFEST).encode(), json.dumps(WARM).encode(), HEAD, OBJECTS)]),
-    Parser("weights-lock", _lock, json_bytes(LOCK), (PeagleError,), [json.dumps(LOCK).encode()]),
-    Parser("part-size", _parts, texts("8388608", "5"), (PeagleError,), ["8388608"]),
-)  # fmt: skip
+    Parser(
+        "weights-prefix",
+        _prefix,
+        [(encoded(MANIFEST), encoded(WARM), HEAD, OBJECTS)],
+        PeagleError,
+        typed=True,
+    ),
+    Parser("weights-lock", _lock, [encoded(LOCK)], PeagleError),
+    Parser("part-size", _parts, ["8388608"], PeagleError),
+)

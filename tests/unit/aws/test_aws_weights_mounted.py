@@ -93,17 +93,55 @@ def test_a_complete_pair_needs_few_calls_and_has_no_findings(
     assert len(calls.made) <= 6
 
 
+TARGET, DRAFTER = "s3://models/pair/target/", "s3://models/pair/drafter/"
+NAMES_VOCABULARY = PAIR.model_copy(
+    update={"environment": {**PAIR.environment, "TIKTOKEN_ENCODINGS_BASE": "/opt/ml/model"}}
+)
+MANIFEST, WARM = PLACE.manifest_key, f"pair/warm/{'0a' * 16}"
+
+
+def mounted_at(uri: str) -> Plan:
+    """A plan whose target is at a mounted prefix."""
+    return stored_plan(uri, None, uri)
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("plan", [PAIR, STREAMED], ids=["mounted", "streamed"])
-def test_a_missing_file_is_refused_with_the_sync_command(copied: Aws, plan: Plan) -> None:
-    delete(copied, "pair/target/model.safetensors")
+@pytest.mark.parametrize(
+    ("objects", "plan", "codes"),
+    [
+        ({"pair/target/model.safetensors": None}, PAIR, ["weights-half"]),
+        ({"pair/target/model.safetensors": None}, STREAMED, ["weights-half"]),
+        ({"pair/drafter/config.json": b"{}"}, PAIR, ["weights-half"]),
+        ({}, NAMES_VOCABULARY, ["vocabulary-not-there"]),
+        ({"pair/target/o200k_base.tiktoken": b"x"}, NAMES_VOCABULARY, []),
+        ({}, stored_plan(TARGET, TARGET, TARGET, TARGET), ["weights-of-the-other-part"]),
+        ({}, stored_plan(TARGET, TARGET), ["weights-of-the-other-part"]),
+        ({MANIFEST: b"{"}, PAIR, []),
+        ({MANIFEST: b"{}"}, PAIR, []),
+        ({MANIFEST: b'{"format": 9, "folders": 1}'}, PAIR, []),
+        ({MANIFEST: b"{", "pair/target/config.json": None}, PAIR, ["weights-half"]),
+        ({}, mounted_at("s3://models/empty/"), ["weights-missing"]),
+        ({}, mounted_at("s3://unknown/x/"), ["weights-missing"]),
+        ({}, mounted_at("s3://models/pair/"), ["weights-missing"]),
+        ({"pair/target/": b""}, PAIR, ["folder-keys"]),
+        ({"pair/notes.txt": b"x"}, PAIR, ["foreign-objects"]),
+        ({"pair/notes.txt": b"x"}, STREAMED, []),
+        ({f"{WARM}.tar.gz": b"x", f"{WARM}.json": b"x", PLACE.lock_key: b"x"}, PAIR, []),
+        ({"pair/warm/notes.txt": b"x"}, PAIR, ["foreign-objects"]),
+    ],
+)
+def test_what_is_wrong_at_a_prefix_is_found(
+    copied: Aws, objects: dict[str, bytes | None], plan: Plan, codes: list[str]
+) -> None:
+    for key, body in objects.items():
+        delete(copied, key) if body is None else put(copied, key, body)
 
-    finding = only(mounted_findings(copied, plan))
+    found = mounted_findings(copied, plan)
 
-    assert (finding.level, finding.code) == ("error", "weights-half")
-    assert "the copy of the target is incomplete: it lacks model.safetensors" in finding.message
-    command = "peagle weights sync a/target+a/head s3://models/pair/ --target-only"
-    assert finding.command == tuple(command.split())
+    assert [finding.code for finding in found] == codes
+    for finding in found:
+        assert finding.level == ("warning" if finding.code == "foreign-objects" else "error")
+        assert finding.fix
 
 
 @pytest.mark.thorough
@@ -115,29 +153,6 @@ def test_the_sync_command_names_the_users_own_source(aws: Aws, tmp_path: Path) -
 
     assert finding.command is not None
     assert finding.command[-3:] == ("--drafter-only", "--drafter-from", str(tmp_path / "drafter"))
-
-
-@pytest.mark.thorough
-def test_a_vocabulary_that_the_plan_names_and_nobody_copied_is_refused(copied: Aws) -> None:
-    variables = {"TIKTOKEN_ENCODINGS_BASE": "/opt/ml/model"}
-    plan = PAIR.model_copy(update={"environment": {**PAIR.environment, **variables}})
-
-    finding = only(mounted_findings(copied, plan))
-    put(copied, "pair/target/o200k_base.tiktoken")
-
-    assert (finding.level, finding.code) == ("error", "vocabulary-not-there")
-    assert finding.where == "s3://models/pair/target/"
-    assert "error" not in {found.level for found in mounted_findings(copied, plan)}
-
-
-@pytest.mark.thorough
-def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
-    put(copied, "pair/drafter/config.json", b"{}")
-
-    finding = only(mounted_findings(copied, PAIR))
-
-    assert (finding.level, finding.code) == ("error", "weights-half")
-    assert "other sizes than the source have config.json" in finding.message
 
 
 @pytest.mark.thorough
@@ -189,21 +204,6 @@ def test_a_manifest_of_another_pair_is_refused(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("mounted", [True, False], ids=["mounted", "streamed"])
-def test_the_targets_folder_is_refused_as_drafter(copied: Aws, mounted: bool) -> None:
-    target = "s3://models/pair/target/"
-    plan = stored_plan(target, target, *[target, target][: 2 * mounted])
-
-    finding = only(mounted_findings(copied, plan))
-
-    assert (finding.level, finding.code) == ("error", "weights-of-the-other-part")
-    assert finding.message == (
-        "according to peagle-weights.json, this is the folder of a target, not of a drafter"
-    )
-    assert finding.fix == "use --drafter s3://models/pair/drafter/"
-
-
-@pytest.mark.thorough
 def test_the_drafters_folder_is_refused_as_target_without_permission_to_list(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,15 +216,6 @@ def test_the_drafters_folder_is_refused_as_target_without_permission_to_list(
         "weights-not-seen", "weights-of-the-other-part"
     ]  # fmt: skip
     assert found[1].fix == "use --model-source s3://models/pair/target/"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("manifest", [b"{", b"{}", b'{"format": 9, "folders": 1}'])
-def test_an_unreadable_manifest_counts_as_none(copied: Aws, manifest: bytes) -> None:
-    put(copied, PLACE.manifest_key, manifest)
-    assert mounted_findings(copied, PAIR) == ()
-    delete(copied, "pair/target/config.json")
-    assert only(mounted_findings(copied, PAIR)).code == "weights-half"
 
 
 @pytest.mark.thorough
@@ -245,18 +236,6 @@ def test_without_a_manifest_an_incomplete_model_is_refused(aws: Aws, tmp_path: P
     assert "has no config.json" in only(mounted_findings(aws, plan)).message
 
 
-@pytest.mark.thorough
-def test_an_empty_folder_a_missing_bucket_and_the_prefix_above_are_refused(copied: Aws) -> None:
-    def finding_at(uri: str) -> Finding:
-        finding = only(mounted_findings(copied, stored_plan(uri, None, uri)))
-        assert (finding.level, finding.code) == ("error", "weights-missing")
-        return finding
-
-    assert "weights are missing at this prefix" in finding_at("s3://models/empty/").message
-    assert "there is no bucket unknown" in finding_at("s3://unknown/x/").message
-    assert finding_at("s3://models/pair/").fix == "use --model-source s3://models/pair/target/"
-
-
 def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
     west = {"LocationConstraint": "eu-west-1"}
     aws.in_region("eu-west-1").call(
@@ -267,28 +246,6 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
 
     assert (finding.level, finding.code) == ("error", "weights-elsewhere")
     assert "--region eu-west-1" in finding.fix
-
-
-@pytest.mark.thorough
-def test_unmountable_keys_are_errors_and_extra_objects_warnings(
-    copied: Aws,
-) -> None:
-    put(copied, "pair/target/", b"")
-    assert only(mounted_findings(copied, PAIR)).code == "folder-keys"
-    delete(copied, "pair/target/")
-    put(copied, "pair/notes.txt")
-    finding = only(mounted_findings(copied, PAIR))
-    assert (finding.level, finding.code) == ("warning", "foreign-objects")
-    assert mounted_findings(copied, STREAMED) == ()
-
-
-@pytest.mark.thorough
-def test_warm_starts_and_a_stale_lock_are_not_foreign(copied: Aws) -> None:
-    for name in (f"warm/{'0a' * 16}.tar.gz", f"warm/{'0a' * 16}.json", "peagle-weights.lock"):
-        put(copied, f"pair/{name}")
-    assert mounted_findings(copied, PAIR) == ()
-    put(copied, "pair/warm/notes.txt")
-    assert "warm/notes.txt" in only(mounted_findings(copied, PAIR)).message
 
 
 @pytest.mark.thorough

@@ -53,18 +53,10 @@ def test_every_domain_has_its_own_acceptance() -> None:
     assert found.server.name == "peagle-tiny"
     assert chat.acceptance.basis == "measured"
     assert chat.is_reliable is False
-
-
-def test_a_domain_is_sent_in_groups() -> None:
     assert measure(Drafting(), prompts_of(*(f"code {n}" for n in range(45)))).total.groups == 15
-    assert measure(Drafting(), prompts_of(*(f"code {n}" for n in range(7)))).total.groups == 7
-
-
-def test_counts_before_the_measurement_do_not_matter() -> None:
-    server = Drafting()
-    server.counted = Counters(10**6, 3 * 10**6, 0, (0, 0, 0))
-
-    assert measure(server, prompts_of("code")).total.acceptance.length == 4.0
+    target = Drafting().target(0.7, 0.4, 0.2)
+    imposed = measure_acceptance(target, prompts_of("chat"), AcceptanceRequest())
+    assert imposed.total.acceptance.basis == "imposed"
 
 
 def test_requests_of_other_clients_are_noticed() -> None:
@@ -83,20 +75,11 @@ def test_refused_prompts_are_left_out_and_named() -> None:
     assert found.total.prompts == 2
     with raises_code("prompts", UserError) as raised:
         require_none_refused(found)
-    assert raised.value.message.startswith(
-        "p.jsonl, line 2: the engine refuses the prompt: the prompt"
-    )
+    assert raised.value.message.startswith("p.jsonl, line 2: ")
     require_none_refused(measure(Drafting(), prompts_of("chat")))
-
-
-def test_only_refused_prompts_are_an_error() -> None:
     with raises_code("prompts", UserError) as raised:
         measure(Drafting(), prompts_of("too long", "too long"))
-
-    assert raised.value.message == (
-        "p.jsonl, line 1 (and 1 more line): the engine refuses every prompt: "
-        "the prompt has 9,000 tokens"
-    )
+    assert raised.value.message.startswith("p.jsonl, line 1 (and 1 more line): ")
 
 
 @pytest.mark.parametrize(
@@ -119,29 +102,16 @@ def test_an_early_end_keeps_what_was_measured(error: BaseException, why: str) ->
     assert kept[0].total.prompts == 2
 
 
-def test_an_end_before_the_first_answer_keeps_nothing() -> None:
-    kept: list[AcceptanceResult] = []
-
-    with pytest.raises(EngineError):
-        measure(Drafting(dies="a", error=EngineError("gone")), prompts_of("a"), 1, kept)
-
-    assert not kept
-
-
-def test_a_server_without_counters_is_an_error() -> None:
+def test_a_server_that_does_not_speculate_or_count_is_an_error() -> None:
+    uncounted = target_of(Drafting().ask, setting=BenchSetting("p-eagle", 3))
     with raises_code("no-counters", Unsupported):
-        target = target_of(Drafting().ask, setting=BenchSetting("p-eagle", 3))
-        measure_acceptance(target, prompts_of("a"), AcceptanceRequest())
-
-
-def test_a_server_that_does_not_speculate_is_an_error() -> None:
+        measure_acceptance(uncounted, prompts_of("a"), AcceptanceRequest())
     server = Drafting()
     target = target_of(server.ask, lambda: Counters(0, 0, 0))
-    with raises_code("no-speculation", NotProved) as raised:
+    with raises_code("no-speculation", NotProved):
         measure_acceptance(target, prompts_of("a", "b"), AcceptanceRequest())
 
     assert len(server.bodies) == 1
-    assert raised.value.exit_code == 3
 
 
 def test_a_result_is_read_again(tmp_path: Path) -> None:
@@ -154,11 +124,3 @@ def test_a_result_is_read_again(tmp_path: Path) -> None:
     assert again == found
     assert rates_of(again, 2) == pytest.approx((0.8, 0.4667), abs=1e-4)
     assert rates_of(again, 3, "code") == (1.0, 1.0, 1.0)
-
-
-def test_imposed_acceptance_is_not_called_measured() -> None:
-    target = Drafting().target(0.7, 0.4, 0.2)
-
-    found = measure_acceptance(target, prompts_of("chat"), AcceptanceRequest())
-
-    assert found.total.acceptance.basis == "imposed"

@@ -51,54 +51,37 @@ def changed(document: dict[str, Any], **values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("values", "why"),
+    "values",
     [
-        ({"per_position": [0.7, 0.2, -0.1]}, "do not descend"),
-        ({"per_position": [1.7, 0.2, 0.1]}, "do not descend"),
-        ({"per_position": [0.2, 0.7, 0.1]}, "do not descend"),
-        ({"per_position": [0.7, 0.3]}, "and K is 3"),
-        ({"length": 4.5}, "is 4.5, and its rates give 2"),
-        ({"drafts": 0}, "no drafts"),
+        {"per_position": [0.7, 0.2, -0.1]},
+        {"per_position": [1.7, 0.2, 0.1]},
+        {"per_position": [0.2, 0.7, 0.1]},
+        {"per_position": [0.7, 0.3]},
+        {"length": 4.5},
+        {"length": float("nan")},
+        {"length": "nan"},
+        {"drafts": 0},
     ],
 )
 def test_impossible_numbers_are_refused(
-    document: dict[str, Any], tmp_path: Path, values: dict[str, Any], why: str
+    document: dict[str, Any], tmp_path: Path, values: dict[str, Any]
 ) -> None:
     file = tmp_path / "a.json"
     file.write_text(json.dumps(changed(document, **values)))
 
-    with raises_code("acceptance-file", UserError) as raised:
+    with raises_code("acceptance-file", UserError):
         read_acceptance(file)
 
-    assert why in raised.value.message
 
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1', "NaN", '{"k": "x"}'])
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+def test_other_files_are_refused(document: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    file.write_text(text)
-
     with raises_code("acceptance-file", UserError):
         read_acceptance(file)
-
-
-def test_numbers_that_are_none_and_other_formats_are_refused(
-    document: dict[str, Any], tmp_path: Path
-) -> None:
-    file = tmp_path / "a.json"
-    file.write_text(json.dumps(changed(document, length=float("nan"))))
-    with raises_code("acceptance-file", UserError):
-        read_acceptance(file)
-
-    file.write_text(json.dumps(changed(document, length="nan")))
-    with raises_code("acceptance-file", UserError):
-        read_acceptance(file)
-
-    file.write_text(json.dumps({**document, "format": 2}))
-    with raises_code("acceptance-file", UserError):
-        read_acceptance(file)
-    with raises_code("acceptance-file", UserError):
-        read_acceptance(tmp_path / "missing.json")
+    other = json.dumps({**document, "format": 2})
+    for text in ("", "{}", "[]", '{"format": 1', "NaN", '{"k": "x"}', other):
+        file.write_text(text)
+        with raises_code("acceptance-file", UserError):
+            read_acceptance(file)
 
 
 def test_only_measured_positions_and_domains_have_rates(
@@ -109,12 +92,10 @@ def test_only_measured_positions_and_domains_have_rates(
     found = read_acceptance(file)
 
     assert rates_of(found, 2, "chat") == (0.7, 0.2)
-    with raises_code("acceptance-file", UserError) as deeper:
+    with raises_code("acceptance-file", UserError):
         rates_of(found, 4)
-    with raises_code("acceptance-file", UserError) as other:
+    with raises_code("acceptance-file", UserError):
         rates_of(found, 2, "chats")
-    assert deeper.value.fix == "measure acceptance with K=4, or leave K=4 out"
-    assert other.value.fix == "did you mean chat?"
 
 
 def test_the_engine_gets_the_rates(plan: Plan) -> None:
@@ -125,22 +106,9 @@ def test_the_engine_gets_the_rates(plan: Plan) -> None:
     assert config["synthetic_acceptance_rates"] == [0.7, 0.4, 0.2]
     assert config["num_speculative_tokens"] == 3
     assert found.environment[SPECULATION] in found.engine_arguments
-    assert SPECULATION not in {
-        name for name, value in found.environment.items() if value == plan.environment.get(name)
-    }
-    assert (
-        found.model_copy(
-            update={
-                "speculation": plan.speculation,
-                "environment": plan.environment,
-                "engine_arguments": plan.engine_arguments,
-            }
-        )
-        == plan
-    )
-
-
-def test_rates_of_another_k_cannot_be_imposed(plan: Plan) -> None:
+    same = {name: getattr(plan, name)
+            for name in ("speculation", "environment", "engine_arguments")}  # fmt: skip
+    assert found.model_copy(update=same) == plan
     with raises_code("acceptance-file", UserError):
         with_imposed_acceptance(plan, (0.7, 0.4))
 
@@ -186,35 +154,18 @@ def test_it_is_preferred_to_all_other_acceptance(
     assert set(others) == {()}
 
 
-def test_the_tag_of_an_endpoint_names_its_pair(
+def test_the_pair_is_that_of_the_file_or_is_named(
     catalog: Catalog, measured: AcceptanceResult, tmp_path: Path
 ) -> None:
-    server = replace(measured.server, pair=tag_value(FULL))
-    file = saved(tmp_path, replace(measured, server=server))
-
-    assert find_pair(with_text_acceptance(catalog, PAIR, file), PAIR).drafter.on_text  # type: ignore[union-attr]
-
-
-def test_a_url_has_no_pair_so_it_must_be_named(
-    catalog: Catalog, measured: AcceptanceResult, tmp_path: Path
-) -> None:
-    file = saved(tmp_path, replace(measured, server=replace(measured.server, pair=None)))
-
-    with raises_code("acceptance", UserError) as raised:
+    for of_file in (tag_value(FULL), None):  # an endpoint has a tag, a URL has none
+        server = replace(measured.server, pair=of_file)
+        file = saved(tmp_path, replace(measured, server=server))
+        assert find_pair(with_text_acceptance(catalog, PAIR, file), PAIR).drafter.on_text  # type: ignore[union-attr]
+    with raises_code("acceptance", UserError):
         with_text_acceptance(catalog, "gpt-oss-20b", file)
-
-    assert raised.value.fix == "name it: gpt-oss-20b+DRAFTER"
-    assert find_pair(with_text_acceptance(catalog, PAIR, file), PAIR).drafter.on_text  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("pair", ["gpt-oss-120b", "gpt-oss-20b+eagle3"])
-def test_another_pair_is_refused(
-    catalog: Catalog, measured: AcceptanceResult, tmp_path: Path, pair: str
-) -> None:
-    with raises_code("acceptance", UserError) as raised:
-        with_text_acceptance(catalog, pair, saved(tmp_path, measured))
-
-    assert raised.value.message.endswith(f"is of {FULL}, not of {pair}")
+    for other in ("gpt-oss-120b", "gpt-oss-20b+eagle3"):
+        with raises_code("acceptance", UserError):
+            with_text_acceptance(catalog, other, saved(tmp_path, measured))
 
 
 def test_what_is_not_of_the_users_text_is_refused(
@@ -223,11 +174,10 @@ def test_what_is_not_of_the_users_text_is_refused(
     stand_in = replace(measured.server, stand_in="peagle/tiny")
     imposed = replace(measured.total.acceptance, basis="imposed")
     few = replace(measured.total.acceptance, drafts=99)
-    for wrong, why in (
-        (replace(measured, server=stand_in), "peagle/tiny was measured in place of the target"),
-        (replace(measured, total=replace(measured.total, acceptance=imposed)), "was imposed"),
-        (replace(measured, total=replace(measured.total, acceptance=few)), "99 drafts are too few"),
+    for wrong in (
+        replace(measured, server=stand_in),
+        replace(measured, total=replace(measured.total, acceptance=imposed)),
+        replace(measured, total=replace(measured.total, acceptance=few)),
     ):
-        with raises_code("acceptance", UserError) as raised:
+        with raises_code("acceptance", UserError):
             with_text_acceptance(catalog, PAIR, saved(tmp_path, wrong))
-        assert why in raised.value.message

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.bench.lossless import (
     LosslessResult,
+    SweepLossless,
     Transcript,
     check_lossless,
     compare_transcripts,
     first_difference,
     read_transcript,
     require_lossless,
+    sweep_lossless,
     transcripts,
 )
 from peagle.bench.measure import BenchTarget
-from peagle.bench.result import BenchSetting
+from peagle.bench.result import NO_SPECULATION, BenchSetting
 from peagle.bench.server import PromptRefused, RefusedPrompt
+from peagle.catalog import load_catalog
 from peagle.errors import EngineError, NotProved, Unsupported, UserError
 from peagle.protocol import Counters
 from tests.support import raises_code
@@ -39,11 +44,8 @@ def undecided(at: int, best: dict[int, float]) -> Transcript:
     return Transcript(1, TARGET.tokens, TARGET.text, TARGET.prompt, tuple(rows))
 
 
-def test_equal_answers_have_no_difference() -> None:
-    assert first_difference(other(5, 7, 9, text="a b c"), TARGET) is None
-
-
 def test_a_difference_where_the_target_is_sure_is_not_explained() -> None:
+    assert first_difference(other(5, 7, 9, text="a b c"), TARGET) is None
     found = first_difference(other(5, 8, 9), TARGET)
 
     assert found is not None
@@ -51,13 +53,13 @@ def test_a_difference_where_the_target_is_sure_is_not_explained() -> None:
     assert (found.target_text, found.other_text) == ("b c", "x")
     assert found.gap == pytest.approx(2.9)
     assert not found.explained
-    assert found.text == "line 1, token 1: 'x' with speculation, 'b c' without (a gap of 2.9000)"
 
 
 @pytest.mark.parametrize(
     ("best", "token", "explained"),
     [
         ({7: -0.700, 8: -0.705, 3: -3.0}, 8, True),
+        ({7: -0.7, 8: -0.7}, 8, True),
         ({7: -0.700, 8: -0.705, 3: -3.0}, 3, False),  # not one of the near ones
         ({7: -0.700, 8: -0.705}, 4, False),  # not among the best at all
         ({7: -0.700, 8: -0.711}, 8, False),
@@ -74,13 +76,6 @@ def test_a_near_tie_explains_only_its_own_tokens(
     assert found.explained is explained
 
 
-def test_nothing_after_the_first_difference_counts() -> None:
-    found = first_difference(other(5, 8, 4), undecided(1, {7: -0.7, 8: -0.7}))
-
-    assert found is not None
-    assert (found.position, found.explained, found.gap) == (1, True, 0.0)
-
-
 def test_an_answer_that_ends_elsewhere_differs() -> None:
     longer = first_difference(other(5, 7, 9, 4), TARGET)
     shorter = first_difference(other(5, 7), TARGET)
@@ -91,7 +86,6 @@ def test_an_answer_that_ends_elsewhere_differs() -> None:
     assert (shorter.target_token, shorter.other_token) == (9, None)
     assert not longer.explained
     assert not shorter.explained
-    assert "the target had ended" in longer.text
 
 
 def compare(*answers: Transcript | RefusedPrompt, ended: str = "") -> LosslessResult:
@@ -113,16 +107,9 @@ def test_a_comparison_counts_prompts_and_tokens() -> None:
     assert compare(same, same, ended="interrupted").passed
     with raises_code("not-lossless", NotProved) as raised:
         require_lossless(found)
-    assert raised.value.exit_code == 3
     assert "line 2, token 1: 'x' with speculation" in raised.value.message
-
-
-def test_a_comparison_of_nothing_is_no_proof() -> None:
     with raises_code("nothing-compared", NotProved):
         require_lossless(compare(RefusedPrompt(1, "too long")))
-
-
-def test_another_target_is_an_error() -> None:
     with raises_code("not-the-same-target", UserError):
         compare(Transcript(1, (5, 7, 9), "", (1, 2, 3)))
 
@@ -236,29 +223,67 @@ def test_a_target_that_dies_leaves_what_was_compared() -> None:
     assert (kept[0].prompts, kept[0].incomplete) == (1, "the engine is gone")
 
 
-def test_a_server_that_drafts_nothing_proves_nothing() -> None:
-    alone = Writing(65)
-    with raises_code("no-speculation", NotProved):
-        check_lossless(Writing(65).target(), nullcontext(alone.target()), prompts_of("a"), 9)
-    assert not alone.asked
-
-
-def test_a_target_that_speculates_is_an_error() -> None:
+def test_only_a_server_that_speculates_is_compared_with_one_that_does_not() -> None:
     kept: list[LosslessResult] = []
-    ours, other = Writing(65, drafts=1), Writing(65, drafts=1)
-
+    alone = Writing(65)
+    for target in (Writing(65).target(), target_of(alone.ask, chat=False)):
+        with raises_code("no-speculation", NotProved):
+            check_lossless(target, nullcontext(alone.target()), prompts_of("a"), 9)
+    assert not alone.asked
+    ours, drafting = Writing(65, drafts=1), Writing(65, drafts=1)
     with raises_code("against-speculates", UserError):
         check_lossless(
-            ours.target(), nullcontext(other.target()), prompts_of("a"), 9, keep=kept.append
+            ours.target(), nullcontext(drafting.target()), prompts_of("a"), 9, keep=kept.append
         )
-
     assert not kept
 
 
-def test_a_target_alone_is_not_compared_with_itself() -> None:
-    alone = Writing(65)
-    with raises_code("no-speculation", NotProved):
-        check_lossless(
-            target_of(alone.ask, chat=False), nullcontext(alone.target()), prompts_of("a"), 9
-        )
-    assert not alone.asked
+def in_sweep(check: SweepLossless, opened: list[BenchSetting]) -> Any:
+    """Starts engines that write ``A``; the one with K=3 writes ``B``."""
+
+    @contextmanager
+    def start(setting: BenchSetting) -> Iterator[None]:
+        opened.append(setting)
+        check.ask(setting, Writing(66 if setting.k == 3 else 65).target())
+        yield
+
+    return start
+
+
+ONE, THREE = BenchSetting("h", 1), BenchSetting("h", 3)
+
+
+def test_each_setting_of_a_sweep_is_compared_with_the_target_alone() -> None:
+    check, opened = SweepLossless(prompts_of("a", "b")), list[BenchSetting]()
+    start = in_sweep(check, opened)
+    with start(THREE):
+        pass
+    check.complete((ONE, THREE), start)  # ONE was measured earlier
+
+    assert opened == [THREE, ONE, NO_SPECULATION], "each once"
+    three, one = check.results
+    assert (one.server, one.against, one.prompts, one.passed) == (
+        "h K=1", "no speculation", 2, True,
+    )  # fmt: skip
+    assert (three.server, three.passed, len(three.unexplained)) == ("h K=3", False, 2)
+
+
+def test_imposed_acceptance_changes_answers_and_is_not_checked() -> None:
+    check, imposed = SweepLossless(prompts_of("a")), BenchSetting("h", 3, (0.7, 0.5, 0.3))
+    start = in_sweep(check, [])
+    with start(imposed):
+        pass
+    check.complete((imposed,), start)
+
+    assert check.results == ()
+
+
+def test_the_prompts_are_those_of_the_workload_or_the_catalogue(tmp_path: Path) -> None:
+    file, catalog = tmp_path / "p.jsonl", load_catalog()
+    file.write_text('{"prompt": "Hi"}')
+
+    own = sweep_lossless(catalog, "peagle/tiny+p-eagle", ("short-prompt", str(file)))
+    default = sweep_lossless(catalog, "peagle/tiny+p-eagle", ("short-prompt",))
+
+    assert own.prompts.file == str(file)
+    assert len(default.prompts.prompts) == len(catalog.targets["peagle/tiny"].proof.prompts)

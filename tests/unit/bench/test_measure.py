@@ -56,12 +56,13 @@ def requests(*seconds: float) -> list[SentRequest]:
     return found
 
 
-def evaluated(sent: Sequence[SentRequest], **given: object) -> BenchRow:
+def evaluated(sent: Sequence[SentRequest]) -> BenchRow:
     return evaluate(TARGET, LOAD, Sent(tuple(sent)), None)
 
 
 def test_speed_latencies_and_cost_are_those_of_the_requests() -> None:
-    row = evaluated(requests(1.0, 1.0, 1.0))
+    slow = [replace(request, end=request.end + 100, ttft=100.0) for request in requests()]
+    row = evaluated([*slow, *requests(1.0, 1.0, 1.0)[2:]])  # the warm-up is not counted
 
     assert row.tokens_per_second == Interval(82.0, 82.0, 82.0)
     assert row.ttft is not None
@@ -76,22 +77,9 @@ def test_speed_latencies_and_cost_are_those_of_the_requests() -> None:
     assert row.usd_per_million_tokens == pytest.approx(0.001 / 82 * 1e6)
     assert not row.incomplete
     assert not row.saturated
-
-
-def test_repetitions_that_differ_give_an_interval() -> None:
-    row = evaluated(requests(1.0, 1.1, 0.9))
-
-    assert row.tokens_per_second.low < row.tokens_per_second.value < row.tokens_per_second.high
-    assert len(row.repetitions) == 3
-
-
-def test_the_warm_up_is_not_counted() -> None:
-    slow = [replace(one, end=one.end + 100, ttft=100.0) for one in requests()]
-
-    row = evaluated([*slow, *requests(1.0, 1.0, 1.0)[2:]])
-
-    assert row.ttft is not None
-    assert row.ttft.p99 == pytest.approx(0.2)
+    spread = evaluated(requests(1.0, 1.1, 0.9)).tokens_per_second
+    assert spread.low < spread.value < spread.high
+    assert times_of([0.5]).p99 == 0.5
 
 
 def test_acceptance_is_that_of_the_counters_and_tells_k() -> None:
@@ -122,6 +110,8 @@ def test_a_server_that_dies_keeps_the_repetitions_before() -> None:
     assert len(row.repetitions) == 2  # the second lost two requests
     assert "1 of 3 repetitions are complete" in row.incomplete
     assert "the server refuses the connection" in row.incomplete
+    short = Sent(tuple(requests(1.0, 1.0)), error="aiperf left out 4 of 14 requests")
+    assert "aiperf left out 4" in evaluate(TARGET, LOAD, short, None).incomplete
 
 
 def test_without_a_successful_request_the_error_says_why() -> None:
@@ -132,18 +122,6 @@ def test_without_a_successful_request_the_error_says_why() -> None:
     assert "HTTP 500: died" in refused.value.message
 
 
-def test_a_load_that_ends_early_is_incomplete() -> None:
-    sent = Sent(tuple(requests(1.0, 1.0)), error="aiperf left out 4 of 14 requests")
-
-    row = evaluate(TARGET, LOAD, sent, None)
-
-    assert "aiperf left out 4" in row.incomplete
-
-
-def test_percentiles_of_one_value_are_that_value() -> None:
-    assert times_of([0.5]).p99 == 0.5
-
-
 def test_the_engines_own_queue_decides_where_it_is_known() -> None:
     sent = requests(1.0, 1.0, 1.0)[2:]
 
@@ -151,12 +129,8 @@ def test_the_engines_own_queue_decides_where_it_is_known() -> None:
 
     assert reason == "1 of 2 requests wait in the engine's queue"
     assert not queue_reason(LOAD, sent, [(2.5, 0.0), (3.5, 1.0), (4.5, 0.0)])
-
-
-def test_requests_that_mostly_wait_are_in_a_queue() -> None:
-    waiting = [replace(one, ttft=0.7) for one in requests(1.0, 1.0, 1.0)[2:]]
-
-    assert "wait 0.7 s" in queue_reason(LOAD, waiting, [])
+    late = [replace(request, ttft=0.7) for request in sent]
+    assert "wait 0.7 s" in queue_reason(LOAD, late, []), "else the times decide"
 
 
 def test_more_requests_without_more_tokens_are_saturation() -> None:

@@ -11,9 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.pictures.__main__ import FOLDER, NAME, picture
-from peagle.bench.compare import line_crossings
-from peagle.bench.evidence import read_result
+from measurements.pictures.__main__ import FOLDER, NAME, picture
 from peagle.bench.report import MOST_ROWS, report
 from peagle.bench.result import BenchResult, BenchSetting, BenchWorkload, Interval
 from peagle.speed.models import Workload
@@ -45,7 +43,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.thorough
-def test_tables_plots_and_crossings_show_the_same_numbers() -> None:
+def test_tables_and_plots_show_the_numbers() -> None:
     text = report(two_workloads(), Slo(ttft=0.5, itl=0.004))
     reader = Reader(text)
     assert "p-eagle K=7 at 1 request (2.33 times the speed)" in reader.text
@@ -54,12 +52,10 @@ def test_tables_plots_and_crossings_show_the_same_numbers() -> None:
     for fact in ("vLLM 0.28.0", "1 x H200", "$6.00 per hour", "Intel(R) Xeon(R)", "aiperf 0.3.0",
                  "ITL per output", "ITL per token", "Within ttft=0.5"):  # fmt: skip
         assert fact in reader.text
-    ((load, direction),) = line_crossings(ROWS)
-    # K=3 gives 1.5 times the speed at 8 requests, and 0.875 times at 64.
-    assert load == pytest.approx(8 * 8 ** (0.405465 / (0.405465 + 0.133531)), rel=1e-4)
-    assert direction == "stops"
-    assert f"speculation stops paying at {load:,.0f}" in reader.text, "in the plot"
-    assert f"Speculation stops paying at about {load:,.0f} requests" in reader.text
+    assert "speculation stops paying at about" in reader.text
+    assert "default-src 'none'" in text
+    assert {"script", "img", "link", "iframe"}.isdisjoint(reader.tags)
+    assert not re.search(r"@import|url\((?!#)|href=\"(?!#)", text), "it loads nothing"
     drawn = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
     assert len(drawn) == 2
     for picture_of_workload in drawn:
@@ -67,25 +63,8 @@ def test_tables_plots_and_crossings_show_the_same_numbers() -> None:
 
 
 @pytest.mark.thorough
-def test_the_report_loads_nothing() -> None:
-    text = report(RESULT)
-    assert "default-src 'none'" in text
-    assert {"script", "img", "link", "iframe"}.isdisjoint(Reader(text).tags)
-    assert not re.search(r"@import|url\((?!#)|href=\"(?!#)", text)
-
-
-@pytest.mark.thorough
-def test_the_report_of_evidence_says_what_its_intervals_are() -> None:
-    result, intervals = read_result(FROZEN)
-    text = report(result, None, intervals)
-    assert "the slowest and the fastest repetition" in text
-    assert "Acceptance was imposed" in text
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("nasty", NASTY)
-def test_all_text_is_escaped(nasty: str) -> None:
-    plain, hostile = Reader(report(with_texts("x"))), Reader(report(with_texts(f"x{nasty}")))
+def test_all_text_is_escaped() -> None:
+    plain, hostile = Reader(report(with_texts("x"))), Reader(report(with_texts("x".join(NASTY))))
     kinds = {"script", "img", "b", "table", "tr", "td", "p", "svg", "h1", "dd"}
     assert [tag for tag in hostile.tags if tag in kinds] == [
         tag for tag in plain.tags if tag in kinds

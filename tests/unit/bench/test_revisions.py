@@ -144,32 +144,19 @@ def test_the_limit_counts_what_earlier_runs_have_spent(endpoint: Endpoint, tmp_p
     assert result.spent_usd >= 7.0
 
 
-def test_the_sandbox_has_no_default_limit(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_what_is_refused_changes_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
     one = prepared(tmp_path / "r.json")
-    aws = cast(Aws, SimpleNamespace(scope="sandbox", region="us-east-1"))
-    assert replace(one, aws=aws).default_limit is None
-
-
-def test_the_sandbox_imposes_no_acceptance(endpoint: Endpoint, tmp_path: Path) -> None:
-    aws = cast(Aws, SimpleNamespace(scope="sandbox", region="us-east-1"))
-    request = replace(REQUEST, acceptance=tmp_path / "acceptance.json")
+    sandbox = cast(Aws, SimpleNamespace(scope="sandbox", region="us-east-1"))
+    assert replace(one, aws=sandbox).default_limit is None
+    with raises_code("budget-too-small"):
+        one.run(0.01, lambda progress: None)
+    with raises_code("price-unknown", UserError):
+        replace(one, usd_per_hour=None).run(5.0, lambda progress: None)
+    imposing = replace(REQUEST, acceptance=tmp_path / "acceptance.json")
     with raises_code("imposes-on-gpu-only", UserError):
         sweep_on_endpoint(
-            request, tmp_path / "r.json", aws, record_of(PLAN), CATALOG, lambda progress: None
+            imposing, tmp_path / "r.json", sandbox, record_of(PLAN), CATALOG, lambda progress: None
         )
-    assert endpoint.plans == []
-
-
-def test_a_limit_that_is_too_small_changes_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
-    with raises_code("budget-too-small"):
-        prepared(tmp_path / "r.json").run(0.01, lambda progress: None)
-    assert endpoint.plans == []
-
-
-def test_a_limit_needs_a_known_price(endpoint: Endpoint, tmp_path: Path) -> None:
-    one = replace(prepared(tmp_path / "r.json"), usd_per_hour=None)
-    with raises_code("price-unknown", UserError):
-        one.run(5.0, lambda progress: None)
     assert endpoint.plans == []
 
 

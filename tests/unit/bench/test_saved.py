@@ -122,20 +122,22 @@ def test_rows_that_failed_are_not_saved() -> None:
         replace(ROWS[3], repetitions=(failed,)),
     )
     assert len(evidence_document(replace(RESULT, rows=rows))["speeds"]) == 1
-    with raises_code("not-evidence"):
-        evidence_document(replace(RESULT, rows=rows[1:]))
+    same_size = (row(ALONE, 1, 5.0), row(ALONE, 1, 6.0, BenchWorkload("x", Workload(128, 400))))
+    unknown: list[dict[str, Any]] = [{"pair": None}, {"vllm": None}, {"where": "sandbox"}]
+    for result in (
+        replace(RESULT, rows=rows[1:]),
+        replace(RESULT, rows=same_size),
+        *(replace(RESULT, server=replace(RESULT.server, **facts)) for facts in unknown),
+    ):
+        with raises_code("not-evidence"):
+            evidence_document(result)
 
 
-@pytest.mark.parametrize("changed", [{"pair": None}, {"vllm": None}, {"where": "sandbox"}])
-def test_a_result_of_no_pair_is_no_evidence(changed: dict[str, Any]) -> None:
-    with raises_code("not-evidence"):
-        evidence_document(replace(RESULT, server=replace(RESULT.server, **changed)))
-
-
-def test_two_workloads_of_one_size_are_refused() -> None:
-    rows = (row(ALONE, 1, 5.0), row(ALONE, 1, 6.0, BenchWorkload("other", Workload(128, 400))))
-    with raises_code("not-evidence"):
-        evidence_document(replace(RESULT, rows=rows))
+def test_the_summary_names_the_fastest_setting_and_the_one_within_an_objective() -> None:
+    rows: tuple[BenchRow, ...] = (row(K3, 1, 5.0), row(K3, 2, 9.0))
+    assert summary_of(rows) == "Fastest: p-eagle K=3 at 1 to 2 requests."
+    assert "p-eagle K=3 serves up to 8 concurrent" in slo_summary(ROWS, Slo(ttft=0.1))
+    assert slo_summary(ROWS, Slo(ttft=1e-9)).startswith("No setting meets ttft=0.000000001")
 
 
 def test_impossible_numbers_are_not_saved() -> None:
@@ -171,7 +173,6 @@ def test_a_damaged_result_is_one_error(
     path.write_text(json.dumps(document))
     with raises_code("damaged-result", UserError) as refused:
         read_result(path)
-    assert "result.json" in refused.value.message
     assert message in refused.value.message
 
 
@@ -181,25 +182,8 @@ def test_a_file_without_a_result_is_one_error(text: str, tmp_path: Path) -> None
     path.write_text(text)
     with raises_code("damaged-result", UserError):
         read_result(path)
-
-
-def test_a_missing_file_is_one_error(tmp_path: Path) -> None:
     with raises_code("damaged-result", UserError):
-        read_result(tmp_path / "no.json")
-
-
-def test_the_setting_that_meets_an_objective() -> None:
-    text = slo_summary(ROWS, Slo(ttft=0.1))
-    assert text == (
-        "Within ttft=0.1 (mean times in seconds): p-eagle K=3 serves up to 8 concurrent requests "
-        "at 3,000 tokens/s."
-    )
-    assert slo_summary(ROWS, Slo(ttft=1e-9)).startswith("No setting meets ttft=0.000000001")
-
-
-def test_the_summary_of_one_setting() -> None:
-    rows: tuple[BenchRow, ...] = (row(K3, 1, 5.0), row(K3, 2, 9.0))
-    assert summary_of(rows) == "Fastest: p-eagle K=3 at 1 to 2 requests."
+        read_result(tmp_path / "missing.json")
 
 
 def test_gpus_cost_their_share_of_the_cheapest_instance() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,20 +74,6 @@ def run(
     ).rows
 
 
-def test_one_engine_serves_all_loads_of_a_setting(tmp_path: Path) -> None:
-    engines = Engines()
-    rows = run(engines, tmp_path / "r.json")
-    assert engines.started == engines.ended == ["no speculation", "p-eagle K=3"]
-    assert engines.measured == [
-        (setting.text, load.workload.name, load.concurrency)
-        for setting in SWEEP.settings
-        for load in SWEEP.loads
-    ]
-    assert [(one.setting, one.load.concurrency) for one in rows] == [
-        (setting, load.concurrency) for setting in SWEEP.settings for load in SWEEP.loads
-    ]
-
-
 def stop_at(number: int, error: BaseException) -> Callable[[int], object]:
     def fail(now: int) -> None:
         if now == number:
@@ -116,6 +103,7 @@ def test_the_same_sweep_continues_where_it_ended(
     third = Engines()
     assert run(third, path) == rows
     assert third.started == []
+    assert second.ended == second.started
 
 
 def test_a_row_that_ended_early_is_kept_and_measured_again(tmp_path: Path) -> None:
@@ -127,9 +115,8 @@ def test_a_row_that_ended_early_is_kept_and_measured_again(tmp_path: Path) -> No
             row(setting, load.concurrency, 5.0), load=load, incomplete="the endpoint died"
         )
 
-    with raises_code("load-failed", EngineError) as refused:
+    with raises_code("load-failed", EngineError):
         SWEEP.run(ResultFile.continued(path, FRESH), opened)
-    assert "short-prompt x 1: the endpoint died" in refused.value.message
     (kept,) = read_result(path)[0].rows
     assert kept.incomplete == "the endpoint died"
     engines = Engines()
@@ -137,18 +124,15 @@ def test_a_row_that_ended_early_is_kept_and_measured_again(tmp_path: Path) -> No
     assert len(engines.measured) == SWEEP.total
 
 
-def test_the_file_knows_other_prompts(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    run(Engines(), path)
-    other = BenchLoad(replace(FROM_FILE, prompts=("other",), digest="cd34"), 8, 32)
-    engines = Engines()
-    run(engines, path, Sweep((ALONE,), (other,)))
-    assert engines.measured == [("no speculation", "mine", 8)]
-
-
 def test_a_larger_sweep_measures_what_is_new(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     run(Engines(), path)
+    longer = BenchWorkload(SHORT.name, replace(SHORT.size, output_tokens=64))
+    others = (replace(FROM_FILE, prompts=("other",), digest="cd34"), longer)
+    for load in (BenchLoad(other, 8, 32) for other in others):
+        engines = Engines()
+        run(engines, tmp_path / "others.json", Sweep((ALONE,), (load,)))
+        assert engines.measured == [("no speculation", load.workload.name, 8)]
     engines = Engines()
     rows = run(engines, path, Sweep((ALONE, K3, K7), SWEEP.loads[:1]))
     assert engines.measured == [("p-eagle K=7", "short-prompt", 1)]
@@ -161,15 +145,11 @@ def test_rows_of_something_else_are_one_error(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     run(Engines(), path)
     server = FRESH.server
-    for name, changed in (
-        ("pair", replace(server, pair="a/b")),
-        ("vllm", replace(server, vllm="0.30.0")),
-        ("gpu", replace(server, gpu="H100")),
-    ):
-        other = replace(FRESH, server=changed)
-        with raises_code("other-result", UserError) as refused:
+    changes: list[dict[str, Any]] = [{"pair": "a/b"}, {"vllm": "0.30.0"}, {"gpu": "H100"}]
+    for changed in changes:
+        other = replace(FRESH, server=replace(server, **changed))
+        with raises_code("other-result", UserError):
             ResultFile.continued(path, other)
-        assert f"another {name}" in refused.value.message
         assert ResultFile.continued(path, other, again=True).result.rows == ()
     path.write_text('{"rows": [')
     with raises_code("damaged-result"):
@@ -192,10 +172,7 @@ def test_a_budget_that_is_too_small_for_one_row_starts_nothing(tmp_path: Path) -
     with raises_code("budget-too-small") as refused:
         run(engines, tmp_path / "r.json", budget=Budget(0.01, 36.0, clock=engines.clock))
     assert engines.started == []
-    assert (
-        "with no speculation with short-prompt x 1 the sweep would cost about $3.20"
-        in refused.value.message
-    )
+    assert "about $3.20" in refused.value.message
 
 
 def test_a_budget_ends_a_sweep_before_the_row_that_exceeds_it(tmp_path: Path) -> None:
@@ -248,12 +225,3 @@ def test_settings_of_a_sweep() -> None:
 def test_gpus_have_the_names_of_the_catalogue(gpu: str, name: str) -> None:
     known = ["H100", "H200", "L4", "L40S", "T4", "A100", "A10G", "RTX PRO 4500", "RTX PRO 6000 SE"]
     assert catalog_name(gpu, known) == name
-
-
-def test_workloads_of_one_name_and_other_sizes_are_other_rows(tmp_path: Path) -> None:
-    path = tmp_path / "r.json"
-    run(Engines(), path)
-    other = BenchWorkload(SHORT.name, replace(SHORT.size, output_tokens=64))
-    engines = Engines()
-    run(engines, path, Sweep((ALONE,), (BenchLoad(other, 1, 4),)))
-    assert len(engines.measured) == 1

@@ -1,91 +1,151 @@
-"""Workloads by name, of given sizes and from a file; request bodies."""
+"""Prompts of a file, workloads by name and of given sizes, and request bodies."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.gpu import load as gpu_load
-from peagle.bench.workloads import Tokens, find_workload, make_load, request_bodies
+from measurements.gpu import load as gpu_load
+from peagle.bench.workloads import (
+    MOST_DOMAINS,
+    Tokens,
+    find_workload,
+    make_loads,
+    parse_prompts,
+    read_prompts,
+    request_bodies,
+)
 from peagle.errors import UserError
 from peagle.speed.models import WORKLOADS, Workload
 from tests.support import raises_code
 
 TOKENS = Tokens(overhead=5.0, per_word=1.25)
+USER = {"role": "user", "content": "Hi"}
+
+
+def lines(*documents: Any) -> bytes:
+    return "\n".join(json.dumps(document) for document in documents).encode()
+
+
+def test_prompts_and_chats_of_several_domains_are_read(tmp_path: Path) -> None:
+    data = lines(
+        {"prompt": "def f(", "domain": "code", "max_tokens": 7, "id": 3},
+        {"messages": [USER], "domain": " chat "},
+        {"prompt": "import os", "domain": "code"},
+    )
+    file = tmp_path / "p.jsonl"
+    file.write_bytes(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n\r\n"))
+
+    prompts = read_prompts(file)
+
+    assert prompts.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert {name: [prompt.line for prompt in of] for name, of in prompts.domains.items()} == {
+        "code": [1, 5],
+        "chat": [3],
+    }
+    assert prompts.ignored == ("id",)
+    code, chat, _ = prompts.prompts
+    own = {"max_tokens": 7, "temperature": 0.0}
+    assert code.body(chat=False, max_tokens=99) == {"prompt": "def f(", **own}
+    assert code.body(chat=True, max_tokens=99) == {
+        "messages": [{"role": "user", "content": "def f("}], **own,
+    }  # fmt: skip
+    assert chat.body(chat=False, max_tokens=99, temperature=0.5) == {
+        "messages": [USER],
+        "max_tokens": 99,
+        "temperature": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "where"),
+    [
+        (b"", "p "),
+        (b"\n \n", "p "),
+        (b"{", "p, line 1: "),
+        (b'{"prompt": "a"}\nprompt', "p, line 2: "),
+        (b'{"prompt": "a"}\n\xff\xfe', "p, line 2: "),
+        (b'{"prompt": "\\ud800"}', "p, line 1: "),
+        (b"[" * 10_000, "p, line 1: "),
+        (b"null", "p, line 1: "),
+        (lines({"prompt": "a"}, {"domain": "b"}), "p, line 2: needs either prompt or messages"),
+        (lines({"prompt": "a", "messages": [USER]}), "p, line 1: needs either"),
+        (lines({"prompt": " \n"}), "p, line 1: has no text"),
+        (lines({"prompt": ["a"]}), "p, line 1: prompt: "),
+        (lines({"messages": []}), "p, line 1: has no text"),
+        (lines({"messages": ["Hi"]}), "p, line 1: messages.0: "),
+        (lines({"messages": [{"role": "user", "content": ""}]}), "p, line 1: has no text"),
+        (lines({"prompt": "a", "domain": " "}), "p, line 1: domain"),
+        (lines({"prompt": "a", "domain": "a\x1bb"}), "p, line 1: domain"),
+        (lines({"prompt": "a", "max_tokens": 0}), "p, line 1: max_tokens: "),
+        (lines({"prompt": "a", "max_tokens": True}), "p, line 1: max_tokens: "),
+        (lines(*({"prompt": "a", "domain": str(n)} for n in range(MOST_DOMAINS + 1))), "p has 101"),
+    ],
+)  # fmt: skip
+def test_every_other_file_is_one_error_with_its_line(data: bytes, where: str) -> None:
+    with raises_code("prompts", UserError) as raised:
+        parse_prompts(data, "p")
+
+    assert raised.value.message.startswith(where)
+    assert raised.value.fix
+
+
+def test_a_document_in_place_of_lines_is_named_as_one() -> None:
+    with raises_code("prompts", UserError) as array:
+        parse_prompts(b'[\n{"prompt": "a"}\n]', "p")
+
+    assert "one JSON document, not JSON lines" in array.value.fix
 
 
 def test_the_sizes_are_those_of_the_catalogues_measurements() -> None:
-    measured = {
-        one.name: Workload(one.prompt_tokens, one.output_tokens) for one in gpu_load.WORKLOADS
-    }
-    assert measured == WORKLOADS
+    measured = {load.name: Workload(load.prompt_tokens, load.output_tokens)
+                for load in gpu_load.WORKLOADS}  # fmt: skip
+    assert measured == WORKLOADS == {name: find_workload(name).size for name in WORKLOADS}
+    sized = find_workload("short-prompt", 64)
+    assert (sized.name, sized.size) == ("short-prompt-64x400", Workload(64, 400))
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_a_name_is_a_size(name: str) -> None:
-    assert find_workload(name).size == WORKLOADS[name]
-
-
-def test_other_sizes_have_another_name() -> None:
-    found = find_workload("short-prompt", 64)
-
-    assert (found.name, found.size) == ("short-prompt-64x400", Workload(64, 400))
-
-
-def test_an_unknown_name_has_the_nearest_one_as_its_fix() -> None:
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [("long-promt", "long-prompt"), ("chat", "--prompt-tokens 4096 --output-tokens 256")],
+)
+def test_an_unknown_workload_has_its_fix(name: str, fix: str) -> None:
     with raises_code("unknown-workload", UserError) as raised:
-        find_workload("long-promt")
+        find_workload(name)
 
-    assert "long-prompt" in raised.value.fix
-
-
-def test_a_workload_of_plan_names_the_options_of_bench() -> None:
-    with raises_code("unknown-workload", UserError) as raised:
-        find_workload("chat")
-
-    assert "--prompt-tokens 4096 --output-tokens 256" in raised.value.fix
+    assert fix in raised.value.fix
 
 
 def test_prompts_of_a_file_are_sent_in_turn(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "One"}\n{"messages": [{"role": "user", "content": "Two"}]}\n')
-    workload = find_workload(str(file), output_tokens=16)
+    (load,) = make_loads(str(file), [1], output_tokens=16)
 
-    phases = request_bodies(make_load(workload, 1), model="m", chat=True, tokens=TOKENS)
+    phases = request_bodies(load, model="m", chat=True, tokens=TOKENS)
 
     assert [[body["messages"][0]["content"] for body in phase] for phase in phases] == [
         ["One"], ["Two", "One", "Two", "One"], ["Two", "One", "Two", "One"],
         ["Two", "One", "Two", "One"],
     ]  # fmt: skip
-    assert workload.digest
+    assert load.workload.digest
     assert "ignore_eos" not in phases[0][0]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", '{"prompt": " "}\n',
-     '{"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}\n'],
-)  # fmt: skip
-def test_a_file_that_cannot_be_sent_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "mine.jsonl"
-    file.write_text(text)
-
-    with raises_code("prompts", UserError):
-        find_workload(str(file))
-
-
-def test_prompts_of_a_file_have_no_other_size(tmp_path: Path) -> None:
-    file = tmp_path / "mine.jsonl"
-    file.write_text('{"prompt": "One"}\n')
-
     with raises_code("conflicting-options", UserError):
         find_workload(str(file), prompt_tokens=64)
+    file.write_bytes(lines({"messages": [{"role": "system", "content": "x"}, USER]}))
+    with raises_code("prompts", UserError):
+        find_workload(str(file))
+    for missing in (tmp_path, tmp_path / "missing.jsonl"):
+        with raises_code("prompts", UserError):
+            read_prompts(missing)
 
 
 def test_bodies_ask_for_streams_of_a_fixed_length_with_distinct_prompts() -> None:
-    load = make_load(find_workload("short-prompt"), 4)
+    (load,) = make_loads("short-prompt", [4])
 
     phases = request_bodies(load, model="m", chat=False, tokens=TOKENS, draw=random.Random(1))
 
@@ -101,5 +161,5 @@ def test_bodies_ask_for_streams_of_a_fixed_length_with_distinct_prompts() -> Non
 
 
 def test_a_repetition_has_at_least_as_many_requests_as_are_sent_at_a_time() -> None:
-    assert make_load(find_workload("short-prompt"), 8, requests=2).requests == 8
-    assert make_load(find_workload("short-prompt"), 1).requests == 4
+    assert [load.requests for load in make_loads("short-prompt", [1, 8], requests=2)] == [2, 8]
+    assert [load.requests for load in make_loads("short-prompt", [1, 8])] == [4, 16]

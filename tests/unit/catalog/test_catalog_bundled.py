@@ -295,3 +295,24 @@ def test_every_price_that_ships_has_a_date_and_a_source() -> None:
     assert all(price.source and price.date.year >= 2026 for price in prices)
     priced = {instance.type for instance in instances if instance.prices}
     assert {"ml.p5.4xlarge", "ml.p5en.48xlarge", "ml.g6e.16xlarge"} <= priced
+
+
+SETTING = ("drafter", "k", "concurrency", "prompt_tokens", "output_tokens")
+WITH_RAW = [
+    path for path in data_folder("model_catalog").glob("evidence/*.json")
+    if b'"raw"' in path.read_bytes()
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", WITH_RAW, ids=lambda path: path.stem)
+def test_speeds_are_those_of_the_raw_repetitions(path: Path) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    tries: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in document["raw"]:
+        tries.setdefault(tuple(row.get(key) for key in SETTING), []).extend(row.get("tries", []))
+    for row in document["speeds"] if document["raw"] else ():
+        of_row = tries[tuple(row.get(key) for key in SETTING)]
+        for key in ("output_tokens_per_second", "acceptance_length"):
+            measured = [each[key] for each in of_row if each.get(key) is not None]
+            if measured and row.get(key) is not None:
+                assert min(measured) * 0.999 <= row[key] <= max(measured) * 1.001

@@ -102,10 +102,10 @@ def test_measured_starts_of_both_catalogues_are_read_when_they_are_used(tmp_path
 
 def test_a_wrong_start_is_an_error_where_it_is_used_and_checked(tmp_path: Path) -> None:
     path = starts_file(tmp_path, green_seconds="soon")
-    found = load_catalog(tmp_path).starts
+    catalog = load_catalog(tmp_path)
 
     with raises_code("catalog", CatalogError) as caught:
-        len(found)
+        _ = catalog.starts
 
     assert "runs.first.starts[0].green_seconds" in caught.value.message
     assert [problem.text for problem in check_catalog_file(path)] == [caught.value.message]

@@ -39,27 +39,21 @@ def test_the_bundled_table_has_no_problems() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "key", "message"),
+    ("old", "new", "key"),
     [
-        ("level: error", "level: fatal", "rules[0].level", "expected one of"),
-        ("vllm: <0.18.0", "vllm: before 0.18", "rules[0].vllm", "a range of versions"),
-        (
-            "vllm: <0.18.0",
-            'vllm: "<0.16.0,>=0.18.0"',
-            "rules[0].vllm",
-            "no version is in the range",
-        ),
-        ("    fix: use a later one\n", "", "rules[0].fix", "missing key"),
-        ("value: 1.25", "ratio: 1.25", "rules[0].ratio", "unknown key"),
-        ("code: kv-group-rule", "code: KV group", "rules[0].code", "lower-case letters"),
+        ("level: error", "level: fatal", "level"),
+        ("vllm: <0.18.0", "vllm: before 0.18", "vllm"),
+        ("vllm: <0.18.0", 'vllm: "<0.16.0,>=0.18.0"', "vllm"),
+        ("    fix: use a later one\n", "", "fix"),
+        ("value: 1.25", "ratio: 1.25", "ratio"),
+        ("code: kv-group-rule", "code: KV group", "code"),
     ],
 )
 def test_a_wrong_entry_is_reported_with_its_key(
-    tmp_path: Path, old: str, new: str, key: str, message: str
+    tmp_path: Path, old: str, new: str, key: str
 ) -> None:
     problems = check_catalog_file(written(tmp_path, GOOD.replace(old, new)))
-    assert [problem.key for problem in problems][:1] == [key]
-    assert message in problems[0].message
+    assert [problem.key for problem in problems][:1] == [f"rules[0].{key}"]
     assert problems[0].line is not None
 
 

@@ -42,7 +42,7 @@ def test_changes_are_shown_before_the_confirmation(terminal: Terminal, mine: Pat
 
     assert done.code == 0
     assert "ml.g5.xlarge  price in us-east-1  $1.408 (2026-07-01) -> $1.75 (" in done.out
-    assert f"wrote {mine / 'instances.yaml'}" in done.err
+    assert f"wrote {mine / 'prices.yaml'}" in done.err
     assert price_in(mine) == 1.75
 
 
@@ -73,7 +73,7 @@ def test_json_is_one_document_and_writes_only_with_yes(terminal: Terminal, mine:
     assert price_in(mine) == 1.408
     done = terminal.run(*PRICES, str(mine), "--json", "--yes").document
 
-    assert done["written"] == [str(mine / "instances.yaml")]
+    assert done["written"] == [str(mine / "prices.yaml")]
     (change,) = done["changes"]
     assert (change["entry"], change["before"]) == ("ml.g5.xlarge", "$1.408 (2026-07-01)")
     assert price_in(mine) == 1.75
@@ -83,13 +83,13 @@ def test_json_is_one_document_and_writes_only_with_yes(terminal: Terminal, mine:
 def test_a_second_refresh_has_nothing_to_write(terminal: Terminal, mine: Path) -> None:
     terminal.cloud.price = 1.75
     terminal.run(*PRICES, str(mine), "--yes")
-    before = (mine / "instances.yaml").read_bytes()
+    before = (mine / "prices.yaml").read_bytes()
 
     done = terminal.run(*PRICES, str(mine))
 
     assert done.code == 0
     assert "up to date" in done.err
-    assert (mine / "instances.yaml").read_bytes() == before
+    assert (mine / "prices.yaml").read_bytes() == before
 
 
 @pytest.mark.thorough
@@ -101,7 +101,7 @@ def test_a_new_folder_gets_only_what_changed_and_is_used(
 
     terminal.run(*PRICES, str(folder), "--yes")
 
-    assert [path.name for path in folder.iterdir()] == ["instances.yaml"]
+    assert [path.name for path in folder.iterdir()] == ["prices.yaml"]
     plan = terminal.run("--catalog", str(folder), "plan", "tiny", "--instance-type",
                         "ml.g5.xlarge", "--json").document  # fmt: skip
     assert plan["price_per_hour_usd"] == 1.75
@@ -174,7 +174,7 @@ def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
     assert "digests: not refreshed: access denied: ecr:" in done.err
     assert "up to date" not in done.err
     assert done.err.splitlines()[-2:] == [
-        f"wrote {mine / 'instances.yaml'}",
+        f"wrote {mine / 'prices.yaml'}",
         "1 of 2 parts were not refreshed.",
     ]
 

@@ -17,7 +17,7 @@ from tests.support import Peagle, in_process
 
 NAMES = [name for commands in COMMANDS.values() for name in commands]
 Completed = subprocess.CompletedProcess[str]
-HEAVY = ("ruamel", "boto3", "botocore", "moto", "torch", "vllm", "sagemaker")
+HEAVY = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker")
 
 READING = (
     ("--help",),

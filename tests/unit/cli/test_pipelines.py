@@ -15,10 +15,10 @@ from typing import Any
 import click
 import pytest
 
-from benchmarks.pipelines import gh
-from benchmarks.pipelines.steps import build_commands, read, run_steps
 from peagle.aws import images as codebuild
 from peagle.cli.main import cli
+from tests.pipelines import gh
+from tests.pipelines.steps import build_commands, read, run_steps
 from tests.support import Done, in_process
 from tests.unit.aws.cloud import ACCOUNT
 from tests.unit.cli.commands import Terminal

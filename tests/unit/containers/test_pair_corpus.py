@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.geometry import OWN_TENSORS
+from measurements.gpu.geometry import OWN_TENSORS
 from peagle.catalog.schema import Drafter, Target
 from peagle.checkpoints.heads import read_head
 from peagle.checks import Case

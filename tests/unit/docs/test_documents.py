@@ -126,8 +126,8 @@ def test_the_run_of_the_pipelines_is_quoted_from_its_transcript() -> None:
     text = (ROOT / "docs" / "pipelines.md").read_text(encoding="utf-8")
     section = text[text.index("## One run from a new repository") : text.index("## Tests")]
     github, codepipeline = (
-        (ROOT / "docs" / name).read_text(encoding="utf-8")
-        for name in ("pipelines-run.txt", "pipelines-run-codepipeline.txt")
+        (ROOT / "tests" / "pipelines" / name).read_text(encoding="utf-8")
+        for name in ("run-github.txt", "run-codepipeline.txt")
     )
     quoted = re.findall(r"^```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
 

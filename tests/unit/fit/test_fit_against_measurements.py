@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.geometry import PAIRS, Setting
+from measurements.gpu.geometry import PAIRS, Setting
 from peagle.checks import check
 from peagle.fit.estimate import GIB, cache_layout, fit_of, refusal_reason
 from peagle.fit.models import FitCase

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.container import PAIRS, PairFolder, folder_sizes
-from benchmarks.gpu.logs import start_facts
+from measurements.gpu.container import PAIRS, PairFolder, folder_sizes
+from measurements.gpu.logs import start_facts
 from peagle_serve.command import command
 
 
@@ -26,10 +26,10 @@ def test_the_entrypoint_accepts_the_environment(pair: str, tmp_path: Path) -> No
     values = dict(itertools.pairwise(argv))
     assert values["--model"] == str(tmp_path / pair / "ml" / "model" / "target")
     assert values["--load-format"] == "dummy"
-    assert values["--worker-extension-cls"] == "benchmarks.gpu.extension.Probed"
+    assert values["--worker-extension-cls"] == "measurements.gpu.extension.Probed"
     assert values["--max-model-len"] == "32768"
     root = Path(environment["PYTHONPATH"].split(os.pathsep)[0])
-    assert (root / "benchmarks" / "gpu" / "extension.py").is_file(), "the engine imports it"
+    assert (root / "measurements" / "gpu" / "extension.py").is_file(), "the engine imports it"
     head = json.loads(values["--speculative-config"])
     assert head["model"] == str(tmp_path / pair / "ml" / "model" / "drafter")
     assert head["parallel_drafting"] is True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from benchmarks.gpu.dummy_weights import remove_biases
+from measurements.gpu.dummy_weights import remove_biases
 
 
 class Parameter:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import host, memory
-from benchmarks.gpu.geometry import Setting
+from measurements.gpu import host, memory
+from measurements.gpu.geometry import Setting
 
 ONE = Setting("gemma-4-31b", "p-eagle", 3)
 OTHER = Setting("gpt-oss-20b", "p-eagle", 3)
@@ -43,11 +43,6 @@ def test_phases_come_in_order_and_no_row_twice(ran: list[tuple[str, str]], tmp_p
     assert [pair for pair, _ in ran] == ["gemma-4-31b", "gpt-oss-20b", "gpt-oss-20b"]
     assert ran[1][1] == "0,1"
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
-
-
-def test_one_gpu_skips_rows_for_several(ran: list[tuple[str, str]], tmp_path: Path) -> None:
-    memory.run_all(tmp_path, ["0"], 100, [SEVERAL, ONE])
-    assert ran == [("gemma-4-31b", "0")]
 
 
 def test_no_row_of_a_phase_starts_after_its_share(

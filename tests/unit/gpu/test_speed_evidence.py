@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import evidence
+from measurements.gpu import evidence
 from peagle.catalog.evidence import read_speeds
 
 SECONDS = {"mean": 0.1, "p50": 0.1, "p90": 0.1, "p99": 0.2}
@@ -20,7 +20,7 @@ ROW: dict[str, Any] = {
     "tries": [TRY, {**TRY, "output_tokens_per_second": 3.0}], "vllm": "0.28.0+cu130",
     "measured": "2026-11-22T09:49:45+00:00", "torch": "2.13.0+cu130", "driver": "580.1",
     "tensor_parallel_size": 1, "temperature": 1.0, "biases": "zero", "drafted_tokens": "random",
-    "host": {"cpus": 16}, "command": "python -m benchmarks.gpu.speed",
+    "host": {"cpus": 16}, "command": "python -m measurements.gpu.speed",
 }  # fmt: skip
 ALONE = {**ROW, "drafter": None, "k": 0, "tries": [{**TRY, "acceptance_length": None}]}
 
@@ -81,17 +81,6 @@ def test_rows_whose_dummy_weights_repeat_experts_are_not_compared(
     evidence.write(path, found)
     run = read_speeds(path)
     assert (run.caveat if run else None) == (caveat if compared else None)
-
-
-def test_one_request_of_a_biased_target_alone_repeats_nothing() -> None:
-    assert not evidence.repeats_experts({**ALONE, "biases": "dummy"}, "gpt-oss-20b")
-
-
-def test_a_file_without_the_target_alone_has_no_speeds_to_compare(tmp_path: Path) -> None:
-    path = tmp_path / "speed.json"
-    evidence.write(path, document(tmp_path, ROW))
-    assert read_speeds(path) is None
-    assert json.loads(path.read_text())["raw"][0]["tries"] == ROW["tries"]
 
 
 @pytest.mark.parametrize(

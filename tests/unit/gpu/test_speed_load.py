@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import geometry, load, speed
-from benchmarks.gpu.load import Workload
+from measurements.gpu import geometry, load, speed
+from measurements.gpu.load import Workload
 
 WORKLOAD = Workload("short-prompt", 16, 6, (2,), repetitions=(2, 4))
 
@@ -82,18 +82,6 @@ def test_a_row_is_the_fastest_repetition_and_has_all_of_them(llm: Llm) -> None:
     assert [one["drafts"] for one in row["tries"]] == [6, 6]
 
 
-def test_the_numbers_of_a_row_are_from_one_repetition() -> None:
-    tries = [
-        {"output_tokens_per_second": speed, "acceptance_length": length}
-        | {name: {"p50": 1 / speed} for name in load.TIMES}
-        for speed, length in ((80.0, 2.0), (100.0, 2.5), (90.0, 3.0))
-    ]
-    row = load.fastest(tries)
-    assert (row["output_tokens_per_second"], row["low"], row["high"]) == (100, 80, 100)
-    assert (row["acceptance_length"], row["itl_seconds"]) == (2.5, {"p50": 0.01})
-    assert row["repetitions"] == 3
-
-
 @pytest.mark.parametrize(
     ("speeds", "count"),
     [([100, 98], 2), ([100, 60, 99, 98], 4), ([100, 90, 100, 100, 100], 4)],
@@ -104,12 +92,6 @@ def test_repetitions_end_with_a_narrow_interval_or_at_the_maximum(
     given = iter(speeds)
     tries = load.repeated(lambda: {"output_tokens_per_second": next(given)}, WORKLOAD)
     assert len(tries) == count
-
-
-def test_after_its_seconds_a_workload_is_not_repeated_beyond_the_minimum() -> None:
-    given = iter([100.0, 50.0, 75.0])
-    short = Workload("short-prompt", 16, 6, repetitions=(2, 4), seconds=0)
-    assert len(load.repeated(lambda: {"output_tokens_per_second": next(given)}, short)) == 2
 
 
 def test_one_output_has_no_time_between_outputs() -> None:

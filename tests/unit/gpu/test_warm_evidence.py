@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import warm_evidence
-from benchmarks.gpu.container import PAIRS
+from measurements.gpu import warm_evidence
+from measurements.gpu.container import PAIRS
 
 GOAL = 4.0
 """How many times faster than cold an engine starts from an artifact, on a fresh machine."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import container, warm, warm_evidence
+from measurements.gpu import container, warm, warm_evidence
 
 FAKE = Path(__file__).with_name("fake_container.py")
 
@@ -90,19 +90,6 @@ def test_another_machine_restores_the_artifact(run: Run, tmp_path: Path) -> None
 
 
 @pytest.mark.thorough
-def test_skipped_cold_starts_are_compared_with_the_other_machine(run: Run, tmp_path: Path) -> None:
-    assert run("first", "--kinds", "cold") == 0
-    assert run("second", *other_machine(tmp_path), "--kinds", "restored") == 0
-
-    assert [one["kind"] for one in starts(tmp_path, "first")] == ["cold"]
-    assert [one["kind"] for one in starts(tmp_path, "second")] == ["restored"]
-    summary = collect(tmp_path)
-    (row,) = summary
-    assert (row["machine"], row["cold_machine"]) == ("second", "first")
-    assert row["times_faster"]["engine_start_seconds"] == 20.6
-
-
-@pytest.mark.thorough
 def test_a_failed_start_is_recorded_and_the_rest_continues(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,30 +105,9 @@ def test_a_failed_start_is_recorded_and_the_rest_continues(
 
 
 @pytest.mark.thorough
-def test_without_an_artifact_no_warm_start_is_measured(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAILS", "collect")
-
-    assert run("first") == 1
-
-    (cold,) = starts(tmp_path, "first")
-    assert "no luck" in cold["error"]
-
-
-@pytest.mark.thorough
 def test_a_missing_artifact_is_reported(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("second") == 1
     assert "NoArtifact: no artifact of tiny" in capsys.readouterr().out
-
-
-@pytest.mark.thorough
-def test_no_container_starts_without_time_left(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("first", "--seconds", "5") == 0
-    assert starts(tmp_path, "first") == []
-    assert "cold: skipped" in capsys.readouterr().out
 
 
 def results(step: str, **machine: str) -> dict[str, Any]:

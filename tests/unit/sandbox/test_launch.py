@@ -327,26 +327,17 @@ def archive(**files: bytes) -> bytes:
     return content.getvalue()
 
 
-def test_a_prefix_becomes_a_folder(upload: Upload, tmp_path: Path) -> None:
+def test_a_prefix_and_an_archive_become_folders(upload: Upload, tmp_path: Path) -> None:
     files = {"target/a.safetensors": b"12345", "target/ü b.json": b"{}", "drafter/c": b""}
     upload("pair/", files)
     upload("pair-of-others/", {"d": b""})
     download(ModelData(uri("pair/"), MODEL), tmp_path, "us-east-1")
     assert contents(tmp_path / "model") == files
     assert weight_bytes(tmp_path) == 5
-
-
-def test_a_channel_has_its_own_folder(upload: Upload, tmp_path: Path) -> None:
-    upload("head/", {"config.json": b"{}"})
-    into = PurePosixPath("additional-model-data-sources/drafter")
-    download(ModelData(uri("head/"), into), tmp_path, "eu-west-1")
-    assert contents(tmp_path) == {"additional-model-data-sources/drafter/config.json": b"{}"}
-
-
-def test_an_archive_is_unpacked(upload: Upload, tmp_path: Path) -> None:
     upload("", {"model.tar.gz": archive(weights=b"w")})
-    download(ModelData(uri("model.tar.gz"), MODEL, archive=True), tmp_path, "us-east-1")
-    assert contents(tmp_path / "model") == {"weights": b"w"}
+    channel = PurePosixPath("additional-model-data-sources/drafter")
+    download(ModelData(uri("model.tar.gz"), channel, archive=True), tmp_path, "eu-west-1")
+    assert contents(tmp_path / channel) == {"weights": b"w"}
 
 
 @pytest.mark.parametrize(
@@ -458,11 +449,6 @@ def test_the_head_is_tinys_own_of_the_same_kind(
         assert config_of(environment) == config_of(planned)
     lacking = f"tiny has no drafter for method {requested['method']}"
     assert any(lacking in note for note in notes) == (requested["method"] == "dflash")
-
-
-def test_an_invalid_speculative_configuration_stays_for_serve_to_refuse() -> None:
-    environment = {**REQUESTED, "SM_VLLM_SPECULATIVE_CONFIG": "{not json"}
-    assert stand_in_for(environment, TINY)[0]["SM_VLLM_SPECULATIVE_CONFIG"] == "{not json"
 
 
 @given(st.integers(1, 100), st.integers(1, 10**6))

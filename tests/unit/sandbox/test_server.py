@@ -74,14 +74,6 @@ def test_headers_and_body_are_sent_together(sent: list[bytes]) -> None:
     assert sent[0].endswith(b"\r\n\r\n" + body)
 
 
-def test_an_answer_without_a_body_is_sent(sent: list[bytes]) -> None:
-    with serving(_of([], ("Content-Length", "0"))) as server:
-        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-        client.request("POST", "/", b"{}")
-        assert client.getresponse().read() == b""
-    assert len(sent) == 1
-
-
 def test_each_chunk_of_a_stream_is_sent_when_it_is_there(sent: list[bytes]) -> None:
     read = threading.Event()
 
@@ -115,7 +107,7 @@ def test_a_stream_ends_although_nothing_reads_the_request() -> None:
     assert b"first" in received
 
 
-@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 1_000_003])
+@pytest.mark.parametrize("size", [0, 65_536, 1_000_003])
 def test_a_large_body_arrives_whole(size: int, sent: list[bytes]) -> None:
     body = bytes(range(256)) * (size // 256 + 1)
     with serving(_of([body[:size]], ("Content-Length", str(size)))) as server:

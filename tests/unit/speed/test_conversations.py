@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from benchmarks import conversations, speed_rows
+from measurements import conversations, speed_rows
 from peagle.fit.estimate import fit_of
 from peagle.speed.estimate import cached_requests, on_engine
 from peagle.speed.models import PRESETS, Workload, WorkloadName

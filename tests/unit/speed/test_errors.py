@@ -1,7 +1,7 @@
 """The error table of the performance model, computed from the evidence that ships.
 
 Everything is held out: a GPU's rows are estimated from the other GPUs', a pair's from other pairs'.
-``python -m benchmarks.speed_model`` prints the same table with more rows.
+``python -m measurements.speed_model`` prints the same table with more rows.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import speed_errors, speed_fit, speed_rows
-from benchmarks.speed_errors import Compared, errors_of
-from benchmarks.speed_model import CHAPTER, summaries
+from measurements import speed_errors, speed_fit, speed_rows
+from measurements.speed_errors import Compared, errors_of
+from measurements.speed_model import CHAPTER, summaries
 from peagle.catalog.speed_model import SpeedModel
 from tests.support import bundled_catalog
 
@@ -155,4 +155,4 @@ def test_the_documents_show_these_errors(
     compared |= speed_errors.published(model)
     chapter = CHAPTER.read_text(encoding="utf-8").splitlines()
     for line in summaries(compared):
-        assert line.markdown in chapter, "run python -m benchmarks.speed_model --write again"
+        assert line.markdown in chapter, "run python -m measurements.speed_model --write again"

@@ -319,22 +319,18 @@ def read_acceptance(file: Path) -> AcceptanceResult:
 
 
 def _impossible(result: AcceptanceResult) -> Iterator[str]:
-    """Why these numbers cannot have been measured."""
+    """What cannot have been measured."""
     if result.format != ACCEPTANCE_FORMAT:
         yield f"its format is {result.format}, not {ACCEPTANCE_FORMAT}"
     for part in (result.total, *result.domains):
         rates, length = part.acceptance.per_position, part.acceptance.length
-        of, low, high = f"of {part.domain[:60]!r}", part.interval.low, part.interval.high
-        if part.acceptance.drafts < 1:
-            yield f"there are no drafts {of}"
-        if not 1 <= result.k == len(rates):
-            yield f"{len(rates)} positions {of} have a rate, and K is {result.k}"
-        if any(later > earlier for earlier, later in pairwise((1.0, *rates, 0.0))):
-            yield f"the rates {of} do not descend from 1 to 0"
-        if not math.isclose(length, 1 + sum(rates), rel_tol=1e-3):
-            yield f"the length {of} is {length:.4g}, and its rates give {1 + sum(rates):.4g}"
-        if not 1 <= low <= length + 1e-6 <= high + 2e-6 <= result.k + 1.001:
-            yield f"the interval {of} does not hold its length"
+        descends = all(rate >= later for rate, later in pairwise((1.0, *rates, 0.0)))
+        fits = math.isclose(length, 1 + sum(rates), rel_tol=1e-3)
+        is_within = part.interval.low <= length + 1e-6 <= part.interval.high + 2e-6
+        if part.acceptance.drafts < 1 or not 1 <= result.k == len(rates):
+            yield f"{part.domain[:60]!r} has no drafts, or other positions than K={result.k}"
+        elif not (descends and fits and is_within):
+            yield f"the rates, the length and the interval of {part.domain[:60]!r} contradict"
 
 
 def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:

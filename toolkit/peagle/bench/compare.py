@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
-from peagle.bench.result import NO_SPECULATION, BenchResult, BenchRow, BenchSetting
+from peagle.bench.result import BenchResult, BenchRow, BenchSetting
 from peagle.errors import Refused
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
 from peagle.speed.decision import crossover_text, speculation_crossovers
@@ -94,33 +93,6 @@ def crossovers(
             "measured", NO_DRAFT_ACCEPTANCE, "", speed.value, speed.low, speed.high
         )
     return speculation_crossovers(loads, usd_per_hour)
-
-
-def line_crossings(rows: Iterable[BenchRow]) -> list[tuple[float, str]]:
-    """The loads at which the fastest line with speculation crosses the one without, in a plot of
-    the rows' speeds with two logarithmic axes; whether speculation ``stops`` or ``starts`` there.
-    """
-    speeds: dict[int, dict[BenchSetting, float]] = {}
-    for row in usable(rows):
-        speeds.setdefault(row.load.concurrency, {})[row.setting] = row.tokens_per_second.value
-    gains: list[tuple[int, dict[BenchSetting, float]]] = []
-    for load, at_load in sorted(speeds.items()):
-        alone = at_load.get(NO_SPECULATION)
-        drafting = {setting: speed for setting, speed in at_load.items() if setting.k}
-        if alone and drafting:
-            logs = {setting: math.log(speed / alone) for setting, speed in drafting.items()}
-            gains.append((load, logs))
-    crossings = []
-    for (load, before), (next_load, after) in pairwise(gains):
-        lines = [(before[setting], after[setting]) for setting in before if setting in after]
-        for start, end in lines:
-            if (start > 0) == (end > 0):
-                continue
-            share = start / (start - end)
-            if max(a + share * (b - a) for a, b in lines) < 1e-9:  # no other setting is above
-                crossing = load * (next_load / load) ** share
-                crossings.append((crossing, "stops" if start > 0 else "starts"))
-    return sorted(crossings)
 
 
 def fastest_text(rows: Sequence[BenchRow]) -> str:

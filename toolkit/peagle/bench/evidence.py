@@ -24,6 +24,7 @@ from peagle.bench.result import (
     Repetition,
     Times,
 )
+from peagle.bench.workloads import first_problem
 from peagle.catalog.documents import LARGEST_EVIDENCE, BadFile, display_path, read_bytes
 from peagle.catalog.evidence import read_speeds
 from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
@@ -280,9 +281,7 @@ def _impossible(rows: Iterable[BenchRow]) -> Iterator[str]:
             mean = {"output_tokens_per_second": row.tokens_per_second.value}
             speed = Speed.model_validate_json(json.dumps(_speed(row, (1, 1)) | mean))
         except ValidationError as error:
-            detail = error.errors(include_url=False)[0]
-            key = ".".join(map(str, detail["loc"]))
-            yield f"rows[{number}].{key}: {detail['msg'].lower()}"
+            yield f"rows[{number}].{first_problem(error)}"
             continue
         if speed.acceptance_length and speed.acceptance_length > speed.k + 1:
             yield f"rows[{number}]: acceptance length {speed.acceptance_length} with K={speed.k}"

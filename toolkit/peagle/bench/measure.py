@@ -36,7 +36,7 @@ from peagle.bench.result import (
     utc_now,
 )
 from peagle.bench.server import OpenAiServer, Probe, probe
-from peagle.bench.workloads import find_workload, make_load, request_bodies
+from peagle.bench.workloads import request_bodies
 from peagle.errors import EngineError, PeagleError
 from peagle.protocol import Counters
 from peagle.text import format_requests, usd_per_million
@@ -83,22 +83,6 @@ class BenchTarget:
     def at_price(self, usd_per_hour: float) -> BenchTarget:
         """The target at the user's own price."""
         return replace(self, usd_per_hour=usd_per_hour, price_source="as given")
-
-
-def bench_loads(
-    workload: str,
-    concurrencies: Sequence[int],
-    repetitions: int = 3,
-    requests: int | None = None,
-    prompt_tokens: int | None = None,
-    output_tokens: int | None = None,
-) -> tuple[BenchLoad, ...]:
-    """The loads of a workload, by its name or its file, at these concurrencies. Raises UserError
-    as ``find_workload`` does."""
-    requested = find_workload(workload, prompt_tokens, output_tokens)
-    return tuple(
-        make_load(requested, concurrency, repetitions, requests) for concurrency in concurrencies
-    )
 
 
 def bench(

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from peagle.bench.compare import (
-    fastest_text,
-    line_crossings,
     settings,
     slo_summary,
+    summary_of,
     usable,
     winners,
 )
@@ -50,7 +49,6 @@ def require_report() -> None:
 def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDENCE) -> str:
     """The report as HTML; ``intervals`` says what low and high of a speed are.
 
-    Plots, tables and the loads at which lines cross are of the same numbers: the speed of each row.
     Raises UserError as ``require_report`` does.
     """
     require_report()
@@ -76,7 +74,7 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
     return environment.from_string(template).render(
         result=result,
         workloads=[
-            _workload(workload, rows, every, slo or Slo(), place < MOST_PLOTS)
+            _workload(workload, rows, every, slo or Slo(), result.usd_per_hour, place < MOST_PLOTS)
             for place, (workload, rows) in enumerate(result.by_workload().items())
         ],
         accepted=[accepted[setting] for setting in every if setting in accepted],
@@ -97,14 +95,11 @@ def _workload(
     rows: Sequence[BenchRow],
     every: Sequence[BenchSetting],
     slo: Slo,
+    usd_per_hour: float | None,
     is_plotted: bool,
 ) -> dict[str, object]:
     """Summary, plot and the fastest setting at each load of one workload."""
-    crossings = (
-        f"Speculation {direction} paying at about {load:,.0f} requests, where the lines cross."
-        for load, direction in line_crossings(rows)
-    )
-    parts = [fastest_text(rows), *crossings, *([slo_summary(rows, slo)] if slo != Slo() else [])]
+    parts = [summary_of(rows, usd_per_hour), *([slo_summary(rows, slo)] if slo != Slo() else [])]
     measured = usable(rows)
     return {
         "workload": workload,
@@ -123,14 +118,6 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo) -> 
     draw(speed, rows, every, "Output tokens per second", "tokens/s",
          lambda row: row.tokens_per_second)  # fmt: skip
     speed.set_yscale("log")
-    for load, direction in line_crossings(rows):
-        speed.axvline(load, color="#57606a", linestyle=":")
-        speed.annotate(
-            f"speculation {direction} paying at {load:,.0f} ",
-            (load, 0.02),
-            xycoords=("data", "axes fraction"),
-            horizontalalignment="right",
-        )
     draw_gain(gain, rows, every, "Speed against no speculation")
     draw(cost, rows, every, "Cost of a million output tokens", "USD",
          lambda row: _exactly(row.usd_per_million_tokens))  # fmt: skip

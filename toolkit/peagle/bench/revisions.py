@@ -76,15 +76,15 @@ def sweep_on_endpoint(
         price_source=target.price_source,
     )
     file = ResultFile.continued(path, fresh, request.again)
-    prepared = EndpointSweep(
-        aws, record, before, plan_of, catalog, sender, observe, sweep, file,
-        before.price_per_hour_usd, None, 0.0,
+    start = SANDBOX_START_SECONDS if aws.scope == SANDBOX else START_SECONDS
+    starts, rows = sweep.seconds(file.result.rows, start)
+    starts += start if starts else 0.0  # the update to what it was before
+    hourly = before.price_per_hour_usd
+    usd = None if hourly is None else Budget(None, hourly, start_factor=2.0).cost(starts, rows)
+    return EndpointSweep(
+        aws, record, before, plan_of, catalog, sender, observe, sweep, file, hourly, usd,
+        starts + rows, start,
     )  # fmt: skip
-    starts, rows = sweep.seconds(file.result.rows, prepared.start_seconds)
-    starts += prepared.start_seconds if starts else 0.0  # the update to what it was before
-    cost = Budget(None, prepared.usd_per_hour, start_factor=2.0).cost(starts, rows)
-    usd = cost if prepared.usd_per_hour is not None else None
-    return replace(prepared, usd=usd, seconds=starts + rows)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class EndpointSweep:
 
     ``usd_per_hour`` is of the endpoint as it is; ``usd`` is about what the rest of the sweep costs,
     with the instances of two revisions during each update, the last one too; ``None`` for an
-    unknown price. ``file`` is what it continues.
+    unknown price. ``file`` is what it continues. ``start_seconds`` is what an update takes, about.
     """
 
     aws: Aws
@@ -109,11 +109,7 @@ class EndpointSweep:
     usd_per_hour: float | None
     usd: float | None
     seconds: float
-
-    @property
-    def start_seconds(self) -> float:
-        """How long an update takes, about."""
-        return SANDBOX_START_SECONDS if self.aws.scope == SANDBOX else START_SECONDS
+    start_seconds: float
 
     @property
     def spent(self) -> float:

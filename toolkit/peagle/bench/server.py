@@ -11,11 +11,10 @@ import http.client
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from http.client import HTTPResponse
 from math import ceil
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,7 +43,6 @@ ANSWER_SECONDS = 600
 KEY_VARIABLE = "OPENAI_API_KEY"
 """Environment variable: the key for a URL."""
 
-_LARGEST_ANSWER = 64 << 20
 _SHOWN = 300
 _REFUSALS = (400, 413, 422)
 _BUSY = (429, 503)
@@ -81,11 +79,10 @@ class OpenAiServer:
         EngineError without an answer, or for one that is not of the protocol.
         """
         route = "chat/completions" if "messages" in body else "completions"
-        with self.reply(route, body) as reply:
-            content = self.read(reply)
-        if reply.status == http.HTTPStatus.OK:
+        status, _, content = self.post(route, body)
+        if status == http.HTTPStatus.OK:
             return parse_response(content)
-        raise self.refusal(route, reply.status, content)
+        raise self.refusal(route, status, content)
 
     def refusal(self, route: str, status: int, content: bytes) -> PeagleError:
         """The error that a request to ``route`` was answered with: PromptRefused where this request
@@ -110,56 +107,40 @@ class OpenAiServer:
         """Where to look when the server fails."""
         return Fix("read its log" if self.log else "look at the server's log", self.log)
 
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Status and content of a page, by its path from the server's root.
-
-        Raises EngineError without an answer.
-        """
-        with self._exchange("GET", path, None) as reply:
-            return reply.status, self.read(reply)
-
-    def path(self, route: str) -> str:
-        """The path from the server's root of a route below the base URL."""
-        return f"{urlsplit(self.base_url).path.rstrip('/')}/{route}"
-
-    def read(self, reply: HTTPResponse) -> bytes:
-        """The content of a response. Raises EngineError for one that is too large."""
-        content = reply.read(_LARGEST_ANSWER + 1)
-        if len(content) > _LARGEST_ANSWER:
-            message = f"an answer of {self.base_url} has more than {_LARGEST_ANSWER:,} bytes"
-            raise EngineError(message, "ask for fewer tokens", "invalid-response")
-        return content
-
-    @contextmanager
-    def reply(self, route: str, body: dict[str, Any]) -> Iterator[HTTPResponse]:
-        """The open response to a request. Raises EngineError when there is none, or when it is cut
-        off."""
+    def post(self, route: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
+        """Status, content type and content of the answer to a request to a route below the base
+        URL. Raises EngineError without an answer, or for one that is cut off."""
         content = json.dumps({"model": self.model, **body}).encode()
-        with self._exchange("POST", self.path(route), content) as reply:
-            yield reply
+        return self._exchange("POST", self._path(route), content)
 
-    @contextmanager
-    def _exchange(self, method: str, path: str, body: bytes | None) -> Iterator[HTTPResponse]:
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and content of a page, by its path from the server's root, or by its route below
+        the base URL. Raises EngineError without an answer."""
+        status, _, content = self._exchange("GET", self._path(path), None)
+        return status, content
+
+    def _path(self, route: str) -> str:
+        below = urlsplit(self.base_url).path.rstrip("/")
+        return route if route.startswith("/") else f"{below}/{route}"
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, str, bytes]:
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        connection: http.client.HTTPConnection | None = None
         try:
             parts = urlsplit(self.base_url)
             secure = parts.scheme == "https"
             kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
             connection = kind(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
-            connection.request(method, path, body, headers)
-            with connection.getresponse() as reply:
-                yield reply
+            with closing(connection):
+                connection.request(method, path, body, headers)
+                reply = connection.getresponse()
+                return reply.status, reply.getheader("Content-Type") or "", reply.read()
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = sanitize(error) or type(error).__name__
             raise EngineError(
                 f"{self.base_url} does not respond: {why}", self.fix, "no-answer"
             ) from error
-        finally:
-            if connection:
-                connection.close()
 
 
 def ask_together(
@@ -256,16 +237,15 @@ def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int
     body = request_body(prompt, chat=server.chat, max_tokens=_TOKENS, stream=True)
     body |= {"ignore_eos": True} if fixed_length else {}
     route = "chat/completions" if server.chat else "completions"
-    with server.reply(route, body) as reply:
-        if reply.status != http.HTTPStatus.OK:
-            raise server.refusal(route, reply.status, reply.read(1 << 16))
-        kind = reply.getheader("Content-Type") or "no type"
-        if not kind.startswith("text/event-stream"):
-            raise NoStreaming(
-                f"{server.base_url} does not stream: it answers with {sanitize(kind, 60)}",
-                "use a server that supports stream: true",
-            )
-        return usage_in(EventSplitter().feed(server.read(reply)), server.base_url)
+    status, kind, content = server.post(route, body)
+    if status != http.HTTPStatus.OK:
+        raise server.refusal(route, status, content)
+    if not kind.startswith("text/event-stream"):
+        raise NoStreaming(
+            f"{server.base_url} does not stream: it answers with {sanitize(kind, 60) or 'no type'}",
+            "use a server that supports stream: true",
+        )
+    return usage_in(EventSplitter().feed(content), server.base_url)
 
 
 def usage_in(events: Iterable[str], name: str) -> int:
@@ -293,7 +273,7 @@ def usage_in(events: Iterable[str], name: str) -> int:
 def served_models(server: OpenAiServer) -> dict[str, int | None]:
     """The models that the server lists, and the tokens of their context, as vLLM says it; ``None``
     if unknown. Raises UserError and EngineError."""
-    status, content = server.get(server.path("models"))
+    status, content = server.get("models")
     if status != http.HTTPStatus.OK:
         raise server.refusal("models", status, content)
     return models_in(content)

@@ -17,7 +17,7 @@ from peagle.bench.acceptance import rates_of, read_acceptance, with_imposed_acce
 from peagle.bench.evidence import read_result
 from peagle.bench.measure import Measure, with_saturation
 from peagle.bench.result import BenchLoad, BenchResult, BenchRow, BenchSetting
-from peagle.bench.workloads import find_workload, make_load
+from peagle.bench.workloads import make_loads
 from peagle.errors import EngineError, OptionMissing, UserError
 from peagle.planning.plan import Plan
 from peagle.store import write_json
@@ -151,14 +151,16 @@ def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
         drafter = plan_of(BenchSetting(None, k)).drafter if k else None
         settings.append(BenchSetting(drafter.name if drafter else None, k, rates))
     loads = tuple(
-        make_load(
-            find_workload(name, request.prompt_tokens, request.output_tokens),
-            load,
+        load
+        for name in dict.fromkeys(request.workloads)
+        for load in make_loads(
+            name,
+            request.loads,
             request.repetitions,
             request.requests,
+            request.prompt_tokens,
+            request.output_tokens,
         )
-        for name in dict.fromkeys(request.workloads)
-        for load in request.loads
     )
 
     def imposing(setting: BenchSetting) -> Plan:
@@ -193,32 +195,32 @@ class SweepProgress:
 
 
 class _Estimate:
-    """How long starts and rows take: as long as those that were measured."""
+    """How long starts and rows take: a row that was measured as long as then, another in proportion
+    to its slow answers."""
 
     def __init__(self, start_seconds: float, rows: Iterable[BenchRow]) -> None:
         self.start = start_seconds
-        self._rows: dict[tuple[str, int], tuple[float, float]] = {}
+        self._exact: dict[tuple[str, int], float] = {}
+        self._slow = self._measured = 0.0
         for row in rows:
             self.measured(row.load, sum(repetition.seconds for repetition in row.repetitions))
 
     def measured(self, load: BenchLoad, seconds: float) -> None:
-        self._rows[load.workload.name, load.concurrency] = (_slow_seconds(load), seconds)
+        self._exact[load.workload.name, load.concurrency] = seconds
+        self._slow += _slow_seconds(load)
+        self._measured += seconds
 
     def of(self, *loads: BenchLoad) -> float:
-        """Seconds of rows with these loads: as measured, else of slow answers, in proportion to
-        the rows that were measured."""
-        slow, measured = map(sum, zip(*self._rows.values(), strict=True)) if self._rows else (1, 1)
-        total = 0.0
-        for load in loads:
-            exact = self._rows.get((load.workload.name, load.concurrency))
-            total += exact[1] if exact else _slow_seconds(load) * measured / slow
-        return total
+        """Seconds of rows with these loads."""
+        factor = self._measured / self._slow if self._slow else 1.0
+        return sum(
+            self._exact.get((load.workload.name, load.concurrency), _slow_seconds(load) * factor)
+            for load in loads
+        )
 
     def left(self, starts: int, loads: Sequence[BenchLoad], done: float) -> float | None:
         """Seconds until all is measured; ``None`` before anything is."""
-        if not self._rows:
-            return None
-        return max(0.0, starts * self.start + self.of(*loads) - done)
+        return max(0.0, starts * self.start + self.of(*loads) - done) if self._slow else None
 
 
 def _slow_seconds(load: BenchLoad) -> float:
@@ -290,8 +292,8 @@ class Sweep:
             observe(SweepProgress(done, self.total, setting.text, load.text, share, seconds))
 
         for setting, loads in list(waiting.items()):
-            first = f"{setting.text} with {loads[0].text}"
-            budget.require(estimate.start, estimate.of(loads[0]), first)
+            what = f"{setting.text} with {loads[0].text}"
+            budget.require(estimate.start, estimate.of(loads[0]), what)
             show(setting, loads[0])
             begun = clock()
             with opened(setting) as measure:

@@ -171,11 +171,12 @@ def _facts_of_endpoint(
         where="sandbox" if sandbox else "aws",
         base_url=server.base_url,
         model=server.model,
+        tensor_parallel_size=1,
         region=aws.region,
         stand_in=stand_in_of(aws, name) if sandbox else None,
     )
     if served is None:
-        return replace(facts, tensor_parallel_size=1)
+        return facts
     types = {instance.type: instance for instance in catalog.instances.instances}
     instance = types.get(served.instance_type)
     size = served.settings.get("tensor-parallel-size", 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,42 +33,38 @@ _ANSWER_SECONDS = 900.0
 Say = Callable[[str], object]
 
 
-@dataclass(frozen=True)
-class UrlProof:
-    """What to prove of the engines behind ``url``.
+def prove_url(
+    url: str,
+    catalog: Catalog,
+    *,
+    model: str | None = None,
+    key: str | None = None,
+    plan: Plan | None = None,
+    floor: float | None = None,
+    min_drafts: int = MIN_DRAFTS,
+    instances: int = 1,
+    wait_seconds: float = 0.0,
+    say: Say = lambda line: None,
+    clock: Clock | None = None,
+) -> Proof:
+    """Prove that every engine behind the URL speculates; a proof that fails is returned too.
 
     ``plan`` says prompts and floor; without one the catalogue's target with the model's name says
     the prompts, and any accepted draft passes. ``floor`` and ``min_drafts`` replace the plan's.
     ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer token.
-    """
-
-    url: str
-    model: str | None = None
-    key: str | None = None
-    plan: Plan | None = None
-    floor: float | None = None
-    min_drafts: int = MIN_DRAFTS
-    instances: int = 1
-    wait_seconds: float = 0.0
-
-
-def prove_url(
-    asked: UrlProof, catalog: Catalog, say: Say = lambda line: None, clock: Clock | None = None
-) -> Proof:
-    """Prove that every engine behind the URL speculates; a proof that fails is returned too.
 
     Raises UserError for an invalid URL, key or model, EngineError when an engine does not answer,
     and NotProved for fewer engines than asked for, for one without vLLM's counters, for one that
     refuses a prompt, and for a ``floor`` of a plan without speculation.
     """
-    engines = _engines(asked, say, clock or Clock())
-    if asked.plan:
-        request = request_of_plan(asked.plan, asked.url)
+    engines = _engines(url, model, key, instances, wait_seconds, say, clock or Clock())
+    if plan:
+        request = request_of_plan(plan, url)
     else:
-        request = request_of_model(next(iter(engines.values())).model, asked.url, catalog)
-    request = replace(request, min_drafts=asked.min_drafts)
+        request = request_of_model(next(iter(engines.values())).model, url, catalog)
+    request = replace(request, min_drafts=min_drafts)
     if not request.speculates:
-        if asked.floor is not None:
+        if floor is not None:
             raise NotProved(
                 "the plan does not speculate, so it has no acceptance length",
                 "leave out --floor to prove only that the engine answers",
@@ -78,21 +74,24 @@ def prove_url(
             if not parse_piece(_ask(engine, request.body())).written:
                 raise NotProved(f"{engine.base_url} returned an empty answer", code="empty-answer")
         return Proof(None, 0, (), None, passed=True, instance_count=len(engines))
-    if asked.floor is not None:
-        request = replace(request, floor=asked.floor, floor_source="option")
+    if floor is not None:
+        request = replace(request, floor=floor, floor_source="option")
     return replace(_counted(engines, request, say), floor_source=request.floor_source)
 
 
-def _engines(asked: UrlProof, say: Say, clock: Clock) -> dict[str, OpenAiServer]:
+def _engines(
+    url: str, model: str | None, key: str | None, instances: int, wait_seconds: float, say: Say,
+    clock: Clock,
+) -> dict[str, OpenAiServer]:  # fmt: skip
     """The engines by their address, once as many as asked for answer and serve the model."""
-    until = clock.now() + asked.wait_seconds
+    until = clock.now() + wait_seconds
     while True:
         engines: dict[str, OpenAiServer] = {}
         problem: EngineError | None = None
         try:
-            for address, url in _addresses(asked.url).items():
-                server = server_of_url(url, asked.model, asked.key)
-                names = tuple(served_models(server)) if asked.model else (server.model,)
+            for address, base_url in _addresses(url).items():
+                server = server_of_url(base_url, model, key)
+                names = tuple(served_models(server)) if model else (server.model,)
                 if server.model not in names:
                     raise UserError(
                         f"{server.base_url} does not serve {server.model!r}",
@@ -102,16 +101,16 @@ def _engines(asked: UrlProof, say: Say, clock: Clock) -> dict[str, OpenAiServer]
                 engines[address] = server
         except EngineError as error:
             problem = error
-        if len(engines) >= asked.instances and problem is None:
+        if len(engines) >= instances and problem is None:
             return engines
         if clock.now() >= until:
             break
-        say(f"{len(engines)} of {asked.instances} engines answer")
+        say(f"{len(engines)} of {instances} engines answer")
         clock.sleep(_PAUSE_SECONDS)
     if problem:
         raise problem
     raise NotProved(
-        f"{asked.url} has {len(engines)} of {asked.instances} engines",
+        f"{url} has {len(engines)} of {instances} engines",
         "wait for the others with --wait, or lower --instances",
         code="engines-missing",
     )

@@ -7,9 +7,16 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from peagle.bench.result import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.errors import OptionsConflict, UserError, nearest
@@ -20,8 +27,6 @@ from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson, Limits, read_regular
 
 LARGEST_FILE = 64 << 20
-LARGEST_LINE = 6 << 20
-"""Bytes; InvokeEndpoint takes a body of this size."""
 MOST_PROMPTS = 100_000
 MOST_TOKENS = 10_000_000
 """Of one answer: no model has a longer context."""
@@ -30,8 +35,9 @@ MOST_DOMAINS = 100
 NO_DOMAIN = "all"
 """The domain of prompts that name none."""
 
-_KEYS = ("prompt", "messages", "domain", "max_tokens")
-_LIMITS = Limits(size=LARGEST_LINE, depth=32, values=50_000)
+_LIMITS = Limits(size=6 << 20, depth=32, values=50_000)
+"""Of one line; InvokeEndpoint takes a body of this size."""
+
 _FORM = 'write lines such as {"domain": "code", "prompt": "..."}'
 
 
@@ -97,17 +103,21 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
     """The prompts in the content of ``file``. Raises UserError as ``read_prompts`` does."""
     prompts: list[Prompt] = []
     ignored: dict[str, None] = {}
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
-        if not line.strip():
+    for number, content in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if not content.strip():
             continue
+        if len(prompts) == MOST_PROMPTS:
+            raise UserError(f"{file} has more than {MOST_PROMPTS:,} prompts", "split it", "prompts")
         try:
-            if len(prompts) == MOST_PROMPTS:
-                raise _Unusable(f"more than {MOST_PROMPTS:,} prompts", "use fewer prompts")
-            document = _read_line(line, number)
-            prompts.append(_prompt(document, number))
-        except _Unusable as error:
-            raise wrong_line(file, (number,), error.why, error.fix) from error
-        ignored |= dict.fromkeys(sanitize(key, 40) for key in document if key not in _KEYS)
+            line = _Line.model_validate(json_reader.read(content, "the line", limits=_LIMITS))
+        except (InvalidJson, ValidationError) as error:
+            is_array = number == 1 and content.strip() in (b"[", b"[{", b"{")
+            fix = f"the file is one JSON document, not JSON lines: {_FORM}" if is_array else _FORM
+            raise wrong_line(file, (number,), _problem(error), fix) from error
+        messages = tuple(line.messages or ())
+        domain = line.domain or NO_DOMAIN
+        prompts.append(Prompt(number, domain, line.prompt, messages, line.max_tokens))
+        ignored |= dict.fromkeys(sanitize(key, 40) for key in line.model_extra or ())
     if not prompts:
         raise UserError(f"{file} has no prompts", _FORM, "prompts")
     result = PromptSet(file, hashlib.sha256(data).hexdigest(), tuple(prompts), tuple(ignored))
@@ -117,65 +127,40 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
     return result
 
 
-class _Unusable(Exception):
-    """Why a line is no prompt, and what to write instead."""
-
-    def __init__(self, why: str, fix: str = _FORM) -> None:
-        super().__init__(why)
-        self.why, self.fix = why, fix
-
-
-def _read_line(line: bytes, number: int) -> dict[str, Any]:
-    try:
-        document = json_reader.read(line, "the line", limits=_LIMITS)
-    except InvalidJson as error:
-        column = f" at column {error.column}" if error.column else ""
-        is_array = number == 1 and line.strip() in (b"[", b"[{", b"{")
-        fix = f"the file is one JSON document, not JSON lines: {_FORM}" if is_array else _FORM
-        raise _Unusable(f"{error.why}{column}", fix) from error
-    if not isinstance(document, dict):
-        raise _Unusable("is not a JSON object")
-    return document
-
-
-class _Message(BaseModel):
-    """One message of a chat; the content of an assistant that calls a tool may be missing. The
-    engine checks the rest."""
-
-    role: str
-    content: str | list[Any] | None = None
-
-
 class _Line(BaseModel):
-    """The keys of a line that have a meaning here."""
+    """One line of the file; the engine checks the rest of its messages."""
 
-    model_config = ConfigDict(strict=True, str_strip_whitespace=True)
+    model_config = ConfigDict(strict=True, extra="allow")
 
-    prompt: Annotated[str, Field(min_length=1)] | None = None
-    messages: Annotated[list[_Message], Field(min_length=1)] | None = None
-    domain: Annotated[str, Field(min_length=1, max_length=60)] | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    domain: (
+        Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60)] | None
+    ) = None
     max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
 
+    @model_validator(mode="after")
+    def _has_one_text(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("needs either prompt or messages")
+        texts = [message.get("content") for message in self.messages or ()] or [self.prompt]
+        if not any(text.strip() if isinstance(text, str) else text for text in texts):
+            raise ValueError("has no text")
+        if self.domain and not self.domain.isprintable():
+            raise ValueError("domain has characters that cannot be printed")
+        return self
 
-def _prompt(document: dict[str, Any], number: int) -> Prompt:
-    try:
-        line = _Line.model_validate(document)
-    except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        key = ".".join(map(str, detail["loc"]))
-        raise _Unusable(f"{key}: {detail['msg'][:1].lower()}{detail['msg'][1:]}") from error
-    if line.prompt and line.messages:
-        raise _Unusable("has both prompt and messages", "keep one of them")
-    if not line.prompt and not line.messages:
-        near = [nearest(name, _KEYS[:2]) for name in document if name not in _KEYS]
-        raise _Unusable("has neither prompt nor messages", next(filter(None, near), _FORM))
-    if line.messages and not any(message.content for message in line.messages):
-        raise _Unusable("has messages without content", "write the content as text")
-    if line.domain and not line.domain.isprintable():
-        raise _Unusable("domain has characters that cannot be printed", "such as code or chat")
-    messages = tuple(document["messages"]) if line.messages else ()
-    text = document["prompt"] if line.prompt else None
-    return Prompt(number, line.domain or NO_DOMAIN, text, messages, line.max_tokens)
+
+def _problem(error: InvalidJson | ValidationError) -> str:
+    return first_problem(error) if isinstance(error, ValidationError) else error.why
+
+
+def first_problem(error: ValidationError) -> str:
+    """Where the first problem is, and what: ``rows.3.k: Input should be a valid integer``."""
+    detail = error.errors(include_url=False)[0]
+    where = ".".join(map(str, detail["loc"]))
+    what = detail["msg"].removeprefix("Value error, ")
+    return f"{where}: {what}" if where else what
 
 
 def wrong_line(file: str, lines: Sequence[int], why: str, fix: str) -> UserError:
@@ -226,7 +211,15 @@ def find_workload(
         return BenchWorkload(f"{name}{sizes}", size)
     file = Path(name).expanduser()
     if not file.exists():
-        raise _unknown_workload(name)
+        if preset := PRESETS.get(name):
+            raise UserError(
+                f"{name} is a workload of peagle plan; bench sends every prompt once, uncached",
+                f"use --prompt-tokens {preset.prompt_tokens} --output-tokens "
+                f"{preset.output_tokens}, or --workload {'|'.join(WORKLOADS)}|FILE",
+                "unknown-workload",
+            )
+        hint = nearest(name, WORKLOADS) or f"choose {', '.join(WORKLOADS)}, or a file of prompts"
+        raise UserError(f"there is no workload and no file {name}", hint, "unknown-workload")
     if prompt_tokens is not None:
         raise OptionsConflict(
             "prompts from a file have a size of their own", "leave out --prompt-tokens"
@@ -237,23 +230,6 @@ def find_workload(
     return BenchWorkload(file.stem, size, texts, fixed_length=False, digest=prompts.sha256)
 
 
-def _unknown_workload(name: str) -> UserError:
-    if preset := PRESETS.get(name):
-        return UserError(
-            f"{name} is a workload of peagle plan; bench sends every prompt once, uncached",
-            f"use --prompt-tokens {preset.prompt_tokens} --output-tokens {preset.output_tokens}, "
-            f"or --workload {'|'.join(WORKLOADS)}|FILE",
-            "unknown-workload",
-        )
-    hint = nearest(name, WORKLOADS)
-    choice = f"choose {', '.join(WORKLOADS)}, or a file of prompts"
-    return UserError(
-        f"there is no workload and no file {name}",
-        f"{hint}; or {choice}" if hint else choice,
-        "unknown-workload",
-    )
-
-
 def _only_text(prompt: Prompt, file: Path) -> str:
     content = prompt.text or prompt.messages[0].get("content")
     if len(prompt.messages) > 1 or not isinstance(content, str):
@@ -262,12 +238,27 @@ def _only_text(prompt: Prompt, file: Path) -> str:
     return content
 
 
-def make_load(
-    workload: BenchWorkload, concurrency: int, repetitions: int = 3, requests: int | None = None
-) -> BenchLoad:
-    """The load; each repetition sends ``requests``, by default twice the concurrency."""
-    count = requests or max(2 * concurrency, LEAST_REQUESTS)
-    return BenchLoad(workload, concurrency, max(count, concurrency), repetitions)
+def make_loads(
+    workload: str,
+    concurrencies: Sequence[int],
+    repetitions: int = 3,
+    requests: int | None = None,
+    prompt_tokens: int | None = None,
+    output_tokens: int | None = None,
+) -> tuple[BenchLoad, ...]:
+    """The loads of a workload, by its name or its file, at these concurrencies. Each repetition
+    sends ``requests``, by default twice the concurrency. Raises UserError as ``find_workload``
+    does."""
+    requested = find_workload(workload, prompt_tokens, output_tokens)
+    return tuple(
+        BenchLoad(
+            requested,
+            concurrency,
+            max(requests or max(2 * concurrency, LEAST_REQUESTS), concurrency),
+            repetitions,
+        )
+        for concurrency in concurrencies
+    )
 
 
 def request_bodies(

@@ -1,4 +1,4 @@
-"""What measured results must agree with: their own rows, the GPU, and the target's drafters.
+"""What measured results must agree with: the GPU, and the target's drafters.
 
 Each rule yields (key, message, fix).
 """
@@ -24,9 +24,6 @@ _FASTER = 1.5
 """By how much tokens/s may exceed the concurrency over TPOT: answers of unequal length have unequal
 weights in the two."""
 
-_ROUNDED = 1e-3
-"""Relative error of rounded numbers."""
-
 
 def wrong_engine(document: Mapping[str, Any]) -> Iterator[Problem]:
     """An ``engine.name`` other than vLLM; files without a name are of vLLM."""
@@ -38,7 +35,7 @@ def wrong_engine(document: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def wrong_rows(run: SpeedRun, document: Mapping[str, Any]) -> Iterator[Problem]:
-    """What no engine can have measured, and speeds that are not those of the file's raw rows."""
+    """What no engine can have measured."""
     yield from _wrong_device(run, document.get("device"))
     if not run.speeds:
         yield "speeds", "is empty", "remove the file, or add the measured speeds"
@@ -50,7 +47,6 @@ def wrong_rows(run: SpeedRun, document: Mapping[str, Any]) -> Iterator[Problem]:
         if seen[_at(row)] > 1:
             message = f"duplicate row: k {row.k} with concurrency {row.concurrency}"
             yield key, message, "keep one of them"
-    yield from _unlike_raw(run.speeds, document.get("raw"))
 
 
 def above_trained(
@@ -105,59 +101,6 @@ def _impossible(key: str, row: Speed) -> Iterator[Problem]:
             message = f"{speed:,.6g} is impossible with concurrency {row.concurrency:,} and a TPOT"
             message += f" of {tpot:g} s, which is about {about:,.0f}"
             yield f"{key}.output_tokens_per_second", message, _MEASURE
-
-
-def _unlike_raw(speeds: Sequence[Speed], raw: object) -> Iterator[Problem]:
-    """Speeds without a raw row, or outside what its repetitions have. Files may have no raw rows,
-    and raw rows without a speed: those of other settings."""
-    if raw is None or raw == []:
-        return
-    if not isinstance(raw, list):
-        yield "raw", f"is {json.dumps(raw)[:60]}: expected a list", _MEASURE
-        return
-    tries: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    names = ("drafter", "k", "concurrency", "prompt_tokens", "output_tokens")
-    for one in raw:
-        values = tuple(one.get(name) for name in names) if isinstance(one, dict) else ([],)
-        several = one.get("tries") if isinstance(one, dict) else None
-        if isinstance(several, list) and not any(isinstance(v, list | dict) for v in values):
-            found = tries.setdefault(values, [])
-            found += [single for single in several if isinstance(single, dict)]
-    for number, row in enumerate(speeds):
-        key = f"speeds[{number}]"
-        if _at(row) not in tries:
-            yield key, "has no row with the same setting and load in raw", _MEASURE
-            continue
-        for name, value, found_of in _compared(row, tries[_at(row)]):
-            low, high = min(found_of), max(found_of)
-            if not low * (1 - _ROUNDED) - 1e-6 <= value <= high * (1 + _ROUNDED) + 1e-6:
-                message = f"{value:,.6g} is not within its raw row, {low:,.6g} to {high:,.6g}"
-                yield f"{key}.{name}", message, _MEASURE
-
-
-def _compared(
-    row: Speed, tries: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, float, list[float]]]:
-    """The values of the row that its repetitions have too: name, value, and theirs."""
-    speeds = _numbers(one.get("output_tokens_per_second") for one in tries)
-    if speeds:
-        yield "output_tokens_per_second", row.output_tokens_per_second, speeds
-        if row.low is not None:
-            yield "low", row.low, [min(speeds)]
-        if row.high is not None:
-            yield "high", row.high, [max(speeds)]
-    lengths = _numbers(one.get("acceptance_length") for one in tries)
-    if lengths and row.acceptance_length is not None:
-        yield "acceptance_length", row.acceptance_length, lengths
-    for name in _TIMES:
-        seconds = getattr(row, name)
-        means = _numbers(v.get("mean") for one in tries if isinstance(v := one.get(name), dict))
-        if seconds and means:
-            yield f"{name}.mean", seconds.mean, means
-
-
-def _numbers(values: Iterable[object]) -> list[float]:
-    return [float(v) for v in values if isinstance(v, int | float) and abs(v) < 1e300]
 
 
 def _at(row: Speed) -> tuple[Any, ...]:

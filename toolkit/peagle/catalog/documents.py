@@ -5,8 +5,8 @@ decimal fractions have a type; everything else is text. So ``no`` is text, a dat
 version such as ``0.20`` without quotes is a number, which the catalogue's models reject with a
 hint to quote it. There are no merge keys and no tags, and a duplicate key is an error.
 
-This is the toolkit's only YAML reader. Size, depth and number of values are limited, and an alias
-counts as all that it stands for: a file of 288 bytes can stand for a billion values.
+This is the toolkit's only YAML reader. Size, depth and number of values are limited: a file of 288
+bytes can stand for a billion values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -115,142 +115,73 @@ has 1,700."""
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
-class _Builder:
-    """Builds plain data within the limits from the events of libyaml's parser, in one pass.
-
-    libyaml's own composer recurses until the process ends, and a tree of nodes takes longer than
-    the data. Tags are ignored: ``plain_value`` types the scalars.
-    """
-
-    def __init__(self, text: str, file: str) -> None:
-        self._next_event = _LOADER(text).get_event
-        self._file = file
-        self._values = 0
-        self._anchors: dict[str, _Anchor] = {}
-
-    def document(self) -> Any:
-        """The data of the only document; ``None`` for an empty file."""
-        self._next_event()  # the start of the stream
-        first = self._next_event()
-        if isinstance(first, yaml.StreamEndEvent):
-            return None
-        data = self._value(self._next_event(), 1)
-        self._next_event()  # the end of the document
-        after = self._next_event()
-        if not isinstance(after, yaml.StreamEndEvent):
-            message = "is not YAML: expected a single document in the stream"
-            raise self._bad(message, "keep one document in a file", after)
-        return data
-
-    def _value(self, event: yaml.NodeEvent, depth: int) -> Any:
-        """The value that begins with this event."""
-        if isinstance(event, yaml.AliasEvent):
-            return self._anchor_of(event).value
-        if depth > DEEPEST:
-            message = f"is nested more than {DEEPEST} deep"
-            raise self._bad(message, "write it with fewer levels", event)
-        anchor, before = self._begin(event), self._values
-        value: Any
-        if isinstance(event, yaml.ScalarEvent):
-            is_plain = not event.style  # quoted text and blocks are text
-            value = plain_value(event.value) if is_plain else event.value
-        elif isinstance(event, yaml.SequenceStartEvent):
-            value = []
-            while not isinstance(item := self._next_event(), yaml.SequenceEndEvent):
-                value.append(self._value(item, depth + 1))
-        else:
-            value = self._mapping(depth + 1)
-        self._count(1, event)
-        if anchor is not None:
-            anchor.value, anchor.values = value, self._values - before
-        return value
-
-    def _mapping(self, depth: int) -> dict[str, Any]:
-        mapping: dict[str, Any] = {}
-        while not isinstance(event := self._next_event(), yaml.MappingEndEvent):
-            key = self._key(event, depth)
-            value = self._value(self._next_event(), depth)
-            if key in mapping:
-                raise self._bad("duplicate key", "keep one of the two", event, key)
-            mapping[key] = value
-        return mapping
-
-    def _key(self, event: yaml.NodeEvent, depth: int) -> str:
-        if isinstance(event, yaml.ScalarEvent) and event.anchor is None:
-            self._count(1, event)
-            return str(event.value)
-        self._value(event, depth)
-        text = self._anchors[event.anchor].text if event.anchor is not None else None
-        if text is None:
-            raise self._bad("a key must be plain text", "write `name: value`", event)
-        return text
-
-    def _begin(self, event: yaml.NodeEvent) -> _Anchor | None:
-        """The event's anchor, whose value is not known yet."""
-        if event.anchor is None:
-            return None
-        if event.anchor in self._anchors:
-            raise self._bad(
-                f"is not YAML: found duplicate anchor {event.anchor!r}",
-                "give each anchor its own name",
-                event,
-            )
-        text = event.value if isinstance(event, yaml.ScalarEvent) else None
-        anchor = self._anchors[event.anchor] = _Anchor(_line(event), text)
-        return anchor
-
-    def _anchor_of(self, alias: yaml.AliasEvent) -> _Anchor:
-        """What the alias stands for, which counts as often as it is used."""
-        anchor = self._anchors.get(str(alias.anchor))
-        if anchor is None:
-            raise self._bad(
-                f"is not YAML: found undefined alias {alias.anchor!r}",
-                "define the anchor before it, or write the value",
-                alias,
-            )
-        if anchor.values is None:
-            raise BadFile(self._file, "refers to itself", "remove the alias", anchor.line)
-        self._count(anchor.values, alias)
-        return anchor
-
-    def _count(self, values: int, event: yaml.Event) -> None:
-        self._values += values
-        if self._values > MOST_VALUES:
-            message = f"has more than {MOST_VALUES:,} values, those behind aliases included"
-            raise self._bad(message, "use fewer aliases, or split the file", event)
-
-    def _bad(self, message: str, fix: str, event: yaml.Event, key: str = "") -> BadFile:
-        return BadFile(self._file, message, fix, _line(event), key)
-
-
-def _line(event: yaml.Event) -> int:
-    mark: Any = event.start_mark
-    return int(mark.line) + 1
-
-
-@dataclass
-class _Anchor:
-    """The line of an anchor, the text of its scalar, its value, and the number of values that it
-    stands for: ``None`` until it is complete."""
-
-    line: int
-    text: str | None
-    value: Any = None
-    values: int | None = None
-
-
 class Document:
-    """One file's data, with the text and line of every value for error messages."""
+    """One file's data, with the line of every value for error messages."""
 
     def __init__(self, text: str, file: str) -> None:
-        self.file, self._text = file, text
-        self.data = _Builder(text, file).document()
+        self.file = file
+        self._refuse_large(text)
+        self._root: yaml.Node | None = yaml.compose(text, _LOADER)
+        self._shared: dict[int, Any] = {}  # what aliases stand for, by the id of its node
+        self.data = None if self._root is None else self._value(self._root)
 
-    @cached_property
-    def _root(self) -> yaml.Node | None:
-        """The tree of nodes: they have the lines, which only messages need."""
-        root: yaml.Node | None = yaml.compose(self._text, _LOADER)
-        return root
+    def _refuse_large(self, text: str) -> None:
+        """Raise BadFile for text beyond the limits. An alias counts as all that it stands for, and
+        the composer would recurse until the process ends."""
+        values, depth = 0, 0
+        anchors: dict[str, int | None] = {}  # values of an anchor; None: it is not complete
+        open_anchors: list[tuple[str | None, int]] = []
+        for event in yaml.parse(text, _LOADER):
+            if isinstance(event, yaml.ScalarEvent):
+                values += 1
+                if event.anchor is not None:
+                    anchors[event.anchor] = 1
+            elif isinstance(event, yaml.AliasEvent):
+                of_alias = anchors.get(str(event.anchor), 0)
+                if of_alias is None:
+                    raise self._bad("refers to itself", "remove the alias", event)
+                values += of_alias
+            elif isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                open_anchors.append((event.anchor, values))
+                values += 1
+                anchors[str(event.anchor)] = None
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+                anchor, before = open_anchors.pop()
+                anchors[str(anchor)] = values - before
+            if depth > DEEPEST:
+                message, fix = f"is nested more than {DEEPEST} deep", "write it with fewer levels"
+                raise self._bad(message, fix, event)
+            if values > MOST_VALUES:
+                message = f"has more than {MOST_VALUES:,} values, those behind aliases included"
+                raise self._bad(message, "use fewer aliases, or split the file", event)
+
+    def _value(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return node.value if node.style else plain_value(node.value)  # quoted text is text
+        if id(node) not in self._shared:
+            is_list = isinstance(node, yaml.SequenceNode)
+            self._shared[id(node)] = [self._value(item) for item in node.value] if is_list else {}
+            for key, value in () if is_list else node.value:
+                mapping = self._shared[id(node)]
+                if not isinstance(key, yaml.ScalarNode):
+                    raise self._bad("a key must be plain text", "write `name: value`", key)
+                if key.value in mapping:
+                    raise self._bad("duplicate key", "keep one of the two", key, key.value)
+                mapping[key.value] = self._value(value)
+        return self._shared[id(node)]
+
+    def _bad(self, message: str, fix: str, at: yaml.Event | yaml.Node, key: str = "") -> BadFile:
+        mark: Any = at.start_mark
+        return BadFile(self.file, message, fix, mark.line + 1, key)
+
+    def line(self, location: Location) -> int | None:
+        """The line of the value at ``location``, or of the nearest one around it."""
+        node, steps = self._root, iter(location)
+        while (child := _child(node, next(steps, None))) is not None:
+            node = child
+        return None if node is None else int(node.start_mark.line) + 1
 
     def node(self, location: Location) -> yaml.Node | None:
         """The node at ``location``; ``None`` if there is none."""
@@ -258,14 +189,6 @@ class Document:
         for step in location:
             node = _child(node, step)
         return node
-
-    def line(self, location: Location) -> int | None:
-        """The line of the value at ``location``, or of the nearest one around it."""
-        for length in range(len(location), -1, -1):
-            node = self.node(location[:length])
-            if node is not None:
-                return int(node.start_mark.line) + 1
-        return None
 
     def source(self, location: Location) -> str | None:
         """A scalar as text of the file, without its quotes."""
@@ -317,13 +240,9 @@ def plain_value(text: str) -> Any:
     return text
 
 
-def _child(node: yaml.Node | None, step: str | int) -> yaml.Node | None:
+def _child(node: yaml.Node | None, step: str | int | None) -> yaml.Node | None:
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-        items: Sequence[yaml.Node] = node.value
-        return items[step] if step < len(items) else None
-    if isinstance(node, yaml.MappingNode) and isinstance(step, str):
-        for key_node, value_node in node.value:
-            if key_node.value == step:
-                found: yaml.Node = value_node
-                return found
+        return next(iter(node.value[step : step + 1]), None)
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == step), None)
     return None

@@ -1,26 +1,25 @@
-"""Writes a new target's file: an entry of the catalogue as YAML, with a comment on every value that
-could not be known."""
+"""Renders a new target's file: an entry of the catalogue as YAML, with a comment on every value
+that could not be known."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from peagle.catalog.documents import Location, plain_value
 from peagle.catalog.loading import validate_file
 from peagle.catalog.schema import Target
-from peagle.catalog.writing import NUMBER_LIKE
 from peagle.errors import UserError
 from peagle.text import sanitize
 
 UNKNOWN = "unknown: "
 """The beginning of a comment on a value that could not be known."""
 
-_NEVER_FOLD = 1 << 16
-_FLOW = frozenset({"attention"})
-"""Lists whose entries take one line each."""
+_PLAIN = re.compile(r"[A-Za-z](?:[\w .,/@+()'\-]*[\w.,/@+()'\-])?", re.ASCII)
+"""Text that needs no quotes."""
 
 _GROUPED = 1_000_000
 """Whole numbers from here on are written with underscores."""
@@ -35,15 +34,8 @@ def entry_text(
     comments, and those on values that are left out as defaults, are before the key ``source``.
     Raises UserError for an entry that the catalogue would not load from that file.
     """
-    from ruamel.yaml import YAML
-
-    round_trip = YAML()
-    round_trip.width = _NEVER_FOLD
-    round_trip.indent(mapping=2, sequence=4, offset=2)
     data = target.model_dump(mode="json", exclude_defaults=True)
-    output = io.StringIO()
-    round_trip.dump(_Writer(unknown, missing).mapping(data, ()), output)
-    text = output.getvalue()
+    text = "".join(f"{line}\n" for line in _mapping(data, (), unknown, missing))
     written, problems = validate_file(file, Target, text)
     if problems:
         raise UserError(problems[0].text, problems[0].fix, code="invalid-entry")
@@ -54,49 +46,46 @@ def entry_text(
     return text
 
 
-class _Writer:
-    """Makes ruamel's nodes of plain data, with the comments."""
+def _mapping(
+    data: Mapping[str, Any],
+    at: Location,
+    unknown: Mapping[Location, str],
+    missing: Mapping[Location, str],
+) -> Iterator[str]:
+    """The lines of the mapping at ``at``."""
+    for key, value in data.items():
+        if key == "source":
+            absent = {where: f"{where[-1]}, {why}" for where, why in unknown.items()
+                      if where[-1] not in data}  # fmt: skip
+            for where, why in {**absent, **missing}.items():
+                if where[:-1] == at:
+                    yield _comment(why)
+        where = (*at, key)
+        comment = f" {_comment(unknown[where])}" if where in unknown else ""
+        if isinstance(value, dict) and value:
+            yield f"{key}:{comment}"
+            yield from (f"  {line}" for line in _mapping(value, where, unknown, missing))
+        elif isinstance(value, list) and value:
+            yield f"{key}:{comment}"
+            for number, item in enumerate(value):
+                lines = [_scalar(item)]
+                if isinstance(item, dict) and key != "attention":  # whose entries take a line each
+                    lines = list(_mapping(item, (*where, number), unknown, missing))
+                yield from (f"  {' ' if i else '-'} {line}" for i, line in enumerate(lines))
+        else:
+            yield f"{key}: {_scalar(value)}{comment}"
 
-    def __init__(self, unknown: Mapping[Location, str], missing: Mapping[Location, str]) -> None:
-        from ruamel.yaml.comments import CommentedMap, CommentedSeq
-        from ruamel.yaml.scalarint import ScalarInt
-        from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-        self._mapping, self._list = CommentedMap, CommentedSeq
-        self._quoted, self._integer = DoubleQuotedScalarString, ScalarInt
-        self._unknown, self._missing = unknown, missing
-
-    def mapping(self, data: Mapping[str, Any], at: Location) -> Any:
-        """The mapping at ``at``; in one line below a list that has one line per entry."""
-        node = self._mapping()
-        for key, value in data.items():
-            where = (*at, key)
-            node[key] = self._node(value, where)
-            if where in self._unknown:
-                node.yaml_add_eol_comment(_comment(self._unknown[where]), key, column=0)
-        absent = {where: f"{where[-1]}, {why}" for where, why in self._unknown.items()
-                  if where[-1] not in data}  # fmt: skip
-        missing = {**absent, **self._missing}
-        before = [_comment(why) for where, why in missing.items() if where[:-1] == at]
-        if before and "source" in node:
-            indent = 2 * len(at)
-            node.yaml_set_comment_before_after_key("source", "\n".join(before), indent)
-        if len(at) > 1 and at[-2] in _FLOW:
-            node.fa.set_flow_style()
-        return node
-
-    def _node(self, value: Any, at: Location) -> Any:
-        if isinstance(value, dict):
-            return self.mapping(value, at)
-        if isinstance(value, list):
-            return self._list([self._node(one, (*at, number)) for number, one in enumerate(value)])
-        if isinstance(value, str):
-            is_number = NUMBER_LIKE.fullmatch(value) or plain_value(value) != value
-            return self._quoted(value) if is_number or not value.isprintable() else value
-        if type(value) is int and value >= _GROUPED:
-            return self._integer(value, underscore=[3, False, False])
+def _scalar(value: Any) -> str:
+    """The value in one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_scalar(each)}' for key, each in value.items())}}}"
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and plain_value(value) == value:
         return value
+    if type(value) is int and value >= _GROUPED:
+        return f"{value:_}"
+    return json.dumps(value)
 
 
 def _comment(why: str) -> str:
-    return sanitize(f"{UNKNOWN}{why}")
+    return f"# {sanitize(f'{UNKNOWN}{why}')}"

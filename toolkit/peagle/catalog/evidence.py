@@ -19,8 +19,8 @@ that the speeds can be compared:
 row may also have ``low`` and ``high`` (slowest and fastest of its ``repetitions``), and latencies:
 ``ttft_seconds``, ``itl_seconds``, ``tpot_seconds``, each with ``mean``, ``p50``, ``p90``, ``p99``.
 ``caveat`` is what the speeds do not show of real requests; plans and verdicts print it.
-Further keys are ignored, as are files with neither key; ``device`` must name the GPU, and ``raw``
-rows, with the ``tries`` of each, must be those of the speeds (``consistency``).
+Further keys are ignored, as are files with neither key; ``device`` must name the GPU
+(``consistency``).
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@
     <folder>/storage.yaml         prices of storage in S3
     <folder>/speed_model.yaml     constants of the performance model
     <folder>/version_rules.yaml   facts that hold on some vLLM versions only
+    <folder>/images.yaml          images in place of those of runtimes.yaml (catalog refresh)
+    <folder>/prices.yaml          prices in place of those of instances.yaml (catalog refresh)
     <folder>/evidence/*.json      measured results (see evidence.py)
 
 A user's own folder has the same layout. Its targets are added to the bundled ones or replace those
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,8 +40,15 @@ from peagle.catalog.documents import (
 from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
 from peagle.catalog.schema import NO_GPU, Catalog, Target
 from peagle.catalog.speed_model import SpeedModel
-from peagle.catalog.starts import Starts, read_starts
-from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
+from peagle.catalog.starts import load_starts, read_starts
+from peagle.catalog.tables import (
+    ImageTable,
+    InstanceTable,
+    PriceTable,
+    RuntimeTable,
+    StorageTable,
+    VersionRuleTable,
+)
 from peagle.catalog.validation import (
     Violation,
     instance_violations,
@@ -57,6 +66,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _SHORT_NAME = re.compile(r"^short_name:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
 _WEIGHTS = re.compile(r"^weights:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
+
+
+def _no_rules(_table: BaseModel, _path: Path) -> Iterator[Violation]:
+    return iter(())
+
+
 _RULES: dict[type[BaseModel], Callable[..., Iterator[Violation]]] = {
     Target: target_violations,
     RuntimeTable: runtime_violations,
@@ -102,7 +117,11 @@ _TABLES: dict[str, type[BaseModel]] = {
     "storage.yaml": StorageTable,
     "version_rules.yaml": VersionRuleTable,
     "speed_model.yaml": SpeedModel,
+    "images.yaml": ImageTable,
+    "prices.yaml": PriceTable,
 }
+_UPDATED_BY = {"runtimes.yaml": "images.yaml", "instances.yaml": "prices.yaml"}
+"""Tables written by hand -> the files of a refresh, which need not exist."""
 
 
 def load_catalog(own: Path | None = None) -> Catalog:
@@ -118,15 +137,23 @@ def load_catalog(own: Path | None = None) -> Catalog:
     targets = Targets(files, short_names)
     return Catalog(
         targets=targets,
-        runtimes=_read(table_file("runtimes.yaml", own), RuntimeTable),
-        instances=_read(table_file("instances.yaml", own), InstanceTable),
+        runtimes=_updated("runtimes.yaml", own, RuntimeTable, ImageTable),
+        instances=_updated("instances.yaml", own, InstanceTable, PriceTable),
         origins={target_id: display_path(path) for target_id, path in files.items()},
         speeds=Speeds(own, targets),
-        starts=Starts(own),
+        read_starts=partial(load_starts, own),
         speed_model=_read(table_file("speed_model.yaml", own), SpeedModel),
         version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
         is_extended=own is not None,
     )
+
+
+def _updated(
+    name: str, own: Path | None, model: type[Model], refreshed: type[ImageTable] | type[PriceTable]
+) -> Model:
+    table = _read(table_file(name, own), model)
+    update = refreshed_file(name, own)
+    return _read(update, refreshed).added_to(table) if update else table  # type: ignore
 
 
 def load_storage(own: Path | None = None) -> StorageTable:
@@ -154,6 +181,13 @@ def table_file(name: str, own: Path | None) -> Path:
     return next(folder / name for folder in reversed(folders(own)) if (folder / name).is_file())
 
 
+def refreshed_file(name: str, own: Path | None) -> Path | None:
+    """What a refresh wrote for the table ``name``: in the user's folder, else beside the table."""
+    update = _UPDATED_BY[name]
+    places = (folders(own)[-1] / update, table_file(name, own).with_name(update))
+    return next((path for path in places if path.is_file()), None)
+
+
 def validate_file(
     path: Path, model: type[Model], text: str | None = None
 ) -> tuple[Model | None, list[Problem]]:
@@ -168,7 +202,7 @@ def validate_file(
         return None, [bad.problem]
     entry, problems = validate(document, model)
     if entry is not None:
-        violations = _RULES[model](entry, path.absolute())
+        violations = _RULES.get(model, _no_rules)(entry, path.absolute())
         problems = [problem_at(document, *violation) for violation in violations]
     return entry, problems
 
@@ -231,8 +265,9 @@ def _read(path: Path, model: type[Model]) -> Model:
 def check_catalog(own: Path | None = None) -> tuple[list[Path], list[Problem]]:
     """The files of the catalogue, bundled and own, and all their problems."""
     targets = target_files(own)
-    tables = [table_file(name, own) for name in _TABLES]
-    checked = [*targets.values(), *tables, *evidence_files(own)]
+    tables = [table_file(name, own) for name in _TABLES if name not in _UPDATED_BY.values()]
+    updates = [path for name in _UPDATED_BY if (path := refreshed_file(name, own))]
+    checked = [*targets.values(), *tables, *updates, *evidence_files(own)]
     problems = [problem for path in checked for problem in _file_problems(path)]
     problems += read_short_names(targets)[1]
     for folder in folders(own):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -382,10 +383,15 @@ class Catalog:
     instances: InstanceTable
     origins: Mapping[str, str]
     speeds: Mapping[str, tuple[SpeedRun, ...]] = field(default_factory=dict)
-    starts: Sequence[EngineStart] = ()
+    read_starts: Callable[[], tuple[EngineStart, ...]] = tuple
     version_rules: VersionRuleTable = NO_VERSION_RULES
     speed_model: SpeedModel
     is_extended: bool = False
+
+    @cached_property
+    def starts(self) -> tuple[EngineStart, ...]:
+        """Measured starts of the container. Raises CatalogError for a wrong file."""
+        return self.read_starts()
 
 
 @dataclass(frozen=True, kw_only=True)

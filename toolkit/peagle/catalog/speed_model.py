@@ -36,7 +36,7 @@ class StepConstants(CatalogEntry):
 
     ``cached_prefill`` is the factor on the time of prompts of which all but a little is in the
     prefix cache: they arrive one by one between decode steps, which the model does not follow
-    (fitted by benchmarks/conversations.py)."""
+    (fitted by measurements/conversations.py)."""
 
     step: Constant
     layer: Constant

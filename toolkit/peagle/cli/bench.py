@@ -31,13 +31,13 @@ from peagle.bench.compare import BenchGates, require_gates
 from peagle.bench.evidence import priced_result, read_result
 from peagle.bench.local import target_alone
 from peagle.bench.lossless import LosslessResult, check_lossless, prompts_of_pair, require_lossless
-from peagle.bench.measure import BenchTarget, bench_loads
+from peagle.bench.measure import BenchTarget
 from peagle.bench.measure import bench as measure
 from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult
 from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.targets import target_of_endpoint, target_of_engine, target_of_url
-from peagle.bench.workloads import PromptSet, read_prompts
+from peagle.bench.workloads import PromptSet, make_loads, read_prompts
 from peagle.cli.account import (
     Account,
     cloud_options,
@@ -190,7 +190,7 @@ def run(ctx: click.Context, /, **given: Any) -> None:
         _measure_text(find(given["name"]), find, given)
         return
     names = ("repetitions", "requests", "prompt_tokens", "output_tokens")
-    loads = bench_loads(given["workload"], given["concurrency"], *(given[name] for name in names))
+    loads = make_loads(given["workload"], given["concurrency"], *(given[name] for name in names))
     target = find(given["name"])
     sender = find_sender()
     if given["price_per_hour"] is not None:

@@ -15,7 +15,6 @@ import click
 from peagle import api
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.server import KEY_VARIABLE
-from peagle.bench.url_proof import UrlProof
 from peagle.cli.account import (
     Account,
     cloud_options,
@@ -324,9 +323,11 @@ def prove(
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
     if url is not None:
         plan = api.read_plan(plan_file) if plan_file else None
-        key = os.environ.get(KEY_VARIABLE)
-        asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait or 0)
-        return _prove_url(ctx, asked, as_json)
+        return _prove_url(
+            ctx, url, plan, as_json,
+            model=model, key=os.environ.get(KEY_VARIABLE), floor=floor, min_drafts=min_drafts,
+            instances=instances, wait_seconds=wait or 0,
+        )  # fmt: skip
     if plan_file or model or wait or instances > 1:
         raise OptionsConflict(
             "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
@@ -353,21 +354,23 @@ def prove(
     return None
 
 
-def _prove_url(ctx: click.Context, asked: UrlProof, as_json: bool) -> None:
+def _prove_url(ctx: click.Context, url: str, plan: Plan | None, as_json: bool, **how: Any) -> None:
     """Prove the engines behind a URL, show the proof, and raise NotProved unless it passed."""
     with StatusLine() as status:
         proved = api.prove_url(
-            asked,
+            url,
             command_catalog(ctx),
-            say=lambda line: status.show(f"Proving {asked.url}", line),
+            plan=plan,
+            **how,
+            say=lambda line: status.show(f"Proving {url}", line),
         )
     if as_json:
-        print_json({"url": asked.url, **proved.document()})
+        print_json({"url": url, **proved.document()})
     else:
-        _show(asked.url, proved)
-    again = ("peagle", "prove", "--url", asked.url)
-    pair = _pair_of(asked.plan)
-    api.require_passed(proved, pair, asked.url, again)
+        _show(url, proved)
+    again = ("peagle", "prove", "--url", url)
+    pair = _pair_of(plan)
+    api.require_passed(proved, pair, url, again)
 
 
 def _pair_of(plan: Plan | None) -> str:

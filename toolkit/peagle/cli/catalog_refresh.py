@@ -81,7 +81,7 @@ def refresh(
     found = api.refresh_tables(before, parts, regions, _connector(account))
     failures = list(found.failed.values())
     is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
-    texts = api.new_texts(folder, before, found.tables)
+    texts = api.new_texts(before, found.tables)
     changes = api.table_changes(before, found.tables)
     if not as_json:
         print_findings(() if is_one_reason else found.findings, err=True)

@@ -98,10 +98,18 @@ class Measurer(Planner):
             EngineError: an engine does not answer.
             UserError: the URL, the key or the model is wrong.
         """
-        from peagle.bench.url_proof import UrlProof
-
-        asked = UrlProof(url, model, key, plan, floor, min_drafts, instances, wait_seconds)
-        proof = api.prove_url(asked, self.catalog, say=say or silent)
+        proof = api.prove_url(
+            url,
+            self.catalog,
+            model=model,
+            key=key,
+            plan=plan,
+            floor=floor,
+            min_drafts=min_drafts,
+            instances=instances,
+            wait_seconds=wait_seconds,
+            say=say or silent,
+        )
         again = ("peagle", "prove", "--url", url)
         pair = api.pair_in_catalogue(plan.target, plan.drafter) if plan else ""
         api.require_passed(proof, pair, url, again)

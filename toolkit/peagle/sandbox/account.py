@@ -169,22 +169,6 @@ def _product(priced: tuple[Instance, Price]) -> dict[str, Any]:
     }
 
 
-def _request_increase(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """RequestServiceQuotaIncrease, granted."""
-    answer = _get_quota(region, parameters, applied=True)
-    if answer is None:
-        return None
-    quota, desired = answer["Quota"], float(parameters["DesiredValue"])
-    if desired <= quota["Value"]:
-        too_small = "You must provide a quota value greater than the current quota value."
-        raise AwsError(_INVALID_QUOTA, too_small)
-    set_quota(quota["QuotaName"].partition(" ")[0], desired, region)
-    keys = ("ServiceCode", "ServiceName", "QuotaArn", "QuotaCode", "QuotaName", "Unit")
-    request_id = hashlib.sha256(repr(parameters).encode()).hexdigest()[:40]
-    granted = {"Id": request_id, "Status": "APPROVED", "DesiredValue": desired}
-    return {"RequestedQuota": granted | {key: quota[key] for key in keys}}
-
-
 def _list_quotas(
     region: str, parameters: Mapping[str, Any], *, applied: bool
 ) -> dict[str, Any] | None:
@@ -240,7 +224,6 @@ OPERATIONS: dict[str, Operation] = {
     f"{_QUOTAS}.GetServiceQuota": partial(_get_quota, applied=True),
     f"{_QUOTAS}.ListAWSDefaultServiceQuotas": partial(_list_quotas, applied=False),
     f"{_QUOTAS}.ListServiceQuotas": partial(_list_quotas, applied=True),
-    f"{_QUOTAS}.RequestServiceQuotaIncrease": _request_increase,
 }
 """X-Amz-Target -> the operation."""
 

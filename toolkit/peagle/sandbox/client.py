@@ -359,12 +359,6 @@ def set_scaling_speed(speed: float) -> None:
     _control("PUT", "/scaling", {"speed": speed})
 
 
-def advance_clock(seconds: float) -> tuple[str, ...]:
-    """Move the clock of the sandbox's EventBridge Scheduler forward; the names of the schedules
-    that have fired."""
-    return tuple(_control("PUT", "/clock", {"seconds": seconds})["fired"])
-
-
 def _address(daemon: EngineProcess) -> Address:
     return Address(f"http://{LOOPBACK}:{daemon.port}", daemon.pid, state.read_access_key())
 

@@ -1,11 +1,10 @@
 """A request of an AWS client: whose it is, which operation it calls, whether AWS would reject it.
 
-The sandbox answers only requests that its own access key signed. botocore's signers compute the
-signature again: of headers and presigned URLs of Signature Version 4, of presigned URLs of S3 by
-version 2 (boto3's default in us-east-1), and of the bearer token of the OpenAI-compatible path,
-which is a presigned URL too. The sandbox's own requests carry the secret itself
-(``state.AccessKey.authorization``). Clocks are not compared, but URLs and tokens expire. A checksum
-that the client declares is part of the signature; the body is read for it where none is declared.
+The sandbox answers only requests that its own access key signed. botocore's signer computes the
+signature again: of headers of Signature Version 4, and of the bearer token of the OpenAI-compatible
+path. Presigned URLs are refused. The sandbox's own requests carry the secret itself
+(``state.AccessKey.authorization``). Clocks are not compared, but tokens expire. A checksum that the
+client declares is part of the signature; the body is read for it where none is declared.
 
 The operation's name comes from ``X-Amz-Target`` (JSON), the path (CBOR, the SageMaker runtime),
 ``Action`` (XML), or, for S3, from the method, the path and the query, as botocore's service model
@@ -31,7 +30,7 @@ from wsgiref.types import WSGIEnvironment
 from xml.sax.saxutils import escape
 
 from botocore import xform_name
-from botocore.auth import HmacV1QueryAuth, SigV4Auth
+from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from moto.sagemaker.exceptions import ValidationError
@@ -60,10 +59,9 @@ _INVOKING = {
 }
 _CBOR_PATH = re.compile(r"/service/[^/]+/operation/(?P<operation>\w+)")
 _SCOPE = re.compile(
-    r"Credential=(?P<key>[^/%\s]+)(?:/|%2F)\d+(?:/|%2F)"
-    r"(?P<region>[^/%]+)(?:/|%2F)(?P<service>[^/%]+)(?:/|%2F)aws4_request"
+    r"Credential=(?P<key>[^/\s]+)/\d+/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request"
 )
-"""The scope of a Signature Version 4, in a header or in a presigned URL."""
+"""The scope of a Signature Version 4."""
 
 Protocol = Literal["json", "cbor", "query", "s3"]
 
@@ -198,7 +196,7 @@ def read_protocol(environ: WSGIEnvironment) -> Protocol:
     scope = signing_scope(environ)
     if _CBOR_PATH.fullmatch(environ["PATH_INFO"]):
         return "cbor"
-    if (scope and scope["service"] == "s3") or "AWSAccessKeyId=" in environ["QUERY_STRING"]:
+    if scope and scope["service"] == "s3":
         return "s3"
     return "query" if "form-urlencoded" in environ.get("CONTENT_TYPE", "") else "json"
 
@@ -206,8 +204,7 @@ def read_protocol(environ: WSGIEnvironment) -> Protocol:
 def signing_scope(environ: WSGIEnvironment) -> re.Match[str] | None:
     """``key``, ``region`` and ``service`` that a request's signature names, which ``authenticate``
     verifies."""
-    header = _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
-    return header or _SCOPE.search(environ.get("QUERY_STRING", ""))
+    return _SCOPE.search(environ.get("HTTP_AUTHORIZATION", ""))
 
 
 def header_names(environ: WSGIEnvironment) -> dict[str, str]:
@@ -320,9 +317,6 @@ _NOT_SIGNED: dict[str, tuple[str, dict[Protocol, str]]] = {
         "s3": "SignatureDoesNotMatch", "query": "SignatureDoesNotMatch",
         "json": "InvalidSignatureException",
     }),
-    "expired": ("The request has expired", {
-        "s3": "AccessDenied", "query": "RequestExpired", "json": "ExpiredTokenException",
-    }),
 }  # fmt: skip
 """Kind -> message, and AWS's code by protocol."""
 
@@ -348,23 +342,15 @@ class _Signer(SigV4Auth):  # type: ignore[misc]
         return path if self._service_name == "s3" else str(super()._normalize_url_path(path))
 
 
-class _SignerOfVersion2(HmacV1QueryAuth):  # type: ignore[misc]
-    """botocore's signer for a URL that expires at ``expires``."""
-
-    def _get_date(self) -> str:
-        return str(self._expires)
-
-
 def authenticate(environ: WSGIEnvironment, key: AccessKey) -> str:
     """The region of a request that the key signed. Raises Refused. The body stays readable."""
     scope = signing_scope(environ)
     if scope is None and OPENAI_PATH.fullmatch(environ["PATH_INFO"]):
         return read_token(environ.get("HTTP_AUTHORIZATION", ""), key)
+    if scope is None:
+        raise _not_signed(environ, "missing")
     try:
-        if scope is None:
-            _check_version_2(environ, key)
-            return ""
-        _check_version_4(environ, scope, key)
+        _check_signature(environ, scope, key)
         return scope["region"]
     except UnicodeEncodeError:
         raise _not_signed(environ, "different") from None
@@ -375,21 +361,11 @@ def is_owner(environ: WSGIEnvironment, key: AccessKey) -> bool:
     return _same(environ.get("HTTP_AUTHORIZATION", ""), key.authorization)
 
 
-def _check_version_4(environ: WSGIEnvironment, scope: re.Match[str], key: AccessKey) -> None:
+def _check_signature(environ: WSGIEnvironment, scope: re.Match[str], key: AccessKey) -> None:
     if not _same(scope["key"], key.id):
         raise _not_signed(environ, "unknown")
-    query = parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-    parameters, headers = dict(query), header_names(environ)
+    headers = header_names(environ)
     fields = dict(_FIELD.findall(headers.get("authorization", "")))
-    stamp = headers.get("x-amz-date") or parameters.get("X-Amz-Date", "")
-    payload = headers.get("x-amz-content-sha256", "")
-    if "Signature" not in fields:  # a presigned URL
-        names = ("SignedHeaders", "Signature")
-        fields = {name: parameters.get(f"X-Amz-{name}", "") for name in names}
-        if time.time() > _expiry(parameters):
-            raise _not_signed(environ, "expired")
-        query = [pair for pair in query if pair[0] != "X-Amz-Signature"]
-        payload = "UNSIGNED-PAYLOAD" if scope["service"] == "s3" else payload
     request = AWSRequest(
         method=environ["REQUEST_METHOD"],
         url=f"http://{environ.get('HTTP_HOST', '')}{_raw_path(environ)}",
@@ -397,32 +373,14 @@ def _check_version_4(environ: WSGIEnvironment, scope: re.Match[str], key: Access
             name: headers.get(name.lower(), "")
             for name in fields.get("SignedHeaders", "").split(";")
         },
-        params=query,
+        params=parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True),
     )
+    payload = headers.get("x-amz-content-sha256", "")
     payload = payload or hashlib.sha256(request_body(environ)).hexdigest()
+    stamp = headers.get("x-amz-date", "")
     expected = _signature(request, payload, scope["service"], scope["region"], stamp, key)
-    if not _REGION.fullmatch(scope["region"]) or not _same(fields["Signature"], expected):
-        raise _not_signed(environ, "different")
-
-
-def _check_version_2(environ: WSGIEnvironment, key: AccessKey) -> None:
-    parameters = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
-    if not {"AWSAccessKeyId", "Expires", "Signature"} <= parameters.keys():
-        raise _not_signed(environ, "missing")
-    if not _same(parameters["AWSAccessKeyId"], key.id):
-        raise _not_signed(environ, "unknown")
-    expires = parameters["Expires"]
-    if not expires.isdecimal() or int(expires[:15]) < time.time():
-        raise _not_signed(environ, "expired")
-    # Clients may move headers into the query.
-    signed = header_names(environ) | parameters
-    names = [name for name in signed if name.startswith("x-amz-")]
-    names += ["content-md5", "content-type"]
-    headers = AWSRequest(headers={name: signed[name] for name in names if signed.get(name)}).headers
-    url = urlsplit(f"http://sandbox{_raw_path(environ)}?{environ['QUERY_STRING']}")
-    signer = _SignerOfVersion2(Credentials(key.id, key.secret), expires)
-    expected = signer.get_signature(environ["REQUEST_METHOD"], url, headers)
-    if not _same(parameters["Signature"], expected):
+    signature = fields.get("Signature", "")
+    if not _REGION.fullmatch(scope["region"]) or not _same(signature, expected):
         raise _not_signed(environ, "different")
 
 

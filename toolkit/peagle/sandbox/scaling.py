@@ -219,20 +219,16 @@ def _policies(backend: Any, resource: str | None) -> dict[str, Any]:
 
 
 def _tracking(backend: Any, target: Any) -> Tracking | None:
-    """The first policy of the target on its concurrency, unless scaling is suspended."""
-    suspended = target.suspended_state or {}
+    """The first policy of the target on its concurrency."""
     for policy in _policies(backend, target.resource_id).values():
         config = policy.target_tracking_scaling_policy_configuration or {}
         metric = (config.get("PredefinedMetricSpecification") or {}).get("PredefinedMetricType")
         if metric == _METRICS[target.scalable_dimension]:
-            if suspended.get("DynamicScalingOutSuspended"):
-                return None
-            stays = config.get("DisableScaleIn") or suspended.get("DynamicScalingInSuspended")
             return Tracking(
                 target=config["TargetValue"],
                 scale_in_cooldown=config.get("ScaleInCooldown", COOLDOWN_SECONDS),
                 scale_out_cooldown=config.get("ScaleOutCooldown", COOLDOWN_SECONDS),
-                scales_in=not stays,
+                scales_in=not config.get("DisableScaleIn"),
             )
     return None
 

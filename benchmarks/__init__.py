@@ -1,1 +1,0 @@
-"""Benchmarks: the numbers in docs/architecture.md, measured here. See ``benchmarks/README.md``."""

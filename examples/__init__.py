@@ -1,0 +1,1 @@
+"""Examples of what users make themselves; the toolkit never imports them."""

@@ -1,0 +1,1 @@
+"""What makes numbers and evidence. See ``measurements/README.md``."""

@@ -1,0 +1,215 @@
+"""The errors of the performance model on rows that it does not know, and the regret of its choice.
+
+Each group of rows, such as all of one GPU, is estimated by
+``peagle.speed.estimate.performance`` with constants and corrections from the other rows, and with
+the acceptance length of each row.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from measurements.published_speeds import PUBLISHED, Published
+from measurements.speed_fit import fitted
+from measurements.speed_rows import Row, case_of, catalog, key_of, rows
+from peagle.catalog.schema import SpeedRun
+from peagle.catalog.speed_model import FittedTo, SpeedModel
+from peagle.speed.decision import rank_settings
+from peagle.speed.estimate import performance
+from peagle.speed.models import Acceptance, Performance, Workload
+from peagle.speed.verdict import Setting
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A row and its estimate."""
+
+    row: Row | Published
+    estimate: Performance
+
+    @property
+    def error(self) -> float:
+        """Relative error of tokens per second, with its sign."""
+        return (self.estimate.tokens_per_second or 0.0) / self.row.tokens_per_second - 1
+
+    @property
+    def first_error(self) -> float:
+        """Relative error of the mean TTFT, with its sign."""
+        return (self.estimate.ttft_seconds or 0.0) / (self.row.first or 1.0) - 1
+
+    @property
+    def between_error(self) -> float:
+        """Relative error of the mean ITL, with its sign."""
+        return (self.estimate.itl_seconds or 0.0) / (self.row.between or 1.0) - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured speed is within the estimate's range."""
+        low, high = self.estimate.low or 0.0, self.estimate.high or 0.0
+        return low <= self.row.tokens_per_second <= high
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Some estimates together: median and 90th percentile of the error's size, the share within
+    the range, the median errors of TTFT and ITL (``None`` where unknown), and the regrets."""
+
+    name: str
+    rows: int
+    median: float
+    p90: float
+    inside: float
+    first: float | None
+    between: float | None
+    regrets: tuple[Regret, ...]
+
+    @property
+    def markdown(self) -> str:
+        """A row of the table in docs/estimates.md."""
+        first, between = (
+            "-" if error is None else f"{error:.0%}" for error in (self.first, self.between)
+        )
+        choice = "-"
+        if self.regrets:
+            worse = [one for one in self.regrets if one.loss > 0.05]
+            beyond = sum(not one.within for one in worse)
+            mean = statistics.mean(one.loss for one in self.regrets)
+            choice = f"{mean:.1%}; {len(worse)}, {beyond} of {len(self.regrets)}"
+        cells = (self.name, self.rows, f"{self.median:.0%}", f"{self.p90:.0%}",
+                 f"{self.inside:.0%}", first, between, choice)  # fmt: skip
+        return f"| {' | '.join(map(str, cells))} |"
+
+
+def errors_of(name: str, compared: Sequence[Compared]) -> Errors:
+    """The errors of these estimates."""
+    sizes = sorted(abs(one.error) for one in compared)
+    betweens = [abs(one.between_error) for one in compared if one.row.between]
+    firsts = [abs(one.first_error) for one in compared if one.row.first]
+    return Errors(
+        name=name,
+        rows=len(sizes),
+        median=statistics.median(sizes),
+        p90=sizes[min(round(0.9 * len(sizes)), len(sizes) - 1)],
+        inside=sum(one.inside for one in compared) / len(sizes),
+        first=statistics.median(firsts) if firsts else None,
+        between=statistics.median(betweens) if betweens else None,
+        regrets=tuple(regrets(compared)),
+    )
+
+
+@dataclass(frozen=True)
+class Regret:
+    """One choice: the estimated best setting, the measured best one, and the loss as a share.
+
+    ``within``: the intervals of the repetitions of both overlap.
+    """
+
+    place: str
+    chosen: str
+    best: str
+    loss: float
+    within: bool
+
+
+def held_out(
+    of: Sequence[Row], model: SpeedModel, group: Callable[[Row], object]
+) -> list[Compared]:
+    """Estimates of each group's rows with constants and corrections from the other rows."""
+    found = []
+    for left_out in dict.fromkeys(map(group, of)):
+        others = [row for row in of if group(row) != left_out]
+        constants = fitted(others, refitted(model, others))
+        kept = {row.key for row in others}
+        for row in of:
+            if group(row) == left_out:
+                found.append(Compared(row, estimated(row, constants, _runs(row, kept))))
+    return found
+
+
+def refitted(model: SpeedModel, of: Sequence[Row]) -> SpeedModel:
+    """``model`` as fitted to these rows."""
+    counted = Counter((row.file, row.pair, row.gpu) for row in of)
+    evidence = tuple(
+        FittedTo(file=file, pair=pair, gpu=gpu, rows=number)
+        for (file, pair, gpu), number in sorted(counted.items())
+    )
+    return model.model_copy(update={"evidence": evidence})
+
+
+def _runs(row: Row, kept: Collection[tuple[object, ...]]) -> list[SpeedRun]:
+    """The runs of the row's pair with only the rows ``kept``."""
+    found = []
+    for run in catalog().speeds.get(row.pair, ()):
+        speeds = tuple(one for one in run.speeds if key_of(run.file, one) in kept)
+        if speeds:
+            found.append(run.model_copy(update={"speeds": speeds}))
+    return found
+
+
+def estimated(row: Row, model: SpeedModel, runs: Sequence[SpeedRun]) -> Performance:
+    """The performance that the model gives for a row's engine, with the row's acceptance."""
+    case = case_of(row.pair, row.gpu, row.drafter, row.k, row.gpus)
+    return performance(
+        replace(case, engine=replace(case.engine, vllm=row.vllm)),
+        Workload(row.prompt, row.answer),
+        row.load,
+        Acceptance(row.length, "imposed" if row.k else "none", row.file),
+        model,
+        runs,
+        {row.drafter},
+    )
+
+
+def regrets(compared: Iterable[Compared]) -> list[Regret]:
+    """The regret of the choice at each place with at least two settings, as plans choose: of
+    settings that tie by their estimates, the simplest."""
+    places: dict[str, list[Compared]] = defaultdict(list)
+    for one in compared:
+        places[one.row.place].append(one)
+    found = []
+    for place, choices in places.items():
+        if len(choices) < 2:
+            continue
+        by_setting = {Setting(drafter=one.row.drafter, k=one.row.k): one for one in choices}
+        estimates = {setting: one.estimate for setting, one in by_setting.items()}
+        chosen = by_setting[rank_settings(estimates, "p-eagle").tied[0]].row
+        best = max(choices, key=lambda one: one.row.tokens_per_second).row
+        loss = 1 - chosen.tokens_per_second / best.tokens_per_second
+        within = chosen.tokens_per_second >= best.low
+        found.append(Regret(place, chosen.setting, best.setting, loss, within))
+    return found
+
+
+def published(model: SpeedModel) -> dict[str, list[Compared]]:
+    """The published rows and their estimates by source, with the evidence of their pairs."""
+    found: dict[str, list[Compared]] = defaultdict(list)
+    for row in PUBLISHED:
+        estimate = performance(
+            row.case(),
+            Workload(row.prompt, row.answer),
+            row.load,
+            Acceptance(row.length, "published" if row.k else "none", row.source),
+            model,
+            catalog().speeds.get(row.pair, ()),
+            {row.drafter},
+        )
+        found[f"published: {row.group}"].append(Compared(row, estimate))
+    return dict(found)
+
+
+def other_versions(of: Sequence[Row], model: SpeedModel) -> list[Compared]:
+    """The rows of other vLLM versions, with the constants and corrections of ``of``."""
+    kept = {row.key for row in of}
+    others = (row for row in rows() if row.vllm != model.vllm)
+    return [Compared(row, estimated(row, model, _runs(row, kept))) for row in others]
+
+
+HELD_OUT: dict[str, Callable[[Row], object]] = {
+    "one GPU left out": lambda row: row.gpu,
+    "one pair left out": lambda row: row.pair,
+    "one setting left out": lambda row: (row.pair, row.gpu, row.drafter, row.k),
+    "one request size left out": lambda row: (row.pair, row.gpu, row.prompt, row.answer),
+}

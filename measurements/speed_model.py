@@ -1,0 +1,158 @@
+"""Fit the performance model's constants to the evidence, and show the errors of its estimates.
+
+    python -m measurements.speed_model            # tables of errors
+    python -m measurements.speed_model --rows     # and the errors of each row
+    python -m measurements.speed_model --write    # and speed_model.yaml and docs/estimates.md
+
+The errors are those of rows that neither constants nor corrections know (``speed_errors``): all
+rows of a GPU, of a pair, of one setting (drafter and K) of a pair on a GPU, of one request size
+there, of another vLLM version; and published rows, of which only the pair may be known. The regret
+of a choice: how much slower the setting with the best estimate is than the best measured one of the
+same pair, GPU, request size and load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from measurements.speed_errors import (
+    HELD_OUT,
+    Compared,
+    Errors,
+    errors_of,
+    held_out,
+    other_versions,
+    published,
+    refitted,
+)
+from measurements.speed_fit import fitted
+from measurements.speed_rows import catalog, rows
+from peagle.catalog.speed_model import SpeedModel
+
+FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"
+CHAPTER = FILE.parents[1] / "docs" / "estimates.md"
+SCRIPT = "measurements/speed_model.py"
+
+HEADER = """\
+| rows | n | tokens/s: median | 90 % below | in range | TTFT | ITL | regret; above 5 %, interval |
+|---|---|---|---|---|---|---|---|"""
+
+
+_BY_PLACE = "one pair left out"
+"""The rows that differ most between pairs: docs/estimates.md has a line for each pair and GPU."""
+
+
+def summaries(compared: dict[str, list[Compared]]) -> list[Errors]:
+    """One line of errors for each kind of row, and for each pair and GPU of ``_BY_PLACE``."""
+    lines = []
+    for name, found in compared.items():
+        if found:
+            lines.append(errors_of(name, found))
+        if name == _BY_PLACE:
+            lines += by_place(name, found)
+    return lines
+
+
+def by_place(name: str, found: Sequence[Compared]) -> Iterator[Errors]:
+    """The errors of these rows by pair and GPU."""
+    for place in sorted({(one.row.pair, one.row.gpu) for one in found}):
+        part = [one for one in found if (one.row.pair, one.row.gpu) == place]
+        yield errors_of(f"{name}: {', '.join(place)}", part)
+
+
+def details(compared: dict[str, list[Compared]]) -> Iterable[str]:
+    """The errors by pair and GPU, and the choices that lose more than 5 %."""
+    for name, found in compared.items():
+        yield from (one.markdown for one in by_place(name, found))
+    yield ""
+    for name, found in compared.items():
+        bad = [one for one in errors_of(name, found).regrets if one.loss > 0.05]
+        for choice in sorted(bad, key=lambda one: -one.loss):
+            within = ", within the measurements' interval" if choice.within else ""
+            yield (
+                f"{name}: {choice.place}: {choice.chosen} for {choice.best}, "
+                f"{choice.loss:.1%}{within}"
+            )
+
+
+def row_errors(compared: dict[str, list[Compared]]) -> Iterator[str]:
+    """The errors of each row, with their signs."""
+    for name, found in compared.items():
+        for one in found:
+            row = one.row
+            what = f"{row.pair}, {row.gpu}, {row.drafter} K={row.k}"
+            sizes = f"{row.prompt} + {row.answer} tokens, {row.load}"
+            errors = f"{one.error:+.3f}"
+            if row.first:
+                errors += f", TTFT {one.first_error:+.3f}"
+            if row.between:
+                errors += f", ITL {one.between_error:+.3f}"
+            yield f"{name}: {what}, {sizes}: {errors}"
+
+
+def written(model: SpeedModel) -> str:
+    """speed_model.yaml with these constants; the GPUs stay as they are."""
+    gpus = FILE.read_text(encoding="utf-8").partition("\ngpus:\n")[2]
+    ranges = ", ".join(f"{name}: {value}" for name, value in model.ranges.model_dump().items())
+    lines = [
+        f"# Written by {SCRIPT}, except for gpus: data sheets, dense rates without sparsity.",
+        f"script: {SCRIPT}",
+        f"fitted: {datetime.datetime.now(datetime.UTC).date().isoformat()}",
+        f'vllm: "{model.vllm}"',
+        "evidence:",
+        *(
+            f"  - {{file: {one.file}, pair: {one.pair}, gpu: {one.gpu}, rows: {one.rows}}}"
+            for one in model.evidence
+        ),
+        "constants:",
+        *(f"  {name}: {value:.2e}" for name, value in model.constants.model_dump().items()),
+        f"decay: {model.decay}",
+        f"ranges: {{{ranges}}}",
+        "gpus:",
+    ]
+    return "\n".join(lines) + "\n" + gpus
+
+
+def with_table(text: str, lines: Iterable[Errors]) -> str:
+    """A document with a table of these lines in place of the one with the same header."""
+    before, header, after = text.partition(HEADER)
+    if not header:
+        raise ValueError(f"the document has no table with the header {HEADER}")
+    table = "\n".join([HEADER, *(one.markdown for one in lines)])
+    return f"{before}{table}\n\n{after.partition(chr(10) * 2)[2]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m measurements.speed_model",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--write", action="store_true", help=f"write {FILE.name} and the tables in the documents"
+    )
+    parser.add_argument("--rows", action="store_true", help="print the errors of each row")
+    known = catalog().speed_model
+    of = [row for row in rows() if row.vllm == known.vllm]
+    options = parser.parse_args()
+    model = fitted(of, refitted(known, of))
+    compared = {name: held_out(of, model, group) for name, group in HELD_OUT.items()}
+    compared["another vLLM version"] = other_versions(of, model)
+    compared |= published(model)
+    lines = summaries(compared)
+    print(HEADER, *(one.markdown for one in lines), sep="\n")
+    print("", *details(compared), sep="\n")
+    if options.rows:
+        print("", *row_errors(compared), sep="\n")
+    if options.write:
+        FILE.write_text(written(model), encoding="utf-8")
+        chapter = with_table(CHAPTER.read_text(encoding="utf-8"), lines)
+        CHAPTER.write_text(chapter, encoding="utf-8")
+        print(f"wrote {FILE.name} and the table in {CHAPTER.name}")
+
+
+if __name__ == "__main__":
+    main()

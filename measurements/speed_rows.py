@@ -1,0 +1,157 @@
+"""The rows of the evidence files, and the engines that they were measured with."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from measurements.gpu.evidence import is_disturbed, repeats_experts
+from measurements.gpu.geometry import ADAPTIVE, CATALOG_IDS
+from peagle.case import CaseOptions, build_case
+from peagle.catalog.loading import load_catalog
+from peagle.catalog.schema import Catalog, Speed
+from peagle.catalog.speed_model import SpeedModel
+from peagle.fit.building import fit_case, gpu_of
+from peagle.fit.models import FitCase
+from peagle.speed.correction import MEASURED_STEP
+from peagle.speed.geometry import geometry_of
+from peagle.speed.step import StepTimes
+
+EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
+SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py")
+"""The script and its earlier place, which evidence of that time names."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured row: the fastest repetition and its latencies, and how it was measured."""
+
+    file: str
+    pair: str
+    gpu: str
+    gpus: int
+    vllm: str
+    drafter: str | None
+    k: int
+    load: int
+    prompt: int
+    answer: int
+    length: float
+    tokens_per_second: float
+    low: float
+    first: float
+    between: float
+    step: float
+    together: bool
+    """Whether the KV cache holds all requests, so that a step has all of them."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells this row from all others."""
+        return self.file, self.drafter, self.k, self.load, self.prompt, self.answer
+
+    @property
+    def setting(self) -> str:
+        """``p-eagle K=3``, ``target alone``."""
+        return f"{self.drafter} K={self.k}" if self.drafter else "target alone"
+
+    @property
+    def place(self) -> str:
+        """File, request size and load: what the rows of a choice share."""
+        return f"{self.file}, {self.prompt} + {self.answer} tokens, {self.load}"
+
+
+def key_of(file: str, speed: Speed) -> tuple[object, ...]:
+    """``Row.key`` of a row of ``speeds``."""
+    sizes = speed.prompt_tokens, speed.output_tokens
+    return file, speed.drafter, speed.k, speed.concurrency, *sizes
+
+
+def rows(folder: Path = EVIDENCE) -> list[Row]:
+    """The rows of the evidence files that measurements/gpu/speed.py wrote, without those of
+    adaptive verification, those that repeat experts, and those that other work on the host
+    disturbed."""
+    names = {identifier: name for name, identifier in CATALOG_IDS.items()}
+    found = []
+    for path in sorted(folder.glob("speed-*.json")):
+        document = json.loads(path.read_text())
+        if document.get("script") not in SCRIPTS:
+            continue  # users save results of "peagle bench" there, with other keys
+        name = names[document["pair"]]
+        found += [
+            _row(path.name, document, raw)
+            for raw in document.get("raw", ())
+            if not repeats_experts(raw, name)
+            and not is_disturbed(raw, document["raw"])
+            and not (raw["drafter"] or "").endswith(ADAPTIVE)
+        ]
+    return found
+
+
+def _row(file: str, document: Mapping[str, Any], raw: Mapping[str, Any]) -> Row:
+    tries = raw["tries"]
+    best = max(tries, key=lambda one: float(one["output_tokens_per_second"]))
+    requests, prompt, answer = raw["concurrency"], raw["prompt_tokens"], raw["output_tokens"]
+    return Row(
+        file=file,
+        pair=document["pair"],
+        gpu=document["gpu"],
+        gpus=document["tensor_parallel_size"],
+        vllm=document["engine"]["version"],
+        drafter=raw["drafter"],
+        k=raw["k"],
+        load=requests,
+        prompt=prompt,
+        answer=answer,
+        length=best["acceptance_length"] or 1.0,
+        tokens_per_second=best["output_tokens_per_second"],
+        low=min(one["output_tokens_per_second"] for one in tries),
+        first=best["ttft_seconds"]["mean"],
+        between=best["itl_seconds"]["mean"],
+        step=best["itl_seconds"]["p50"],
+        together=requests * (prompt + answer) <= raw.get("kv_cache_tokens", math.inf),
+    )
+
+
+@cache
+def catalog() -> Catalog:
+    """The bundled catalogue."""
+    return load_catalog()
+
+
+@cache
+def case_of(pair: str, gpu: str, drafter: str | None, k: int, tp: int = 1) -> FitCase:
+    """The pair on the smallest instance with this GPU, with the options of the measured engines."""
+    known = catalog()
+    target = known.targets[pair]
+    head = next((d for d in target.drafters if d.name == drafter), None)
+    types = [i for i in known.instances.instances if i.gpu == gpu and i.gpu_count >= tp]
+    instance = min(types, key=lambda i: (i.gpu_count, -i.gpu_memory_mib))
+    settings = {"max-num-batched-tokens": MEASURED_STEP}
+    options = CaseOptions(
+        k=k or None, instance_type=instance.type, tensor_parallel_size=tp, settings=settings,
+        concurrency=128,
+    )  # fmt: skip
+    return fit_case(build_case(known, target, head, options), gpu_of(instance))
+
+
+@cache
+def reference_times(pair: str, gpu: str, drafter: str | None, k: int, tp: int) -> StepTimes:
+    """The step times of an engine with the bundled constants."""
+    model = catalog().speed_model
+    case = case_of(pair, gpu, drafter, k, tp)
+    speed = model.gpu(gpu, case.engine.gpu_memory_gib)
+    if speed is None:
+        raise ValueError(f"{gpu} is not in speed_model.yaml")
+    return StepTimes(geometry_of(case), speed, model)
+
+
+def times_of(row: Row, model: SpeedModel) -> StepTimes:
+    """The step times of a row's engine with these constants."""
+    times = reference_times(row.pair, row.gpu, row.drafter, row.k, row.gpus)
+    return replace(times, model=model)

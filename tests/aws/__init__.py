@@ -1,0 +1,1 @@
+"""What runs against an AWS account of yours."""

@@ -1,0 +1,165 @@
+"""A server with OpenAI's protocol: its answers and errors, and what a bench asks it first."""
+
+from __future__ import annotations
+
+import pytest
+
+from peagle.bench.result import BenchWorkload
+from peagle.bench.server import (
+    NoStreaming,
+    OpenAiServer,
+    Probe,
+    PromptRefused,
+    ask_together,
+    context_of,
+    counters_of,
+    models_in,
+    probe,
+    served_models,
+    usage_in,
+    waiting_in,
+    waiting_of,
+)
+from peagle.bench.workloads import Tokens
+from peagle.errors import EngineError, PeagleError, UserError
+from peagle.protocol import Counters
+from peagle.speed.models import Workload
+from tests.support import raises_code
+from tests.unit.answers import INVALID
+from tests.unit.bench.drafting import Drafting, prompts_of
+from tests.unit.bench.simulated import SimulatedTiming, simulated_server
+from tests.unit.local.test_hostile_engine import OK, answering
+
+FAST = SimulatedTiming(ttft=0.001, itl=0.001)
+GONE = "http://127.0.0.1:9/v1"
+METRICS = """\
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+vllm:num_requests_waiting{engine="0",model_name="a b"} 3.0
+vllm:num_requests_waiting{engine="1",model_name="a b"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
+vllm:spec_decode_num_drafts_total{engine="0"} 10.0
+vllm:spec_decode_num_draft_tokens_total{engine="0"} 30.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 12.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 12.0
+"""
+
+
+def server(base_url: str, model: str = "simulated") -> OpenAiServer:
+    return OpenAiServer(base_url, model, log=("peagle", "logs", "x"))
+
+
+def ask(port: int) -> dict[str, object]:
+    return server(f"http://127.0.0.1:{port}/v1").ask({"prompt": "Hi", "max_tokens": 1})
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "prompt-refused", PromptRefused),
+        (413, "prompt-refused", PromptRefused),
+        (401, "unauthorized", UserError),
+        (404, "no-such-route", UserError),
+        (429, "engine-failed", EngineError),
+        (500, "engine-failed", EngineError),
+    ],
+)
+def test_every_status_has_its_error(status: int, code: str, kind: type[PeagleError]) -> None:
+    refusal = f'HTTP/1.1 {status} -\r\n\r\n{{"error": {{"message": "it says no"}}}}'.encode()
+    with answering(refusal) as port, raises_code(code, kind) as raised:
+        ask(port)
+
+    assert "it says no" in raised.value.message
+    assert raised.value.fix
+
+
+def test_an_answer_is_returned_and_none_is_an_error() -> None:
+    with answering(OK + b'\r\n{"choices": []}') as port:
+        assert ask(port) == {"choices": []}
+    for cut_off in (b"", b"HTTP/1.1", OK + b"Content-Length: 99\r\n\r\n{"):
+        with answering(cut_off) as port, raises_code("no-answer", EngineError) as raised:
+            ask(port)
+        assert raised.value.command == ("peagle", "logs", "x")
+    for url in (GONE, "http://a:99999/v1"):
+        with raises_code("no-answer", EngineError):
+            server(url).ask({"prompt": "Hi"})
+    for name in ("no JSON", "no UTF-8", "cut short", "NaN", "a list", "nothing"):
+        body = OK + b"\r\n" + INVALID[name]
+        with answering(body) as port, raises_code("invalid-response", EngineError):
+            ask(port)
+    assert "secret" not in repr(OpenAiServer(GONE, "m", "secret"))
+
+
+def test_requests_together_keep_their_order_and_refusals() -> None:
+    asked = [(prompt, prompt.body(chat=False, max_tokens=1))
+             for prompt in prompts_of("a", "too long").prompts]  # fmt: skip
+
+    answers, refused = ask_together(Drafting().ask, asked * 8, 3)
+
+    assert len(answers) == 8
+    assert {prompt.line for prompt in refused} == {2}
+
+
+def test_words_are_counted_by_the_server_and_lengths_are_fixed_where_it_allows() -> None:
+    with simulated_server(FAST) as simulated:
+        probed = probe(server(simulated.base_url))
+        # Answers of gpt-oss have a format that ends; completions have none.
+        gpt_oss = OpenAiServer(simulated.base_url, "openai/gpt-oss-20b")
+        assert not probe(gpt_oss).fixed_length
+        assert probe(OpenAiServer(gpt_oss.base_url, gpt_oss.model, chat=False)).fixed_length
+    assert probed.tokens == Tokens(overhead=4.0, per_word=1.0), "a template has four tokens"
+    assert probed.tokens.words(128) == 124
+    assert probed.fixed_length
+    timing = SimulatedTiming(ttft=0.001, itl=0.001, accepts_ignore_eos=False)
+    with simulated_server(timing) as simulated:
+        assert not probe(server(simulated.base_url)).fixed_length
+
+
+def test_requests_above_the_context_are_refused() -> None:
+    probed = Probe(Tokens(4.0, 1.0), True, 2048)
+    probed.require_room(BenchWorkload("fits", Workload(1792, 256)))
+    probed.require_room(BenchWorkload("mine", Workload(0, 256), ("a " * 1700,)))
+    Probe(probed.tokens, True).require_room(BenchWorkload("unknown", Workload(9999, 256)))
+    for workload in (
+        BenchWorkload("mine", Workload(0, 256), ("a", "a " * 6000)),
+        BenchWorkload("long", Workload(1793, 256)),
+    ):
+        with raises_code("context-too-small", UserError):
+            probed.require_room(workload)
+
+
+def test_the_context_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def says(content: bytes, status: int = 200) -> int | None:
+        monkeypatch.setattr(OpenAiServer, "get", lambda *_: (status, content))
+        return context_of(server(GONE))
+
+    assert says(b'{"data": [{"id": "simulated", "max_model_len": 2048}, {"id": "b"}]}') == 2048
+    for content in (b"{}", b"[]", b'{"data": [1]}', b'{"data": [{"id": "simulated"}]}'):
+        assert says(content) is None
+    assert says(b"{}", 404) is None
+    with pytest.raises(EngineError):
+        models_in(b'{"data": [{}]}')
+
+
+def test_a_server_that_cannot_be_measured_is_refused() -> None:
+    timings: dict[str, SimulatedTiming] = {
+        "no-streaming": SimulatedTiming(streams=False),
+        "engine-failed": SimulatedTiming(fails_after=0),
+    }
+    for code, timing in timings.items():
+        with simulated_server(timing) as simulated, raises_code(code):
+            probe(server(simulated.base_url))
+    with raises_code("no-answer", EngineError):
+        probe(server(GONE))
+    with raises_code("no-usage", NoStreaming):
+        usage_in(['{"choices": []}', "[DONE]"], "it")
+
+
+def test_counters_queue_and_models_are_read() -> None:
+    with simulated_server(SimulatedTiming(metrics=METRICS)) as simulated:
+        assert counters_of(server(simulated.base_url)) == Counters(10, 30, 12, (12,))
+        assert waiting_of(server(simulated.base_url)) == 5.0
+        assert served_models(server(simulated.base_url)) == {"simulated": None}
+    with simulated_server(FAST) as simulated:
+        assert counters_of(server(simulated.base_url)) is None
+    assert waiting_in("vllm:num_requests_running 1\n") is None
+    assert waiting_in("vllm:num_requests_waiting many\n") is None

@@ -1,0 +1,92 @@
+"""A benchmark whose goal is missed fails."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from measurements import (
+    bench_load,
+    catalog_size,
+    check,
+    crash,
+    entrypoint,
+    first_token,
+    images,
+    startup,
+    streaming_overhead,
+    weights_sync,
+)
+from peagle.engine.machine import Engine
+
+
+@pytest.mark.parametrize(
+    ("seconds", "met"),
+    [((1.4, 1.4, 0.5), True), ((4.1, 1.4, 0.5), False), ((1.4, 4.1, 0.5), False),
+     ((1.4, 1.4, 0.7), False)],
+)  # fmt: skip
+def test_a_large_catalogue(
+    monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, ...], met: bool
+) -> None:
+    monkeypatch.setattr(catalog_size, "medians", lambda *commands, rounds: [*seconds, 0.4])
+    monkeypatch.setattr(catalog_size, "generate", lambda folder: None)
+
+    assert catalog_size.main() is met
+
+
+@pytest.mark.parametrize(("added", "met"), [(0.14, True), (0.16, False)])
+def test_the_entrypoint_before_vllm(
+    monkeypatch: pytest.MonkeyPatch, added: float, met: bool
+) -> None:
+    def seconds(command: list[str], environment: dict[str, str]) -> float:
+        return 0.1 + (added if command[-1] == "serve" else 0)
+
+    monkeypatch.setattr("peagle.engine.machine.find_engine", lambda vllm: Engine(Path("py"), vllm))
+    monkeypatch.setattr(entrypoint, "fake_vllm", lambda place, python: None)
+    monkeypatch.setattr(entrypoint, "_seconds", seconds)
+
+    assert entrypoint.main() is met
+
+
+@pytest.mark.parametrize(("slowest", "met"), [(4.9, True), (5.1, False)])
+def test_the_end_of_a_container_whose_engine_ended(
+    monkeypatch: pytest.MonkeyPatch, slowest: float, met: bool
+) -> None:
+    ended = iter([0.2, slowest, 0.1])
+    monkeypatch.setattr(crash, "refusals", lambda: [0.05])
+    monkeypatch.setattr(crash, "crash", lambda: (next(ended), "head-does-not-fit"))
+
+    assert crash.main() is met
+
+
+WITH_GOALS = (entrypoint, images, crash, check, catalog_size, bench_load, weights_sync)
+
+
+@pytest.mark.parametrize("missed", [None, entrypoint, weights_sync])
+def test_all_measurements_run_before_a_miss_is_reported(
+    monkeypatch: pytest.MonkeyPatch, missed: ModuleType | None
+) -> None:
+    ran: list[ModuleType] = []
+
+    def recorded(module: ModuleType) -> Callable[[], bool]:
+        def main() -> bool:
+            ran.append(module)
+            return module is not missed
+
+        return main
+
+    for module in (startup, first_token, streaming_overhead):
+        monkeypatch.setattr(module, "main", lambda: None)
+    for module in WITH_GOALS:
+        monkeypatch.setattr(module, "main", recorded(module))
+    monkeypatch.setattr(sys, "path", [str(Path(check.__file__).parents[1]), *sys.path])
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("measurements", run_name="__main__", alter_sys=False)
+
+    assert (ended.value.code, tuple(ran)) == (0 if missed is None else 1, WITH_GOALS)

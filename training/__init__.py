@@ -1,1 +1,0 @@
-"""Scripts that train models of the catalogue; the toolkit never imports them."""

@@ -1,5 +1,0 @@
-"""The pair `peagle/tiny`: a small target, a P-EAGLE head and an EAGLE-3 head, and their evidence.
-
-`python -m training.tiny.train` trains all three and writes `model_catalog/peagle/tiny/`;
-`python -m training.tiny.measure` serves them with vLLM and writes the evidence.
-"""
