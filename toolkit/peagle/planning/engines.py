@@ -67,6 +67,7 @@ class Computed:
     engines: dict[tuple[object, ...], EngineFit] = field(default_factory=dict)
     speeds: dict[tuple[object, ...], Performance] = field(default_factory=dict)
     acceptances: dict[tuple[object, ...], Acceptance] = field(default_factory=dict)
+    ks: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,13 +149,16 @@ class Load:
         acceptance is known all up to the trained K; 0 without a drafter."""
         if drafter is None:
             return (0,)
-        usual, names = drafter.k_recommended, self.names(drafter)
-        ks = {usual, *(row.k for run in self.runs for row in run.speeds if row.drafter in names)}
-        ks |= {row.k for run in self.runs for row in run.on_text if row.drafter in names}
-        most = drafter.k_trained or max(ks | {1})
-        if self.acceptance(drafter, usual).basis != "unknown":
-            ks |= {*range(1, (drafter.k_trained or usual) + 1)}
-        return tuple(sorted(k for k in ks if 0 < k <= most))
+        if drafter.name not in self.computed.ks:
+            usual, names = drafter.k_recommended, self.names(drafter)
+            ks = {row.k for run in self.runs for row in run.speeds if row.drafter in names}
+            ks |= {row.k for run in self.runs for row in run.on_text if row.drafter in names}
+            ks.add(usual)
+            most = drafter.k_trained or max(ks | {1})
+            if self.acceptance(drafter, usual).basis != "unknown":
+                ks |= {*range(1, (drafter.k_trained or usual) + 1)}
+            self.computed.ks[drafter.name] = tuple(sorted(k for k in ks if 0 < k <= most))
+        return self.computed.ks[drafter.name]
 
     def engine(self, instance: Instance, gpus: int, drafter: Drafter | None, k: int) -> EngineFit:
         """The engine on this many GPUs of the instance's kind."""

@@ -47,6 +47,7 @@ class Evaluator:
     region: str
     others: tuple[Drafter | None, ...] = ()
     _candidates: dict[tuple[object, ...], list[Candidate]] = field(default_factory=dict)
+    _starts: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def with_drafter(self, drafter: Drafter | None) -> Evaluator:
         """The same evaluator for this drafter only, or for the target alone."""
@@ -179,8 +180,12 @@ class Evaluator:
         gpus = engine.fit.tensor_parallel_size
         if options.requests is not None:
             # In a batch the start is billed, and part of the time.
-            sizes = placed_sizes(options, replace(self.pair, drafter=drafter), self.load)
-            start = start_time(options, sizes, gpus, self.load, instance).value
+            key = instance.gpu, gpus, _name(drafter)
+            if key not in self._starts:
+                sizes = placed_sizes(options, replace(self.pair, drafter=drafter), self.load)
+                seconds = start_time(options, sizes, gpus, self.load, instance).value
+                self._starts[key] = seconds
+            start = self._starts[key]
         copies = copies_on(options, instance, gpus, requests)
         busy = min(count * copies, requests)
         price = price_in(instance, self.region)
