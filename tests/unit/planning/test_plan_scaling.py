@@ -222,7 +222,7 @@ def test_a_start_says_what_was_measured_elsewhere_and_what_was_not() -> None:
     assert [part.partition(" GB ")[2] for part in parts] == where
     assert wake_up(large) > wake_up(plan(scale_to_zero=True)), "more bytes take longer"
     options = Options(pair="gpt-oss-20b", scale_to_zero=True)
-    made = make_plan(options, replace(CATALOG, starts=()))
+    made = make_plan(options, replace(CATALOG, read_starts=tuple))
     assert str(because(made, "start_time")).startswith("not measured: ")
     assert str(because(made, "start_time")).endswith("10m 00s for the engine's start")
 
