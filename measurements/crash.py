@@ -80,11 +80,11 @@ def crash() -> tuple[float, str]:
     from peagle.engine.cpu import link_weights
     from peagle.engine.machine import find_engine
     from peagle.engine.process import free_port, start_engine, stop_engine
-    from peagle.engine.runner import ProcessRunner
+    from peagle.engine.runner import LocalOptions
     from peagle.planning import Options, make_plan
 
     plan = make_plan(Options(pair="tiny"), load_catalog())
-    environment, _ = ProcessRunner().local_environment(plan)
+    environment, _ = LocalOptions().local_environment(plan)
     with tempfile.TemporaryDirectory() as folder:
         ml_root, log = Path(folder, "ml"), Path(folder, "log")
         link_weights(plan, ml_root)

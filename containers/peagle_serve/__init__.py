@@ -5,6 +5,7 @@
     environment         variables as vLLM's arguments; which ones the installed vLLM has
     checks              is the environment valid? Is the image for this pair? Do its parts fit?
     checkpoint, heads   parsers of weights and heads, shared with the toolkit
+    pair                do head and target fit? Codes and values, as the rules of `peagle check`
     weights             which weights; are they those of the plan?
     warm_start          compile caches of an identical engine (warm_archive: their files)
     command             everything before the start of vLLM

@@ -16,7 +16,6 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from peagle_serve.contract import (
     SPECULATION,
     WARM_FOLDER_VARIABLE,
     InvalidEnvironment,
-    is_s3_uri,
     read_number,
 )
 from peagle_serve.environment import (
@@ -46,8 +44,9 @@ from peagle_serve.environment import (
     tokens_of,
     without_escapes,
 )
-from peagle_serve.heads import AUX_LAYERS, MASK, MIXED_FILES, VLLM_PLACEHOLDERS, HeadFiles
+from peagle_serve.heads import HeadFiles
 from peagle_serve.json_reader import InvalidJson, read
+from peagle_serve.pair import problems
 from peagle_serve.weights import drafter_model, loads_files
 
 Document = dict[str, Any]
@@ -59,7 +58,7 @@ _SWITCHES = frozenset(
     for flag in (
         "ENFORCE_EAGER", "TRUST_REMOTE_CODE", "ENABLE_PREFIX_CACHING", "ENABLE_CHUNKED_PREFILL",
         "ENABLE_EXPERT_PARALLEL", "ENABLE_AUTO_TOOL_CHOICE", "ENABLE_LORA", "ASYNC_SCHEDULING",
-        "DISABLE_LOG_STATS",
+        "DISABLE_LOG_STATS"
     )
 )  # fmt: skip
 _PROMPTS_IN_LOGS = (f"{PREFIX}ENABLE_LOG_REQUESTS", f"{PREFIX}ENABLE_LOG_OUTPUTS",
@@ -268,7 +267,7 @@ _REFUSED = frozenset(
             "MIDDLEWARE", "TOOL_PARSER_PLUGIN", "REASONING_PARSER_PLUGIN", "IO_PROCESSOR_PLUGIN",
             "LOGITS_PROCESSORS", "LOGITS_PROCESSOR_PATTERN", "SCHEDULER_CLS", "WORKER_CLS",
             "SD_WORKER_CLS", "WORKER_EXTENSION_CLS", "MODEL_CLASS_OVERRIDES", "LOG_CONFIG_FILE",
-            "CONFIG", "UVICORN_LOG_CONFIG",
+            "CONFIG", "UVICORN_LOG_CONFIG"
         )),
     )
 )  # fmt: skip
@@ -359,12 +358,7 @@ def _is_code(name: str, member: Any) -> bool:
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 """Beside the entrypoint, in an image that was built from a plan."""
-_FACTS = {
-    "architecture": "architecture",
-    "hidden_size": "hidden size",
-    "num_hidden_layers": "number of layers",
-    "vocab_size": "vocabulary",
-}
+_FACTS = ("architecture", "hidden_size", "num_hidden_layers", "vocab_size")
 
 
 def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
@@ -384,45 +378,43 @@ def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
 
 
 def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
-    yield from _model_differences("target", built, chosen[MODEL], MODEL)
-    if SPECULATION not in chosen:
-        return
-    speculation = read_speculative_config(chosen)
-    if built.get("method") is None:
+    speculation, method = read_speculative_config(chosen), built.get("method")
+    models = {"target": (MODEL, chosen[MODEL])}
+    if SPECULATION in chosen and method is None:
         yield f"{SPECULATION} is set"
-        return
-    if speculation.get("method") not in (None, built["method"]):
-        yield f"{SPECULATION} has the method {speculation['method']}, not {built['method']}"
-    if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
-        word = "without" if built.get("parallel_drafting") else "with"
-        yield f"{SPECULATION} is {word} parallel_drafting"
-    drafter = drafter_model(chosen)
-    if drafter:
-        yield from _model_differences("drafter", built, drafter, f'"model" of {SPECULATION}')
-
-
-def _model_differences(role: str, built: Document, model: str, where: str) -> Iterator[str]:
-    """How the model that ``where`` names differs from the image's."""
-    if is_s3_uri(model):
-        return  # its files are not readable here
-    expected = built.get(role)
-    if not is_folder_path(model):
-        is_other = isinstance(expected, str) and expected.casefold() != model.casefold()
-        if HUB_ID.fullmatch(model) and is_other:
+    elif SPECULATION in chosen:
+        if speculation.get("method") not in (None, method):
+            yield f"{SPECULATION} has the method {speculation['method']}, not {method}"
+        if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
+            word = "without" if built.get("parallel_drafting") else "with"
+            yield f"{SPECULATION} is {word} parallel_drafting"
+        models["drafter"] = (f'"model" of {SPECULATION}', drafter_model(chosen) or "")
+    of_image = built.get("facts")
+    for role, (where, model) in models.items():
+        recorded = of_image.get(role) if isinstance(of_image, dict) else None
+        expected = built.get(role)
+        if is_folder_path(model):
+            facts = _facts_of(Path(model))
+            for name, value in (recorded if isinstance(recorded, dict) else {}).items():
+                if facts.get(name, value) != value:
+                    yield f"{where} is {model}, whose {name} is {facts[name]}, not {value}"
+        elif (
+            isinstance(expected, str)
+            and HUB_ID.fullmatch(model)
+            and expected.casefold() != model.casefold()
+        ):
             yield f"{where} is {model}"
-        return
-    config = _read_object(Path(model) / "config.json")
+
+
+def _facts_of(model: Path) -> Document:
+    """The sizes in the model's config.json, and its class."""
+    config = _read_object(model / "config.json")
     inner = config.get("text_config")
     text = inner if isinstance(inner, dict) else config
     facts = {name: text[name] for name in _FACTS if isinstance(text.get(name), int)}
-    architectures = config.get("architectures")
-    if isinstance(architectures, list) and architectures:
-        facts["architecture"] = architectures[0]
-    of_image = built.get("facts")
-    recorded = of_image.get(role) if isinstance(of_image, dict) else None
-    for name, value in (recorded if isinstance(recorded, dict) else {}).items():
-        if name in _FACTS and facts.get(name, value) != value:
-            yield f"{where} is {model}, whose {_FACTS[name]} is {facts[name]}, not {value}"
+    if isinstance(names := config.get("architectures"), list) and names:
+        facts["architecture"] = names[0]
+    return facts
 
 
 def _read_object(file: Path) -> Document:
@@ -431,12 +423,6 @@ def _read_object(file: Path) -> Document:
         return read_json("", file)
     except InvalidEnvironment:
         return {}
-
-
-_OTHER_HEAD = "use the head that was trained for this target"
-_NOT_PARALLEL = 'use a P-EAGLE head, or remove "parallel_drafting"'
-_MIN_VOCABULARY_RATIO = 0.95
-"""Minimum ratio of head to target vocabulary; targets often get extra tokens."""
 
 
 def check_pair(environment: Mapping[str, str]) -> None:
@@ -456,134 +442,8 @@ def check_pair(environment: Mapping[str, str]) -> None:
         return
     target, config = (read_json(SPECULATION, file) for file in files)
     inner = target.get("text_config")
-    target = inner if isinstance(inner, dict) else target
     tensors = read_tensors(f'"model" of {SPECULATION}', Path(drafter))
-    head = HeadFiles(config, {name: list(tensor.shape) for name, tensor in tensors.items()})
-    if not head.may_be_head():
-        classes = ", ".join(head.config.classes) or "none"
-        raise InvalidEnvironment(
-            f"{drafter} is not a draft head: config.json has architecture {classes}",
-            'set "model" to the folder of a draft head, not of a model',
-        )
+    head = HeadFiles(config, {name: tensor.shape for name, tensor in tensors.items()})
     is_parallel = speculation.get("parallel_drafting") is True
-    for message, fix in _mismatches(head, target, is_parallel):
-        raise InvalidEnvironment(f"head and target do not match: {message}", fix)
-    for message in _inconsistencies(head, target):
-        raise InvalidEnvironment(
-            f"config.json and weights of the head disagree: {message}", MIXED_FILES
-        )
-
-
-def _number(config: Mapping[str, Any], key: str) -> int | None:
-    value = config.get(key)
-    return value if type(value) is int else None
-
-
-def _mismatches(
-    head: HeadFiles, target: Mapping[str, Any], is_parallel: bool
-) -> Iterator[tuple[str, str]]:
-    """What the head needs and this target, or parallel drafting, does not have; with the fix."""
-    config, fc, mask = head.config, head.tensor("fc.weight"), head.holding(MASK)
-    count, width = _number(target, "num_hidden_layers"), _number(target, "hidden_size")
-    vocabulary = _number(target, "vocab_size")
-    if is_parallel:  # it needs a hidden state and a token for the masked slots
-        placeholder = head.placeholder()
-        if head.tensors and mask is None:
-            yield f"parallel_drafting is set, but the head has no {MASK}", _NOT_PARALLEL
-        if placeholder is None:
-            keys = ", ".join(VLLM_PLACEHOLDERS)
-            message = f"parallel_drafting is set, but the head's config has none of {keys}"
-            yield message, _NOT_PARALLEL
-            return
-        name, token = placeholder
-        if vocabulary is not None and not (type(token) is int and 0 <= token < vocabulary):
-            shown = f"target token IDs range from 0 to {vocabulary - 1}"
-            yield f"the head's {name} is {token!r}; {shown}", _OTHER_HEAD
-        if not config.uses_auxiliary:
-            message = "parallel_drafting is set, but the head sets use_aux_hidden_state to false"
-            yield message, _NOT_PARALLEL
-        if mask and fc is not None and len(fc) == 2 and prod(mask) != fc[1]:
-            message = f"{MASK} of the head has {prod(mask)} values; its fc takes {fc[1]}"
-            yield message, _OTHER_HEAD
-    elif head.is_parallel():
-        # vLLM ignores the mask with one line in its log, and drafts half as fast as it could.
-        fix = 'add "parallel_drafting": true, or use an EAGLE-3 head'
-        yield "the head is P-EAGLE, but parallel_drafting is not set", fix
-    if config.uses_auxiliary and count is not None:  # the layers that it reads exist, and differ
-        if AUX_LAYERS in config.invalid:
-            yield f"the head's {config.invalid[AUX_LAYERS]}", _OTHER_HEAD
-        layers, named = head.auxiliary_layers(count)
-        if any(not 0 <= layer <= count for layer in layers):
-            message = f"the head reads target layers {list(layers)}; the target has {count}"
-            yield message, _OTHER_HEAD
-        if len(set(layers)) < len(layers):
-            source = "the head's" if named else f"with {count} target layers, vLLM's default"
-            message = f"{source} auxiliary layers are {list(layers)}, which repeats one"
-            yield message, _OTHER_HEAD
-    if config.uses_auxiliary and width is not None:  # fc takes their concatenated hidden states
-        if config.target_hidden_size not in (None, width):
-            message = f"the head needs a target of hidden size {config.target_hidden_size}"
-            yield f"{message}; this one has {width}", _OTHER_HEAD
-        layers, _ = head.auxiliary_layers(count or 0)
-        is_matrix = fc is not None and len(fc) == 2 and not config.quantized
-        if fc is not None and is_matrix and fc[1] != width * len(layers):
-            expected = f"{len(layers)} target layers x {width} = {width * len(layers)} expected"
-            yield f"fc.weight has input width {fc[1]}; {expected}", _OTHER_HEAD
-    if vocabulary is not None:
-        # With more tokens than the target, the head reads and writes beyond the target's tables;
-        # with far fewer it belongs to another tokenizer.
-        least = {"vocab_size": _MIN_VOCABULARY_RATIO * vocabulary, "draft_vocab_size": 0}
-        sizes = {"vocab_size": config.vocab_size, "draft_vocab_size": config.draft_vocab_size}
-        for name, size in sizes.items():
-            if size is not None and not least[name] <= size <= vocabulary:
-                message = f"the target's vocabulary has {vocabulary} tokens"
-                yield f"the head's {name} is {size}; {message}", _OTHER_HEAD
-
-
-def _inconsistencies(head: HeadFiles, target: Mapping[str, Any]) -> Iterator[str]:
-    """Where the head's weights are not those that its config.json describes."""
-    config, width, fc = head.config, _number(target, "hidden_size"), head.tensor("fc.weight")
-    hidden, vocabulary = config.hidden_size, config.vocab_size
-    if config.uses_auxiliary and width is not None and fc and len(fc) == 2 and not config.quantized:
-        layers, _ = head.auxiliary_layers(_number(target, "num_hidden_layers") or 0)
-        if len(layers) != config.built_for:
-            built_for = config.built_for
-            yield f"the head reads {len(layers)} target layers, but vLLM builds fc for {built_for}"
-        if hidden not in (None, fc[0]):
-            yield f"fc.weight has output width {fc[0]}; hidden_size is {hidden}"
-    drafted = config.draft_vocab_size or vocabulary
-    if drafted is not None and not config.quantized:  # the tables of drafted tokens
-        rows, table = head.tensor("lm_head.weight"), head.holding("d2t", "draft_id_to_target_id")
-        for name, shape in (("lm_head.weight", rows), ("d2t", table)):
-            if shape and shape[0] != drafted:
-                yield f"{name} has {shape[0]} rows; config.json requires {drafted}"
-        if head.tensors and vocabulary is not None and drafted < vocabulary:
-            for name, shape in (("lm_head", rows), ("d2t", table)):
-                if shape is None:
-                    reduced = f"a reduced vocabulary ({drafted} of {vocabulary})"
-                    yield f"the head has {reduced} but no {name}"
-    if head.tensors and hidden is not None and width is not None and not config.quantized:
-        embeddings, expected = head.tensor("embed_tokens.weight"), [vocabulary, hidden]
-        if embeddings is None and hidden != width:  # it would use the target's
-            theirs = f"the target's have {width} columns"
-            yield f"the head has hidden size {hidden} but no embeddings; {theirs}"
-        if embeddings is not None and vocabulary is not None and embeddings != expected:
-            yield f"embed_tokens.weight has shape {embeddings}; config.json requires {expected}"
-    if config.window_problem:
-        yield config.window_problem
-    layer_tensors, count = head.layer_tensors(), config.layers
-    if layer_tensors and set(layer_tensors) != set(range(count or 0)):
-        has = "no num_hidden_layers" if count is None else f"num_hidden_layers {count}"
-        yield f"the weights hold layers {sorted(layer_tensors)}; config.json has {has}"
-    # vLLM leaves missing tensors uninitialized. The first layer has an additional norm, and vLLM
-    # ignores a bias that its class does not have, in whichever layer.
-    biases = {f"self_attn.{name}.bias" for name in config.biases}
-    complete = {
-        name
-        for layer, names in layer_tensors.items()
-        for name in names
-        if layer and (not name.endswith(".bias") or name in biases)
-    }
-    for layer, names in sorted(layer_tensors.items()):
-        if not complete <= names:
-            yield f"layer {layer} of the head has no tensor {min(complete - names)}"
+    for problem in problems(head, inner if isinstance(inner, dict) else target, is_parallel):
+        raise InvalidEnvironment(f"head and target do not match: {problem}", problem.fix)

@@ -6,7 +6,6 @@ them for the logs of other containers.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -96,8 +95,9 @@ CAUSES = (
         r"|AssertionError: \d+ is not divisible by \d+|total_num_(kv_)?heads % \w*tp_size|(put"
         r"|partition)\S* = ?\d+ is not divisible|(block_n|block_k|min_thread_[nk]|group_size) ?="
         r"|(in|out)put size is not aligned with",
-        "set SM_VLLM_TENSOR_PARALLEL_SIZE to a smaller divisor of the number of attention heads, "
-        "and at most the number of GPUs"),
+        "set SM_VLLM_TENSOR_PARALLEL_SIZE to a smaller divisor of the number of attention heads "
+        "and of the blocks of quantized weights, and at most the number of GPUs; or give each GPU "
+        "whole experts with SM_VLLM_ENABLE_EXPERT_PARALLEL=true"),
     CrashCause("amx-small-layers",
         r"Dimension out of range \(expected to be in range of \[-1, 0\], but got -2\)",
         "on a CPU with AMX tiles vLLM 0.28.0 cannot start a small P-EAGLE head in bfloat16: set "
@@ -189,20 +189,6 @@ _KILLED = re.compile(
     re.IGNORECASE,
 )
 """What shells, Docker, Kubernetes, torch and vLLM say of a process that the kernel has killed."""
-_SHARD = re.compile(
-    r"= ?(?P<shard>\d+)\b.*? is not divisible by .*?"
-    r"(?P<what>block_[nk]|min_thread_[nk]|group_size) ?= ?(?P<block>\d+)"
-)
-_HEADS = re.compile(
-    r"attention heads \((\d+)\) must be divisible by tensor parallel size \((\d+)\)"
-    r"|AssertionError: (\d+) is not divisible by (\d+)"
-)
-_GPUS = re.compile(r"[Ww]orld size \((\d+)\).* GPUs \((\d+)\)")
-_PARALLEL_SIZE = re.compile(
-    r"tensor_parallel_size['\"]?[=:] ?(\d+)|--tensor-parallel-size[ =](\d+)"
-)
-_EXPERTS = re.compile(r"gate's and up's|down's")
-
 _LEAD = re.compile(r"^(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:Z+-]* +)?(\[rank\d+\]: ?)?")
 """What Docker, Kubernetes and CloudWatch (a time) and torch (the rank) write before a line."""
 _PREFIX = re.compile(
@@ -254,53 +240,11 @@ def parse_crash(lines: Iterable[str]) -> Crash:
     for message in messages:
         for row in CAUSES:
             if re.search(row.pattern, message):
-                is_parallel = row.cause == "tensor-parallel"
-                fix = (_parallel_fix(message, written) if is_parallel else "") or row.fix
-                return Crash(_readable(message), fix, row.cause, row.command)
+                return Crash(_readable(message), row.fix, row.cause, row.command)
     for line in kept:
         if _KILLED.search(bare_line(line)):
             return Crash(_readable(bare_line(line)), KILLED_FIX, "killed")
     return Crash(_readable(messages[-1])) if messages else Crash("")
-
-
-_MOST_GPUS = 16
-
-
-def _parallel_fix(message: str, log: list[str]) -> str:
-    """The tensor parallel sizes that work, from the sizes in the message and in the log; "" if they
-    do not say it."""
-    variable = "set SM_VLLM_TENSOR_PARALLEL_SIZE to"
-    if gpus := _GPUS.search(message):
-        return f"{variable} {gpus[2]}, or use an instance with {gpus[1]} GPUs"
-    if heads := _HEADS.search(message):
-        size, tried = (int(number) for number in heads.groups() if number)
-        if tried <= _MOST_GPUS:  # else the number is a block of the weights
-            fitting = [parts for parts in range(1, tried) if size % parts == 0]
-            return f"{variable} {_any_of(fitting)}" if fitting else ""
-    sizes = _SHARD.search(message)
-    shard, block = (int(sizes["shard"]), int(sizes["block"])) if sizes else (0, 0)
-    if not shard or not block:
-        return ""
-    experts = ", or set SM_VLLM_ENABLE_EXPERT_PARALLEL=true" if _EXPERTS.search(message) else ""
-    named = [number for line in log for pair in _PARALLEL_SIZE.findall(line) for number in pair]
-    tried = int(next(filter(None, named), 0))
-    fitting = [parts for parts in range(1, tried) if not tried % parts
-               and not shard * (tried // parts) % block]  # fmt: skip
-    if fitting:
-        return f"{variable} {_any_of(fitting)}{experts}"
-    if tried:
-        return "no smaller tensor parallel size works: use weights in another quantization"
-    times = block // math.gcd(shard, block)
-    return (
-        f"divide SM_VLLM_TENSOR_PARALLEL_SIZE by {times} or a multiple of it: each GPU then holds "
-        f"{shard * times}, which is a multiple of {block}{experts}"
-    )
-
-
-def _any_of(sizes: list[int]) -> str:
-    """The sizes from the largest on, as ``8, 4 or 1``."""
-    *others, last = map(str, reversed(sizes))
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 def bare_line(line: str) -> str:

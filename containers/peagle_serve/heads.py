@@ -7,7 +7,7 @@ speculators library, which describes the layers under ``transformer_layer_config
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from peagle_serve.checkpoint import MOST_LAYERS, largest_value
@@ -256,7 +256,7 @@ def placeholder(config: Mapping[str, Any], names: Iterable[str]) -> tuple[str, A
 class HeadFiles:
     """A head's ``config`` and the shapes of its ``tensors`` (empty: they were not readable)."""
 
-    def __init__(self, document: Mapping[str, Any], tensors: Mapping[str, list[int]]) -> None:
+    def __init__(self, document: Mapping[str, Any], tensors: Mapping[str, Sequence[int]]) -> None:
         self.config = read_head(document)
         self.tensors = tensors
         self._document = document
@@ -284,18 +284,16 @@ class HeadFiles:
             return has_mask(self.tensors)
         return self.config.speculators == "peagle" or self._document.get("ptd_token_id") is not None
 
-    def auxiliary_layers(self, count: int) -> tuple[tuple[int, ...], bool]:
-        """The layers that it reads of a target with ``count`` layers, and whether its config names
-        them; the default is vLLM's."""
-        named = self.config.auxiliary_layers
-        return named or default_layers(count), named is not None
+    def auxiliary_layers(self, count: int) -> tuple[int, ...]:
+        """The layers that it reads of a target with ``count`` layers: listed, or vLLM's default."""
+        return self.config.auxiliary_layers or default_layers(count)
 
-    def holding(self, *parts: str) -> list[int] | None:
+    def holding(self, *parts: str) -> Sequence[int] | None:
         """The shape of the first tensor that has one of ``parts`` in its name."""
         named = (name for part in parts for name in self.tensors if part in name)
         return self.tensors.get(next(named, ""))
 
-    def tensor(self, name: str) -> list[int] | None:
+    def tensor(self, name: str) -> Sequence[int] | None:
         """The shape of the tensor of that name, under any prefix."""
         named = (full for full in self.tensors if f".{full}".endswith(f".{name}"))
         return self.tensors.get(next(named, ""))

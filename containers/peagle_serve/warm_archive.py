@@ -2,9 +2,8 @@
 ``<key>.json``.
 
 An artifact is code that the engine runs, so the container restores only archives whose SHA-256 is
-in ``PEAGLE_WARM_SHA256``. The checks here detect damage and prevent writes outside of the cache
-folders: only regular files and folders in these are unpacked, each once, up to the size in the
-manifest. They do not detect malicious code.
+in ``PEAGLE_WARM_SHA256``. The checks here detect damage, and tarfile's filter keeps the members in
+their folder. They do not detect malicious code.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import stat
 import tarfile
 import tempfile
@@ -24,12 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from peagle_serve.contract import (
-    ARTIFACT_FORMAT,
-    CACHE_VARIABLE,
-    MANIFEST_SUFFIX,
-    SHA256,
-)
+from peagle_serve.contract import ARTIFACT_FORMAT, CACHE_VARIABLE, MANIFEST_SUFFIX, SHA256
 from peagle_serve.json_reader import InvalidJson, Limits, open_regular, read, read_regular
 
 FOLDERS = {
@@ -159,7 +152,6 @@ def manifest_of(document: Any, name: str) -> Manifest:
 
 _LEVEL = 3
 """gzip's level; higher ones hardly make kernels smaller."""
-_NANOSECONDS = 1_000_000_000
 _NO_CACHE = ("vllm/assets", "vllm/media", "vllm/xla_cache")
 _LEFT_OUT = (".safetensors", ".gguf", ".pt", ".pth", ".ckpt", ".lock", ".tmp", ".pid")
 """Endings of weights and of temporary files."""
@@ -236,8 +228,8 @@ def _write_archive(file: IO[bytes], place: Path, paths: list[str], hidden: list[
 def _read_member(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]:
     """The content and header of a file; no header if it is gone or not a regular file.
 
-    The time is exact to the nanosecond: ninja, which builds FlashInfer's kernels, rebuilds files
-    that look newer than in its record, and a float may round up.
+    The time is in whole seconds, rounded down: ninja, which builds FlashInfer's kernels, rebuilds
+    files that look newer than in its record.
     """
     try:
         descriptor = os.open(place / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -250,8 +242,7 @@ def _read_member(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]
         content = file.read()
     member = tarfile.TarInfo(path)
     member.size = len(content)
-    member.mtime = facts.st_mtime_ns // _NANOSECONDS
-    member.pax_headers = {"mtime": "{}.{:09}".format(*divmod(facts.st_mtime_ns, _NANOSECONDS))}
+    member.mtime = int(facts.st_mtime)
     member.mode = 0o755 if facts.st_mode & stat.S_IXUSR else 0o644
     return content, member
 
@@ -268,24 +259,7 @@ class _Hashed(io.RawIOBase):
         return self._file.write(content)
 
 
-_CHUNK = 1 << 18
-_PER_FILE = 8192
-"""Bytes of an archive for each file besides its content: headers, a long name, padding."""
-_AROUND = 1 << 16
-_DEEPEST = 64
-"""Nested folders; Python removes them recursively."""
-_UNREADABLE = (
-    tarfile.TarError,
-    gzip.BadGzipFile,
-    zlib.error,
-    EOFError,
-    ValueError,
-    OverflowError,
-    RecursionError,  # tarfile reads consecutive headers recursively
-)
-_EXACT = re.compile(r"([0-9]{1,10})\.([0-9]{1,9})")
-_LATEST = 1 << 33
-"""Seconds; later than the time of any file."""
+_UNREADABLE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, RecursionError)
 
 
 def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
@@ -295,94 +269,20 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
     written until then.
     """
     with open_regular(archive) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != manifest.size:
-            raise Damaged(
-                f"{archive.name} has {size} bytes, but its manifest lists {manifest.size}"
-            )
         # Checked first, so that nothing of another archive is decompressed.
         if hashlib.file_digest(file, "sha256").hexdigest() != manifest.sha256:
             raise Damaged(f"{archive.name} does not match the sha256 in its manifest")
         file.seek(0)
-        limit = manifest.unpacked_bytes + _PER_FILE * manifest.files + _AROUND
         try:
-            with gzip.GzipFile(fileobj=file) as content:
-                limited = _Limited(content, limit)
-                files, unpacked = _unpack_members(limited, folder)
-                while limited.read(_CHUNK):  # to the checksum at the end
-                    pass
+            with tarfile.open(fileobj=file, mode="r:gz") as content:
+                members = content.getmembers()
+                folders = {member.name.partition("/")[0] for member in members}
+                if others := folders.difference(FOLDERS.values()):
+                    raise Damaged(f"{archive.name} holds {min(others)!r}, which is no cache")
+                content.extractall(folder, members, filter="data")
         except _UNREADABLE as error:
             raise Damaged(f"{archive.name} cannot be read: {error}") from None
-        except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            raise Damaged(f"{archive.name} holds a path that is both file and folder") from None
+    files, unpacked = sum(member.isreg() for member in members), sum(m.size for m in members)
     if (files, unpacked) != (manifest.files, manifest.unpacked_bytes):
         raise Damaged(f"{archive.name} holds {files} files of {unpacked} bytes, "
                       f"not {manifest.files} of {manifest.unpacked_bytes}")  # fmt: skip
-
-
-class _Limited:
-    """A stream of at most ``limit`` bytes."""
-
-    def __init__(self, stream: gzip.GzipFile, limit: int) -> None:
-        self._stream, self._left = stream, limit
-
-    def read(self, size: int) -> bytes:
-        content = self._stream.read(size)
-        self._left -= len(content)
-        if self._left < 0:
-            raise Damaged("the archive is larger than in its manifest")
-        return content
-
-
-def _unpack_members(content: _Limited, folder: Path) -> tuple[int, int]:
-    """Write every member. Returns the number of files and of bytes."""
-    files = unpacked = 0
-    names: set[str] = set()
-    with tarfile.open(fileobj=content, mode="r|", bufsize=_CHUNK) as archive:  # type: ignore[call-overload]
-        for member in archive:
-            if problem := _problem(member, names):
-                raise Damaged(f"the archive holds {member.name[:100]!r}, which {problem}")
-            names.add(member.name)
-            place = folder / member.name
-            if member.isdir():
-                place.mkdir(parents=True, exist_ok=True)
-                continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _write_file(archive.extractfile(member), member, place)
-            files, unpacked = files + 1, unpacked + member.size
-    return files, unpacked
-
-
-def _problem(member: tarfile.TarInfo, names: set[str]) -> str:
-    """Why the member must not be written; "" if it may."""
-    name, parts = member.name, member.name.split("/")
-    if name.startswith("/") or not {"", ".", ".."}.isdisjoint(parts) or "\0" in name:
-        return "may leave its folder"
-    if len(parts) > _DEEPEST:
-        return "is nested too deeply"
-    if parts[0] not in FOLDERS.values():
-        return "is not in a cache folder"
-    is_file = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.sparse
-    if not ((is_file and len(parts) > 1) or member.isdir()):
-        return "is neither a file nor a folder"
-    return "is there twice" if name in names else ""
-
-
-def _write_file(content: Any, member: tarfile.TarInfo, place: Path) -> None:
-    """Write one file with its original time: build tools compare times, and ``TarInfo.mtime`` is a
-    float, and rounded."""
-    mode = 0o755 if member.mode & 0o100 else 0o644
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    left = member.size  # may be negative in a damaged archive; the totals differ then
-    with os.fdopen(os.open(place, flags, mode), "wb") as file:
-        while left > 0:
-            part = content.read(min(left, _CHUNK))
-            if not part:
-                raise Damaged("the archive is truncated")
-            file.write(part)
-            left -= len(part)
-    moment = int(member.mtime * _NANOSECONDS)
-    if exact := _EXACT.fullmatch(member.pax_headers.get("mtime", "")):
-        moment = int(exact[1]) * _NANOSECONDS + int(exact[2].ljust(9, "0"))
-    moment = min(max(moment, 0), _LATEST * _NANOSECONDS)
-    os.utime(place, ns=(moment, moment))

@@ -54,12 +54,7 @@ from peagle_serve.contract import (
     InvalidEnvironment,
     read_pins,
 )
-from peagle_serve.environment import (
-    NEGATION,
-    distributions,
-    is_for_cpu,
-    read_speculative_config,
-)
+from peagle_serve.environment import NEGATION, distributions, is_for_cpu, read_speculative_config
 from peagle_serve.json_reader import DEFAULT, InvalidJson, read_file, read_regular
 from peagle_serve.logs import Log, Redactor, is_secret, restored_text
 from peagle_serve.warm_archive import (
@@ -210,7 +205,6 @@ def device_text(device: Any) -> str:
     return str(facts.get("cpu") or "")
 
 
-_LONGEST_SHOWN = 80
 _MOST_SHOWN = 12
 """Names of another subject in a message."""
 
@@ -219,27 +213,16 @@ def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
     """How another subject differs from ``subject``, as short phrases."""
     if not isinstance(other, dict):
         return ["everything"]
-    phrases = []
-    ours, theirs = subject["image"], other.get("image")
-    if ours != theirs:
-        # The fix, if only one digest is known.
-        whose = "the artifact's" if ours else "this container's"
-        unknown = f" ({whose} digest is unknown: name images as NAME@sha256:...)"
-        phrases.append(f"the image{unknown if bool(ours) is not bool(theirs) else ''}")
-    if subject["software"] != other.get("software"):
-        phrases.append("the software")
-    if subject["pair"] != other.get("pair"):
-        models = [name for name in _changed(subject["pair"], other.get("pair"))
-                  if name in subject["pair"]]  # fmt: skip
-        phrases += [f"the {name}" for name in models] or ["the pair"]
+    phrases = [f"the {part}" for part in ("image", "software") if subject[part] != other.get(part)]
+    if "the image" in phrases and not (subject["image"] and other.get("image")):
+        phrases[0] += " (a digest is unknown: name images as NAME@sha256:...)"
+    if models := _changed(subject["pair"], other.get("pair")):
+        phrases += [f"the {name[:_MOST_SHOWN]}" for name in models[:2]]
     if subject["device"] != other.get("device"):
-        there, here = (device_text(each.get("device"))[:_LONGEST_SHOWN]
-                       for each in (other, subject))  # fmt: skip
         # CPUs of one name may differ in their instruction sets.
-        both = f"another {here}" if there == here else f"{there}; here {here}"
-        phrases.append(f"the device ({both})")
-    names = [name[:_LONGEST_SHOWN] for name in _changed(subject["engine"], other.get("engine"))]
-    if names:
+        there, here = (device_text(each.get("device"))[:80] for each in (other, subject))
+        phrases.append(f"the device ({there}; here {here})")
+    if names := _changed(subject["engine"], other.get("engine")):
         phrases.append(f"the engine's arguments ({first_names(names, _MOST_SHOWN)})")
     return phrases or ["the format"]
 

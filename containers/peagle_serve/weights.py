@@ -102,8 +102,7 @@ def _find_model(environment: Mapping[str, str], root: str) -> str:
     if environment.get(HUB_MODEL):
         return environment[HUB_MODEL]
     raise InvalidEnvironment(
-        "no model is set",
-        f"set {MODEL} or {HUB_MODEL}, or mount weights at {MODEL_FOLDER}",
+        "no model is set", f"set {MODEL} or {HUB_MODEL}, or mount weights at {MODEL_FOLDER}"
     )
 
 

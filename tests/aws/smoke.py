@@ -27,8 +27,11 @@ from typing import Any
 
 import boto3
 
-from peagle import __version__, api
+from peagle import __version__
+from peagle.catalog import load_catalog
+from peagle.planning import make_plan
 from peagle.planning.options import Options
+from peagle.render import plan_bytes
 from peagle.store import write_json
 
 NAME = "peagle-smoke"
@@ -97,12 +100,12 @@ class Smoke:
     def unreachable_plan(self, folder: Path) -> Path:
         """The plan in a file, with a floor that no draft reaches."""
         options = Options(pair="tiny", name=NAME, region=self.region, instance_type=self.instance)
-        plan = api.plan(options, api.load_catalog())
+        plan = make_plan(options, load_catalog())
         assert plan.speculation is not None
         unreachable = {"acceptance_floor": plan.speculation.k + 1.0}
         speculation = plan.speculation.model_copy(update=unreachable)
         path = folder / "unreachable.json"
-        path.write_bytes(api.plan_bytes(plan.model_copy(update={"speculation": speculation})))
+        path.write_bytes(plan_bytes(plan.model_copy(update={"speculation": speculation})))
         return path
 
     def step(
@@ -250,7 +253,7 @@ def _run(smoke: Smoke, session: boto3.Session, folder: Path) -> int:
 
 def _price(instance_type: str) -> float:
     """USD per hour; AWS's price for us-east-1, as the catalogue has it."""
-    known = api.load_catalog().instances.instances
+    known = load_catalog().instances.instances
     prices = [price for one in known if one.type == instance_type for price in one.prices]
     return prices[0].usd_per_hour if prices else 1.5
 

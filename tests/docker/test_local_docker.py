@@ -23,7 +23,7 @@ from peagle.engine import local
 from peagle.engine.container import Container, run_arguments
 from peagle.engine.install import engine_packages
 from peagle.engine.process import free_port, is_healthy
-from peagle.engine.runner import DockerRunner
+from peagle.engine.runner import LocalOptions
 from peagle.images import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import EventSplitter, pieces, request_body
@@ -159,7 +159,7 @@ def container(
 ) -> Iterator[tuple[Any, Container, Path]]:
     """The tiny pair in a container whose end can be waited for, with that engine, and its log."""
     plan = make_plan(Options(pair="tiny", name="alone"), load_catalog())
-    host = DockerRunner(docker, show_image(docker, image))
+    host = LocalOptions(show_image(docker, image))
     environment, _ = host.local_environment(plan)
     chosen = host.container(plan, {**environment, **more}, free_port())
     assert chosen.mounts == {}, "an image with weights needs none"

@@ -141,7 +141,7 @@ def test_status_lists_endpoints_and_stop_leaves_nothing(home: Sandbox) -> None:
     assert len(home.processes()) == 3, "the sandbox, the entrypoint and its engine"
     with urllib.request.urlopen(f"http://127.0.0.1:{endpoint['port']}/ping") as answer:
         assert answer.status == 200
-    assert "endpoint-1 (us-east-1): InService; process" in home.peagle("sandbox", "status").stdout
+    assert "endpoint-1" in home.peagle("sandbox", "status").stdout
     records = home.home / "deployments" / "sandbox" / "us-east-1"
     records.mkdir(parents=True)
     (records / "endpoint-1.json").write_text("{}")

@@ -18,7 +18,7 @@ from peagle.engine.process import (
     start_engine,
     stop_engine,
 )
-from peagle.engine.runner import ProcessRunner
+from peagle.engine.runner import LocalOptions
 from peagle.planning import Options, make_plan
 from tests.soak.streams import Events, post
 from tests.soak.targets import (
@@ -50,7 +50,7 @@ class Container:
     def start(self) -> None:
         plan = make_plan(Options(pair="tiny"), load_catalog())
         os.environ["PEAGLE_ENGINE_PYTHON"] = str(self._engine.python)
-        environment, _ = ProcessRunner().local_environment(plan)
+        environment, _ = LocalOptions().local_environment(plan)
         self._environment = {**environment, **RESTARTS}
         self._ml_root = self._folder / "ml"
         link_weights(plan, self._ml_root)

@@ -10,7 +10,7 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 
 # package: lines at most, aim
 BUDGET = {
-    "modules": (3_500, 3_200),  # errors, case, proof, protocol, ... directly in peagle
+    "modules": (3_950, 3_200),  # errors, case, proof, protocol, ... directly in peagle
     "peagle_serve": (5_350, 3_600),
     "vllm": (800, 500),
     "catalog": (3_100, 1_800),
@@ -29,8 +29,7 @@ BUDGET = {
     "bench": (5_250, 3_100),
     "sandbox": (5_800, 5_000),
     "project": (650, 450),
-    "library": (800, 250),
-    "cli": (12_050, 6_000),
+    "cli": (11_400, 6_000),
 }
 MOST_LINES, MOST_FILES = 80_000, 330
 

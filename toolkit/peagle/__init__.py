@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from peagle.errors import UserError as UserError
     from peagle.findings import Finding as Finding
     from peagle.fit.report import FitReport as FitReport
-    from peagle.library.session import Session as Session
     from peagle.planning.options import Options as Options
     from peagle.planning.plan import Plan as Plan
     from peagle.proof import Proof as Proof
     from peagle.render.files import RenderedFile as RenderedFile
+    from peagle.session import Session as Session
     from peagle.speed.verdict import Verdict as Verdict
 
 _NAMES = {
@@ -49,7 +49,7 @@ _NAMES = {
     ),
     "peagle.findings": ("Finding",),
     "peagle.fit.report": ("FitReport",),
-    "peagle.library.session": ("Session",),
+    "peagle.session": ("Session",),
     "peagle.planning.options": ("Options",),
     "peagle.planning.plan": ("Plan",),
     "peagle.proof": ("Proof",),

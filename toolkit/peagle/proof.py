@@ -465,19 +465,6 @@ def _lost_in_second_turn(one: InstanceProof, second: SecondTurn, proof: Proof) -
     )
 
 
-def second_turn_text(second: SecondTurn | None) -> str:
-    """``second turn: acceptance length 3.21 over 60 drafts, prompt tokens from the cache: 84%``;
-    empty where the prompts were sent alone."""
-    if second is None:
-        return ""
-    share, length = second.cached_share, second.acceptance_length
-    cached = "unknown" if share is None else f"{share:.0%}"
-    if share is not None and second.source == "log":
-        cached += " (the engine's own rate, first turns included)"
-    accepted = "unknown" if length is None else f"{length:.2f} over {second.drafts} drafts"
-    return f"second turn: acceptance length {accepted}, prompt tokens from the cache: {cached}"
-
-
 def proof_findings(second: SecondTurn | None) -> tuple[Finding, ...]:
     """A warning where the second turn passes without a hit: it does not test the cache."""
     if second is None or second.cached_share != 0 or not second.passed:
@@ -512,20 +499,6 @@ def prompt_rejected(message: str) -> NotProved:
         "if the prompt exceeds the context, deploy with a larger --max-model-len",
         code="proof-prompt-rejected",
     )
-
-
-_BY: Mapping[FloorSource, str] = {
-    "catalogue": "by the catalogue",
-    "break-even": "to break even",
-    "option": "by --floor",
-}
-
-
-def floor_text(floor: float | None, source: FloorSource | None) -> str:
-    """``, at least 2.10 required by the catalogue``; empty where any accepted draft passes."""
-    if floor is None or floor <= 1:
-        return ""
-    return f", at least {floor:.2f} required {_BY[source] if source else ''}".rstrip()
 
 
 def _no_statistics(name: str) -> NotProved:

@@ -31,12 +31,7 @@ def log_group(endpoint: str, copies: bool = False) -> str:
 
 
 def request_body(
-    prompt: str,
-    *,
-    chat: bool,
-    max_tokens: int,
-    temperature: float = 0.0,
-    stream: bool = False,
+    prompt: str, *, chat: bool, max_tokens: int, temperature: float = 0.0, stream: bool = False
 ) -> dict[str, Any]:
     """The body for ``/invocations``; its keys tell vLLM whether it is a chat or a completion."""
     body: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}

@@ -15,7 +15,6 @@ from unittest import mock
 import click
 from hypothesis import strategies as st
 
-from peagle.account import leads_to_sandbox
 from peagle.catalog import load_catalog
 from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_versions
 from peagle.cli.call import _read_prompt
@@ -37,6 +36,7 @@ from peagle.render.plan_file import digest, plan_document, plan_from, read_plan,
 from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
+from peagle.session import leads_to_sandbox
 from peagle.speed.models import WORKLOADS
 from peagle.text import (
     format_duration,
@@ -212,7 +212,7 @@ def _engine_arguments(words: list[str]) -> None:
 
 def _sandbox_url(url: str) -> None:
     address = SimpleNamespace(url="http://127.0.0.1:4566")
-    with mock.patch("peagle.api.running_sandbox", return_value=address, create=True):
+    with mock.patch("peagle.sandbox.client.running_sandbox", return_value=address):
         leads_to_sandbox({"AWS_ENDPOINT_URL": url})
 
 

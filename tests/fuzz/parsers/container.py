@@ -71,7 +71,7 @@ SERVED = {
 
 
 def _header(content: bytes) -> None:
-    parse_header(content, len(content), "model.safetensors", any_dtype=True)
+    parse_header(content, len(content), "model.safetensors")
     parse_header(content, len(content), "model.safetensors")
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from peagle import api
 from peagle.cli.main import cli
 from peagle.cli.project import file_options
 from peagle.errors import PeagleError
+from peagle.project.choosing import choose_endpoint, endpoints_of, environments_of
+from peagle.project.pipelines import pipeline_files
 from peagle.project.reading import Project, ProjectFileError, parse_project
 from peagle.render.kubernetes import object_kinds
 from tests.fuzz.measure import quietly
@@ -46,10 +47,10 @@ def _commands() -> tuple[click.Context, click.Command]:
 
 def _project(text: str) -> Project:
     project = parse_project(text, Path("peagle.yaml"), file_options(cli))
-    for endpoint in api.endpoints_of(project):
-        for environment in (None, *api.environments_of(project)):
+    for endpoint in endpoints_of(project):
+        for environment in (None, *environments_of(project)):
             try:
-                choice = api.choose_endpoint(project, endpoint, environment)
+                choice = choose_endpoint(project, endpoint, environment)
                 choice.deployment_name("")
                 assert choice.pair.value
             except ProjectFileError:
@@ -61,8 +62,8 @@ def _options(text: str) -> None:
     project = _project(text)
     file = str(written("project/peagle.yaml", text))
     root, plan = _commands()
-    for endpoint in api.endpoints_of(project)[:2]:
-        for environment in api.environments_of(project)[:2] or [""]:
+    for endpoint in endpoints_of(project)[:2]:
+        for environment in environments_of(project)[:2] or [""]:
             words = [endpoint, "--project", file]
             words += ["--environment", environment] if environment else []
             plan.make_context("plan", words, parent=root)
@@ -70,7 +71,7 @@ def _options(text: str) -> None:
 
 def _pipeline(case: tuple[str, str]) -> None:
     repository, account = case
-    api.pipeline_files("github", ["chat"], "1", {"repository": repository, "account": account})
+    pipeline_files("github", ["chat"], "1", {"repository": repository, "account": account})
 
 
 PARSERS = (

@@ -17,13 +17,26 @@ def service_error(code: str, message: str, operation: str = "Op", **more: Any) -
     return ClientError({"Error": {"Code": code, "Message": message}, **more}, operation)
 
 
-def denied(*operations: str) -> Callable[[str], None]:
-    """For the cloud's ``before``: AWS denies these operations, named as in boto3."""
+def refusing(
+    operation: str, code: str, message: str = "refused", **more: Any
+) -> Callable[[str], None]:
+    """For the cloud's ``before``: AWS answers this operation, named as in boto3, with an error."""
 
     def hook(called: str) -> None:
-        if called in operations:
+        if called == operation:
             name = "".join(part.capitalize() for part in called.split("_"))
-            raise service_error("AccessDenied", "not authorized", name)
+            raise service_error(code, message, name, **more)
+
+    return hook
+
+
+def denied(*operations: str) -> Callable[[str], None]:
+    """For the cloud's ``before``: AWS denies these operations."""
+    hooks = [refusing(operation, "AccessDenied", "not authorized") for operation in operations]
+
+    def hook(called: str) -> None:
+        for each in hooks:
+            each(called)
 
     return hook
 

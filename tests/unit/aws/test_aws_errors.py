@@ -229,5 +229,5 @@ def test_a_list_of_hundreds_of_allowed_values_is_shortened() -> None:
     )
 
     assert found.message.endswith(
-        "enum value set: [ml.t0.large, ml.t1.large, ml.t2.large, ... (300 values)]; more"
+        "enum value set: [ml.t0.large, ml.t1.large, ml.t2.large, ...]; more"
     )

@@ -32,7 +32,6 @@ def _alone() -> Plan:
 
 def _own_head() -> Plan:
     plan = a_plan(pair="a/target+s3://models/head/")
-    assert plan.drafter is not None
     return plan.model_copy(update={"drafter": plan.drafter.model_copy(update={"name": "own"})})
 
 

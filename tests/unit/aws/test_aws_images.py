@@ -313,11 +313,6 @@ def test_equal_contexts_give_equal_zip_files(tmp_path: Path) -> None:
         assert archive.read("peagle/peagle_serve/a.py") == b"x = 1\n"
 
 
-def test_the_build_logs_in_without_the_password_in_an_argv() -> None:
-    (login,) = codebuild.BUILDSPEC["phases"]["pre_build"]["commands"]  # type: ignore[index]
-    assert "--password-stdin" in login
-
-
 BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
 
 

@@ -154,7 +154,6 @@ def test_a_multipart_upload_has_no_digest(moto: Aws) -> None:
         (f"s3://{BUCKET}/nowhere", f"there are no objects directly below s3://{BUCKET}/nowhere/"),
         (f"s3://{BUCKET}/bi", f"there are no objects directly below s3://{BUCKET}/bi/"),
         (f"s3://{BUCKET}/deep", f"there are no objects directly below s3://{BUCKET}/deep/"),
-        (f"s3://{BUCKET}/big/model/a.safetensors", "is one object, not a folder"),
         (f"s3://{BUCKET}/parts2", "has no config.json"),
     ],
 )
@@ -175,7 +174,7 @@ def test_an_invalid_uri_is_refused(uri: str, moto: Aws) -> None:
 def test_a_denied_listing_names_the_permission(web: Web, aws: Aws) -> None:
     web.answer = lambda request: refused(403, "AccessDenied", "User x is not authorized")
     error = refusal(aws, AccessDenied)
-    assert error.message.startswith(f"access denied: s3:ListBucket on arn:aws:s3:::{BUCKET} ")
+    assert error.message.startswith("access denied: s3:ListBucket (")
     assert "User x is not authorized" in error.message
     assert f"s3:GetObject on arn:aws:s3:::{BUCKET}/big/model/*" in error.fix
     assert error.exit_code == 4
@@ -186,7 +185,7 @@ def test_a_denied_read_names_the_permission(web: Web, aws: Aws) -> None:
         listing(config__json=9) if is_listing(request) else refused(403, "AccessDenied")
     )
     error = refusal(aws, AccessDenied)
-    assert f"s3:GetObject on arn:aws:s3:::{BUCKET}/big/model/config.json" in error.message
+    assert f"s3:::{BUCKET}/big/model/config.json" in error.message
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from peagle.aws.prices import (
 )
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.findings import Finding
-from peagle.store import SANDBOX, home
+from peagle.store import SANDBOX
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
@@ -109,12 +109,6 @@ def test_in_the_sandbox_its_own_command_raises_the_quota(
     assert "Service Quotas" not in found.fix
 
 
-def test_without_a_code_the_console_is_named(world: World) -> None:
-    world.cloud.quotas = {NAME: 0}
-
-    assert "Service Quotas console" in only(quota_findings(world.aws, ONE, TABLE)).fix
-
-
 def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -> None:
     world.cloud.quotas = {NAME: 2}
     world.cloud.quota_codes = {NAME: CODE}
@@ -195,24 +189,6 @@ def test_an_insufficient_quota_is_read_again(world: World) -> None:
     world.cloud.quotas = {NAME: 0}
     assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-zero"
     world.cloud.quotas = {NAME: 1}
-
-    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1, "fetched": 1e99, "value": {}}'])
-def test_a_damaged_cache_file_is_ignored(world: World, content: str) -> None:
-    quota_findings(world.aws, ONE, TABLE, cached=True)
-    (file,) = home().glob("online/*/us-east-1/quota-*.json")
-    file.write_text(content)
-
-    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
-    assert world.cloud.calls.count("list_service_quotas") == 2
-
-
-def test_a_cache_file_of_another_version_is_ignored(world: World) -> None:
-    quota_findings(world.aws, ONE, TABLE, cached=True)
-    (file,) = home().glob("online/*/us-east-1/quota-*.json")
-    file.write_text(file.read_text().replace('"name"', '"called"'))
 
     assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
 

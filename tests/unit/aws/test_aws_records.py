@@ -79,21 +79,6 @@ def test_a_name_in_two_regions_is_ambiguous(own_home: Path) -> None:
         records.find_record("peagle-pair", region="us-west-2")
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}', '{"format": 2}', "\ud800"])
-def test_a_damaged_record_names_the_file_and_where_to_look(own_home: Path, damage: str) -> None:
-    record = _record()
-    records.save(record)
-    path = records.record_path(record.scope, record.region, record.name)
-    path.write_bytes(damage.encode("utf-8", "surrogatepass"))
-
-    with raises_code("record-damaged", UserError) as damaged:
-        records.load_record(record.scope, record.region, record.name)
-
-    assert str(path) in damaged.value.message
-    assert "damaged: is" not in damaged.value.message
-    assert damaged.value.fix.startswith("delete the file")
-
-
 def test_two_commands_do_not_change_one_deployment_at_once(own_home: Path) -> None:
     with (
         records.deployment_lock("1", "us-east-1", "x"),
@@ -115,17 +100,3 @@ def test_a_removed_record_leaves_no_file(own_home: Path) -> None:
         records.remove_record(record)
 
     assert not [path for path in own_home.rglob("*") if path.is_file()]
-
-
-def test_a_created_resource_keeps_its_position(own_home: Path) -> None:
-    first = Resource(type="Model", name="a", revision="1")
-    second = Resource(type="Model", name="b", revision="1")
-    record = _record().model_copy(update={"resources": (first, second)})
-
-    made = record.with_resource(first.model_copy(update={"made": True}))
-
-    assert [(resource.name, resource.made) for resource in made.resources] == [
-        ("a", True),
-        ("b", False),
-    ]
-    assert made.without("Model", "a").resources == (second,)

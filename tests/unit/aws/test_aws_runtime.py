@@ -126,7 +126,6 @@ def test_an_answer_that_is_not_vllms_is_an_error_with_a_fix(
 def test_counters_of_our_image(serving: World) -> None:
     counted = runtime.counters(serving.aws, NAME)
 
-    assert counted is not None
     assert counted.drafts == 120
     assert counted.accepted_tokens == 240
 
@@ -183,13 +182,6 @@ def test_a_late_line_is_read(world: World) -> None:
     assert tail.drain() == []
 
 
-def test_lines_before_since_are_left_out(world: World) -> None:
-    world.cloud.write_log("long ago")
-    world.cloud.now += 60
-
-    assert Tail(world.aws, NAME, START + 30).drain() == []
-
-
 def test_a_denied_log_does_not_stop_a_deploy(world: World) -> None:
     def deny(operation: str) -> None:
         raise service_error("AccessDeniedException", "denied", "FilterLogEvents")
@@ -205,7 +197,3 @@ def test_a_denied_log_does_not_stop_a_deploy(world: World) -> None:
 def test_control_characters_are_removed(text: str) -> None:
     assert not any(ord(character) < 32 and character != "\t" for character in clean(text))
     assert "\x7f" not in clean(text)
-
-
-def test_plain_text_is_unchanged() -> None:
-    assert clean("\x1b[1;31merror\x1b[0m: naïve | 日本\r\n") == "error: naïve | 日本"

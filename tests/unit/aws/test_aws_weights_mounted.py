@@ -40,7 +40,6 @@ def stored_plan(target: str, drafter: str | None = None, *mounts: str, **changes
         return Weights(kind="s3", location=location, engine_path=path)
 
     plan = a_plan()
-    assert plan.drafter is not None
     update: dict[str, Any] = {
         "target": plan.target.model_copy(update={"weights": weights(target)}),
         "mounts": tuple(Mount(channel=None, s3_uri=uri) for uri in mounts),

@@ -16,7 +16,8 @@ from peagle.catalog import load_catalog
 from peagle.errors import EngineError, UserError
 from peagle.protocol import acceptance_length, request_body
 from tests.support import raises_code
-from tests.unit.aws.cloud import Engine, FakeAws, service_error
+from tests.unit.aws.cloud import Engine, FakeAws
+from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
 
@@ -139,10 +140,6 @@ def test_without_the_log_the_acceptance_is_unknown(world: World) -> None:
     world.cloud.streams = {ONE: Engine(3.0)}
     world.deploy(a_plan())
 
-    def deny(operation: str) -> None:
-        if operation == "filter_log_events":
-            raise service_error("AccessDeniedException", "not authorized", "FilterLogEvents")
-
-    world.cloud.before = deny
+    world.cloud.before = refusing("filter_log_events", "AccessDeniedException", "not authorized")
 
     assert counters_of_endpoint(world.aws, NAME, world.clock)[0]() is None

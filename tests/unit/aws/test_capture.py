@@ -70,13 +70,6 @@ def test_the_rule_is_added_to_those_of_others_before_the_endpoint_and_destroyed(
     assert rules(world) == [FOREIGN]
 
 
-def test_the_last_rule_goes_with_the_lifecycle(world: World) -> None:
-    world.deploy(captured(a_plan()))
-    world.destroy()
-
-    assert world.cloud.lifecycles == {}
-
-
 def test_what_was_captured_is_deleted_also_when_nothing_is_captured_any_more(world: World) -> None:
     world.deploy(captured(a_plan()))
 
@@ -91,7 +84,7 @@ def test_each_folder_of_a_bucket_keeps_its_rule_and_the_change_is_shown(world: W
     world.deploy(captured(a_plan()))
     elsewhere = captured(another(a_plan()), uri=f"s3://{BUCKET}/b")
 
-    (shown,) = [one for one in world.preflight(elsewhere).changes if "captured" in one.setting]
+    (shown,) = [one for one in world.preflight(elsewhere).changes if "captured" in one.path]
     world.deploy(elsewhere)
 
     assert (shown.before or "").startswith(f"100% of prompts and answers to s3://{BUCKET}/a")

@@ -10,15 +10,12 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.deploy.comparison import CandidateNotProved
-from peagle.deploy.proving import prove, request_of_revision, request_of_served
+from peagle.deploy.proving import request_of_served
 from peagle.deploy.revisions import CANDIDATE
 from peagle.deploy.state import served_by_plan
-from peagle.errors import NotProved
-from peagle.proof import require_passed
-from tests.support import raises_code
 from tests.unit.aws.cloud import Engine
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.world import NAME, World
+from tests.unit.aws.world import World
 
 OF_CATALOGUE = "openai/gpt-oss-20b"
 OWN_PROMPT = "A question of the user's own catalogue?"
@@ -46,20 +43,6 @@ def own_catalog() -> Catalog:
 def test_the_commands_of_a_proof_name_what_the_catalogue_has(tagged: str, named: str) -> None:
     served = served_by_plan(a_plan()).model_copy(update={"pair": tagged})
     assert request_of_served(served, load_catalog()).pair == named
-
-
-def test_the_fix_of_an_own_head_without_a_plan_names_the_target_alone(world: World) -> None:
-    world.catalog = own_catalog()
-    world.deploy(a_plan())  # whose head is not in that catalogue
-    world.forget()
-    record = world.known()
-    world.cloud.engine.acceptance = 1.0
-    rejected = prove(world.aws, NAME, world.catalog, record, clock=world.clock)
-
-    pair = request_of_revision(record.current, world.catalog).pair
-    with raises_code("not-proved", NotProved) as failed:
-        require_passed(rejected, pair, NAME)
-    assert failed.value.command == ("peagle", "catalog", "show", "a/target")
 
 
 def _rollback(world: World) -> None:

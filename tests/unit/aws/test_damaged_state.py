@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from peagle.account import Account, find_deployed
 from peagle.aws import sagemaker
 from peagle.aws.prices import answer_cache
 from peagle.deploy import records
@@ -19,6 +18,7 @@ from peagle.deploy.status import list_deployments
 from peagle.engine import state as engines
 from peagle.engine.install import lock_of
 from peagle.errors import UserError
+from peagle.session import Account
 from peagle.store import home, read_json
 from tests.support import raises_code
 from tests.unit.aws.plans import a_plan
@@ -50,16 +50,6 @@ def test_a_damaged_record_is_one_error_of_that_deployment(world: World, name: st
     assert records.load_record(*made.key) == made
     with raises_code("record-damaged", UserError):
         records.find_record("peagle-other")
-
-
-def test_a_deployment_with_a_damaged_record_is_shown_by_its_tags(world: World) -> None:
-    made = world.deploy(a_plan())
-    records.record_path(*made.key).write_bytes(b"{")
-
-    found = list_deployments(world.aws, [made.region], lambda: None)
-
-    assert [row["name"] for row in found.rows] == [NAME]
-    assert len(found.damaged) == 1
 
 
 @pytest.mark.parametrize("name", DAMAGE)
@@ -105,10 +95,10 @@ def test_a_damaged_record_does_not_keep_a_deployment_from_its_removal(
     text = path.read_text()
     path.write_text(json.dumps(json.loads(text) | change) if change else text[:300])
     account = Account()
-    account.__dict__["connect"] = lambda region: world.aws
+    account.__dict__["aws"] = lambda region: world.aws
 
     listing = list_deployments(world.aws, [made.region], lambda: None)
-    found, aws = find_deployed(account, NAME, None, lambda: None, complete=True)
+    found, aws = account.find(NAME, complete=True)
     destroy(aws, found)
 
     assert [row["name"] for row in listing.rows] == [NAME]

@@ -74,10 +74,6 @@ def test_a_secret_is_hidden_in_json_too() -> None:
     }
 
 
-def test_nothing_changes_between_equal_plans() -> None:
-    assert changes(BEFORE, served_by_plan(a_plan(name="another"))) == ()
-
-
 def test_what_the_account_does_not_say_is_not_a_change() -> None:
     live = BEFORE.model_copy(update={"vllm": None, "pair": ""})
 

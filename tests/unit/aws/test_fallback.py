@@ -76,14 +76,6 @@ class Deployer:
         return [(one.instance_type, one.outcome) for one in self.attempts]
 
 
-def test_with_capacity_nothing_else_is_tried(world: World) -> None:
-    deployer = Deployer(world, "ml.g6.xlarge")
-
-    assert deployer.run() == FIRST
-    assert deployer.asked == []
-    assert deployer.outcomes == [(FIRST, "deployed")]
-
-
 def test_the_next_type_replaces_the_failed_endpoint(world: World) -> None:
     world.cloud.next_scripts = [FULL, FULL]
     deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge")
@@ -125,16 +117,6 @@ def test_a_refused_request_leads_to_the_next_type_too(world: World) -> None:
     assert deployer.run() == "ml.g6.xlarge"
     assert "delete_endpoint" not in world.cloud.calls
     assert len(world.cloud.configs) == 1
-
-
-def test_without_other_types_the_error_lists_the_attempt(world: World) -> None:
-    world.cloud.next_scripts = [FULL]
-
-    with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
-        Deployer(world).run()
-
-    (tried,) = failed.value.document()["tried"]
-    assert (tried["instance_type"], tried["outcome"]) == (FIRST, "no-capacity")
 
 
 def test_a_type_whose_plan_is_refused_is_skipped_and_not_repeated(world: World) -> None:

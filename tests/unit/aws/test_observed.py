@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
@@ -11,11 +10,8 @@ from peagle.aws.errors import AccessDenied
 from peagle.errors import PeagleError
 from peagle.planning.operation_model import AlarmKind, Observe
 from peagle.planning.plan import Plan
-from peagle.render.alarms import alarm_names, rollback_alarm_names
-from peagle.render.formats.cloudformation import template
-from peagle.render.values import values
-from tests.unit.aws.cloud import service_error
-from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.network import refusing
+from tests.unit.aws.plans import a_plan
 from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import NAME, World
 
@@ -28,48 +24,6 @@ def observed(plan: Plan, days: int | None = 30) -> Plan:
     return plan.model_copy(update={"observe": Observe(dashboard=True, log_retention_days=days)})
 
 
-def test_the_dashboard_and_the_log_exist_before_the_endpoint(world: World) -> None:
-    world.deploy(observed(a_plan()))
-
-    calls = world.cloud.calls
-    assert calls.index("put_retention_policy") < calls.index("put_dashboard")
-    assert calls.index("put_dashboard") < calls.index("create_endpoint")
-    assert world.cloud.retention == {LOG: 30}
-    body = json.loads(world.cloud.dashboards[DASHBOARD])
-    assert NAME in body["widgets"][0]["properties"]["markdown"]
-
-
-def test_a_deployment_is_observed_later_without_an_update(world: World) -> None:
-    world.deploy(a_plan())
-    assert world.cloud.dashboards == {}
-
-    world.deploy(observed(a_plan(), days=None))
-
-    assert set(world.cloud.dashboards) == {DASHBOARD}
-    assert world.cloud.retention == {}
-    assert "update_endpoint" not in world.cloud.calls
-
-
-def test_the_dashboard_follows_an_update_and_goes_with_the_option(world: World) -> None:
-    world.deploy(observed(a_plan()))
-    world.cloud.dashboards[DASHBOARD] = "an old one"
-
-    world.deploy(observed(another(a_plan())))
-    assert world.cloud.dashboards[DASHBOARD] != "an old one"
-
-    world.deploy(another(a_plan()))
-    assert world.cloud.dashboards == {}
-    assert not [one for one in world.saved().resources if one.type == "Dashboard"]
-
-
-def test_destroy_removes_the_dashboard(world: World) -> None:
-    world.deploy(observed(a_plan()))
-
-    world.destroy()
-
-    assert world.cloud.dashboards == {}
-
-
 def test_a_dashboard_that_was_deleted_elsewhere_is_gone(world: World) -> None:
     world.deploy(observed(a_plan()))
     world.cloud.dashboards.clear()
@@ -80,11 +34,7 @@ def test_a_dashboard_that_was_deleted_elsewhere_is_gone(world: World) -> None:
 
 
 def test_without_the_permission_the_deployment_ends_before_its_endpoint(world: World) -> None:
-    def refuse(operation: str) -> None:
-        if operation == "put_dashboard":
-            raise service_error("AccessDeniedException", "not authorized", "PutDashboard")
-
-    world.cloud.before = refuse
+    world.cloud.before = refusing("put_dashboard", "AccessDeniedException", "not authorized")
     with pytest.raises(AccessDenied):
         world.deploy(observed(a_plan()))
     assert "create_endpoint" not in world.cloud.calls
@@ -98,17 +48,6 @@ def test_the_log_has_the_tags_of_the_user(world: World, change: Callable[[Plan],
     world.deploy(plan.model_copy(update={"company": company}))
 
     assert world.cloud.log_tags == {LOG: {"team": "search"}}
-
-
-def test_templates_tag_the_log() -> None:
-    plan = observed(a_plan())
-    assert "Tags" not in template(plan)["Resources"]["Log"]["Properties"]
-    company = plan.company.model_copy(update={"tags": {"team": "search"}})
-    plan = plan.model_copy(update={"company": company})
-
-    log = template(plan)["Resources"]["Log"]["Properties"]
-    assert log["Tags"] == [{"Key": "team", "Value": "search"}]
-    assert values(plan, "terraform")["own_tags"] == {"team": "search"}
 
 
 def alarmed(plan: Plan, topic: str | None = TOPIC, *kinds: AlarmKind) -> Plan:
@@ -139,16 +78,6 @@ def test_alarms_without_a_rollout_watch_all_instances_and_notify_the_topic(world
     assert world.cloud.made_alarms == world.cloud.metric_filters == {}
 
 
-def test_a_rollout_and_observe_have_one_alarm_of_each_kind(world: World) -> None:
-    plan = rolled_out(a_plan())
-    world.deploy(plan.model_copy(update={"observe": alarmed(plan).observe}))
-
-    dimensions = world.cloud.made_alarms[f"{NAME}-5xx"]["Dimensions"]
-    assert {one["Name"]: one["Value"] for one in dimensions}["EndpointConfigName"] == world.serves()
-    assert f"{NAME}-load" in world.cloud.made_alarms
-    assert alarm_names(plan) == rollback_alarm_names(plan)
-
-
 def test_what_an_update_stops_watching_is_said_and_removed(world: World) -> None:
     world.deploy(alarmed(a_plan()))
     found = world.preflight(a_plan())
@@ -162,29 +91,3 @@ def test_what_an_update_stops_watching_is_said_and_removed(world: World) -> None
     assert world.cloud.made_alarms == world.cloud.metric_filters == {}
     assert "update_endpoint" not in world.cloud.calls
     assert not world.preflight(a_plan()).changes
-
-
-@pytest.mark.parametrize(
-    ("attributes", "code"),
-    [
-        (None, "topic-missing"),
-        ({"SubscriptionsConfirmed": "0"}, "topic-without-subscribers"),
-        ({"SubscriptionsConfirmed": "1", "KmsMasterKeyId": "alias/aws/sns"}, "topic-encrypted"),
-    ],
-)
-def test_a_topic_that_reaches_nobody_is_found(
-    world: World, attributes: dict[str, str] | None, code: str
-) -> None:
-    if attributes is not None:
-        world.cloud.topics[TOPIC] = attributes
-
-    assert [one.code for one in world.preflight(alarmed(a_plan())).findings] == [code]
-
-
-def test_a_topic_that_may_not_be_read_is_unknown(world: World) -> None:
-    def refuse(operation: str) -> None:
-        if operation == "get_topic_attributes":
-            raise service_error("AuthorizationError", "not authorized", "GetTopicAttributes")
-
-    world.cloud.before = refuse
-    assert [one.code for one in world.preflight(alarmed(a_plan())).findings] == ["topic-unknown"]

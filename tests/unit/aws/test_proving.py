@@ -13,7 +13,8 @@ from peagle.errors import CloudError, NotFound, NotProved
 from peagle.planning.plan import Plan
 from peagle.proof import Proof, require_passed
 from tests.support import raises_code
-from tests.unit.aws.cloud import Engine, service_error
+from tests.unit.aws.cloud import Engine
+from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
 
@@ -34,9 +35,7 @@ def logging(world: World) -> World:
 
 
 def proved(world: World) -> Proof:
-    record = world.record()
-    assert record is not None
-    assert record.serving is not None
+    record = world.saved()
     assert record.serving.proof is not None
     return record.serving.proof
 
@@ -48,8 +47,7 @@ def test_every_instance_is_proved_by_its_own_log_stream(logging: World) -> None:
     assert (found.source, found.passed) == ("log", True)
     assert {one.stream: one.acceptance_length for one in found.instances} == {ONE: 3.0, TWO: 2.6}
     assert all(one.drafts >= 100 for one in found.instances)
-    record = logging.record()
-    assert record is not None
+    record = logging.saved()
     document = deployment_status(logging.aws, record)["proof"]
     assert [one["stream"] for one in document["instances"]] == [ONE, TWO]
     assert document["source"] == "log"
@@ -143,18 +141,12 @@ def test_streams_of_the_earlier_revision_do_not_count(logging: World) -> None:
         logging.deploy(from_the_log(environment={"SM_VLLM_K": "7"}), keep_unproved=True)
 
     assert "1.20" in failed.value.message
-    record = logging.record()
-    assert record is not None
-    assert record.current.proof is not None
+    record = logging.saved()
     assert [one.stream for one in record.current.proof.instances] == [TWO]
 
 
 def test_without_permission_to_read_the_log_the_error_names_the_action(logging: World) -> None:
-    def deny(operation: str) -> None:
-        if operation == "filter_log_events":
-            raise service_error("AccessDeniedException", "not authorized", "FilterLogEvents")
-
-    logging.cloud.before = deny
+    logging.cloud.before = refusing("filter_log_events", "AccessDeniedException", "not authorized")
 
     with pytest.raises(CloudError) as failed:
         logging.deploy(from_the_log())
@@ -163,20 +155,6 @@ def test_without_permission_to_read_the_log_the_error_names_the_action(logging: 
     assert "logs:FilterLogEvents" in failed.value.fix
     assert failed.value.command == ("peagle", "prove", NAME)
     assert not logging.cloud.streams[ONE].prompts, "before any prompt"
-
-
-def test_prove_repeats_the_proof_of_a_deployment(logging: World) -> None:
-    record = logging.deploy(from_the_log(instance_count=2))
-    logging.cloud.streams[TWO].acceptance = 1.5
-    catalog = load_catalog()
-
-    found = prove(logging.aws, NAME, catalog, record, clock=logging.clock)
-
-    assert not found.passed
-    assert proved(logging) == found
-    gate = prove(logging.aws, NAME, catalog, record, floor=1.4, clock=logging.clock)
-    assert gate.passed
-    assert not proved(logging).passed, "a floor of the user's own is not the pair's"
 
 
 def test_any_endpoint_is_proved_with_the_prompts_of_its_pair(logging: World) -> None:

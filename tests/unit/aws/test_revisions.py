@@ -40,7 +40,6 @@ def planned(web: Web, **options: object) -> tuple[Plan, Plan]:
 
 
 def head_of(plan: Plan) -> Weights:
-    assert plan.drafter is not None
     assert plan.drafter.weights is not None
     return plan.drafter.weights
 

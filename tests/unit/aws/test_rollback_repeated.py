@@ -4,29 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.deploy.status import deployment_status
 from peagle.errors import NotProved
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
-
-
-@pytest.mark.thorough
-def test_a_rollback_killed_before_its_report_is_finished_and_not_undone(
-    world: World, updated: tuple[str, str]
-) -> None:
-    world.rollback_unreported()
-    status = deployment_status(world.aws, world.saved())
-    assert f"rollback to {updated[0]} was interrupted" in status["failure_reason"]
-    assert status["failure_command"] == ["peagle", "rollback", NAME]
-    asked = len(world.cloud.calls)
-
-    world.rollback()
-
-    assert world.serves() == updated[0]
-    assert "invoke_endpoint" not in world.cloud.calls[asked:]  # it was proved
-    assert deployment_status(world.aws, world.saved())["failure_reason"] is None
-    world.rollback()
-    assert world.serves() == updated[1]
 
 
 @pytest.mark.thorough

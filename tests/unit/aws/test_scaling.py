@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.autoscaling import Bounds
 from peagle.deploy.scale import plan_scale, scale, scale_request
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, list_deployments
@@ -46,25 +45,6 @@ def run(world: World, **request: Any) -> Deployment:
     return record
 
 
-@pytest.mark.thorough
-def test_a_plan_that_scales_is_registered_once_it_is_proved(world: World) -> None:
-    ready(world).deploy(scaled())
-
-    assert world.cloud.bounds == {TARGET: (1, 3)}
-    policy = world.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]
-    assert policy["TargetValue"] == 4
-    assert policy["ScaleInCooldown"] == 600
-    calls = world.cloud.calls
-    assert calls.index("register_scalable_target") > calls.index("invoke_endpoint")
-    assert world.preflight(scaled()).change == "nothing"
-
-
-def test_a_plan_without_scaling_calls_nothing_of_it(world: World) -> None:
-    world.deploy(a_plan())
-
-    assert not [one for one in world.cloud.calls if "scal" in one]
-
-
 def test_what_is_not_proved_does_not_scale(world: World) -> None:
     world.cloud.engine.acceptance = 1.0
     with pytest.raises(NotProved):
@@ -77,7 +57,6 @@ def test_other_bounds_change_only_the_scaling(world: World) -> None:
     ready(world).deploy(scaled())
     found = world.preflight(scaled(max_instances=5))
     assert found.change == "scale"
-    assert found.scaling is not None
     assert found.scaling.text == (
         "1 to 3 instances, target 4 requests at a time each -> "
         "1 to 5 instances, target 4 requests at a time each"
@@ -86,12 +65,6 @@ def test_other_bounds_change_only_the_scaling(world: World) -> None:
 
     assert world.cloud.bounds == {TARGET: (1, 5)}
     assert world.cloud.updates == []
-
-
-def test_other_bounds_are_registered_also_without_waiting(world: World) -> None:
-    ready(world).deploy(scaled())
-    world.deploy(scaled(max_instances=5), wait=False)
-    assert world.cloud.bounds == {TARGET: (1, 5)}
 
 
 def test_a_plan_without_scaling_ends_that_of_the_plan_before(world: World) -> None:
@@ -145,7 +118,6 @@ def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kin
     )
     plan = another(scaled()).model_copy(update={"rollout": canary, "instance_count": 4})
     found = world.preflight(plan)
-    assert found.rollout is not None
     assert found.rollout.extra_instances == running
     assert ("rollout-adapted" in {one.code for one in found.findings}) == (running == 1)
     world.deploy(plan)
@@ -153,13 +125,6 @@ def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kin
     (update,) = world.cloud.updates
     policy = update["DeploymentConfig"]["BlueGreenUpdatePolicy"]
     assert policy["TrafficRoutingConfiguration"]["Type"] == kind
-
-
-def test_an_update_without_scaling_has_the_number_of_the_plan(world: World) -> None:
-    world.deploy(a_plan())
-    world.deploy(another(a_plan()))
-
-    assert world.cloud.updates == [{}]
 
 
 def test_another_instance_type_ends_the_scaling_for_the_update(world: World) -> None:
@@ -171,15 +136,6 @@ def test_another_instance_type_ends_the_scaling_for_the_update(world: World) -> 
     changing = ("deregister_scalable_target", "update_endpoint", "register_scalable_target")
     assert [one for one in world.cloud.calls if one in changing] == list(changing)
     assert world.cloud.updates[-1]["RetainAllVariantProperties"] is True
-
-
-def test_a_rollback_returns_to_the_scaling_of_its_plan(world: World) -> None:
-    ready(world).deploy(scaled())
-    world.deploy(another(scaled(max_instances=8)))
-    assert world.cloud.bounds == {TARGET: (1, 8)}
-    world.rollback()
-
-    assert world.cloud.bounds == {TARGET: (1, 3)}
 
 
 @pytest.mark.thorough
@@ -220,58 +176,14 @@ def test_without_the_tag_another_machine_leaves_the_scaling(world: World) -> Non
     assert world.cloud.bounds == {TARGET: (1, 8)}
 
 
-def test_another_machine_ends_the_scaling_to_change_the_instance_type(world: World) -> None:
-    ready(world).cloud.quotas["ml.g6.xlarge for endpoint usage"] = 20
-    world.deploy(scaled())
-    world.deploy(another(scaled()).model_copy(update={"instance_type": "ml.g6.xlarge"}))
-    world.forget()
-    world.cloud.calls.clear()
-    world.rollback()
-
-    changing = ("deregister_scalable_target", "update_endpoint", "register_scalable_target")
-    assert [one for one in world.cloud.calls if one in changing] == list(changing)
-    assert world.cloud.bounds == {TARGET: (1, 3)}
-
-
 def test_a_plan_without_scaling_ends_that_of_another_machine(world: World) -> None:
     ready(world).deploy(scaled())
     world.forget()
     found = world.preflight(a_plan())
-    assert found.scaling is not None
     assert found.scaling.text == "1 to 3 instances, target 4 requests at a time each -> none"
     world.deploy(a_plan())
 
     assert world.cloud.scaled == set()
-
-
-def test_another_machine_leaves_scaling_of_others_alone(world: World) -> None:
-    world.deploy(a_plan())
-    world.cloud.scaled.add(TARGET)
-    world.forget()
-    assert world.preflight(a_plan()).scaling is None
-    world.deploy(another(a_plan()))
-
-    assert world.cloud.scaled == {TARGET}
-
-
-def test_a_rollback_returns_to_bounds_that_changed_without_an_update(world: World) -> None:
-    ready(world).deploy(scaled())
-    world.deploy(scaled(max_instances=2))
-    world.deploy(another(scaled(max_instances=8)))
-    world.rollback()
-
-    assert world.cloud.bounds == {TARGET: (1, 2)}
-
-
-def test_destroy_deregisters_before_it_deletes(world: World) -> None:
-    ready(world).deploy(scaled())
-    world.cloud.calls.clear()
-    world.destroy()
-
-    calls = world.cloud.calls
-    assert calls.index("deregister_scalable_target") < calls.index("delete_endpoint")
-    assert world.cloud.scaled == set()
-    assert world.cloud.is_empty
 
 
 def test_status_and_list_show_the_bounds_and_the_present_number(world: World) -> None:
@@ -298,14 +210,6 @@ def test_a_quota_below_the_maximum_is_a_warning(world: World) -> None:
 
     assert found["quota-too-small"].level == "warning"
     assert "scaling to 3 instances will fail" in found["quota-too-small"].message
-
-
-def test_scale_sets_a_fixed_number(world: World) -> None:
-    world.deploy(a_plan())
-    run(world, to=2)
-
-    assert world.cloud.endpoints[NAME].count == 2
-    assert plan_scale(world.aws, world.known(), scale_request(to=2)).is_nothing
 
 
 def test_a_fixed_number_is_refused_while_it_scales_automatically(world: World) -> None:
@@ -368,7 +272,3 @@ def test_fewer_instances_than_asked_for_are_an_error(world: World) -> None:
     world.cloud.after = one_starts
     with raises_code("not-scaled", CloudError):
         scale(world.aws, world.known(), change, clock=world.clock)
-
-
-def test_the_policies_of_others_have_no_target() -> None:
-    assert Bounds(1, 2).text == "1 to 2 instances"

@@ -10,7 +10,7 @@ import pytest
 from peagle.aws import sagemaker
 from peagle.aws.sagemaker import ResourceKind
 from peagle.catalog import load_catalog
-from peagle.deploy.discover import served_live
+from peagle.deploy.discover import Live
 from peagle.deploy.state import Served, served_by_plan
 from peagle.planning import make_plan
 from peagle.planning.options import Options
@@ -40,8 +40,7 @@ def live(world: World, plan: Plan, **settings: Any) -> Served:
         sagemaker.create(world.aws, kind, str(parameters[f"{kind}Name"]), parameters, "1")
     endpoint = sagemaker.describe(world.aws, plan.name)
     assert endpoint is not None
-    tags = sagemaker.tags_of(world.aws, endpoint.arn)
-    return served_live(world.aws, endpoint, tags, CATALOG.instances)
+    return Live(world.aws, endpoint).served(CATALOG.instances)
 
 
 @pytest.mark.parametrize("pair", ["openai/gpt-oss-20b", "google/gemma-4-31b-it", "peagle/tiny"])
@@ -56,16 +55,6 @@ def test_a_plan_and_its_endpoint_are_equal(
     assert live(world, plan) == planned.model_copy(update={"price_date": None})
 
 
-def test_the_settings_are_those_of_the_plan() -> None:
-    plan = made("openai/gpt-oss-20b", k=3)
-
-    served = served_by_plan(plan, FILLED)
-
-    assert (served.k, served.method) == (3, "eagle3")
-    assert served.max_model_len == plan.max_model_len
-    assert served.image == plan.runtime.image
-
-
 def test_the_instances_that_run_decide_count_and_price(world: World) -> None:
     plan = made("openai/gpt-oss-20b")
     planned = served_by_plan(plan, FILLED)
@@ -75,9 +64,3 @@ def test_the_instances_that_run_decide_count_and_price(world: World) -> None:
     assert planned.usd_per_hour is not None
     assert found.instance_count == 3
     assert found.usd_per_hour == pytest.approx(3 * planned.usd_per_hour)
-
-
-def test_the_price_of_an_unknown_type_is_unknown(world: World) -> None:
-    found = live(world, made("openai/gpt-oss-20b"), InstanceType="ml.p9.48xlarge")
-
-    assert found.usd_per_hour is None

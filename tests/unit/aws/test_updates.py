@@ -10,39 +10,15 @@ from peagle.catalog import load_catalog
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.proving import prove
 from peagle.deploy.records import save
-from peagle.deploy.rollback import previous_resources
 from peagle.deploy.status import deployment_status
-from peagle.errors import CloudError, NotProved, Refused
+from peagle.errors import CloudError, NotProved
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
+from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
 GOOD, BAD = 3.0, 1.4
-
-
-def test_what_served_before_an_update_is_the_previous_revision(
-    world: World, updated: tuple[str, str]
-) -> None:
-    before, after = updated
-    record = world.saved()
-
-    assert record.serving is not None
-    assert record.previous is not None
-    assert (record.previous.name, record.serving.name) == (before, after)
-    assert set(world.cloud.configs) == set(world.cloud.models) == {before, after}
-    tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
-    assert tags["peagle:previous"].startswith(f"revision={record.previous.fingerprint} passed=yes")
-
-
-@pytest.mark.thorough
-def test_a_second_update_keeps_exactly_one_previous_revision(
-    world: World, updated: tuple[str, str]
-) -> None:
-    world.deploy(a_plan(max_model_len=1024, environment={"SM_VLLM_MAX_MODEL_LEN": "1024"}))
-
-    assert set(world.cloud.configs) == set(world.cloud.models) == {updated[1], world.serves()}
-    assert len(world.cloud.configs) == 2
 
 
 def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
@@ -67,20 +43,6 @@ def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
     assert f"revision={document['fingerprint']} passed=yes" in tags["peagle:proof"]
 
 
-def test_a_failed_update_keeps_the_previous_revision(
-    world: World, updated: tuple[str, str]
-) -> None:
-    world.cloud.engine.acceptance = BAD
-
-    with pytest.raises(RolledBack):
-        world.deploy(a_plan(environment={"SM_VLLM_MODEL": "b"}))
-
-    assert set(world.cloud.configs) == set(updated)
-    record = world.saved()
-    assert record.previous is not None
-    assert record.previous.name == updated[0]
-
-
 def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> None:
     world.deploy(a_plan())
     before = world.serves()
@@ -103,11 +65,7 @@ def test_a_proof_that_aws_refuses_is_not_a_failed_one(world: World) -> None:
     world.deploy(a_plan())
     before = world.serves()
 
-    def refuse(operation: str) -> None:
-        if operation == "invoke_endpoint":
-            raise service_error("AccessDeniedException", "not authorized")
-
-    world.cloud.before = refuse
+    world.cloud.before = refusing("invoke_endpoint", "AccessDeniedException", "not authorized")
     with pytest.raises(CloudError):
         world.deploy(another(a_plan()))
 
@@ -117,26 +75,6 @@ def test_a_proof_that_aws_refuses_is_not_a_failed_one(world: World) -> None:
     world.deploy(another(a_plan()))
     assert world.state() == "InService"
     assert set(world.cloud.configs) == {before, world.serves()}
-
-
-@pytest.mark.thorough
-def test_an_unproved_update_may_stay_and_is_rolled_back_by_command(world: World) -> None:
-    world.deploy(a_plan())
-    before = world.serves()
-    world.cloud.engine.acceptance = BAD
-
-    with raises_code("not-proved", NotProved) as failed:
-        world.deploy(another(a_plan()), keep_unproved=True)
-
-    assert failed.value.command == ("peagle", "rollback", NAME)
-    assert world.serves() != before
-    assert world.state() == "Unproved"
-    assert len(world.cloud.configs) == 2
-    world.cloud.engine.acceptance = GOOD
-    world.rollback()
-    assert world.serves() == before
-    assert world.state() == "InService"
-    assert set(world.cloud.configs) == {before}
 
 
 def test_a_later_proof_ends_a_kept_update(world: World) -> None:
@@ -153,22 +91,9 @@ def test_a_later_proof_ends_a_kept_update(world: World) -> None:
     assert proved.passed
     assert world.state() == "InService"
     assert record.pending is None
-    assert record.previous is not None
     assert record.previous.name == before
     tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
     assert record.previous.fingerprint in tags["peagle:previous"]
-
-
-def test_a_first_deployment_that_is_not_proved_stays_and_says_why(world: World) -> None:
-    world.cloud.engine.acceptance = BAD
-
-    with raises_code("not-proved", NotProved) as failed:
-        world.deploy(a_plan())
-
-    assert "there is nothing to return to" in failed.value.message
-    assert world.state() == "Unproved"
-    with raises_code("no-previous-revision", Refused):
-        world.rollback()
 
 
 def test_a_rollback_that_fails_is_reported_and_can_be_repeated(world: World) -> None:
@@ -192,21 +117,6 @@ def test_a_rollback_that_fails_is_reported_and_can_be_repeated(world: World) -> 
     assert world.state() == "InService"
 
 
-def test_rollback_swaps_the_two_revisions(world: World, updated: tuple[str, str]) -> None:
-    before, after = updated
-    world.rollback()
-
-    record = world.saved()
-    assert world.serves() == before
-    assert world.state() == "InService"
-    assert record.previous is not None
-    assert record.previous.name == after
-    assert record.pending is None
-    assert set(world.cloud.configs) == {before, after}
-    world.rollback()
-    assert world.serves() == after
-
-
 @pytest.mark.thorough
 def test_a_rollback_whose_proof_fails_stays_and_is_undone_by_the_next(
     world: World, updated: tuple[str, str]
@@ -223,35 +133,6 @@ def test_a_rollback_whose_proof_fails_stays_and_is_undone_by_the_next(
 
     assert world.serves() == after
     assert world.state() == "InService"
-
-
-@pytest.mark.thorough
-def test_deploying_the_previous_plan_again_is_a_rollback(
-    world: World, updated: tuple[str, str]
-) -> None:
-    created = world.cloud.calls.count("create_model")
-
-    world.deploy(a_plan())
-
-    assert world.serves() == updated[0]
-    record = world.saved()
-    assert record.previous is not None
-    assert record.previous.name == updated[1]
-    assert world.cloud.calls.count("create_model") == created + 1
-    assert len(world.cloud.models) == 2
-
-
-def test_the_previous_revision_is_removed_on_demand(world: World, updated: tuple[str, str]) -> None:
-    listed = {resource.name for resource in previous_resources(world.saved())}
-
-    removed = world.remove_previous()
-
-    assert {resource.name for resource in removed} == listed == {updated[0]}
-    assert set(world.cloud.configs) == set(world.cloud.models) == {updated[1]}
-    assert world.state() == "InService"
-    assert world.remove_previous() == ()
-    with raises_code("no-previous-revision", Refused):
-        world.rollback()
 
 
 def test_weights_of_the_previous_revision_stay_and_unchanged_files_are_copied(
@@ -290,32 +171,6 @@ def test_revisions_that_share_weights_keep_them(world: World, head: Path) -> Non
     assert world.cloud.is_empty
 
 
-def test_another_machine_uploads_shared_weights_only_once(world: World, head: Path) -> None:
-    world.deploy(a_plan(head))
-    world.deploy(another(a_plan(head)))
-    (bucket,) = world.cloud.buckets.values()
-    world.forget()
-
-    world.deploy(a_plan(head))
-
-    assert len(bucket) == 2
-    world.destroy()
-    assert world.cloud.is_empty
-
-
-def test_an_update_that_aws_rolls_back_leaves_nothing_pending(world: World) -> None:
-    world.deploy(a_plan())
-    world.cloud.next_scripts = [[("Updating", None), ("InService", "the ping failed")]]
-    with raises_code("endpoint-rolled-back", CloudError):
-        world.deploy(another(a_plan()))
-
-    assert world.saved().pending is None
-    world.deploy(a_plan())
-
-    assert len(world.cloud.configs) == len(world.cloud.models) == 1
-    assert world.saved().failure is None
-
-
 def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     world: World, updated: tuple[str, str]
 ) -> None:
@@ -328,7 +183,6 @@ def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     assert world.serves() == before
     record = world.saved()
     assert record.id == first.id
-    assert record.previous is not None
     assert record.previous.name == after
     world.destroy()
     assert world.cloud.is_empty
@@ -379,5 +233,4 @@ def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revis
     assert world.serves() == updated[1]
     assert unproved not in world.cloud.configs
     record = world.saved()
-    assert record.previous is not None
     assert record.previous.name == updated[0]

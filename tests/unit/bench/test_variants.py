@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.account import Account
 from peagle.bench.result import Interval
 from peagle.bench.variants import (
     Minute,
@@ -17,7 +16,6 @@ from peagle.bench.variants import (
     relative_change,
     whole_periods,
 )
-from peagle.cli.output.deploy import print_comparison_report
 
 _MINUTES = 30
 
@@ -133,19 +131,18 @@ def test_the_error_of_a_change_has_both_errors() -> None:
     assert relative_change(Interval(2.0, 2.0, 2.0), Interval(1.0, 0.9, 1.1)) is None
 
 
-def test_a_variant_with_only_errors_has_no_unknown_numbers(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    minutes = {60.0 * number: Minute(requests=3, errors=3, failed=3) for number in range(30)}
+def test_only_whole_minutes_count() -> None:
+    assert whole_periods(61.0, 239.0, 60.0) == (120.0, 180.0)
+
+
+def test_a_variant_with_only_errors_is_named_with_their_cause() -> None:
+    minutes = {60.0 * number: Minute(requests=3, errors=3, failed=3) for number in range(3)}
     broken = Variant("two", "pair", 3, "ml.g6.xlarge", 1, 1.0, minutes)
-    report = compared(variant("one", 0.02), broken)
-    one, two = report.variants
-    assert (two.errors, two.failed, two.only_errors, one.only_errors) == (90, 90, True, False)
+    idle = Variant("one", "pair", 3, "ml.g6.xlarge", 1, 1.0, {})
 
-    print_comparison_report(report, Account())
+    report = compare_variants("name", idle, broken, 0.0, 180.0, 60.0)
 
-    shown = capsys.readouterr()
-    rows = [line.split() for line in shown.out.splitlines()]
-    assert rows[2] == ["errors", "0", "90", "of", "90"], "first, before what is compared"
-    assert ["per", "token,", "ms"] in [row[:3] for row in rows if row[-1] == "-"]
-    assert "two answered no request: 90 failed in the engine (5xx)." in shown.out
+    assert (report.variants[1].errors, report.variants[1].failed) == (9, 9)
+    assert report.variants[1].only_errors
+    assert not report.variants[0].only_errors
+    assert "5xx" in report.variants[1].cause

@@ -19,9 +19,8 @@ from peagle.findings import Level
 class Broken:
     """One broken case, and what tests expect of it.
 
-    ``finding_code`` is the code of its finding, if it is not the rule's. ``left``: why the
-    container starts vLLM with it anyway; ``not_shown``: why the engine on this machine's CPU
-    cannot show the problem. Older rules have these reasons in ``left_to_vllm`` and
+    ``finding_code`` is the code of its finding, if it is not the rule's. ``not_shown``: why the
+    engine on this machine's CPU cannot show the problem; older rules have these reasons in
     ``tests/engine/expected.py``.
     """
 
@@ -30,7 +29,6 @@ class Broken:
     code: str
     level: Level = "error"
     finding_code: str | None = None
-    left: str | None = None
     not_shown: str | None = None
 
     @property

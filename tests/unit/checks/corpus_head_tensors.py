@@ -137,9 +137,7 @@ TENSORS = (
         "quantization-without-scales",
     ),
     Broken(
-        "no final norm",
-        lambda f: tiny_case(f, Damage(drop=("norm.weight",))),
-        "tensors-missing",
+        "no final norm", lambda f: tiny_case(f, Damage(drop=("norm.weight",))), "tensors-missing"
     ),
     Broken(
         "one missing projection in one layer",
@@ -179,12 +177,12 @@ FORMATS = (
     Broken(
         "an empty config.json",
         lambda f: tiny_case(f, Damage(text="{}")),
-        "head-not-a-drafter",
+        "head-not-a-drafter"
     ),
     Broken(
         "no num_hidden_layers",
         lambda f: tiny_case(f, Damage(drop_keys=("num_hidden_layers",))),
-        "config-incomplete",
+        "config-incomplete"
     ),
     Broken(
         "no norm_before_residual",
@@ -192,72 +190,72 @@ FORMATS = (
             f, "eagle3", Damage(drop_keys=("norm_before_residual",)), pair="tiny+eagle3"
         ),
         "norm-before-residual",
-        "note",
+        "note"
     ),
     Broken(
         "no layers in the speculators format",
         lambda f: speculators_case(f, "peagle", Damage(drop_keys=("transformer_layer_config",))),
-        "speculators-layout",
+        "speculators-layout"
     ),
     Broken(
         "a class of a training framework",
         lambda f: tiny_case(f, Damage(set_keys={"architectures": ["PEagleDraftModel"]})),
-        "method-not-for-architecture",
+        "method-not-for-architecture"
     ),
     Broken(
         "another method's head",
         lambda f: geometry_case(
             f, "gpt-oss-20b", changes={"architectures": ["DFlashDraftModel"]}
         ),
-        "method-not-for-architecture",
+        "method-not-for-architecture"
     ),
     Broken(
         "layers of a type without a speculators class",
         lambda f: speculators_case(
             f, "peagle", Damage(set_keys={"transformer_layer_config.model_type": "mistral"})
         ),
-        "method-not-for-architecture",
+        "method-not-for-architecture"
     ),
     Broken(
         "another type of speculator",
         lambda f: speculators_case(
             f, "peagle", Damage(set_keys={"speculators_model_type": "eagle"})
         ),
-        "speculators-type",
+        "speculators-type"
     ),
     Broken(
         "no speculators_config",
         lambda f: speculators_case(f, "peagle", Damage(drop_keys=("speculators_config",))),
-        "speculators-layout",
+        "speculators-layout"
     ),
     Broken(
         "speculators head without its mask token",
         lambda f: speculators_case(f, "peagle", Damage(drop_keys=("mask_token_id",))),
-        "placeholder-missing",
+        "placeholder-missing"
     ),
     Broken(
         "trained for another target",
         lambda f: speculators_case(
             f,
             "peagle",
-            Damage(set_keys={"speculators_config.verifier.name_or_path": "Qwen/Qwen3-8B"}),
+            Damage(set_keys={"speculators_config.verifier.name_or_path": "Qwen/Qwen3-8B"})
         ),
-        "speculators-verifier",
+        "speculators-verifier"
     ),
     Broken(
         "trained for a variant of the target",
         lambda f: speculators_case(
             f,
             "peagle",
-            Damage(set_keys={"speculators_config.verifier.name_or_path": "peagle/tiny-FP8"}),
+            Damage(set_keys={"speculators_config.verifier.name_or_path": "peagle/tiny-FP8"})
         ),
         "speculators-verifier",
-        "warning",
+        "warning"
     ),
     Broken(
         "P-EAGLE in the speculators format on an older vLLM",
         lambda f: speculators_case(f, "peagle", vllm="0.20.1"),
-        "speculators-format",
+        "speculators-format"
     ),
     Broken(
         "a norm before fc on an older vLLM",
@@ -265,11 +263,11 @@ FORMATS = (
             f,
             Damage(
                 set_keys={"norm_before_fc": True},
-                add={"input_norm.weight": filled("BF16", (768,))},
+                add={"input_norm.weight": filled("BF16", (768,))}
             ),
             vllm="0.17.1",
-            image=OWN_IMAGE,
+            image=OWN_IMAGE
         ),
-        "norm-before-fc",
+        "norm-before-fc"
     ),
 )  # fmt: skip

@@ -25,11 +25,7 @@ def unread(folder: Path, *others: str) -> Case:
 
 
 PLACEHOLDERS = (
-    Broken(
-        "no mask",
-        lambda f: tiny_case(f, Damage(drop=("mask_hidden",))),
-        "head-without-mask",
-    ),
+    Broken("no mask", lambda f: tiny_case(f, Damage(drop=("mask_hidden",))), "head-without-mask"),
     Broken(
         "mask of two hidden states",
         lambda f: tiny_case(f, Damage(cut={"mask_hidden": (1, 1, 512)})),
@@ -48,9 +44,7 @@ PLACEHOLDERS = (
     Broken(
         "a placeholder under a key that this version does not read",
         lambda f: tiny_case(
-            f,
-            Damage(drop_keys=("ptd_token_id",), set_keys={"mask_token_id": 2}),
-            vllm="0.26.0",
+            f, Damage(drop_keys=("ptd_token_id",), set_keys={"mask_token_id": 2}), vllm="0.26.0"
         ),
         "placeholder-missing",
     ),
@@ -161,8 +155,7 @@ STATES = (
             f,
             Damage(drop_keys=("eagle_config",)),
             target=Damage(
-                set_keys={"num_hidden_layers": 6},
-                drop=tuple(_layer_tensors(6) + _layer_tensors(7)),
+                set_keys={"num_hidden_layers": 6}, drop=tuple(_layer_tensors(6) + _layer_tensors(7))
             ),
             entry={"layers": 6},
         ),
@@ -198,22 +191,12 @@ def _layer_tensors(layer: int) -> list[str]:
 
 
 UNREAD = (
-    Broken(
-        "no weights",
-        lambda f: unread(f),
-        "weights-unread",
-        "warning",
-    ),
-    Broken(
-        "weights in another format",
-        lambda f: unread(f, "pytorch_model.bin"),
-        "weights-unread",
-    ),
+    Broken("no weights", lambda f: unread(f), "weights-unread", "warning"),
+    Broken("weights in another format", lambda f: unread(f, "pytorch_model.bin"), "weights-unread"),
 )
 
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-WARNING = "only a warning: vLLM starts and drafts"
 ONES = b"\x80\x3f"
 """1 in bfloat16."""
 
@@ -241,21 +224,18 @@ LAYERS = (
         lambda f: tiny_case(f, Damage(set_keys={EAGLE: [7, 2, 5]})),
         "aux-layers-order",
         "warning",
-        left=WARNING,
     ),
     Broken(
         "a bias that config.json does not mention",
         lambda f: tiny_case(f, biases("q_proj", "k_proj", "v_proj", "o_proj")),
         "biases-dropped",
         "warning",
-        left=WARNING,
     ),
     Broken(
         "a window of 8 tokens",
         lambda f: tiny_case(f, layer_types(*[SLIDING] * 4)),
         "head-window",
         "warning",
-        left=WARNING,
     ),
     Broken(
         "one sliding layer beside the full layers of the target, real geometry",
@@ -267,13 +247,11 @@ LAYERS = (
         ),
         "head-window",
         "warning",
-        left=WARNING,
     ),
     Broken(
         "full and sliding layers",
         lambda f: tiny_case(f, layer_types(FULL, *[SLIDING] * 3, window=4096)),
         "kv-group-rule",
-        left="vLLM refuses it itself, unless one of its arguments lets it start",
     ),
     Broken(
         "fewer kinds of attention than layers",
@@ -290,7 +268,6 @@ LAYERS = (
         lambda f: tiny_case(f, Damage(set_keys={"ptd_token_id": 1})),
         "mask-token-used",
         "warning",
-        left=WARNING,
     ),
 )
 

@@ -73,27 +73,24 @@ TARGETS = (
         "a class that vLLM 0.23 was the last to have",
         lambda _: _public_target(
             public.config("BaichuanForCausalLM", "baichuan", "4096 11008 32 32 32 64000 4096"),
-            vllm="0.28.0",
+            vllm="0.28.0"
         ),
         "model-not-served",
-        left="vLLM names the last version itself",
-        not_shown="there is no small checkpoint of such a class",
+        not_shown="there is no small checkpoint of such a class"
     ),
     Broken(
         "layers whose cache is not modelled",
         lambda _: _public_target(public.EXAONE4 | {"layer_types": ["rwkv"] * 64}),
         "cache-estimated",
         "warning",
-        left="vLLM knows how large the cache is",
-        not_shown="a warning about the memory shown",
+        not_shown="a warning about the memory shown"
     ),
     Broken(
         "a target without a catalogue entry",
         _own_target,
         "target-not-in-catalogue",
         "note",
-        left="vLLM serves any model that it supports",
-        not_shown="a note about what is unknown",
+        not_shown="a note about what is unknown"
     ),
     Broken(
         "120b instead of 20b",
@@ -103,17 +100,17 @@ TARGETS = (
             target={
                 "num_hidden_layers": 36,
                 "layer_types": ["sliding_attention", "full_attention"] * 18,
-                "num_local_experts": 128,
-            },
+                "num_local_experts": 128
+            }
         ),
-        "target-differs",
+        "target-differs"
     ),
     Broken(
         "a head instead of the target",
         lambda f: geometry_case(
             f, "gemma-4-31b", target={"eagle_config": {"use_aux_hidden_state": True}}
         ),
-        "target-differs",
+        "target-differs"
     ),
     Broken(
         "a missing layer of the target",
@@ -122,7 +119,7 @@ TARGETS = (
                 "input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj",
                 "mlp.down_proj", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                 "self_attn.o_proj")))),
-        "target-incomplete",
+        "target-incomplete"
     ),
     Broken(
         "too many layers in the target",
@@ -130,35 +127,35 @@ TARGETS = (
             f,
             Damage(set_keys={"eagle_config.eagle_aux_hidden_state_layer_ids": [2, 4, 6]}),
             target=Damage(set_keys={"num_hidden_layers": 6}),
-            entry={"layers": 6},
+            entry={"layers": 6}
         ),
-        "target-incomplete",
+        "target-incomplete"
     ),
     Broken(
         "missing embeddings of the target",
         lambda f: tiny_case(f, target=Damage(drop=("model.embed_tokens.weight",))),
-        "target-incomplete",
+        "target-incomplete"
     ),
     Broken(
         "a target in FP8",
         lambda f: geometry_case(
             f,
             "qwen3-coder-30b",
-            target={"quantization_config": {"quant_method": "fp8"}},
+            target={"quantization_config": {"quant_method": "fp8"}}
         ),
         "target-numerics",
-        "warning",
+        "warning"
     ),
     Broken(
         "a target that the engine quantizes",
         lambda f: catalog_case("qwen3-coder-30b", settings={"quantization": "fp8"}),
         "target-numerics",
-        "warning",
+        "warning"
     ),
     Broken(
         "a tokenizer of another size",
         lambda f: tokenizers(tiny_case(f), {"vocab_size": 1024}, {"vocab_size": 1000}),
-        "tokenizer-differs",
+        "tokenizer-differs"
     ),
     Broken(
         "a tokenizer with other special tokens",
@@ -166,7 +163,7 @@ TARGETS = (
             tiny_case(f), {"special_tokens": {"1": "<end>"}}, {"special_tokens": {"1": "<s>"}}
         ),
         "tokenizer-differs",
-        "warning",
+        "warning"
     ),
 )  # fmt: skip
 
@@ -181,14 +178,12 @@ VOCABULARIES = (
         "weights of the hub in a container without a network",
         lambda f: replace(harmony_case("openai/gpt-oss-20b"), network_isolation=True),
         "isolated-container",
-        left="the container cannot tell whether the endpoint has egress",
         not_shown="engines on this machine have its network",
     ),
     Broken(
         "streamed weights in a container without a network",
         lambda f: replace(harmony_case("s3://bucket/gpt-oss/"), network_isolation=True),
         "isolated-container",
-        left="the container cannot tell whether the endpoint has egress",
         not_shown="engines on this machine have its network",
     ),
     Broken(
@@ -198,7 +193,6 @@ VOCABULARIES = (
         ),
         "volume-key",
         "note",
-        left="a note about what SageMaker encrypts",
         not_shown="this machine has no such storage",
     ),
     Broken(
@@ -206,7 +200,6 @@ VOCABULARIES = (
         lambda f: replace(harmony_case("openai/gpt-oss-20b"), in_vpc=True),
         "vpc-routes",
         "note",
-        left="a note about what must be reached",
         not_shown="a note about what must be reached",
     ),
     Broken(
@@ -214,7 +207,6 @@ VOCABULARIES = (
         lambda f: replace(harmony_case("/opt/ml/model"), image=None),
         "vocabulary-download",
         "warning",
-        left="the container cannot tell whether the endpoint has egress",
         not_shown="GPT-OSS does not fit on this machine",
     ),
     Broken(
@@ -222,7 +214,6 @@ VOCABULARIES = (
         lambda f: harmony_case("s3://bucket/gpt-oss/"),
         "vocabulary-download",
         "warning",
-        left="the container cannot tell whether the endpoint has egress",
         not_shown="GPT-OSS does not fit on this machine",
     ),
     Broken(
@@ -230,7 +221,6 @@ VOCABULARIES = (
         lambda f: harmony_case("/opt/ml/model/target"),
         "vocabulary-download",
         "note",
-        left="the container uses the file if it is there",
         not_shown="GPT-OSS does not fit on this machine",
     ),
     Broken(
@@ -238,7 +228,6 @@ VOCABULARIES = (
         lambda f: harmony_case("openai/gpt-oss-20b"),
         "vocabulary-download",
         "note",
-        left="the engine downloads both",
         not_shown="GPT-OSS does not fit on this machine",
     ),
 )
@@ -303,7 +292,6 @@ LOADS = (
         "a block of the experts' weights on two GPUs",
         lambda _: block_fp8(8, "ml.p5.48xlarge"),
         "quantization-block",
-        left="vLLM refuses it with the numbers",
         not_shown="it needs eight GPUs",
     ),
     Broken(
@@ -311,7 +299,6 @@ LOADS = (
         lambda _: block_fp8(4, "ml.p5.48xlarge"),
         "quantization-block",
         "note",
-        left="it starts",
         not_shown="it needs four GPUs",
     ),
     Broken(
@@ -359,7 +346,6 @@ LOADS = (
         "a token for the hub",
         lambda f: tiny_case(f, environment={"HF_TOKEN": "hf_abcdefghijk"}),
         "secret-in-environment",
-        left="vLLM needs it where the weights are gated, and the log hides it",
         not_shown="vLLM runs with it; the endpoint's description shows it",
     ),
     Broken(
@@ -367,7 +353,6 @@ LOADS = (
         lambda f: tiny_case(f, environment={"PYTHONPATH": "/tmp/modules"}),
         "code-variable",
         "warning",
-        left="the user who starts a container may choose its code",
         not_shown="vLLM runs with it; the modules in the folder are loaded",
     ),
     Broken(
@@ -408,9 +393,7 @@ HARDWARE = (
         "note",
     ),
     Broken(
-        "an unknown region",
-        lambda f: catalog_case("tiny", region="us-east-9"),
-        "region-unknown",
+        "an unknown region", lambda f: catalog_case("tiny", region="us-east-9"), "region-unknown"
     ),
     Broken(
         "a version without an image in the region",
@@ -434,7 +417,6 @@ HARDWARE = (
         ),
         "image-by-tag",
         "note",
-        left="the name of the image is SageMaker's matter",
         not_shown="nothing is wrong with the engine",
     ),
     Broken(
@@ -442,7 +424,6 @@ HARDWARE = (
         lambda f: catalog_case("tiny", image=OWN_IMAGE),
         "image-by-tag",
         "note",
-        left="the name of the image is SageMaker's matter",
         not_shown="nothing is wrong with the engine",
     ),
     Broken(
@@ -479,7 +460,6 @@ HARDWARE = (
         lambda f: catalog_case("tiny", environment={"PEAGLE_WARM_SHA256": "any"}),
         "warm-unpinned",
         "warning",
-        left="the user has allowed it",
         not_shown="vLLM loads what its caches hold",
     ),
     Broken(
@@ -507,7 +487,6 @@ HARDWARE = (
         lambda f: catalog_case("tiny", instance_type="ml.p6-b300.48xlarge"),
         "ami-unverified",
         "warning",
-        left="the container sees the GPU, not the host's AMI",
         not_shown="needs an instance of SageMaker",
     ),
     Broken(
@@ -515,15 +494,12 @@ HARDWARE = (
         lambda f: catalog_case("tiny", instance_type="ml.g7.2xlarge", ami=NEW_AMI),
         "ami-unverified",
         "warning",
-        left="the container sees the GPU, not the host's AMI",
         not_shown="needs an instance of SageMaker",
     ),
     Broken(
         "an unknown AMI",
         lambda f: catalog_case(
-            "tiny",
-            instance_type="ml.g6.xlarge",
-            ami="al2023-ami-sagemaker-inference-gpu-5-1",
+            "tiny", instance_type="ml.g6.xlarge", ami="al2023-ami-sagemaker-inference-gpu-5-1"
         ),
         "ami-unknown",
     ),

@@ -34,7 +34,6 @@ def _small_cache(name: str, where: tuple[str, str, str], code: str, not_shown: s
             pair, instance_type=instance, ami=NEW_AMI, settings={"kv-cache-dtype": kind}
         ),
         code,
-        left="only vLLM knows the GPU, and refuses it at start",
         not_shown=not_shown,
     )
 
@@ -65,7 +64,6 @@ VERSIONS = (
         lambda f: catalog_case("tiny", vllm="0.99.0", image=OWN_IMAGE),
         "vllm-newer-than-catalogue",
         "note",
-        left="vLLM starts, and the toolkit does not know that version",
         not_shown="needs a version of vLLM that does not exist yet",
     ),
     Broken(
@@ -92,10 +90,7 @@ VERSIONS = (
         lambda f: speculators_case(
             f,
             "peagle",
-            Damage(
-                set_keys={"transformer_layer_config.model_type": "qwen3"},
-                add=_qwen_norms(),
-            ),
+            Damage(set_keys={"transformer_layer_config.model_type": "qwen3"}, add=_qwen_norms()),
             vllm="0.23.0",
         ),
         "peagle-qwen3-head",
@@ -108,10 +103,7 @@ VERSIONS = (
     Broken(
         "EAGLE-3 on model runner V2",
         lambda f: tiny_case(
-            f,
-            head="eagle3",
-            pair="tiny+eagle3",
-            environment={"VLLM_USE_V2_MODEL_RUNNER": "true"},
+            f, head="eagle3", pair="tiny+eagle3", environment={"VLLM_USE_V2_MODEL_RUNNER": "true"}
         ),
         "model-runner-v2",
         "warning",
@@ -125,7 +117,6 @@ VERSIONS = (
             speculative_settings={"enable_adaptive_verification": True},
         ),
         "adaptive-verification",
-        left="it depends on the version of vLLM, which says so at start",
     ),
     Broken("adapters", lambda f: tiny_case(f, settings={"enable-lora": True}), "lora"),
     Broken(
@@ -215,7 +206,6 @@ VERSIONS = (
         "an argument without its value",
         lambda f: tiny_case(f, settings={"root-path": True}),
         "engine-value",
-        left="vLLM's parser refuses it at once",
         not_shown="vLLM's parser refuses it before there is an engine",
     ),
     Broken(
@@ -243,9 +233,7 @@ VERSIONS = (
         not_shown="vLLM's parser refuses it before there is an engine",
     ),
     Broken(
-        "an unknown argument",
-        lambda f: tiny_case(f, settings={"foo": "bar"}),
-        "engine-argument",
+        "an unknown argument", lambda f: tiny_case(f, settings={"foo": "bar"}), "engine-argument"
     ),
     Broken(
         "an argument of one version only",
@@ -279,7 +267,6 @@ VERSIONS = (
         "the variable that SageMaker's SDK sets for speculation",
         lambda f: tiny_case(f, environment={"OPTION_SPECULATIVE_DRAFT_MODEL": "a/b"}),
         "variable-ignored",
-        left="nothing in the container reads it",
         not_shown="vLLM ignores it silently",
     ),
     Broken(
@@ -327,13 +314,11 @@ VERSIONS = (
         lambda f: tiny_case(f, on_cpu=True),
         "amx-small-layers",
         "note",
-        left="the container starts vLLM in a way that prevents it",
     ),
     Broken(
         "the head of another target",
         lambda f: head_at("gpt-oss-20b", "amazon/GPT-OSS-120B-P-EAGLE"),
         "head-not-for-target",
-        left="the container does not know for which target a head was published",
         not_shown="real heads do not fit on this machine",
     ),
     Broken(
@@ -341,7 +326,6 @@ VERSIONS = (
         lambda f: catalog_case("gemma-4-31b+p-eagle"),
         "head-not-public",
         "warning",
-        left="the container cannot tell who publishes weights",
         not_shown="it is about what can be downloaded, not about vLLM",
     ),
     Broken(

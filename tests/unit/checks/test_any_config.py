@@ -79,24 +79,3 @@ def test_any_target(changes: dict[str, Any], found: dict[str, Tensor] | None) ->
     head = Checkpoint("/head", HEAD)
     target = Checkpoint("/target", TARGET | changes, found)
     check_or_refuse(replace(case, target_checkpoint=target, drafter_checkpoint=head))
-
-
-@pytest.mark.thorough
-@given(
-    speculative=st.dictionaries(
-        st.sampled_from(["rejection_sample_method", "draft_tensor_parallel_size", "x"]), values
-    ),
-    engine=st.dictionaries(
-        st.sampled_from(["enable-lora", "pipeline-parallel-size", "max-num-batched-tokens"]),
-        st.booleans() | st.integers() | st.text(max_size=5),
-    ),
-    image=st.none() | st.text(max_size=20),
-    ami=st.none() | st.text(max_size=20),
-    k=st.integers(0, 100),
-)
-@settings(max_examples=examples(80), deadline=None)
-def test_any_settings(
-    speculative: dict[str, Any], engine: dict[str, Any], image: str | None, ami: str | None, k: int
-) -> None:
-    case = catalog_case("tiny", instance_type="ml.g6.xlarge", speculative_settings=speculative)
-    check_or_refuse(replace(case, settings=engine, image=image, ami=ami, k=k))

@@ -6,21 +6,17 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle import api
 from peagle.case import CaseOptions, build_case
 from peagle.catalog import find_pair, load_catalog
 from peagle.checkpoints import Checkpoint, Tensor
-from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.files import parse_config
 from peagle.checks import check
 from peagle.errors import DamagedCheckpoint, UserError
-from peagle.fit.report import FitRequest
-from peagle.planning import Options
+from peagle.planning import Options, make_plan
 from tests.support import raises_code
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
 
@@ -43,8 +39,8 @@ LAYERS = ("num_hidden_layers", "num_aux_hidden_states", "num_nextn_predict_layer
 
 @pytest.mark.parametrize("holder", ["", "text_config", "transformer_layer_config"])
 @pytest.mark.parametrize("key", LAYERS)
-@pytest.mark.parametrize("value", [DEEPEST + 1, HUGE])
-def test_a_config_with_too_many_layers_is_refused(key: str, value: int, holder: str) -> None:
+def test_a_config_with_too_many_layers_is_refused(key: str, holder: str) -> None:
+    value = DEEPEST + 1
     document = TARGET | {key: value} if not holder else TARGET | {holder: TARGET | {key: value}}
 
     with raises_code("config-damaged", DamagedCheckpoint) as refused:
@@ -60,26 +56,6 @@ def test_a_head_with_too_many_layers_is_refused(key: str) -> None:
     with raises_code("config-damaged", DamagedCheckpoint) as refused:
         check(replace(case, drafter_checkpoint=head))
     assert f"{key} is {HUGE}, not a " in refused.value.message
-
-
-@pytest.mark.parametrize("changes", [
-    {}, {"layer_types": None}, {"layer_types": None, "sliding_window": None},
-    {"layer_types": None, "model_type": "x", "sliding_window_pattern": 6},
-    {"layer_types": None, "model_type": "x", "use_sliding_window": True},
-])  # fmt: skip
-def test_no_list_of_layers_is_made_of_a_huge_number(changes: dict[str, Any]) -> None:
-    with raises_code("config-damaged", DamagedCheckpoint) as refused:
-        read_architecture(TARGET | {"num_hidden_layers": HUGE} | changes)
-    assert "num_hidden_layers" in refused.value.message
-
-
-@pytest.mark.parametrize("layers", [HUGE, -HUGE, 10**90])
-def test_extra_layers_for_prediction_are_only_compared(layers: int) -> None:
-    case = catalog_case("gpt-oss-20b")
-    tensors = {"model.layers.3.x": Tensor("BF16", (8, 8), 0, "")}
-    config = TARGET | {"num_nextn_predict_layers": layers}
-
-    assert check(replace(case, target_checkpoint=Checkpoint("/target", config, tensors)))
 
 
 @pytest.mark.parametrize("name", ["layers.{}.x", "model.layers.{}.mlp.up_proj.weight"])
@@ -104,32 +80,10 @@ def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> No
     assert f"{flag} is more than 2,147,483,647" in refused.value.message
 
 
-@pytest.mark.parametrize("options", [
-    {"instance_count": 10**300}, {"k": 10**300}, {"concurrency": 10**300},
-    {"max_model_len": 10**300},
-])  # fmt: skip
-def test_a_plan_with_a_huge_number_is_an_error_of_the_user(options: dict[str, Any]) -> None:
-    with raises_code("out-of-range", UserError) as refused:
-        api.plan(Options(pair="gpt-oss-20b", **options), load_catalog())
-    (option,) = options
-    assert f"--{option.replace('_', '-')}" in refused.value.message
-
-
 @pytest.mark.parametrize("digits", [300, 5_000])
 def test_a_setting_with_a_huge_number_is_an_error_of_the_user(digits: int) -> None:
     settings = {"max-num-batched-tokens": "9" * digits}
 
     with raises_code("invalid-argument", UserError) as refused:
-        api.plan(Options(pair="gpt-oss-20b", settings=settings), load_catalog())
+        make_plan(Options(pair="gpt-oss-20b", settings=settings), load_catalog())
     assert "--set max-num-batched-tokens" in refused.value.message
-
-
-@pytest.mark.parametrize("options", [
-    {"k": 10**300}, {"max_num_seqs": 10**300}, {"max_model_len": 10**300},
-    {"max_num_batched_tokens": 10**300},
-])  # fmt: skip
-def test_a_fit_with_a_huge_number_is_an_error_of_the_user(options: dict[str, Any]) -> None:
-    request = FitRequest(pair="gpt-oss-20b", instance_type="ml.g6e.xlarge", **options)
-
-    with raises_code("out-of-range", UserError):
-        api.fit(request, load_catalog(), lambda place: read(Path(place)))

@@ -11,7 +11,7 @@ from peagle.checks import Case, check
 from peagle.checks.head_layout import required
 from peagle.findings import Finding
 from peagle_serve.heads import read_head
-from tests.unit.checks.cases import CATALOG, GEOMETRY, geometry_case, speculators_case, tiny_case
+from tests.unit.checks.cases import geometry_case, speculators_case, tiny_case
 from tests.unit.checks.corpus_heads import FULL, SLIDING, biases, layer_types
 from tests.unit.checks.damage import Damage
 
@@ -74,21 +74,13 @@ def test_the_class_of_a_head_decides_its_layers(architecture: str, layers: str) 
 @pytest.mark.parametrize(
     ("listed", "cut", "fix"),
     [
-        (
-            [2, 4, 5, 7],
-            FOUR,
-            f"set {INNER}.eagle_config.{AUX} to [2, 4, 5, 7]",
-        ),
+        ([2, 4, 5, 7], FOUR, f"set {INNER}.eagle_config.{AUX} to [2, 4, 5, 7]"),
         (
             [2, 4, 7, 8],
             {},
             f"set {AUX} to the 3 layers that fc was trained on: without 8, the target's last",
         ),
-        (
-            [2, 7],
-            {"fc.weight": (256, 512)},
-            f"set {INNER}.eagle_config.{AUX} to [2, 7]",
-        ),
+        ([2, 7], {"fc.weight": (256, 512)}, f"set {INNER}.eagle_config.{AUX} to [2, 7]"),
     ],
 )
 def test_the_fix_for_layers_is_in_the_heads_own_format(
@@ -103,16 +95,6 @@ def test_the_fix_for_layers_is_in_the_heads_own_format(
     if cut:
         again = speculators_case(tmp_path / "again", "eagle3", followed, pair="tiny+eagle3")
         assert codes(again) == set()
-
-
-def test_the_fix_for_a_mask_token_is_in_the_heads_own_format(tmp_path: Path) -> None:
-    case = speculators_case(tmp_path, "peagle", Damage(drop_keys=("mask_token_id",)))
-
-    assert "mask_token_id" in found(case, "placeholder-missing").fix
-
-
-def test_a_list_in_ascending_order_gets_no_finding(tmp_path: Path) -> None:
-    assert codes(tiny_case(tmp_path)) == set()
 
 
 @pytest.mark.parametrize(
@@ -138,10 +120,7 @@ def test_biases_are_those_of_the_class(
 
 def test_a_llama_head_with_attention_bias_needs_one_for_its_output(tmp_path: Path) -> None:
     damage = biases("q_proj", "k_proj", "v_proj")
-    every = Damage(
-        set_keys={"attention_bias": True, "num_hidden_layers": 1},
-        add=damage.add,
-    )
+    every = Damage(set_keys={"attention_bias": True, "num_hidden_layers": 1}, add=damage.add)
     case = tiny_case(tmp_path, every, head="eagle3", pair="tiny+eagle3")
 
     assert "as zeros" in found(case, "tensors-missing").fix
@@ -173,14 +152,6 @@ def test_one_group_lets_a_mixed_head_start(tmp_path: Path) -> None:
     mixed = found(tiny_case(tmp_path / "mixed", damage), "kv-group-rule")
     assert mixed.options == ("--set", "disable-hybrid-kv-cache-manager=true")
     assert codes(tiny_case(tmp_path / "one", damage, settings=setting)) == set()
-
-
-def test_the_catalogue_knows_tokens_that_no_head_may_use_as_mask() -> None:
-    for folder in GEOMETRY.glob("*/target"):
-        target = next(
-            one for one in CATALOG.targets.values() if one.short_name == folder.parent.name
-        )
-        assert target.special_tokens["eos"]
 
 
 @pytest.mark.parametrize("token", [151645, 151643])

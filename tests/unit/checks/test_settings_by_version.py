@@ -65,7 +65,7 @@ def found(case: Case) -> dict[Found, str]:
          ("variable-ignored", "warning"), "--ami"),
         ("0.28.0", {"settings": {"chat-template": "/opt/ml/model/chat.jinja"}},
          ("chat-template-missing", "note"), "config.json"),
-        ("0.28.0", {"settings": {"chat-template": "{{ messages }}"}}, None, ""),
+        ("0.28.0", {"settings": {"chat-template": "{{ messages }}"}}, None, "")
     ],
 )  # fmt: skip
 def test_what_a_version_does_not_know_is_named(

@@ -8,8 +8,8 @@ import pytest
 
 from peagle.aws.client import Aws, Clock
 from peagle.catalog import load_catalog
-from peagle.cli.account import Account
 from peagle.planning import Options, make_plan
+from peagle.session import Account, default_region
 from tests.support import Done, in_process
 from tests.unit.aws.cloud import Cloud
 from tests.unit.aws.world import READING, World
@@ -33,6 +33,10 @@ def price_shown() -> str:
     return f"${price:,.2f} per hour, ${price * 24:,.2f} per day"
 
 
+def _region(account: Account, region: str | None = None) -> str:
+    return region or account.region or default_region()
+
+
 class Terminal:
     """Runs commands as a user types them; ``world`` is the account they reach."""
 
@@ -49,7 +53,7 @@ class Terminal:
         """``stdin`` is a pipe, ``answers`` are typed on a terminal."""
         typed = answers.encode() if answers is not None else stdin or b""
         with self._monkeypatch.context() as patch:
-            patch.setattr(Account, "connect", lambda account, region: self._connect(region))
+            patch.setattr(Account, "aws", lambda *chosen: self._connect(_region(*chosen)))
             patch.setattr(Clock, "now", lambda clock: self.cloud.now)
             patch.setattr(Clock, "sleep", lambda clock, seconds: self._sleep(seconds))
             return in_process(*arguments, stdin=typed, terminal=answers is not None)

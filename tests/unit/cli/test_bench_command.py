@@ -27,17 +27,6 @@ def _sender(own_home: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_url_is_measured_and_shown_as_a_table(peagle: Peagle) -> None:
-    with simulated_server(FAST) as server:
-        done = peagle("bench", server.base_url, "--concurrency", "1,2", *SMALL)
-
-    assert done.returncode == 0, done.stderr
-    assert "prompts of 32 tokens (random words), answers of 16; measured" in done.stdout
-    assert "TOKENS/S" in done.stdout
-    assert "Sent by aiperf 0.13.0" in done.stderr
-
-
-@pytest.mark.thorough
 def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
     with simulated_server(FAST) as server:
         done = peagle("bench", server.base_url, "--concurrency", "2", *SMALL, "--json",
@@ -155,11 +144,6 @@ def test_a_sender_that_fails_before_sending_says_why() -> None:
     with raises_code("sender-failed", EngineError) as refused:
         find_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)
     assert "the model is unusable" in refused.value.message
-
-
-def test_status_shows_the_installation(peagle: Peagle) -> None:
-    assert "aiperf 0.13.0, 262 MB" in peagle("bench", "status").stdout
-    assert peagle("bench", "install").stdout.startswith("aiperf 0.13.0 is already installed")
 
 
 def test_without_the_sender_the_fix_installs_it(peagle: Peagle, own_home: Path) -> None:

@@ -143,13 +143,3 @@ def test_a_higher_price_counts_the_budget_from_then_on(budgeted: Terminal) -> No
     assert done.code == 0, done.err
     assert end_of(budgeted) == pytest.approx(START + 10 * HOUR, abs=900)
     assert f"ends        {utc_text(end_of(budgeted))}: $" in done.err
-
-
-@pytest.mark.thorough
-def test_a_rollback_does_not_move_the_end(terminal: Terminal) -> None:
-    assert terminal.run(*DEPLOY, "--instance-count", "3").code == 0
-    assert terminal.run(*DEPLOY, "--k", "3", "--budget", str(12 * dollars())).code == 0
-    end = end_of(terminal)
-
-    assert terminal.run("rollback", NAME, "--yes").code == 0
-    assert end_of(terminal) == end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -32,18 +31,6 @@ def price_in(folder: Path) -> float:
     """USD per hour of ml.g5.xlarge in us-east-1."""
     (instance,) = (i for i in load_catalog(folder).instances.instances if i.type == "ml.g5.xlarge")
     return instance.prices[0].usd_per_hour
-
-
-@pytest.mark.thorough
-def test_changes_are_shown_before_the_confirmation(terminal: Terminal, mine: Path) -> None:
-    terminal.cloud.price = 1.75
-
-    done = terminal.run(*PRICES, str(mine), answers="y\n")
-
-    assert done.code == 0
-    assert "ml.g5.xlarge  price in us-east-1  $1.408 (2026-07-01) -> $1.75 (" in done.out
-    assert f"wrote {mine / 'prices.yaml'}" in done.err
-    assert price_in(mine) == 1.75
 
 
 @pytest.mark.thorough
@@ -136,22 +123,6 @@ def test_digests_of_images_come_from_ecr(terminal: Terminal, mine: Path) -> None
     assert "up to date" in made.err
 
 
-def test_denied_access_is_one_line(terminal: Terminal, mine: Path) -> None:
-    def deny(operation: str) -> None:
-        if operation == "get_products":
-            raise service_error("AccessDeniedException", "no", "GetProducts")
-
-    terminal.cloud.before = deny
-
-    done = terminal.run(*PRICES, str(mine), "--yes")
-
-    assert done.code == 4
-    assert done.error == (
-        "error: access denied: pricing:GetProducts (no) (ask for a policy that allows "
-        "pricing:GetProducts)"
-    )
-
-
 def refuse(terminal: Terminal, *operations: str) -> None:
     def deny(operation: str) -> None:
         if operation in operations:
@@ -203,30 +174,6 @@ def test_failed_query_does_not_count_as_up_to_date(
 
 
 @pytest.mark.thorough
-def test_a_failure_is_a_document_too(terminal: Terminal, mine: Path) -> None:
-    refuse(terminal, "get_products")
-
-    done = terminal.run(*PRICES, str(mine), "--json", "--dry-run")
-
-    assert done.code == 4
-    assert done.document["failed"] == ["prices"]
-    assert [finding["code"] for finding in done.document["findings"]] == ["not-refreshed"]
-    assert json.loads(done.err)["error"]["message"].startswith("access denied: pricing:")
-
-
-@pytest.mark.thorough
-def test_a_dry_run_needs_no_folder_that_can_be_written(terminal: Terminal, tmp_path: Path) -> None:
-    terminal.cloud.price = 1.75
-    (tmp_path / "file").write_text("")
-    below = str(tmp_path / "file" / "mine")
-
-    assert terminal.run(*PRICES, below, "--json", "--dry-run").document["changes"]
-    done = terminal.run(*PRICES, below, "--json")
-    assert (done.code, done.out) == (2, "")
-    assert json.loads(done.err)["error"]["message"] == f"{tmp_path / 'file'} is not a folder"
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("folder", ["/proc/none", "/dev/null/none", "x" * 300])
 def test_folder_that_cannot_be_created_is_one_error(terminal: Terminal, folder: str) -> None:
     terminal.cloud.price = 1.75
@@ -236,14 +183,3 @@ def test_folder_that_cannot_be_created_is_one_error(terminal: Terminal, folder: 
     assert done.code == 2
     assert done.error.startswith("error: ")
     assert "--to" in done.error
-
-
-def test_sandbox_does_not_refresh_the_bundled_catalogue(terminal: Terminal) -> None:
-    done = terminal.run("catalog", "refresh", "--prices", "--sandbox", "--yes")
-
-    assert done.code == 2
-    assert "--to DIR" in done.error
-
-
-def test_it_is_in_the_help(terminal: Terminal) -> None:
-    assert "refresh" in terminal.run("catalog", "--help").out

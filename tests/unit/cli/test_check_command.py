@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from peagle.checks import rules_found
 from peagle.cli.main import cli
 from peagle.errors import PeagleError
 from tests.support import Peagle
@@ -58,53 +57,9 @@ def refusal(*arguments: str) -> PeagleError:
 
 
 @pytest.fixture
-def without_mask(tmp_path: Path) -> str:
-    """The folder of a head whose mask is not there."""
-    return str(damaged(tiny("p-eagle"), tmp_path / "head", Damage(drop=("mask_hidden",))))
-
-
-@pytest.fixture
 def own(tmp_path: Path) -> Path:
     """The folder of a good head of one's own."""
     return Path(shutil.copytree(tiny("p-eagle"), tmp_path / "own"))
-
-
-def test_a_good_pair_passes_and_shows_what_was_read() -> None:
-    done = run("tiny")
-    assert done.exit_code == 0
-    assert "peagle/tiny+p-eagle on vLLM 0.28.0" in done.stdout
-    assert "tiny/target" in done.stdout
-    assert "tiny/p-eagle" in done.stdout
-    assert f"{len(rules_found())} rules" in done.stdout
-    assert done.stdout.rstrip().endswith("no problems found")
-
-
-def test_broken_head_is_shown_with_code_location_and_fix(without_mask: str) -> None:
-    done = run("tiny", "--drafter", without_mask)
-    assert done.exit_code == 3
-    assert "[head-without-mask]" in done.stdout
-    assert "fix: copy the head again" in done.stdout
-    assert "1 error" in done.stdout
-    assert not any(line != line.rstrip() for line in done.stdout.splitlines())
-
-
-def test_the_document_has_pair_version_rules_places_and_findings(without_mask: str) -> None:
-    made = document("tiny", "--drafter", without_mask)
-    assert list(made) == ["pair", "vllm", "rules", "read", "findings"]
-    assert (made["pair"], made["vllm"]) == (f"peagle/tiny+{without_mask}", "0.28.0")
-    assert made["rules"] == len(rules_found())
-    assert [place["location"] for place in made["read"]][1] == without_mask
-    assert all(place["bytes"] > 0 for place in made["read"])
-    (finding,) = made["findings"]
-    keys = {"code", "level", "where", "message", "fix", "command", "options"}
-    assert set(finding) == keys
-
-
-def test_a_pair_on_the_hub_is_checked_against_the_catalogue_and_this_is_shown() -> None:
-    made = document("gpt-oss-20b")
-    assert made["read"] == []
-    assert codes(made) == []
-    assert "peagle check gpt-oss-20b --target hf --drafter hf" in run("gpt-oss-20b").stdout
 
 
 def test_the_pair_shows_how_the_drafter_is_loaded() -> None:
@@ -117,13 +72,6 @@ def test_the_pair_shows_how_the_drafter_is_loaded() -> None:
 def test_a_setting_with_bytes_that_are_no_text_is_a_finding() -> None:
     """A shell hands such bytes over as lone surrogates, which UTF-8 cannot express."""
     assert codes(document("tiny", "--set", "dtype=float\udcff")) == ["engine-choice"]
-
-
-def test_two_folders_are_a_pair() -> None:
-    target, head = str(tiny("target")), str(tiny("p-eagle"))
-    made = document("tiny", "--target", target, "--drafter", head)
-    assert [place["location"] for place in made["read"]] == [target, head]
-    assert made["findings"] == []
 
 
 def test_a_target_that_is_another_model_is_an_error(tmp_path: Path) -> None:
@@ -212,10 +160,6 @@ def test_half_of_a_downloaded_head_is_one_error(make: Callable[[Path], None], ow
     assert "aborted download" in error.fix
 
 
-def test_the_ami_is_the_one_that_a_plan_would_name() -> None:
-    assert document("tiny", "--instance-type", "ml.g6.xlarge")["findings"] == []
-
-
 @pytest.mark.parametrize(
     "more",
     [("--set", "speculative-config={}"), ("--set", "spec-tokens=4"),
@@ -223,12 +167,6 @@ def test_the_ami_is_the_one_that_a_plan_would_name() -> None:
 )  # fmt: skip
 def test_the_pair_decides_the_speculation(more: tuple[str, str]) -> None:
     assert refusal("tiny", *more).code == "decided-by-plan"
-
-
-def test_a_plans_own_arguments_count() -> None:
-    """A plan of an older version turns prefix caching off; turning it on again is seen."""
-    made = document("gpt-oss-20b", "--vllm", "0.27.1", "--set", "enable-prefix-caching")
-    assert codes(made, "warning") == ["prefix-caching"]
 
 
 def test_another_targets_head_is_recognized_by_its_id_without_reading_it() -> None:
@@ -248,14 +186,6 @@ def test_a_damaged_head_is_one_error_with_the_exit_code_of_a_finding(tmp_path: P
     error = refusal("tiny", "--drafter", str(head))
     assert error.exit_code == 3
     assert "is truncated" in error.message
-
-
-def test_unchecked_weights_are_named(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
-    done = run("tiny", "--drafter", str(tmp_path))
-    assert done.exit_code == 0
-    assert "no *.safetensors, config.json only" in " ".join(done.stdout.split())
-    assert "no problems found in what was read (1 warning)" in done.stdout
 
 
 @pytest.fixture
@@ -292,47 +222,6 @@ def test_half_of_a_copied_head_is_one_error(tmp_path: Path) -> None:
     assert "1 of 2 files are missing: model-00002-of-00002.safetensors" in error.message
 
 
-def test_the_users_head_is_never_shown_as_the_catalogues() -> None:
-    done = run("gpt-oss-20b", "--drafter", str(tiny("p-eagle")))
-    title, _, rest = done.stdout.partition("\n")
-    assert title == f"openai/gpt-oss-20b+{tiny('p-eagle')} on vLLM 0.28.0"
-    assert "P-EAGLE head for GPT-OSS-20B" not in rest
-    assert "your own head" in rest
-    first = next(line for line in done.stdout.splitlines() if line.startswith("error"))
-    assert "hidden-size-mismatch" in first
-
-
-def test_unread_files_are_named_with_the_command_that_reads_them() -> None:
-    done = run("gpt-oss-20b")
-    assert "no problems found in the catalogue's values" in done.stdout
-    assert ": peagle check gpt-oss-20b --target hf --drafter hf\n" in done.stdout
-
-
-def test_a_folder_written_like_a_drafter_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine").mkdir()
-    monkeypatch.chdir(tmp_path)
-    for option in ("--drafter", "--target"):
-        assert "write ./mine" in refusal("tiny", option, "mine").fix
-
-
-def test_config_without_numbers_is_an_error_with_its_location(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    message = refusal("tiny", "--target", str(tmp_path)).message
-    assert message.startswith(f"{tmp_path}/config.json has no hidden_size")
-
-
-@pytest.mark.thorough
-def test_the_rules_are_listed_with_their_subject() -> None:
-    done = run("--rules")
-    assert done.exit_code == 0
-    assert all(rule.code in done.stdout for rule in rules_found())
-    listed = json.loads(run("--rules", "--json").stdout)["rules"]
-    assert [rule["code"] for rule in listed] == [rule.code for rule in rules_found()]
-    assert set(listed[0]) == {"code", "about", "vllm_notices", "guards"}
-
-
 def test_target_of_an_own_catalogue_is_a_pair(tmp_path: Path) -> None:
     text = (tiny("target").parents[1] / "tiny.yaml").read_text()
     own = tmp_path / "acme"
@@ -367,13 +256,6 @@ def test_bytes_that_are_no_text_are_shown_escaped(peagle: Peagle) -> None:
     done = peagle("check", "tiny", "--set", "dtype=float\udcff")
     assert done.returncode == 3
     assert "--dtype float\\udcff: vLLM" in done.stdout
-
-
-def test_the_installed_command_ends_with_three(peagle: Peagle, without_mask: str) -> None:
-    done = peagle("check", "tiny", "--drafter", without_mask)
-    assert done.returncode == 3
-    assert "head-without-mask" in done.stdout
-    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("k", [5, 7])

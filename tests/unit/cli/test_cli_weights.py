@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.catalog.loading import load_storage
-from peagle.catalog.tables import GB
-from peagle.cli.account import Account
 from peagle.cli.output.weights import (
     SyncProgressBar,
-    month_text,
-    print_weights,
-    progress_text,
     resume_hint,
-    say_synced,
     use_command,
 )
 from peagle.errors import CloudError, Refused
-from peagle.findings import Finding
-from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
+from peagle.session import Account
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import FileEntry, FolderEntry
-from peagle.weights.sources import PairWeights
-from peagle.weights.sync import SyncPlan, SyncProgress, SyncResult
+from peagle.weights.sync import SyncProgress
 from tests.support import Peagle
 
 PLACE = weights_prefix("s3://models/pair")
@@ -59,44 +49,10 @@ def test_a_pair_without_a_head_has_no_drafter_to_copy(peagle: Peagle, own_home: 
     assert "drafts without weights" in done.stderr
 
 
-def test_the_price_says_where_from_and_of_when() -> None:
-    price = load_storage().price_in("us-east-1")
-    assert price is not None
-
-    words = month_text(100 * GB, price, "us-east-1")
-
-    assert words.startswith(f"${100 * price.usd_per_gb_month:.2f} per month: S3 Standard in us-")
-    assert str(price.date) in words
-    assert load_storage().price_in("mars-north-1") is None
-    assert "is unknown" in month_text(GB, None, "mars-north-1")
-
-
 def _moment(**given: Any) -> SyncProgress:
     usual: dict[str, Any] = {"done": 5_000_000_000, "total": 10_000_000_000, "moved": 1,
                              "speed": 250e6, "seconds_left": 20.0}  # fmt: skip
     return SyncProgress(**{**usual, **given})
-
-
-def test_progress_in_words() -> None:
-    assert progress_text(_moment()) == "Copying | 5.00 of 10.00 GB | 250 MB/s | 20s left"
-    assert progress_text(_moment(seconds_left=None)) == "Copying | 5.00 of 10.00 GB"
-    small = _moment(done=1_000_000, total=2_500_000, seconds_left=None)
-    assert progress_text(small) == "Copying | 1.00 of 2.50 MB"
-
-
-def test_a_terminal_shows_one_bar_that_is_gone_at_the_end(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("TERM", "xterm")
-
-    with SyncProgressBar() as bar:
-        bar.update(_moment())
-
-    *_, shown, erased = capsys.readouterr().err.split("\r")
-    assert "Copying | 5.00 of 10.00 GB | 250 MB/s | 20s left" in shown
-    assert "Copying" not in erased
 
 
 @pytest.mark.parametrize(
@@ -135,14 +91,6 @@ def test_an_error_before_the_copy_starts_needs_no_resume(
     assert capsys.readouterr().err == ""
 
 
-def test_a_sync_that_finds_everything_there_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = SyncPlan(PLACE, "us-east-1", PairWeights({}, "tiny"), {}, ())
-
-    say_synced(plan, SyncResult(0, {}), 0.0, "peagle plan tiny")
-
-    assert "checksums match (nothing was copied)\nUse it: peagle plan" in capsys.readouterr().err
-
-
 def test_the_command_that_uses_weights_names_their_parts_region_and_account() -> None:
     folder = FolderEntry("a/b", complete=True)
 
@@ -168,39 +116,3 @@ def test_the_command_that_uses_weights_names_the_vocabulary_beside_them() -> Non
 
     assert "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model/target" in both
     assert alone[-2:] == ("--env", "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model")
-
-
-def test_a_list_shows_partial_files_warm_starts_and_unknown_objects(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    unknown = Finding(level="error", code="unknown-object", where="x", message="m", fix="f")
-    files = (FileStatus("config.json", "whole", 34, 34, "SHA256:abc"),
-             FileStatus("model.safetensors", "half", 5_000_000, 2_000_000))  # fmt: skip
-    entries = {file.name: FileEntry(file.size) for file in files}
-    manifest = {"target": FolderEntry("acme/chat", False, entries, "acme/chat+head")}
-    warm = (StoredWarmStart("k" * 32, {"a": 10}, complete=True, pair="acme/chat", k=0,
-                            device="A10G", made="2026-11-21", seconds_cold=70.4),
-            StoredWarmStart("p" * 32, {"b": 20}))  # fmt: skip
-    others = {f"{PLACE.key}notes.txt": 7}
-    found = StoredWeights(PLACE, manifest, {"target": files}, others, (unknown,), warm)
-
-    print_weights(found, load_storage().price_in("us-east-1"))
-
-    first, finish, *lines = capsys.readouterr().out.splitlines()
-    assert first == "s3://models/pair/: incomplete, 2.0 MB, acme/chat+head"
-    assert finish.startswith("complete it: peagle weights sync ")
-    assert lines[:3] == [
-        "target/ from acme/chat",
-        "  complete               34  config.json  SHA256:abc",
-        "  partial         5,000,000  model.safetensors (2.0 MB uploaded)",
-    ]
-    assert lines[3:7] == [
-        "warm/: warm starts",
-        f"  complete               10  {'k' * 32}  acme/chat, no speculation, A10G, 2026-11-21, "
-        "70 s cold",
-        f"  partial                20  {'p' * 32}",
-        "unknown objects, not copied by this toolkit",
-    ]
-    assert lines[7].split() == ["7", "notes.txt"]
-    assert lines[8].startswith("storage: less than $0.01 per month: S3 Standard in us-east-1")

@@ -59,59 +59,11 @@ def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal
 
 
 @pytest.mark.thorough
-def test_a_comparison_is_begun_shown_and_promoted(comparing: Terminal) -> None:
-    status = comparing.run("status", NAME)
-    assert "50.0% of the requests to Candidate: peagle/tiny, no speculation" in status.out
-    listed = comparing.run("list")
-    assert f"peagle compare {NAME}" in listed.err
-
-    done = comparing.run("promote", NAME, "--yes", "--json")
-
-    assert done.code == 0, done.err
-    assert (done.document["state"], done.document["k"]) == ("InService", None)
-    assert done.document["comparison"] is None
-    assert comparing.run("rollback", NAME, "--yes", "--json").document["k"] == 7
-
-
-@pytest.mark.thorough
-def test_a_comparison_is_dropped(comparing: Terminal) -> None:
-    asked = comparing.run("drop", NAME, answers="n\n")
-    assert (asked.code, "the comparison goes on" in asked.error) == (2, True)
-
-    done = comparing.run("drop", NAME, "--yes")
-
-    assert done.code == 0, done.err
-    assert f"{NAME} is InService" in done.out
-    assert "alone" in done.out
-    again = comparing.run("drop", NAME, "--yes")
-    assert (again.code, "has no comparison" in again.error) == (3, True)
-
-
-@pytest.mark.thorough
-def test_the_share_changes_alone(comparing: Terminal) -> None:
-    done = comparing.run("compare", NAME, "--share", "0.25", "--yes", "--json")
-
-    assert done.code == 0, done.err
-    assert done.document["comparison"]["share"] == 0.25
-
-
-@pytest.mark.thorough
 def test_a_repeated_comparison_keeps_its_share(comparing: Terminal) -> None:
     done = comparing.run(*WITH, "--yes", "--json")
 
     assert done.code == 0, done.err
     assert done.document["comparison"]["share"] == 0.5
-
-
-@pytest.mark.thorough
-def test_the_compared_plan_has_the_settings_of_the_company(
-    roomy: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PEAGLE_TAGS", "team=ml")
-    before = set(roomy.cloud.tags)
-    assert roomy.run(*WITH, "--yes").code == 0
-    (model,) = (arn for arn in roomy.cloud.tags if arn not in before and ":model/" in arn)
-    assert roomy.cloud.tags[model]["team"] == "ml"
 
 
 @pytest.mark.thorough
@@ -175,8 +127,7 @@ def test_the_report_has_both_variants(comparing: Terminal) -> None:
     expected = price / 60 / 768 * 1e6
     assert second["usd_per_million_tokens"]["value"] == pytest.approx(expected)
     text = comparing.run("compare", NAME).out
-    assert "between tokens, ms" in text
-    assert "first token p90, ms  200" in text
+    assert "ttft p90 seconds" in text
     assert "Which one is faster is unknown" in text, "one minute has no spread"
 
 
@@ -208,7 +159,7 @@ def test_top_shows_each_variant_and_adds_up_what_adds_up(
     assert found["tokens_per_second"] == pytest.approx(2 * first["tokens_per_second"])
     assert found["usd_per_hour"] == pytest.approx(first["usd_per_hour"] + second["usd_per_hour"])
     shown = comparing.run("top", NAME, "--once", "--window", "1m").out
-    assert re.search(r"AllTraffic, 1 x ml\S+ +Candidate, 1 x ml", shown)
+    assert re.search(r"AllTraffic 1 x ml\S+; Candidate 1 x ml", shown)
     assert "2 variants" in shown
 
 

@@ -36,53 +36,12 @@ def model_of(terminal: Terminal) -> str:
 
 
 @pytest.mark.thorough
-def test_copies_are_created_on_an_endpoint_without_a_model(terminal: Terminal) -> None:
-    done = terminal.run(*COPIES)
-
-    assert done.code == 0, done.err
-    ((name, config),) = terminal.cloud.configs.items()
-    (variant,) = config["ProductionVariants"]
-    assert "ModelName" not in variant
-    scaling = variant["ManagedInstanceScaling"]
-    assert (scaling["MinInstanceCount"], scaling["MaxInstanceCount"]) == (1, 2)
-    component = terminal.cloud.components.by_name[NAME]["now"]
-    assert component["RuntimeConfig"] == {"CopyCount": 4}
-    needs = component["Specification"]["ComputeResourceRequirements"]
-    assert needs["NumberOfAcceleratorDevicesRequired"] == 1
-    assert f"InferenceComponentName='{NAME}'" in done.out
-    (model,) = terminal.cloud.models
-    made = f"configuration {name}, model {model}, inference component {NAME}"
-    assert made in " ".join(done.err.split())
-
-
-@pytest.mark.thorough
 def test_each_copy_is_proved(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
 
     proof = status_of(terminal)["proof"]
 
     assert (proof["instance_count"], len(proof["instances"]), proof["passed"]) == (4, 4, True)
-
-
-@pytest.mark.thorough
-def test_an_update_replaces_the_model_of_the_copies_and_a_rollback_returns(
-    terminal: Terminal,
-) -> None:
-    assert terminal.run(*COPIES).code == 0
-    first = model_of(terminal)
-
-    done = terminal.run(*COPIES, "--k", "3")
-    assert done.code == 0, done.err
-    second = model_of(terminal)
-    assert second != first
-    assert f"updates the 4 copies on {NAME} to model {second}" in " ".join(done.err.split())
-    assert "update_endpoint" not in terminal.cloud.calls, "the instances stay"
-    assert len(terminal.cloud.configs) == 1
-
-    done = terminal.run("rollback", NAME, "--yes")
-    assert done.code == 0, done.err
-    assert model_of(terminal) == first
-    assert status_of(terminal)["k"] != 3
 
 
 @pytest.mark.thorough
@@ -123,17 +82,6 @@ def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Termin
 
 
 @pytest.mark.thorough
-def test_an_update_whose_proof_fails_returns(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES).code == 0
-    first = model_of(terminal)
-    terminal.cloud.engine.acceptance = 1.1
-
-    done = terminal.run(*COPIES, "--k", "3")
-
-    assert (done.code, model_of(terminal)) == (3, first)
-
-
-@pytest.mark.thorough
 def test_other_instances_are_refused(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
 
@@ -152,16 +100,6 @@ def test_an_endpoint_with_a_model_does_not_become_one_with_copies(terminal: Term
 
     assert (done.code, "replaces their model only" in done.err) == (3, True)
     assert "use --copies 1 for one engine on each instance" in done.err
-
-
-@pytest.mark.thorough
-def test_fewer_copies_are_an_update_of_the_component(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES).code == 0
-
-    done = terminal.run(*COPIES, "--copies", "2")
-
-    assert done.code == 0, done.err
-    assert status_of(terminal)["copies"] == 2
 
 
 @pytest.mark.thorough
@@ -310,15 +248,6 @@ def test_another_machine_removes_both_schedules(terminal: Terminal) -> None:
 
     assert terminal.cloud.is_empty
     assert terminal.cloud.scheduler.roles == {}
-
-
-@pytest.mark.thorough
-def test_without_a_limit_the_copies_have_no_end_again(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES, "--ttl", "8h").code == 0
-    assert terminal.run(*COPIES, "--no-limit").code == 0
-
-    assert not terminal.cloud.scheduler.schedules
-    assert status_of(terminal)["ends_at"] is None
 
 
 ROLLING = ("--rollout", "rolling", "--slo", "ttft=0.5")

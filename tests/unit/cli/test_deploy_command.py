@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from peagle.data import data_folder
 from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
-from tests.unit.aws.world import READING
 from tests.unit.catalog.catalog_files import write_target
 from tests.unit.cli.commands import FIRST, NAME, Terminal, nothing_was_created, price_shown
 
@@ -35,37 +31,6 @@ def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal
     assert shown.index("per day") < shown.index("Deploy this plan?")
     assert done.code == 2
     assert nothing_was_created(terminal)
-
-
-def test_yes_on_a_terminal_deploys(terminal: Terminal) -> None:
-    done = terminal.run(*FIRST, answers="y\n")
-
-    assert done.code == 0
-    assert "is InService" in done.out
-    assert "acceptance length 3.00 over" in done.out
-    assert f"peagle invoke {NAME}" in done.out
-    assert "invoke_endpoint(" in done.out
-    assert "/openai/v1" in done.out
-    assert f"peagle token {NAME}" in done.out
-    assert f"peagle destroy {NAME}" in done.out
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("command", [("deploy", "--yes"), ("drift",)])
-def test_commands_with_a_plan_file_show_the_progress_of_hashing(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
-    head, plan = tmp_path / "head", tmp_path / "plan.json"
-    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", head)
-    monkeypatch.setattr("peagle.checkpoints.contents._STEP_BYTES", 2**20)
-    monkeypatch.setattr("peagle.checkpoints.contents._MIN_AGE_SECONDS", math.inf)  # keep no hash
-    terminal.run("plan", "tiny", "--drafter", str(head), "--output", str(plan))
-    terminal.run("deploy", str(plan), "--yes")
-
-    done = terminal.run(command[0], str(plan), *command[1:])
-
-    assert "hashing model.safetensors" in done.err
-    assert done.code == 0
 
 
 def test_without_a_terminal_and_without_yes_nothing_happens(terminal: Terminal) -> None:
@@ -104,33 +69,6 @@ def test_a_warm_start_is_read_from_the_log(terminal: Terminal) -> None:
     assert done.document["warm_start"]["key"] == key
 
 
-@pytest.mark.thorough
-def test_deploying_the_same_plan_again_changes_nothing(terminal: Terminal) -> None:
-    terminal.run(*FIRST, "--yes")
-    before = len(terminal.cloud.calls)
-
-    done = terminal.run(*FIRST, "--json")
-
-    assert done.code == 0
-    assert "none: this plan is in service and proved" in done.err
-    assert done.document["changed"] is False
-    assert all(call.startswith(READING) for call in terminal.cloud.calls[before:])
-
-
-@pytest.mark.thorough
-def test_another_k_updates_the_endpoint(terminal: Terminal) -> None:
-    terminal.run(*FIRST, "--yes")
-
-    done = terminal.run(*FIRST, "--k", "3", "--yes", "--json")
-
-    assert done.code == 0
-    assert done.document["k"] == 3
-    assert done.document["changes"] == [{"setting": "k", "before": 7, "after": 3}]
-    assert "changes     K 7 -> 3\n" in done.err
-    assert terminal.cloud.calls.count("create_endpoint") == 1
-    assert "update_endpoint" in terminal.cloud.calls
-
-
 def test_the_deletion_of_a_broken_endpoint_is_told_before_the_question(deployed: Terminal) -> None:
     deployed.cloud.endpoints[NAME].script = [("UpdateRollbackFailed", "no capacity")]
 
@@ -155,20 +93,6 @@ def test_a_plan_file_is_deployed_unchanged(terminal: Terminal, tmp_path: Path) -
     (model,) = terminal.cloud.models.values()
     planned = requests["create_model"]["PrimaryContainer"]
     assert model["PrimaryContainer"]["Environment"] == planned["Environment"]
-
-
-@pytest.mark.thorough
-def test_an_unproved_endpoint_stays_and_exits_with_3(terminal: Terminal) -> None:
-    terminal.cloud.engine.acceptance = 1.0
-
-    done = terminal.run(*FIRST, "--yes", "--json")
-
-    assert done.code == 3
-    assert done.document["state"] == "Unproved"
-    assert "acceptance length 1.00" in done.error
-    assert "below the floor of" in done.error
-    assert f"Remove   peagle destroy {NAME}" in done.err
-    assert NAME in terminal.cloud.endpoints
 
 
 def test_the_command_of_a_failure_keeps_the_users_catalogue(
@@ -208,33 +132,6 @@ def test_a_rejected_proof_prompt_is_not_proved(terminal: Terminal) -> None:
     assert f"Remove   peagle destroy {NAME}" in done.err
 
 
-@pytest.mark.thorough
-def test_interrupted_deployment_is_continued(terminal: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "create_endpoint":
-            raise KeyboardInterrupt
-
-    terminal.cloud.before = interrupt
-    first = terminal.run(*FIRST, "--yes")
-    terminal.cloud.before = lambda operation: None
-
-    second = terminal.run(*FIRST, "--yes")
-
-    assert "Creating model |" in first.err
-    assert f"continues with endpoint {NAME}" in second.err
-    assert "Continuing with model |" in second.err
-    assert "Creating model" not in second.err
-
-
-def test_progress_counts_all_uploads_together(terminal: Terminal) -> None:
-    lines = terminal.run(*FIRST, "--yes").err.splitlines()
-
-    last = [line for line in lines if line.startswith("Uploading")][-1]
-    done, _, total = last.removeprefix("Uploading | ").removesuffix(" MB").partition(" of ")
-    assert done == total
-    assert any(line.split()[:3] == ["uploads", total, "MB"] for line in lines)
-
-
 def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
     peagle: Peagle, own_home: Path
 ) -> None:
@@ -265,24 +162,6 @@ def test_a_failed_start_shows_reason_resources_cost_and_next_commands(
     assert f"Remove   peagle destroy {NAME}" in done.err
 
 
-def test_ctrl_c_lists_the_resources_and_exits_with_130(terminal: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "create_endpoint":
-            raise KeyboardInterrupt
-
-    terminal.cloud.after = interrupt
-
-    done = terminal.run(*FIRST, "--yes")
-
-    assert done.code == 130
-    assert f"Endpoint {NAME} (may exist)" in done.err
-    assert price_shown() in done.err
-    assert f"peagle destroy {NAME}" in done.err
-    terminal.cloud.after = lambda operation: None
-    assert terminal.run("destroy", NAME, "--yes").code == 0
-    assert terminal.cloud.is_empty
-
-
 def test_ctrl_c_before_any_resource_leaves_no_record(terminal: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "list_roles":
@@ -308,15 +187,6 @@ def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Termin
 
 
 @pytest.mark.thorough
-def test_weights_that_are_in_s3_are_not_shown_as_uploaded(deployed: Terminal) -> None:
-    done = deployed.run(*FIRST, "--k", "3", "--yes")
-
-    assert done.code == 0
-    assert "MB are in S3 already" in done.err
-    assert "Uploading" not in done.err
-
-
-@pytest.mark.thorough
 def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Terminal) -> None:
     watched = (*FIRST, "--yes", "--observe", "--json")
     done = deployed.run(*watched)
@@ -329,13 +199,3 @@ def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Termina
     assert "change      none: this plan is in service and proved" in again.err
     assert again.document["changed"] is False
     assert "-> none" in deployed.run(*FIRST, "--yes").err
-
-
-@pytest.mark.thorough
-def test_captured_data_is_named_by_deploy_and_destroy(deployed: Terminal) -> None:
-    capture = ("--capture-data", "s3://peagle-captured/a")
-    shown = deployed.run(*FIRST, "--yes", *capture).err
-    assert "capture     100% of prompts and answers to s3://peagle-captured/a" in shown
-
-    done = deployed.run("destroy", NAME, "--yes")
-    assert "Captured data stays in s3://peagle-captured/a/peagle-tiny/" in done.err

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from click.shell_completion import ShellComplete
 
-from peagle.cli.main import cli
 from tests.unit.aws.test_capacity import NO_INSTANCE
-from tests.unit.cli.commands import FIRST, Terminal, nothing_was_created, price_of
+from tests.unit.cli.commands import FIRST, Terminal, nothing_was_created
 
 FULL = [("Creating", None), ("Failed", NO_INSTANCE)]
 OTHERS = ("--fallback-instance-types", "ml.g5.2xlarge,ml.g6.xlarge")
@@ -21,24 +19,6 @@ def full(terminal: Terminal) -> Terminal:
         terminal.cloud.quotas[f"{name} for endpoint usage"] = 4
     terminal.cloud.next_scripts = [FULL]
     return terminal
-
-
-@pytest.mark.thorough
-def test_the_types_of_the_option_are_tried_in_order(full: Terminal) -> None:
-    full.cloud.next_scripts = [FULL, FULL]
-
-    done = full.run(*FIRST, *OTHERS, "--yes", "--json")
-
-    assert done.code == 0
-    tried = done.document["tried"]
-    assert [(one["instance_type"], one["outcome"]) for one in tried] == [
-        ("ml.g5.xlarge", "no-capacity"), ("ml.g5.2xlarge", "no-capacity"),
-        ("ml.g6.xlarge", "deployed"),
-    ]  # fmt: skip
-    assert [one["price_per_hour_usd"] for one in tried] == [price_of(name) for name in ALL]
-    assert "fallback    ml.g5.2xlarge ($1.51 an hour), ml.g6.xlarge" in done.err
-    assert "Tried:\n  ml.g5.xlarge   $1.41 an hour     no capacity after " in done.err
-    assert done.document["instance_type"] == "ml.g6.xlarge"
 
 
 def test_yes_alone_does_not_choose_another_type(full: Terminal) -> None:
@@ -69,14 +49,6 @@ def test_another_type_may_be_declined(full: Terminal) -> None:
     assert full.cloud.calls.count("create_endpoint") == 1
 
 
-@pytest.mark.thorough
-def test_retry_for_repeats_the_planned_type(full: Terminal) -> None:
-    done = full.run(*FIRST, "--yes", "--retry-for", "10m", "--json")
-
-    assert done.code == 0
-    assert [one["outcome"] for one in done.document["tried"]] == ["no-capacity", "deployed"]
-
-
 @pytest.mark.parametrize(
     ("types", "code", "expected"),
     [
@@ -105,12 +77,3 @@ def test_a_plan_file_has_one_type(terminal: Terminal, tmp_path: object) -> None:
 
     assert done.code == 2
     assert "cannot be combined with a plan file" in done.error
-
-
-def test_the_shell_completes_each_of_the_types() -> None:
-    complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
-    typed = ["deploy", "tiny", "--fallback-instance-types"]
-
-    found = [one.value for one in complete.get_completions(typed, "ml.g5.xlarge,ml.g6e.x")]
-
-    assert found == ["ml.g5.xlarge,ml.g6e.xlarge"]

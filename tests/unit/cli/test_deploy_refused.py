@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import FIRST, NAME, Terminal, nothing_was_created
 
@@ -131,23 +130,6 @@ def test_credentials_that_aws_refuses(
     assert "Traceback" not in done.err
 
 
-def test_no_credentials_is_one_line_that_names_the_sandbox(peagle: Peagle) -> None:
-    done = peagle(*FIRST, "--yes")
-
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "no AWS credentials" in done.stderr
-    assert "--sandbox" in done.stderr
-
-
-def test_profile_and_sandbox_cannot_be_combined(terminal: Terminal) -> None:
-    done = terminal.run(*FIRST, "--profile", "x", "--sandbox")
-
-    assert done.code == 2
-    assert "--sandbox" in done.error
-
-
 def rejecting(operation: str, code: str) -> Callable[[str], None]:
     """AWS answers ``operation`` with status 400 and this error code."""
 
@@ -156,20 +138,6 @@ def rejecting(operation: str, code: str) -> Callable[[str], None]:
             raise service_error(code, "rejected", ResponseMetadata={"HTTPStatusCode": 400})
 
     return reject
-
-
-@pytest.mark.thorough
-def test_a_rejected_configuration_is_not_listed_as_existing(terminal: Terminal) -> None:
-    terminal.cloud.before = rejecting("create_endpoint_config", "ValidationException")
-
-    done = terminal.run(*FIRST, "--yes")
-
-    assert done.code == 4
-    assert "  Model " in done.err
-    assert "EndpointConfig" not in done.err
-    terminal.cloud.before = lambda operation: None
-    assert terminal.run("destroy", NAME, "--yes").code == 0
-    assert terminal.cloud.is_empty
 
 
 def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:

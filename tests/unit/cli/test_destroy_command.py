@@ -28,17 +28,6 @@ def test_destroy_without_a_terminal_needs_yes(deployed: Terminal) -> None:
     assert NAME in deployed.cloud.endpoints
 
 
-def test_destroy_removes_everything_and_forgets_the_name(deployed: Terminal) -> None:
-    document = deployed.run("destroy", NAME, "--yes", "--json").document
-
-    assert {entry["type"] for entry in document["removed"]} == {
-        "Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
-    }  # fmt: skip
-    assert document["kept"] == []
-    assert deployed.cloud.is_empty
-    assert deployed.run("status", NAME).code == 2
-
-
 def test_destroy_may_be_repeated(deployed: Terminal) -> None:
     assert deployed.run("destroy", NAME, "--yes").code == 0
 
@@ -59,25 +48,6 @@ def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal)
     assert done.code == 3
     assert "the endpoint somebody-elses in us-east-1 exists" in done.err
     assert "somebody-elses" in deployed.cloud.endpoints
-
-
-@pytest.mark.thorough
-def test_an_interrupted_destroy_lists_the_rest_and_can_be_continued(deployed: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "delete_endpoint_config":
-            raise KeyboardInterrupt
-
-    deployed.cloud.before = interrupt
-    done = deployed.run("destroy", NAME, "--yes")
-
-    assert done.code == 130
-    assert f"Endpoint {NAME}" not in done.err.partition("These resources exist:")[2]
-    assert "  Model " in done.err
-    assert "Costs    $0.00 per hour" in done.err
-    assert f"Continue peagle destroy {NAME}" in done.err
-    deployed.cloud.before = lambda operation: None
-    assert deployed.run("destroy", NAME, "--yes").code == 0
-    assert deployed.cloud.is_empty
 
 
 def test_destroy_keeps_foreign_objects_in_the_bucket(deployed: Terminal) -> None:
@@ -118,33 +88,6 @@ def _with_leftovers(deployed: Terminal) -> None:
     deployed.cloud.scaled = {f"endpoint/{NAME}/variant/AllTraffic", "endpoint/x/variant/y"}
 
 
-def test_destroy_says_what_stays_and_how_to_remove_it(deployed: Terminal) -> None:
-    _with_leftovers(deployed)
-
-    done = deployed.run("destroy", NAME, "--yes")
-
-    assert done.code == 0
-    for line in (f"LogGroup /aws/sagemaker/Endpoints/{NAME}", "Alarm slow",
-                 f"peagle destroy {NAME} --all"):  # fmt: skip
-        assert line in done.err
-    assert len(deployed.cloud.log_groups) == 2
-
-
-def test_destroy_all_removes_log_alarms_and_scaling_targets(deployed: Terminal) -> None:
-    _with_leftovers(deployed)
-
-    done = deployed.run("destroy", NAME, "--all", "--yes", "--json")
-
-    assert {one["type"] for one in done.document["removed"]} >= {
-        "Endpoint", "Model", "LogGroup", "Alarm", "ScalableTarget",
-    }  # fmt: skip
-    assert deployed.cloud.log_groups == {"/aws/sagemaker/other"}
-    assert deployed.cloud.alarms == {"theirs": "another"}
-    assert deployed.cloud.scaled == {"endpoint/x/variant/y"}
-    calls = deployed.cloud.calls
-    assert calls.index("deregister_scalable_target") < calls.index("delete_endpoint")
-
-
 def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:
     _with_leftovers(deployed)
     deployed.run("destroy", NAME, "--yes")
@@ -154,19 +97,6 @@ def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:
     assert done.code == 0
     assert f"removed LogGroup /aws/sagemaker/Endpoints/{NAME}" in done.out
     assert "Nothing to remove" in deployed.run("destroy", NAME, "--all", "--yes").err
-
-
-def test_a_dashboard_that_an_earlier_endpoint_left_is_named_and_removed(
-    terminal: Terminal,
-) -> None:
-    terminal.cloud.dashboards = {f"{NAME}-us-east-1": f'["EndpointName", "{NAME}"]'}
-
-    named = terminal.run("destroy", NAME, "--yes")
-    done = terminal.run("destroy", NAME, "--all", "--yes")
-
-    assert f"Dashboard {NAME}-us-east-1" in named.err
-    assert f"removed Dashboard {NAME}-us-east-1" in done.out
-    assert terminal.cloud.dashboards == {}
 
 
 def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Terminal) -> None:

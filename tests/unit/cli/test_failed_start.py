@@ -65,16 +65,6 @@ def test_where_a_creation_cannot_be_deleted_it_is_removed_later(failing: Termina
     assert failing.cloud.is_empty
 
 
-def test_the_question_names_what_goes_and_what_it_would_cost(deletable: Terminal) -> None:
-    done = deletable.run(*FIRST, answers="y\ny\n")
-
-    assert done.code == 4
-    assert f"  Endpoint {NAME}\n" in done.err
-    asked = done.err.index("Remove what will never serve?")
-    assert done.err.index("SageMaker keeps trying for up to $0.") < asked
-    assert deletable.cloud.is_empty
-
-
 def test_declined_it_stays(deletable: Terminal) -> None:
     _kept(deletable.run(*FIRST, answers="y\nn\n"), deletable)
 

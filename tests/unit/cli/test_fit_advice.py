@@ -81,14 +81,6 @@ def test_every_advice_gives_what_it_says(load: tuple[str, ...]) -> None:
     assert tried, "some of them do not fit"
 
 
-def test_another_machine_is_advised_with_its_own_defaults() -> None:
-    arguments = ("gpt-oss-120b", "--gpu-memory-gib", "44.4", "--max-model-len", "8192")
-    (advice,) = [item for item in shown(*arguments)["advice"] if item["knob"] == "instance-type"]
-    other = answer("gpt-oss-120b", "--instance-type", advice["value"], "--max-model-len", "8192")
-    assert other["settings"]["max_num_seqs"] == 1024, "not the 256 of the smaller GPU"
-    assert advice["kv_cache_tokens"] == other["kv_cache_tokens"]
-
-
 def test_a_gpu_that_cannot_compute_it_is_not_advised() -> None:
     arguments = (
         "gpt-oss-20b",
@@ -173,13 +165,3 @@ def test_requested_speculation_is_not_advised_away() -> None:
 )
 def test_advice_is_the_arguments_to_type(knob: str, value: str, options: tuple[str, ...]) -> None:
     assert Advice(knob=knob, value=value, kv_cache_tokens=1, max_concurrency=1.0).options == options
-
-
-def test_flags_are_advised_as_they_are_typed() -> None:
-    arguments = ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8")
-    assert knobs(*arguments)["enforce-eager"] == "enforce-eager"
-    assert "enforce-eager" not in knobs(*arguments, "--compiled"), "the two contradict each other"
-    shown_to_people = peagle(*arguments).stdout
-    assert "--enforce-eager  " in shown_to_people
-    assert "--no-speculation  " in shown_to_people
-    assert max(map(len, shown_to_people.splitlines())) <= 120

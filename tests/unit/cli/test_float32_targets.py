@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from peagle.catalog import load_catalog
-from peagle.fit.building import target_model
 from tests.unit.checkpoints.files import file_of, header_of
 from tests.unit.cli.fitting import H200, folder, shown
 
@@ -72,10 +70,3 @@ def test_weights_in_float32_count_as_what_the_config_serves_them_in(tmp_path: Pa
         seen[dtype] = shown("--target", place, "--gpu-memory-gib", "23.6", *SHORT)
     assert seen["F32"]["terms"] == seen["BF16"]["terms"]
     assert 14.5 < seen["F32"]["weights_gib"] < 15.5
-
-
-def test_so_does_a_target_of_the_catalogue() -> None:
-    target = load_catalog().targets["Qwen/Qwen3-Coder-30B-A3B-Instruct"]
-    wide = target.model_copy(update={"dtype": "float32", "weight_bytes": 2 * target.weight_bytes})
-    assert target_model(wide) == target_model(target)
-    assert target_model(wide, "float32").dtype == "float32", "it was requested"

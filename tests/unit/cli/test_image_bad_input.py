@@ -19,7 +19,7 @@ from peagle.errors import UserError
 from peagle.images import Docker
 from peagle.images.build import Login, logged_in
 from peagle.images.context import member_of
-from peagle.render.requests import deploy_arguments, label_arguments
+from peagle.render.requests import deploy_arguments
 from tests.support import Peagle, command_line, raises_code
 from tests.unit.images.conftest import FakeDocker, docker
 
@@ -187,9 +187,3 @@ def test_what_was_pushed_comes_with_the_command_that_deploys_it(
         words = deploy_arguments(pair, address, baked, region)
         assert words is not None
         assert command_text(words) == command.replace("--image A", f"--image {address}")
-
-
-def test_a_head_that_no_command_line_can_name_is_left_to_the_user() -> None:
-    assert label_arguments("a/b+s3://models/head/") == ["PAIR"]
-    assert label_arguments("a/b+/data/head") == ["PAIR"]
-    assert label_arguments("a/b+c/d") == ["a/b+c/d"]

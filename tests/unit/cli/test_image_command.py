@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -64,27 +63,6 @@ def test_our_image_may_have_its_statistics_off(peagle: Peagle, tmp_path: Path) -
     assert "--disable-log-stats keeps vLLM's statistics out of the log" in plain.stderr
 
 
-@pytest.mark.thorough
-def test_build_without_docker_is_an_error_with_a_fix(peagle: Peagle, tmp_path: Path) -> None:
-    done = peagle("image", "build", "tiny", env={"PATH": str(tmp_path), "HOME": str(tmp_path)})
-    assert done.returncode == 2
-    assert "docker is not installed" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_codebuild_has_no_cpu_engine(peagle: Peagle) -> None:
-    done = peagle("image", "build", "tiny", "--runtime", "cpu", "--builder", "codebuild")
-    assert done.returncode == 3
-    assert "CPU engine" in done.stderr
-
-
-@pytest.mark.parametrize("words", [("--images", "x"), ()])
-def test_destroy_wants_a_name_or_images(peagle: Peagle, words: tuple[str, ...]) -> None:
-    done = peagle("destroy", *words)
-    assert done.returncode == 2
-    assert "--images" in done.stderr
-
-
 def built_image(docker: FakeDocker, runtime: str) -> tuple[str, ...]:
     """The command that builds ``mine:1`` from ``base:1``; both are on this machine afterwards."""
     docker.answers("version", out="20.10")
@@ -93,21 +71,6 @@ def built_image(docker: FakeDocker, runtime: str) -> tuple[str, ...]:
     labels = {**LABELS, "peagle.runtime": runtime, "org.opencontainers.image.base.name": "base:1"}
     docker.has_image("mine:1", labels, Size=2_050_000)
     return ("image", "build", "tiny", "--tag", "mine:1", "--base", "base:1")
-
-
-@pytest.mark.thorough
-def test_a_build_shows_the_image_its_layer_and_the_next_command(
-    peagle: Peagle, docker: FakeDocker
-) -> None:
-    done = peagle(*built_image(docker, "gpu"))
-
-    assert done.returncode == 0, done.stderr
-    name, pair, layer, time = done.stdout.splitlines()
-    assert (name, pair.split()[0]) == ("mine:1", "peagle/tiny+p-eagle,")
-    assert layer.split() == ["0.050", "MB", "on", "top", "of", "base:1"]
-    assert re.fullmatch(r"built in \d+\.\d s", time)
-    assert "Next: peagle image push mine:1" in done.stderr
-    assert any("build" in call["argv"] for call in docker.calls)
 
 
 @pytest.mark.thorough
@@ -141,21 +104,6 @@ def test_local_up_can_build_the_image_that_a_compose_file_runs(
     assert document == {"file": str(file), "port": document["port"]}
     assert service["ports"] == [f"127.0.0.1:{document['port']}:8080"]
     assert service["image"] == name
-
-
-@pytest.mark.thorough
-def test_the_command_that_runs_a_compose_file_is_shown(
-    peagle: Peagle, docker: FakeDocker, tmp_path: Path
-) -> None:
-    docker.answers("version", out="20.10")
-    docker.has_image("mine:1")
-    file = tmp_path / "compose.yaml"
-
-    done = peagle("local", "up", "tiny", "--engine", "docker", "--image", "mine:1",
-                  "--port", "8123", "--emit-compose", str(file))  # fmt: skip
-
-    assert done.stderr.endswith(f"{file} publishes port 8123: docker compose --file {file} up\n")
-    assert done.stdout == ""
 
 
 @pytest.mark.thorough

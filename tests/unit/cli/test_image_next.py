@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from peagle.cli import image as image_commands
-from peagle.cli.account import Account
 from peagle.errors import CloudError
 from peagle.images.inspect import unchecked_image
 from peagle.planning.options import Overrides
+from peagle.session import Account
 from tests.support import Peagle, command_line
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.rendering.plans import plan_of
@@ -56,7 +56,7 @@ def test_failed_push_names_the_built_image(
     monkeypatch.setattr(image_commands, "_push", refused)
     typed = command_line("image", "build", "tiny", "--push", "--profile", "work")
     with typed, pytest.raises(CloudError):
-        image_commands.push_built(unchecked_image("mine:1"), "eu-west-1", Account("work"))
+        image_commands.push_built(unchecked_image("mine:1"), "eu-west-1", Account(profile="work"))
     reported = capsys.readouterr().err
     assert "mine:1 is built" in reported
     assert "peagle image push mine:1 --region eu-west-1 --profile work" in reported

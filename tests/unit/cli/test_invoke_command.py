@@ -32,15 +32,6 @@ def _asked(terminal: Terminal) -> dict[str, Any]:
     return body
 
 
-def test_the_answer_is_on_stdout_and_what_it_took_on_stderr(deployed: Terminal) -> None:
-    done = deployed.run("invoke", NAME, "Say hello")
-
-    assert done.code == 0
-    assert done.out == "Hello world\n"
-    assert "2 tokens" in done.err
-    assert "acceptance length 3.00" in done.err
-
-
 def test_while_an_endpoint_is_created_invoke_and_status_say_what_to_do(terminal: Terminal) -> None:
     terminal.cloud.next_scripts = [[("Creating", None)] * 100]
     assert terminal.run(*FIRST, "--no-wait", "--yes").code == 0
@@ -55,7 +46,8 @@ def test_while_an_endpoint_is_created_invoke_and_status_say_what_to_do(terminal:
     asked = terminal.run("invoke", NAME, "hello")
 
     assert f"{NAME}: Creating" in shown
-    assert "  to continue   peagle deploy " in shown
+    assert "to continue" in shown
+    assert "peagle deploy " in shown
     assert asked.code == 4
     assert asked.error.endswith(f"(wait until it is in service: peagle status {NAME})")
 
@@ -188,15 +180,6 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_engines_words(deployed: T
     assert len(done.err.splitlines()) == 1
 
 
-def test_missing_endpoint_is_an_error(deployed: Terminal) -> None:
-    deployed.cloud.endpoints.clear()
-
-    done = deployed.run("invoke", NAME, "Hi")
-
-    assert done.code == 4
-    assert "Could not find endpoint" in done.error
-
-
 @pytest.mark.parametrize("is_of_peagle", [True, False])
 @pytest.mark.parametrize("has_credentials", [True, False])
 @pytest.mark.parametrize(
@@ -222,15 +205,6 @@ def test_for_an_endpoint_of_the_sandbox_the_fix_is_the_command_with_sandbox(
 
     assert done.code == 2
     assert done.error.endswith("(it is in the sandbox: add --sandbox)")
-
-
-@pytest.mark.parametrize("command", ["status", "logs", "destroy"])
-def test_for_a_deployment_of_the_sandbox_the_fix_is_the_command_with_sandbox(
-    terminal: Terminal, command: str
-) -> None:
-    record_endpoint("s3://models/tiny/", name=NAME)
-
-    assert "add --sandbox" in terminal.run(command, NAME).error
 
 
 def _no_credentials(*_: Any, **__: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -42,35 +41,6 @@ def status(terminal: Terminal) -> dict[str, object]:
     return document
 
 
-def test_the_scheduler_deletes_the_endpoint_after_the_time_and_then_its_schedule(
-    limited: Terminal,
-) -> None:
-    schedule = limited.cloud.scheduler.schedules[SCHEDULE]
-
-    assert START + 8 * HOUR <= end_of(limited) < START + 8 * HOUR + 600
-    assert schedule["ActionAfterCompletion"] == "DELETE"
-    assert schedule["Target"]["Arn"] == "arn:aws:scheduler:::aws-sdk:sagemaker:deleteEndpoint"
-    assert json.loads(schedule["Target"]["Input"]) == {"EndpointName": NAME}
-    assert schedule["Target"]["RoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/{SCHEDULE}"
-
-
-@pytest.mark.thorough
-def test_the_schedule_exists_before_the_endpoint(limited: Terminal) -> None:
-    calls = limited.cloud.calls
-
-    assert calls.index("create_schedule") < calls.index("create_endpoint")
-
-
-def test_the_role_may_delete_this_endpoint_only(limited: Terminal) -> None:
-    statement, scaling = json.loads(limited.cloud.scheduler.roles[SCHEDULE])["Statement"]
-    arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/{NAME}"
-
-    assert (statement["Action"], statement["Resource"]) == ("sagemaker:DeleteEndpoint", arn)
-    own = limited.cloud.tags[arn]["peagle:id"]
-    assert statement["Condition"] == {"StringEquals": {"aws:ResourceTag/peagle:id": own}}
-    assert scaling["Action"] == "application-autoscaling:DeregisterScalableTarget"
-
-
 def test_a_new_role_is_waited_for(terminal: Terminal) -> None:
     terminal.cloud.scheduler.role_delay = 10
 
@@ -101,25 +71,14 @@ def test_status_and_list_show_the_end_and_the_cost(limited: Terminal) -> None:
     assert document["seconds_left"] == pytest.approx(6 * HOUR, abs=600)
     assert document["cost_so_far_usd"] == pytest.approx(2 * price, rel=0.1)
     assert document["price_per_day_usd"] == round(24 * price, 2)
-    assert "in 6h 0" in limited.run("status", NAME).out
     (row,) = limited.run("list", "--json").document["deployments"]
     assert {key: row[key] for key in ("ends_at", "seconds_left", "cost_so_far_usd")} == {
         key: document[key] for key in ("ends_at", "seconds_left", "cost_so_far_usd")
     }
-    assert "USD SO FAR" in limited.run("list").out
-    assert "ENDS IN" in limited.run("list").out
 
 
 def endpoint_arn() -> str:
     return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/{NAME}"
-
-
-def test_a_list_without_ends_has_no_column_for_them(terminal: Terminal) -> None:
-    assert terminal.run(*DEPLOY).code == 0
-
-    assert "ENDS IN" not in terminal.run("list").out
-    assert not terminal.cloud.scheduler.schedules
-    assert not terminal.cloud.scheduler.roles
 
 
 @pytest.mark.thorough
@@ -137,17 +96,6 @@ def test_deploying_again_keeps_the_end_and_with_ttl_moves_it(limited: Terminal) 
 
 
 @pytest.mark.thorough
-def test_no_limit_removes_the_end(limited: Terminal) -> None:
-    assert limited.run(*DEPLOY, "--no-limit").code == 0
-
-    assert not limited.cloud.scheduler.schedules
-    assert not limited.cloud.scheduler.roles
-    assert status(limited)["ends_at"] is None
-    limited.cloud.now = START + 100 * HOUR
-    assert limited.run("reap", "--yes", "--json").document["ended"] == []
-
-
-@pytest.mark.thorough
 def test_a_budget_counts_from_the_deploy_that_sets_it(terminal: Terminal) -> None:
     price = price_of()
     assert price is not None
@@ -158,15 +106,6 @@ def test_a_budget_counts_from_the_deploy_that_sets_it(terminal: Terminal) -> Non
     assert end_of(terminal) == pytest.approx(START + 4 * HOUR, abs=60)
     assert terminal.run(*DEPLOY, "--budget", "1000", "--ttl", "4h").code == 0
     assert end_of(terminal) == pytest.approx(START + 5 * HOUR, abs=900)
-
-
-@pytest.mark.thorough
-def test_destroy_removes_schedule_and_role(limited: Terminal) -> None:
-    document = limited.run("destroy", NAME, "--yes", "--json").document
-
-    assert {"Schedule", "SchedulerRole"} < {one["type"] for one in document["removed"]}
-    assert limited.cloud.is_empty
-    assert limited.cloud.scheduler.roles == {}
 
 
 def test_an_endpoint_that_may_not_be_deleted_keeps_the_schedule_that_ends_it(
@@ -191,13 +130,6 @@ def test_another_machine_knows_the_end_and_removes_everything(limited: Terminal)
     assert limited.run("destroy", NAME, "--yes").code == 0
     assert limited.cloud.is_empty
     assert limited.cloud.scheduler.roles == {}
-
-
-def test_reap_leaves_what_has_not_ended(limited: Terminal) -> None:
-    done = limited.run("reap", "--yes")
-
-    assert (done.code, done.out) == (0, "Nothing to delete: no deployment is past its end.\n")
-    assert NAME in limited.cloud.endpoints
 
 
 def ended(terminal: Terminal) -> None:

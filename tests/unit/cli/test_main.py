@@ -98,13 +98,6 @@ def test_a_process_ends_as_a_command_in_this_one(
     assert (alone.stdout, alone.stderr) == (here.stdout, here.stderr)
 
 
-def test_an_unwritable_file_with_json_is_one_document(peagle: Peagle) -> None:
-    done = peagle("plan", "tiny", "--out", "/proc/plan.json", "--json")
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert json.loads(done.stderr)["error"]["code"] == "not-writable"
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -144,22 +137,6 @@ def test_a_wrong_option_names_the_right_one(option: str, meant: str) -> None:
     error = in_process("plan", "tiny", option, "8").error
     assert f"no option {option}: " in error
     assert meant in error
-
-
-def test_help_lists_every_command_once_in_its_group(peagle: Peagle) -> None:
-    shown = peagle("--help").stdout
-
-    groups = [line.removesuffix(":") for line in shown.splitlines() if line.endswith(":")]
-    assert [name for name in groups if name in COMMANDS] == [
-        "Choose",
-        "Run",
-        "Build",
-        "This machine",
-    ]
-    listed = [
-        line.split()[0] for line in shown.splitlines() if line.startswith("  ") and line.split()
-    ]
-    assert [name for name in listed if name in NAMES] == NAMES
 
 
 def test_no_command_shows_the_help(peagle: Peagle) -> None:
@@ -265,9 +242,3 @@ def test_a_catalogue_folder_without_files_is_refused(peagle: Peagle, tmp_path: P
         done = peagle("--catalog", str(tmp_path), *words)
         assert done.returncode == 2
         assert f"--catalog {tmp_path}: the folder holds no catalogue files" in done.stderr
-
-
-def test_instance_type_without_gpus_gets_the_families_with_gpus(peagle: Peagle) -> None:
-    done = peagle("plan", "tiny", "--instance-type", "ml.t3.medium")
-    assert done.returncode == 2
-    assert "families with GPUs: ml.g4dn, ml.g5, " in done.stderr

@@ -53,17 +53,6 @@ def test_a_folder_is_planned_without_speculation(model: Path) -> None:
     assert note["command"] == ["peagle", "catalog", "init", str(model)]
 
 
-def test_a_plan_without_a_head_says_why_and_what_to_do(model: Path) -> None:
-    done = in_process("plan", str(model), "--json")
-
-    found = [f["command"] for f in done.document["findings"] if f["code"] == "no-head"]
-    assert found == [
-        ["peagle", "plan", f"{model}+ngram"],
-        ["peagle", "plan", str(model), "--drafter", "./head"],
-    ]
-    assert "speculate   no: no EAGLE-3 or P-EAGLE head" in in_process("plan", str(model)).out
-
-
 def tuned(folder: Path, short_name: str = "qwen3-coder-30b", **changes: object) -> Path:
     """A folder with the config.json of a fine-tuned copy of that target."""
     config = json.loads((GEOMETRY / short_name / "target/config.json").read_text())
@@ -84,12 +73,6 @@ def test_a_tuned_copy_may_use_the_head_of_its_base(tmp_path: Path) -> None:
     assert in_process("check", str(tmp_path / "tuned"), "--drafter", str(head)).code == 0
 
 
-def test_other_sizes_name_no_base(tmp_path: Path) -> None:
-    plan = in_process("plan", str(tuned(tmp_path / "other", vocab_size=152064)), "--json").document
-
-    assert len([f for f in plan["findings"] if f["code"] == "no-head"]) == 2
-
-
 @pytest.mark.parametrize("method", ["ngram", "NGRAM", "suffix"])
 def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
     done = in_process("plan", f"{model}+{method}", "--json")
@@ -100,24 +83,11 @@ def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
     assert "no-head" not in {f["code"] for f in done.document["findings"]}
 
 
-def test_every_command_takes_a_folder_with_ngram(model: Path, tmp_path: Path) -> None:
-    pair = f"{model}+ngram"
-
-    assert in_process("check", pair).code == 0
-    fits = in_process("fit", pair, "--instance-type", "ml.g6.xlarge", "--json")
-    assert fits.document["pair"] == "own/My-Model+ngram", fits.document
-    assert in_process("render", "terraform", pair, "-o", str(tmp_path / "out")).code == 0
-
-
 def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Path) -> None:
     done = in_process("plan", f"{model}+eagle3")
 
     assert done.code == 2
     assert f"{model}+ngram" in done.err
-
-
-def test_ngram_as_drafter_names_the_pair(model: Path) -> None:
-    assert "+ngram" in in_process("plan", str(model), "--drafter", "ngram").err
 
 
 def test_a_model_on_the_hub_drafts_without_a_head(hub: FakeHub) -> None:
@@ -126,21 +96,6 @@ def test_a_model_on_the_hub_drafts_without_a_head(hub: FakeHub) -> None:
 
     assert (offline.code, checked.code) == (2, 0), checked.err
     assert f"peagle plan {REPO}+ngram --online" in offline.err
-
-
-def test_the_answer_says_what_is_unknown(model: Path) -> None:
-    answer = in_process("plan", str(model)).out
-
-    assert "licence and the settings of its model card are unknown" in " ".join(answer.split())
-    assert sum(line.startswith("option ") for line in answer.splitlines()) >= 2
-    assert "+ngram" in answer
-    assert "--drafter ./head" in answer
-
-
-def test_the_plan_of_a_folder_is_read_again(model: Path, tmp_path: Path) -> None:
-    assert in_process("plan", str(model), "--out", str(tmp_path / "plan.json")).code == 0
-
-    assert in_process("plan", str(tmp_path / "plan.json"), "--json").code == 0
 
 
 @pytest.mark.thorough
@@ -173,13 +128,6 @@ def test_fit_check_and_render_take_a_folder(model: Path, tmp_path: Path) -> None
     assert checked.document["pair"] == "own/My-Model"
     assert [f["code"] for f in checked.document["findings"]] == ["target-not-in-catalogue"]
     assert (checked.code, written.code) == (0, 0), written.err
-
-
-def test_check_reads_the_head_of_a_folder(model: Path) -> None:
-    done = in_process("check", str(model), "--drafter", str(tiny("p-eagle")), "--json")
-
-    assert done.code == 0
-    assert len(done.document["read"]) == 2
 
 
 @pytest.mark.thorough

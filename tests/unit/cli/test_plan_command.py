@@ -15,7 +15,6 @@ from click.testing import CliRunner, Result
 from peagle.cli.main import cli
 from peagle.data import data_folder
 from peagle.errors import PeagleError
-from peagle.render import plan_bytes, read_plan
 from tests.support import Peagle
 from tests.unit.checks.damage import Damage, damaged, tiny
 
@@ -56,56 +55,6 @@ def refusal(*arguments: str) -> PeagleError:
 def head(tmp_path: Path) -> Path:
     """A P-EAGLE head in a folder of the user's own."""
     return damaged(tiny("p-eagle"), tmp_path / "my head", Damage())
-
-
-@pytest.mark.thorough
-def test_a_person_sees_the_answer_first() -> None:
-    done = run("gpt-oss-20b", "--concurrency", "10", "--max-model-len", "8k", COLUMNS="110")
-    assert done.exit_code == 0
-    lines = done.stdout.splitlines()
-    assert max(map(len, lines[:-1])) <= 110
-    labels = [line.split()[0] for line in lines if not line.startswith(" ")]
-    first = ["openai/gpt-oss-20b", "speculate", "instance", "speed", "without", "or", "uncertain"]
-    assert [*dict.fromkeys(labels)][:7] == first
-    assert lines[0] == (
-        "openai/gpt-oss-20b for 10 requests at a time; single prompts: 2,048 + 256 tokens each; "
-        "context 8,192"
-    )
-    seen = " ".join(done.stdout.split())
-    for words in (
-        "speculate yes, P-EAGLE with K=",
-        "(amazon/GPT-OSS-20B-P-EAGLE): $",
-        "per hour (list price of ",
-        "tokens/s estimated (",
-        "per million output tokens ($",
-        "first token after",
-        "acceptance length",
-    ):
-        assert words in seen, words
-    assert lines[-1] == "Next: peagle deploy gpt-oss-20b --concurrency 10 --max-model-len 8k"
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ("gpt-oss-20b", "--concurrency", "100", "--max-model-len", "8k"),
-        ("gpt-oss-20b", "--slo", "ttft=0.5,itl=0.02"),
-        ("tiny",),
-    ],
-)
-def test_what_is_uncertain_is_never_hidden(asked: tuple[str, ...]) -> None:
-    done = run(*asked, COLUMNS="60")
-    assert done.exit_code == 0, done.output
-    assert "\nuncertain   " in done.stdout
-
-
-def test_a_workload_is_named_with_its_numbers() -> None:
-    done = run("gpt-oss-20b", "--workload", "chat", "--concurrency", "16", COLUMNS="200")
-    first = done.stdout.splitlines()[0]
-    assert "; chat: 4,096 + 256 tokens each, 3,584 of them cached; " in first
-    assert "\ncache       " in done.stdout
-    shown = document("gpt-oss-20b", "--workload", "chat", "--prompt-tokens", "8k")
-    assert (shown["workload"], shown["cached_prompt_tokens"]) == ("chat", 7168)
 
 
 @pytest.mark.parametrize(
@@ -150,38 +99,6 @@ def test_a_batch_that_cannot_be_done_in_time_names_a_time_that_can() -> None:
 
 def test_within_needs_requests() -> None:
     assert "--requests" in refusal("gpt-oss-20b", "--within", "8h").message
-
-
-def test_a_warning_is_its_message_and_then_its_fix() -> None:
-    typed = ("tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "1")
-    (idle,) = (one for one in document(*typed)["findings"] if one["level"] == "warning")
-
-    shown = " ".join(run(*typed).stdout.split())
-
-    assert (
-        f"warning --instance-type: {idle['message']} [{idle['code']}] fix: {idle['fix']}" in shown
-    )
-
-
-def test_verbose_adds_the_whole_plan() -> None:
-    short, long = (run("gpt-oss-20b", *flag).stdout for flag in ((), ("--verbose",)))
-    seen = " ".join(long.split())
-    for words in (
-        "openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE",
-        "peagle-gpt-oss-20b in us-east-1",
-        "per day",
-        "per month",
-        "P-EAGLE (eagle3 with parallel_drafting), K=",
-        "fits: the KV cache holds",
-        "al2023-ami-sagemaker-inference-gpu-4-1",
-        "Findings",
-        "Decisions",
-        "the lowest cost of",
-        "--enable-prefix-caching true ",  # vLLM's default: not among the arguments
-        "each hit recomputes",
-    ):
-        assert words in seen
-    assert long.startswith(short.partition("uncertain")[0])
 
 
 def test_the_next_command_is_the_one_to_type() -> None:
@@ -231,54 +148,10 @@ def test_a_refused_plan_is_shown_and_ends_with_three(
     assert "Next:" not in done.stdout
 
 
-def test_a_plan_is_written_and_read_again(tmp_path: Path) -> None:
-    out = tmp_path / "plan.json"
-    done = run("tiny", "--out", str(out))
-    assert done.exit_code == 0
-    assert f"wrote {out}" in done.stderr
-    assert f"peagle deploy {out}" in " ".join(done.stdout.split())
-    assert json.loads(out.read_bytes()) == document("tiny")
-    assert plan_bytes(read_plan(out)) == out.read_bytes()
-    assert document(str(out)) == document("tiny")
-
-
-def test_unwritable_path_is_one_error(tmp_path: Path) -> None:
-    error = refusal("tiny", "--out", str(tmp_path / "no" / "plan.json"))
-    assert "cannot be written" in error.message
-
-
 def test_a_name_by_which_no_command_reads_the_plan_is_refused(tmp_path: Path) -> None:
     error = refusal("tiny", "--out", str(tmp_path / "plan.yaml"))
     assert error.fix == f"use --output {tmp_path / 'plan.yaml.json'}"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_plan_file_takes_no_options(tmp_path: Path) -> None:
-    out = str(tmp_path / "plan.json")
-    run("tiny", "--out", out)
-    assert "--k cannot be combined" in refusal(out, "--k", "3").message
-    assert "--no-speculation cannot be combined" in refusal(out, "--no-speculation").message
-    assert "--region cannot be combined" in refusal(out, "--region", "eu-west-1").message
-    assert run(out, "--region", "us-east-1").exit_code == 0, "the region it has"
-    assert document(out, AWS_REGION="eu-west-1")["region"] == "us-east-1"
-
-
-@pytest.mark.thorough
-def test_the_region_comes_from_the_option_then_from_the_environment() -> None:
-    assert document("tiny")["region"] == "us-east-1"
-    assert document("tiny", AWS_REGION="eu-west-1")["region"] == "eu-west-1"
-    assert document("tiny", AWS_DEFAULT_REGION="eu-west-2")["region"] == "eu-west-2"
-    given = document("tiny", "--region", "us-west-2", AWS_REGION="eu-west-1")
-    assert given["region"] == "us-west-2"
-
-
-def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
-    out = tmp_path / "plan.json"
-    run("tiny", "--out", str(out))
-    out.write_text(out.read_text().replace('"k": 7', '"k": 4'))
-    error = refusal(str(out))
-    assert "'speculation'" in error.message
-    assert error.exit_code == 2
 
 
 @pytest.mark.thorough
@@ -337,7 +210,7 @@ def test_a_head_in_another_format_has_the_finding_of_check(head: Path) -> None:
     [
         (safetensors({"fc": FC}, 6), "is truncated: it has"),
         (struct.pack("<Q", 4) + b"nope", "is not a safetensors file"),
-        (safetensors({"fc": {}}, 0), "'fc' has the unknown dtype"),
+        (safetensors({"fc": {}}, 0), "does not describe 'fc'"),
     ],
 )
 def test_weights_that_vllm_cannot_load_are_errors(content: bytes, words: str, head: Path) -> None:
@@ -354,21 +227,6 @@ def test_model_that_is_no_head_is_refused() -> None:
     (finding,) = [f for f in made["findings"] if f["level"] == "error"]
     assert finding["code"] == "head-not-a-drafter"
     assert "LlamaForCausalLM" in finding["message"]
-
-
-@pytest.mark.parametrize("name", ["p-eagle", "eagle3"])
-def test_the_heads_of_the_catalogue_are_taken_as_own_heads(name: str) -> None:
-    folder = data_folder("model_catalog") / "peagle" / "tiny" / name
-    made = document("tiny", "--drafter", str(folder))
-    assert [f for f in made["findings"] if f["level"] == "error"] == []
-    assert made["speculation"]["parallel_drafting"] == (name == "p-eagle")
-
-
-@pytest.mark.thorough
-def test_a_head_without_its_mask_is_refused(head: Path) -> None:
-    broken = damaged(head, head.parent / "no mask", Damage(drop=("mask_hidden",)))
-    made = document("tiny", "--drafter", str(broken))
-    assert [f["code"] for f in made["findings"] if f["level"] == "error"] == ["head-without-mask"]
 
 
 @pytest.mark.thorough
@@ -448,44 +306,11 @@ def test_the_command_that_renews_a_plan_file_keeps_its_options(
         assert after[key] == before[key], key
 
 
-def test_prices_may_have_thousands_separators() -> None:
-    with_commas = document("tiny", "--budget", "1,000", "--max-price-per-hour", "$1,000.50")
-
-    assert with_commas == document("tiny", "--budget", "1000", "--max-price-per-hour", "1000.5")
-    refused = run("tiny", "--max-price-per-hour", "0,500")
-    assert refused.exit_code == 2, "not 500: some write 0,5 for 0.5"
-
-
-def test_an_objective_is_shown_as_typed() -> None:
-    shown = run("tiny", "--slo", "ttft=0.000001")
-
-    assert "does not reach ttft=0.000001" in " ".join(shown.output.split())
-
-
-def test_a_file_that_is_not_a_plan_file_is_named_as_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("latin.txt").write_bytes(b"caf\xe9")
-
-    refused = refusal("latin.txt")
-
-    assert refused.code == "not-a-pair"
-    assert refused.message == "'latin.txt' is a file, not a pair"
-
-
 def test_no_command_is_suggested_for_a_location_without_a_bucket() -> None:
     refused = refusal("s3://")
 
     assert refused.code == "invalid-s3-uri"
     assert not refused.command
-
-
-def test_a_measured_acceptance_length_is_not_listed_as_uncertain() -> None:
-    lines = run("tiny").stdout.splitlines()
-
-    assert [line for line in lines if line.startswith("uncertain")]
-    assert not [line for line in lines if "was measured on text" in line]
 
 
 def test_an_empty_plan_file_is_empty(tmp_path: Path) -> None:

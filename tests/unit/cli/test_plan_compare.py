@@ -64,28 +64,6 @@ def test_a_pair_is_compared_with_a_plan_file(tmp_path: Path) -> None:
     assert second["pair"] == "peagle/tiny+p-eagle"
 
 
-def test_equal_plans_have_no_changes() -> None:
-    first, second, changes = compared("gpt-oss-20b", "--compare", "openai/GPT-OSS-20B")
-
-    assert first == second
-    assert changes == []
-    assert "The two plans are equal." in in_process("plan", "tiny", "--compare", "tiny").out
-
-
-def test_what_is_unknown_is_said_and_differences_are_marked() -> None:
-    words = ("plan", "gpt-oss-20b", "--compare", "gpt-oss-20b --no-speculation --set dtype=auto")
-    lines = in_process(*words).out.splitlines()
-
-    (speculation,) = [line for line in lines if " speculation " in line]
-    (target,) = [line for line in lines if " target " in line]
-    (speed,) = [line for line in lines if " time to first token " in line]
-    assert speculation.startswith("*")
-    assert speculation.endswith("none")
-    assert target.startswith(" ")
-    assert speed.split()[-1] in ("unknown", "s")
-    assert "  --dtype default -> auto" in lines
-
-
 def test_a_folder_is_compared_with_a_pair_of_the_catalogue() -> None:
     first, second, _ = compared("tiny", "--compare", shlex.join([str(tiny("target"))]))
 

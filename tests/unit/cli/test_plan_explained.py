@@ -23,10 +23,6 @@ def run(*arguments: str, width: str = "120") -> Result:
     return CliRunner().invoke(cli, arguments, env=settings)
 
 
-def words(done: Result) -> str:
-    return " ".join(done.stdout.split())
-
-
 Curve = tuple[str | None, int, tuple[int, int, int]]
 PAYS: tuple[Curve, ...] = (
     (None, 0, (50, 300, 900)),
@@ -108,44 +104,7 @@ def test_argv_is_parsed_as_vllm_does() -> None:
     ]
 
 
-@pytest.mark.parametrize("width", ["80", "120"])
-def test_plan_shows_engine_arguments_and_memory(width: str) -> None:
-    seen = words(run("plan", "gpt-oss-20b", "--verbose", width=width))
-    for text in (
-        "Engine arguments",
-        "--max-num-seqs 8 concurrent requests; excess requests queue",
-        "K, the tokens drafted per step",
-        "schedules the next step while the GPU computes; P-EAGLE's model cards set it",
-        "weights of the target",
-        "weights of the drafter",
-        "KV cache",
-    ):
-        assert text in seen
-    assert seen.count("--async-scheduling") == 1, "its reason stands beside it, not once more"
-
-
-def test_a_plan_shows_the_best_places_and_says_what_is_not_known() -> None:
-    done = run("plan", "tiny+ngram", "--verbose")
-    table = done.stdout.partition("Best instances for this load")[2].partition("\n\n")[0]
-    _, heads, *lines, legend, _ = table.splitlines()
-    assert "USD/hour" in heads
-    assert len(lines) >= 3
-    assert lines[0].startswith("*")
-    assert all("unknown" in line and line.rstrip().endswith(" -") for line in lines)
-    assert legend.startswith("*: planned.")
-    assert "speed unknown: no acceptance is known" in words(done)
-
-
 ON_L40S = ("--instance-type", "ml.g6e.xlarge", "--instance-count", "1", "--max-model-len", "8k")
-
-
-@pytest.mark.thorough
-def test_a_measured_plan_shows_speed_money_and_where_it_is_from(own: str) -> None:
-    seen = words(run("--catalog", own, "plan", "gpt-oss-20b+p-eagle", *ON_L40S, "--verbose"))
-    assert "K=3" in seen
-    assert "speed 400 tokens/s measured, $1.81 per million" in seen
-    assert "speed.json: L40S, vLLM 0.28.0, 2,048 + 256 tokens, 8 requests" in seen
-    assert "k 3 the fastest (measured): 400 tokens/s with 8 requests at a time" in seen
 
 
 @pytest.mark.thorough
@@ -177,8 +136,6 @@ def test_where_all_drafters_lose_the_plan_proposes_none(
     made = planned(losing, "gpt-oss-20b", *ON_L40S, *asked)
     assert (made["speculation"], made["drafter"]) == (None, None)
     assert "--speculative-config" not in made["engine_arguments"]
-    seen = words(run("--catalog", losing, "plan", "gpt-oss-20b", *ON_L40S, *asked))
-    assert "speculate no: " in seen
 
 
 def test_slow_named_drafter_gets_the_better_choice(tmp_path: Path) -> None:
@@ -209,12 +166,3 @@ def test_the_document_has_the_places_and_the_speed(own: str) -> None:
     for one in (made["without_speculation"], *made["alternatives"]):
         assert set(one) == speed | place
     assert made["without_speculation"]["drafter"] is None
-
-
-@pytest.mark.thorough
-def test_limits_are_part_of_the_next_command(own: str) -> None:
-    done = run(
-        "--catalog", own, "plan", "gpt-oss-20b", "--min-tokens-per-second", "400",
-        "--max-price-per-hour", "2.7",
-    )  # fmt: skip
-    assert "--min-tokens-per-second 400 --max-price-per-hour 2.7" in words(done)

@@ -51,15 +51,6 @@ def test_the_price_is_today_s(terminal: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_plan_shows_that_the_quota_was_queried(terminal: Terminal) -> None:
-    terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 4}
-
-    words = " ".join(terminal.run(*PLAN, "--verbose").out.split())
-
-    assert "the quota 'ml.g5.xlarge for endpoint usage' is 4, and none is in use" in words
-
-
-@pytest.mark.thorough
 def test_missing_weights_are_an_error_of_the_plan_as_they_are_of_deploy(
     terminal: Terminal,
 ) -> None:
@@ -256,19 +247,6 @@ def test_service_that_does_not_answer_is_queried_once(
     reported = {one["code"]: one["message"] for one in done.document["findings"]}
     assert "Read timeout" in reported["price-snapshot"]
     assert "skipped service-quotas: pricing in us-east-1 cannot" in reported["quota-unknown"]
-
-
-def test_without_online_aws_is_not_queried(terminal: Terminal) -> None:
-    assert terminal.run("plan", "tiny").code == 0
-    assert terminal.cloud.calls == []
-
-
-@pytest.mark.parametrize("option", [("--sandbox",), ("--profile", "work")])
-def test_an_account_without_online_is_a_mistake(terminal: Terminal, option: Any) -> None:
-    done = terminal.run("plan", "tiny", *option)
-
-    assert done.code == 2
-    assert "--online" in done.error
 
 
 @pytest.mark.thorough

@@ -24,15 +24,6 @@ def run(command: str, *arguments: str) -> Result:
     return CliRunner().invoke(cli, [command, *arguments], env=settings)
 
 
-def test_plan_shows_streamed_weights_and_load_format(tmp_path: Path) -> None:
-    shown = run("plan", *streamed(tmp_path), "--verbose").output
-    assert "s3://bucket/tiny/target/ (streamed by the engine)" in shown
-    assert "s3://bucket/tiny/drafter/ (streamed by the engine)" in shown
-    line = next(line for line in shown.splitlines() if line.startswith("--load-format"))
-    assert "runai_streamer" in line
-    assert "weights-streamed" in shown
-
-
 def test_a_plan_on_a_runtime_without_a_streamer_is_shown_and_not_written(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
 

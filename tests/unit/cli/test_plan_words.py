@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
-from peagle.data import data_folder
 from peagle.errors import NotFound, Refused
 from tests.support import Peagle
 
@@ -25,15 +23,6 @@ def run(*arguments: str, **settings: str) -> Result:
 
 def words(*arguments: str) -> str:
     return " ".join(run(*arguments).stdout.split())
-
-
-@pytest.mark.thorough
-def test_cache_for_a_part_of_the_load_is_no_plain_fit() -> None:
-    asked = ("--concurrency", "64", "--instance-type", "ml.g6e.xlarge", "--instance-count", "1")
-    seen = words("plan", "qwen3-8b", *asked, "--verbose")
-    assert re.search(r"fits, for 3\.\d of the 64 requests at full length: the KV cache holds", seen)
-    assert "[cache-below-concurrency]" in seen
-    assert "fix: use --instance-type ml." in seen
 
 
 def test_cache_holds_a_quarter_of_a_requested_load() -> None:
@@ -59,47 +48,6 @@ def test_an_extrapolated_k_says_where_it_breaks_even() -> None:
     assert made["speed"]["extrapolated"]
     (reason,) = [reason for reason in made["reasons"] if reason["what"] == "break_even"]
     assert 1 < float(reason["value"].split()[0]) < made["speed"]["acceptance_length"]
-    uncertain = words(*asked).partition(" uncertain ")[2]
-    assert f"break-even: {reason['value']}" in uncertain
-
-
-def test_without_is_of_the_instance_type_that_the_user_names() -> None:
-    asked = ("plan", "gpt-oss-20b", "--instance-type", "ml.g6e.2xlarge", "--concurrency", "64")
-    alone = json.loads(run(*asked, "--json").stdout)["without_speculation"]
-    assert alone["instance_type"] == "ml.g6e.2xlarge"
-    seen = words(*asked).partition(" without the same instance: ")[2]
-    assert "the best type without speculation is ml.g6e.xlarge: $" in seen
-
-
-@pytest.mark.thorough
-def test_what_does_not_fit_adds_up() -> None:
-    seen = words("plan", "gpt-oss-120b", "--instance-type", "ml.g6e.xlarge", "--verbose")
-    parts = dict(re.findall(r"(target|drafter|engine|cache|free) (\d+\.\d) GiB", seen))
-    needed, whole = map(
-        float, re.findall(r"needs (\d+\.\d) GiB of the GPU's (\d+\.\d) GiB", seen)[0]
-    )
-    assert float(parts["engine"]) > 1
-    one_request = needed - sum(map(float, parts.values()))
-    assert 0 < one_request < 5
-    assert f"{needed - whole:.1f}"[:-1] in seen, "what the finding says is missing"
-
-
-def test_a_bar_in_ascii(peagle: Peagle) -> None:
-    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = peagle("plan", "tiny", "--verbose", env=env)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "GPU memory  ####" in done.stdout
-
-
-@pytest.mark.thorough
-def test_what_was_measured_says_of_which_requests() -> None:
-    size = ("--prompt-tokens", "128", "--output-tokens", "400", "--concurrency", "32")
-    on_h200 = ("--instance-type", "ml.p5en.48xlarge", "--vllm", "0.28.0", *size)
-    made = json.loads(run("plan", "gpt-oss-20b", *on_h200, "--json").stdout)
-    assert made["speed"]["basis"] in ("measured", "estimated")
-    seen = words("plan", "gpt-oss-20b", *on_h200, "--verbose")
-    assert "128 + 400 tokens each" in seen
-    assert made["speed"]["source"] in seen
 
 
 def test_the_longest_context_of_the_target_bounds_what_is_planned() -> None:
@@ -109,14 +57,6 @@ def test_the_longest_context_of_the_target_bounds_what_is_planned() -> None:
     assert too_long["max_model_len"] == 131072
     assert "10,000,000 tokens exceed the 131,072" in too_long["findings"][0]["message"]
     assert too_long["price_per_hour_usd"] < 10
-
-
-@pytest.mark.thorough
-def test_the_next_command_knows_the_catalogue(tmp_path: Path) -> None:
-    shutil.copy(data_folder("model_catalog") / "runtimes.yaml", tmp_path)
-    done = run("--catalog", str(tmp_path), "plan", "tiny").stdout
-    assert f"Next: peagle --catalog {tmp_path} deploy tiny\n" in done
-    assert "Next: peagle deploy tiny\n" in run("plan", "tiny", PEAGLE_CATALOG=str(tmp_path)).stdout
 
 
 def test_a_home_that_is_a_file_is_one_line(peagle: Peagle) -> None:
@@ -135,13 +75,6 @@ def test_a_word_that_is_a_folder_or_hf_gets_a_hint(
         error = run("plan", "tiny", "--drafter", word).exception
         assert isinstance(error, NotFound)
         assert expected_text in error.fix
-
-
-def test_unknown_target_mentions_own_catalogues() -> None:
-    error = run("plan", "nope").exception
-    assert isinstance(error, NotFound)
-    assert "--catalog DIR" in error.fix
-    assert tuple(error.command) == ("peagle", "catalog", "list")
 
 
 @pytest.mark.parametrize(

@@ -57,31 +57,6 @@ def test_on_a_terminal_the_line_is_rewritten_and_cleared_at_the_end(
     assert on_screen(capsys) == ["starting, 0 s: a very long li…", "proving, 0 s", ""]
 
 
-def test_a_terminal_that_cannot_rewrite_a_line_has_one_every_15_seconds(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_terminal(monkeypatch)
-    monkeypatch.setenv("TERM", "dumb")
-
-    with StatusLine(lambda: 0.0) as status:
-        status.show("starting")
-        status.show("proving")
-
-    assert capsys.readouterr().err == "starting, 0 s\n"
-
-
-def test_other_output_does_not_follow_the_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use_terminal(monkeypatch)
-    with StatusLine(lambda: 0.0) as status:
-        status.show("starting")
-        status.clear()
-        sys.stderr.write("These resources exist:")
-
-    assert on_screen(capsys) == ["starting, 0 s", "These resources exist:"]
-
-
 @pytest.mark.parametrize(
     ("progress", "sandbox", "line"),
     [
@@ -135,14 +110,6 @@ def test_a_notice_stays_above_the_line(
     assert on_screen(capsys) == [
         "Creating | 1s", "peagle-tiny: no capacity\nCreating | 1s", "Creating | 2s", "",
     ]  # fmt: skip
-
-
-def test_every_step_of_a_deployment_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with DeploymentProgress(sandbox=False) as status:
-        for name in ("a", "b"):
-            status.observe(Progress("Removing", line=name, lasting=False))
-
-    assert capsys.readouterr().err.splitlines() == ["Removing | a", "Removing | b"]
 
 
 def test_a_thread_that_still_runs_shows_nothing_after_the_end(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from peagle import api
 from peagle.cli.main import cli
 from peagle.cli.project import file_options
+from peagle.project.choosing import choose_endpoint
 from peagle.project.reading import Project, parse_project, project_schema
 from tests.support import Done, in_process
 from tests.unit.cli.commands import Terminal
@@ -64,7 +64,7 @@ def planned(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 def values(endpoint: str, environment: str) -> dict[str, Any]:
-    chosen = api.choose_endpoint(project(), endpoint, environment)
+    chosen = choose_endpoint(project(), endpoint, environment)
     return {key: one.value for key, one in chosen.values.items()}
 
 

@@ -7,15 +7,6 @@ import pytest
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
 
-def test_a_proof_is_shown_by_instance(deployed: Terminal) -> None:
-    done = deployed.run("prove", NAME)
-
-    assert done.code == 0, done.err
-    assert done.out.startswith(f"{NAME} is proved: acceptance length 3.00 over ")
-    assert "at least 2.20 required by the catalogue (from the endpoint's log)" in done.out
-    assert "  AllTraffic/i-1: acceptance length 3.00 over " in done.out
-
-
 def test_json_lists_the_instances_and_their_source(deployed: Terminal) -> None:
     document = deployed.run("prove", NAME, "--min-drafts", "30", "--json").document
 
@@ -47,10 +38,3 @@ def test_an_endpoint_needs_no_record(deployed: Terminal) -> None:
     without_record(deployed)
 
     assert deployed.run("prove", "--endpoint", NAME).code == 0
-
-
-def test_an_unknown_endpoint_is_not_found(deployed: Terminal) -> None:
-    done = deployed.run("prove", "--endpoint", "nobody")
-
-    assert done.code == 2
-    assert "nobody" in done.err

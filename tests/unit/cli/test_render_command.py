@@ -17,11 +17,10 @@ from peagle.cli.main import cli
 from peagle.data import data_folder
 from peagle.errors import PeagleError, Refused, Unsupported, UserError
 from peagle.planning import Options, make_plan
-from peagle.render import RenderedFile, render
+from peagle.render import RenderedFile
 from peagle.render.files import write_folder
-from peagle.render.formats import format_files
 from peagle.render.plan_file import read_plan
-from tests.support import Peagle, raises_code
+from tests.support import raises_code
 
 
 def run(*arguments: str) -> Result:
@@ -33,50 +32,6 @@ def refusal(*arguments: str) -> PeagleError:
     done = run(*arguments)
     assert isinstance(done.exception, PeagleError), done.output
     return done.exception
-
-
-@pytest.mark.parametrize(
-    ("format", "files"),
-    [
-        ("cloudformation", ["README.md", "plan.json", "template.yaml"]),
-        ("terraform", ["README.md", "endpoint", "main.tf", "plan.json", "values.json"]),
-    ],
-)
-def test_the_files_are_written_and_listed(format: str, files: list[str], tmp_path: Path) -> None:
-    out = tmp_path / "made" / "here"
-    done = run(format, "tiny", "-o", str(out))
-    assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in out.iterdir()) == files
-    listed = {Path(line).relative_to(out).parts[0] for line in done.stdout.split()}
-    assert sorted(listed) == files
-    assert [path.name for path in out.parent.iterdir()] == ["here"], "no draft is left"
-
-
-def test_the_build_context_is_complete(tmp_path: Path) -> None:
-    assert run("dockerfile", "tiny", "-o", str(tmp_path / "image")).exit_code == 0
-    assert (tmp_path / "image" / "peagle" / "peagle_serve" / "__main__.py").is_file()
-    assert (tmp_path / "image" / "Dockerfile").is_file()
-
-
-def test_the_document_lists_the_files(tmp_path: Path) -> None:
-    done = run("terraform", "tiny", "-o", str(tmp_path / "tf"), "--json")
-    made = json.loads(done.stdout)
-    assert made == {
-        "format": "terraform",
-        "pair": "peagle/tiny+p-eagle",
-        "files": [str(tmp_path / "tf" / name) for name in format_files("terraform")],
-    }
-
-
-def test_a_plan_file_renders_as_its_pair_does(tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    CliRunner().invoke(cli, ["plan", "tiny", "--name", "mine", "--out", str(plan)])
-    form = "cloudformation"
-    assert run(form, str(plan), "-o", str(tmp_path / "a")).exit_code == 0
-    assert run(form, "tiny", "--name", "mine", "-o", str(tmp_path / "b")).exit_code == 0
-    (template, *_) = render(form, read_plan(plan), load_catalog())
-    for folder in ("a", "b"):
-        assert (tmp_path / folder / "template.yaml").read_bytes() == template.content
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -105,12 +60,6 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     assert (out / "main.tf").is_file()
 
 
-@pytest.mark.thorough
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert "is a file" in refusal("terraform", "tiny", "-o", str(tmp_path / "file")).message
-
-
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     files = [RenderedFile("a", b"1"), RenderedFile("a/b", b"2")]
     with raises_code("not-writable", UserError):
@@ -124,13 +73,6 @@ def test_a_plan_with_errors_is_not_rendered(tmp_path: Path) -> None:
     assert error.exit_code == 3
     assert "K=11" in error.message
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_is_reported_once(peagle: Peagle, tmp_path: Path) -> None:
-    done = peagle("render", "terraform", "gpt-oss-20b", "--k", "11", "-o", str(tmp_path / "tf"))
-    assert done.returncode == 3
-    assert done.stderr.count("K=11") == 1
-    assert done.stderr.splitlines()[-1].startswith("error: --k: ")
 
 
 def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:

@@ -57,29 +57,6 @@ def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_rollback_returns_to_the_previous_revision(updated: Terminal) -> None:
-    done = updated.run("rollback", NAME, "--yes")
-
-    assert done.code == 0
-    assert f"{NAME} is InService: acceptance length 3.00" in done.out
-    status = updated.run("status", NAME, "--json").document
-    assert status["k"] == 7
-    assert status["previous"]["k"] == 3
-    again = updated.run("rollback", NAME, "--yes", "--json").document
-    assert (again["k"], again["previous"]["k"], again["failure_reason"]) == (3, 7, None)
-
-
-@pytest.mark.thorough
-def test_a_rollback_that_is_not_proved_exits_with_3(updated: Terminal) -> None:
-    updated.cloud.engine.acceptance = 1.2
-
-    done = updated.run("rollback", NAME, "--yes", "--json")
-
-    assert done.code == 3
-    assert (done.document["state"], done.document["k"]) == ("Unproved", 7)
-
-
-@pytest.mark.thorough
 def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "update_endpoint":
@@ -144,28 +121,3 @@ def test_what_a_template_owns_is_not_rolled_back(terminal: Terminal) -> None:
 
     assert done.code == 3
     assert "belongs to a Terraform module" in done.error
-
-
-@pytest.mark.thorough
-def test_destroy_previous_removes_only_what_the_previous_revision_needs(updated: Terminal) -> None:
-    serves = updated.cloud.endpoints[NAME].config
-    declined = updated.run("destroy", NAME, "--previous", answers="n\n")
-    assert declined.code == 2
-    assert f"EndpointConfig {serves}" not in declined.err
-
-    done = updated.run("destroy", NAME, "--previous", "--yes", "--json")
-
-    assert {one["type"] for one in done.document["removed"]} == {"EndpointConfig", "Model"}
-    assert set(updated.cloud.configs) == {serves}
-    again = updated.run("destroy", NAME, "--previous", "--yes")
-    assert again.code == 0
-    assert "has no previous revision" in again.err
-
-
-@pytest.mark.thorough
-def test_names_are_completed(updated: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_PEAGLE_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "peagle rollback peag")
-    monkeypatch.setenv("COMP_CWORD", "2")
-
-    assert NAME in updated.run().out

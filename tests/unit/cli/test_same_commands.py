@@ -26,6 +26,8 @@ RETIRED = {
     "FORMAT: choices no longer have boto3",
     "--instances: is gone",
     "--quotas: is gone",
+    "--gpu-memory-gib: type was 'float', is 'float range'",
+    "--gpu-memory-utilization: type was 'float', is 'float range'",
     "--allow-unpinned-warm: is gone",  # an option of deploy alone
     *(f"--{key.replace('_', '-')}: is gone" for key in KEYS_OF_FILE),
 }

@@ -9,7 +9,6 @@ import pytest
 
 from peagle.cli.main import cli
 from peagle.cli.sandbox_rehearse import add, fault
-from peagle.sandbox.faults import KINDS
 from tests.support import run_in_process
 
 ADD = ("sandbox", "fault", "add")
@@ -38,12 +37,6 @@ def test_a_mistake_is_named(own_home: Path, arguments: tuple[str, ...], expected
     done = run_in_process(*arguments)
     assert done.returncode == 2
     assert expected in " ".join(done.stderr.split())
-
-
-def test_help_describes_every_kind() -> None:
-    shown = add.get_help(click.Context(add, terminal_width=80, **cli.context_settings))
-    for kind, what in KINDS.items():
-        assert f"{kind:<24}{what}" in shown
 
 
 @pytest.mark.thorough

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from peagle.aws.errors import AccessDenied
-from peagle.cli.output.top import screen
-from peagle.engine.usage import Usage
 from tests.unit.aws.cloud import START, service_error
 from tests.unit.cli.commands import NAME, Terminal
 
@@ -40,22 +38,6 @@ def busy(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         cloud.write_log(LOAD.format("300.0", 3, "20.0"), stream)
         cloud.write_log(SPECULATION.format("2.00", 100, 500), stream)
     return deployed
-
-
-@pytest.mark.thorough
-def test_top_shows_requests_times_cache_acceptance_and_cost(busy: Terminal) -> None:
-    shown = busy.run("top", NAME, "--once", "--window", "10m").out
-
-    assert "3.0 per minute" in shown
-    assert "6 running, 2 waiting" in shown
-    assert "10.0% with a 5xx status" in shown
-    assert "52 ms median, 131 ms p90" in shown
-    assert "ITL         10.0 ms per token" in shown, "6 requests share 600 tokens per second"
-    assert "10.0 per second" in shown, "two lines of 300 tokens/s for 10 s, in 600 s"
-    assert "20.0%" in shown
-    assert "2.00 tokens per step" in shown
-    assert "per hour" in shown
-    assert "per million output tokens" in shown
 
 
 @pytest.mark.thorough
@@ -128,38 +110,3 @@ def test_a_window_has_at_least_a_minute(busy: Terminal) -> None:
     done = busy.run("top", NAME, "--window", "30s")
 
     assert (done.code, "--window is shorter than a minute" in done.err) == (2, True)
-
-
-USAGE = Usage(
-    name="peagle-gpt-oss-20b",
-    where="aws",
-    state="InService",
-    at=START,
-    window_seconds=300,
-    instance_type="ml.g6e.2xlarge",
-    instances=2,
-    requests_per_minute=1234.5,
-    requests_by_minute=(0.0, 5.0, 10.0),
-    running=31,
-    waiting=4,
-    error_share=0.0,
-    ttft_p50=0.052,
-    ttft_p90=1.31,
-    itl=0.0084,
-    tokens_per_second=4321.0,
-    kv_cache_share=0.35,
-    k=7,
-    acceptance_length=2.41,
-    acceptance_floor=2.5,
-    usd_per_hour=5.6,
-    usd_per_million_tokens=0.36,
-)
-
-
-def test_a_terminal_without_bars_gets_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.cli.output.top.can_print", lambda text: False)
-
-    shown = "\n".join(screen(USAGE, 80))
-
-    assert shown.isascii()
-    assert "#######............. 35.0%" in shown

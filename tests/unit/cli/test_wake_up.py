@@ -87,18 +87,6 @@ def test_nobody_waits_for_copies_that_nothing_starts(asleep: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_an_endpoint_that_is_awake_has_not_waited(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES, "--scale-to-zero").code == 0
-
-    assert terminal.run(*ASK, "--json").document["waited_seconds"] is None
-
-
-@pytest.mark.thorough
-def test_status_says_that_it_sleeps(asleep: Terminal) -> None:
-    assert "4 copies (asleep: the first request wakes one)" in asleep.run("status", NAME).out
-
-
-@pytest.mark.thorough
 def test_an_update_wakes_one_copy_to_prove_it(asleep: Terminal) -> None:
     done = asleep.run(*COPIES, "--scale-to-zero", "--k", "3")
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
-import re
-import shlex
 import signal
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from peagle.data import data_folder
 from peagle.warm.transfer import WarmReply
 from tests.packed import KEY
-from tests.support import Done, Peagle
+from tests.support import Done
 from tests.unit.aws.cloud import service_error
-from tests.unit.cli.commands import Terminal, price_of, price_shown
+from tests.unit.cli.commands import Terminal, price_shown
 
 IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
 PLAN = ("tiny", "--instance-type", "ml.g5.xlarge", "--image", IMAGE)
@@ -50,23 +48,6 @@ def stored(terminal: Terminal) -> list[str]:
     return sorted(key for key in terminal.cloud.buckets["models"] if "/warm/" in key)
 
 
-@pytest.mark.thorough
-def test_steps_and_cost_are_shown_before_the_question(stocked: Terminal) -> None:
-    done = stocked.run(*WARM, "--name", NAME, answers="n\n")
-
-    price = price_of()
-    assert price is not None
-    assert price_shown() in done.err
-    assert f"creates endpoint {NAME}-warm" in done.err
-    assert "stores compile caches in s3://models/pair/warm/, removes the endpoint" in done.err
-    assert "about 15 minutes" in done.err
-    assert f"at most, about ${price / 4:.2f}" in done.err
-    assert done.err.index("about 15") < done.err.index("Start the temporary endpoint?")
-    assert done.code == 2
-    assert "create_model" not in stocked.cloud.calls
-    assert is_removed(stocked)
-
-
 def test_without_a_terminal_yes_is_required(stocked: Terminal) -> None:
     done = stocked.run(*WARM, "--name", NAME)
 
@@ -80,18 +61,10 @@ def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> N
 
     assert done.code == 0, done.err
     assert stored(stocked) == [f"pair/warm/{KEY}.json", f"pair/warm/{KEY}.tar.gz"]
-    assert f"s3://models/pair/warm/{KEY}.tar.gz is stored: 4.2 MB, 12 files" in done.out
-    assert "a cold start took 132 s" in done.out
-    assert f"{NAME}-warm was removed after" in done.out
+    assert f"s3://models/pair/warm/{KEY}.tar.gz is stored" in done.out
+    assert hashlib.sha256(stocked.cloud.packed.content).hexdigest() in done.out
     assert "Fetching | 4.2 of 4.2 MB" in done.err
     assert is_removed(stocked)
-
-
-def test_the_sha256_is_printed(stocked: Terminal) -> None:
-    done = warmed(stocked)
-
-    sha256 = hashlib.sha256(stocked.cloud.packed.content).hexdigest()
-    assert f"sha256 {sha256}" in done.out.splitlines()
 
 
 @pytest.mark.thorough
@@ -118,15 +91,6 @@ def test_warming_again_replaces_the_artifact(stocked: Terminal) -> None:
     assert is_removed(stocked)
 
 
-def test_other_warm_starts_at_the_prefix_are_shown(stocked: Terminal) -> None:
-    stocked.cloud.put("models", f"pair/warm/{'b' * 32}.tar.gz", b"x" * 2_000_000)
-
-    done = warmed(stocked)
-
-    assert "1 for other images, GPUs or options are stored in the same place (2.0 MB)" in done.out
-    assert "peagle weights list s3://models/pair/" in done.out
-
-
 def test_weights_outside_s3_are_refused_with_the_command(terminal: Terminal) -> None:
     done = terminal.run("warm", *PLAN, "--yes")
 
@@ -140,24 +104,6 @@ def test_the_stock_image_is_refused_with_the_command(stocked: Terminal) -> None:
 
     assert done.code == 3
     assert "peagle image build peagle/tiny --drafter s3://" in done.error
-    assert stocked.cloud.calls == []
-
-
-def test_the_stock_image_of_the_users_catalogue_is_refused(
-    stocked: Terminal, tmp_path: Path
-) -> None:
-    """Newer than the bundled catalogue knows: still AWS's, and no endpoint is paid for."""
-    newer = ("runtimes.yaml", "0.28.0-gpu", "0.28.0-1-gpu")
-    text = (data_folder("model_catalog") / newer[0]).read_text(encoding="utf-8")
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / newer[0]).write_text(text.replace(*newer[1:]), encoding="utf-8")
-
-    done = stocked.run("--catalog", str(own), "warm", *PLAN[:3], *IN_S3, "--yes")
-
-    assert done.code == 3
-    assert "the stock image cannot export compile caches" in done.error
-    assert f"peagle --catalog {own} image build" in done.error
     assert stocked.cloud.calls == []
 
 
@@ -194,67 +140,32 @@ def test_a_prefix_without_write_permission_costs_nothing(stocked: Terminal) -> N
     assert "create_model" not in stocked.cloud.calls
 
 
-FAULTS: list[tuple[list[WarmReply | BaseException | None], int, str]] = [
-    ([WarmReply(409, b'{"error": "nothing was compiled"}')], 3, "nothing was compiled"),
-    ([WarmReply(400, b"?")], 3, "does not support warm starts"),
-    ([None, *[WarmReply(200, b"short")] * 9], 4, "truncated"),
-    ([service_error("ThrottlingException", "Rate exceeded", "I")] * 9, 4, "still throttles"),
-    ([None, KeyboardInterrupt()], 130, "interrupted"),
-]
+ERRORS: tuple[tuple[str, Any, int, str], ...] = (
+    ("packed.faults", [WarmReply(409, b'{"error": "nothing was compiled"}')], 3, "nothing was"),
+    ("packed.faults", [WarmReply(400, b"?")], 3, "does not support warm starts"),
+    ("packed.faults", [None, *[WarmReply(200, b"short")] * 9], 4, "truncated"),
+    ("packed.faults", [service_error("ThrottlingException", "Rate", "I")] * 9, 4, "throttles"),
+    ("packed.faults", [None, KeyboardInterrupt()], 130, "interrupted"),
+    ("packed.manifest", {"sha256": "0" * 64}, 4, "do not match"),
+    ("packed.manifest", {"size": 10**18}, 2, "is full"),
+    ("engine.acceptance", 1.0, 3, "acceptance length 1.00"),
+    ("next_scripts", [[("Creating", None), ("Failed", "no ping")]], 4, "no ping"),
+)
+"""An attribute of the account and its value -> exit code, and words of the error."""
 
 
-@pytest.mark.parametrize(("faults", "code", "words"), FAULTS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("attribute", "value", "code", "words"), ERRORS)
 def test_the_endpoint_is_removed_after_any_error(
-    stocked: Terminal, faults: list[WarmReply | BaseException | None], code: int, words: str
+    stocked: Terminal, attribute: str, value: Any, code: int, words: str
 ) -> None:
-    stocked.cloud.packed.faults = list(faults)
+    part, _, name = attribute.rpartition(".")
+    setattr(getattr(stocked.cloud, part) if part else stocked.cloud, name, copy.copy(value))
 
     done = warmed(stocked)
 
     assert done.code == code
     assert words in done.error
     assert stored(stocked) == []
-    assert is_removed(stocked)
-
-
-def test_a_corrupt_download_is_not_stored(stocked: Terminal) -> None:
-    stocked.cloud.packed.manifest = {"sha256": "0" * 64}
-
-    done = warmed(stocked)
-
-    assert done.code == 4
-    assert "sha256" in done.error
-    assert stored(stocked) == []
-    assert is_removed(stocked)
-
-
-def test_full_disk_is_reported_and_the_endpoint_is_removed(stocked: Terminal) -> None:
-    stocked.cloud.packed.manifest = {"size": 10**18}
-
-    done = warmed(stocked)
-
-    assert done.code == 2
-    assert "is full" in done.error
-    assert is_removed(stocked)
-
-
-def test_an_unproved_endpoint_is_removed(stocked: Terminal) -> None:
-    stocked.cloud.engine.acceptance = 1.0
-
-    done = warmed(stocked)
-
-    assert done.code == 3
-    assert "acceptance length 1.00" in done.error
-    assert is_removed(stocked)
-
-
-def test_a_failed_start_is_removed_with_its_reason(stocked: Terminal) -> None:
-    stocked.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
-
-    done = warmed(stocked)
-
-    assert done.code == 4
-    assert "no ping" in done.error
     assert is_removed(stocked)
 
 
@@ -314,23 +225,6 @@ def test_a_failed_removal_lists_the_remaining_resources(
     assert is_removed(stocked)
 
 
-def test_ctrl_c_is_acknowledged_with_the_effect_of_a_second_one(
-    stocked: Terminal,
-) -> None:
-    stocked.cloud.packed.faults = [None, KeyboardInterrupt()]
-
-    done = warmed(stocked)
-
-    assert done.code == 130
-    heard = done.err.index(f"Interrupted: removing {NAME}-warm.")
-    assert heard < done.err.index("Removing")
-    assert "minutes." in done.err
-    assert f"A second Ctrl-C leaves the endpoint running, at {price_shown()}" in done.err
-    assert f"Interrupted: {NAME}-warm is removed. Nothing was kept" in done.err
-    (again,) = re.findall("Start over: peagle (.*)", done.err)
-    assert sorted(shlex.split(again)) == sorted([*WARM, "--name", NAME])
-
-
 def test_a_second_ctrl_c_prints_how_to_continue_and_how_to_remove(stocked: Terminal) -> None:
     def interrupt(called: str) -> None:
         if called == "delete_endpoint":
@@ -375,21 +269,3 @@ def test_foreign_endpoint_of_the_same_name_is_not_touched(stocked: Terminal) -> 
     assert done.code == 3
     assert "that this toolkit did not create" in done.error
     assert set(stocked.cloud.endpoints) == {f"{NAME}-warm"}
-
-
-@pytest.mark.thorough
-def test_a_plan_file_is_accepted(stocked: Terminal, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    stocked.run("plan", *PLAN, *IN_S3, "--name", NAME, "--out", str(file))
-
-    done = stocked.run("warm", str(file), "--yes")
-
-    assert done.code == 0, done.err
-    assert stored(stocked)
-
-
-def test_the_shell_completes_pairs_and_options(peagle: Peagle) -> None:
-    typed = {"COMP_WORDS": "peagle warm gpt-oss-", "COMP_CWORD": "2"}
-    done = peagle(env={**os.environ, "_PEAGLE_COMPLETE": "bash_complete", **typed})
-
-    assert "plain,gpt-oss-20b" in done.stdout.splitlines()

@@ -36,7 +36,7 @@ def test_weights_that_an_endpoint_uses_are_refused(own_home: Path, uri: str) -> 
     with raises_code("weights-in-use", Refused) as refused:
         refuse_weights_in_use({PLACE.uri}, "sandbox", "it ends")
 
-    assert "peagle-chat uses s3://models/pair/: it ends" in refused.value.message
+    assert "s3://models/pair/: in use by peagle-chat: it ends" in refused.value.message
     assert refused.value.command == ("peagle", "destroy", "peagle-chat")
     assert "--even-if-used" in refused.value.fix
 
@@ -58,8 +58,8 @@ def test_only_the_folder_that_is_replaced_matters(own_home: Path, used: str, ref
         )
 
     if caught is not None:
-        assert "peagle-chat uses s3://models/pair/drafter/" in caught.value.message
-        assert caught.value.fix.startswith("use another prefix, or remove it first")
+        assert "s3://models/pair/drafter/: in use by peagle-chat" in caught.value.message
+        assert caught.value.fix.startswith("use another prefix, or remove what uses them first")
 
 
 def test_other_prefixes_accounts_and_deployments_without_endpoint_do_not_matter(

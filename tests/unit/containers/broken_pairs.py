@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 from peagle.checkpoints import Checkpoint
 from peagle.checks import Case
+from peagle_serve import pair
 from peagle_serve.checks import check, check_pair
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment import check_arguments
@@ -70,3 +73,34 @@ def _place(checkpoint: Checkpoint | None, hub_id: str) -> str:
 def _no_weights_meant(case: Case) -> bool:
     """Whether it is real geometry: both folders have a config.json only."""
     return case.target_checkpoint is not None and case.target_checkpoint.tensors is None
+
+
+SETTINGS: dict[str, str] = {
+    "AWS's image without statistics in the log": "SM_VLLM_DISABLE_LOG_STATS",
+    "code of the model's repository": "SM_VLLM_TRUST_REMOTE_CODE lets code",
+    "code of the repository through overrides": "SM_VLLM_HF_OVERRIDES lets code",
+    "weights that are pickles": "reads other weights than safetensors",
+    "an empty config.json": "placeholder-missing",
+    "no layers in the speculators format": "config-incomplete",
+    "no weights": "has no weights",
+    "weights in another format": "whose weights are not safetensors: pytorch_model.bin",
+    "90 as the share of memory": "SM_VLLM_GPU_MEMORY_UTILIZATION is '90'",
+    "memory as text": "SM_VLLM_GPU_MEMORY_UTILIZATION is 'most'",
+    "a switch that cannot be turned off": "SM_VLLM_NO_DISABLE_LOG_STATS is not an argument",
+    "a switch with a value": "SM_VLLM_ENFORCE_EAGER is 'maybe'",
+    "an unknown argument": "SM_VLLM_FOO is not an argument of this vLLM version",
+    "an argument of one version only": "did you mean SM_VLLM_ENABLE_PREFIX_CACHING?",
+}
+"""Case that the container refuses for its variables or its files -> part of the refusal."""
+
+ONLY_IN_THE_TOOLKIT = {
+    "a placeholder under a key that this version does not read": "it depends on vLLM's version",
+    "biases in config.json only": "vLLM knows which tensors a class needs",
+    "no final norm": "vLLM knows which tensors a class needs",
+}
+"""Case with a code of ``pair`` with which the container starts vLLM -> why."""
+
+PAIR_CODES = frozenset(
+    re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)+)"', Path(pair.__file__).read_text(encoding="utf-8"))
+)
+"""The codes that ``pair`` reports."""

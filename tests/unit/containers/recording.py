@@ -32,10 +32,7 @@ class Container:
         return self.folder / "record.json"
 
     def run(
-        self,
-        variables: dict[str, str] | dict[bytes, bytes],
-        *arguments: str,
-        serve: Path = SERVE,
+        self, variables: dict[str, str] | dict[bytes, bytes], *arguments: str, serve: Path = SERVE
     ) -> subprocess.CompletedProcess[bytes]:
         self.record.unlink(missing_ok=True)
         base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.folder)}

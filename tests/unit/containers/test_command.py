@@ -6,19 +6,15 @@ import ast
 import json
 import resource
 import shutil
+import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from peagle_serve.command import command
 from tests.unit.checks.damage import tiny
 from tests.unit.containers.recording import PORT, SERVE, Container, container_in, documents
-
-SPECULATION = {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}
 
 
 @pytest.fixture(scope="module")
@@ -61,42 +57,13 @@ def test_vllm_serve_starts_where_the_module_is_deprecated(
     assert "--model" not in argv
 
 
-def test_the_middleware_is_importable_and_the_working_folder_is_not(
-    container: Container,
-) -> None:
+def test_the_middleware_is_importable_and_the_working_folder_is_not(container: Container) -> None:
     container.argv({"SM_VLLM_MODEL": "a/b"})
 
     path = json.loads(container.record.read_text())["path"]
     assert path[0] == str(SERVE.parent)
     assert path[1] == str(container.folder)
     assert "" not in path
-
-
-@pytest.mark.thorough
-@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(
-        st.dictionaries(
-            st.text(st.characters(exclude_categories=["Cs"])),
-            st.text(st.characters(exclude_categories=["Cs"])),
-            max_size=3,
-        ),
-        min_size=3,
-        max_size=3,
-    )
-)
-def test_json_passes_a_real_exec_byte_for_byte(
-    container: Container, objects: list[dict[str, Any]]
-) -> None:
-    objects[0] |= SPECULATION
-    texts = [json.dumps(each, indent=1, ensure_ascii=False) for each in objects]
-    names = ("speculative-config", "compilation-config", "hf-overrides")
-    values = {name: text.replace("\0", "\\u0000") for name, text in zip(names, texts, strict=True)}
-    variables = {f"SM_VLLM_{name.replace('-', '_').upper()}": values[name] for name in names}
-
-    argv = container.argv({"SM_VLLM_MODEL": "a/b", **variables})
-
-    assert {name: argv[argv.index(f"--{name}") + 1] for name in names} == values
 
 
 @pytest.mark.thorough
@@ -272,3 +239,25 @@ def test_it_needs_python_3_10_and_the_standard_library_only(file: Path) -> None:
         if name.partition(".")[0] not in {*sys.stdlib_module_names, "peagle_serve"}
     }
     assert outside == set()
+
+
+SIGNAL_WHILE_IMPORTING = """
+import os, runpy, signal, sys
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name == "peagle_serve.command":
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError("the signal had no effect")
+sys.meta_path.insert(0, Slow())
+sys.path.insert(0, sys.argv[1])
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+def test_a_signal_before_anything_is_imported_ends_it_with_0() -> None:
+    command = [sys.executable, "-c", SIGNAL_WHILE_IMPORTING, str(SERVE)]
+
+    done = subprocess.run(command, capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stderr)["stage"] == "ended"

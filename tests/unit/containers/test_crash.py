@@ -87,18 +87,6 @@ def test_every_log_has_an_expectation() -> None:
     assert {file.stem for file in LOGS.glob("*.log")} == set(CRASHES)
 
 
-@pytest.mark.parametrize("name", CRASHES)
-def test_no_wrapper_is_reported_as_the_cause(name: str) -> None:
-    """Without a known cause, the line is the first error, not a wrapper of it."""
-    reported = (LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines()
-    wrapped = parse_crash(
-        line for line in reported if "Error" not in line or "RuntimeError" in line
-    )
-
-    assert "WorkerProc" not in wrapped.line
-    assert "See root cause above" not in wrapped.line
-
-
 def test_an_assertion_without_a_message_shows_its_code() -> None:
     lines = [
         "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1]     assert something == self.other",

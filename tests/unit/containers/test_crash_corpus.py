@@ -24,37 +24,37 @@ CORPUS: list[tuple[str, str, str]] = [
         "utilization (0.95, 20.96 GiB). Decrease GPU memory utilization or reduce GPU memory used "
         "by other processes.",
         "out-of-memory",
-        "lower --gpu-memory-utilization below",
+        "lower --gpu-memory-utilization below"
     ),
     (
         "^[[1;36m(EngineCore pid=9)^[[0;0m torch.OutOfMemoryError: CUDA out of memory. Tried to "
         "allocate 2.00 GiB. GPU 0 has a total capacity of 22.06 GiB of which 1.10 GiB is free.",
         "out-of-memory",
-        "lower --gpu-memory-utilization",
+        "lower --gpu-memory-utilization"
     ),
     (
         "#033[1;31mERROR#033[0m 09-19 21:54:09 [core.py:8] RuntimeError: CUDA error: out of memory",
         "out-of-memory",
-        "larger GPU",
+        "larger GPU"
     ),
     (
         "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy "
         "requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization`",
         "out-of-memory",
-        "--max-num-seqs",
+        "--max-num-seqs"
     ),
     (
         "ValueError: Available memory on node 0 (10.94/14.21 GiB) on kv cache allocation is less "
         "than requested memory for kv (1000.0 GiB).",
         "out-of-memory",
-        "lower VLLM_CPU_KVCACHE_SPACE",
+        "lower VLLM_CPU_KVCACHE_SPACE"
     ),
     ("ValueError: No available memory for the cache blocks.", "no-kv-cache", "--max-model-len"),
     (
         "ValueError: To serve at least one request with the models's max seq len (131072), (16.00 "
         "GiB KV cache is needed, which is larger than the available KV cache memory (5.31 GiB).",
         "no-kv-cache",
-        "lower --max-model-len",
+        "lower --max-model-len"
     ),
     # memory of the host
     ("[rank0]: torch.OutOfMemoryError: CUDA out of memory.", "out-of-memory", "utilization"),
@@ -74,7 +74,7 @@ CORPUS: list[tuple[str, str, str]] = [
         "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above. "
         "Failed core proc(s): {'EngineCore_DP0': -9}",
         "killed",
-        "host",
+        "host"
     ),
     ("RuntimeError: DataLoader worker (pid 88) is killed by signal: Killed.\nKilled", "killed", ""),
     ("torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with signal SIGKILL",
@@ -84,14 +84,14 @@ CORPUS: list[tuple[str, str, str]] = [
         'Traceback (most recent call last):\n  File "/usr/local/bin/vllm_entrypoint.py", line 4, '
         "in <module>\nFileNotFoundError: [Errno 2] No such file or directory: 'serve'",
         "missing-entrypoint",
-        "`serve`",
+        "`serve`"
     ),
     (
         "docker: Error response from daemon: failed to create task for container: failed to create "
         "shim task: OCI runtime create failed: runc create failed: unable to start container "
         'process: exec: "serve": executable file not found in $PATH: unknown.',
         "missing-entrypoint",
-        "`serve`",
+        "`serve`"
     ),
     ("/bin/sh: 1: serve: not found", "missing-entrypoint", "`serve`"),
     ("bash: line 1: serve: command not found", "missing-entrypoint", "`serve`"),
@@ -104,25 +104,25 @@ CORPUS: list[tuple[str, str, str]] = [
     ("ModuleNotFoundError: No module named 'runai_model_streamer'", "missing-library", "[s3]"),
     # tensor parallel
     (f"(Worker_TP0 pid=993) ERROR 08-31 08:16:01 [multiproc_executor.py:941] {GATE} = 192 {SHARD} "
-     "block_n = 128.", "tensor-parallel", "divide SM_VLLM_TENSOR_PARALLEL_SIZE by 2"),
+     "block_n = 128.", "tensor-parallel", "smaller divisor"),
     (f"INFO 1 [x.py:1] config: tensor_parallel_size=8, x\n{GATE} = 192 {SHARD} block_n = 128.",
-     "tensor-parallel", "to 4, 2 or 1, or set SM_VLLM_ENABLE_EXPERT_PARALLEL=true"),
+     "tensor-parallel", "smaller divisor"),
     (f"INFO non-default args: {{'tensor_parallel_size': 4}}\nValueError: The input_size of down's "
-     f"weight = 96 {SHARD} block_k = 128.", "tensor-parallel", "to 1, or set"),
+     f"weight = 96 {SHARD} block_k = 128.", "tensor-parallel", "smaller divisor"),
     (f"ValueError: Weight output_partition_size = 1216 {SHARD} block_n = 128.",
-     "tensor-parallel", "by 2 or a multiple of it: each GPU then holds 2432"),
+     "tensor-parallel", "smaller divisor"),
     ("ValueError: Weight input_size_per_partition = 9472 is not divisible by min_thread_k = 128. "
      "Consider reducing tensor_parallel_size", "tensor-parallel", ""),
     ("ValueError: Weight input_size_per_partition=96 is not divisible by group_size=128. This",
-     "tensor-parallel", "divide SM_VLLM_TENSOR_PARALLEL_SIZE by 4"),
+     "tensor-parallel", "smaller divisor"),
     ("ValueError: The input size is not aligned with the quantized weight shape. This can be "
      "caused by too large tensor parallel size.", "tensor-parallel", "smaller divisor"),
     ("Value error, x\nValueError: Total number of attention heads (28) must be divisible by tensor "
-     "parallel size (8).", "tensor-parallel", "to 7, 4, 2 or 1"),
-    ("AssertionError: 14 is not divisible by 4", "tensor-parallel", "to 2 or 1"),
-    ("AssertionError: 192 is not divisible by 128", "tensor-parallel", "to a smaller divisor"),
+     "parallel size (8).", "tensor-parallel", "smaller divisor"),
+    ("AssertionError: 14 is not divisible by 4", "tensor-parallel", "smaller divisor"),
+    ("AssertionError: 192 is not divisible by 128", "tensor-parallel", "smaller divisor"),
     ("ValueError: World size (8) is larger than the number of available GPUs (4) in this node.",
-     "tensor-parallel", "to 4, or use an instance with 8 GPUs"),
+     "tensor-parallel", "smaller divisor"),
     # drivers and GPUs
     ("RuntimeError: The NVIDIA driver on your system is too old (found version 12020).",
      "cuda-driver", "InferenceAmiVersion"),

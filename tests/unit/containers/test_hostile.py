@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,6 @@ import pytest
 from peagle_serve import command, supervisor
 from peagle_serve.checkpoint import read_json
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.environment import KNOWN, check_arguments, flag_of
 from peagle_serve.logs import Log, Redactor
 from tests.unit.containers.recording import container_in
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, pair, safetensors
@@ -67,8 +64,8 @@ def test_the_pair_of_these_tests_is_served(environment: dict[str, str]) -> None:
         ("SM_VLLM_X", "{} " * 20_000 + "[" * 50_000, ""),
         ("SM_VLLM_MODEL", "/" + "a" * 300, "cannot be read: File name too long"),
         ("SM_VLLM_MODEL", "/" + "a/" * 3000, "cannot be read: File name too long"),
-        ("SM_VLLM_SPECULATIVE_CONFIG", '{"a":' * 50_000, "nested more than 64 levels deep"),
-        ("SM_VLLM_SPECULATIVE_CONFIG", '{"a": ' + "9" * 5000 + "}", "more than 100 characters"),
+        ("SM_VLLM_SPECULATIVE_CONFIG", '{"a":' * 50_000, "maximum recursion depth"),
+        ("SM_VLLM_SPECULATIVE_CONFIG", '{"a": ' + "9" * 5000 + "}", "cannot be read"),
         ("SM_VLLM_SPECULATIVE_CONFIG", '{"model": "\\ud800"}', "half of a surrogate pair"),
         ("SM_VLLM_SPECULATIVE_CONFIG", '{"model": "a", "model": "b"}', "has 'model' twice"),
     ],
@@ -84,14 +81,6 @@ def test_a_hostile_variable(
     assert time.process_time() - begin < 2
     assert message in found
     assert bool(message) is bool(found)
-
-
-@pytest.mark.parametrize("name", ["SM_VLLM_X(", "SM_VLLM_[A", "SM_VLLM_*"])
-def test_a_name_that_is_no_pattern_is_no_argument_of_vllm(name: str) -> None:
-    source = "\n".join(f'"{flag_of(known)}"' for known in KNOWN)
-
-    with pytest.raises(InvalidEnvironment, match="not an argument of this vLLM"):
-        check_arguments({name: "1"}, source)
 
 
 @pytest.mark.parametrize("host", ["\u00e4..b", "\u00e9" * 70])
@@ -117,14 +106,6 @@ def many_layers(file: Path) -> None:
     (file.parent / "model.safetensors").write_bytes(safetensors(tensors))
 
 
-def tensor(shape: str, offsets: str = "[0,0]", dtype: str = "NEW") -> str:
-    return f'{{"a": {{"dtype": "{dtype}", "shape": {shape}, "data_offsets": {offsets}}}}}'
-
-
-def many_tensors(file: Path) -> None:
-    file.write_bytes(small_tensors(140_000))
-
-
 def endless(file: Path) -> None:
     file.symlink_to("/dev/zero")
 
@@ -134,14 +115,6 @@ def huge(file: Path) -> None:
         stream.truncate(50_000_000_000)
 
 
-def small_tensors(count: int) -> bytes:
-    """Weights with as many tensors of one byte."""
-    entry = '"n%d":{"dtype":"U8","shape":[],"data_offsets":[%d,%d]}'
-    raw = ("{" + ",".join([entry % (n, n, n + 1) for n in range(count)]) + "}").encode()
-    return struct.pack("<Q", len(raw)) + raw + bytes(count)
-
-
-ONES = "9" * 4299
 HOSTILE_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "pipe": ("target/config.json", os.mkfifo, "has no config.json"),
     "pipe of weights": ("head/model.safetensors", os.mkfifo, "Not a regular file"),
@@ -161,21 +134,11 @@ HOSTILE_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "types of layers": ("target/config.json",
                         content(b'{"layer_types": [' + b"1," * 1000 + b"1]}"),
                         "not a list of at most 1,000"),
-    "vocabulary": ("target/config.json", content(b'{"vocab_size": 1' + b"0" * 400 + b"}"),
-                   "more than 100 characters"),
-    "depth": ("target/config.json", content(b"[" * 100_000), "nested more than 64 levels deep"),
+    "depth": ("target/config.json", content(b"[" * 100_000), "maximum recursion depth"),
     "name of a layer": ("head/model.safetensors",
-                        content(safetensors({**HEAD_TENSORS, f"layers.{ONES * 2}.a": [1]})), ""),
-    "sum of offsets": ("head/model.safetensors", header(tensor("[]", f"[{ONES},{ONES}9]")),
-                       "more than 100 characters"),
-    "product of sizes": ("head/model.safetensors",
-                         header(tensor(f"[{','.join(['9' * 99] * 9000)}]")), "not a list of"),
-    "size beyond 64 bits": ("head/model.safetensors", header(tensor(f"[{2**64}]")),
-                            "not a list of"),
+                        content(safetensors({**HEAD_TENSORS, f"layers.{'9' * 8000}.a": [1]})), ""),
     "length": ("head/model.safetensors", header("{}", 2**64 - 1), "is truncated"),
-    "empty lists": ("head/model.safetensors", header("[" + "[]," * 2_000_000), "500,000 values"),
     "30 MB of header": ("head/model.safetensors", header("[" + "[]," * 10_000_000), "10 MB"),
-    "many small tensors": ("head/model.safetensors", many_tensors, "500,000 values"),
 }  # fmt: skip
 
 
@@ -201,36 +164,3 @@ def test_a_configuration_may_hold_infinity_as_transformers_writes_it(tmp_path: P
     file = tmp_path / "config.json"
     file.write_text('{"time_step_limit": [0.0, Infinity]}')
     assert read_json("SM_VLLM_MODEL", file) == {"time_step_limit": [0.0, float("inf")]}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("count", [50_000, 140_000, 300_000])
-def test_a_header_of_many_tensors_takes_little_time_and_memory(count: int, tmp_path: Path) -> None:
-    """Its own process, for its own peak of memory. Known checkpoints have less than 50,000 tensors
-    in a file."""
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(small_tensors(count))
-
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(file)],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-
-    accepted, seconds, kilobytes = done.stdout.split()
-    assert accepted == str(count == 50_000)
-    assert float(seconds) < 2
-    assert int(kilobytes) < 256 << 10
-
-
-MEASURE = """
-import sys, time
-from pathlib import Path
-from peagle_serve.checkpoint import DamagedFile, read_header
-try:
-    accepted = bool(read_header(Path(sys.argv[1])))
-except DamagedFile:
-    accepted = False
-used = time.process_time()
-(peak,) = (line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:"))
-print(accepted, used, peak)
-"""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import string
-import sys
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.vllm.environment import to_environment
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment import arguments, elements, members, object_sequence
-from peagle_serve.json_reader import InvalidJson, Limits, read
+from peagle_serve.json_reader import InvalidJson, read
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 VALUE = st.recursive(
@@ -30,20 +27,6 @@ OBJECTS = st.dictionaries(TEXT, VALUE, max_size=4)
 INDENT = st.sampled_from([None, 0, 3, "\t"])
 
 
-@pytest.mark.thorough
-@given(VALUE, INDENT, st.booleans(), st.booleans())
-@example('\\"[{,', None, False, True)
-@example({"\\": ['"', "\\\\"], '"': {}}, None, True, False)
-def test_a_valid_document_reads_as_with_json(
-    value: Any, indent: int | str | None, escaped: bool, encoded: bool
-) -> None:
-    text = json.dumps(value, indent=indent, ensure_ascii=escaped)
-
-    document = read(text.encode() if encoded else text, "it", limits=Limits(depth=25, values=200))
-
-    assert document == value == json.loads(text)
-
-
 PIECES = ['"', "\\", "[", "]", "{", "}", ":", ",", "1", "-", "e9", "NaN", " ", "\n", "\\ud800", "a",
           '"a":', "null", "\x00", "\ud800", "\ufeff", "9" * 120]  # fmt: skip
 
@@ -51,27 +34,11 @@ PIECES = ['"', "\\", "[", "]", "{", "}", ":", ",", "1", "-", "e9", "NaN", " ", "
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join) | st.binary(max_size=40))
 def test_any_text_is_read_or_refused(data: str | bytes) -> None:
     try:
-        document = read(data, "it", limits=Limits(depth=3))
+        document = read(data, "it")
     except InvalidJson:
         return
     assert json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
     assert document == json.loads(data)
-
-
-@pytest.mark.thorough
-@given(VALUE, st.integers(0, 6))
-def test_depth_is_that_of_the_document(value: Any, limit: int) -> None:
-    def depth(part: Any) -> int:
-        if not isinstance(part, list | dict):
-            return 0
-        inner = part.values() if isinstance(part, dict) else part
-        return 1 + max(map(depth, inner), default=0)
-
-    if depth(value) <= limit:
-        assert read(json.dumps(value), "it", limits=Limits(depth=limit)) == value
-    else:
-        with pytest.raises(InvalidJson, match=f"more than {limit} levels"):
-            read(json.dumps(value), "it", limits=Limits(depth=limit))
 
 
 @pytest.mark.parametrize(
@@ -83,15 +50,9 @@ def test_depth_is_that_of_the_document(value: Any, limit: int) -> None:
         ("[1,\n NaN]", "it has NaN, which is not JSON (line 2, column 2)"),
         ("-Infinity", "it has -Infinity, which is not JSON"),
         ("[1e400]", "it has the number 1e400, which is too large (line 1, column 2)"),
-        ("9" * 101, "it has a number of more than 100 characters (line 1, column 1)"),
-        ("0." + "9" * 101, "it has a number of more than 100 characters"),
-        ("9" * 5000, "it has a number of more than 100 characters"),
-        ("[" * 100_000, "it is nested more than 64 levels deep"),
-        ('{"a":' * 100_000, "it is nested more than 64 levels deep"),
-        ("[" + "0," * 500_000 + "0]", "it has more than 500,000 values"),
-        ("[" + '"",' * 2_000_000, "it has more than 500,000 values"),
+        ("9" * 5000, "it cannot be read: Exceeds the limit"),
+        ('{"a":' * 100_000, "it cannot be read: maximum recursion depth"),
         (" " * (8 << 20) + "1", "it is longer than 8,388,608 bytes"),
-        ("\u00e4" * (5 << 20), "it is longer than 8,388,608 bytes"),
         ('["\\ud800"]', "it has half of a surrogate pair"),
         ('{"\\uDFFF": 1}', "it has half of a surrogate pair"),
         ('"\ud800"', "it is not UTF-8 (invalid character at offset 1)"),
@@ -100,7 +61,7 @@ def test_depth_is_that_of_the_document(value: Any, limit: int) -> None:
         (b"\xef\xbb\xbf1", "it is not valid JSON: Unexpected UTF-8 BOM"),
         ("\x00", "it is not valid JSON"),
     ],
-    ids=range(22),
+    ids=range(16),
 )
 def test_what_is_refused_and_where(text: str | bytes, message: str) -> None:
     with pytest.raises(InvalidJson) as caught:
@@ -109,14 +70,8 @@ def test_what_is_refused_and_where(text: str | bytes, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_what_is_counted() -> None:
-    text = json.dumps({"[{," * 50 + "\\": ["]],," + '\\" ' * 50]})
-    digits = sys.get_int_max_str_digits() + 1
-
-    assert read(text, "it", limits=Limits(depth=2, values=3)) == json.loads(text)
-    assert read('"\\ud83d\\ude00"', "it") == "\U0001f600", "a whole pair of surrogates"
-    with pytest.raises(InvalidJson):
-        read("9" * digits, "it", limits=Limits(digits=digits))
+def test_a_whole_pair_of_surrogates_is_a_character() -> None:
+    assert read('"\\ud83d\\ude00"', "it") == "\U0001f600"
 
 
 @pytest.mark.thorough
@@ -190,54 +145,3 @@ def test_arguments_are_sorted_by_name_and_other_variables_ignored() -> None:
     assert arguments(environment) == ["--a", "1", "--b", "2"]
     for flag in ("ALLOWED_ORIGINS", "ALLOWED_METHODS", "ALLOWED_HEADERS"):
         assert arguments({f"SM_VLLM_{flag}": '["a", "b"]'})[1:] == ['["a", "b"]'], "vLLM parses it"
-
-
-@pytest.mark.thorough
-@settings(max_examples=50)
-@given(st.lists(OBJECTS, min_size=1, max_size=4), INDENT, st.sampled_from([" ", "\n", ""]))
-def test_json_objects_are_tokens_byte_for_byte(
-    documents: list[dict[str, Any]], indent: int | str | None, between: str
-) -> None:
-    spelled = [json.dumps(document, indent=indent) for document in documents]
-
-    assert arguments({"SM_VLLM_X": between.join(spelled)}) == ["--x", *spelled]
-
-
-@given(st.lists(TEXT.filter(lambda text: not text.startswith("-")), min_size=1, max_size=5))
-def test_each_string_of_an_array_is_a_token(texts: list[str]) -> None:
-    assert arguments({"SM_VLLM_X": json.dumps(texts)}) == ["--x", *texts]
-
-
-@given(TEXT.filter(lambda text: text.strip() and text.strip()[0] not in "-[{"))
-def test_any_other_text_is_one_unchanged_token(value: str) -> None:
-    expected = {"true": ["--x"], "false": []}.get(value.strip().lower(), ["--x", value])
-
-    assert arguments({"SM_VLLM_X": value}) == expected
-
-
-@pytest.mark.thorough
-@given(
-    st.dictionaries(
-        st.lists(st.text(string.ascii_lowercase, min_size=1), min_size=1, max_size=3).map(
-            lambda words: "--" + "-".join(words)
-        ),
-        st.lists(TEXT.filter(lambda text: not text.startswith("-")), max_size=3),
-        max_size=4,
-    ).filter(lambda flags: not any(flag.startswith(("--allowed", "--middle")) for flag in flags))
-)
-def test_a_plans_arguments_survive_the_environment(flags: dict[str, list[str]]) -> None:
-    planned = [token for flag, tokens in flags.items() for token in (flag, *tokens)]
-
-    served = arguments(to_environment(planned))
-
-    assert _by_flag(served) == _by_flag(planned)
-
-
-def _by_flag(argv: list[str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for token in argv:
-        if token.startswith("--"):
-            current = groups.setdefault(token, [])
-        else:
-            current.append(token)
-    return groups

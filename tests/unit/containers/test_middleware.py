@@ -234,15 +234,6 @@ def test_draining_finishes_requests_and_refuses_new_ones(play: Play) -> None:
     play(scene, Server())
 
 
-def test_without_requests_it_is_idle_at_once(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.begin()
-        await world.drain()
-        assert world.received() == ["idle"]
-
-    play(scene, Server())
-
-
 def test_the_server_ends_with_its_supervisor(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))

@@ -273,14 +273,6 @@ def test_a_checksum_that_cannot_be_computed_here_is_no_full_check(mounted: Mount
         mounted.check(**FULL)
 
 
-def test_an_empty_file_is_hashed(mounted: Mounted) -> None:
-    (mounted.model / "target" / "empty.txt").touch()
-    mounted.document["folders"]["target"]["files"] = mounted._files("target")
-    mounted.pin = mounted.write()
-
-    mounted.check(**FULL)
-
-
 def test_without_a_pin_only_the_full_check_looks(mounted: Mounted) -> None:
     flip(mounted)
 

@@ -117,11 +117,6 @@ def test_the_plugins_are_added_to_a_list_of_allowed_plugins(
 
 
 @pytest.mark.thorough
-def test_without_such_a_list_all_plugins_stay_allowed(container: Container) -> None:
-    assert "VLLM_PLUGINS" not in started(container)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layers", "chosen"),
     [

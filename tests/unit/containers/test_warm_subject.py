@@ -118,14 +118,10 @@ def test_a_pair_is_identified_by_its_configs_or_revisions(tmp_path: Path) -> Non
     ("changed", "words"),
     [
         ({"image": "sha256:other"}, "the image"),
-        (
-            {"image": ""},
-            "the image (the artifact's digest is unknown: name images as NAME@sha256:...)",
-        ),
+        ({"image": ""}, "the image (a digest is unknown: name images as NAME@sha256:...)"),
         ({"software": "other"}, "the software"),
         ({"pair": {**SUBJECT["pair"], "drafter": None}}, "the drafter"),
         ({"pair": None}, "the drafter; the target"),
-        ({"pair": {**SUBJECT["pair"], "x" * 5000: "1"}}, "the pair"),
         ({"engine": {}}, "the engine's arguments (SM_VLLM_MAX_MODEL_LEN)"),
         ({"engine": {**SUBJECT["engine"], "VLLM_Y": "1"}}, "the engine's arguments (VLLM_Y)"),
         (
@@ -134,7 +130,8 @@ def test_a_pair_is_identified_by_its_configs_or_revisions(tmp_path: Path) -> Non
         ),
         (
             {"device": {**SUBJECT["device"], "gpus": ["NVIDIA H200 (9.0)", "another"]}},
-            "the device (another 1 x NVIDIA H200 (9.0), driver 580)",
+            "the device (1 x NVIDIA H200 (9.0), driver 580; here 1 x NVIDIA H200 (9.0), driver "
+            "580)",
         ),
         ({"image": "sha256:other", "software": ""}, "the image; the software"),
         ({"format": 2}, "the format"),
@@ -142,18 +139,6 @@ def test_a_pair_is_identified_by_its_configs_or_revisions(tmp_path: Path) -> Non
 )
 def test_the_differences_are_named(changed: dict[str, Any], words: str) -> None:
     assert "; ".join(differences(SUBJECT, {**SUBJECT, **changed})) == words
-
-
-def test_differences_of_foreign_subjects_are_short() -> None:
-    foreign = {f"SM_VLLM_{number:04}": "1" for number in range(1000)}
-    foreign["SM_VLLM_" + "0" * 5000] = "1"
-
-    (words,) = differences(SUBJECT, {**SUBJECT, "engine": {**SUBJECT["engine"], **foreign}})
-
-    assert len(words) < 500
-    assert words.endswith(", and 989 more)")
-    assert differences(SUBJECT, None) == ["everything"]
-    assert "the software" in differences(SUBJECT, {})
 
 
 def test_software_is_every_distribution_with_its_version(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from peagle_serve import weights
 from peagle_serve.checkpoint import check_folder
@@ -21,7 +19,6 @@ from tests.unit.rendering.plans import plan_of
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 LOAD_FORMAT = "SM_VLLM_LOAD_FORMAT"
-TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 S3_TARGET, S3_DRAFTER = "s3://models/pair/target/", "s3://models/pair/drafter/"
 
 
@@ -82,21 +79,6 @@ def test_paths_of_the_container_are_resolved(root: Path) -> None:
     for path in ("/opt/mlops/model", "org/model", "s3://bucket/opt/ml/model"):
         other = served(root, SM_VLLM_MODEL="a/b", SM_VLLM_TOKENIZER=path)
         assert other["SM_VLLM_TOKENIZER"] == path
-
-
-@given(st.dictionaries(TEXT.filter(lambda name: name != "model"), TEXT, max_size=4), TEXT)
-def test_only_the_drafters_path_is_changed(others: dict[str, str], folder: str) -> None:
-    before, after = json.dumps(others, indent=1)[1:-1], "" if not others else ", "
-
-    def config_with(model: str) -> str:
-        return f'{{{before}{after}"model": {json.dumps(model)}\n}}'
-
-    config, hub = config_with(f"/opt/ml/{folder}"), config_with(f"org/{folder}")
-    with pytest.raises(InvalidEnvironment) as refused:
-        with_model({"PEAGLE_ML_ROOT": "/nowhere", "SM_VLLM_MODEL": "a/b", SPECULATION: config})
-    assert f'"model" of {SPECULATION} is /nowhere/' in refused.value.message
-
-    assert with_model({"SM_VLLM_MODEL": "a/b", SPECULATION: hub})[SPECULATION] == hub
 
 
 @pytest.mark.parametrize(
@@ -165,16 +147,6 @@ def test_damaged_files_are_refused(root: Path, file: str, content: bytes, what: 
     assert what in reported.message
     assert file in reported.message
     assert "again" in reported.fix
-
-
-@given(st.binary(max_size=300))
-def test_arbitrary_bytes_as_weights_are_rejected(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
-    root = tmp_path_factory.mktemp("root")
-    (model(root / "model") / "model.safetensors").write_bytes(content)
-
-    assert refusal(root).fix
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "w.pth", "w.gguf", "w.ckpt"])
@@ -268,16 +240,6 @@ def test_what_the_image_can_stream(
         assert words in str(refused.value)
     else:
         check_streamer(environment)
-
-
-def test_a_mounted_drafter_of_a_streamed_target_must_be_complete(root: Path) -> None:
-    head = model(root / "model" / "drafter", "config.json")
-    named = {"SM_VLLM_MODEL": S3_TARGET, LOAD_FORMAT: "runai_streamer"}
-    named[SPECULATION] = drafting("/opt/ml/model/drafter")
-
-    assert str(head) in refusal(root, **named).message
-    (head / "model.safetensors").write_bytes(safetensors({"fc.weight": [2, 2]}))
-    assert served(root, **named)["SM_VLLM_MODEL"] == S3_TARGET
 
 
 @pytest.fixture

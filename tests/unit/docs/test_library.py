@@ -20,7 +20,7 @@ from tests.support import raises_code
 METHODS = {
     name: value
     for name, value in inspect.getmembers(peagle.Session, inspect.isfunction)
-    if not name.startswith("_")
+    if not name.startswith("_") and value.__qualname__.startswith("Session.")
 }
 
 

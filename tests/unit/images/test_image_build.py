@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from peagle.images.context import baked, source_revision, tar
 from peagle.images.inspect import check_pair
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import Recipe, image_name
-from peagle.render.image_names import repository_of
 from tests.support import raises_code
 from tests.unit.images.conftest import LABELS, FakeDocker
 from tests.unit.rendering.plans import CATALOG
@@ -46,34 +44,12 @@ def packages(tmp_path: Path) -> Packages:
     return Packages("0.28.0", "3.11", folder, "lock")
 
 
-@pytest.mark.parametrize(
-    ("pair", "repository"),
-    [("tiny", "peagle-tiny"), ("gpt-oss-20b", "peagle-gpt-oss-20b"),
-     ("qwen3-8b", "peagle-qwen3-8b")],
-)  # fmt: skip
-def test_a_repository_is_named_after_the_target(pair: str, repository: str) -> None:
-    assert repository_of(plan_for(pair)) == repository
-
-
 def test_the_tag_depends_on_the_content() -> None:
     plan = plan_for("tiny")
     name = image_name(plan, RECIPE)
     assert re.fullmatch(r"peagle-tiny:0\.28\.0-cpu-[0-9a-f]{12}", name)
     assert image_name(plan_for("tiny"), RECIPE) == name
     assert image_name(plan, Recipe("cpu", "another", None)) != name
-
-
-@pytest.mark.thorough
-def test_plans_with_the_same_content_share_an_image() -> None:
-    plan = plan_for("tiny", k=5)
-    for other in (
-        {"name": "mine"},
-        {"concurrency": 3},
-        {"instance_type": "ml.g6.xlarge"},
-        {"region": "eu-west-1"},
-    ):
-        assert image_name(plan_for("tiny", k=5, **other), RECIPE) == image_name(plan, RECIPE)
-    assert image_name(plan, replace(RECIPE, revision="1234-dirty")) == image_name(plan, RECIPE)
 
 
 def test_a_base_of_one_digest_is_the_same_in_every_region() -> None:
@@ -156,14 +132,6 @@ def test_the_layer_size_excludes_the_base(docker: FakeDocker) -> None:
     found = show_image(Docker(), "mine")
     assert found.layer_bytes == 50_000
     assert (found.pair, found.runtime, found.user) == (LABELS["peagle.pair"], "cpu", "10001:10001")
-
-
-def test_the_layer_size_with_a_base_pulled_by_digest(docker: FakeDocker) -> None:
-    digest = "sha256:" + "a" * 64
-    labels = {**LABELS, "org.opencontainers.image.base.digest": digest}
-    docker.has_image("mine", labels, Size=2_050_000)
-    docker.has_image(f"base@{digest}", labels={}, RootFS={"Layers": ["a"]})
-    assert show_image(Docker(), "mine").layer_bytes == 50_000
 
 
 def test_foreign_and_missing_images_are_errors(docker: FakeDocker) -> None:

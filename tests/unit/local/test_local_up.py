@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -43,14 +42,6 @@ def test_the_weights_are_at_the_paths_of_the_plan(engine_home: Path, plan_for: P
     assert (target / "config.json").is_file()
     speculation = json.loads(given["argv"][given["argv"].index("--speculative-config") + 1])
     assert (Path(speculation["model"]) / "config.json").is_file()
-
-
-@pytest.mark.thorough
-def test_up_again_changes_nothing(engine_home: Path, plan_for: PlanFor) -> None:
-    first = start_local(plan_for())
-
-    assert start_local(plan_for()) == first
-    assert start_local(plan_for(), port=first.process.port) == first
 
 
 @pytest.mark.thorough
@@ -96,14 +87,6 @@ def test_a_crash_at_start_is_reported_at_once(engine_home: Path, plan_for: PlanF
 
 
 @pytest.mark.thorough
-def test_a_killed_engine_is_reported_as_killed(engine_home: Path, plan_for: PlanFor) -> None:
-    with raises_code("engine-exited", EngineError) as caught:
-        start_local(plan_for("silent"))
-
-    assert "killed by SIGKILL" in caught.value.message
-
-
-@pytest.mark.thorough
 def test_an_engine_that_accepts_no_draft_is_refused(engine_home: Path, plan_for: PlanFor) -> None:
     with raises_code("not-proved", NotProved) as caught:
         start_local(plan_for("refusing"))
@@ -128,17 +111,6 @@ def test_an_engine_that_never_answers_times_out(engine_home: Path, plan_for: Pla
     with raises_code("startup-timeout", EngineError):
         start_local(plan)
 
-    assert processes_with(str(engine_home)) == []
-
-
-def test_an_interrupt_leaves_nothing_running(engine_home: Path, plan_for: PlanFor) -> None:
-    def interrupt(step: str, line: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        start_local(plan_for("deaf"), progress=interrupt)
-
-    assert local_engines() == ()
     assert processes_with(str(engine_home)) == []
 
 
@@ -167,20 +139,6 @@ def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
     assert processes_with(str(engine_home)) == []
 
 
-@pytest.mark.thorough
-def test_a_killed_command_leaves_a_recorded_engine(engine_home: Path, plan_for: PlanFor) -> None:
-    plan = plan_for("deaf")
-    starter = starting(plan)
-    starter.kill()
-    starter.wait()
-
-    (left,) = local_engines()
-    assert left.state == "starting"
-    with pytest.raises(EngineError):
-        start_local(plan.model_copy(update={"startup_timeout_seconds": 1}))
-    assert not is_alive(left.process)
-
-
 def test_down_during_the_start_ends_up_with_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     def stop(step: str, line: str) -> None:
         if records.local_engine_names():
@@ -204,19 +162,6 @@ def test_concurrent_commands_start_one_engine(engine_home: Path, plan_for: PlanF
 
     assert refused
     assert len(local_engines()) == 1
-
-
-@pytest.mark.thorough
-def test_a_dead_engine_is_listed_as_dead_and_up_replaces_it(
-    engine_home: Path, plan_for: PlanFor
-) -> None:
-    first = start_local(plan_for())
-    os.kill(first.process.pid, signal.SIGKILL)
-    while is_alive(first.process):
-        time.sleep(0.02)
-
-    assert [engine.state for engine in local_engines()] == ["dead"]
-    assert start_local(plan_for()).process.pid != first.process.pid
 
 
 def test_a_port_in_use_is_an_error_with_the_option(engine_home: Path, plan_for: PlanFor) -> None:
@@ -271,13 +216,6 @@ def test_the_state_of_an_engine_is_private(engine_home: Path, plan_for: PlanFor)
     ours = [path for path in (engine_home, folder, *folder.iterdir()) if not path.is_symlink()]
     assert {path.name for path in ours} > {"engine.log", "state.json"}
     assert [path for path in ours if path.stat().st_mode & 0o077] == []
-
-
-def test_weights_in_s3_are_refused(engine_home: Path, plan_for: PlanFor) -> None:
-    with raises_code("not-runnable-here", Refused) as caught:
-        start_local(plan_for(model_source="s3://bucket/weights/"))
-
-    assert "s3://bucket/weights/" in caught.value.message
 
 
 def test_without_an_engine_the_fix_installs_it(

@@ -17,9 +17,7 @@ from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.cli.output.progress import StatusLine
 from peagle.engine import state as records
-from peagle.engine.local import start_local
 from peagle.engine.machine import Engine, check_compiler
-from peagle.engine.runner import LocalOptions
 from peagle.engine.state import collected_folder, local_engines
 from peagle.errors import Refused, UserError
 from peagle.planning import Options, make_plan
@@ -61,22 +59,10 @@ def test_the_artifact_is_in_the_home_and_no_engine_is_left(
     assert (folder / f"{KEY}.tar.gz").read_bytes() == PACKED
     assert sorted(os.listdir(folder)) == [f"{KEY}.json", f"{KEY}.tar.gz"]
     assert folder.stat().st_mode & 0o777 == 0o755
-    assert "a cold start took 70 s" in done.stdout
     assert f"peagle local up tiny --name {NAME} --compile" in done.stdout
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert records.local_engine_names() == ()
-
-
-@pytest.mark.thorough
-def test_json_is_one_document(engine_home: Path, command: Command) -> None:
-    document = json.loads(command("warm", "tiny", "--local", "--json").stdout)
-
-    assert document["key"] == KEY
-    assert document["file"] == str(engine_home / "warm" / f"{KEY}.tar.gz")
-    assert document["bytes"] == len(PACKED)
-    assert document["seconds_cold"] == 70.2
-    assert document["pair"] == "peagle/tiny+p-eagle"
 
 
 @pytest.mark.thorough
@@ -112,16 +98,6 @@ def test_the_collecting_engine_compiles_and_gets_no_artifacts(
 
 
 @pytest.mark.thorough
-def test_another_engine_of_the_pair_may_run_meanwhile(engine_home: Path, plan_for: PlanFor) -> None:
-    running = start_local(plan_for())
-
-    collect(plan_for(), engine_home / "warm", lambda step, detail: None)
-
-    assert local_engines() == (running,)
-    assert running.state == "ready"
-
-
-@pytest.mark.thorough
 def test_without_compiled_artifacts_the_command_fails_and_nothing_runs(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
@@ -134,22 +110,6 @@ def test_without_compiled_artifacts_the_command_fails_and_nothing_runs(
     log = records.log_of(f"{NAME}-warm")
     assert log.is_file(), "its log is kept"
     assert not (log.parent / "collected").exists()
-
-
-@pytest.mark.thorough
-def test_an_interrupt_leaves_no_engine_and_no_artifact(
-    engine_home: Path, plan_for: PlanFor
-) -> None:
-    def interrupt(step: str, detail: str) -> None:
-        if step == "fetching":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        collect(plan_for("mark"), engine_home / "warm", interrupt)
-
-    assert local_engines() == ()
-    assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
-    assert os.listdir(engine_home / "warm") == []
 
 
 @pytest.mark.thorough
@@ -224,21 +184,6 @@ def test_a_second_ctrl_c_prints_how_to_end_the_engine(
 
 
 @pytest.mark.thorough
-def test_an_interrupt_at_the_end_leaves_nothing_running(
-    engine_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(name: str, now: bool) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(warming, "stop_local", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        collect(plan_for("mark"), engine_home / "warm", lambda step, detail: None)
-
-    assert local_engines() == ()
-    assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
-
-
-@pytest.mark.thorough
 def test_up_restores_artifacts_by_default(
     engine_home: Path, artifacts: Path, command: Command
 ) -> None:
@@ -301,47 +246,6 @@ def test_up_reports_why_the_start_was_cold(
     assert (document["warm_start"]["restored"], document["warm_start"]["key"]) == (False, None)
 
 
-@pytest.mark.thorough
-def test_up_does_not_mention_warm_starts_when_none_is_possible(
-    engine_home: Path, command: Command
-) -> None:
-    output = command("local", "up", "tiny", "--name", NAME).stdout
-    listed = json.loads(command("local", "list", "--json").stdout)
-
-    assert "warm" not in output.lower()
-    assert listed["engines"][0]["warm_start"] is None
-
-
-@pytest.mark.thorough
-def test_up_without_artifacts_is_unchanged(engine_home: Path, command: Command) -> None:
-    command("local", "up", "tiny", "--name", NAME)
-
-    given = environment_of(NAME)
-    assert "PEAGLE_WARM_FOLDER" not in given
-    assert given["SM_VLLM_ENFORCE_EAGER"] == "true"
-
-
-@pytest.mark.thorough
-def test_up_again_after_collecting_changes_nothing(engine_home: Path, plan_for: PlanFor) -> None:
-    first = start_local(plan_for())
-    (engine_home / "warm").mkdir()
-
-    assert start_local(plan_for()) == first
-
-
-def test_a_missing_compiler_is_reported_before_anything_starts(
-    engine_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "empty").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-
-    with raises_code("compiler-missing", UserError) as caught:
-        start_local(plan_for(), options=LocalOptions(compiled=True))
-
-    assert "g++" in caught.value.message
-    assert records.local_engine_names() == ()
-
-
 def test_a_python_without_headers_cannot_compile(stand_in: Engine, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho /usr/include/python3.11/Python.h\n")
@@ -375,13 +279,6 @@ def test_conflicting_options_are_refused(
     assert fix in caught.value.fix
 
     assert records.local_engine_names() == ()
-
-
-def test_collecting_locally_refuses_weights_in_s3(engine_home: Path, command: Command) -> None:
-    with raises_code("not-runnable-here", Refused):
-        command(
-            "warm", "tiny", "--model-source", "s3://bucket/target/", "--no-speculation", "--local"
-        )
 
 
 def test_compile_is_refused_with_gpus(own_home: Path, command: Command) -> None:

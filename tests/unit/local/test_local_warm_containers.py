@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from peagle.engine.container import compose_file, run_arguments
-from peagle.engine.runner import DockerRunner
+from peagle.engine.runner import LocalOptions
 from peagle.errors import UserError
 from peagle.images import Docker, Image, show_image
 from tests.support import raises_code
@@ -29,7 +29,7 @@ def test_a_container_gets_artifacts_read_only(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
     plan = plan_for()
-    host = DockerRunner(Docker(), image(docker), compiled=True)
+    host = LocalOptions(image(docker), compiled=True)
     container = host.container(plan, {}, 8123)
 
     assert container.environment["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
@@ -51,11 +51,8 @@ def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
 ) -> None:
     built = image(docker)
 
-    assert (
-        "/opt/ml/warm"
-        in DockerRunner(Docker(), built, gpus=True).container(plan_for(), {}, 1).mounts
-    )
-    assert "/opt/ml/warm" not in DockerRunner(Docker(), built).container(plan_for(), {}, 1).mounts
+    assert "/opt/ml/warm" in LocalOptions(built, gpus=True).container(plan_for(), {}, 1).mounts
+    assert "/opt/ml/warm" not in LocalOptions(built).container(plan_for(), {}, 1).mounts
 
 
 @pytest.mark.thorough
@@ -63,7 +60,7 @@ def test_a_collecting_container_gets_the_warm_mode(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
     plan = plan_for()
-    host = DockerRunner(Docker(), image(docker), collecting=True)
+    host = LocalOptions(image(docker), collecting=True)
 
     assert host.container(plan, {}, 1).environment["PEAGLE_WARM"] == "collect"
     assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
@@ -76,7 +73,7 @@ def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
     """Collecting empties its cache folder, and other engines may use the shared one."""
 
     def volumes(collecting: bool) -> list[str]:
-        host = DockerRunner(Docker(), image(docker), collecting=collecting)
+        host = LocalOptions(image(docker), collecting=collecting)
         given = run_arguments(host.container(plan_for(), {}, 1))
         assert "--rm" in given, "which removes a volume without a name too"
         return [word for word in given if word.startswith("type=volume")]
@@ -92,7 +89,7 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
     docker.answers("run", "--entrypoint", out="g++")
 
     with raises_code("compiler-missing", UserError) as caught:
-        DockerRunner(Docker(), image(docker), compiled=True).local_environment(plan_for())
+        LocalOptions(image(docker), compiled=True).local_environment(plan_for())
 
     assert "g++" in caught.value.message
     assert "another --base" in caught.value.fix
@@ -107,6 +104,6 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
 def test_a_container_gets_the_digest_of_its_image(
     docker: FakeDocker, own_home: Path, plan_for: PlanFor, digests: list[str], known_as: str
 ) -> None:
-    host = DockerRunner(Docker(), image(docker, RepoDigests=digests))
+    host = LocalOptions(image(docker, RepoDigests=digests))
 
     assert host.container(plan_for(), {}, 1).environment["PEAGLE_IMAGE_DIGEST"] == known_as

@@ -133,10 +133,7 @@ def test_an_end_is_judged_once_all_of_its_lines_are_there() -> None:
     "lines",
     [
         (START, "(Worker pid=9) WARNING 11-22 09:00:00 [a.py:1] torch.OutOfMemoryError: retrying"),
-        (
-            START,
-            "(Worker pid=9) ERROR 11-22 09:00:00 [a.py:1] torch.OutOfMemoryError: no memory",
-        ),
+        (START, "(Worker pid=9) ERROR 11-22 09:00:00 [a.py:1] torch.OutOfMemoryError: no memory"),
         ("Traceback (most recent call last):", "ValueError: caught by a library"),
         (START, "(APIServer pid=7) ERROR 11-22 09:00:00 [a.py:1] ValueError: logged, not raised"),
         (_ours("start", argv=["vllm"]), TRACEBACK, "(APIServer pid=7) ValueError: our log knows"),
@@ -174,19 +171,19 @@ def test_the_library_that_the_image_lacks_is_fatal_before_vllm_names_its_process
         (
             "(EngineCore pid=8) INFO 11-22 09:00:00 [core.py:1] Initializing a V1 LLM engine "
             "(v0.28.0) with config: model='a', speculative_config=Speculative(method='eagle3')",
-            "Initializing a V1 LLM engine (v0.28.0)",
+            "Initializing a V1 LLM engine (v0.28.0)"
         ),
         (
             "Loading safetensors checkpoint shards:   0% Completed | 0/2 [00:00<?, ?it/s]"
             "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:05<00:05]",
-            "Loading safetensors checkpoint shards: 50%",
+            "Loading safetensors checkpoint shards: 50%"
         ),
         ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  40%|####      | 20/51",
          "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE): 40%"),
         ("(Worker pid=9) INFO [a.py:1] Graph capturing finished in 3 secs", "Graph capturing "
          "finished in 3 secs"),
         (_ours("start", argv=["vllm", "--api-key", "k"], fix="f"), "m"),
-        (f"(Worker pid=9) INFO [a.py:1] {'long ' * 40}", f"{'long ' * 20}..."),
+        (f"(Worker pid=9) INFO [a.py:1] {'long ' * 40}", f"{'long ' * 20}...")
     ],
 )  # fmt: skip
 def test_progress_is_one_short_line_without_arguments(line: str, shown: str) -> None:

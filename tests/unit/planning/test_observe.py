@@ -10,7 +10,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import Unsupported, UserError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.observe import alarm_kinds, observability_text, usd_per_month
+from peagle.planning.observe import alarm_kinds, usd_per_month
 from peagle.planning.operation_model import Capture, Observe
 from peagle.render import render
 from peagle.render.alarms import alarms
@@ -123,13 +123,6 @@ def test_the_load_alarm_is_above_what_the_engine_runs_at_a_time() -> None:
 def test_the_plan_says_what_watching_costs() -> None:
     # A dashboard at 3, errors and load at 0.1 each, two metrics of the log at 0.1 + 0.3.
     assert usd_per_month(plan_with(observe=True)) == pytest.approx(3 + 2 * 0.1 + 2 * 0.4)
-    text = observability_text(plan_with(observe=True))
-    assert text.startswith("dashboard; alarms on errors, acceptance, load; log kept 30 days (about")
-    assert (
-        observability_text(plan_with())
-        == observability_text(plan_with(capture_data="s3://captured/a"))
-        == ""
-    )
 
 
 def queries(plan: Plan) -> dict[str, str]:

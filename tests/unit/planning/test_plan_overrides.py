@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ import pytest
 
 from peagle.case import family_of
 from peagle.catalog import load_catalog
-from peagle.errors import PlanFileError, Refused, UserError
+from peagle.errors import Refused, UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import plan_bytes, plan_document, read_plan
-from peagle.render.plan_file import digest, recreate_fix
+from peagle.render.plan_file import recreate_fix
 from peagle.render.requests import plan_arguments, requests
-from tests.support import raises_code
 from tests.unit.planning.small_catalog import because, codes, finding_of, plan
 
 AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
@@ -214,29 +212,6 @@ def test_a_damaged_k_is_left_out_of_the_command_that_creates_the_plan_again(k: o
     command = recreate_fix(document, "plan.json").command
     assert command[:2] == ("peagle", "plan")
     assert "--k" not in command
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"settings": {"seed": "7"}},
-        {"settings": {"no-enable-prefix-caching": ""}},
-        {"environment": {"VLLM_LOGGING_LEVEL": "INFO"}},
-        {"environment": {"PROCESS_AUTO_RECOVERY": ""}},
-    ],
-)
-def test_a_file_whose_overrides_and_arguments_disagree_is_refused(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
-    document = plan_document(plan())
-    document["overrides"] = changes
-    document["digest"] = digest(document)
-    file = tmp_path / "plan.json"
-    file.write_text(json.dumps(document))
-
-    with raises_code("plan-edited", PlanFileError) as refused:
-        read_plan(file)
-    assert "'engine_arguments' and 'overrides'" in refused.value.message
 
 
 def test_a_plan_without_them_is_written_as_before() -> None:

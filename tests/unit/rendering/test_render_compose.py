@@ -187,9 +187,3 @@ def test_what_only_sagemaker_does_is_refused(make: Callable[[], Plan], words: st
         render("compose", make(), CATALOG)
     assert words in refused.value.message
     assert "cloudformation" in refused.value.fix
-
-
-def test_a_format_without_an_endpoint_is_not_named_in_place_of_one() -> None:
-    with raises_code("format-unsupported", Unsupported) as refused:
-        render("cloudformation", plan_of("two-prefixes"), CATALOG)
-    assert "compose" not in refused.value.fix

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render, requests
 from peagle.request_validation import request_findings
-from tests.iac.stack import stack_of
-from tests.support import raises_code
-from tests.unit.rendering.plans import CATALOG, ROLE, filled, to_zero
+from tests.unit.rendering.plans import CATALOG, filled
 
 
 @pytest.fixture(scope="module")
@@ -27,28 +24,6 @@ def plan() -> Plan:
 
 def calls(plan: Plan) -> dict[str, Any]:
     return {request.operation: request.parameters for request in requests(plan)}
-
-
-def test_the_configuration_has_instances_and_no_model(plan: Plan) -> None:
-    config = calls(plan)["create_endpoint_config"]
-
-    (variant,) = config["ProductionVariants"]
-    assert "ExecutionRoleArn" in config
-    assert not {"ModelName", "InitialVariantWeight"} & variant.keys()
-    assert not any("Timeout" in key for key in variant)
-    assert variant["ManagedInstanceScaling"]["MinInstanceCount"] == variant["InitialInstanceCount"]
-
-
-def test_the_component_places_the_copies(plan: Plan) -> None:
-    made = calls(plan)
-    component = made["create_inference_component"]
-    specification = component["Specification"]
-
-    assert component["InferenceComponentName"] == component["EndpointName"] == plan.name
-    assert specification["ModelName"] == made["create_model"]["ModelName"]
-    assert component["RuntimeConfig"] == {"CopyCount": 8}
-    startup = specification["StartupParameters"]
-    assert startup["ContainerStartupHealthCheckTimeoutInSeconds"] == plan.startup_timeout_seconds
 
 
 def test_another_model_keeps_the_configuration_of_the_instances(plan: Plan) -> None:
@@ -67,39 +42,6 @@ def test_aws_accepts_the_requests(plan: Plan) -> None:
     made = [type(one)(one.service, one.operation, filled(one.parameters)) for one in requests(plan)]
 
     assert [*request_findings(made, plan.region)] == []
-
-
-def test_terraform_refuses_and_names_formats_that_can(plan: Plan) -> None:
-    with raises_code("format-unsupported", Unsupported) as refused:
-        render("terraform", plan, CATALOG)
-    assert "inference components" in refused.value.message
-    assert "cloudformation" in refused.value.fix
-
-
-def test_cloudformation_has_the_component(plan: Plan) -> None:
-    template, readme, *_ = render("cloudformation", plan, CATALOG)
-    resources = stack_of(yaml.safe_load(template.content))
-
-    component = resources["InferenceComponent"]["Properties"]
-    assert component["RuntimeConfig"] == {"CopyCount": 8}
-    assert component["EndpointName"] == {"Fn::GetAtt": ["Endpoint", "EndpointName"]}
-    assert resources["EndpointConfig"]["Properties"]["ExecutionRoleArn"] == ROLE
-    assert f"--inference-component-name {plan.name}" in readme.content.decode()
-
-
-def test_a_scale_to_zero_is_in_the_template() -> None:
-    template, *_ = render("cloudformation", to_zero(), CATALOG)
-    resources = stack_of(yaml.safe_load(template.content))
-
-    target = resources["ScalableTarget"]["Properties"]
-    assert target["ResourceId"] == f"inference-component/{to_zero().name}"
-    assert resources["ScalableTarget"]["DependsOn"] == "InferenceComponent"
-    assert (target["MinCapacity"], target["MaxCapacity"]) == (0, 8)
-    alarm = resources["WakeUpAlarm"]["Properties"]
-    assert alarm["AlarmActions"] == [{"Ref": "WakeUpPolicy"}]
-    assert "RetainAllVariantProperties" not in resources["Endpoint"]["Properties"]
-    (variant,) = resources["EndpointConfig"]["Properties"]["ProductionVariants"]
-    assert variant["ManagedInstanceScaling"]["MinInstanceCount"] == 0
 
 
 BSD_DATE = """

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from peagle.errors import PlanFileError
 from peagle.planning import Options, make_plan
-from peagle.render import plan_bytes, plan_document, plan_from, read_plan
+from peagle.render import plan_bytes, plan_from, read_plan
 from peagle.render.plan_file import digest
-from tests.support import examples, raises_code
+from tests.support import raises_code
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, SHAPES, plan_for, plan_of
 
 WRITTEN = plan_bytes(plan_of("uploaded"))
@@ -48,34 +46,6 @@ def test_a_plan_is_read_as_written(shape: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("pair", ALL_PAIRS)
 def test_plans_of_all_pairs_are_read_as_written(pair: str) -> None:
     assert plan_from(json.loads(plan_bytes(plan_for(pair))), "plan.json") == plan_for(pair)
-
-
-def test_the_document_has_its_documented_keys() -> None:
-    made = plan_document(plan_of("from-hub"))
-    assert {
-        "pair", "target", "drafter", "speculation", "runtime", "instance_type", "instance_count",
-        "engine_arguments", "environment", "fit", "price_per_hour_usd", "price_date", "findings",
-        "reasons", "requests",
-    } <= set(made)  # fmt: skip
-    assert {"method", "k", "parallel_drafting"} <= set(made["speculation"])
-    assert {"vllm", "image", "ami"} <= set(made["runtime"])
-    assert {"code", "level", "where", "message", "fix", "command", "options"} == set(
-        made["findings"][0]
-    )
-    assert [set(request) for request in made["requests"]] == [
-        {"service", "operation", "parameters"}
-    ] * 3
-    assert plan_document(plan_of("no-speculation"))["drafter"] is None
-
-
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(length=st.integers(1, len(WRITTEN.rstrip()) - 1))
-def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_bytes(WRITTEN[:length])
-    with raises_code("plan-file", PlanFileError) as refused:
-        read_plan(path)
-    assert refused.value.message == f"{path} is truncated"
 
 
 @pytest.mark.parametrize(
@@ -115,33 +85,11 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     assert refused.value.message == f"{tmp_path} cannot be read: Is a directory"
 
 
-NEWER_KEYS = (
-    "speed", "without_speculation", "alternatives", "prompt_tokens", "output_tokens", "slo",
-    "rollout",
-    "scaling",
-    "limit",
-    "observe",
-    "workload", "cached_prompt_tokens", "shared_prompt_tokens", "batch",
-)  # fmt: skip
-"""Keys that plan files of older versions lack."""
-
-
-@pytest.mark.parametrize("key", sorted(set(document()) - set(NEWER_KEYS)))
+@pytest.mark.parametrize("key", ["target", "requests", "digest", "instance_type"])
 def test_a_missing_key_is_named(key: str) -> None:
     changed = document()
     del changed[key]
     assert f"{key!r} is missing" in refused(changed)
-
-
-def test_a_plan_of_an_older_version_is_read() -> None:
-    older = document()
-    for key in NEWER_KEYS:
-        del older[key]
-    assert "was edited after it was created" in refused(older)
-    older["digest"] = digest(older)
-    plan = plan_from(older, "plan.json")
-    assert (plan.speed, plan.alternatives, plan.prompt_tokens) == (None, (), None)
-    assert plan_document(plan)["requests"] == document()["requests"]
 
 
 def test_an_unknown_key_is_named() -> None:
@@ -179,76 +127,32 @@ def test_a_value_of_the_wrong_kind_is_named(path: list[Any], value: Any, named: 
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "named"),
+    ("path", "value"),
     [
-        (["speculation", "k"], 3, "speculation"),
-        (["speculation", "parallel_drafting"], False, "speculation"),
-        (["speculation"], None, "drafter"),
-        (["environment", "SM_VLLM_MAX_MODEL_LEN"], "1024", "environment"),
-        (["environment", "SM_VLLM_SWAP_SPACE"], "1", "environment"),
-        (["max_model_len"], 1024, "max_model_len"),
-        (["concurrency"], 64, "concurrency"),
-        (["fit", "tensor_parallel_size"], 2, "fit"),
-        (["target", "id"], "peagle/other", "target"),
-        (["target", "weights", "engine_path"], "/opt/ml/model", "target"),
-        (["drafter", "weights", "engine_path"], "/opt/ml/model", "speculation"),
-        (["pair"], "peagle/tiny", "pair"),
-        (["mounts"], [], "mounts"),
-        (["mounts", 0, "s3_uri"], "s3://elsewhere/", "mounts"),
-        (["instance_type"], "ml.p5.48xlarge", "instance_type"),
-        (["runtime", "image"], "evil:latest", "runtime.image"),
-        (["environment", "LD_PRELOAD"], "x.so", "environment"),
-        (["instance_count"], 4, "instance_count"),
-        (["startup_timeout_seconds"], 3600, "startup_timeout_seconds"),
-        (["requests", 1, "parameters", "ProductionVariants", 0, "InitialInstanceCount"], 9,
-         "requests[1].parameters.ProductionVariants[0].InitialInstanceCount"),
-        (["requests", 0, "parameters", "EnableNetworkIsolation"], True,
-         "requests[0].parameters.EnableNetworkIsolation"),
-        (["requests", 2, "operation"], "delete_endpoint", "requests[2].operation"),
-        (["requests", 0], "create_model", "requests[0]"),
-        (["requests"], [], "requests"),
+        (["speculation", "k"], 3),
+        (["environment", "SM_VLLM_SWAP_SPACE"], "1"),
+        (["engine_arguments"], []),
+        (["mounts"], []),
+        (["region"], "eu-west-1"),
+        (["price_per_hour_usd"], 0.01),
+        (["proof", "prompts"], []),
+        (["requests", 2, "operation"], "delete_endpoint"),
+        (["requests"], []),
+        (["digest"], "0" * 64),
+        (["digest"], None),
     ],
-)  # fmt: skip
-def test_contradicting_parts_are_refused(path: list[Any], value: Any, named: str) -> None:
+)
+@pytest.mark.parametrize("has_digest", [False, True])
+def test_an_edit_is_refused(path: list[Any], value: Any, has_digest: bool) -> None:
     changed = document()
     at: Any = changed
     for step in path[:-1]:
         at = at[step]
     at[path[-1]] = value
-    assert repr(named) in refused(changed)
-
-
-def test_an_edited_argument_is_refused() -> None:
-    changed = document()
-    at = changed["engine_arguments"].index("--max-model-len")
-    changed["engine_arguments"][at + 1] = "512"
-    assert "'engine_arguments' and 'environment' disagree" in refused(changed)
-    changed["environment"]["SM_VLLM_MAX_MODEL_LEN"] = "512"
-    assert "'max_model_len'" in refused(changed)
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (["region"], "eu-west-1"),
-        (["price_per_hour_usd"], 0.01),
-        (["speculation", "acceptance_floor"], 1.0),
-        (["proof", "prompts"], []),
-        (["reasons"], []),
-        (["digest"], "0" * 64),
-        (["digest"], None),
-    ],
-)
-def test_a_consistent_edit_is_refused_by_the_digest(path: list[str], value: Any) -> None:
-    changed = document()
-    at = changed
-    for step in path[:-1]:
-        at = at[step]
-    assert at[path[-1]] != value
-    at[path[-1]] = value
-    assert (
-        refused(changed) == "plan.json was edited after it was created (its digest does not match)"
-    )
+    if has_digest and path[0] in ("requests", "environment"):  # what would be sent to AWS
+        changed["digest"] = digest(changed)
+    with raises_code("plan-edited", PlanFileError):
+        plan_from(changed, "plan.json")
 
 
 def test_the_layout_of_a_file_may_change(tmp_path: Path) -> None:
@@ -277,22 +181,6 @@ def test_a_plan_file_of_another_format_is_refused_with_the_command_that_renews_i
         instance_type=arguments["--instance-type"],
     )
     assert make_plan(options, CATALOG).pair == older["pair"]
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("price_per_hour_usd", -1.0), ("price_per_hour_usd", 1e12),
-     ("prompt_tokens", -5), ("speculation.acceptance_floor", -2.0),
-     ("speculation.acceptance_floor", 99.0)],
-)  # fmt: skip
-def test_a_number_that_no_plan_has_is_refused(key: str, value: float) -> None:
-    changed = document()
-    part, _, inner = key.rpartition(".")
-    (changed[part] if part else changed)[inner] = value
-    changed["digest"] = digest(changed)
-
-    with raises_code("plan-number", PlanFileError):
-        plan_from(changed, "plan.json")
 
 
 def test_a_named_pipe_does_not_block(tmp_path: Path) -> None:

@@ -7,16 +7,13 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from peagle.cli.plan import plan as plan_command
 from peagle.data import data_folder
 from peagle.errors import NotFound, Unsupported
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.company import Company
 from peagle.planning.options import keys_of_file
 from peagle.render import RenderedFile, format_names, render
 from peagle.render.files import PLAN
@@ -25,11 +22,9 @@ from peagle.render.plan_file import read_plan
 from peagle.render.requests import plan_arguments, reproduce_options
 from tests.golden import assert_golden
 from tests.support import raises_code
-from tests.unit.rendering.plans import BUILT, CATALOG, limited, plan_of
+from tests.unit.rendering.plans import BUILT, CATALOG, plan_of
 
 KUBERNETES = ("hyperpod", "kserve")
-ELSEWHERE = (*KUBERNETES, "compose")
-"""Formats whose engines are called in another way, or by another URL."""
 
 COPIED = {
     path.read_bytes()
@@ -82,24 +77,6 @@ def test_an_existing_image_is_not_built_again() -> None:
     assert refused.value.fix == "use cdk, cloudformation or terraform"
 
 
-@pytest.mark.parametrize("format", format_names())
-def test_the_same_plan_gives_the_same_files(format: str) -> None:
-    again = plan_of.__wrapped__("uploaded")
-    assert render(format, plan_of("uploaded"), CATALOG) == render(format, again, CATALOG)
-
-
-@pytest.mark.parametrize("format", format_names())
-def test_every_readme_explains_the_use(format: str) -> None:
-    plan = plan_of("uploaded")
-    readme = text(format, plan, "README.md")
-    assert plan.region in readme
-    assert "```" in readme
-    assert not re.search(r"(?<!\$)\{[a-z_]+\}", readme), "a placeholder was not filled in"
-    if format not in ELSEWHERE:
-        assert f"--endpoint-name {plan.name}" in readme
-        assert f"https://runtime.sagemaker.us-east-1.amazonaws.com/endpoints/{plan.name}/" in readme
-
-
 @pytest.mark.parametrize("format", sorted(KUBERNETES))
 @pytest.mark.parametrize(("condition", "code"), [("Complete", 0), ("FailureTarget Failed", 1)])
 def test_the_readme_waits_for_either_end_of_the_gate(
@@ -124,66 +101,10 @@ def test_the_readme_waits_for_either_end_of_the_gate(
     assert (done.returncode, done.stdout) == (code, "the log\n"), done.stderr
 
 
-@pytest.mark.parametrize("format", ["cloudformation", "terraform"])
-def test_a_template_lists_its_uploads(format: str) -> None:
-    readme = text(format, plan_of("uploaded"), "README.md")
-    assert "s3://BUCKET/peagle-toolkit/tiny/target/" in readme
-    assert "s3://BUCKET/peagle-toolkit/tiny/drafter/" in readme
-    assert "model_catalog/peagle/tiny/target" in readme
-    assert "/data/my head's" in text(format, plan_of("own-folder"), "README.md")
-    assert "BUCKET" not in text(format, plan_of("from-hub"), "README.md")
-
-
 def test_an_unknown_format_suggests_the_nearest() -> None:
     with raises_code("unknown-format", NotFound) as refused:
         render("terrafrom", plan_of("from-hub"), CATALOG)
     assert refused.value.fix == "did you mean terraform?"
-
-
-def template(plan: Plan) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(text("cloudformation", plan, "template.yaml"))
-    return loaded
-
-
-@pytest.mark.thorough
-def test_cloudformation_names_neither_model_nor_configuration() -> None:
-    resources = template(plan_of("from-hub"))["Resources"]
-    assert "ModelName" not in resources["Model"]["Properties"]
-    assert "EndpointConfigName" not in resources["EndpointConfig"]["Properties"]
-    assert resources["Endpoint"]["Properties"]["EndpointName"] == {"Ref": "EndpointName"}
-
-
-@pytest.mark.thorough
-def test_cloudformation_has_a_bucket_parameter_only_for_uploads() -> None:
-    assert "ModelBucket" not in template(plan_of("from-hub"))["Parameters"]
-    assert "ModelBucket" not in template(plan_of("one-prefix"))["Parameters"]
-    uploaded = template(plan_of("uploaded"))
-    needed = {name for name, one in uploaded["Parameters"].items() if "Default" not in one}
-    assert needed == {"ExecutionRoleArn", "ModelBucket"}
-    container = uploaded["Resources"]["Model"]["Properties"]["PrimaryContainer"]
-    assert container["ModelDataSource"]["S3DataSource"]["S3Uri"] == {
-        "Fn::Sub": "s3://${ModelBucket}/peagle-toolkit/tiny/"
-    }
-    assert {"TargetWeights", "DrafterWeights"} <= set(uploaded["Outputs"])
-    assert "TargetWeights" not in template(plan_of("from-hub"))["Outputs"]
-
-
-@pytest.mark.thorough
-def test_cloudformation_refuses_another_region() -> None:
-    (rule,) = template(plan_of("two-instances"))["Rules"].values()
-    (assertion,) = rule["Assertions"]
-    assert assertion["Assert"] == {"Fn::Equals": [{"Ref": "AWS::Region"}, "eu-west-1"]}
-
-
-def test_cloudformation_cannot_mount_two_prefixes() -> None:
-    with raises_code("format-unsupported", Unsupported) as raised:
-        render("cloudformation", plan_of("two-prefixes"), CATALOG)
-    assert raised.value.exit_code == 3
-    assert "AdditionalModelDataSources" in raised.value.message
-    assert "terraform" in raised.value.fix
-    assert "s3://heads/qwen3-8b/" in "".join(
-        file.content.decode() for file in render("terraform", plan_of("two-prefixes"), CATALOG)
-    )
 
 
 @pytest.mark.parametrize("shape", ["from-hub", "observed"])
@@ -237,18 +158,6 @@ def test_another_partition_has_its_own_domain() -> None:
                 assert not wrong, (name, path)
     made = b"".join(file.content for file in render("terraform", china, CATALOG))
     assert b"https://runtime.sagemaker.cn-north-1.amazonaws.com.cn/endpoints/" in made
-
-
-@pytest.mark.thorough
-def test_the_role_of_the_scheduler_has_the_tags_of_the_plan() -> None:
-    plan = limited()
-    plan = plan.model_copy(update={"company": Company(tags={"team": "ml"})})
-    stack = template(plan)["Resources"]
-
-    tagged = stack["SchedulerRole"]["Properties"]["Tags"]
-    assert tagged == stack["Model"]["Properties"]["Tags"]
-    assert {"Key": "peagle:deployment", "Value": {"Ref": "EndpointName"}} in tagged
-    assert {"Key": "team", "Value": "ml"} in tagged
 
 
 @pytest.mark.parametrize("format", format_names())

@@ -15,7 +15,7 @@ from peagle.data import data_folder
 from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.options import Overrides
-from peagle.render import format_files, render
+from peagle.render import render
 from peagle.render.formats.hyperpod import endpoint
 from peagle.render.kubernetes import manifest_file, variables
 from peagle_serve.contract import InvalidEnvironment
@@ -118,35 +118,6 @@ def argv_of(environment: dict[str, str]) -> list[str]:
         return [error.message]
 
 
-def test_target_and_head_are_in_the_mounted_prefix() -> None:
-    spec = spec_of(plan_of("uploaded"))
-    source, worker = spec["modelSourceConfig"], spec["worker"]
-
-    assert source["modelSourceType"] == "s3"
-    assert source["s3Storage"]["bucketName"] == "${ModelBucket}"
-    assert source["modelLocation"] == "peagle-toolkit/tiny"
-    assert worker["modelVolumeMount"]["mountPath"] == "/opt/ml/model"
-    argv = arguments(environment_of(worker, "environmentVariables"))
-    assert argv[argv.index("--model") + 1] == "/opt/ml/model/target"
-    assert '"model":"/opt/ml/model/drafter"' in argv[argv.index("--speculative-config") + 1]
-
-
-def test_from_the_hub_the_engine_downloads_what_the_plan_pins() -> None:
-    spec = spec_of(plan_of("from-hub"))
-
-    assert spec["modelSourceConfig"] == {
-        "modelSourceType": "huggingface",
-        "prefetchEnabled": False,
-        "huggingFaceModel": {
-            "modelId": "openai/gpt-oss-20b",
-            "commitSHA": plan_of("from-hub").target.weights.revision,
-        },
-    }
-    assert {"HF_TOKEN", "SM_VLLM_MODEL"} <= {
-        one["name"] for one in spec["worker"]["environmentVariables"]
-    }
-
-
 def test_scaling_follows_requests_at_a_time_per_pod() -> None:
     plan = plan_of("scaled")
     scaling = spec_of(plan)["autoScalingSpec"]
@@ -182,19 +153,6 @@ def test_data_capture_and_tags_are_the_endpoints() -> None:
     assert spec["dataCapture"]["s3Uri"] == "s3://captured/here"
     assert spec["dataCapture"]["sagemakerEndpoint"]["initialSamplingPercentage"] == 5
     assert spec["tags"] == [{"name": "cost center", "value": "R+D"}]
-
-
-def test_copies_are_pods_with_their_own_share() -> None:
-    plan = with_options(instance_type="ml.g6e.12xlarge", copies=4, instance_count=2)
-    spec = spec_of(plan)
-    assert plan.copies is not None
-
-    assert spec["replicas"] == 8
-    assert spec["worker"]["resources"]["requests"] == {
-        "cpu": plan.copies.cpu_cores,
-        "memory": f"{plan.copies.memory_mib}Mi",
-        "nvidia.com/gpu": 1,
-    }
 
 
 def test_an_instance_that_the_catalogue_does_not_have_gets_gpus_only() -> None:
@@ -253,8 +211,3 @@ def test_the_head_check_of_the_gate_passes_and_fails() -> None:
 
     assert fits.code == 0, fits.err
     assert wrong.code == 3
-
-
-def test_the_files_are_those_that_the_format_lists() -> None:
-    files = [file.path for file in render("hyperpod", plan_of("from-hub"), CATALOG)]
-    assert files == list(format_files("hyperpod"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from dataclasses import replace
 
@@ -46,19 +45,6 @@ def with_licence(plan: Plan, licence: str) -> Plan:
     return plan.model_copy(update={"target": plan.target.model_copy(update={"licence": licence})})
 
 
-def test_the_dockerfile_adds_the_entrypoint_and_no_engine_settings() -> None:
-    plan = plan_of("from-hub")
-    made = dockerfile(plan, GPU)
-    words = [name for name, _ in instructions(made)]
-    assert words == ["ARG", "FROM", "LABEL", "COPY", "COPY", "ENV", "USER", "WORKDIR", "EXPOSE",
-                     "ENTRYPOINT", "CMD"]  # fmt: skip
-    assert ("ARG", f"BASE={GPU.base}") in instructions(made)
-    assert ("FROM", "${BASE}") in instructions(made)
-    (entrypoint,) = [given for name, given in instructions(made) if name == "ENTRYPOINT"]
-    assert json.loads(entrypoint) == ["python3", "/opt/peagle/peagle_serve"]
-    assert not set(plan.environment) & set(re.findall(r"\w+", made))
-
-
 def test_the_image_has_a_content_digest_only_for_a_pinned_base() -> None:
     plan = plan_of("from-hub")
     content = f'PEAGLE_IMAGE_CONTENT="sha256:{content_digest(plan, GPU)}"'
@@ -67,13 +53,6 @@ def test_the_image_has_a_content_digest_only_for_a_pinned_base() -> None:
     assert 'PEAGLE_IMAGE_CONTENT=""' in dockerfile(plan, by_tag), "and not that of a base of ours"
     engine = replace(GPU, runtime="cpu", base="peagle-engine-cpu:0.28.0-3f2a9c1b7d20")
     assert 'CONTENT="sha256:' in dockerfile(plan, engine), "its tag ends in a digest"
-
-
-def test_the_containers_user_writes_to_the_cache_only() -> None:
-    made = dict(instructions(dockerfile(plan_of("uploaded"), GPU)))
-    assert made["USER"] == "10001:10001"
-    assert 'HOME="/var/cache/peagle"' in made["ENV"]
-    assert made["COPY"] == "--chown=10001:10001 cache /var/cache/peagle"
 
 
 def test_the_context_contains_the_entrypoint_and_is_small() -> None:
@@ -90,21 +69,6 @@ def test_the_context_contains_the_entrypoint_and_is_small() -> None:
     assert sum(map(len, files.values())) < LAYER_LIMIT_BYTES
 
 
-def test_labels_name_pair_runtime_plan_licences_and_source() -> None:
-    plan = plan_of("from-hub")
-    found = read_labels(dockerfile(plan, GPU))
-    assert found == labels(plan, GPU)
-    assert found["org.opencontainers.image.base.name"] == "registry.example.com/vllm"
-    assert found["peagle.pair"] == plan.pair
-    assert found["peagle.runtime"] == "gpu"
-    assert found["peagle.licence.target"] == plan.target.licence
-    assert plan.drafter is not None
-    assert found["peagle.licence.drafter"] == plan.drafter.licence
-    assert re.fullmatch("[0-9a-f]{64}", found["peagle.plan"])
-    assert found["org.opencontainers.image.revision"] == "1234abcd"
-    assert found["org.opencontainers.image.base.digest"] == "sha256:" + "a" * 64
-
-
 def test_an_unknown_value_clears_the_bases_label() -> None:
     found = read_labels(dockerfile(plan_of("uploaded"), Recipe("gpu", "base", None)))
     assert found["org.opencontainers.image.base.digest"] == ""
@@ -116,14 +80,6 @@ def test_a_label_is_read_literally() -> None:
     text = dockerfile(with_licence(plan_of("from-hub"), licence), GPU)
     assert read_labels(text)["peagle.licence.target"] == """my "own" $HOME \\ licence's end"""
     assert [name for name, _ in instructions(text)].count("LABEL") == 1
-
-
-@pytest.mark.thorough
-def test_the_context_depends_on_the_plan_only() -> None:
-    plan = plan_of("uploaded")
-    assert context_files(plan, GPU) == context_files(plan_of.__wrapped__("uploaded"), GPU)
-    other = plan.model_copy(update={"max_model_len": 1024})
-    assert context_files(plan, GPU) != context_files(other, GPU)
 
 
 @pytest.mark.thorough

@@ -109,32 +109,6 @@ def test_every_value_reaches_vllm_as_it_is(stub: Path, values: dict[str, str]) -
         assert evaluated(shell, script, {"VLLM_ADDITIONAL_ARGS": text}, stub) == intended
 
 
-def test_the_head_is_downloaded_to_where_the_engine_reads_it() -> None:
-    for shape, uri in {
-        "from-hub": "hf://amazon/GPT-OSS-20B-P-EAGLE:main",
-        "uploaded": "s3://${ModelBucket}/peagle-toolkit/tiny/drafter",
-        "two-prefixes": "s3://heads/qwen3-8b",
-    }.items():
-        plan = plan_of(shape)
-        pod = service_of(plan)["spec"]["template"]
-        (first,) = pod["initContainers"]
-        (main,) = pod["containers"]
-        config = json.loads(engine_variables(plan)["SM_VLLM_SPECULATIVE_CONFIG"])
-
-        assert first["args"] == [uri, "/mnt/drafter"]
-        assert config["model"] == "/mnt/drafter"
-        assert "revision" not in config  # it is in the address
-        places = [mount["mountPath"] for one in (first, main) for mount in one["volumeMounts"]]
-        assert places == ["/mnt/drafter", "/mnt/drafter"]
-
-
-def test_a_pair_without_head_needs_no_init_container() -> None:
-    for shape in ("no-speculation", "draftless"):
-        pod = service_of(plan_of(shape))["spec"]["template"]
-        assert "initContainers" not in pod
-        assert "volumes" not in pod
-
-
 def test_a_changed_plan_is_another_member_of_the_same_group() -> None:
     one = plan_of("from-hub")
     other = make_plan(Options(pair="gpt-oss-20b", k=3), CATALOG)
@@ -182,13 +156,3 @@ def test_every_other_option_is_refused_by_name() -> None:
         with raises_code("format-unsupported", Unsupported) as refused:
             render("kserve", plan, CATALOG)
         assert word in refused.value.message
-
-
-def test_the_files_say_that_they_were_not_run() -> None:
-    files = {file.path: file.content for file in render("kserve", plan_of("uploaded"), CATALOG)}
-    assert (
-        b"# Follows the documentation of KServe 0.20; not run on a cluster"
-        in (files["inference.yaml"])
-    )
-    assert b"not run on a cluster" in files["README.md"]
-    assert "0.20" in SCHEMA["$comment"]

@@ -12,7 +12,6 @@ from peagle.findings import note
 from peagle.planning.plan import Plan
 from peagle.render.files import readme
 from peagle.render.formats import format_names, render
-from peagle.render.formats.dockerfile import _HOW_TO
 from tests.unit.aws.plans import a_plan
 from tests.unit.rendering.plans import CATALOG, plan_of
 
@@ -31,14 +30,16 @@ STAND_IN = note("price-not-from-aws", "price", "asked of the sandbox", "an accou
 )
 def test_the_readme_names_the_origin_of_the_price(plan: Plan, words: str) -> None:
     assert plan.price_per_hour_usd is not None
-    assert words in readme(plan, CATALOG, "costs{price}").content.decode()
+    assert words in readme(plan, CATALOG, "cdk").content.decode()
     assert words in price_text(plan)
 
 
 def test_tags_of_resources_are_not_the_tag_of_an_image() -> None:
     plan = a_plan()
     company = plan.company.model_copy(update={"tags": {"team": "search"}})
-    text = readme(plan.model_copy(update={"company": company}), CATALOG, _HOW_TO).content.decode()
+    text = readme(
+        plan.model_copy(update={"company": company}), CATALOG, "dockerfile"
+    ).content.decode()
     commands = re.findall(r"peagle (image build|deploy) ([^`\n]*)", text)
     flags = {command: "--resource-tag" in words.split() for command, words in commands}
     assert flags == {"image build": True, "deploy": False}

@@ -18,10 +18,9 @@ from peagle.deploy.desired import desired_state, required_change
 from peagle.deploy.diff import changes
 from peagle.errors import Refused
 from peagle.planning import Options, Plan, make_plan
-from peagle.plans import plan_pair
-from peagle.render import format_names, render
 from peagle.render.dashboard import dashboard_body
 from peagle.render.requests import requests
+from peagle.session import plan_pair
 from peagle.weights.layout import own_head
 from tests.support import in_process, raises_code
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
@@ -40,21 +39,6 @@ def head(tmp_path: Path) -> Path:
 
 def plan_of_folder(head: Path) -> Plan:
     return plan_pair("tiny", {"drafter": str(head)}, CATALOG)
-
-
-@pytest.mark.thorough
-def test_one_changed_byte_changes_every_format(head: Path) -> None:
-    def files(plan: Plan, format: str) -> dict[str, bytes]:
-        return {file.path: file.content for file in render(format, plan, CATALOG)}
-
-    first = plan_of_folder(head)
-    again = plan_of_folder(head)
-    (head / OTHER).write_text("b")
-    other = plan_of_folder(head)
-
-    assert again == first
-    for name in format_names():
-        assert files(first, name) != files(other, name), name
 
 
 @pytest.mark.thorough

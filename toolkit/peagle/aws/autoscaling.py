@@ -89,24 +89,25 @@ def registered(aws: Aws, endpoint: str, policies: bool = True) -> Bounds | None:
     bounds = next((found for _, found in _targets(aws, ResourceIds=ids)), None)
     if bounds is None or not policies:
         return bounds
-    listed = aws.items(
-        "application-autoscaling",
-        "describe_scaling_policies",
-        "ScalingPolicies",
-        **target_parameters(endpoint, VARIANT, bounds.scales_copies),
-    )
-    key = "TargetTrackingScalingPolicyConfiguration"
-    own = (one.get(key) for one in listed if one.get("PolicyName") == POLICY)
-    policy = next(own, None) or {}
-    metric = policy.get("PredefinedMetricSpecification") or {}
-    if metric.get("PredefinedMetricType") != (COPY_METRIC if bounds.scales_copies else METRIC):
+    policy = _policy(aws, endpoint, POLICY, bounds.scales_copies) or {}
+    tracking = policy.get("TargetTrackingScalingPolicyConfiguration") or {}
+    metric = tracking.get("PredefinedMetricSpecification", {}).get("PredefinedMetricType")
+    if metric != (COPY_METRIC if bounds.scales_copies else METRIC):
         return bounds
     return replace(
         bounds,
-        target=policy["TargetValue"],
-        scale_in_cooldown=policy.get("ScaleInCooldown"),
-        scale_out_cooldown=policy.get("ScaleOutCooldown"),
+        target=tracking["TargetValue"],
+        scale_in_cooldown=tracking.get("ScaleInCooldown"),
+        scale_out_cooldown=tracking.get("ScaleOutCooldown"),
     )
+
+
+def _policy(aws: Aws, endpoint: str, name: str, copies: bool) -> dict[str, Any] | None:
+    target = target_parameters(endpoint, VARIANT, copies)
+    listed = aws.items(
+        "application-autoscaling", "describe_scaling_policies", "ScalingPolicies", **target
+    )
+    return next((policy for policy in listed if policy["PolicyName"] == name), None)
 
 
 def all_registered(aws: Aws) -> dict[str, Bounds]:
@@ -147,13 +148,7 @@ def register(aws: Aws, endpoint: str, scaling: Scaling, tags: Sequence[dict[str,
 def wake_policy(aws: Aws, endpoint: str) -> dict[str, Any] | None:
     """The policy that starts the first copy, as DescribeScalingPolicies has it; ``None`` without
     one."""
-    listed = aws.items(
-        "application-autoscaling",
-        "describe_scaling_policies",
-        "ScalingPolicies",
-        **target_parameters(endpoint, VARIANT, copies=True),
-    )
-    return next((one for one in listed if one.get("PolicyName") == WAKE_POLICY), None)
+    return _policy(aws, endpoint, WAKE_POLICY, copies=True)
 
 
 def stay_awake(aws: Aws, endpoint: str) -> None:

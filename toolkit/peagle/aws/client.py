@@ -12,10 +12,9 @@ import base64
 import copy
 import os
 import re
-import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -70,12 +69,9 @@ UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
 NO_ANSWER = ("unreachable", "connection-broken")
 """The codes of errors of a connection that could not be made, or that ended too early."""
 
-_SANDBOX_VARIABLES = ("peagle", "sandbox", "env")
-
-
 _STALE_FIX = (
     "AWS_ENDPOINT_URL leads to this machine, where nothing answers; if that was the sandbox, "
-    f'point this shell to its new address: eval "$({shlex.join(_SANDBOX_VARIABLES)})"'
+    'point this shell to its new address: eval "$(peagle sandbox env)"'
 )
 
 _MISSING_CODES = {
@@ -84,164 +80,45 @@ _MISSING_CODES = {
     "NoSuchResourceException", "NotFound", "ObjectNotFoundException",
     "ResourceNotFound", "ResourceNotFoundException",
 }  # fmt: skip
-
-_EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
-
-
-_BROKEN_STREAM_CODES = {"ModelStreamError", "InternalStreamFailure"}
-
 _DENIED_CODES = {
     "403", "AccessDenied", "AccessDeniedException", "AuthorizationError", "UnauthorizedOperation",
 }  # fmt: skip
 
-_THROTTLED_CODES = {"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException",
-                    "TooManyRequestsException"}  # fmt: skip
-
-
 # SageMaker reports these three with the code ValidationException, so AWS's text decides.
 _ABSENT = re.compile(r"could not find|does not exist|cannot find|not found", re.IGNORECASE)
-
 _PRESENT = re.compile(r"already exist", re.IGNORECASE)
-
-
 _IN_PROGRESS = re.compile(r"in[- ]progress|is (currently )?(creating|updating)", re.IGNORECASE)
 
 _ASLEEP = "Inference Component has no capacity to process this request"
-
-
 _USED = re.compile(r"current utilization of (\d+) \w+ and a request delta of (\d+)")
-
-
 _STARTS_INSTANCES = ("CreateEndpoint", "UpdateEndpoint", "UpdateEndpointWeightsAndCapacities")
-
-_ALLOWED_VALUES = re.compile(r"(?<=enum value set: \[)[^\]]{200,}(?=\])")
-
-
+_ALLOWED_VALUES = re.compile(r"(?<=enum value set: \[)((?:[^,\]]+, ){3})[^\]]{150,}(?=\])")
 _LONGEST_MESSAGE = 1_500
-
 _ACTION = re.compile(r"perform: (?P<action>[\w-]+:\w+)")
-
-
 _PASS_ROLE = (
     "use a role whose name begins with peagle-, or add this role's ARN to the line Resource of the "
     "statement PassTheRoleToSageMaker in infra/iam/deploy-policy.json"
 )
 
-
-@contextmanager
-def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[None]:
-    """Raise botocore's errors of a call to ``service`` as PeagleErrors, with fixes for the account
-    or for the sandbox."""
-    try:
-        yield
-    except boto.ClientError as error:
-        found = _of_service(error, service, region, in_sandbox)
-        if isinstance(found, CloudError):
-            found.rejected = _is_rejected(error.response.get("ResponseMetadata", {}))
-        raise found from error
-    except boto.BotoCoreError as error:
-        raise _of_client(error, service, region) from error
-    except Boto3Error as error:
-        inner = error.__cause__ or error.__context__
-        if isinstance(inner, boto.ClientError):
-            raise _of_service(inner, service, region, in_sandbox) from error
-        raise CloudError(f"{service}: {error}") from error
-    except (ResponseParserError, StreamParserError) as error:
-        raise CloudError(
-            f"{service}: the answer is not valid: {str(error)[:300]}",
-            UNREACHABLE_FIX,
-            "invalid-response",
-        ) from error
-    except HTTPError as error:
-        raise CloudError(
-            f"{service}: the connection was interrupted: {error}",
-            "run the command again",
-            "connection-broken",
-        ) from error
-
-
-def _is_rejected(response: dict[str, Any]) -> bool:
-    """A 4xx answer. After a retry the first attempt may have succeeded without an answer."""
-    status = int(response.get("HTTPStatusCode") or 0)
-    return 400 <= status < 500 and not response.get("RetryAttempts")
-
-
-def _first_values(values: re.Match[str]) -> str:
-    """The first of some hundred allowed values; AWS's message lists all of them."""
-    names = values[0].split(", ")
-    return f"{', '.join(names[:3])}, ... ({len(names)} values)"
-
-
-def _of_service(error: Any, service: str, region: str, in_sandbox: bool) -> PeagleError:
-    """The service answered with an error."""
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    message = str(error.response.get("Error", {}).get("Message", "")) or code
-    message = _ALLOWED_VALUES.sub(_first_values, message)[:_LONGEST_MESSAGE]
-    operation = error.operation_name
-    if code == "ModelError":
-        return _of_engine(error.response, message)
-    if code in _BROKEN_STREAM_CODES:
-        return EngineError(f"the response ended early: {engine_message(message)}", code=code)
-    if code in _EXPIRED_CODES:
-        fix = Fix("refresh them, or run", ("aws", "sso", "login"))
-        return CloudError("the AWS credentials have expired", fix, code)
-    if code in UNKNOWN_KEY_CODES:
-        rejected = f"AWS rejects these credentials in {region}: {message}"
-        fix = Fix("check the keys, and that this region is enabled for the account")
-        return CloudError(rejected, fix, code)
-    if code in _DENIED_CODES:
-        named = _ACTION.search(message)
-        action = named["action"] if named else iam_action(service, operation)
-        ask = _PASS_ROLE if action == "iam:PassRole" else f"ask for a policy that allows {action}"
-        return AccessDenied(f"access denied: {action} ({message})", Fix(ask), code)
-    if code == "ResourceLimitExceeded":
-        found = QUOTA_IN_MESSAGE.search(message)
-        name = found["name"] if found else ""
-        quota = f"the quota '{name}'" if name else "a quota"
-        used_up = f"{quota} of this account is exhausted: {message}"
-        used = _USED.search(message)
-        needed = sum(map(int, used.groups())) if used else None
-        fix = quota_fix(name, region, None, needed, in_sandbox)
-        if lacks_capacity(message) or (operation in _STARTS_INSTANCES and not name):
-            return InsufficientCapacity(used_up, fix)
-        return CloudError(used_up, fix, code)
-    if lacks_capacity(f"{code}: {message}"):
-        return InsufficientCapacity(f"{operation}: {message}", CAPACITY_FIX)
-    if code in _THROTTLED_CODES:
-        throttled = f"{operation}: AWS still throttles requests after several retries: {message}"
-        return CloudError(throttled, "wait a minute and run the command again", code)
-    if _ASLEEP in message:
-        fix = Fix("send a request with the command invoke, which waits until a copy runs")
-        return NoCopyRuns(f"{operation}: {message}", fix)
-    kind = CloudError
-    if _PRESENT.search(message):
-        kind = AlreadyExists
-    elif _IN_PROGRESS.search(message):
-        kind = Busy
-    elif code in _MISSING_CODES or (code.startswith("Validation") and _ABSENT.search(message)):
-        kind = Missing
-    return kind(f"{operation}: {message}", code=code)
-
-
-def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
-    """The container answered with an error. A 4xx is about the request, which the user can
-    correct; anything else is a failure of the engine, whose log ``runtime`` names."""
-    status = original_status(response)
-    message = engine_message(str(response.get("OriginalMessage") or message))
-    if 400 <= status < 500:
-        fix = "change the request as the engine says, such as a lower max_tokens"
-        return EngineRejected(f"the engine rejects the request: {message}", fix)
-    return EngineFailed(f"the engine failed ({status}): {message}")
-
-
-def original_status(response: Mapping[str, Any]) -> int:
-    """The HTTP status of the container in SageMaker's ModelError; 500 where it names none."""
-    status = response.get("OriginalStatusCode")
-    return status if type(status) is int else 500
-
+_OF_CODE: tuple[tuple[Collection[str], str, Fix], ...] = (
+    (
+        {"ExpiredToken", "ExpiredTokenException", "RequestExpired"},
+        "the AWS credentials have expired", Fix("refresh them, or run", ("aws", "sso", "login")),
+    ),
+    (
+        UNKNOWN_KEY_CODES, "AWS rejects these credentials in {region}: {message}",
+        Fix("check the keys, and that this region is enabled for the account"),
+    ),
+    (
+        {"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException",
+         "TooManyRequestsException"},
+        "{operation}: AWS still throttles requests after several retries: {message}",
+        Fix("wait a minute and run the command again"),
+    ),
+)  # fmt: skip
+"""AWS's codes, our message, fix."""
 
 _OF_CLIENT: tuple[tuple[tuple[type[Exception], ...], type[PeagleError], str, str | Fix, str], ...]
-
 _OF_CLIENT = (
     (
         (boto.NoCredentialsError,), UserError, "no AWS credentials",
@@ -272,25 +149,118 @@ _OF_CLIENT = (
         (boto.ConnectionError, boto.HTTPClientError), CloudError,
         "{service} in {region} cannot be reached: {error}", UNREACHABLE_FIX, "unreachable",
     ),
+    (
+        (ResponseParserError, StreamParserError), CloudError,
+        "{service}: the answer is not valid: {error}", UNREACHABLE_FIX, "invalid-response",
+    ),
+    (
+        (HTTPError,), CloudError, "{service}: the connection was interrupted: {error}",
+        "run the command again", "connection-broken",
+    ),
+    ((boto.BotoCoreError, Boto3Error), CloudError, "{service}: {error}", "", CloudError.code),
 )  # fmt: skip
 """botocore's classes, ours, message, fix, code; the first match counts."""
 
 
-def _of_client(error: boto.BotoCoreError, service: str, region: str) -> PeagleError:
-    """No response arrived, or the request could not be sent."""
-    for classes, kind, message, fix, code in _OF_CLIENT:
-        if isinstance(error, classes):
-            fix = _STALE_FIX if code == "unreachable" and _is_local(error) else fix
-            return kind(message.format(error=error, service=service, region=region), fix, code)
-    return CloudError(f"{service}: {str(error)[:_LONGEST_MESSAGE]}")
-
-
-def _is_local(error: Any) -> bool:
-    """Whether the error is about an address on this machine."""
+@contextmanager
+def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[None]:
+    """Raise botocore's errors of a call to ``service`` as PeagleErrors, with fixes for the account
+    or for the sandbox."""
     try:
-        return urlsplit(str(error.kwargs.get("endpoint_url"))).hostname in LOOPBACK_HOSTS
-    except ValueError:
-        return False
+        yield
+    except boto.ClientError as error:
+        raise _of_service(error, service, region, in_sandbox) from error
+    except (
+        boto.BotoCoreError, Boto3Error, ResponseParserError, StreamParserError, HTTPError,
+    ) as error:  # fmt: skip
+        inner = error.__cause__ or error.__context__
+        if isinstance(error, Boto3Error) and isinstance(inner, boto.ClientError):
+            raise _of_service(inner, service, region, in_sandbox) from error
+        raise _of_client(error, service, region) from error
+
+
+def _of_client(error: Exception, service: str, region: str) -> PeagleError:
+    """No valid answer arrived, or the request could not be sent."""
+    row = next(row for row in _OF_CLIENT if isinstance(error, row[0]))
+    _, kind, message, fix, code = row
+    url = str(getattr(error, "kwargs", {}).get("endpoint_url"))
+    with suppress(ValueError):
+        if code == "unreachable" and urlsplit(url).hostname in LOOPBACK_HOSTS:
+            fix = _STALE_FIX
+    text = str(error)[:_LONGEST_MESSAGE]
+    return kind(message.format(error=text, service=service, region=region), fix, code)
+
+
+def _of_service(error: Any, service: str, region: str, in_sandbox: bool) -> PeagleError:
+    """The service answered with an error."""
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    message = str(error.response.get("Error", {}).get("Message", "")) or code
+    message = _ALLOWED_VALUES.sub(r"\1...", message)[:_LONGEST_MESSAGE]
+    if code == "ModelError":
+        return _of_engine(error.response, message)
+    if code in ("ModelStreamError", "InternalStreamFailure"):
+        return EngineError(f"the response ended early: {engine_message(message)}", code=code)
+    translation = _of_rejection(code, message, error.operation_name, service, region, in_sandbox)
+    # After a retry the first attempt may have succeeded without an answer.
+    answer = error.response.get("ResponseMetadata", {})
+    is_4xx = 400 <= int(answer.get("HTTPStatusCode") or 0) < 500
+    translation.rejected = is_4xx and not answer.get("RetryAttempts")
+    return translation
+
+
+def _of_rejection(
+    code: str, message: str, operation: str, service: str, region: str, in_sandbox: bool
+) -> CloudError:
+    for codes, text, fix in _OF_CODE:
+        if code in codes:
+            text = text.format(region=region, operation=operation, message=message)
+            return CloudError(text, fix, code)
+    if code in _DENIED_CODES:
+        named = _ACTION.search(message)
+        action = named["action"] if named else iam_action(service, operation)
+        ask = _PASS_ROLE if action == "iam:PassRole" else f"ask for a policy that allows {action}"
+        return AccessDenied(f"access denied: {action} ({message})", Fix(ask), code)
+    if code == "ResourceLimitExceeded":
+        limit = QUOTA_IN_MESSAGE.search(message)
+        name = limit["name"] if limit else ""
+        quota = f"the quota '{name}'" if name else "a quota"
+        used_up = f"{quota} of this account is exhausted: {message}"
+        used = _USED.search(message)
+        needed = sum(map(int, used.groups())) if used else None
+        fix = quota_fix(name, region, None, needed, in_sandbox)
+        if lacks_capacity(message) or (operation in _STARTS_INSTANCES and not name):
+            return InsufficientCapacity(used_up, fix)
+        return CloudError(used_up, fix, code)
+    if lacks_capacity(f"{code}: {message}"):
+        return InsufficientCapacity(f"{operation}: {message}", CAPACITY_FIX)
+    if _ASLEEP in message:
+        fix = Fix("send a request with the command invoke, which waits until a copy runs")
+        return NoCopyRuns(f"{operation}: {message}", fix)
+    kind = CloudError
+    if _PRESENT.search(message):
+        kind = AlreadyExists
+    elif _IN_PROGRESS.search(message):
+        kind = Busy
+    elif code in _MISSING_CODES or (code.startswith("Validation") and _ABSENT.search(message)):
+        kind = Missing
+    return kind(f"{operation}: {message}", code=code)
+
+
+def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
+    """The container answered with an error. A 4xx is about the request, which the user can
+    correct; anything else is a failure of the engine, whose log ``runtime`` names."""
+    status = original_status(response)
+    message = engine_message(str(response.get("OriginalMessage") or message))
+    if 400 <= status < 500:
+        fix = "change the request as the engine says, such as a lower max_tokens"
+        return EngineRejected(f"the engine rejects the request: {message}", fix)
+    return EngineFailed(f"the engine failed ({status}): {message}")
+
+
+def original_status(response: Mapping[str, Any]) -> int:
+    """The HTTP status of the container in SageMaker's ModelError; 500 where it names none."""
+    status = response.get("OriginalStatusCode")
+    return status if type(status) is int else 500
 
 
 MAX_TOKEN_SECONDS = 12 * 3600
@@ -312,7 +282,6 @@ _TIMEOUTS_BY_SERVICE = {
 }
 _PARTITIONS = ("aws", "aws-us-gov", "aws-cn")
 _TOKEN_URL = "https://sagemaker.amazonaws.com/"
-_NO_RESPONSE = (boto.ConnectionError, boto.ReadTimeoutError)
 
 
 class Clock:
@@ -325,6 +294,24 @@ class Clock:
         time.sleep(seconds)
 
 
+def send_until_visible(
+    send: Callable[[], object],
+    pauses: Sequence[float],
+    is_early: Callable[[CloudError], bool],
+    clock: Clock,
+) -> None:
+    """Send a request that names what was created a moment ago, again after each of the ``pauses``
+    (seconds) while AWS answers that it does not see that: the error then ``is_early``."""
+    for pause in (*pauses, None):
+        try:
+            send()
+            return
+        except CloudError as error:
+            if pause is None or not is_early(error):
+                raise
+        clock.sleep(pause)
+
+
 class CircuitBreaker:
     """Ends the calls of a best-effort connection: all, once one service cannot be reached, or once
     the time budget is used up."""
@@ -332,29 +319,10 @@ class CircuitBreaker:
     def __init__(self) -> None:
         self._unreachable = ""
         self._spent = 0.0
-        self._began = 0.0
 
-    def watch(self, client: Any, service: str, region: str) -> None:
-        """Guard the calls of a boto3 client; a skipped call raises CloudError."""
-
-        def before(**_: Any) -> None:
-            self._check(service)
-            self._began = time.monotonic()
-
-        def after(caught_exception: Exception | None = None, **_: Any) -> bool | None:
-            now = time.monotonic()
-            self._spent, self._began = self._spent + now - self._began, now
-            if not isinstance(caught_exception, _NO_RESPONSE):
-                return None  # botocore's own rules decide
-            self._unreachable = f"{service} in {region}"
-            return False
-
-        # botocore takes the first answer, and runs handlers of one service before those of all.
-        name = client.meta.service_model.service_id.hyphenize()
-        client.meta.events.register_first(f"before-call.{name}", before)
-        client.meta.events.register_first(f"needs-retry.{name}", after)
-
-    def _check(self, service: str) -> None:
+    @contextmanager
+    def watch(self, service: str, region: str) -> Iterator[None]:
+        """Around one request; raises CloudError in place of one that is skipped."""
         if self._unreachable:
             message = f"skipped {service}: {self._unreachable} cannot be reached"
             raise CloudError(message, UNREACHABLE_FIX, "unreachable")
@@ -363,6 +331,14 @@ class CircuitBreaker:
             raise CloudError(
                 f"skipped {service}: {budget}", "run the command again later", "budget-used-up"
             )
+        began = time.monotonic()
+        try:
+            yield
+        except CloudError as error:
+            self._unreachable = f"{service} in {region}" if error.code == "unreachable" else ""
+            raise
+        finally:
+            self._spent += time.monotonic() - began
 
 
 @dataclass(frozen=True)
@@ -421,8 +397,6 @@ class Aws:
                     endpoint_url=self.endpoint_url,
                     config=_config(service, self.endpoint_url, self._breaker is not None),
                 )
-            if self._breaker is not None:
-                self._breaker.watch(made, service, self.region)
             self._clients[service] = made
         return self._clients[service]
 
@@ -440,8 +414,9 @@ class Aws:
     def _receiving(self, service: str, operation: str) -> Iterator[None]:
         """Raise the errors of a call, including those of botocore's parsers, as PeagleErrors."""
         what = f"the response to {service}:{operation}"
+        breaker = self._breaker.watch(service, self.region) if self._breaker else nullcontext()
         translation = translated(service, self.region, self.in_sandbox)
-        with parsing(what, CloudError, UNREACHABLE_FIX), translation:
+        with breaker, parsing(what, CloudError, UNREACHABLE_FIX), translation:
             yield
 
     def items(

@@ -8,19 +8,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from string import Template
 from typing import Any, Literal
 
 from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.checkpoints.entries import OWN
-from peagle.checks.facts import parse_ecr_image
+from peagle.checks.facts import EcrImage, parse_ecr_image
 from peagle.errors import CloudError, Fix, parsing
 from peagle.findings import Finding, error
 from peagle.images import Login
 from peagle.images.docker import Progress
 from peagle.planning.plan import Plan
 from peagle.store import home, read_record, write_json
+
+
+def document(name: str, **values: str) -> Any:
+    """A JSON document of the folder ``documents``, with these values for its variables."""
+    text = (Path(__file__).parent / "documents" / f"{name}.json").read_text(encoding="utf-8")
+    return json.loads(Template(text).substitute(values) if values else text)
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,9 @@ _REMOVERS: dict[Kind, Callable[[Aws, str], object]] = {
     "Project": lambda aws, name: aws.call("codebuild", "delete_project", name=name),
     "LogGroup": lambda aws, name: aws.call("logs", "delete_log_group", logGroupName=name),
     "Role": _remove_role,
-    "Object": lambda aws, name: s3.delete_objects(aws, *_bucket_and_keys(name)),
+    "Object": lambda aws, name: s3.delete_objects(
+        aws, name.partition("/")[0], [name.partition("/")[2]]
+    ),
     "Bucket": _remove_bucket,
     "Repository": lambda aws, name: aws.call(
         "ecr", "delete_repository", repositoryName=name, force=True
@@ -164,29 +173,10 @@ _REMOVERS: dict[Kind, Callable[[Aws, str], object]] = {
 """In the order of removal: first what uses another one. Missing resources are skipped."""
 
 
-def _bucket_and_keys(name: str) -> tuple[str, list[str]]:
-    bucket, _, key = name.partition("/")
-    return bucket, [key]
-
-
 TAG = {"Key": "peagle:toolkit", "Value": "images"}
 """Marks a repository that `peagle image` created."""
 
-_LIFECYCLE = {
-    "rules": [
-        {
-            "rulePriority": 1,
-            "description": "untagged images",
-            "selection": {
-                "tagStatus": "untagged",
-                "countType": "sinceImagePushed",
-                "countUnit": "days",
-                "countNumber": 7,
-            },
-            "action": {"type": "expire"},
-        }
-    ]
-}
+_LIFECYCLE = document("ecr-lifecycle")
 """Images with a tag stay: an endpoint may need one whenever it scales out."""
 
 
@@ -230,22 +220,28 @@ def image_digest(aws: Aws, name: str, tag: str) -> str | None:
     return next((str(one["imageDigest"]) for one in found["imageDetails"]), None)
 
 
-def digest_by_address(aws: Aws, image: str) -> str | None:
-    """The digest of an image in the ECR of any account, by its address with a tag; ``None`` if it
-    does not exist or is not in ECR. Needs only the permissions for pulling."""
-    found = parse_ecr_image(image)
-    if found is None or found.tag is None:
-        return None
+def find_image(aws: Aws, image: EcrImage) -> str | None:
+    """The digest of an image in the ECR of any account, "" where ECR has none; ``None`` if there
+    is none. Needs only the permissions for pulling."""
+    by_tag = {"imageTag": image.tag or "latest"}
     try:
-        response = aws.in_region(found.region).call(
+        response = aws.in_region(image.region).call(
             "ecr", "batch_get_image",
-            registryId=found.account,
-            repositoryName=found.repository,
-            imageIds=[{"imageTag": found.tag}],
+            registryId=image.account,
+            repositoryName=image.repository,
+            imageIds=[{"imageDigest": image.digest} if image.digest else by_tag],
         )  # fmt: skip
     except Missing:
         return None
-    return next((one["imageId"].get("imageDigest") for one in response.get("images", ())), None)
+    ids = [found["imageId"] for found in response["images"]]
+    return str(ids[0].get("imageDigest", "")) if ids else None
+
+
+def digest_by_address(aws: Aws, address: str) -> str | None:
+    """The digest of an image by its address with a tag; ``None`` if it does not exist or is not in
+    ECR."""
+    image = parse_ecr_image(address)
+    return (find_image(aws, image) or None) if image and image.tag else None
 
 
 def _repository(aws: Aws, name: str) -> dict[str, Any] | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws.client import Aws
+from peagle.aws.ecr import find_image
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.s3 import default_bucket
 from peagle.checks.facts import EcrImage, parse_ecr_image
 from peagle.errors import CloudError, Fix, UserError
 from peagle.findings import Finding, error, warning
+from peagle.render import resources
 from peagle.s3uri import S3Uri
 
 SERVICE = "sagemaker.amazonaws.com"
@@ -21,7 +24,6 @@ SERVICE = "sagemaker.amazonaws.com"
 _ROLE_ARN = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _ROLE_NAME = re.compile(r"[\w+=,.@-]{1,64}")
 _ASSUMED = re.compile(r"arn:aws[\w-]*:sts::\d{12}:assumed-role/(?P<name>[^/]+)/")
-_PREFERRED = ("peagle", "sagemaker")
 _LIST_ROLES = Fix("list the roles", ("aws", "iam", "list-roles"))
 
 DEFAULT_ROLE = "peagle-execution"
@@ -64,12 +66,10 @@ def find_role(aws: Aws, given: str | None) -> Role:
     if given:
         return Role(given) if _ROLE_ARN.fullmatch(given) else _by_name(aws, given)
     if assumed := _ASSUMED.match(aws.caller["Arn"]):
-        try:
-            found = aws.call("iam", "get_role", RoleName=assumed["name"])["Role"]
-        except CloudError:
-            found = {}
-        if trusts_sagemaker(found):
-            return Role(found["Arn"], "the role of these credentials", trusted=True)
+        with suppress(CloudError):
+            role = aws.call("iam", "get_role", RoleName=assumed["name"])["Role"]
+            if trusts_sagemaker(role):
+                return Role(role["Arn"], "the role of these credentials", trusted=True)
     return _of_account(aws)
 
 
@@ -77,12 +77,12 @@ def _by_name(aws: Aws, name: str) -> Role:
     if not _ROLE_NAME.fullmatch(name):
         raise UserError(f"{name!r} is not a role ARN or a role name", _LIST_ROLES, "invalid-role")
     try:
-        found = aws.call("iam", "get_role", RoleName=name)["Role"]
+        role = aws.call("iam", "get_role", RoleName=name)["Role"]
     except Missing as error:
         raise UserError(
             f"there is no role {name!r} in account {aws.account}", _LIST_ROLES, "unknown-role"
         ) from error
-    return Role(found["Arn"], trusted=trusts_sagemaker(found))
+    return Role(role["Arn"], trusted=trusts_sagemaker(role))
 
 
 def _of_account(aws: Aws) -> Role:
@@ -95,66 +95,46 @@ def _of_account(aws: Aws) -> Role:
             "no-role",
         ) from denied
     if not roles:
+        policy = json.dumps(trust_policy(aws.account))
         raise UserError(
             f"SageMaker may assume no role of account {aws.account}; the endpoint needs one",
-            _creation(aws),
+            Fix(
+                "create one with this command, then give it the policy AmazonSageMakerFullAccess "
+                "or infra/iam/execution-role-policy.json",
+                ("aws", "iam", "create-role", "--role-name", DEFAULT_ROLE,
+                 "--assume-role-policy-document", policy),
+            ),
             "no-role",
+        )  # fmt: skip
+    names = {role["RoleName"].lower(): role for role in roles}
+    ranks = {name: 0 if "peagle" in name else 1 if "sagemaker" in name else 2 for name in names}
+    best = min(names, key=lambda name: (ranks[name], name))
+    because = "the only one that SageMaker may assume"
+    if len(roles) > 1:
+        because = (
+            f"the best name match among {len(roles)} that SageMaker may assume; --role selects "
+            "another"
         )
-    best = min(roles, key=_preference)
-    several = (
-        f"the best name match among {len(roles)} that SageMaker may assume; --role selects another"
-    )
-    because = several if len(roles) > 1 else "the only one that SageMaker may assume"
-    return Role(best["Arn"], because, trusted=True)
-
-
-def _creation(aws: Aws) -> Fix:
-    return Fix(
-        "create one with this command, then give it the policy AmazonSageMakerFullAccess or "
-        "infra/iam/execution-role-policy.json",
-        (
-            "aws", "iam", "create-role", "--role-name", DEFAULT_ROLE,
-            "--assume-role-policy-document", json.dumps(trust_policy(aws.account)),
-        ),
-    )  # fmt: skip
+    return Role(names[best]["Arn"], because, trusted=True)
 
 
 def trust_policy(account: str, service: str = SERVICE) -> dict[str, Any]:
     """The trust policy of a role: the service may assume it, for this account only."""
-    return {
-        "Version": "2012-10-17",
-        "Statement": [
-            {
-                "Effect": "Allow",
-                "Principal": {"Service": service},
-                "Action": "sts:AssumeRole",
-                "Condition": {"StringEquals": {"aws:SourceAccount": account}},
-            }
-        ],
-    }
-
-
-def _preference(role: dict[str, Any]) -> tuple[int, str]:
-    name = role["RoleName"].lower()
-    ranks = [rank for rank, word in enumerate(_PREFERRED) if word in name]
-    return (min(ranks, default=len(_PREFERRED)), name)
+    return resources.trust_policy(account, service)
 
 
 def trusts_sagemaker(role: dict[str, Any]) -> bool:
     """Whether the trust policy of a role, as IAM describes it, lets SageMaker assume it for the
     role's own account."""
+    account = role["Arn"].split(":")[4]
     document = role.get("AssumeRolePolicyDocument") or {}
-    try:
-        account = role["Arn"].split(":")[4] if role else ""
-        return any(_allows(one, account) for one in _as_list(document.get("Statement", [])))
-    except (AttributeError, TypeError, LookupError):  # a document that IAM itself would reject
-        return False
+    return any(_allows(one, account) for one in _as_list(document.get("Statement", [])))
 
 
 def _allows(statement: dict[str, Any], account: str) -> bool:
     principal = statement.get("Principal")
     services = _as_list(principal.get("Service", [])) if isinstance(principal, dict) else []
-    equal = (statement.get("Condition") or {}).get("StringEquals") or {}
+    equal = statement.get("Condition", {}).get("StringEquals", {})
     return (
         statement.get("Effect") == "Allow"
         and not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(_as_list(statement.get("Action", [])))
@@ -227,12 +207,19 @@ def access_findings(aws: Aws, role: Role, folders: Iterable[S3Uri]) -> Iterator[
         if not lacking:
             continue
         message = f"the policies of the role {role.name!r} do not allow {' and '.join(lacking)}"
+        bucket = f"arn:{role.partition}:s3:::{folder.bucket}"
+        reading = {
+            "Effect": "Allow",
+            "Action": ["s3:GetObject", "s3:ListBucket"],
+            "Resource": [bucket, f"{bucket}/{folder.key}*"],
+        }
+        policy = {"Version": "2012-10-17", "Statement": [reading]}
         fix = Fix(
             "add them to its policies; infra/iam/execution-role-policy.json is an example",
             (
                 *_command("put-role-policy", role), "--policy-name",
                 f"read-{folder.bucket}",
-                "--policy-document", json.dumps(_reading(role, folder)),
+                "--policy-document", json.dumps(policy),
             ),
         )  # fmt: skip
         if folder.bucket == default_bucket(aws.account, aws.region):
@@ -245,6 +232,11 @@ def access_findings(aws: Aws, role: Role, folders: Iterable[S3Uri]) -> Iterator[
 def _lacking(aws: Aws, role: Role, folder: S3Uri) -> Iterator[str]:
     """What the role may not do, such as ``s3:GetObject on ARN``."""
     bucket = f"arn:{role.partition}:s3:::{folder.bucket}"
+    prefix = {
+        "ContextKeyName": "s3:prefix",
+        "ContextKeyValues": [folder.key],
+        "ContextKeyType": "string",
+    }
     needs = {"s3:GetObject": f"{bucket}/{folder.key}config.json", "s3:ListBucket": bucket}
     for action, resource in needs.items():
         answer = aws.call(
@@ -252,23 +244,10 @@ def _lacking(aws: Aws, role: Role, folder: S3Uri) -> Iterator[str]:
             PolicySourceArn=role.arn,
             ActionNames=[action],
             ResourceArns=[resource],
-            ContextEntries=[
-                {
-                    "ContextKeyName": "s3:prefix",
-                    "ContextKeyValues": [folder.key],
-                    "ContextKeyType": "string",
-                }
-            ],
+            ContextEntries=[prefix],
         )  # fmt: skip
         if any(one["EvalDecision"] != "allowed" for one in answer["EvaluationResults"]):
             yield f"{action} on {resource}"
-
-
-def _reading(role: Role, folder: S3Uri) -> dict[str, Any]:
-    bucket = f"arn:{role.partition}:s3:::{folder.bucket}"
-    allowed = {"Effect": "Allow", "Action": ["s3:GetObject", "s3:ListBucket"]}
-    resources = [bucket, f"{bucket}/{folder.key}*"]
-    return {"Version": "2012-10-17", "Statement": [{**allowed, "Resource": resources}]}
 
 
 def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:
@@ -280,7 +259,7 @@ def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:
     if named is None:
         return
     try:
-        exists = _exists(aws, named)
+        digest = find_image(aws, named)
     except CloudError as failed:
         yield warning(
             "image-unknown", "image",
@@ -288,25 +267,11 @@ def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:
             Fix("allow ecr:BatchGetImage to these credentials, or check it", _listing(named)),
         )  # fmt: skip
         return
-    if not exists:
+    if digest is None:
         yield error(
             "image-missing", "image", f"ECR in {named.region} has no image {image}",
             Fix("push it, or choose another --image; this lists the tags", _listing(named)),
         )  # fmt: skip
-
-
-def _exists(aws: Aws, image: EcrImage) -> bool:
-    by_tag = {"imageTag": image.tag or "latest"}
-    try:
-        found = aws.in_region(image.region).call(
-            "ecr", "batch_get_image",
-            registryId=image.account,
-            repositoryName=image.repository,
-            imageIds=[{"imageDigest": image.digest} if image.digest else by_tag],
-        )  # fmt: skip
-    except Missing:
-        return False
-    return bool(found.get("images"))
 
 
 def _listing(image: EcrImage) -> tuple[str, ...]:

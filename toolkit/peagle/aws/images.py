@@ -8,13 +8,14 @@ import re
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from peagle.aws import ecr, s3
-from peagle.aws.client import Aws, Clock, Connect
-from peagle.aws.ecr import PushedImage, record_push, record_resource
+from peagle.aws.client import Aws, Clock, Connect, send_until_visible
+from peagle.aws.ecr import PushedImage, document, record_push, record_resource
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.iam import trust_policy
 from peagle.aws.runtime import clean
@@ -63,57 +64,36 @@ def ensure_build_role(
     """
     boundary = company.permissions_boundary
     try:
-        found = aws.call("iam", "get_role", RoleName=name)
-        known = (found["Role"].get("PermissionsBoundary") or {}).get("PermissionsBoundaryArn")
-        if boundary and boundary != known:
+        role = aws.call("iam", "get_role", RoleName=name)["Role"]
+        present = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
+        if boundary and boundary != present:
             aws.call("iam", "put_role_permissions_boundary", RoleName=name,
                      PermissionsBoundary=boundary)  # fmt: skip
     except Missing:
         record_resource(aws, "Role", name)
-        found = aws.call(
+        role = aws.call(
             "iam", "create_role",
             RoleName=name,
             AssumeRolePolicyDocument=json.dumps(trust_policy(aws.account, _SERVICE)),
             Description="CodeBuild builds images of peagle-toolkit with this role",
             **role_parameters(company, "images"),
-        )  # fmt: skip
-    statements = _build_permissions(aws, repository, context, project)
-    policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        )["Role"]  # fmt: skip
+    # AWS keeps the runtimes' images in accounts of its own, one per region, so pulling is allowed
+    # from every account's registry. GetAuthorizationToken has no resource.
+    policy = json.dumps(
+        document(
+            "build-role-policy",
+            partition=aws.partition,
+            region=aws.region,
+            account=aws.account,
+            repository=repository,
+            context=context,
+            log_group=build_log_group(project),
+        )
+    )
     aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",
              PolicyDocument=policy)  # fmt: skip
-    return str(found["Role"]["Arn"])
-
-
-def _build_permissions(
-    aws: Aws, repository: str, context: str, project: str
-) -> list[dict[str, Any]]:
-    """Pulling is allowed from every account's registry: AWS keeps the runtimes' images in accounts
-    of its own, one per region. GetAuthorizationToken has no resource."""
-    arn = f"arn:{str(aws.caller['Arn']).split(':')[1]}"
-    here = f"{aws.region}:{aws.account}"
-    log = f"{arn}:logs:{here}:log-group:{build_log_group(project)}"
-    return [
-        _allow(["ecr:GetAuthorizationToken"], "*"),
-        _allow(
-            ["ecr:BatchCheckLayerAvailability", "ecr:GetDownloadUrlForLayer", "ecr:BatchGetImage"],
-            f"{arn}:ecr:{aws.region}:*:repository/*",
-        ),
-        _allow(
-            ["ecr:InitiateLayerUpload", "ecr:UploadLayerPart", "ecr:CompleteLayerUpload",
-             "ecr:PutImage"],
-            f"{arn}:ecr:{here}:repository/{repository}",
-        ),
-        _allow(
-            ["s3:GetObject", "s3:GetObjectVersion"], f"{arn}:s3:::{context}*"
-        ),
-        _allow(
-            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"], log, f"{log}:*"
-        ),
-    ]  # fmt: skip
-
-
-def _allow(actions: list[str], *resources: str) -> dict[str, Any]:
-    return {"Effect": "Allow", "Action": actions, "Resource": list(resources)}
+    return str(role["Arn"])
 
 
 PREFIX = "peagle-images/"
@@ -125,31 +105,13 @@ COMPUTE = "BUILD_GENERAL1_LARGE"
 
 _LIMIT_MINUTES = 120
 _POLL_SECONDS = 5.0
-_ROLE_ATTEMPTS, _ROLE_SECONDS = 12, 5.0
+_ROLE_PAUSES = (5.0,) * 11
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _MAX_ROLE_NAME = 64
 
-BUILDSPEC = {
-    "version": 0.2,
-    # SageMaker accepts an image manifest, and no index with attestations.
-    "env": {"variables": {"BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}},
-    "phases": {
-        "pre_build": {
-            "commands": [
-                'for host in "$BASE_REGISTRY" "$REGISTRY"; do aws ecr get-login-password '
-                '| docker login --username AWS --password-stdin "$host" || exit 1; done'
-            ]
-        },
-        "build": {"commands": ['docker build --platform linux/amd64 --tag "$ADDRESS" .']},
-        "post_build": {
-            "commands": [
-                'test "$CODEBUILD_BUILD_SUCCEEDING" = 1 || exit 1',
-                'docker push "$ADDRESS"',
-            ]
-        },
-    },
-}
-"""What CodeBuild runs. Everything that differs between builds comes as a variable."""
+BUILDSPEC = document("buildspec")
+"""What CodeBuild runs. Everything that differs between builds comes as a variable. SageMaker
+accepts an image manifest, and no index with attestations."""
 
 
 @dataclass(frozen=True)
@@ -184,22 +146,19 @@ def build_remotely(
     """
     clock = clock or Clock()
     uri = ecr.ensure_repository(aws, order.repository, order.company.tags)
-    address = f"{uri}:{order.tag}"
+    address, registry = f"{uri}:{order.tag}", uri.partition("/")[0]
     existing = ecr.image_digest(aws, order.repository, order.tag)
     if existing:
         say(f"{address} exists already, and tags are immutable")
         return RemoteBuild(address, existing)
     bucket, key = _upload(aws, order, say)
     project = project_name(order.repository)
+    role_name = f"{prefixed(project, order.company.name_prefix)}-{aws.region}"
+    if len(role_name) > _MAX_ROLE_NAME:
+        role_name = f"{role_name[: _MAX_ROLE_NAME - 9]}-{_short_hash(role_name)}"
     role = ensure_build_role(
-        aws,
-        _role_name(prefixed(project, order.company.name_prefix), aws.region),
-        repository=order.repository,
-        context=f"{bucket}/{PREFIX}",
-        project=project,
-        company=order.company,
+        aws, role_name, order.repository, f"{bucket}/{PREFIX}", project, order.company
     )
-    registry = uri.partition("/")[0]
     variables = {
         "ADDRESS": address,
         "REGISTRY": registry,
@@ -217,13 +176,6 @@ def project_name(repository: str) -> str:
     distinct."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "-", repository)
     return plain if plain == repository else f"{plain}-{_short_hash(repository)}"
-
-
-def _role_name(project: str, region: str) -> str:
-    name = f"{project}-{region}"
-    if len(name) <= _MAX_ROLE_NAME:
-        return name
-    return f"{name[: _MAX_ROLE_NAME - 9]}-{_short_hash(name)}"
 
 
 def _short_hash(text: str) -> str:
@@ -299,18 +251,15 @@ def _start_request(project: str, source: str, variables: dict[str, str]) -> dict
 
 
 def _create_project(aws: Aws, project: dict[str, Any], clock: Clock) -> None:
-    """A new role is visible to other services only after some seconds."""
-    for attempt in range(1, _ROLE_ATTEMPTS + 1):
-        try:
-            aws.call("codebuild", "create_project", **project)
-            return
-        except AlreadyExists:
-            return
-        except CloudError as error:
-            # CodeBuild reports every invalid input with one code, so AWS's text decides.
-            if "AssumeRole" not in error.message or attempt == _ROLE_ATTEMPTS:
-                raise
-        clock.sleep(_ROLE_SECONDS)
+    """A new role is visible to other services only after some seconds; CodeBuild reports every
+    invalid input with one code, so AWS's text decides."""
+    with suppress(AlreadyExists):
+        send_until_visible(
+            lambda: aws.call("codebuild", "create_project", **project),
+            _ROLE_PAUSES,
+            lambda error: "AssumeRole" in error.message and not isinstance(error, AlreadyExists),
+            clock,
+        )
 
 
 def _run(aws: Aws, request: dict[str, Any], say: Progress, clock: Clock) -> None:
@@ -339,17 +288,17 @@ def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
                 "start it again",
                 code="resource-missing",
             )
-        found = builds[0]
-        lines, token = _read_log(aws, found.get("logs") or {}, token)
+        build = builds[0]
+        lines, token = _read_log(aws, build.get("logs", {}), token)
         for last in lines:
             say(last)
-        status = found["buildStatus"]
+        status = build["buildStatus"]
         if status == "SUCCEEDED":
             return
         if status != "IN_PROGRESS":
+            reason = f": {last}" if last else ""
             raise CloudError(
-                f"the build failed ({status}) in {found.get('currentPhase')}"
-                f"{f': {last}' if last else ''}",
+                f"the build failed ({status}) in {build.get('currentPhase')}{reason}",
                 f"aws codebuild batch-get-builds --ids {build_id}",
                 "build-failed",
             )
@@ -359,18 +308,17 @@ def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
 def _read_log(aws: Aws, place: dict[str, Any], token: str | None) -> tuple[list[str], str | None]:
     """The lines of the build's log after ``token``, and the token of its present end."""
     lines: list[str] = []
-    group, stream = place.get("groupName"), place.get("streamName")
-    while group and stream:
-        after = {"nextToken": token} if token else {}
-        try:
-            page = aws.call("logs", "get_log_events", logGroupName=group, logStreamName=stream,
-                            startFromHead=True, **after)  # fmt: skip
-        except Missing:
-            break
-        lines += filter(None, (clean(str(event["message"])).rstrip() for event in page["events"]))
-        if page.get("nextForwardToken") == token:
-            break
-        token = page.get("nextForwardToken")
+    if not place.get("groupName") or not place.get("streamName"):
+        return lines, token
+    stream = {"logGroupName": place["groupName"], "logStreamName": place["streamName"]}
+    with suppress(Missing):  # there is no line yet
+        while True:
+            after = {"nextToken": token} if token else {}
+            page = aws.call("logs", "get_log_events", **stream, startFromHead=True, **after)
+            lines += filter(None, (clean(event["message"]).rstrip() for event in page["events"]))
+            if page["nextForwardToken"] == token:
+                break
+            token = page["nextForwardToken"]
     return lines, token
 
 

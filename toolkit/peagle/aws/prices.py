@@ -11,24 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
+import json
 import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import QUOTA_SUFFIX, AccessDenied, Missing, quota_fix
 from peagle.catalog.tables import InstanceTable, Price
-from peagle.errors import Fix, PeagleError
+from peagle.errors import CloudError, Fix, PeagleError, parsing
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.rollout import rolling_step
 from peagle.store import SANDBOX, home, read_json, write_json
-from peagle.text import json_object
 
 DAY_SECONDS = 24 * 3600.0
 
@@ -44,24 +42,20 @@ class DayCache:
 
     def get(self, name: str) -> tuple[Any, float] | None:
         """The value stored as ``name`` in the last 24 hours, and its time (epoch seconds)."""
-        try:
-            document = read_json(self._file(name))
-            fetched = float(document["fetched"])
-            good = document["format"] == _FORMAT and 0 <= time.time() - fetched < DAY_SECONDS
-            return (document["value"], fetched) if good else None
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            document = read_json(self._folder / f"{name}.json")
+            age = time.time() - document["fetched"]
+            if document["format"] == _FORMAT and 0 <= age < DAY_SECONDS:
+                return document["value"], document["fetched"]
+        return None
 
     def put(self, name: str, value: Any) -> float:
         """Store ``value`` as ``name``; returns its time (epoch seconds)."""
         fetched = time.time()
-        with contextlib.suppress(OSError, ValueError):  # half of a surrogate pair in a name
+        with contextlib.suppress(OSError):
             document = {"format": _FORMAT, "fetched": fetched, "value": value}
-            write_json(self._file(name), document)
+            write_json(self._folder / f"{name}.json", document)
         return fetched
-
-    def _file(self, name: str) -> Path:
-        return self._folder / f"{_UNSAFE.sub('_', name)}.json"
 
 
 def answer_cache(aws: Aws, service: str, shared: bool = False) -> DayCache:
@@ -135,40 +129,26 @@ def hosting_prices(aws: Aws) -> PriceList:
 
     Raises CloudError and UserError.
     """
-    kept = answer_cache(aws, "pricing", shared=True).get(_CACHED)
-    usd = _checked(kept[0]) if kept else None
-    return _price_list(aws, usd, kept[1]) if kept and usd else fetch_prices(aws)
+    usd, fetched = answer_cache(aws, "pricing", shared=True).get(_CACHED) or ({}, 0.0)
+    is_valid = isinstance(usd, dict) and all(type(price) is float for price in usd.values())
+    return _price_list(aws, usd, fetched) if usd and is_valid else fetch_prices(aws)
 
 
 def fetch_prices(aws: Aws) -> PriceList:
     """As ``hosting_prices``, without the cache."""
-    usd = prices_in(_products(aws, regionCode=aws.region), aws.region)
+    fields = {"regionCode": aws.region, "component": PRICE_COMPONENT}
+    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
+    rows = aws.items(
+        "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
+    )
+    usd = prices_in(rows, aws.region)
     return _price_list(aws, usd, answer_cache(aws, "pricing", shared=True).put(_CACHED, usd))
 
 
-def _products(aws: Aws, **attributes: str) -> Iterator[Any]:
-    """The rows of the Pricing API about hosting, with these attributes."""
-    fields = {**attributes, "component": PRICE_COMPONENT}
-    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
-    return aws.items(
-        "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
-    )
-
-
-def _attributes(row: Any) -> Mapping[str, Any]:
-    """The attributes of a row of the Pricing API; empty if it has none."""
-    product = json_object(row).get("product")
-    found = product.get("attributes") if isinstance(product, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
 def _price_list(aws: Aws, usd: Mapping[str, float], fetched: float) -> PriceList:
-    return PriceList(aws.region, datetime.fromtimestamp(fetched, UTC).date(), usd, _source(aws))
-
-
-def _source(aws: Aws) -> str:
     is_amazon = ".amazonaws." in str(aws.client("pricing").meta.endpoint_url)
-    return SOURCE if is_amazon else aws.own_scope or STAND_IN
+    source = SOURCE if is_amazon else aws.own_scope or STAND_IN
+    return PriceList(aws.region, datetime.fromtimestamp(fetched, UTC).date(), usd, source)
 
 
 def hourly_price(aws: Aws, instance_type: str) -> Price | None:
@@ -216,34 +196,20 @@ def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
 
     Of several rows for a type the one whose usage is ``Host:`` counts, else the most expensive.
     """
-    found: dict[str, list[tuple[bool, float]]] = {}
-    for row in products:
-        try:
-            attributes, usd = _attributes(row), _usd(json_object(row))
-        except (ValueError, TypeError, AttributeError):
-            continue
-        is_hosting = attributes.get("component") == PRICE_COMPONENT
-        if usd and is_hosting and attributes.get("regionCode", region) == region:
-            of_host = bool(_HOST_USAGE.search(str(attributes.get("usagetype", ""))))
-            found.setdefault(str(attributes.get("instanceName", "")), []).append((of_host, usd))
-    return {name: max(rows)[1] for name, rows in sorted(found.items()) if name}
-
-
-def _usd(product: Mapping[str, Any]) -> float | None:
-    for term in product.get("terms", {}).get("OnDemand", {}).values():
-        for dimension in term.get("priceDimensions", {}).values():
-            usd = float(dimension.get("pricePerUnit", {}).get("USD", 0))
-            if 0 < usd < math.inf:
-                return usd
-    return None
-
-
-def _checked(value: Any) -> dict[str, float] | None:
-    """A cached list, if it is valid."""
-    if not isinstance(value, dict) or not value:
-        return None
-    good = all(isinstance(usd, (int, float)) and usd > 0 for usd in value.values())
-    return {str(name): float(usd) for name, usd in value.items()} if good else None
+    rows: dict[str, list[tuple[bool, float]]] = {}
+    with parsing("the answer of the Pricing API", CloudError):
+        for product in map(json.loads, products):
+            attributes = product["product"]["attributes"]
+            is_hosting = attributes.get("component") == PRICE_COMPONENT
+            if not is_hosting or attributes.get("regionCode", region) != region:
+                continue
+            of_host = bool(_HOST_USAGE.search(attributes.get("usagetype", "")))
+            for term in product["terms"].get("OnDemand", {}).values():
+                for dimension in term["priceDimensions"].values():
+                    usd = float(dimension["pricePerUnit"].get("USD", 0))
+                    if usd > 0:
+                        rows.setdefault(attributes["instanceName"], []).append((of_host, usd))
+    return {name: max(found)[1] for name, found in sorted(rows.items())}
 
 
 QUOTA_CODES = frozenset(
@@ -256,7 +222,6 @@ MAX_ENDPOINTS = 200
 """Instances in use are counted for at most this many endpoints."""
 
 _SERVICE = "sagemaker"
-_LISTINGS = ("list_service_quotas", "list_aws_default_service_quotas")
 _IDLE = frozenset({"Failed", "Deleting"})
 _WHERE = "instance_type"
 _MAX_NAMES = 3
@@ -295,10 +260,10 @@ def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quo
     Raises CloudError and UserError when Service Quotas cannot be read.
     """
     name = _quota_name(instance_type)
-    found = _by_code(aws, name, code) or _by_name(aws, name)
-    if found is not None:
-        answer_cache(aws, "service-quotas").put(f"quota-{instance_type}", asdict(found))
-    return found
+    quota = _by_code(aws, name, code) or _by_name(aws, name)
+    if quota is not None:
+        answer_cache(aws, "service-quotas").put(f"quota-{instance_type}", asdict(quota))
+    return quota
 
 
 def _quota_name(instance_type: str) -> str:
@@ -309,11 +274,10 @@ def _cached_quota(aws: Aws, instance_type: str, enough: float) -> Quota | None:
     """The quota read in the last 24 hours, if it is at least ``enough``: a smaller one may have
     been raised since."""
     kept = answer_cache(aws, "service-quotas").get(f"quota-{instance_type}")
-    try:
+    with contextlib.suppress(TypeError):  # written by another version
         quota = Quota(**kept[0]) if kept else None
-        return quota if quota is not None and float(quota.value) >= enough else None
-    except (TypeError, ValueError):  # written by another version
-        return None
+        return quota if quota is not None and quota.value >= enough else None
+    return None
 
 
 def _by_code(aws: Aws, name: str, code: str | None) -> Quota | None:
@@ -325,12 +289,11 @@ def _by_code(aws: Aws, name: str, code: str | None) -> Quota | None:
         )
     except (Missing, AccessDenied):
         return None
-    quota = _read(response.get("Quota") or {})
-    return quota if quota is not None and quota.name == name else None
+    return _read(response["Quota"]) if response["Quota"].get("QuotaName") == name else None
 
 
 def _by_name(aws: Aws, name: str) -> Quota | None:
-    for listing in _LISTINGS:
+    for listing in ("list_service_quotas", "list_aws_default_service_quotas"):
         for entry in aws.items("service-quotas", listing, "Quotas", ServiceCode=_SERVICE):
             if entry.get("QuotaName") == name:
                 return _read(entry)
@@ -340,9 +303,7 @@ def _by_name(aws: Aws, name: str) -> Quota | None:
 def _read(entry: dict[str, Any]) -> Quota | None:
     """``None`` for a quota without a value, which AWS returns while it computes it."""
     value = entry.get("Value")
-    if value is None:
-        return None
-    return Quota(str(entry.get("QuotaName", "")), float(value), entry.get("QuotaCode"))
+    return None if value is None else Quota(entry["QuotaName"], value, entry.get("QuotaCode"))
 
 
 def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> dict[str, int] | None:
@@ -362,19 +323,18 @@ def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> di
 def _instances_of(aws: Aws, endpoint: str, instance_type: str) -> int:
     """Instances of one endpoint: running or requested, whichever are more."""
     try:
-        found = aws.call("sagemaker", "describe_endpoint", EndpointName=endpoint)
-        config = found.get("EndpointConfigName", "")
-        types = aws.call("sagemaker", "describe_endpoint_config", EndpointConfigName=config)
+        description = aws.call("sagemaker", "describe_endpoint", EndpointName=endpoint)
+        name = description["EndpointConfigName"]
+        config = aws.call("sagemaker", "describe_endpoint_config", EndpointConfigName=name)
     except Missing:
         return 0
-    variants = {v.get("VariantName"): v for v in found.get("ProductionVariants") or ()}
+    running = {v["VariantName"]: v for v in description.get("ProductionVariants", ())}
     total = 0
-    for variant in types.get("ProductionVariants") or ():
+    for variant in config["ProductionVariants"]:
         if variant.get("InstanceType") == instance_type:
-            running = variants.get(variant.get("VariantName"), {})
-            counts = [running.get(f"{which}InstanceCount") for which in ("Current", "Desired")]
-            initial = variant.get("InitialInstanceCount") or 1
-            total += max((int(count) for count in counts if count), default=int(initial))
+            live = running.get(variant["VariantName"], {})
+            counts = [live.get(f"{which}InstanceCount") or 0 for which in ("Current", "Desired")]
+            total += max(counts) or variant.get("InitialInstanceCount") or 1
     return total
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from peagle.aws import ecr
 from peagle.aws.client import Aws, Connect
 from peagle.aws.prices import fetch_prices
-from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable, image_uri
+from peagle.catalog.tables import InstanceTable, Price, Runtime, RuntimeTable, image_uri
 from peagle.catalog.writing import Tables
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.findings import Finding, note, warning
@@ -38,10 +38,6 @@ INSTALL = ("pip", "install", "peagle-toolkit[sagemaker]")
 DATA_FILE = "sagemaker/core/image_uri_config/vllm.json"
 _CUDA = re.compile(r"\bcu(\d+)(\d)\b")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
-
-_INSTANCE_KEYS = ("gpu_count", "gpu_memory_mib", "vcpus", "memory_gib", "nvme_gb", "quota_code",
-                  "quota_default")  # fmt: skip
-_RUNTIME_KEYS = ("repository", "tag", "digest", "cuda", "ami")
 
 
 @dataclass(frozen=True)
@@ -95,13 +91,10 @@ def refresh_tables(
 
 
 def _failures(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:
-    errors = {str(error): error for error in failed.values()}
-    for reason, error in errors.items():
-        parts = ", ".join(part for part, own in failed.items() if str(own) == reason)
-        fix = Fix(
-            error.fix or ("" if error.command else "run the command again later"),
-            tuple(error.command),
-        )
+    for reason, error in {str(error): error for error in failed.values()}.items():
+        parts = ", ".join(part for part, other in failed.items() if str(other) == reason)
+        sentence = error.fix or ("" if error.command else "run the command again later")
+        fix = Fix(sentence, tuple(error.command))
         yield warning("not-refreshed", parts, f"not refreshed: {error.message}", fix)
 
 
@@ -213,18 +206,17 @@ def with_images(table: RuntimeTable, images: Images) -> RuntimeTable:
     ordered = tuple(kept[version] for version in sorted(kept, key=parse))
     accounts = dict(table.accounts)
     for region, account in images.accounts.items():
-        accounts = _inserted(accounts, region, account)
+        if region not in accounts:  # a new region comes after the nearest smaller name
+            names = list(accounts)
+            place = (
+                names.index(max(smaller)) + 1
+                if (smaller := [name for name in names if name < region])
+                else 0
+            )
+            names.insert(place, region)
+            accounts = {name: accounts.get(name, account) for name in names}
+        accounts[region] = account
     return table.model_copy(update={"accounts": accounts, "runtimes": ordered})
-
-
-def _inserted(accounts: dict[str, str], region: str, account: str) -> dict[str, str]:
-    """The accounts with this one; a new region comes after the nearest smaller name."""
-    if region in accounts:
-        return {**accounts, region: account}
-    names = list(accounts)
-    smaller = [name for name in names if name < region]
-    names.insert(names.index(max(smaller)) + 1 if smaller else 0, region)
-    return {name: accounts.get(name, account) for name in names}
 
 
 def _runtime(version: str, entry: Mapping[str, Any], table: RuntimeTable) -> Runtime | None:
@@ -269,7 +261,7 @@ def table_changes(before: Tables, after: Tables) -> tuple[Change, ...]:
     """All differences, in the order of the files."""
     return (
         *_runtime_changes(before.runtimes, after.runtimes),
-        *_instance_changes(before.instances, after.instances),
+        *_price_changes(before.instances, after.instances),
     )
 
 
@@ -285,55 +277,30 @@ def _runtime_changes(before: RuntimeTable, after: RuntimeTable) -> Iterator[Chan
             image = f"{new.repository}:{new.tag} in {len(new.regions)} regions"
             yield Change(file, entry, "new", None, image)
             continue
-        yield from _key_changes(file, entry, old, new, _RUNTIME_KEYS)
-        yield from _region_changes(file, entry, old, new)
+        for key in ("repository", "tag", "digest", "cuda", "ami"):
+            was, now = getattr(old, key), getattr(new, key)
+            if was != now:
+                yield Change(file, entry, key, was, now or "none")
+        added, gone = set(new.regions) - set(old.regions), set(old.regions) - set(new.regions)
+        if added or gone:
+            signed = [*(f"+{one}" for one in sorted(added)), *(f"-{one}" for one in sorted(gone))]
+            text = f"{len(old.regions)} regions" if old.regions else None
+            yield Change(file, entry, "regions", text, " ".join(signed))
 
 
-def _region_changes(
-    file: str, entry: str, old: Instance | Runtime, new: Instance | Runtime
-) -> Iterator[Change]:
-    added, gone = set(new.regions) - set(old.regions), set(old.regions) - set(new.regions)
-    if added or gone:
-        signed = [*(f"+{one}" for one in sorted(added)), *(f"-{one}" for one in sorted(gone))]
-        before = f"{len(old.regions)} regions" if old.regions else None
-        yield Change(file, entry, "regions", before, " ".join(signed))
-
-
-def _instance_changes(before: InstanceTable, after: InstanceTable) -> Iterator[Change]:
-    file = "instances.yaml"
+def _price_changes(before: InstanceTable, after: InstanceTable) -> Iterator[Change]:
+    """Only prices are refreshed."""
     known = {instance.type: instance for instance in before.instances}
     for new in after.instances:
-        old = known.get(new.type)
-        if old is None:
-            gpus = f"{new.gpu_count} x {new.gpu}, {new.gpu_memory_mib} MiB each"
-            yield Change(file, new.type, "new", None, gpus)
-            unset = {"prices": (), "regions": (), "quota_code": None, "quota_default": None}
-            old = new.model_copy(update=unset)
-        yield from _key_changes(file, new.type, old, new, _INSTANCE_KEYS)
-        yield from _region_changes(file, new.type, old, new)
-        prices: Mapping[str, Price] = {price.region: price for price in old.prices}
+        prices = {price.region: price for price in known[new.type].prices}
         for now in new.prices:
             was = prices.get(now.region)
             if was != now:
                 confirmed = was is not None and was.usd_per_hour == now.usd_per_hour
-                key, text = f"price in {now.region}", None if was is None else _price(was)
-                yield Change(file, new.type, key, text, _price(now), confirmed)
-
-
-def _key_changes(
-    file: str, entry: str, old: Instance | Runtime, new: Instance | Runtime, keys: tuple[str, ...]
-) -> Iterator[Change]:
-    for key in keys:
-        was, now = getattr(old, key), getattr(new, key)
-        if was != now:
-            yield Change(file, entry, key, None if was is None else _value(was), _value(now))
+                text = _price(was) if was else None
+                key = f"price in {now.region}"
+                yield Change("instances.yaml", new.type, key, text, _price(now), confirmed)
 
 
 def _price(price: Price) -> str:
     return f"{format_unit_price(price.usd_per_hour)} ({price.date.isoformat()})"
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)

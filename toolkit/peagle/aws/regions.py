@@ -99,7 +99,8 @@ def in_each_region(
             errors[region] = error
 
     try:
-        run_parallel([partial(answer, region) for region in regions], _deadline())
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        run_parallel([partial(answer, region) for region in regions], deadline)
     except TimeoutError as late:
         raise CloudError(
             f"the regions did not answer within {DEADLINE_SECONDS:.0f} s",
@@ -110,7 +111,3 @@ def in_each_region(
     if errors and not answers and not enabled:
         raise next(iter(errors.values()))
     return answers, enabled
-
-
-def _deadline() -> float:
-    return time.monotonic() + DEADLINE_SECONDS

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from peagle.aws.client import Aws, translated
@@ -37,13 +37,18 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 _JSON = "application/json"
 _RUNTIME = "sagemaker-runtime"
 
+T = TypeVar("T")
+
 
 def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
     """One InvokeEndpoint call; the complete response. AWS allows 60 seconds."""
     with _log_named(endpoint):
-        response = _call(
-            aws, "invoke_endpoint", endpoint, Body=data, ContentType=_JSON, **parameters
-        )
+
+        def send(**named: str) -> Iterator[dict[str, Any]]:
+            request = {**named, "Body": data, "ContentType": _JSON, **parameters}
+            yield aws.call(_RUNTIME, "invoke_endpoint", **request)
+
+        (response,) = _named_requests(aws, endpoint, send)
         with translated(_RUNTIME, aws.region):
             content: bytes = response["Body"].read()
     return content
@@ -66,7 +71,12 @@ def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
     Raises EngineError when the stream contains an error or ends before ``[DONE]``.
     """
     with _log_named(endpoint):
-        events = _stream_events(aws, endpoint, Body=encoded(body), ContentType=_JSON)
+        operation, data = "invoke_endpoint_with_response_stream", encoded(body)
+
+        def send(**named: str) -> Iterator[dict[str, Any]]:
+            yield from aws.events(_RUNTIME, operation, **named, Body=data, ContentType=_JSON)
+
+        events = _named_requests(aws, endpoint, send)
         yield from pieces_in(event.get("PayloadPart", {}).get("Bytes", b"") for event in events)
 
 
@@ -83,40 +93,20 @@ def require_component(aws: Aws, endpoint: str) -> None:
     _hosting.setdefault(aws, set()).add(endpoint)
 
 
-def _named(aws: Aws, endpoint: str) -> dict[str, str]:
-    """The parameters that name the endpoint, and its component once it is known to need one."""
-    known = endpoint in _hosting.get(aws, ())
-    return {"EndpointName": endpoint} | ({"InferenceComponentName": endpoint} if known else {})
-
-
-def _named_again(aws: Aws, given: dict[str, str], error: PeagleError) -> dict[str, str]:
-    """The parameters for another attempt, if the request failed only because they do not name a
-    component. Raises ``error`` otherwise."""
-    if _COMPONENT_REQUIRED not in error.message or "InferenceComponentName" in given:
-        raise error
-    require_component(aws, given["EndpointName"])
-    return _named(aws, given["EndpointName"])
-
-
-def _call(aws: Aws, operation: str, endpoint: str, **parameters: Any) -> dict[str, Any]:
-    """A call to the endpoint, or to the component of its name where it needs one."""
-    named = _named(aws, endpoint)
-    try:
-        return aws.call(_RUNTIME, operation, **named, **parameters)
-    except PeagleError as error:
-        named = _named_again(aws, named, error)
-    return aws.call(_RUNTIME, operation, **named, **parameters)
-
-
-def _stream_events(aws: Aws, endpoint: str, **parameters: Any) -> Iterator[dict[str, Any]]:
-    """The events of a streamed answer; as ``_call``."""
-    operation, named = "invoke_endpoint_with_response_stream", _named(aws, endpoint)
-    try:
-        yield from aws.events(_RUNTIME, operation, **named, **parameters)
-        return
-    except PeagleError as error:
-        named = _named_again(aws, named, error)
-    yield from aws.events(_RUNTIME, operation, **named, **parameters)
+def _named_requests(aws: Aws, endpoint: str, send: Callable[..., Iterator[T]]) -> Iterator[T]:
+    """What ``send`` yields, given the parameters that name the endpoint, and the component of its
+    name once it is known to need one: after AWS's answer that it does, the request is repeated."""
+    endpoint_only = {"EndpointName": endpoint}
+    of_component = {**endpoint_only, "InferenceComponentName": endpoint}
+    if endpoint not in _hosting.get(aws, ()):
+        try:
+            yield from send(**endpoint_only)
+            return
+        except PeagleError as error:
+            if _COMPONENT_REQUIRED not in error.message:
+                raise
+        require_component(aws, endpoint)
+    yield from send(**of_component)
 
 
 def _log_named(endpoint: str) -> AbstractContextManager[None]:

@@ -7,8 +7,9 @@ two writers at the same moment may lose a rule. Each rule of others is written b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from peagle.aws.client import Aws, translated
@@ -156,100 +157,78 @@ def upload_missing(
     for file in upload.files:
         key = upload.prefix + file.name
         metadata = {_CHECKSUM: file.sha256}
-        same_name = [one for one in earlier if one != key and one.endswith(f"/{part}/{file.name}")]
+        copies = (
+            name for name in earlier
+            if name != key and name.endswith(f"/{part}/{file.name}")
+            and _is_uploaded(aws, upload.bucket, name, file)
+        )  # fmt: skip
         if _is_uploaded(aws, upload.bucket, key, file, kms_key):
             present(file.size)
-        elif copied := _first_uploaded(aws, upload.bucket, same_name, file):
+        elif copied := next(copies, None):
             aws.copy(upload.bucket, copied, key, metadata, kms_key)
             present(file.size)
         else:
             aws.upload(file.path, upload.bucket, key, metadata, sent, kms_key)
 
 
-def _first_uploaded(aws: Aws, bucket: str, keys: Iterable[str], file: LocalFile) -> str | None:
-    """The first key whose object has the contents of the file."""
-    return next((key for key in keys if _is_uploaded(aws, bucket, key, file)), None)
-
-
 def _is_uploaded(
     aws: Aws, bucket: str, key: str, file: LocalFile, kms_key: str | None = None
 ) -> bool:
     try:
-        found = aws.call("s3", "head_object", Bucket=bucket, Key=key)
+        head = aws.call("s3", "head_object", Bucket=bucket, Key=key)
     except (Missing, AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
         return False
-    same_bytes = found.get("Metadata", {}).get(_CHECKSUM) == file.sha256
-    if kms_key and not _is_encrypted(found, kms_key):
-        return False
-    return bool(same_bytes and found["ContentLength"] == file.size)
-
-
-def _is_encrypted(found: Mapping[str, Any], kms_key: str) -> bool:
-    """Whether KMS encrypts the object, with that key as far as its name tells: S3 does not say
-    which alias a key has."""
-    if not str(found.get("ServerSideEncryption", "")).startswith("aws:kms"):
-        return False
-    own = str(found.get("SSEKMSKeyId", "")).rpartition("/")[2]
-    return "alias/" in kms_key or own == kms_key.rpartition("/")[2]
+    if kms_key:
+        # S3 does not say which alias a key has.
+        is_key = str(head.get("SSEKMSKeyId", "")).endswith(kms_key.rpartition("/")[2])
+        if not head.get("ServerSideEncryption", "").startswith("aws:kms"):
+            return False
+        if not is_key and "alias/" not in kms_key:
+            return False
+    same_bytes = head.get("Metadata", {}).get(_CHECKSUM) == file.sha256
+    return bool(same_bytes and head["ContentLength"] == file.size)
 
 
 def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
-    """Delete objects and their unfinished uploads; ignores objects that no longer exist."""
-    doomed = set(keys)
-    try:
-        _abort_uploads(aws, bucket, doomed)
-        objects = [{"Key": key} for key in sorted(doomed)]
-        for start in range(0, len(objects), _DELETE_BATCH):
-            request = {"Objects": objects[start : start + _DELETE_BATCH], "Quiet": True}
+    """Delete objects and their unfinished uploads, whose parts cost money; ignores objects that no
+    longer exist."""
+    doomed = sorted(set(keys))
+    with suppress(Missing):
+        with suppress(AccessDenied):
+            uploads = list(aws.items("s3", "list_multipart_uploads", "Uploads", Bucket=bucket))
+            for upload in (entry for entry in uploads if entry["Key"] in doomed):
+                place = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                aws.call("s3", "abort_multipart_upload", **place)
+        for start in range(0, len(doomed), _DELETE_BATCH):
+            objects = [{"Key": key} for key in doomed[start : start + _DELETE_BATCH]]
+            request = {"Objects": objects, "Quiet": True}
             response = aws.call("s3", "delete_objects", Bucket=bucket, Delete=request)
             for failed in response.get("Errors", ()):
-                raise CloudError(
-                    f"{S3Uri(bucket, failed['Key']).uri} was not deleted: {failed.get('Message')}",
-                    code=str(failed.get("Code", "")),
-                )
-    except Missing:
-        return
-
-
-def _abort_uploads(aws: Aws, bucket: str, keys: set[str]) -> None:
-    """The parts of an interrupted upload cost money until it is aborted."""
-    try:
-        listed = list(aws.items("s3", "list_multipart_uploads", "Uploads", Bucket=bucket))
-    except AccessDenied:
-        return
-    for entry in listed:
-        if entry["Key"] in keys:
-            upload = {"Key": entry["Key"], "UploadId": entry["UploadId"]}
-            aws.call("s3", "abort_multipart_upload", Bucket=bucket, **upload)
+                uri = S3Uri(bucket, failed["Key"]).uri
+                message = f"{uri} was not deleted: {failed.get('Message')}"
+                raise CloudError(message, code=failed["Code"])
 
 
 def own_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> Mapping[str, Any] | None:
     """The rule with that id; ``None`` when the bucket has none."""
-    return next((one for one in _lifecycle(aws, bucket)[0] if _has_id(one, rule_id)), None)
+    return next((rule for rule in _lifecycle(aws, bucket)[0] if rule.get("ID") == rule_id), None)
 
 
 def put_lifecycle_rule(aws: Aws, bucket: str, rule: Mapping[str, Any]) -> None:
     """Add the rule, or replace the one with its id."""
-    found, more = _lifecycle(aws, bucket)
-    others = [one for one in found if not _has_id(one, rule["ID"])]
+    present, more = _lifecycle(aws, bucket)
+    others = [one for one in present if one.get("ID") != rule["ID"]]
     if any("Prefix" in one for one in others):
         # S3 takes no rules of its earlier and its present form together.
         rule = {key: value for key, value in rule.items() if key != "Filter"} | rule["Filter"]
-    rules = [*others, dict(rule)]
-    if rules != found:
-        _write_lifecycle(aws, bucket, rules, more)
+    _write_lifecycle(aws, bucket, present, [*others, dict(rule)], more)
 
 
 def remove_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> None:
     """Remove the rule with that id; ignores one that does not exist, or whose bucket does not."""
-    found, more = _lifecycle(aws, bucket)
-    rules = [one for one in found if not _has_id(one, rule_id)]
-    if rules == found:
-        return
-    if rules:
-        _write_lifecycle(aws, bucket, rules, more)
-    else:
-        aws.call("s3", "delete_bucket_lifecycle", Bucket=bucket)
+    present, more = _lifecycle(aws, bucket)
+    others = [one for one in present if one.get("ID") != rule_id]
+    _write_lifecycle(aws, bucket, present, others, more)
 
 
 def _lifecycle(aws: Aws, bucket: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
@@ -260,16 +239,21 @@ def _lifecycle(aws: Aws, bucket: str) -> tuple[list[dict[str, Any]], dict[str, s
         if isinstance(error, Missing) or error.code == _NO_LIFECYCLE:
             return [], {}
         raise
-    return list(found.get("Rules") or ()), {_SIZE: found[_SIZE]} if found.get(_SIZE) else {}
-
-
-def _has_id(rule: Mapping[str, Any], rule_id: str) -> bool:
-    return rule.get("ID") == rule_id
+    return found.get("Rules", []), {_SIZE: found[_SIZE]} if found.get(_SIZE) else {}
 
 
 def _write_lifecycle(
-    aws: Aws, bucket: str, rules: list[dict[str, Any]], more: Mapping[str, str]
+    aws: Aws,
+    bucket: str,
+    present: list[dict[str, Any]],
+    rules: list[dict[str, Any]],
+    more: Mapping[str, str],
 ) -> None:
+    if rules == present:
+        return
+    if not rules:
+        aws.call("s3", "delete_bucket_lifecycle", Bucket=bucket)
+        return
     aws.call(
         "s3", "put_bucket_lifecycle_configuration",
         Bucket=bucket, LifecycleConfiguration={"Rules": rules}, **more,
@@ -312,26 +296,26 @@ class S3Source:
             "s3", "list_objects_v2", "Contents",
             Bucket=self._bucket, Prefix=self._prefix, Delimiter="/",
         )  # fmt: skip
-        self._listing = {}
-        with self._explained("s3:ListBucket", self._bucket):
-            for entry in listed:
-                name = str(entry["Key"])[len(self._prefix) :]
-                if name and "/" not in name:  # the folder itself can be an object, too
-                    self._listing[name] = entry
-                if len(self._listing) > _MAX_FILES:
-                    raise CheckpointError(
-                        f"{self.location} holds more than {_MAX_FILES:,} objects",
-                        _CHECK_URI,
-                        code="too-many-files",
-                    )
+        with self._explained(self._bucket):
+            entries = list(islice(listed, _MAX_FILES + 1))
+        if len(entries) > _MAX_FILES:
+            message = f"{self.location} holds more than {_MAX_FILES:,} objects"
+            raise CheckpointError(message, _CHECK_URI, code="too-many-files")
+        # The folder itself can be an object, too.
+        self._listing = {entry["Key"].removeprefix(self._prefix): entry for entry in entries}
+        self._listing.pop("", None)
         if not self._listing:
-            raise CheckpointError(self._why_empty(), _CHECK_URI, code="no-objects")
+            raise CheckpointError(
+                f"there are no objects directly below {self.location}/",
+                _CHECK_URI,
+                code="no-objects",
+            )
         return {name: entry["Size"] for name, entry in self._listing.items()}
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """A byte range of an object."""
         key, end = self._prefix + name, "" if length is None else str(start + length - 1)
-        with self._explained("s3:GetObject", f"{self._bucket}/{key}"):
+        with self._explained(f"{self._bucket}/{key}"):
             response = self._aws.call(
                 "s3", "get_object", Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end}"
             )
@@ -352,23 +336,14 @@ class S3Source:
         tag = str(self._listing.get(name, {}).get("ETag", "")).strip('"')
         return {"md5": tag} if HEX_32.fullmatch(tag) else {}
 
-    def _why_empty(self) -> str:
-        key = self._prefix.rstrip("/")
-        found = self._aws.call("s3", "list_objects_v2", Bucket=self._bucket, Prefix=key, MaxKeys=1)
-        if key and any(entry["Key"] == key for entry in found.get("Contents") or ()):
-            return f"{self.location} is one object, not a folder"
-        return f"there are no objects directly below {self.location}/"
-
     @contextmanager
-    def _explained(self, action: str, resource: str) -> Iterator[None]:
+    def _explained(self, resource: str) -> Iterator[None]:
         """Add permission, bucket or region to AWS's errors."""
         try:
             yield
         except AccessDenied as error:
-            response = getattr(error.__cause__, "response", None) or {}
-            reason = response.get("Error", {}).get("Message") or error.code
             raise AccessDenied(
-                f"access denied: {action} on arn:aws:s3:::{resource} ({reason})",
+                f"{error.message} on arn:aws:s3:::{resource}",
                 f"ask for a policy that allows s3:ListBucket on arn:aws:s3:::{self._bucket} and "
                 f"s3:GetObject on arn:aws:s3:::{self._bucket}/{self._prefix}*; an encrypted bucket "
                 "also needs kms:Decrypt",

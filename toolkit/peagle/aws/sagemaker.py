@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from peagle.aws.client import Aws, Clock
+from peagle.aws.client import Aws, Clock, send_until_visible
 from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
 from peagle.errors import CloudError, Refused
+from peagle.render.requests import KEPT_COUNT
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,13 @@ def with_component(aws: Aws, found: Mapping[str, Any]) -> Endpoint:
 
 def described_endpoint(found: Mapping[str, Any]) -> Endpoint:
     """The endpoint in DescribeEndpoint's answer."""
-    pending = found.get("PendingDeploymentSummary") or {}
+    pending = found.get("PendingDeploymentSummary", {})
+    variants = found.get("ProductionVariants", ())
+    stages = (
+        stage["Status"]
+        for variant in pending.get("ProductionVariants", ())
+        for stage in variant.get("VariantStatus", ())
+    )
     return Endpoint(
         name=found["EndpointName"],
         arn=found["EndpointArn"],
@@ -230,25 +237,14 @@ def described_endpoint(found: Mapping[str, Any]) -> Endpoint:
         created=found["CreationTime"].timestamp(),
         changed=found["LastModifiedTime"].timestamp(),
         pending_revision=pending.get("EndpointConfigName"),
-        stage=_stage(pending),
-        running={
-            variant["VariantName"]: int(variant.get("CurrentInstanceCount") or 0)
-            for variant in found.get("ProductionVariants") or []
-        },
+        stage=next(stages, None),
+        running={one["VariantName"]: one.get("CurrentInstanceCount", 0) for one in variants},
         desired={
-            variant["VariantName"]: int(variant["DesiredInstanceCount"])
-            for variant in found.get("ProductionVariants") or []
-            if variant.get("DesiredInstanceCount") is not None
+            one["VariantName"]: one["DesiredInstanceCount"]
+            for one in variants
+            if "DesiredInstanceCount" in one
         },
     )
-
-
-def _stage(pending: Mapping[str, Any]) -> str | None:
-    """The stage of an update's first variant, such as ``Baking``."""
-    for variant in pending.get("ProductionVariants") or []:
-        for status in variant.get("VariantStatus") or []:
-            return str(status["Status"])
-    return None
 
 
 def description(aws: Aws, kind: ResourceKind, name: str) -> dict[str, Any]:
@@ -320,18 +316,14 @@ def create(
             ) from error
 
 
-def _once_visible(request: Callable[[], object], clock: Clock | None) -> None:
-    """Send a request that names an endpoint configuration created a moment ago, again until
-    SageMaker sees it: what was created is visible everywhere only after some seconds."""
-    for pause in VISIBLE_AFTER_SECONDS:
-        try:
-            request()
-            return
-        except Missing as error:
-            if not _UNSEEN.search(error.message):
-                raise
-        (clock or Clock()).sleep(pause)
-    request()
+def _once_visible(send: Callable[[], object], clock: Clock | None) -> None:
+    """Send a request that names an endpoint configuration created a moment ago."""
+    send_until_visible(
+        send,
+        VISIBLE_AFTER_SECONDS,
+        lambda error: isinstance(error, Missing) and bool(_UNSEEN.search(error.message)),
+        clock or Clock(),
+    )
 
 
 def update(
@@ -362,16 +354,6 @@ def update(
     if keep_count:
         given |= KEPT_COUNT
     _once_visible(lambda: aws.call("sagemaker", "update_endpoint", **given), clock)
-
-
-KEPT_COUNT = {
-    "RetainAllVariantProperties": True,
-    "ExcludeRetainedVariantProperties": [
-        {"VariantPropertyType": "DesiredWeight"},
-        {"VariantPropertyType": "DataCaptureConfig"},
-    ],
-}
-"""UpdateEndpoint's parameters to keep the numbers of instances, and nothing else."""
 
 
 def update_batch_size(instance_count: int) -> int:

@@ -12,15 +12,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from peagle.aws.client import Aws, Clock
+from peagle.aws.client import Aws, Clock, send_until_visible
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.sagemaker import ID_TAG
-from peagle.errors import CloudError
 from peagle.planning.company import Company, role_parameters
 from peagle.planning.limit import COPIES_BEFORE_SECONDS
 from peagle.render.resources import (
     END_POLICY,
-    copies_schedule,
     limit_name,
     role_policy,
     schedule,
@@ -33,8 +31,6 @@ ASSUMED_AFTER_SECONDS = (2.0, 4.0, 8.0, 15.0, 15.0)
 
 SOONEST_SECONDS = 60
 """The scheduler is exact to the minute."""
-
-_NOT_ASSUMED = "assume the role"
 
 
 def at_expression(moment: float) -> str:
@@ -66,38 +62,30 @@ def ensure_role(
     return arn
 
 
-def put_schedule(aws: Aws, endpoint: str, role: str, ends_at: float, clock: Clock) -> None:
-    """Let the scheduler delete the endpoint at ``ends_at`` (epoch seconds), and then the schedule;
-    replaces an earlier end time. Waits until a new role can be assumed, by ``clock``."""
-    planned = schedule(aws.region, endpoint, at_expression(ends_at))
-    _put(aws, planned, target_arn(aws.partition), role, clock)
+def put_schedule(
+    aws: Aws, endpoint: str, role: str, ends_at: float, clock: Clock, copies: bool = False
+) -> None:
+    """Let the scheduler delete the endpoint at ``ends_at`` (epoch seconds), or the ``copies`` on it
+    before that, and then the schedule; replaces an earlier end time. Waits until a new role can be
+    assumed, by ``clock``."""
+    if copies:
+        ends_at = max(ends_at - COPIES_BEFORE_SECONDS, clock.now() + SOONEST_SECONDS)
+    planned = schedule(aws.region, endpoint, at_expression(ends_at), copies)
+    target = {**planned["Target"], "Arn": target_arn(aws.partition, copies), "RoleArn": role}
+    request = {**planned, "ActionAfterCompletion": "DELETE", "Target": target, "State": "ENABLED"}
 
-
-def put_copies_schedule(aws: Aws, endpoint: str, role: str, ends_at: float, clock: Clock) -> None:
-    """The same for the copies on the endpoint: before its end, and not before now."""
-    moment = max(ends_at - COPIES_BEFORE_SECONDS, clock.now() + SOONEST_SECONDS)
-    planned = copies_schedule(aws.region, endpoint, at_expression(moment))
-    _put(aws, planned, target_arn(aws.partition, copies=True), role, clock)
-
-
-def _put(aws: Aws, planned: dict[str, Any], arn: str, role: str, clock: Clock) -> None:
-    target = {**planned["Target"], "Arn": arn, "RoleArn": role}
-    given = {**planned, "ActionAfterCompletion": "DELETE", "Target": target, "State": "ENABLED"}
-    for pause in (*ASSUMED_AFTER_SECONDS, None):
+    def create_or_update() -> None:
         try:
-            _create_or_update(aws, given)
-            return
-        except CloudError as error:
-            if pause is None or _NOT_ASSUMED not in error.message:
-                raise
-            clock.sleep(pause)
+            aws.call("scheduler", "create_schedule", **request)
+        except AlreadyExists:
+            aws.call("scheduler", "update_schedule", **request)
 
-
-def _create_or_update(aws: Aws, given: dict[str, Any]) -> None:
-    try:
-        aws.call("scheduler", "create_schedule", **given)
-    except AlreadyExists:
-        aws.call("scheduler", "update_schedule", **given)
+    send_until_visible(
+        create_or_update,
+        ASSUMED_AFTER_SECONDS,
+        lambda error: "assume the role" in error.message,
+        clock,
+    )
 
 
 def described_schedule(aws: Aws, name: str) -> dict[str, Any] | None:

@@ -181,7 +181,7 @@ _TOKENIZER = {
 PHASE = "load"
 """The phases are called ``load0``, ``load1``, ...; the first is the warm-up."""
 
-_LIMITS = Limits(size=64 << 20, depth=16, values=2_000_000)
+_LIMITS = Limits(size=64 << 20)
 _LONGEST = 300
 _CUT_OFF = "the server closed the connection before the end of an answer"
 _KNOWN = {

@@ -35,7 +35,7 @@ MOST_DOMAINS = 100
 NO_DOMAIN = "all"
 """The domain of prompts that name none."""
 
-_LIMITS = Limits(size=6 << 20, depth=32, values=50_000)
+_LIMITS = Limits(size=6 << 20)
 """Of one line; InvokeEndpoint takes a body of this size."""
 
 _FORM = 'write lines such as {"domain": "code", "prompt": "..."}'

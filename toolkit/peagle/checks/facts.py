@@ -13,7 +13,8 @@ from peagle.checkpoints.heads import Head
 from peagle.text import json_object
 from peagle_serve.contract import HUB_ID, ML_ROOT, MODEL, PREFIX, SPECULATION, is_s3_uri
 from peagle_serve.environment import flag_of
-from peagle_serve.heads import AUX_LAYERS, DEFAULT_AUXILIARY
+from peagle_serve.heads import AUX_LAYERS, DEFAULT_AUXILIARY, HeadFiles
+from peagle_serve.pair import problems
 
 OTHER_HEAD = "use a head trained for this target"
 COPY_AGAIN = "copy the head again, or export it again"
@@ -33,8 +34,17 @@ def layers_key(head: Head, count: int) -> str:
 
 def other_shape(head: Head, name: str, expected: object) -> str:
     """The message that the shape of a tensor is not the one that config.json requires."""
-    found = f"{name} of {head.location} has shape {list(head.shape(name) or ())}"
-    return f"{found}; its config.json requires {expected}"
+    return f"{name} has shape {list(head.shape(name) or ())}; config.json requires {expected}"
+
+
+def pair_problem(case: Case, head: Head, code: str) -> Mapping[str, object] | None:
+    """The values of a problem that the container finds too, if the case has it."""
+    shape = case.architecture
+    target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
+              "vocab_size": shape.vocab_size}  # fmt: skip
+    shapes = {name: tensor.shape for name, tensor in head.tensors.items()}
+    found = problems(HeadFiles(head.document, shapes), target, case.is_parallel)
+    return next((problem.values for problem in found if problem.code == code), None)
 
 
 def option_of(variable: str) -> str:

@@ -100,12 +100,16 @@ note = functools.partial(findings.note, "")
 
 
 def for_head(check: Callable[[Case, Head], Findings]) -> Check:
-    """A check that needs the head's config.json; without one it yields nothing."""
+    """A check that needs the head's config.json; without one it yields nothing. Its messages begin
+    with the head's location."""
 
     @functools.wraps(check)
     def check_case(case: Case) -> Findings:
-        if case.head is not None:
-            yield from check(case, case.head)
+        for finding in check(case, case.head) if case.head is not None else ():
+            message = finding.message
+            if case.head and case.head.location not in message:
+                message = f"{case.head.location}: {message}"
+            yield finding.model_copy(update={"message": message})
 
     return check_case
 

@@ -14,11 +14,7 @@ from peagle.catalog.documents import Problem, display_path
 from peagle.catalog.loading import target_files, validate_file
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
-from peagle.checkpoints.entries import (
-    drafter_from_checkpoint,
-    is_from_checkpoint,
-    own_drafter,
-)
+from peagle.checkpoints.entries import drafter_from_checkpoint, is_from_checkpoint, own_drafter
 from peagle.checkpoints.models import (
     ReadCheckpoint,
     is_location,

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.bench.acceptance import (
     GROUPS,
     GROUPS_OF_LOG,
@@ -38,13 +37,7 @@ from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult
 from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.targets import target_of_endpoint, target_of_engine, target_of_url
 from peagle.bench.workloads import PromptSet, make_loads, read_prompts
-from peagle.cli.account import (
-    Account,
-    cloud_options,
-    complete_name,
-    find_endpoint,
-    names_deployment,
-)
+from peagle.catalog import find_pair
 from peagle.cli.bench_sweep import sweep, with_options
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import (
@@ -62,13 +55,19 @@ from peagle.cli.output.bench import print_acceptance, print_lossless, print_resu
 from peagle.cli.output.console import (
     json_option,
     print_json,
-    print_line,
+    print_small,
     print_status,
     print_written,
 )
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.engine.state import LocalEngine
+from peagle.cli.session import (
+    Session,
+    cloud_options,
+    complete_name,
+)
+from peagle.deploy.invoke import WakeUpOptions
+from peagle.engine.state import LocalEngine, local_engines, ready_engine
 from peagle.errors import (
     EngineError,
     Fix,
@@ -80,7 +79,6 @@ from peagle.errors import (
 )
 from peagle.speed.slo import parse_slo
 from peagle.store import write_output
-from peagle.text import format_size
 
 LOCAL = "local"
 """The target that is the only engine of ``peagle local up``."""
@@ -184,7 +182,7 @@ def run(ctx: click.Context, /, **given: Any) -> None:
     """
 
     def find(name: str) -> BenchTarget:
-        return find_target(ctx, given["account"], name, given["region"], given["model"])
+        return find_target(ctx, given["session"], name, given["model"])
 
     if _measures_text(given):
         _measure_text(find(given["name"]), find, given)
@@ -221,32 +219,30 @@ def _print(result: BenchResult, as_json: bool) -> None:
         )
 
 
-def find_target(
-    ctx: click.Context, account: Account, name: str, region: str | None, model: str | None
-) -> BenchTarget:
+def find_target(ctx: click.Context, session: Session, name: str, model: str | None) -> BenchTarget:
     """What to measure: a URL, a local engine, or an endpoint. Options about AWS exclude the first
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
         return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
     if name == LOCAL:
         return target_of_engine(_only_engine())
-    on_aws = names_deployment(account, region, name)
-    if engine := None if on_aws else api.ready_engine(name):
+    on_aws = session.names_deployment(name)
+    if engine := None if on_aws else ready_engine(name):
         return target_of_engine(engine)
     try:
-        record, aws = find_endpoint(account, name, region)
+        record, aws = session.find_served(name)
     except NotFound as unknown:
         if on_aws or (fix := _local_fix(ctx, name)) is None:
             raise
         raise NotFound(f"there is no deployment {name!r}", fix, unknown.code) from unknown
     with StatusLine() as line:
-        wake_up = api.WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
+        wake_up = WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
         return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
 
 
 def _local_fix(ctx: click.Context, name: str) -> Fix | None:
     """What the user of a local engine, or of a pair's name, may have meant; ``None`` without."""
-    ready = [engine for engine in api.local_engines() if engine.state == "ready"]
+    ready = [engine for engine in local_engines() if engine.state == "ready"]
     for engine in ready:
         target = engine.pair.partition("+")[0]
         if name in (engine.pair, target, target.rpartition("/")[2]):
@@ -256,7 +252,7 @@ def _local_fix(ctx: click.Context, name: str) -> Fix | None:
             shown = LOCAL if len(ready) == 1 else engine.name
             return Fix(sentence, ("peagle", "bench", shown))
     with suppress(PeagleError):
-        api.find_pair(command_catalog(ctx), name)
+        find_pair(command_catalog(ctx), name)
         return Fix(
             "this is the name of a pair: measure the pair on this machine",
             ("peagle", "bench", name, "--sweep", "k=none,5"),
@@ -266,14 +262,14 @@ def _local_fix(ctx: click.Context, name: str) -> Fix | None:
 
 def _only_engine() -> LocalEngine:
     """The only engine of this machine. Raises NotFound without one, and UserError for several."""
-    names = [engine.name for engine in api.local_engines() if engine.state == "ready"]
+    names = [engine.name for engine in local_engines() if engine.state == "ready"]
     if len(names) > 1:
         raise UserError(
             f"{len(names)} engines are running: {', '.join(names)}",
             "specify only one of them",
             code="several-engines",
         )
-    engine = api.ready_engine(names[0]) if names else None
+    engine = ready_engine(names[0]) if names else None
     if engine is None:
         start = Fix("start one", ("peagle", "local", "up", "PAIR"))
         raise NotFound("no engine of this machine is running", start, code="no-such-engine")
@@ -386,7 +382,7 @@ def _alone(
     """
     if against:
         return nullcontext(find(against))
-    engine = api.ready_engine(target.facts.name) if target.facts.where == "local" else None
+    engine = ready_engine(target.facts.name) if target.facts.where == "local" else None
     if engine is None:
         raise UserError(
             f"the target of {target.facts.name} cannot be started here without speculation",
@@ -448,25 +444,14 @@ def install(python: Path | None, again: bool, as_json: bool) -> None:
     """
     present = not again and installed_sender() is not None
     installed = install_sender(python, again, print_status)
-    if as_json:
-        print_json({**_document(installed), "was_installed": present})
-        return
-    state = "is already installed" if present else f"is installed in {installed.seconds:.0f} s"
-    size = format_size(installed.megabytes * 1e6)
-    print_line(f"aiperf {installed.version} {state}, {size}: {installed.program}")
+    print_small({**_document(installed), "was_installed": present}, as_json)
 
 
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench status --json")
 @json_option
 def status(as_json: bool) -> None:
     """Show the installed load generator."""
-    if as_json:
-        print_json(_document(installed_sender()))
-        return
-    sender = find_sender()
-    took = f"installed in {sender.seconds:.0f} s"
-    size = format_size(sender.megabytes * 1e6)
-    print_line(f"aiperf {sender.version}, {size}, {took}: {sender.program}")
+    print_small(_document(installed_sender() if as_json else find_sender()), as_json)
 
 
 def _document(sender: Aiperf | None) -> dict[str, object]:

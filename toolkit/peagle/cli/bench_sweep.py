@@ -11,7 +11,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from peagle import api
 from peagle.bench.compare import summaries
 from peagle.bench.evidence import priced_result, save_evidence
 from peagle.bench.local import sweep_on_this_machine
@@ -20,7 +19,6 @@ from peagle.bench.report import report, require_report
 from peagle.bench.result import BenchResult, BenchSetting
 from peagle.bench.revisions import EndpointSweep, sweep_on_endpoint
 from peagle.bench.sweep import SweepProgress, SweepRequest
-from peagle.cli.account import Account, account_options, find_deployment, names_deployment
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, own_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
@@ -48,8 +46,11 @@ from peagle.cli.output.progress import DeploymentProgress, StatusLine
 from peagle.cli.plan_options import planning_choices, planning_options
 from peagle.cli.planned import planned
 from peagle.cli.project import Decorator
+from peagle.cli.session import Session, account_options
+from peagle.deploy.records import deployment_lock
 from peagle.engine.runner import LocalOptions
 from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError, command_line
+from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.store import write_output
 from peagle.text import format_duration, format_price, format_usd
@@ -138,9 +139,9 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
     """
     request = _request(ctx, given)
     _require_outputs(given)
-    account: Account = given["account"]
+    session: Session = given["session"]
     lossless: SweepLossless | None = None
-    if names_deployment(account, None, given["pair"]):
+    if session.names_deployment(given["pair"]):
         _refuse_plan_options(ctx)
         if given["lossless"]:
             check = ("peagle", "bench", given["pair"], "--lossless", "--against", "NAME")
@@ -149,7 +150,7 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
                 Fix("compare the deployment with one of the target alone", check),
             )
         file = given["output"] or Path(f"bench-{given['pair']}.json")
-        result = _on_endpoint(ctx, given, request, account, file)
+        result = _on_endpoint(ctx, given, request, session, file)
     else:
         if given["max_cost"]:
             raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
@@ -208,7 +209,7 @@ def _on_this_machine(
     plan_of = _plans(ctx, given, request)
     base = plan_of(BenchSetting(None, max(request.ks)))
     # Warnings and notes of a plan are about its deployment.
-    raise_first_error(api.findings_on_this_machine(base, kind))
+    raise_first_error(findings_on_this_machine(base, kind))
     file = given["output"] or Path(f"bench-{base.name}.json")
 
     # The image of the pair runs its target alone too.
@@ -264,22 +265,22 @@ def _refuse_plan_options(ctx: click.Context) -> None:
 
 
 def _on_endpoint(
-    ctx: click.Context, given: dict[str, Any], request: SweepRequest, account: Account, file: Path
+    ctx: click.Context, given: dict[str, Any], request: SweepRequest, session: Session, file: Path
 ) -> BenchResult:
     """Measure a deployment, revision by revision, after a confirmation of the price."""
     name = given["pair"]
-    if given["save"] and account.sandbox:
+    if given["save"] and session.sandbox:
         raise UserError(
             "the sandbox has no GPU, so its speeds cannot be evidence",
             "omit --save",
             code="not-evidence",
         )
-    record, aws = find_deployment(account, name, given["region"], complete=True)
-    with api.deployment_lock(*record.key), DeploymentProgress(account.sandbox) as status:
+    record, aws = session.find(name, given["region"], complete=True)
+    with deployment_lock(*record.key), DeploymentProgress(session.sandbox) as status:
         prepared = sweep_on_endpoint(
             request, file, aws, record, command_catalog(ctx), status.observe
         )
-        print_facts(_price_facts(prepared, account, given["max_cost"]))
+        print_facts(_price_facts(prepared, session, given["max_cost"]))
         if not given["yes"]:
             confirm("Update the endpoint to each setting?", "not measured")
         with _kept(ctx, file, status) as observe:
@@ -295,15 +296,15 @@ def _on_endpoint(
 
 
 def _price_facts(
-    prepared: EndpointSweep, account: Account, max_cost: float | None
+    prepared: EndpointSweep, session: Session, max_cost: float | None
 ) -> Iterator[tuple[str, str]]:
     """What the sweep costs, about."""
     settings, total = len(prepared.sweep.settings), prepared.sweep.total
     rows = f"{settings} setting{'s' if settings > 1 else ''}, {total} row{'s' if total > 1 else ''}"
     yield "sweep", f"{prepared.record.name}: {rows}, about {format_duration(prepared.seconds)}"
-    yield "price", f"the endpoint: {format_price(prepared.usd_per_hour, account.sandbox)}"
+    yield "price", f"the endpoint: {format_price(prepared.usd_per_hour, session.sandbox)}"
     usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
-    free = " on AWS (free in the sandbox)" if account.sandbox else ""
+    free = " on AWS (free in the sandbox)" if session.sandbox else ""
     yield (
         "cost",
         f"of the sweep: about {usd}{free}; during each update the instances of both revisions "

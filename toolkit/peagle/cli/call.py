@@ -6,39 +6,52 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from peagle import api
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.bench.server import KEY_VARIABLE
-from peagle.cli.account import (
-    Account,
-    cloud_options,
-    complete_name,
-    find_endpoint,
-    names_deployment,
-)
+from peagle.bench.url_proof import prove_url
 from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import TOKENS, Decimal, WholeNumber, command_catalog, duration
 from peagle.cli.output.console import (
     json_option,
+    print_documents,
     print_findings,
     print_json,
     print_line,
     print_status,
 )
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.output.proof import floor_text, second_turn_text
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions
+from peagle.cli.session import (
+    Session,
+    cloud_options,
+    complete_name,
+)
+from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions, invoke_local
+from peagle.deploy.invoke import invoke as send_prompt
+from peagle.deploy.proving import prove as prove_endpoint
+from peagle.deploy.proving import request_of_revision
 from peagle.deploy.state import Deployment
-from peagle.engine.state import LocalEngine
+from peagle.deploy.status import stand_in_of
+from peagle.engine.state import LocalEngine, ready_engine
 from peagle.errors import OptionMissing, OptionsConflict, UserError
 from peagle.planning import Plan
-from peagle.proof import MIN_DRAFTS, InstanceProof, Proof
+from peagle.proof import (
+    MIN_DRAFTS,
+    Proof,
+    pair_in_catalogue,
+    proof_findings,
+    require_passed,
+)
+from peagle.render import read_plan
+from peagle.sandbox.state import engine_version
 from peagle.store import SANDBOX
 from peagle_serve import json_reader
 
@@ -95,8 +108,7 @@ Ask = Callable[[InvokeRequest, OnText, WakeUpOptions], InvokeResult]
 @json_option
 def invoke(
     name: str,
-    region: str | None,
-    account: Account,
+    session: Session,
     prompt: str,
     stream: bool,
     chat: bool | None,
@@ -114,7 +126,7 @@ def invoke(
     to zero wakes it, and waits. If an endpoint and a local engine have the same name, the endpoint
     answers.
     """
-    ask = _find_server(account, name, region)
+    ask = _find_server(session, name)
     text = _read_prompt(prompt)
     payload = _payload(text)
     request = InvokeRequest(text, chat, max_tokens, temperature, stream, payload)
@@ -127,7 +139,7 @@ def invoke(
         if not as_json:
             click.echo(text, nl=False)
 
-    wake_up = api.WakeUpOptions(wake_timeout, lambda progress: line.show_line(progress.text))
+    wake_up = WakeUpOptions(wake_timeout, lambda progress: line.show_line(progress.text))
     try:
         result = ask(request, show, wake_up)
     finally:
@@ -140,16 +152,16 @@ def invoke(
     print_status(_summary(result))
 
 
-def _find_server(account: Account, name: str, region: str | None) -> Ask:
+def _find_server(session: Session, name: str) -> Ask:
     """How to ask a deployed endpoint, a local engine, or an endpoint that deploy did not create.
 
     Options about AWS exclude local engines. Raises NotFound, and UserError for a local engine that
     is not ready.
     """
-    on_aws = names_deployment(account, region, name)
-    if engine := None if on_aws else api.ready_engine(name):
+    on_aws = session.names_deployment(name)
+    if engine := None if on_aws else ready_engine(name):
         return partial(_ask_engine, engine)
-    record, aws = find_endpoint(account, name, region)
+    record, aws = session.find_served(name)
     return partial(_ask_endpoint, aws, name, record)
 
 
@@ -158,7 +170,7 @@ def _ask_engine(
 ) -> InvokeResult:
     if engine.image is None and engine.speculates:
         _warn_of_noise(engine.vllm, request)
-    return api.invoke_local(engine, request, show)
+    return invoke_local(engine, request, show)
 
 
 def _ask_endpoint(
@@ -171,13 +183,13 @@ def _ask_endpoint(
 ) -> InvokeResult:
     """Ask after printing what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
     if aws.scope == SANDBOX:
-        if stand_in := api.stand_in_of(aws, name):
+        if stand_in := stand_in_of(aws, name):
             print_status(
                 f"Answered by {stand_in}, a stand-in for a target too large for this machine."
             )
         if record and record.current.served.k > 0:
-            _warn_of_noise(api.engine_version(), request)
-    return api.invoke(aws, name, record, request, show, wake_up)
+            _warn_of_noise(engine_version(), request)
+    return send_prompt(aws, name, record, request, show, wake_up)
 
 
 def _warn_of_noise(version: str, request: InvokeRequest) -> None:
@@ -305,8 +317,7 @@ def prove(
     wait: int | None,
     floor: float | None,
     min_drafts: int,
-    region: str | None,
-    account: Account,
+    session: Session,
     as_json: bool,
 ) -> None:
     """Prove that the endpoint NAME speculates: send prompts until every instance has drafted
@@ -322,7 +333,7 @@ def prove(
     if sum(one is not None for one in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
     if url is not None:
-        plan = api.read_plan(plan_file) if plan_file else None
+        plan = read_plan(plan_file) if plan_file else None
         return _prove_url(
             ctx, url, plan, as_json,
             model=model, key=os.environ.get(KEY_VARIABLE), floor=floor, min_drafts=min_drafts,
@@ -333,10 +344,10 @@ def prove(
             "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
         )
     chosen = name or endpoint or ""
-    record, aws = find_endpoint(account, chosen, region)
+    record, aws = session.find_served(chosen)
     catalog = command_catalog(ctx)
     with StatusLine() as status:
-        proved = api.prove(
+        proved = prove_endpoint(
             aws,
             chosen,
             catalog,
@@ -349,15 +360,15 @@ def prove(
         print_json({"name": chosen, "region": aws.region, **proved.document()})
     else:
         _show(chosen, proved)
-    pair = api.request_of_revision(record.current, catalog).pair if record else ""
-    api.require_passed(proved, pair, chosen)
+    pair = request_of_revision(record.current, catalog).pair if record else ""
+    require_passed(proved, pair, chosen)
     return None
 
 
 def _prove_url(ctx: click.Context, url: str, plan: Plan | None, as_json: bool, **how: Any) -> None:
     """Prove the engines behind a URL, show the proof, and raise NotProved unless it passed."""
     with StatusLine() as status:
-        proved = api.prove_url(
+        proved = prove_url(
             url,
             command_catalog(ctx),
             plan=plan,
@@ -370,31 +381,28 @@ def _prove_url(ctx: click.Context, url: str, plan: Plan | None, as_json: bool, *
         _show(url, proved)
     again = ("peagle", "prove", "--url", url)
     pair = _pair_of(plan)
-    api.require_passed(proved, pair, url, again)
+    require_passed(proved, pair, url, again)
 
 
 def _pair_of(plan: Plan | None) -> str:
     """The pair in the commands of a fix, where the plan is known."""
-    return api.pair_in_catalogue(plan.target, plan.drafter) if plan else ""
+    return pair_in_catalogue(plan.target, plan.drafter) if plan else ""
 
 
 def _show(name: str, proved: Proof) -> None:
     verdict = "is proved" if proved.passed else "is not proved"
     print_line(f"{name} {verdict}{_measured(proved)}", bold=True)
-    for one in proved.instances:
-        if one.stream:
-            print_line(f"  {one.stream}: {_drafted(one)}")
-            continue
-        print_line(f"  {_drafted(one)}")
+    instances = [asdict(instance) for instance in proved.instances]
+    print_documents(instances, [*instances[0]] if instances else [])
     if proved.second_turn:
-        print_line(f"  {api.second_turn_text(proved.second_turn)}")
-    print_findings(api.proof_findings(proved.second_turn), err=True)
+        print_line(f"second turn: {second_turn_text(proved.second_turn)}")
+    print_findings(proof_findings(proved.second_turn), err=True)
 
 
 def _measured(proved: Proof) -> str:
     if proved.floor is None:
         return ": it answers; it does not speculate"
-    least = api.floor_text(proved.floor, proved.floor_source)
+    least = floor_text(proved.floor, proved.floor_source)
     where = "the engine's counters" if proved.source == "counters" else "the endpoint's log"
     if proved.acceptance_length is None:
         return f": no drafts in {where}"
@@ -402,14 +410,6 @@ def _measured(proved: Proof) -> str:
         f": acceptance length {proved.acceptance_length:.2f} over {proved.drafts} drafts{least} "
         f"(from {where})"
     )
-
-
-def _drafted(one: InstanceProof) -> str:
-    if one.acceptance_length is None:
-        return "drafted nothing"
-    rates = " ".join(f"{rate:.2f}" for rate in one.acceptance_per_position)
-    positions = f", accepted by position {rates}" if rates else ""
-    return f"acceptance length {one.acceptance_length:.2f} over {one.drafts} drafts{positions}"
 
 
 @click.command(
@@ -425,14 +425,14 @@ def _drafted(one: InstanceProof) -> str:
     help="Validity: 30m, 2h; 12h at most.",
 )
 @json_option
-def token(name: str, account: Account, region: str | None, duration: int, as_json: bool) -> None:
+def token(name: str, session: Session, duration: int, as_json: bool) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 
     The token is computed from your credentials without a call to AWS, is valid for every endpoint
     that you may invoke in the region, and needs sagemaker:CallWithBearerToken and
     sagemaker:InvokeEndpoint.
     """
-    record, aws = find_endpoint(account, name, region)
+    record, aws = session.find_served(name)
     if not 0 < duration <= MAX_TOKEN_SECONDS:
         raise UserError("a token is valid for 1s to 12h", "choose a different --duration")
     key = aws.bearer_token(duration)

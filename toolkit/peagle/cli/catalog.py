@@ -9,8 +9,12 @@ from pathlib import Path
 import click
 from pydantic_core import to_json
 
-from peagle import api
+from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import Problem
+from peagle.catalog.evidence import evidence_for, load_evidence
+from peagle.catalog.find import default_support, describe_pair, summarize_target, summarize_targets
+from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
+from peagle.checks.report import check_local_weights
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import catalog_of, complete_pair
 from peagle.cli.output.console import json_option, print_json, print_line, print_status
@@ -49,7 +53,7 @@ def catalog() -> None:
 def list_pairs(ctx: click.Context, as_json: bool) -> None:
     """List all targets with their drafters."""
     own = catalog_of(ctx)
-    targets = api.summarize_targets(api.load_catalog(own), api.load_evidence(own))
+    targets = summarize_targets(load_catalog(own), load_evidence(own))
     if as_json:
         return click.echo(to_json({"targets": targets}, indent=2).decode())
     from peagle.cli.output.catalog import print_list
@@ -69,15 +73,15 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
     PAIR is TARGET or TARGET+DRAFTER; TARGET alone means its default drafter.
     """
     own = catalog_of(ctx)
-    loaded, evidence = api.load_catalog(own), api.load_evidence(own)
-    found = api.find_pair(loaded, pair)
-    measured = api.evidence_for(evidence, found.target, found.drafter) if found.drafter else ()
+    loaded, evidence = load_catalog(own), load_evidence(own)
+    found = find_pair(loaded, pair)
+    measured = evidence_for(evidence, found.target, found.drafter) if found.drafter else ()
     if as_json:
-        return print_json(api.describe_pair(loaded, found, measured))
+        return print_json(describe_pair(loaded, found, measured))
     from peagle.cli.output.catalog import print_pair
 
-    support = api.default_support(loaded, found.drafter)
-    return print_pair(found, measured, api.summarize_target(found.target, evidence), support)
+    support = default_support(loaded, found.drafter)
+    return print_pair(found, measured, summarize_target(found.target, evidence), support)
 
 
 @catalog.command(
@@ -108,7 +112,7 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
         for path, (_, of_path) in found.items():
             if path is None or not path.is_file() or path.suffix != ".json" or of_path:
                 continue
-            if not api.holds_measurements(path):
+            if not holds_measurements(path):
                 print_status(
                     f"{path} has no results, speeds or starts: the catalogue ignores the file"
                 )
@@ -132,9 +136,9 @@ def _checked(path: Path | None, own: Path | None) -> tuple[list[Path], list[Prob
     """The files of the catalogue, or at ``path``, and their problems."""
     folder = own if path is None or path.is_file() else path
     if path is not None and path.is_file():
-        checked, problems = [path], api.check_catalog_file(path, own)
+        checked, problems = [path], check_catalog_file(path, own)
     else:
-        checked, problems = api.check_catalog(folder)
+        checked, problems = check_catalog(folder)
     with suppress(CatalogError):  # of the catalogue's tables or short names, reported above
-        problems += api.check_local_weights(path, own, api.load_catalog(folder))
+        problems += check_local_weights(path, own, load_catalog(folder))
     return checked, problems

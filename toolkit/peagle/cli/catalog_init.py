@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from peagle import api
+from peagle.catalog.entry_file import entry_text
 from peagle.checkpoints.models import Checkpoint
-from peagle.cli.account import Account, cloud_options
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context
 from peagle.cli.options import OutputPath, command_catalog
 from peagle.cli.output.console import (
@@ -17,9 +16,12 @@ from peagle.cli.output.console import (
     print_json,
     print_status,
 )
+from peagle.cli.session import Session, cloud_options
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.new_entry import entry_file, entry_findings, new_entry
 
 
 @click.command(
@@ -53,8 +55,7 @@ def init(
     drafter: str | None,
     output: Path | None,
     force: bool,
-    region: str | None,
-    account: Account,
+    session: Session,
     as_json: bool,
 ) -> None:
     """Write a catalogue file for MODEL: a folder, s3://..., or an id on the Hub.
@@ -64,10 +65,10 @@ def init(
     """
 
     def read(location: str) -> Checkpoint:
-        account.start()
-        return api.checkpoint_at(location, lambda: account.connect(region or DEFAULT_REGION))
+        session.start()
+        return checkpoint_at(location, lambda: session.aws(session.region or DEFAULT_REGION))
 
-    file = api.entry_file(model, output)
+    file = entry_file(model, output)
     if output is not None and file.exists() and not force:
         other = "folder" if file != output else "file"
         raise UserError(
@@ -75,9 +76,9 @@ def init(
         )
     catalog = command_catalog(ctx)
     checkpoint, head = read(model), read(drafter) if drafter else None
-    entry = api.new_entry(checkpoint, head, file, catalog.runtimes.default)
-    text = api.entry_text(entry.target, entry.unknown, entry.missing, file)
-    findings = api.entry_findings(entry, checkpoint, head, catalog)
+    entry = new_entry(checkpoint, head, file, catalog.runtimes.default)
+    text = entry_text(entry.target, entry.unknown, entry.missing, file)
+    findings = entry_findings(entry, checkpoint, head, catalog)
     if output is not None:
         if not as_json:
             print_findings(findings, err=True)

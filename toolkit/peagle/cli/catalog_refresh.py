@@ -8,12 +8,11 @@ from pathlib import Path
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
-from peagle.aws.refresh import PARTS, Part
+from peagle.aws.refresh import PARTS, Part, refresh_tables, table_changes
+from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable
-from peagle.catalog.writing import Tables
-from peagle.cli.account import Account, account_options
+from peagle.catalog.writing import Tables, new_texts, refuse_unwritable, write_texts
 from peagle.cli.context import PeagleCommand, findings_in_context, own_command
 from peagle.cli.options import yes_option
 from peagle.cli.output.catalog import print_changes
@@ -24,6 +23,7 @@ from peagle.cli.output.console import (
     print_json,
     print_status,
 )
+from peagle.cli.session import Session, account_options
 from peagle.data import data_folder
 from peagle.errors import Fix, UserError
 from peagle.planning.runtime import DEFAULT_REGION
@@ -55,7 +55,7 @@ from peagle.planning.runtime import DEFAULT_REGION
 def refresh(
     ctx: click.Context,
     /,
-    account: Account,
+    session: Session,
     regions: tuple[str, ...],
     to: Path | None,
     dry_run: bool,
@@ -70,19 +70,19 @@ def refresh(
     unchanged. Exits with 4 if AWS rejected a request or did not answer, and with 2 if credentials
     or a package are missing.
     """
-    folder = _folder(ctx, account, to)
+    folder = _folder(ctx, session, to)
     if not dry_run:
-        api.refuse_unwritable(folder)
-    loaded = api.load_catalog(folder)
+        refuse_unwritable(folder)
+    loaded = load_catalog(folder)
     before = Tables(loaded.runtimes, loaded.instances)
     parts: list[Part] = [part for part in PARTS if given[part]] or list(PARTS)
-    account.start()
+    session.start()
     regions = regions or _regions_of(before.instances)
-    found = api.refresh_tables(before, parts, regions, _connector(account))
+    found = refresh_tables(before, parts, regions, _connector(session))
     failures = list(found.failed.values())
     is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
-    texts = api.new_texts(before, found.tables)
-    changes = api.table_changes(before, found.tables)
+    texts = new_texts(before, found.tables)
+    changes = table_changes(before, found.tables)
     if not as_json:
         print_findings(() if is_one_reason else found.findings, err=True)
         print_changes(changes)
@@ -91,7 +91,7 @@ def refresh(
     fix = Fix("review the changes above, then pass --yes", again)
     question = f"Write these changes to {folder}?"
     if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):
-        written = api.write_texts(folder, texts)
+        written = write_texts(folder, texts)
     if as_json:
         findings = findings_in_context(found.findings)
         print_json(
@@ -114,24 +114,24 @@ def refresh(
         ctx.exit(failures[0].exit_code)
 
 
-def _folder(ctx: click.Context, account: Account, to: Path | None) -> Path:
+def _folder(ctx: click.Context, session: Session, to: Path | None) -> Path:
     """The folder of the tables. Raises UserError for the bundled one with a sandbox's responses."""
     catalog = ctx.find_root().params.get("catalog_folder")  # it may be empty
     own = to or (Path(catalog) if catalog else None)
-    if own is None and account.sandbox:
+    if own is None and session.sandbox:
         raise UserError(
             "responses of the sandbox must not go into the bundled catalogue", "add --to DIR"
         )
     return own or data_folder("model_catalog")
 
 
-def _connector(account: Account) -> Callable[[str], Aws]:
+def _connector(session: Session) -> Callable[[str], Aws]:
     """Connects to regions of one account, which is looked up once, when a part needs it."""
     first: list[Aws] = []
 
     def connect(region: str) -> Aws:
         if not first:
-            first.append(account.connect(region))
+            first.append(session.aws(region))
         return first[0].in_region(region)
 
     return connect

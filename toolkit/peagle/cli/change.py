@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
-from peagle.cli.account import Account, changing, cloud_options, complete_name, find_deployment
+from peagle.bench.variants import comparison_report
 from peagle.cli.context import deployment_in_context, in_context, is_plan_file, own_command
 from peagle.cli.options import (
     REQUESTS_AT_A_TIME,
@@ -33,21 +32,41 @@ from peagle.cli.output.deploy import (
     measured,
     print_comparison_report,
     print_started,
-    remaining_resources_shown,
     show_candidate,
     show_changes,
     show_end,
 )
-from peagle.cli.output.progress import DeploymentProgress, show_hashing
+from peagle.cli.output.progress import show_hashing
 from peagle.cli.plan import options_in
 from peagle.cli.planned import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
-from peagle.deploy.preflight import CHECKED_AGAIN
-from peagle.deploy.rollback import RollbackPreview
-from peagle.deploy.scale import Scale
+from peagle.cli.session import Session, cloud_options, complete_name
+from peagle.deploy.comparison import (
+    change_share,
+    options_beside,
+    options_of_served,
+    require_comparable,
+    start_comparison,
+)
+from peagle.deploy.comparison import drop as drop_candidate
+from peagle.deploy.comparison import promote as promote_candidate
+from peagle.deploy.preflight import CHECKED_AGAIN, preflight
+from peagle.deploy.records import load_record
+from peagle.deploy.revisions import require_own, required_comparison
+from peagle.deploy.rollback import (
+    RollbackPreview,
+    end_rollback,
+    preview_rollback,
+    revision_for_rollback,
+)
+from peagle.deploy.rollback import rollback as roll_back
+from peagle.deploy.scale import Scale, plan_scale, scale_request
+from peagle.deploy.scale import scale as apply_scale
 from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.status import deployment_status, require_known_price
 from peagle.errors import Fix, NotProved, OptionsConflict, UserError
 from peagle.planning import Plan
+from peagle.session import Change
 from peagle.text import counted, format_price, parse_share
 
 _DEFAULT_SHARE = 0.1
@@ -93,8 +112,7 @@ Examples:
 @json_option
 def scale(
     name: str,
-    account: Account,
-    region: str | None,
+    session: Session,
     to: int | None,
     minimum: int | None,
     maximum: int | None,
@@ -111,29 +129,28 @@ def scale(
     that of its plan; deploying a plan with other bounds changes those. With a --budget, a higher
     price moves the end to an earlier time.
     """
-    request = api.scale_request(to, minimum, maximum, target, off)
-    with changing(account, name, region) as (record, aws):
-        change = api.plan_scale(aws, record, request)
-        _show(record, change, account)
-        if not change.is_nothing:
+    request = scale_request(to, minimum, maximum, target, off)
+    with session.changing(name) as change:
+        planned = plan_scale(change.aws, change.record, request)
+        _show(change.record, planned, session)
+        if not planned.is_nothing:
             if not yes:
                 confirm("Scale?", "not scaled")
-            with DeploymentProgress(account.sandbox) as status:
-                api.scale(aws, record, change, status.observe)
-    _report(aws, record, change, as_json)
+            change.run(apply_scale, planned)
+    _report(change.aws, change.record, planned, as_json)
 
 
-def _show(record: Deployment, change: Scale, account: Account) -> None:
+def _show(record: Deployment, change: Scale, session: Session) -> None:
     """What changes, and its price per hour: on stderr, before the confirmation."""
     served, copies = record.current.served, change.live.hosts_components
-    lines = [("where", account.where(record.region))]
+    lines = [("where", session.where(record.region))]
     if change.count is not None:
         lines.append((counted(2, copies), f"{change.running} -> {change.count}"))
     if change.scaling is not None:
         lines.append(("scaling", change.scaling.text))
 
     def price(count: int) -> str:
-        return format_price(served.with_instances(count).usd_per_hour, account.sandbox)
+        return format_price(served.with_instances(count).usd_per_hour, session.sandbox)
 
     after = change.scaling.after if change.scaling else None
     if after is not None:
@@ -151,7 +168,7 @@ def _show(record: Deployment, change: Scale, account: Account) -> None:
 
 
 def _report(aws: Aws, record: Deployment, change: Scale, as_json: bool) -> None:
-    document = api.deployment_status(aws, record)
+    document = deployment_status(aws, record)
     document["changed"] = not change.is_nothing
     copies, component = change.live.hosts_components, change.live.component
     counts = counted(2, copies)
@@ -181,65 +198,58 @@ Examples:
 @yes_option
 @json_option
 @click.pass_context
-def rollback(
-    ctx: click.Context, name: str, account: Account, region: str | None, yes: bool, as_json: bool
-) -> None:
+def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
     """Return the deployment NAME to its previous revision, and prove that again.
 
     Afterwards the revision that served is the previous one. An update that was interrupted, or is
     in service without a proof, is abandoned: what served before it serves again. Repeat the command
     after an interruption: until it has reported its result, it continues the same rollback.
     """
-    with changing(account, name, region) as (record, aws):
-        target = api.revision_for_rollback(record)
-        preview = api.preview_rollback(aws, record, target)
-        _show_rollback(record, target, preview, account)
+    with session.changing(name) as change:
+        record = change.record
+        target = revision_for_rollback(record)
+        preview = preview_rollback(change.aws, record, target)
+        _show_rollback(record, target, preview, session)
         if not yes:
             confirm("Return to this revision?", "not rolled back")
-        unproved = _run_until_proved(ctx, api.rollback, aws, record, account)
-        record = api.load_record(*record.key) or record
-        document = api.deployment_status(aws, record.model_copy(update={"returning_to": ""}))
-        document["changes"] = [change.document() for change in preview.changes]
+        unproved = _run_until_proved(ctx, change, roll_back)
+        record = load_record(*record.key) or record
+        document = deployment_status(change.aws, record.model_copy(update={"returning_to": ""}))
+        document["changes"] = [setting.document() for setting in preview.changes]
         if as_json:
             print_json(deployment_in_context(document))
         elif not unproved:
             print_line(f"{record.name} is {document['state']}{measured(document)}", bold=True)
             print_line(f"It serves configuration {document['endpoint_config']} again.")
-        api.end_rollback(record)
+        end_rollback(record)
     if unproved:
         raise unproved
 
 
 def _run_until_proved(
-    ctx: click.Context,
-    change: Callable[..., Deployment],
-    aws: Aws,
-    record: Deployment,
-    account: Account,
+    ctx: click.Context, change: Change, verb: Callable[..., Deployment]
 ) -> NotProved | None:
     """Run a change that ends with a proof, and return why it is not proved: what serves then is
-    shown first. After any other error, show what exists."""
-    again = in_context(("peagle", ctx.command.name or "", record.name))
-    remaining = remaining_resources_shown(aws, record, account, again)
+    shown first."""
+    again = in_context(("peagle", ctx.command.name or "", change.record.name))
     try:
-        with remaining, DeploymentProgress(account.sandbox) as status:
-            change(aws, record, command_catalog(ctx), status.observe)
+        change.run(verb, command_catalog(ctx), again=again)
     except NotProved as error:
         return error
     return None
 
 
 def _show_rollback(
-    record: Deployment, target: Revision, preview: RollbackPreview, account: Account
+    record: Deployment, target: Revision, preview: RollbackPreview, session: Session
 ) -> None:
     """What the endpoint returns to: on stderr, before the confirmation."""
     print_status(record.name, bold=True)
     serves = f"configuration {target.name} again"
     if record.returning_to == target.fingerprint:
         serves += ": the rollback to it had begun, and is continued"
-    print_facts((("where", account.where(record.region)), ("serves", serves)))
+    print_facts((("where", session.where(record.region)), ("serves", serves)))
     show_changes(preview.changes)
-    price = format_price(target.served.usd_per_hour, account.sandbox)
+    price = format_price(target.served.usd_per_hour, session.sandbox)
     print_facts((*preview.lines, ("price", price)))
 
 
@@ -287,8 +297,7 @@ def compare(
     role: str | None,
     yes: bool,
     accept_unknown_price: bool,
-    account: Account,
-    region: str | None,
+    session: Session,
     as_json: bool,
 ) -> None:
     """Compare two plans on the endpoint NAME under the requests that it gets.
@@ -306,37 +315,36 @@ def compare(
     other change of NAME begins before that. A comparison is not rendered to templates.
     """
     if text is None and share is None:
-        record, aws = find_deployment(account, name, region, complete=True)
-        report = api.comparison_report(aws, record, last)
+        record, aws = session.find(name, complete=True)
+        report = comparison_report(aws, record, last)
         if as_json:
             print_json(report.document())
         else:
-            print_comparison_report(report, account)
+            print_comparison_report(report)
         return
     if last is not None:
         raise OptionsConflict("--last is for the report only", "omit --with and --share, or --last")
-    with changing(account, name, region) as (record, aws):
+    with session.changing(name) as change:
         if text is None:
-            _change_share(aws, record, account, share or _DEFAULT_SHARE, yes)
+            _change_share(change, share or _DEFAULT_SHARE, yes)
         else:
-            plan = candidate_plan(ctx, record, text)
-            running = record.comparison
+            plan = candidate_plan(ctx, change.record, text)
+            running = change.record.comparison
             chosen = share or (running.share if running else _DEFAULT_SHARE)
-            _start(ctx, aws, record, plan, account, chosen, role, yes, accept_unknown_price)
-    record = api.load_record(*record.key) or record
-    document = api.deployment_status(aws, record)
+            _start(ctx, change, plan, session, chosen, role, yes, accept_unknown_price)
+    record = load_record(*change.record.key) or change.record
+    document = deployment_status(change.aws, record)
     if as_json:
         print_json(deployment_in_context(document))
     else:
-        print_started(document, account)
+        print_started(document, session)
 
 
 def _start(
     ctx: click.Context,
-    aws: Aws,
-    record: Deployment,
+    change: Change,
     plan: Plan,
-    account: Account,
+    session: Session,
     share: float,
     role: str | None,
     yes: bool,
@@ -345,26 +353,25 @@ def _start(
     """Check, show, ask, and bring the candidate into service; show what exists after an error."""
     refuse_errors([one for one in plan.findings if one.level == "error"])
     with show_hashing():
-        found = api.preflight(aws, plan, command_catalog(ctx).instances, role, beside=True)
-    record = api.require_comparable(found)
-    show_candidate(aws, found, record, share, account)
+        found = preflight(change.aws, plan, session.catalog.instances, role, beside=True)
+    record = require_comparable(found)
+    show_candidate(change.aws, found, record, share, session)
     kept = [one for one in plan.findings if one.level == "error" and one.code not in CHECKED_AGAIN]
     refuse_errors((*kept, *found.findings))
-    api.require_known_price(found.desired.plan, accept_unknown_price)
+    require_known_price(found.desired.plan, accept_unknown_price)
     if not yes:
         confirm("Serve both plans?", "not compared", _REVIEWED)
-    again = own_command(ctx)
-    remaining = remaining_resources_shown(aws, record, account, again)
-    with remaining, DeploymentProgress(account.sandbox) as status:
-        api.start_comparison(aws, found, share, command_catalog(ctx), status.observe)
+    Change(session, change.aws, record).run(
+        lambda aws, _, observe: start_comparison(aws, found, share, session.catalog, observe),
+        again=own_command(ctx),
+    )
 
 
-def _change_share(aws: Aws, record: Deployment, account: Account, share: float, yes: bool) -> None:
-    before = api.required_comparison(record).share
+def _change_share(change: Change, share: float, yes: bool) -> None:
+    before = required_comparison(change.record).share
     if not yes and abs(before - share) > 1e-6:
         confirm(f"Change the share from {before:.1%} to {share:.1%}?", "not changed")
-    with DeploymentProgress(account.sandbox) as status:
-        api.change_share(aws, record, share, status.observe)
+    change.run(change_share, share)
 
 
 def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
@@ -395,8 +402,8 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
             "This machine does not have the plan that serves: its --set, --env, tags, pins, "
             "scaling and rollout are not copied to the second variant."
         )
-        return planned(ctx, pair, {**api.options_of_served(revision.served, catalog), **own})
-    return planned(ctx, *api.options_beside(revision.plan, (pair, own), catalog))
+        return planned(ctx, pair, {**options_of_served(revision.served, catalog), **own})
+    return planned(ctx, *options_beside(revision.plan, (pair, own), catalog))
 
 
 def end_comparison(
@@ -404,28 +411,26 @@ def end_comparison(
     end: Callable[..., Deployment],
     question: str,
     name: str,
-    account: Account,
-    region: str | None,
+    session: Session,
     yes: bool,
     as_json: bool,
 ) -> None:
     """End the comparison of the deployment with ``end``, which may raise NotProved; after any other
     error, show what exists."""
-    with changing(account, name, region) as (record, aws):
-        api.require_own(record)
-        comparison = api.required_comparison(record)
-        show_end(record, comparison, account, end is api.promote)
+    with session.changing(name) as change:
+        require_own(change.record)
+        comparison = required_comparison(change.record)
+        show_end(change.record, comparison, session, end is promote_candidate)
         if not yes:
             confirm(question, "the comparison goes on")
-        unproved = _run_until_proved(ctx, end, aws, record, account)
-    record = api.load_record(*record.key) or record
-    document = api.deployment_status(aws, record)
+        unproved = _run_until_proved(ctx, change, end)
+    document = deployment_status(change.aws, load_record(*change.record.key) or change.record)
     if as_json:
         print_json(deployment_in_context(document))
     elif not unproved:
         print_line(f"{name} is {document['state']}{measured(document)}", bold=True)
         print_line(f"It serves configuration {document['endpoint_config']} alone.")
-        price = format_price(document["price_per_hour_usd"], account.sandbox)
+        price = format_price(document["price_per_hour_usd"], session.sandbox)
         print_status(f"Costs    {price}")
     if unproved:
         raise unproved
@@ -444,9 +449,7 @@ Examples:
 @yes_option
 @json_option
 @click.pass_context
-def promote(
-    ctx: click.Context, name: str, account: Account, region: str | None, yes: bool, as_json: bool
-) -> None:
+def promote(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
     """Let the compared plan of the deployment NAME serve alone, and prove that.
 
     Its scaling, alarms, dashboard, log retention and end time apply then, as with `peagle deploy`.
@@ -454,7 +457,7 @@ def promote(
     serves again, and the comparison has ended. Repeat the command after an interruption.
     """
     end_comparison(
-        ctx, api.promote, "Let this plan serve alone?", name, account, region, yes, as_json
+        ctx, promote_candidate, "Let this plan serve alone?", name, session, yes, as_json
     )
 
 
@@ -471,11 +474,9 @@ Examples:
 @yes_option
 @json_option
 @click.pass_context
-def drop(
-    ctx: click.Context, name: str, account: Account, region: str | None, yes: bool, as_json: bool
-) -> None:
+def drop(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
     """Remove the compared plan of the deployment NAME; what served before serves alone.
 
     What only the compared plan needs is removed with it. Repeat the command after an interruption.
     """
-    end_comparison(ctx, api.drop, "Remove this plan?", name, account, region, yes, as_json)
+    end_comparison(ctx, drop_candidate, "Remove this plan?", name, session, yes, as_json)

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
-from peagle import api
-from peagle.checkpoints.models import Checkpoint
-from peagle.checks.report import HUB, NOT_IN_SANDBOX, CheckRequest
+from peagle.catalog import find_pair
+from peagle.checks.registry import rules_found
+from peagle.checks.report import HUB, NOT_IN_SANDBOX, check_document
 from peagle.cli.context import PeagleCommand, findings_in_context
 from peagle.cli.options import (
     LOADS,
     LONGEST_CONTEXT,
     REQUESTS,
     TOKENS,
+    Decimal,
     OneOf,
-    Parsed,
     WholeNumber,
-    catalog_of,
     command_catalog,
     complete_gpu,
     complete_instance_type,
@@ -39,17 +36,20 @@ from peagle.cli.options import (
 from peagle.cli.output.console import json_option, print_json, print_status, print_written
 from peagle.cli.plan_options import field_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
+from peagle.cli.session import Session, new_session
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
-from peagle.fit.advice import MAX_GPUS
-from peagle.fit.report import FitRequest
-from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
-from peagle.planning.verdict import VerdictRequest
+from peagle.fit.advice import MAX_GPUS, mildest
+from peagle.fit.report import fit_document
+from peagle.planning.overrides import checked_settings
+from peagle.planning.runtime import REGION_VARIABLES
+from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.project.choosing import EndpointChoice
+from peagle.render.verdict_file import verdict_bytes, verdict_document
 from peagle.speed.models import WorkloadName
 from peagle.store import write_output
-from peagle.text import sanitize
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 from peagle.vllm.environment import Value, settings_in
+from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
 
@@ -171,7 +171,7 @@ def check(
     if pair is None:
         raise OptionMissing("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
     in_sandbox = options.pop("sandbox")
-    del options["profile"]
+    session = new_session(ctx, options["region"], options.pop("profile"), in_sandbox)
     if options.pop("online"):
         options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
@@ -181,26 +181,15 @@ def check(
             fix = "use PAIR, --drafter and --k, and --speculative KEY=VALUE for another key"
             raise OptionsConflict(f"--{name}: PAIR decides the speculation", fix, "decided-by-plan")
 
-    @cache
-    def read(location: str) -> Checkpoint:
-        return api.checkpoint_at(location, lambda: _aws(ctx))
-
-    catalog = api.load_catalog(catalog_of(ctx))
-    unread = options["target"] is None and api.is_on_hub(pair)
-    if unread and api.is_own_target(catalog, pair):
-        command = ("peagle", "check", pair, "--target", HUB)
-        raise api.target_not_read(pair, command, catalog)
-    at = options["target"] if options["target"] not in (None, HUB) else None
-    own = api.with_own_target(catalog, pair, lambda location: read(at or location))
-    if own.checkpoint is not None and options["target"] in (None, HUB):
-        options["target"] = own.checkpoint.location
-    report = api.check(CheckRequest(pair=pair, **options), own.catalog, read)
+    if options["target"] is None:
+        _refuse_unread(session, pair, ("peagle", "check", pair, "--target", HUB))
+    report = session.check(pair, **options)
     if in_sandbox:
         kept = tuple(one for one in report.findings if one.code not in NOT_IN_SANDBOX)
         report = replace(report, findings=kept)
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(api.check_document(replace(report, findings=findings)))
+        print_json(check_document(replace(report, findings=findings)))
     else:
         from peagle.cli.output.choose import print_check
 
@@ -219,59 +208,28 @@ def _on_hub(
     source = choice.values.get("model_source") if choice else None
     target = target or (str(source.value) if source else HUB)
     catalog = command_catalog(ctx)
-    if drafter is None and not api.is_own_target(catalog, pair):
-        head = api.find_pair(catalog, pair).drafter
+    if drafter is None and not is_own_target(catalog, pair):
+        head = find_pair(catalog, pair).drafter
         drafter = HUB if head is not None and head.weights is not None else None
     return {"target": target, "drafter": drafter}
 
 
-def _aws(ctx: click.Context) -> Any:
-    """The AWS of ``--profile``, ``--sandbox`` or the environment; boto3 is loaded only here."""
-    from peagle.cli.account import started_account
-
-    return started_account(ctx).connect(ctx.params["region"] or DEFAULT_REGION)
+def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> None:
+    """Raise NotFound, with the command that reads it, for a target that is only on the Hub."""
+    if is_on_hub(pair) and is_own_target(session.catalog, pair):
+        raise target_not_read(pair, command, session.catalog)
 
 
 def _list(as_json: bool) -> None:
     """All rules: code, subject, whether vLLM rejects it too, what the rule prevents."""
     if as_json:
-        return print_json({"rules": [rule.document() for rule in api.rules_found()]})
+        return print_json({"rules": [rule.document() for rule in rules_found()]})
     from peagle.cli.output.choose import print_rules
 
-    return print_rules(api.rules_found())
+    return print_rules(rules_found())
 
-
-MOST_GIB = 2048
-"""No GPU has as much memory; a larger number has another unit."""
 
 _ONE = WholeNumber(1)
-
-
-def _gib(text: str) -> float:
-    """Memory of one GPU in GiB, from 1 to ``MOST_GIB``. Raises ValueError."""
-    gib = _number(text, "a number of GiB, such as 80")
-    if not math.isfinite(gib) or gib < 1:
-        raise ValueError(f"{text} is not a memory size in GiB")
-    if gib > MOST_GIB:
-        hint = f"; for MiB write {gib / 1024:.1f}" if gib >= 4 * 1024 else ""
-        raise ValueError(f"{text} GiB is more than any GPU has{hint}")
-    return gib
-
-
-def _share(text: str) -> float:
-    """A share above 0, and 1 at most. Raises ValueError."""
-    share = _number(text, "a share above 0 and at most 1, such as 0.9")
-    if 0 < share <= 1:
-        return share
-    hint = f"; write {share / 100:g}" if 10 <= share <= 100 else ""
-    raise ValueError(f"{text} is not above 0 and at most 1{hint}")
-
-
-def _number(text: str, expected: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{sanitize(text, 40)!r} is not {expected}") from None
 
 
 @click.command(
@@ -281,7 +239,7 @@ def _number(text: str, expected: str) -> float:
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @click.option(
     "--gpu-memory-gib",
-    type=Parsed("float", _gib),
+    type=Decimal("a number of GiB from 1 to 2048, such as 80", min=1, max=2048),
     help="Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
 )
 @click.option("--instance-type", help="Use the GPUs of this instance type.")
@@ -290,7 +248,7 @@ def _number(text: str, expected: str) -> float:
 )
 @click.option(
     "--gpu-memory-utilization",
-    type=Parsed("float", _share),
+    type=Decimal("a share above 0 and at most 1, such as 0.9", min=0, max=1, min_open=True),
     help="Share of the GPU's memory that vLLM may use.  "
     f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
 )
@@ -334,26 +292,20 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     config.json. Options that are not given have the defaults of `vllm serve`. Exits with 3 if the
     pair does not fit, or if `peagle check` would reject it.
     """
-    catalog = api.load_catalog(catalog_of(ctx))
-    options["settings"] = api.checked_settings(options["settings"])
-    if pair is not None and options["target"] is None and api.is_own_target(catalog, pair):
-        if api.is_on_hub(pair):
-            raise api.target_not_read(pair, ("peagle", "fit", "--target", pair), catalog)
-        own = api.with_own_target(catalog, pair, api.checkpoint_at)
-        catalog = own.catalog
-        # The pair is kept for its drafter; a target alone is read as --target reads it.
-        options["target"] = own.checkpoint.location if own.checkpoint else None
-        pair = pair if api.find_pair(catalog, pair).target.drafters else None
-    report = api.fit(FitRequest(pair, **options), catalog, api.checkpoint_at)
+    session = new_session(ctx)
+    options["settings"] = checked_settings(options["settings"])
+    if pair is not None and options["target"] is None:
+        _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
+    report = session.fit(pair, **options)
     if as_json:
         findings = findings_in_context(report.findings)
-        print_json(api.fit_document(replace(report, findings=findings)))
+        print_json(fit_document(replace(report, findings=findings)))
     else:
         from peagle.cli.output.choose import print_fit
 
         print_fit(report)
     if report.refusal:
-        best = api.mildest(report.advice)
+        best = mildest(report.advice)
         fix = Fix("no single change helps")
         if best:
             fix = Fix(f"use {best.option}", options=best.options)
@@ -443,9 +395,11 @@ def verdict(
     stops, or starts, paying where the best drafter and K passes the speed without speculation.
     Speeds are of one engine; the price is that of a whole instance.
     """
+    from peagle.bench.acceptance import with_text_acceptance
+
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
-    sizes = api.sizes_of_requests(
+    sizes = sizes_of_requests(
         workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
     )
     given = {name: value for name, value in options.items() if value is not None}
@@ -453,18 +407,18 @@ def verdict(
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
     catalog = command_catalog(ctx)
     if acceptance:
-        catalog = api.with_text_acceptance(catalog, pair, acceptance, domain)
+        catalog = with_text_acceptance(catalog, pair, acceptance, domain)
         if "+" not in pair:
             print_status(
                 "The file covers one drafter; the others keep their known acceptance, so measure "
                 "them on the same prompts."
             )
-    made = api.make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
+    made = make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
     if output is not None:
-        write_output(output, api.verdict_bytes(made))
+        write_output(output, verdict_bytes(made))
         print_written(output)
     if as_json:
-        print_json(api.verdict_document(made))
+        print_json(verdict_document(made))
     else:
         from peagle.cli.output.choose import print_verdict
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from peagle import api
 from peagle.errors import PeagleError, command_line, fix_text
 
 if TYPE_CHECKING:
@@ -93,7 +92,9 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
         if "--sandbox" not in kept:  # the AWS CLI looks for a --profile before it lists them
             lists_profiles = words[1:2] == ("configure",)
             return words if lists_profiles else (*words, *_argument("--profile", kept))
-        address = api.running_sandbox()
+        from peagle.sandbox.client import running_sandbox
+
+        address = running_sandbox()
         return (*words, "--endpoint-url", address.url) if address else ()
     catalog = _argument("--catalog", kept)
     if kept.keys() - {"--catalog"}:

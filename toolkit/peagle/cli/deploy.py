@@ -10,11 +10,9 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.errors import InsufficientCapacity
 from peagle.checks.report import NOT_IN_SANDBOX
-from peagle.cli.account import Account, account_options
 from peagle.cli.context import deployment_in_context, is_plan_file, own_command
 from peagle.cli.options import (
     command_catalog,
@@ -39,12 +37,23 @@ from peagle.cli.output.progress import DeploymentProgress, show_hashing
 from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import plan_on_type
 from peagle.cli.project import ProjectCommand, require_built_image
+from peagle.cli.session import Session, account_options
 from peagle.deploy.apply import RolledBack
-from peagle.deploy.fallback import Attempt, Fallback
+from peagle.deploy.apply import deploy as apply_plan
+from peagle.deploy.fallback import Attempt, Fallback, deploy_where_possible
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
-from peagle.deploy.records import readable_records
-from peagle.deploy.removal import Saving
+from peagle.deploy.preflight import preflight as run_preflight
+from peagle.deploy.records import (
+    deployment_lock,
+    find_record,
+    load_record,
+    readable_records,
+    remove_record,
+)
+from peagle.deploy.removal import Saving, possible_saving, remove_failed_start
 from peagle.deploy.state import Deployment
+from peagle.deploy.status import deployment_status, require_known_price
+from peagle.deploy.usage import reported_warm_start
 from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
 from peagle.errors import (
@@ -60,6 +69,7 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.s3uri import BUCKET_NAME, S3Uri
+from peagle.sandbox.client import check_sandbox_engine
 from peagle.text import format_duration, format_price, format_usd
 
 
@@ -67,7 +77,7 @@ def end_failed_start(
     aws: Aws,
     name: str,
     error: WillNotServe,
-    account: Account,
+    session: Session,
     again: Sequence[str],
     remove: bool | None,
 ) -> WillNotServe:
@@ -76,47 +86,47 @@ def end_failed_start(
 
     Raises what the removal raises, with what remains shown.
     """
-    record = api.load_record(aws.scope, aws.region, name)
+    record = load_record(aws.scope, aws.region, name)
     if record is None:
         return error
     print_status(error.message, bold=True)
     if remove is None:
-        remove = sys.stdin.isatty() and _agrees(record, error, account)
+        remove = sys.stdin.isatty() and _agrees(record, error, session)
     if not remove:
-        show_remaining_resources(aws, record, account, again)
+        show_remaining_resources(aws, record, session, again)
         return error
-    remaining = remaining_resources_shown(aws, record, account, again)
-    with remaining, DeploymentProgress(account.sandbox) as status:
-        saving = api.remove_failed_start(aws, record, error, status.observe)
+    remaining = remaining_resources_shown(aws, record, session, again)
+    with remaining, DeploymentProgress(session.sandbox) as status:
+        saving = remove_failed_start(aws, record, error, status.observe)
     add_nothing_remaining()
-    error.message = f"{error.message}; {_outcome(error, saving, account)}"
+    error.message = f"{error.message}; {_outcome(error, saving, session)}"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
         error.fix, error.command = "deploy with --keep-failed to read its log", ()
     return error
 
 
-def _agrees(record: Deployment, error: WillNotServe, account: Account) -> bool:
+def _agrees(record: Deployment, error: WillNotServe, session: Session) -> bool:
     for resource in record.resources:
         print_status(f"  {resource.text}")
-    possible = api.possible_saving(record, error)
+    possible = possible_saving(record, error)
     if possible.seconds:
-        goes_on = f"SageMaker keeps trying for up to {_text(possible, account)}."
+        goes_on = f"SageMaker keeps trying for up to {_text(possible, session)}."
         print_status(goes_on)
     return confirmed("Remove what will never serve?")
 
 
-def _outcome(error: WillNotServe, saving: Saving, account: Account) -> str:
+def _outcome(error: WillNotServe, saving: Saving, session: Session) -> str:
     if saving.seconds:
-        return f"removed, which saves up to {_text(saving, account)}"
+        return f"removed, which saves up to {_text(saving, session)}"
     if error.gives_up is None:
         return "removed"
     return "removed; SageMaker accepted that only when it had given up, so nothing is saved"
 
 
-def _text(saving: Saving, account: Account) -> str:
+def _text(saving: Saving, session: Session) -> str:
     if saving.usd is None:
         return format_duration(saving.seconds)
-    where = " on AWS" if account.sandbox else ""
+    where = " on AWS" if session.sandbox else ""
     return f"{format_usd(saving.usd)}{where} ({format_duration(saving.seconds)})"
 
 
@@ -300,7 +310,7 @@ def deploy(
     ctx: click.Context,
     /,
     plan: Plan,
-    account: Account,
+    session: Session,
     role: str | None,
     bucket: str | None,
     yes: bool,
@@ -326,27 +336,27 @@ def deploy(
         refuse_errors(plan.findings)
     require_built_image(ctx)
     others = planned_fallbacks(ctx, plan)
-    if account.sandbox:
-        api.check_sandbox_engine()
-    started, aws = account.start_and_connect(plan.region)
+    if session.sandbox:
+        check_sandbox_engine()
+    started, aws = session.start_and_connect(plan.region)
     instances = command_catalog(ctx).instances
 
     def checked(plan: Plan) -> Preflight:
         with show_hashing():
-            preflight = api.preflight(aws, plan, instances, role, bucket)
-        show_and_refuse(preflight, account, keep_unproved)
+            preflight = run_preflight(aws, plan, instances, role, bucket)
+        show_and_refuse(preflight, session, keep_unproved)
         if preflight.change in _CHANGES:
-            api.require_known_price(preflight.desired.plan, accept_unknown_price)
+            require_known_price(preflight.desired.plan, accept_unknown_price)
         return preflight
 
-    with api.deployment_lock(aws.scope, plan.region, plan.name):
-        with account.stopped_on_error(started):
+    with deployment_lock(aws.scope, plan.region, plan.name):
+        with session.stopped_on_error(started):
             preflight = checked(plan)
             _refuse_second(ctx, aws, preflight, yes)
             _confirm(preflight, others, yes)
         _Deploy(
             aws,
-            account,
+            session,
             keep_unproved,
             fallback_of(ctx, plan, others, checked),
             wait=not no_wait,
@@ -410,7 +420,7 @@ class _Deploy:
     """
 
     aws: Aws
-    account: Account
+    session: Session
     keep_unproved: bool
     fallback: Fallback
     wait: bool
@@ -423,12 +433,12 @@ class _Deploy:
         error: NotProved | WillNotServe | None = None
         warm: WarmStart | None = None
         attempts: list[Attempt] = []
-        with DeploymentProgress(self.account.sandbox) as status:
+        with DeploymentProgress(self.session.sandbox) as status:
             begun = time.time()
             try:
-                preflight = api.deploy_where_possible(
+                preflight = deploy_where_possible(
                     preflight,
-                    lambda preflight: api.deploy(
+                    lambda preflight: apply_plan(
                         self.aws,
                         preflight,
                         status.observe,
@@ -447,30 +457,30 @@ class _Deploy:
                 self._show_what_exists(preflight.desired.plan.name)
                 raise
             if self.wait and not isinstance(error, WillNotServe):
-                warm = api.reported_warm_start(self.aws, preflight, begun)
+                warm = reported_warm_start(self.aws, preflight, begun)
         show_attempts(attempts)
         if isinstance(error, WillNotServe):
             name = preflight.desired.plan.name
             raise end_failed_start(
-                self.aws, name, error, self.account, self.again, self.remove_failed
+                self.aws, name, error, self.session, self.again, self.remove_failed
             )
-        record = api.find_record(preflight.desired.plan.name, self.aws.scope, self.aws.region)
+        record = find_record(preflight.desired.plan.name, self.aws.scope, self.aws.region)
         state = self._report(record, preflight, attempts, warm, error)
         if error and state == "InService":  # what served before does
-            report_serving(self.aws, record, self.account)
+            report_serving(self.aws, record, self.session)
         elif error:
-            show_remaining_resources(self.aws, record, self.account, self.again)
+            show_remaining_resources(self.aws, record, self.session, self.again)
         if error:
             raise error
 
     def _show_what_exists(self, name: str) -> None:
         """After an error; a record without resources is removed."""
-        left = api.load_record(self.aws.scope, self.aws.region, name)
+        left = load_record(self.aws.scope, self.aws.region, name)
         if left and left.resources:
-            show_remaining_resources(self.aws, left, self.account, self.again)
+            show_remaining_resources(self.aws, left, self.session, self.again)
             return
         if left:
-            api.remove_record(left)
+            remove_record(left)
         show_nothing_remains()
 
     def _report(
@@ -484,7 +494,7 @@ class _Deploy:
         """Print what is deployed, and how to call it if it is proved. Returns its state."""
         if warm:
             print_status(warm.text)
-        document = api.deployment_status(self.aws, record) | {
+        document = deployment_status(self.aws, record) | {
             "changed": preflight.change in _CHANGES or bool(preflight.changes),
             "changes": [change.document() for change in preflight.changes],
             "rolled_back": isinstance(unproved, RolledBack),
@@ -493,7 +503,7 @@ class _Deploy:
             "licences": licences_document(preflight.desired.plan),
             "pins": preflight.desired.plan.pins.model_dump(mode="json"),
         }
-        if self.account.sandbox and self.wait:
+        if self.session.sandbox and self.wait:
             document["not_applied"] = show_not_applied(record.name, self.aws.region)
         if self.as_json:
             print_json(deployment_in_context(document))
@@ -501,7 +511,7 @@ class _Deploy:
             requested = "The endpoint was requested. To wait for it and verify acceptance"
             print_status(requested, command_line(self.again))
         elif not unproved:
-            print_calls(document, preflight, self.account)
+            print_calls(document, preflight, self.session)
         return str(document["state"])
 
 
@@ -511,11 +521,11 @@ def licences_document(plan: Plan) -> dict[str, str | None]:
     return {"target": plan.target.licence or None, "drafter": drafter.licence if drafter else None}
 
 
-def show_and_refuse(preflight: Preflight, account: Account, keep_unproved: bool = False) -> None:
+def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool = False) -> None:
     """Show plan, findings and change; raise Refused with the first error. The plan's notes are what
     `peagle plan --verbose` shows."""
-    show_plan(preflight, account, keep_unproved)
-    omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if account.sandbox else CHECKED_AGAIN
+    show_plan(preflight, session, keep_unproved)
+    omitted = CHECKED_AGAIN | NOT_IN_SANDBOX if session.sandbox else CHECKED_AGAIN
     planned = preflight.desired.plan.findings
     planned = tuple(f for f in planned if f.level != "note" and f.code not in omitted)
     refuse_errors((*planned, *preflight.findings))

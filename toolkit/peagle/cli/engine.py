@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from peagle import api
-from peagle.cli.context import PeagleCommand, fix_in_context
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
     json_option,
-    print_json,
-    print_line,
+    print_small,
     print_status,
 )
+from peagle.engine.install import install_engine, is_installed, missing_libraries
+from peagle.engine.machine import find_engine, installed_engines
 from peagle.errors import EngineMissing
 
 
@@ -42,14 +42,10 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
     PyTorch's index, torch's wheel for your Python must be in a folder of PIP_FIND_LINKS.
     """
     version = vllm or command_catalog(ctx).runtimes.default
-    present = api.is_installed(version)
-    installed = api.install_engine(version, python, progress=print_status)
-    if as_json:
-        python = installed.python
-        print_json({"vllm": version, "python": str(python), "was_installed": present})
-        return
-    state = "is already installed" if present else "is installed"
-    print_line(f"vLLM {version} {state}: {installed.python}")
+    present = is_installed(version)
+    installed = install_engine(version, python, progress=print_status)
+    document = {"vllm": version, "python": str(installed.python), "was_installed": present}
+    print_small(document, as_json)
 
 
 @engine.command(cls=PeagleCommand, epilog="Example: peagle engine status --json")
@@ -60,22 +56,15 @@ def status(ctx: click.Context, as_json: bool) -> None:
     version = command_catalog(ctx).runtimes.default
     used, missing = None, None
     try:
-        used = str(api.find_engine(version).python)
+        used = str(find_engine(version).python)
     except EngineMissing as error:
         missing = error
-    engines = [{"vllm": one.vllm, "python": str(one.python)} for one in api.installed_engines()]
-    libraries = list(api.missing_libraries())
-    if as_json:
-        print_json(
-            {"vllm": version, "python": used, "installed": engines, "missing_packages": libraries}
-        )
-        return
-    if missing:
-        print_line(f"{missing.message} ({fix_in_context(missing.fix, missing.command)})")
-    else:
-        print_line(f"vLLM {version}: {used}")
-    for one in engines:
-        if one["python"] != used:
-            print_line(f"also vLLM {one['vllm']}: {one['python']}")
-    if libraries:
-        print_line(f"missing system packages: {', '.join(libraries)}")
+    document = {
+        "vllm": version,
+        "python": used,
+        "installed": [{"vllm": one.vllm, "python": str(one.python)} for one in installed_engines()],
+        "missing_packages": list(missing_libraries()),
+    }
+    print_small(document, as_json)
+    if missing and not as_json:
+        print_status(missing.message, command_text(missing.command))

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import click
 
-from peagle import api
-from peagle.aws.images import ImageRequest
-from peagle.cli.account import Account, account_options
+from peagle.aws.images import (
+    ImageRequest,
+    build_image,
+    build_image_on_aws,
+    image_to_push,
+    push_image,
+)
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import OneOf, OutputPath, command_catalog, refuse_errors, region_option
 from peagle.cli.output.console import (
@@ -24,13 +28,20 @@ from peagle.cli.output.image import image_document, print_image
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
+from peagle.cli.session import Session, account_options
 from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
 from peagle.images import Built, Image
+from peagle.images.build import findings_for_build
 from peagle.planning import Plan
 from peagle.planning.options import Options, arguments
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.project.choosing import EndpointChoice
 from peagle.render.image import RuntimeKind
+from peagle.render.requests import (
+    deploy_arguments,
+    label_arguments,
+    pair_arguments,
+)
 from peagle.store import write_output
 
 
@@ -89,7 +100,7 @@ def build_(
     builder: str,
     if_configured: bool,
     address_file: Path | None,
-    account: Account,
+    session: Session,
     as_json: bool,
 ) -> None:
     """Build the image of PAIR or PLAN.
@@ -106,22 +117,22 @@ def build_(
     if address_file is not None and builder == "docker" and not push:
         raise OptionMissing("--address-file needs a pushed image", "add --push")
     request = ImageRequest(plan, command_catalog(), runtime, tag, base, bake_weights)
-    refuse_errors(api.findings_for_build(plan))
+    refuse_errors(findings_for_build(plan))
     if builder == "codebuild":
         _check_codebuild(runtime)
-        account.start()
-        address = api.build_image_on_aws(account.connect(plan.region), request, print_status)
+        session.start()
+        address = build_image_on_aws(session.aws(plan.region), request, print_status)
         _write_address(address, address_file)
         _show_pushed(address, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
         return
     if push:
-        _check_pushing(account, plan.region)
-    built = build_with_status(request, account)
+        _check_pushing(session, plan.region)
+    built = build_with_status(request, session)
     if not as_json:
         print_image(built.image)
         print_line(f"built in {built.seconds:.1f} s")
     tags = plan.company.tags
-    pushed = push_built(built.image, plan.region, account, tags) if push else None
+    pushed = push_built(built.image, plan.region, session, tags) if push else None
     if pushed is not None:
         _write_address(pushed, address_file)
     if as_json:
@@ -129,7 +140,7 @@ def build_(
         more = {"seconds": seconds, "pushed": pushed}
         print_json({**image_document(built.image), **more})
     elif pushed is None:
-        print_status("Next", next_command(plan, built.image, account))
+        print_status("Next", next_command(plan, built.image, session))
     else:
         _show_pushed(pushed, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
 
@@ -146,16 +157,16 @@ def build_(
 @region_option("the repository")
 @account_options
 @json_option
-def push_(name: str, registry: str | None, region: str, account: Account, as_json: bool) -> None:
+def push_(name: str, registry: str | None, region: str, session: Session, as_json: bool) -> None:
     """Push the image NAME to ECR.
 
     Creates the repository if needed, with scans on push, immutable tags, and expiry of untagged
     images after a week. No credentials are written to disk.
     """
-    found = api.image_to_push(name)
-    account.start()
-    address = _push(found, registry, region, account)
-    _show_pushed(address, api.label_arguments(found.pair), found.baked, region, as_json)
+    found = image_to_push(name)
+    session.start()
+    address = _push(found, registry, region, session)
+    _show_pushed(address, label_arguments(found.pair), found.baked, region, as_json)
 
 
 def _is_configured(ctx: click.Context) -> bool:
@@ -176,11 +187,11 @@ def _write_address(address: str, file: Path | None) -> None:
         print_written(file)
 
 
-def build_with_status(request: ImageRequest, account: Account) -> Built:
+def build_with_status(request: ImageRequest, session: Session) -> Built:
     """Build the image with Docker, with progress on stderr."""
     with StatusLine() as status:
         progress = partial(status.show, "building the image")
-        return api.build_image(request, account.connect, progress)
+        return build_image(request, session.aws, progress)
 
 
 def _check_codebuild(runtime: RuntimeKind) -> None:
@@ -192,25 +203,23 @@ def _check_codebuild(runtime: RuntimeKind) -> None:
         )
 
 
-def _check_pushing(account: Account, region: str) -> None:
+def _check_pushing(session: Session, region: str) -> None:
     """Raise, before a long build, what would prevent a push to ECR: Unsupported for the sandbox,
     or an error about the credentials."""
-    if account.sandbox:
+    if session.sandbox:
         raise Unsupported(
             "the sandbox's ECR stores no images, so --push has no target",
             Fix("omit --push, and push to your own registry", _push_command("NAME", "HOST")),
             code="sandbox-stores-no-images",
         )
-    print_status(
-        f"The image will be pushed to account {account.connect(region).account}, {region}."
-    )
+    print_status(f"The image will be pushed to account {session.aws(region).account}, {region}.")
 
 
-def push_built(built: Image, region: str, account: Account, tags: Mapping[str, str] = {}) -> str:
+def push_built(built: Image, region: str, session: Session, tags: Mapping[str, str] = {}) -> str:
     """Push the image to ECR, to a repository with these tags if it is a new one; if that fails,
     print the command that repeats the push."""
     try:
-        return _push(built, None, region, account, tags)
+        return _push(built, None, region, session, tags)
     except (PeagleError, KeyboardInterrupt):
         push = command_text(_push_command(built.name, region=region))
         print_status(f"{built.name} is built. Push it", push)
@@ -221,13 +230,13 @@ def _push(
     built: Image,
     registry: str | None,
     region: str,
-    account: Account,
+    session: Session,
     tags: Mapping[str, str] = {},
 ) -> str:
-    aws = None if registry and not account.sandbox else account.connect(region)
+    aws = None if registry and not session.sandbox else session.aws(region)
     with StatusLine() as status:
         progress = partial(status.show, f"pushing {built.name}")
-        return api.push_image(built, aws, registry, print_status, progress, tags)
+        return push_image(built, aws, registry, print_status, progress, tags)
 
 
 def _push_command(name: str, registry: str = "", region: str = DEFAULT_REGION) -> tuple[str, ...]:
@@ -236,10 +245,10 @@ def _push_command(name: str, registry: str = "", region: str = DEFAULT_REGION) -
     return ("peagle", "image", "push", name, *host, *elsewhere)
 
 
-def next_command(plan: Plan, built: Image, account: Account) -> str:
+def next_command(plan: Plan, built: Image, session: Session) -> str:
     """The command to run after a build: an image for GPUs is pushed, one for CPUs runs here."""
     if built.runtime == "gpu":
-        if account.sandbox:  # its ECR stores no images
+        if session.sandbox:  # its ECR stores no images
             return command_text(_push_command(built.name, "HOST"))
         return command_text(_push_command(built.name, region=plan.region))
     pair = _pair_and_overrides(plan)
@@ -251,13 +260,13 @@ def next_command(plan: Plan, built: Image, account: Account) -> str:
 def _pair_and_overrides(plan: Plan) -> list[str]:
     """The words of a command that serves the image as this plan says."""
     overrides = Options(pair=plan.pair, **plan.overrides.model_dump())
-    return [*api.pair_arguments(plan), *arguments(overrides)]
+    return [*pair_arguments(plan), *arguments(overrides)]
 
 
 def _show_pushed(
     address: str, pair: Sequence[str], baked: bool, region: str, as_json: bool
 ) -> None:
-    command = api.deploy_arguments(pair, address, baked, region)
+    command = deploy_arguments(pair, address, baked, region)
     deploy = command_text(command) if command else None
     if as_json:
         return print_json({"pushed": address, "next": deploy})

@@ -10,28 +10,46 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.aws.images import ImageRequest
-from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import OneOf, WholeNumber, command_catalog, names_own_image, refuse_errors
 from peagle.cli.output.console import (
     json_option,
+    print_documents,
     print_findings,
     print_json,
     print_line,
     print_status,
 )
 from peagle.cli.output.progress import StatusLine
+from peagle.cli.output.proof import second_turn_text
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
-from peagle.engine.runner import LocalOptions
-from peagle.engine.state import LocalEngine
+from peagle.cli.session import new_session
+from peagle.engine.container import find_image
+from peagle.engine.local import start_local, stop_local
+from peagle.engine.logs import local_log
+from peagle.engine.process import is_healthy
+from peagle.engine.runner import LocalOptions, compose_of_plan
+from peagle.engine.state import (
+    LocalEngine,
+    local_engine_names,
+    local_engines,
+    read_local_engine,
+    read_warm_start,
+    unreadable_records,
+)
 from peagle.errors import DockerMissing, Fix, NotFound, OptionMissing, OptionsConflict, command_line
 from peagle.images import Image
+from peagle.images.build import findings_on_this_machine
+from peagle.images.docker import compose_command, connect_docker
+from peagle.images.inspect import unchecked_image
 from peagle.planning import Plan
+from peagle.proof import proof_findings
+from peagle.protocol import request_body
 from peagle.render.image import RuntimeKind
+from peagle.render.requests import pair_arguments
 from peagle.store import write_output
 
 
@@ -85,7 +103,7 @@ def up(
     command changes nothing. Only this machine can reach the engine. On a CPU the model is compiled
     only with --compile; `peagle warm --local` makes such starts faster.
     """
-    refuse_errors(api.findings_on_this_machine(plan, engine_kind))
+    refuse_errors(findings_on_this_machine(plan, engine_kind))
     image = None
     if compiled and gpus:
         raise OptionsConflict("with --gpus the engine always compiles", "omit --compile")
@@ -99,7 +117,7 @@ def up(
     if emit_compose:
         return _write_compose(plan, options, port, emit_compose, as_json)
     with StatusLine() as status:
-        engine = api.start_local(plan, port, status.show, options)
+        engine = start_local(plan, port, status.show, options)
     return print_json(document(engine)) if as_json else _print_engine(engine)
 
 
@@ -115,8 +133,8 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     """
     if everything == (name is not None):
         raise OptionMissing("exactly one of NAME and --all is required", "add a NAME, or --all")
-    chosen = api.local_engine_names() if everything else (str(name),)
-    unreadable = api.unreadable_records() if everything else {}
+    chosen = local_engine_names() if everything else (str(name),)
+    unreadable = unreadable_records() if everything else {}
     chosen = tuple(one for one in chosen if one not in unreadable)
     stopped = [one for one in chosen if _stop(one, now)]
     if as_json:
@@ -127,7 +145,7 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
         if not chosen:
             print_line("No engines are running.")
     for one in unreadable:
-        api.read_local_engine(one)  # raises the error
+        read_local_engine(one)  # raises the error
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
@@ -135,7 +153,7 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
 def logs(name: str, follow: bool) -> None:
     """Print the log of the engine NAME."""
-    for line in api.local_log(name, follow):
+    for line in local_log(name, follow):
         click.echo(line)
 
 
@@ -143,37 +161,32 @@ def logs(name: str, follow: bool) -> None:
 @json_option
 def list_(as_json: bool) -> None:
     """List the engines of this machine."""
-    engines, unreadable = api.local_engines(), api.unreadable_records()
+    engines, unreadable = local_engines(), unreadable_records()
+    documents = [document(engine) for engine in engines]
+    documents += [
+        {"name": name, "state": "unknown", "record": str(path)} for name, path in unreadable.items()
+    ]
     if as_json:
-        unknown = [
-            {"name": name, "state": "unknown", "record": str(path)}
-            for name, path in unreadable.items()
-        ]
-        print_json({"engines": [document(engine) for engine in engines] + unknown})
+        print_json({"engines": documents})
         return
-    for engine in engines:
-        accepted = engine.acceptance_length
-        proof = f", acceptance length {accepted:.2f}" if accepted else ""
-        where = ", in a container" if engine.image else ""
-        health = "healthy" if api.is_healthy(engine.process.port) else "unhealthy"
-        print_line(
-            f"{engine.name}: {engine.pair}, {engine.state}, {health}, "
-            f"{engine.openai_base_url}{where}{proof}"
-        )
-    for name, path in unreadable.items():
-        print_line(f"{name}: unknown, {path} cannot be read")
+    print_documents(documents, _LISTED)
     if not engines and not unreadable:
         start = command_text(("peagle", "local", "up", "PAIR"))
         print_status("No engines are running. Start one", start)
 
 
+_LISTED = (
+    "name", "pair", "state", "healthy", "engine", "openai_base_url", "acceptance_length", "record",
+)  # fmt: skip
+
+
 def document(engine: LocalEngine) -> dict[str, Any]:
     """The engine as one JSON document."""
-    warm = api.read_warm_start(Path(engine.process.log))
+    warm = read_warm_start(Path(engine.process.log))
     return {
         "name": engine.name,
         "state": engine.state,
-        "healthy": api.is_healthy(engine.process.port),
+        "healthy": is_healthy(engine.process.port),
         "engine": "docker" if engine.image else "process",
         "image": engine.image,
         "container": engine.process.container,
@@ -181,7 +194,7 @@ def document(engine: LocalEngine) -> dict[str, Any]:
         "acceptance_length": engine.acceptance_length,
         "drafts": engine.drafts,
         "second_turn": asdict(engine.second_turn) if engine.second_turn else None,
-        "findings": [one.model_dump() for one in api.proof_findings(engine.second_turn)],
+        "findings": [one.model_dump() for one in proof_findings(engine.second_turn)],
         "warm_start": warm.document() if warm else None,
         "openai_base_url": engine.openai_base_url,
         "served_as": engine.served_as,
@@ -203,7 +216,7 @@ def _stop(name: str, now: bool) -> bool:
                 f"waiting up to {seconds:.0f} s for running requests of {name} (--now skips this)"
             )
 
-        return api.stop_local(name, now, waiting) is not None
+        return stop_local(name, now, waiting) is not None
 
 
 def _print_engine(engine: LocalEngine) -> None:
@@ -213,17 +226,17 @@ def _print_engine(engine: LocalEngine) -> None:
             f"{engine.drafts} drafts."
         )
         if engine.second_turn:
-            print_line(f"  {api.second_turn_text(engine.second_turn)}")
-            print_findings(api.proof_findings(engine.second_turn), err=True)
+            print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
+            print_findings(proof_findings(engine.second_turn), err=True)
     else:
         print_line(f"{engine.pair} responds.")
-    if warm := api.read_warm_start(Path(engine.process.log)):
+    if warm := read_warm_start(Path(engine.process.log)):
         print_line(warm.text)
     if engine.notes:
         print_line(
             f"{len(engine.notes)} settings were changed for the CPU; the log lists them first."
         )
-    body = api.request_body("Hello!", chat=True, max_tokens=64)
+    body = request_body("Hello!", chat=True, max_tokens=64)
     body |= {"model": engine.served_as, "stream": True}
     request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
                "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
@@ -244,13 +257,12 @@ def local_image(
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
-        account = chosen_account()  # for a base in ECR
-        return build_with_status(request, account).image
-    docker = api.connect_docker()
+        return build_with_status(request, new_session(click.get_current_context())).image
+    docker = connect_docker()
     ctx = click.get_current_context()
-    command = ("peagle", "image", "build", *api.pair_arguments(plan), "--runtime", runtime)
+    command = ("peagle", "image", "build", *pair_arguments(plan), "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None
-    found = api.find_image(docker, plan, runtime, named, command)
+    found = find_image(docker, plan, runtime, named, command)
     if found is None:
         kind = "GPU" if gpus else "CPU"
         raise NotFound(
@@ -270,13 +282,13 @@ def _compose_image(plan: Plan, gpus: bool, build_first: bool, base: str | None) 
             raise
         named = plan.runtime.image
         print_status(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
-        return api.unchecked_image(named)
+        return unchecked_image(named)
 
 
 def _write_compose(
     plan: Plan, options: LocalOptions, port: int | None, file: Path, as_json: bool
 ) -> None:
-    text, published = api.compose_of_plan(plan, options, port)
+    text, published = compose_of_plan(plan, options, port)
     if str(file) == "-":
         click.echo(text, nl=False)
     else:
@@ -284,5 +296,5 @@ def _write_compose(
     if as_json:
         print_json({"file": str(file), "port": published})
     elif str(file) != "-":
-        up = f"{api.compose_command()} --file {file} up"
+        up = f"{compose_command()} --file {file} up"
         print_status(f"{file} publishes port {published}", up)

@@ -8,7 +8,6 @@ from dataclasses import asdict
 
 import click
 
-from peagle import api
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import (
@@ -19,7 +18,7 @@ from peagle.cli.output.console import (
     print_status,
     with_command,
 )
-from peagle.engine.machine import MachineCheck
+from peagle.engine.machine import MachineCheck, check_environment
 from peagle.errors import PeagleError, Refused, command_line
 
 
@@ -31,7 +30,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     Exits with 3 if something that `peagle demo` needs is missing.
     """
-    checks = api.check_environment(command_catalog(ctx).runtimes.default)
+    checks = check_environment(command_catalog(ctx).runtimes.default)
     if as_json:
         print_json({"checks": [_document(check) for check in checks]})
     else:
@@ -78,7 +77,9 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
     serves the tiny pair with the settings of its plan. A sandbox that is already running is used
     and kept.
     """
-    was_running = api.running_sandbox() is not None
+    from peagle.sandbox.client import running_sandbox
+
+    was_running = running_sandbox() is not None
     _run("plan", pair, "--name", NAME)
     try:
         _run("deploy", pair, "--name", NAME, "--sandbox", "--yes")

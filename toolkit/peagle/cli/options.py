@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from peagle import api
+from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.cli.output.console import print_findings, where_text
 from peagle.errors import PeagleError, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan
+from peagle.planning.overrides import parse_settings, parse_variables
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
+from peagle.render.image_names import is_own_image
+from peagle.speed.slo import parse_slo
 from peagle.text import parse_batch, parse_duration, parse_requests, parse_tokens, sanitize
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ def duration(_: click.Context, option: click.Parameter, value: str | None) -> in
 
 def objective(_: click.Context, __: click.Parameter, value: str | None) -> Slo | None:
     """A callback: the value of ``--slo``. Raises UserError."""
-    return None if value is None else api.parse_slo(value)
+    return None if value is None else parse_slo(value)
 
 
 class Parsed(click.ParamType[T]):
@@ -308,7 +311,7 @@ def command_catalog(ctx: click.Context | None = None) -> Catalog:
     """The catalogue of the running command: the bundled one with that of ``peagle --catalog``."""
     ctx = ctx or click.get_current_context()
     if _CATALOG not in ctx.meta:
-        ctx.meta[_CATALOG] = api.load_catalog(catalog_of(ctx))
+        ctx.meta[_CATALOG] = load_catalog(catalog_of(ctx))
     catalog: Catalog = ctx.meta[_CATALOG]
     return catalog
 
@@ -320,7 +323,7 @@ def set_command_catalog(ctx: click.Context, catalog: Catalog) -> None:
 
 def names_own_image(plan: Plan) -> bool:
     """Whether the plan's image is the user's own, not one of AWS's in the catalogue."""
-    return api.is_own_image(plan, command_catalog().runtimes)
+    return is_own_image(plan, command_catalog().runtimes)
 
 
 def _completing(names_in_runs: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
@@ -328,7 +331,7 @@ def _completing(names_in_runs: Callable[[Catalog, str], Iterable[str]]) -> Calla
 
     def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
         try:
-            names = names_in_runs(api.load_catalog(catalog_of(ctx)), typed)
+            names = names_in_runs(load_catalog(catalog_of(ctx)), typed)
         except PeagleError:
             return []
         return list(dict.fromkeys(name for name in names if name.startswith(typed)))
@@ -358,13 +361,13 @@ def settings_option(help: str, *also: str) -> Callable[..., Any]:
     """``--set NAME=VALUE``, with other spellings in ``also``: ``settings``, arguments of vLLM as
     text by name."""
     names = ("--set", *also, "settings")
-    return _repeatable(names, "ARGUMENT[=VALUE]", help, lambda given: api.parse_settings(given))
+    return _repeatable(names, "ARGUMENT[=VALUE]", help, lambda given: parse_settings(given))
 
 
 def variables_option(help: str) -> Callable[..., Any]:
     """``--env NAME=VALUE``: ``environment``, by name."""
     names = ("--env", "environment")
-    return _repeatable(names, "NAME=VALUE", help, lambda given: api.parse_variables(given))
+    return _repeatable(names, "NAME=VALUE", help, lambda given: parse_variables(given))
 
 
 def _repeatable(

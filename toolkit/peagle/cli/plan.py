@@ -10,7 +10,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from peagle import api
 from peagle.cli.context import (
     KeyOfFile,
     command_text,
@@ -20,6 +19,7 @@ from peagle.cli.context import (
 )
 from peagle.cli.options import PLAN_FIELDS, Decimal, complete_pair, output_option, raise_first_error
 from peagle.cli.output.console import (
+    document_facts,
     json_option,
     print_json,
     print_status,
@@ -30,12 +30,13 @@ from peagle.cli.output.console import (
 from peagle.cli.plan_options import plan_options
 from peagle.cli.planned import plan_in_project, planned
 from peagle.cli.project import CHOICE, ProjectCommand, load_project
-from peagle.deploy.diff import PlanComparison
+from peagle.deploy.diff import PlanComparison, compare_plans
 from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, command_line
 from peagle.findings import Finding, errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
-from peagle.project.choosing import EndpointChoice
+from peagle.project.choosing import EndpointChoice, endpoints_of, environments_of
+from peagle.render import plan_bytes, plan_document, read_plan
 from peagle.store import write_output
 from peagle.text import format_usd, sanitize
 
@@ -57,7 +58,7 @@ def show_changes(
     percent.
     """
     before = _earlier(ctx, file)
-    comparison = api.compare_plans(before or plan, plan)
+    comparison = compare_plans(before or plan, plan)
     if as_json:
         print_json(_document(comparison, before))
     elif markdown:
@@ -77,7 +78,7 @@ def show_changes(
 def _earlier(ctx: click.Context, file: Path) -> Plan | None:
     """The earlier plan; ``None`` where the endpoint is new."""
     if is_plan_file(str(file)):
-        return api.read_plan(file)
+        return read_plan(file)
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     if choice is None:
         raise UserError(f"--changes-from {file} is a project file", "add --environment")
@@ -91,9 +92,9 @@ def _earlier(ctx: click.Context, file: Path) -> Plan | None:
         return None
     try:
         project = load_project(ctx, file)
-        if choice.endpoint not in api.endpoints_of(project):
+        if choice.endpoint not in endpoints_of(project):
             return None
-        if choice.environment not in (None, *api.environments_of(project)):
+        if choice.environment not in (None, *environments_of(project)):
             return None
         return plan_in_project(ctx, "plan", file)
     except UserError as error:  # what the change may repair
@@ -113,12 +114,7 @@ def _document(comparison: PlanComparison, before: Plan | None) -> dict[str, Any]
 
 def _rows(comparison: PlanComparison, before: Plan | None) -> Iterator[tuple[str, str, str]]:
     """Label, before and after: what differs, or all of a new endpoint."""
-    from peagle.cli.output.plan import plan_facts
-
-    sides = [
-        dict(plan_facts(answer, plan.speculation))
-        for answer, plan in zip(comparison.answers, comparison.plans, strict=True)
-    ]
+    sides = [dict(document_facts(answer)) for answer in comparison.answers]
     for label, after in sides[1].items():
         if before is None or sides[0][label] != after:
             yield label, sides[0][label] if before else "-", after
@@ -250,7 +246,7 @@ def plan(
         return _compare(ctx, plan, compare, output, as_json)
     refused = errors(plan.findings)
     if output is not None and not refused:
-        write_output(output, api.plan_bytes(plan))
+        write_output(output, plan_bytes(plan))
         print_written(output)
     if changes_from is not None:
         return show_changes(ctx, plan, changes_from, markdown, max_price_increase, as_json)
@@ -259,7 +255,7 @@ def plan(
     if as_json:
         # A plan file too, with its digest, which does not depend on other options that are typed.
         findings = findings_in_context(plan.findings)
-        print_json(api.plan_document(plan.model_copy(update={"findings": findings})))
+        print_json(plan_document(plan.model_copy(update={"findings": findings})))
     else:
         from peagle.cli.output.plan import print_answer, print_details  # imports rich
 
@@ -285,7 +281,7 @@ def _compare(
     if output is not None:
         raise OptionsConflict("--compare cannot be combined with --output", "omit one of them")
     second = _compared_plan(ctx, text)
-    comparison = api.compare_plans(first, second)
+    comparison = compare_plans(first, second)
     if as_json:
         print_json(comparison.document())
     else:

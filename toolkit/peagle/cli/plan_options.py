@@ -10,7 +10,6 @@ from typing import Any, get_args
 
 import click
 
-from peagle import api
 from peagle.cli.context import KeyOfFile
 from peagle.cli.options import (
     BATCH,
@@ -33,6 +32,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.planned import planned
 from peagle.cli.project import image_from_option, project_options
+from peagle.planning.company import parse_tags
 from peagle.planning.options import (
     AUTO,
     GROUPS,
@@ -43,6 +43,7 @@ from peagle.planning.options import (
     option_name,
     read_flags,
 )
+from peagle.planning.overrides import parse_settings, parse_variables
 from peagle.text import sanitize
 
 
@@ -100,18 +101,18 @@ _KINDS: dict[Kind, dict[str, Any]] = {
     "texts": {"multiple": True, "metavar": "SHA256"},
     "settings": {
         "multiple": True,
-        "callback": lambda _, __, words: api.parse_settings(words),
+        "callback": lambda _, __, words: parse_settings(words),
         "metavar": "ARGUMENT[=VALUE]",
     },
     "variables": {
         "multiple": True,
-        "callback": lambda _, __, words: api.parse_variables(words),
+        "callback": lambda _, __, words: parse_variables(words),
         "metavar": "NAME=VALUE",
     },
     "tags": {
         "multiple": True,
         "type": _Tag(),
-        "callback": lambda _, __, words: api.parse_tags(words),
+        "callback": lambda _, __, words: parse_tags(words),
         "metavar": "KEY=VALUE",
     },
 }

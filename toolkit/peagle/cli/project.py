@@ -16,12 +16,28 @@ import click
 from click.core import ParameterSource
 from pydantic import Field
 
-from peagle import api
+from peagle.catalog import find_instance, find_pair
 from peagle.cli.context import PeagleCommand, is_plan_file, is_typed
 from peagle.cli.options import PLAN_FIELDS, Decimal, Parsed, ParsedNumber, command_catalog
 from peagle.errors import Fix, NotFound, PeagleError, UserError
-from peagle.project.choosing import EndpointChoice, ProjectValue
-from peagle.project.reading import FileOptions, OptionKey, Project, ProjectFileError
+from peagle.project.choosing import (
+    EndpointChoice,
+    ProjectValue,
+    choose_endpoint,
+    endpoints_of,
+    environments_of,
+)
+from peagle.project.reading import (
+    FileOptions,
+    OptionKey,
+    Project,
+    ProjectFileError,
+    find_project,
+    read_project,
+)
+from peagle.render import read_plan
+from peagle.render.image_names import read_image_address
+from peagle.weights.own_target import is_own_target
 
 ALL = "deploy"
 """The command that has every option of an endpoint."""
@@ -332,7 +348,7 @@ def _take_from_project(ctx: click.Context) -> None:
     if environment is None and path is None:
         if typed is not None or any(is_typed(ctx, name) for name in option.instead):
             return
-        path = api.find_project(Path()) if option.implicit else None
+        path = find_project(Path()) if option.implicit else None
         if path is None and option.instead:
             return  # the command has its own message
         if path is None:
@@ -340,7 +356,7 @@ def _take_from_project(ctx: click.Context) -> None:
     project = load_project(ctx, path)
     is_plan = is_plan_file(typed or "")
     endpoint = _endpoint_of_plan(ctx, project, typed, environment) if is_plan else typed
-    choice = api.choose_endpoint(project, endpoint, environment)
+    choice = choose_endpoint(project, endpoint, environment)
     ctx.meta[CHOICE] = choice
     apply_choice(ctx, choice, option.keys, is_plan, image_from)
 
@@ -354,7 +370,7 @@ def project_words(choice: EndpointChoice, path: Path | None = None) -> list[str]
 
 def load_project(ctx: click.Context, path: Path | None) -> Project:
     """The project file at ``path``, or the nearest. Raises ProjectFileError without one."""
-    file = path or api.find_project(Path())
+    file = path or find_project(Path())
     if file is None:
         raise ProjectFileError(
             "there is no peagle.yaml in this folder or above",
@@ -362,7 +378,7 @@ def load_project(ctx: click.Context, path: Path | None) -> Project:
         )
     root = ctx.find_root().command
     assert isinstance(root, click.Group)
-    return api.read_project(file, file_options(root))
+    return read_project(file, file_options(root))
 
 
 def apply_choice(
@@ -396,7 +412,7 @@ def apply_choice(
         ctx.params["name"] = name
         return
     if choice.builds_image and ctx.params.get("image") is None and image_from:
-        ctx.params["image"] = api.read_image_address(image_from)
+        ctx.params["image"] = read_image_address(image_from)
     pair = str(choice.pair.value)
     ctx.params["pair"] = in_folder(project, pair) if is_relative(pair) else pair
     if "name" in ctx.params and ctx.params["name"] is None:
@@ -432,13 +448,13 @@ def _check_names(ctx: click.Context, choice: EndpointChoice) -> None:
         return
     catalog = command_catalog(ctx)
     checks: dict[str, Callable[[str], object]] = {
-        "pair": partial(api.find_pair, catalog),
-        "instance_type": partial(api.find_instance, catalog.instances),
+        "pair": partial(find_pair, catalog),
+        "instance_type": partial(find_instance, catalog.instances),
     }
     names = {"pair": choice.pair, "instance_type": choice.values.get("instance_type")}
     for key, find in checks.items():
         name = names[key]
-        if name is None or (key == "pair" and api.is_own_target(catalog, str(name.value))):
+        if name is None or (key == "pair" and is_own_target(catalog, str(name.value))):
             continue
         try:
             find(str(name.value))
@@ -451,13 +467,13 @@ def _endpoint_fix(ctx: click.Context) -> str:
     """How to name an endpoint of the project file; empty if the argument is none."""
     name = ctx.params.get("pair") or ctx.params.get("name")
     try:
-        path = api.find_project(Path())
+        path = find_project(Path())
         project = load_project(ctx, path) if path else None
     except PeagleError:
         return ""
-    if project is None or name not in api.endpoints_of(project):
+    if project is None or name not in endpoints_of(project):
         return ""
-    names = api.environments_of(project)
+    names = environments_of(project)
     option = f"--environment {'|'.join(names)}" if names else f"--project {project.document.file}"
     return f"it is an endpoint in {project.document.file}: add {option}"
 
@@ -473,15 +489,13 @@ def _endpoint_of_plan(
     ctx: click.Context, project: Project, file: str, environment: str | None
 ) -> str | None:
     """The endpoint whose deployment a plan file is about; ``None`` where the file has one only."""
-    names = api.endpoints_of(project)
+    names = endpoints_of(project)
     if len(names) == 1:
         return None
-    plan = api.read_plan(Path(file))
-    candidates = [
-        name for name in names if environment in (None, *api.environments_of(project, name))
-    ]
+    plan = read_plan(Path(file))
+    candidates = [name for name in names if environment in (None, *environments_of(project, name))]
     for name in candidates or names:
-        choice = api.choose_endpoint(project, name, environment)
+        choice = choose_endpoint(project, name, environment)
         if choice.deployment_name(_prefix(ctx, choice)) == plan.name:
             return name
     raise ProjectFileError(
@@ -493,7 +507,7 @@ def _endpoint_of_plan(
 def _complete_environment(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
     """The environments of the project file; none if it cannot be read."""
     try:
-        names = api.environments_of(load_project(ctx, ctx.params.get(_FILE)))
+        names = environments_of(load_project(ctx, ctx.params.get(_FILE)))
     except PeagleError:
         return []
     return [name for name in names if name.startswith(typed)]

@@ -7,28 +7,39 @@ from difflib import get_close_matches
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
+from peagle.aws.ecr import image_resources, remove_image_resources
 from peagle.aws.errors import AccessDenied
+from peagle.aws.regions import hosting_regions
 from peagle.catalog.tables import InstanceTable
-from peagle.cli.account import (
-    NOT_SEARCHED,
-    Account,
-    account_options,
-    cloud_options,
-    complete_name,
-    default_region,
-    find_deployment,
-)
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import command_catalog, complete_region, yes_option
 from peagle.cli.output.console import confirm, json_option, print_json, print_line, print_status
 from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.deploy.records import DamagedRecord
-from peagle.deploy.removal import Ended, Leftover, Reaped, Search
+from peagle.cli.session import (
+    NOT_SEARCHED,
+    Session,
+    account_options,
+    cloud_options,
+    complete_name,
+)
+from peagle.deploy.records import DamagedRecord, deployment_lock, deployment_names, load_record
+from peagle.deploy.removal import (
+    Ended,
+    Leftover,
+    Search,
+    find_ended,
+    find_leftovers,
+    remove_leftover,
+)
+from peagle.deploy.removal import destroy as remove_deployment
+from peagle.deploy.removal import reap as remove_ended
+from peagle.deploy.revisions import require_own
+from peagle.deploy.rollback import previous_resources, remove_previous
 from peagle.deploy.state import Deployment, Resource
+from peagle.deploy.status import cost_of_remaining, endpoint_created
 from peagle.errors import (
     CloudError,
     Fix,
@@ -39,7 +50,8 @@ from peagle.errors import (
     Refused,
 )
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.sandbox.client import SANDBOX_KILLED
+from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running, sandbox_status, stop_sandbox
+from peagle.session import default_region
 from peagle.store import SANDBOX
 from peagle.text import format_price
 
@@ -74,9 +86,8 @@ Examples:
 @yes_option
 @json_option
 def destroy(
-    account: Account,
+    session: Session,
     name: str | None,
-    region: str | None,
     images: bool,
     everything: bool,
     previous: bool,
@@ -94,33 +105,33 @@ def destroy(
             raise OptionsConflict(
                 "NAME and --previous do not go with --images", "omit --images, or the others"
             )
-        _destroy_images(account, region, yes, as_json)
+        _destroy_images(session, yes, as_json)
         return
     if name is None:
         raise OptionMissing(
             "NAME or --images is required", Fix("list the deployments", ("peagle", "list"))
         )
     try:
-        record, aws = find_deployment(account, name, region, complete=True)
+        record, aws = session.find(name, complete=True)
     except NotFound as unknown:
         if unknown.code == SANDBOX_KILLED:
             _end_killed_sandbox(name, unknown.message, yes, as_json)
             return
-        if unknown.code == NOT_SEARCHED or _is_misspelled(name, account):
+        if unknown.code == NOT_SEARCHED or _is_misspelled(name, session):
             raise
-        _destroy_leftovers(account, name, region, everything, yes, as_json)
+        _destroy_leftovers(session, name, session.region, everything, yes, as_json)
         return
     except DamagedRecord as damaged:
         if previous or not damaged.is_alone:
             raise
-        _destroy_leftovers(account, name, damaged.region, everything, yes, as_json)
+        _destroy_leftovers(session, name, damaged.region, everything, yes, as_json)
         damaged.path.unlink(missing_ok=True)
         print_status(f"Removed the damaged record {damaged.path}.")
         return
     if previous:
-        _destroy_previous(aws, record, account, yes, as_json)
+        _destroy_previous(aws, record, session, yes, as_json)
         return
-    _destroy_deployment(aws, record, account, everything, yes, as_json)
+    _destroy_deployment(aws, record, session, everything, yes, as_json)
 
 
 def _end_killed_sandbox(name: str, message: str, yes: bool, as_json: bool) -> None:
@@ -128,13 +139,13 @@ def _end_killed_sandbox(name: str, message: str, yes: bool, as_json: bool) -> No
     print_status(f"{message[:1].upper()}{message[1:]}.")
     if not yes:
         confirm("End all of them?", "not removed")
-    ended = ", ".join(dict.fromkeys(engine.endpoint for engine in api.sandbox_status().leftovers))
-    print_status(f"Engines stopped: {api.stop_sandbox().engines}, of these endpoints: {ended}")
+    ended = ", ".join(dict.fromkeys(engine.endpoint for engine in sandbox_status().leftovers))
+    print_status(f"Engines stopped: {stop_sandbox().engines}, of these endpoints: {ended}")
     _report(name, (), (), (), (), as_json)
 
 
 def _destroy_deployment(
-    aws: Aws, record: Deployment, account: Account, everything: bool, yes: bool, as_json: bool
+    aws: Aws, record: Deployment, session: Session, everything: bool, yes: bool, as_json: bool
 ) -> None:
     """Remove the deployment, and with ``everything`` what AWS keeps of its endpoint."""
     _require_own(record, everything)
@@ -149,18 +160,18 @@ def _destroy_deployment(
         resource for resource in leftovers if everything or resource.goes_with_endpoint
     )
     if not yes:
-        place = f"{record.name} in {account.where(record.region)}:"
+        place = f"{record.name} in {session.where(record.region)}:"
         _show(place, *_texts(record.resources), *_texts(removable))
-        cost = format_price(api.cost_of_remaining(aws, record), account.sandbox)
+        cost = format_price(cost_of_remaining(aws, record), session.sandbox)
         print_status(f"Current cost: {cost}.")
         confirm("Remove all of these?", "not removed")
     targets = [resource for resource in removable if resource.kind == "ScalableTarget"]
     for leftover in targets:  # SageMaker does not delete an endpoint with a scaling target
-        api.remove_leftover(aws, leftover)
-    removed, kept = _remove(aws, record, account)
+        remove_leftover(aws, leftover)
+    removed, kept = _remove(aws, record, session)
     for leftover in removable:
         if leftover not in targets:
-            api.remove_leftover(aws, leftover)
+            remove_leftover(aws, leftover)
     kept_by_aws = tuple(resource for resource in leftovers if resource not in removable)
     _report(record.name, removed, kept, removable, kept_by_aws, as_json)
 
@@ -169,7 +180,7 @@ def _require_own(record: Deployment, everything: bool) -> None:
     """Raise Refused for what belongs to a template, unless it is what that left without its
     endpoint, and ``everything`` is to go."""
     if record.of_type("Endpoint") or not record.owner:
-        api.require_own(record)
+        require_own(record)
     elif not everything:
         raise Refused(
             f"{', '.join(_texts(record.resources))}: left by {record.owner}",
@@ -179,32 +190,32 @@ def _require_own(record: Deployment, everything: bool) -> None:
 
 
 def _destroy_previous(
-    aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bool
+    aws: Aws, record: Deployment, session: Session, yes: bool, as_json: bool
 ) -> None:
     """Remove what only the previous revision needs."""
-    resources = api.previous_resources(record)
+    resources = previous_resources(record)
     if resources and not yes:
-        where = f"{record.name} in {account.where(record.region)}:"
+        where = f"{record.name} in {session.where(record.region)}:"
         _show(where, *_texts(resources))
         confirm("Remove the previous revision? The endpoint is not changed.", "not removed")
     with (
-        api.deployment_lock(*record.key),
-        DeploymentProgress(account.sandbox) as status,
+        deployment_lock(*record.key),
+        DeploymentProgress(session.sandbox) as status,
     ):
-        removed = api.remove_previous(aws, _latest(account, record), status.observe)
+        removed = remove_previous(aws, _latest(session, record), status.observe)
     if not removed and not as_json:
         print_status(f"Nothing to remove: {record.name} has no previous revision.")
     _report(record.name, removed, (), (), (), as_json)
 
 
 def _destroy_leftovers(
-    account: Account, name: str, region: str | None, everything: bool, yes: bool, as_json: bool
+    session: Session, name: str, region: str | None, everything: bool, yes: bool, as_json: bool
 ) -> None:
     """For a name without a deployment: what an earlier endpoint of that name has left."""
     leftovers: tuple[Leftover, ...] = ()
-    if account.is_available:
-        aws = account.connect(region or default_region())
-        if api.endpoint_created(aws, name) is not None:
+    if session.is_available:
+        aws = session.aws(region)
+        if endpoint_created(aws, name) is not None:
             raise Refused(
                 f"the endpoint {name} in {aws.region} exists, and carries no tags of this toolkit",
                 "remove it with whatever created it",
@@ -213,19 +224,19 @@ def _destroy_leftovers(
         leftovers = _leftovers(aws, name, needed=everything)
     removable = leftovers if everything else ()
     if not removable:
-        print_status(f"Nothing to remove: {_nowhere(name, account, region)}.")
+        print_status(f"Nothing to remove: {_nowhere(name, session, region)}.")
     elif not yes:
         _show(f"Left by {name}:", *_texts(removable))
         confirm("Remove all of these?", "not removed")
     for leftover in removable:
-        api.remove_leftover(aws, leftover)
+        remove_leftover(aws, leftover)
     _report(name, (), (), removable, () if everything else leftovers, as_json)
 
 
 def _leftovers(aws: Aws, name: str, needed: bool) -> tuple[Leftover, ...]:
     """The log, scaling targets and alarms. Raises AccessDenied only when they are ``needed``."""
     try:
-        return api.find_leftovers(aws, name)
+        return find_leftovers(aws, name)
     except AccessDenied as denied:
         if needed:
             raise
@@ -243,24 +254,24 @@ def _show(title: str, *lines: str) -> None:
         print_status(f"  {line}")
 
 
-def _nowhere(name: str, account: Account, region: str | None) -> str:
-    if not account.is_available:
+def _nowhere(name: str, session: Session, region: str | None) -> str:
+    if not session.is_available:
         return f"the sandbox is not running, and this machine has no record of {name} in it"
-    where = "the sandbox" if account.sandbox else f"{region or default_region()}"
-    if name in api.deployment_names(account.scope):  # by a damaged record
+    where = "the sandbox" if session.sandbox else f"{region or default_region()}"
+    if name in deployment_names(session.scope):  # by a damaged record
         return f"nothing of {name} is in {where}"
     return f"neither this machine nor the tags in {where} know {name}"
 
 
-def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bool) -> None:
+def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
     """Remove repositories with their images, CodeBuild projects and roles, and build contexts."""
-    aws = account.connect(region or DEFAULT_REGION)
-    resources = api.image_resources(aws)
+    aws = session.aws(session.region or DEFAULT_REGION)
+    resources = image_resources(aws)
     if resources and not yes:
         for resource in resources:
             print_status(f"  {resource.kind} {resource.name}")
         confirm(f"Remove all of these in {aws.region}, including the images?", "not removed")
-    removed = api.remove_image_resources(aws, print_status)
+    removed = remove_image_resources(aws, print_status)
     if as_json:
         print_json(
             {"removed": [{"type": resource.kind, "name": resource.name} for resource in removed]}
@@ -271,32 +282,32 @@ def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bo
         )
 
 
-def _is_misspelled(name: str, account: Account) -> bool:
+def _is_misspelled(name: str, session: Session) -> bool:
     """Whether a similar name is known here, or this one elsewhere."""
-    here = api.deployment_names(account.scope) if account.is_available else ()
-    elsewhere = api.deployment_names(None if account.sandbox else SANDBOX)
+    here = deployment_names(session.scope) if session.is_available else ()
+    elsewhere = deployment_names(None if session.sandbox else SANDBOX)
     near = get_close_matches(name, here, n=1, cutoff=_ALIKE)
     return bool(near) or name in here or name in elsewhere
 
 
-def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, Resources]:
+def _remove(aws: Aws, record: Deployment, session: Session) -> tuple[Resources, Resources]:
     """Remove everything; if something ends it early, show what exists."""
-    with api.deployment_lock(*record.key):
+    with deployment_lock(*record.key):
         try:
-            with DeploymentProgress(account.sandbox) as status:
-                return api.destroy(aws, _latest(account, record), status.observe)
+            with DeploymentProgress(session.sandbox) as status:
+                return remove_deployment(aws, _latest(session, record), status.observe)
         except (PeagleError, KeyboardInterrupt):
-            left = api.load_record(*record.key)
+            left = load_record(*record.key)
             if left:
                 again = in_context(("peagle", "destroy", record.name))
-                show_remaining_resources(aws, left, account, again)
+                show_remaining_resources(aws, left, session, again)
             raise
 
 
-def _latest(account: Account, record: Deployment) -> Deployment:
+def _latest(session: Session, record: Deployment) -> Deployment:
     """The deployment as it is now that no other command of this machine changes it."""
     try:
-        latest, _ = find_deployment(account, record.name, record.region, complete=True)
+        latest, _ = session.find(record.name, record.region, complete=True)
     except NotFound:
         return record
     return latest
@@ -355,7 +366,7 @@ Examples:
 @click.pass_context
 def reap(
     ctx: click.Context,
-    account: Account,
+    session: Session,
     regions: tuple[str, ...],
     dry_run: bool,
     yes: bool,
@@ -367,54 +378,54 @@ def reap(
     uploaded weights, role and record, and an endpoint that is still there. What a template made is
     left to it. Exits with 4 if a region could not be searched or a deployment not deleted.
     """
-    if not account.is_available:
-        raise api.sandbox_not_running()
-    aws = account.connect(regions[0] if regions else default_region())
-    places = regions or api.hosting_regions(aws.partition)
+    if not session.is_available:
+        raise sandbox_not_running()
+    aws = session.aws(regions[0] if regions else None)
+    places = regions or hosting_regions(aws.partition)
 
     def prices() -> InstanceTable:
         return command_catalog(ctx).instances
 
-    search = api.find_ended(aws, sorted({*places}), prices)
-    _show_reap(search, account)
-    done: tuple[Reaped, ...] = ()
+    search = find_ended(aws, sorted({*places}), prices)
+    _show_reap(search, session)
+    done: tuple[Ended, ...] = ()
     if search.own and not dry_run:
         if not yes:
             confirm("Delete all of these?", "not deleted")
-        with DeploymentProgress(account.sandbox) as status:
-            done = api.reap(aws, search.own, prices, status.observe)
+        with DeploymentProgress(session.sandbox) as status:
+            done = remove_ended(aws, search.own, prices, status.observe)
     _report_reap(search, done, dry_run, as_json)
 
 
-def _show_reap(search: Search, account: Account) -> None:
+def _show_reap(search: Search, session: Session) -> None:
     for ended in search.own:
-        print_status(_line(ended, account))
+        print_status(_line(ended, session))
         for resource in ended.record.resources:
             print_status(f"  {resource.text}")
     for ended in search.of_others:
-        print_status(f"{_line(ended, account)}; left to {ended.record.owner}")
+        print_status(f"{_line(ended, session)}; left to {ended.record.owner}")
     for region, error in search.unknown.items():
         print_status(f"{region} is unknown: {error.message} ({error.fix})")
 
 
-def _line(ended: Ended, account: Account) -> str:
+def _line(ended: Ended, session: Session) -> str:
     record = ended.record
     costs = "its endpoint is deleted"
     if ended.usd_per_hour != 0.0:
-        costs = f"its endpoint still costs {format_price(ended.usd_per_hour, account.sandbox)}"
+        costs = f"its endpoint still costs {format_price(ended.usd_per_hour, session.sandbox)}"
     ended_at = ended.document()["ended_at"]
-    return f"{record.name} in {account.where(record.region)} ended at {ended_at}; {costs}"
+    return f"{record.name} in {session.where(record.region)} ended at {ended_at}; {costs}"
 
 
-def _report_reap(search: Search, done: tuple[Reaped, ...], dry_run: bool, as_json: bool) -> None:
+def _report_reap(search: Search, done: tuple[Ended, ...], dry_run: bool, as_json: bool) -> None:
     failed = [result for result in done if result.error]
     if as_json:
         print_json(
             {
                 "dry_run": dry_run,
                 "ended": [result.document() for result in search.own],
-                "reaped": [result.document() for result in done if not result.error],
-                "failed": [result.document() for result in failed],
+                "reaped": [result.document(reaped=True) for result in done if not result.error],
+                "failed": [result.document(reaped=True) for result in failed],
                 "left": [result.document() for result in search.of_others],
                 "unknown": [
                     {"region": region, **error.document()}
@@ -426,14 +437,14 @@ def _report_reap(search: Search, done: tuple[Reaped, ...], dry_run: bool, as_jso
         print_line("Nothing to delete: no deployment is past its end.")
     for result in () if as_json else done:
         for resource in result.removed:
-            print_line(f"removed {resource.text} ({result.ended.record.region})")
+            print_line(f"removed {resource.text} ({result.record.region})")
         for resource in result.kept:
             print_line(f"kept {resource.text}: in use by others")
     if failed:
         first = failed[0]
-        names = ", ".join(result.ended.record.name for result in failed)
+        names = ", ".join(result.record.name for result in failed)
         message = first.error.message if first.error else ""
-        command = ("peagle", "destroy", first.ended.record.name)
+        command = ("peagle", "destroy", first.record.name)
         raise CloudError(
             f"not deleted: {names}: {message}", Fix("try it alone", command), code="not-reaped"
         )

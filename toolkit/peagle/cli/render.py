@@ -7,21 +7,34 @@ from pathlib import Path
 
 import click
 
-from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import OneOf, OutputPath, command_catalog, output_option, refuse_errors
 from peagle.cli.output.console import json_option, print_json, print_status, print_written
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.errors import UserError
+from peagle.images.build import findings_of_format
 from peagle.planning import Plan
-from peagle.project.pipelines import KINDS, SCHEMA, STARTER, PipelineKind
-from peagle.project.reading import Project
+from peagle.project.choosing import endpoints_of, environments_of
+from peagle.project.pipelines import (
+    KINDS,
+    SCHEMA,
+    STARTER,
+    PipelineKind,
+    pipeline_files,
+    schema_bytes,
+    starter_project,
+)
+from peagle.project.reading import Project, project_schema
+from peagle.project.toolkit import toolkit_source
+from peagle.render import format_files, format_names
+from peagle.render import render as render_plan
+from peagle.render.files import write_folder
 from peagle.store import write_output
 
-_FORMATS = api.format_names()
+_FORMATS = format_names()
 
-_FILES = "\n".join(f"{name}: {', '.join(api.format_files(name))}" for name in _FORMATS)
+_FILES = "\n".join(f"{name}: {', '.join(format_files(name))}" for name in _FORMATS)
 
 _HELP = f"""Write PAIR or PLAN as FORMAT.
 
@@ -52,9 +65,9 @@ Every format expresses the complete plan, or fails and lists the formats that ca
 @json_option
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
-    refuse_errors(list(dict.fromkeys(api.findings_of_format(plan, format))))
-    files = api.render(format, plan, command_catalog())
-    api.write_folder(output, files, force)
+    refuse_errors(list(dict.fromkeys(findings_of_format(plan, format))))
+    files = render_plan(format, plan, command_catalog())
+    write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]
     if as_json:
         return print_json({"format": format, "pair": plan.pair, "files": paths})
@@ -158,16 +171,16 @@ def init(
     """
     files: dict[str, bytes] = {}
     if not (folder / STARTER).exists():
-        files[STARTER] = api.starter_project().encode()
+        files[STARTER] = starter_project().encode()
     root = ctx.find_root().command
     assert isinstance(root, click.Group)
-    files[SCHEMA] = api.schema_bytes(api.project_schema(file_options(root)))
-    endpoints = ["chat"] if STARTER in files else api.endpoints_of(_project(ctx, folder))
+    files[SCHEMA] = schema_bytes(project_schema(file_options(root)))
+    endpoints = ["chat"] if STARTER in files else endpoints_of(_project(ctx, folder))
     given = {"account": account, "repository": repository, "partition": account and partition}
     values = {key: value for key, value in given.items() if value}
-    source = api.toolkit_source(toolkit, folder)
+    source = toolkit_source(toolkit, folder)
     files |= source.files
-    made = api.pipeline_files(kind, endpoints, source.text, values)
+    made = pipeline_files(kind, endpoints, source.text, values)
     kept = {name for name in made if not values and _is_policy(folder, name)}
     files |= {name: content for name, content in made.items() if name not in kept}
     _write(folder, files, force)
@@ -197,8 +210,8 @@ def _is_policy(folder: Path, name: str) -> bool:
 def _project(ctx: click.Context, folder: Path) -> Project:
     """The project file. Raises UserError for an endpoint without an environment of the pipeline."""
     project = load_project(ctx, folder / STARTER)
-    for endpoint in api.endpoints_of(project):
-        known = api.environments_of(project, endpoint)
+    for endpoint in endpoints_of(project):
+        known = environments_of(project, endpoint)
         missing = [one for one in ("staging", "production") if one not in known]
         if missing:
             names = " and ".join(missing)
@@ -242,9 +255,9 @@ def schema(ctx: click.Context, output: Path | None) -> None:
     """Print the JSON schema of peagle.yaml, which editors complete and check the file with."""
     root = ctx.find_root().command
     assert isinstance(root, click.Group)
-    document = api.project_schema(file_options(root))
+    document = project_schema(file_options(root))
     if output is None:
         print_json(document)
         return
-    write_output(output, api.schema_bytes(document))
+    write_output(output, schema_bytes(document))
     print_written(output)

@@ -9,15 +9,34 @@ from dataclasses import asdict
 
 import click
 
-from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import OneOf, WholeNumber, region_option
-from peagle.cli.output.console import json_option, print_json, print_line, print_status
+from peagle.cli.output.console import (
+    json_option,
+    print_documents,
+    print_json,
+    print_line,
+    print_small,
+    print_status,
+)
 from peagle.cli.sandbox_rehearse import fault, quota, scaling
 from peagle.engine.process import LOOPBACK
 from peagle.errors import command_line
-from peagle.sandbox.client import EndpointStatus
+from peagle.sandbox.client import (
+    conflicting_variables,
+    running_sandbox,
+    sandbox_not_running,
+    sandbox_status,
+    start_sandbox,
+    stop_sandbox,
+)
 from peagle.sandbox.state import EngineKind
+
+_ENDPOINT = (
+    "name", "region", "state", "stand_in", "instances", "pid", "port", "uptime_seconds",
+    "failure_reason",
+)  # fmt: skip
+"""Keys of an endpoint that ``status`` shows."""
 
 
 @click.group(epilog='Example: peagle sandbox start && eval "$(peagle sandbox env)"')
@@ -47,7 +66,7 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
     With --engine docker, endpoints run as containers, using the model's image if it is a local CPU
     image, else the newest CPU image.
     """
-    address = api.start_sandbox(port, engine)
+    address = start_sandbox(port, engine)
     if as_json:
         print_json({"url": address.url, "pid": address.pid})
         return
@@ -63,20 +82,14 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
 @json_option
 def stop(as_json: bool) -> None:
     """Stop the sandbox and its engines, and delete its state."""
-    stopped = api.stop_sandbox()
-    if as_json:
-        print_json(asdict(stopped))
-        return
-    print_line("Stopped the sandbox." if stopped.was_running else "The sandbox was not running.")
-    if stopped.engines:
-        print_line(f"Engines stopped: {stopped.engines}")
+    print_small(asdict(stop_sandbox()), as_json)
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox status --json")
 @json_option
 def status(as_json: bool) -> None:
     """Show whether the sandbox is running, and its endpoints."""
-    found = api.sandbox_status()
+    found = sandbox_status()
     if as_json:
         print_json(asdict(found))
         return
@@ -90,8 +103,7 @@ def status(as_json: bool) -> None:
                 print_status(f"  {engine.text}")
         return
     print_line(f"The sandbox is running at {found.url} (process {found.pid}).")
-    for endpoint in found.endpoints:
-        print_line(_line(endpoint))
+    print_documents([asdict(endpoint) for endpoint in found.endpoints], _ENDPOINT)
 
 
 @sandbox.command(cls=PeagleCommand, epilog='Example: eval "$(peagle sandbox env)"')
@@ -102,16 +114,16 @@ def env(region: str, as_json: bool) -> None:
 
     Fails if the sandbox is not running.
     """
-    address = api.running_sandbox()
+    address = running_sandbox()
     if address is None:
-        raise api.sandbox_not_running()
+        raise sandbox_not_running()
     variables = address.environment(region) | _proxy_exception(os.environ)
     if as_json:
         print_json(variables)
         return
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    click.echo(f"unset {command_line(api.conflicting_variables(os.environ))}")
+    click.echo(f"unset {command_line(conflicting_variables(os.environ))}")
 
 
 def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:
@@ -121,17 +133,3 @@ def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:
     excluded = environment.get("no_proxy") or environment.get("NO_PROXY")
     hosts = f"{excluded},{LOOPBACK}" if excluded else LOOPBACK
     return {"NO_PROXY": hosts, "no_proxy": hosts}
-
-
-def _line(endpoint: EndpointStatus) -> str:
-    parts = [f"{endpoint.name} ({endpoint.region}): {endpoint.state}"]
-    if endpoint.stand_in:
-        parts.append(f"served by {endpoint.stand_in} as a stand-in")
-    if endpoint.instances > 1:
-        parts.append(f"{endpoint.instances} engines")
-    if endpoint.pid:
-        parts.append(f"process {endpoint.pid}, port {endpoint.port}")
-        parts.append(f"up {endpoint.uptime_seconds:.0f} s")
-    if endpoint.failure_reason:
-        parts.append(endpoint.failure_reason)
-    return "; ".join(parts)

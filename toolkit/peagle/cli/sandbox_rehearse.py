@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from peagle import api
+from peagle.catalog import find_instance
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import (
     Decimal,
@@ -16,8 +16,8 @@ from peagle.cli.options import (
     complete_instance_type,
     region_option,
 )
-from peagle.cli.output.console import json_option, print_json, print_line
-from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault
+from peagle.cli.output.console import json_option, print_small
+from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
 
 _ADD_HELP = """Let OPERATION fail from now on.
 
@@ -42,7 +42,7 @@ def _complete_kind(_: click.Context, __: click.Parameter, typed: str) -> list[st
 
 
 def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    return [name for name in sorted(set(api.operation_names())) if name.startswith(typed)]
+    return [name for name in sorted(set(operation_names())) if name.startswith(typed)]
 
 
 @click.group(epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity")
@@ -90,27 +90,20 @@ def add(
     seconds: float,
     as_json: bool,
 ) -> None:
+    from peagle.sandbox.client import add_fault
+
     if instance_type:
-        api.find_instance(command_catalog(ctx).instances, instance_type)
-    added = api.add_fault(operation, kind, times, instance_type, seconds)
-    if as_json:
-        print_json(asdict(added))
-        return
-    print_line(_line(added))
+        find_instance(command_catalog(ctx).instances, instance_type)
+    print_small(asdict(add_fault(operation, kind, times, instance_type, seconds)), as_json)
 
 
 @fault.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox fault list --json")
 @json_option
 def list_(as_json: bool) -> None:
     """List the faults, and how many calls each has met."""
-    found = api.list_faults()
-    if as_json:
-        print_json([asdict(one) for one in found])
-        return
-    for one in found:
-        print_line(_line(one))
-    if not found:
-        print_line("No faults.")
+    from peagle.sandbox.client import list_faults
+
+    print_small([asdict(fault) for fault in list_faults()], as_json)
 
 
 @fault.command(cls=PeagleCommand, epilog="Example: peagle sandbox fault clear CreateEndpoint")
@@ -118,11 +111,9 @@ def list_(as_json: bool) -> None:
 @json_option
 def clear(operation: str | None, as_json: bool) -> None:
     """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
-    removed = api.clear_faults(operation)
-    if as_json:
-        print_json({"removed": removed})
-        return
-    print_line(f"Faults removed: {removed}")
+    from peagle.sandbox.client import clear_faults
+
+    print_small({"removed": clear_faults(operation)}, as_json)
 
 
 @click.group(epilog="Example: peagle sandbox quota set ml.g6e.2xlarge 0")
@@ -137,25 +128,20 @@ def quota() -> None:
 @json_option
 def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
     """Allow VALUE instances of TYPE for all endpoints of a region together."""
-    api.set_quota(instance_type, value, region)
-    if as_json:
-        print_json({"instance_type": instance_type, "region": region, "value": value})
-        return
-    print_line(f"{instance_type} for endpoint usage in {region}: {value}")
+    from peagle.sandbox.client import set_quota
+
+    set_quota(instance_type, value, region)
+    changed = {"instance_type": instance_type, "region": region, "value": value}
+    print_small(changed, as_json)
 
 
 @quota.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox quota list --json")
 @json_option
 def list_quotas(as_json: bool) -> None:
     """List the quotas that were set; every other is 2."""
-    found = api.changed_quotas()
-    if as_json:
-        print_json([asdict(one) for one in found])
-        return
-    for one in found:
-        print_line(f"{one.instance_type} for endpoint usage in {one.region}: {one.value:.0f}")
-    if not found:
-        print_line("Every quota is 2, the default of the sandbox.")
+    from peagle.sandbox.client import changed_quotas
+
+    print_small([asdict(quota) for quota in changed_quotas()], as_json)
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
@@ -173,18 +159,7 @@ def scaling(speed: float, as_json: bool) -> None:
     As on AWS, an instance starts after 30 s above the target, and ends after 15 minutes below it
     and the cooldown.
     """
-    api.set_scaling_speed(speed)
-    if as_json:
-        print_json({"speed": speed})
-        return
-    print_line(f"Scaling passes {speed:g} times as fast.")
+    from peagle.sandbox.client import set_scaling_speed
 
-
-def _line(one: Fault) -> str:
-    limits = [
-        f"of {one.instance_type}" if one.instance_type else "",
-        f"after {one.seconds:.0f} s" if one.kind.startswith("timeout") else "",
-        "always" if one.times is None else f"{one.times} times" if one.times > 1 else "once",
-        f"met {one.seen}" if one.seen else "",
-    ]
-    return f"{one.operation}: {one.kind} ({', '.join(filter(None, limits))})"
+    set_scaling_speed(speed)
+    print_small({"speed": speed}, as_json)

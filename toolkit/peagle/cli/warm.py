@@ -10,9 +10,7 @@ from pathlib import Path
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
-from peagle.cli.account import Account, account_options
 from peagle.cli.context import command_text, own_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
@@ -37,9 +35,13 @@ from peagle.cli.output.warm import (
 )
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
-from peagle.deploy.preflight import Preflight
+from peagle.cli.session import Session, account_options
+from peagle.deploy.preflight import Preflight, preflight
+from peagle.deploy.records import deployment_lock, load_record
 from peagle.deploy.state import Deployment
+from peagle.deploy.status import require_known_price
 from peagle.engine.runner import LocalOptions
+from peagle.engine.state import read_local_engine, warm_folder
 from peagle.errors import (
     Fix,
     OptionMissing,
@@ -50,8 +52,19 @@ from peagle.errors import (
     command_line,
 )
 from peagle.findings import errors
+from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
-from peagle.warm.collect import COLLECTING_SUFFIX, CollectedWarmStart
+from peagle.render.requests import pair_arguments
+from peagle.sandbox.client import check_sandbox_engine
+from peagle.warm.collect import (
+    COLLECTING_SUFFIX,
+    CollectedWarmStart,
+    check_writable,
+    collect_locally,
+    collect_on_aws,
+    collecting_plan,
+    prefix_of_weights,
+)
 from peagle.weights.layout import WeightsPrefix
 from peagle_serve.contract import is_s3_uri
 
@@ -87,7 +100,7 @@ Examples:
 @json_option
 def warm(
     plan: Plan,
-    account: Account,
+    session: Session,
     role: str | None,
     yes: bool,
     accept_unknown_price: bool,
@@ -105,7 +118,7 @@ def warm(
     Repeating the command replaces the stored caches.
     """
     if local:
-        if account.sandbox or account.profile:
+        if session.sandbox or session.profile:
             raise OptionsConflict("--local cannot be combined with --sandbox or --profile",
                             "omit one: --local starts an engine on this machine")  # fmt: skip
         return _collect_locally(plan, engine_kind or "process", gpus, folder, as_json)
@@ -113,7 +126,7 @@ def warm(
         raise OptionsConflict(
             "--engine, --gpus and --to are for starts on this machine", "add --local"
         )
-    return _collect_on_aws(plan, account, role, yes, accept_unknown_price, as_json)
+    return _collect_on_aws(plan, session, role, yes, accept_unknown_price, as_json)
 
 
 def _collect_locally(
@@ -123,16 +136,16 @@ def _collect_locally(
     CPU the model is compiled for this purpose."""
     ctx = click.get_current_context()
     folder = _writable_folder(to)
-    refuse_errors(api.findings_on_this_machine(plan, engine_kind))
+    refuse_errors(findings_on_this_machine(plan, engine_kind))
     if gpus and engine_kind != "docker":
         raise OptionMissing("--gpus requires a container", "add --engine docker")
     image = local_image(plan, gpus) if engine_kind == "docker" else None
     try:
         with _sigterm_as_interrupt(), StatusLine() as status:
-            artifact = api.collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
+            artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
     except KeyboardInterrupt:
         name = f"{plan.name}{COLLECTING_SUFFIX}"
-        engine = api.read_local_engine(name)
+        engine = read_local_engine(name)
         if engine is not None and engine.state != "dead":  # a second Ctrl-C
             stop = command_text(("peagle", "local", "down", name))
             print_status("The engine is still running. Stop it", stop)
@@ -147,7 +160,7 @@ def _collect_locally(
     restore = [] if to else _command_to_restore(ctx)
     if restore and not gpus:
         restore.append("--compile")
-    print_local(artifact, command_line(restore))
+    print_local(plan.pair, artifact, command_line(restore))
 
 
 def _command_to_restore(ctx: click.Context) -> list[str]:
@@ -169,7 +182,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 def _writable_folder(to: str | None) -> Path:
     if to is None:
-        return api.warm_folder()
+        return warm_folder()
     if is_s3_uri(to):
         raise UserError(
             f"--to {to}: a local warm start can only be stored in a local folder",
@@ -187,7 +200,7 @@ def _writable_folder(to: str | None) -> Path:
 
 def _collect_on_aws(
     plan: Plan,
-    account: Account,
+    session: Session,
     role: str | None,
     yes: bool,
     accept_unknown_price: bool,
@@ -196,39 +209,39 @@ def _collect_on_aws(
     if errors(plan.findings):
         refuse_errors(plan.findings)
     ctx = click.get_current_context()
-    place = api.prefix_of_weights(plan)
-    collecting = api.collecting_plan(plan)
-    if account.sandbox:
-        api.check_sandbox_engine(compiles=True)
+    place = prefix_of_weights(plan)
+    collecting = collecting_plan(plan)
+    if session.sandbox:
+        check_sandbox_engine(compiles=True)
     if not names_own_image(plan):
-        build = ("peagle", "image", "build", *api.pair_arguments(plan))
+        build = ("peagle", "image", "build", *pair_arguments(plan))
         raise Refused(
             "the stock image cannot export compile caches",
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
             code="image-cannot-collect",
         )
-    started, aws = account.start_and_connect(plan.region)
-    with api.deployment_lock(aws.scope, plan.region, collecting.name):
-        with account.stopped_on_error(started):
+    started, aws = session.start_and_connect(plan.region)
+    with deployment_lock(aws.scope, plan.region, collecting.name):
+        with session.stopped_on_error(started):
             instances = command_catalog().instances
             with show_hashing():
-                found = api.preflight(aws, collecting, instances, role)
-            show_and_refuse(found, account)
-            show_intent(found.desired, place, account.sandbox)
-            api.require_known_price(found.desired.plan, accept_unknown_price)
-            api.check_writable(aws, place)
+                found = preflight(aws, collecting, instances, role)
+            show_and_refuse(found, session)
+            show_intent(found.desired, place, session.sandbox)
+            require_known_price(found.desired.plan, accept_unknown_price)
+            check_writable(aws, place)
             if not yes:
                 confirm("Start the temporary endpoint?", "not started")
         again = own_command(ctx, without=("--yes", "-y", "--json"))
-        stored = _collect(aws, found, account, place, again)
+        stored = _collect(aws, found, session, place, again)
     if as_json:
         print_json(collected_document(found.desired.plan, stored))
     else:
-        print_collected(found.desired.plan, stored, account.sandbox)
+        print_collected(found.desired.plan, stored, session.sandbox)
 
 
 def _collect(
-    aws: Aws, found: Preflight, account: Account, place: WeightsPrefix, again: Sequence[str]
+    aws: Aws, found: Preflight, session: Session, place: WeightsPrefix, again: Sequence[str]
 ) -> CollectedWarmStart:
     """Collect from the temporary endpoint, after the confirmation; if its removal fails, show what
     is left. ``again`` is the argv that starts over."""
@@ -238,17 +251,17 @@ def _collect(
     def failed(error: BaseException, record: Deployment) -> None:
         causes.append(error)
         if isinstance(error, KeyboardInterrupt):
-            say_interrupt(found.desired, record, account.sandbox)
+            say_interrupt(found.desired, record, session.sandbox)
 
-    progress = DeploymentProgress(account.sandbox)
+    progress = DeploymentProgress(session.sandbox)
     with _sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
         try:
-            return api.collect_on_aws(aws, found, place, status.observe, failed)
+            return collect_on_aws(aws, found, place, status.observe, failed)
         except BaseException as error:
-            if left := api.load_record(aws.scope, aws.region, name):
+            if left := load_record(aws.scope, aws.region, name):
                 if causes and causes[0] is not error and isinstance(causes[0], PeagleError):
                     print_status(f"The error before the removal failed: {causes[0]}")
-                show_remaining_resources(aws, left, account, again)
+                show_remaining_resources(aws, left, session, again)
             elif isinstance(error, KeyboardInterrupt):
                 at_end.callback(say_interrupted, f"{name} is removed", again)
             raise

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -13,18 +14,8 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.runtime import LogEvent
-from peagle.cli.account import (
-    Account,
-    cloud_options,
-    complete_name,
-    default_region,
-    deployment_options,
-    find_deployment,
-    names_deployment,
-)
 from peagle.cli.context import (
     PeagleCommand,
     command_text,
@@ -35,71 +26,86 @@ from peagle.cli.context import (
 from peagle.cli.options import command_catalog, duration
 from peagle.cli.output.console import (
     STARTED_AT,
+    Fact,
+    document_facts,
     json_option,
     line_width,
+    print_documents,
     print_facts,
     print_json,
     print_line,
     print_status,
     print_table,
 )
-from peagle.cli.output.deploy import comparison_text, engine_text
+from peagle.cli.output.deploy import comparison_text
 from peagle.cli.output.progress import show_hashing
+from peagle.cli.output.proof import second_turn_text
 from peagle.cli.output.top import document, screen
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
-from peagle.deploy.drift import Drift
-from peagle.deploy.resources import FieldDrift
+from peagle.cli.session import (
+    Session,
+    cloud_options,
+    complete_name,
+    deployment_options,
+)
+from peagle.deploy.drift import Drift, find_drift, find_template_drift, served_image
+from peagle.deploy.records import deployment_names
+from peagle.deploy.revisions import deploy_command
 from peagle.deploy.state import Deployment
-from peagle.deploy.status import ENDED, GONE, Listing
-from peagle.engine.usage import WINDOW_SECONDS, Usage
+from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
+from peagle.deploy.usage import age_of_newest_line, endpoint_log, usage_of_endpoint
+from peagle.engine.state import ready_engine
+from peagle.engine.usage import WINDOW_SECONDS, EngineMeter, Usage
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
-from peagle.sandbox.client import SANDBOX_KILLED
+from peagle.proof import SecondTurn
+from peagle.render import read_plan
+from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
 from peagle.text import (
-    bounds_text,
-    counted,
     duration_argument,
     format_duration,
     format_price,
-    format_usd,
-    k_text,
     shortened,
 )
 
-_COLUMNS = ("NAME", "STATE", "REGION", "INSTANCES", "USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN",
-            "ACCEPTANCE", "PAIR")  # fmt: skip
-_NUMBERS = ("USD/HOUR", "USD/DAY", "USD SO FAR", "ENDS IN", "ACCEPTANCE")
-_ENDS = _COLUMNS.index("ENDS IN")
-"""Shown only if a deployment has an end."""
+_COLUMNS = (
+    "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
+    "max_copies", "price_per_hour_usd", "cost_so_far_usd", "ends_at", "acceptance_length",
+    "stand_in", "compared_share", "pair",
+)  # fmt: skip
+_FACTS = (
+    "pair", "stand_in", "owner", "region", "instance_type", "instance_count", "instances_running",
+    "copies", "copies_running", "scaling", "vllm", "vllm_here", "acceptance_length", "drafts",
+    "previous", "cost_so_far_usd", "ends_at", "openai_base_url", "failure_reason",
+)  # fmt: skip
+"""Keys of a deployment's document that ``list`` and ``status`` show."""
 
 
 @click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
 @cloud_options
 @json_option
 @click.pass_context
-def list_deployments(
-    ctx: click.Context, account: Account, region: str | None, as_json: bool
-) -> None:
+def list_deployments(ctx: click.Context, session: Session, as_json: bool) -> None:
     """List the deployments of the account, whichever machine or template made them.
 
     Looks in --region; without the option, in your default region and in those of this machine's
-    deployments. USD SO FAR is the cost since the endpoint was requested: of what this machine's
-    commands have started, or "about" where scaling, another machine or another client has changed
-    it, at the price of what runs now. --ttl and --budget of deploy make it end.
+    deployments. The cost so far is since the endpoint was requested, at the price of what runs now
+    where scaling, another machine or another client has changed it. --ttl and --budget of deploy
+    make it end.
     """
     listing = Listing((), ())
     unreachable = ""
-    if account.is_available:
+    if session.is_available:
         try:
-            listing = _listing(ctx, account, region)
+            listing = session.listing()
         except UserError as error:  # without credentials, what this machine knows is still shown
-            is_mistyped = account.profile is not None and error.code == "unknown-profile"
-            if is_mistyped or api.deployment_names(account.scope):
+            is_mistyped = session.profile is not None and error.code == "unknown-profile"
+            if is_mistyped or deployment_names(session.scope):
                 raise
             unreachable = f" on this machine; the account is unknown: {error.message}"
-    elif (stopped := api.sandbox_not_running()).code == SANDBOX_KILLED:
+    elif (stopped := sandbox_not_running()).code == SANDBOX_KILLED:
         raise stopped
     for damaged in listing.damaged:
         print_status(f"{damaged.message} ({damaged.fix})")
@@ -112,81 +118,13 @@ def list_deployments(
             document["damaged"] = [damaged.document() for damaged in listing.damaged]
         print_json(document)
     elif listing.rows:
-        _print(list(listing.rows))
-    elif not account.is_available:
+        print_documents(listing.rows, _COLUMNS)
+    elif not session.is_available:
         print_status("The sandbox is not running, so nothing is deployed in it.")
     else:
-        others = () if account.sandbox else api.deployment_names(SANDBOX)
+        others = () if session.sandbox else deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
         print_status(f"No deployments{unreachable}{hint}.")
-
-
-def _listing(ctx: click.Context, account: Account, region: str | None) -> Listing:
-    aws = account.connect(region or default_region())
-    regions = {region} if region else {aws.region, *api.deployment_regions(aws.scope)}
-    return api.list_deployments(aws, sorted(regions), lambda: command_catalog(ctx).instances)
-
-
-def _print(deployments: list[dict[str, Any]]) -> None:
-    table = [_COLUMNS, *map(_cells, deployments)]
-    if all(row["ends_at"] is None for row in deployments):
-        table = [(*row[:_ENDS], *row[_ENDS + 1 :]) for row in table]
-    print_table(table[0], table[1:], _NUMBERS)
-    for row in deployments:
-        if row["compared_share"] is not None:
-            print_status(
-                f"{row['name']} compares two plans, the second with {row['compared_share']:.1%} of "
-                "the requests",
-                command_text(("peagle", "compare", row["name"])),
-            )
-    for stand_in in sorted({row["stand_in"] for row in deployments if row["stand_in"]}):
-        print_line(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    length = row["acceptance_length"]
-    return (
-        row["name"],
-        row["state"],
-        row["region"],
-        _instances(row),
-        _usd(row, "price_per_hour_usd"),
-        _usd(row, "price_per_day_usd"),
-        _so_far(row),
-        _left(row),
-        "-" if length is None else f"{length:.2f}{'*' if row['stand_in'] else ' '}",
-        row["pair"],
-    )
-
-
-def _instances(row: dict[str, Any]) -> str:
-    """``2``, or with the bounds of automatic scaling ``2 (1-4)``, ``1 (0-4 copies)``."""
-    running = str(row["instances_running"])
-    if row["max_copies"] is not None:
-        copies = counted(row["max_copies"], copies=True)
-        return f"{running} ({row['min_copies']}-{row['max_copies']} {copies})"
-    if row["max_instances"] is None:
-        return running
-    return f"{running} ({row['min_instances']}-{row['max_instances']})"
-
-
-def _usd(row: dict[str, Any], key: str) -> str:
-    """Nothing runs of an endpoint that is gone; its cost so far remains."""
-    usd = row[key]
-    if usd is None:
-        return "-" if row["state"] in GONE else "?"
-    return f"{usd:,.2f}"
-
-
-def _so_far(row: dict[str, Any]) -> str:
-    usd = _usd(row, "cost_so_far_usd")
-    return f"about {usd}" if row["cost_so_far_usd"] else usd
-
-
-def _left(row: dict[str, Any]) -> str:
-    if row["ends_at"] is None:
-        return "-"
-    return format_duration(row["seconds_left"]) if row["seconds_left"] else "ended"
 
 
 _NEAR_SECONDS = 2 * 3600
@@ -196,117 +134,45 @@ _NEAR_SECONDS = 2 * 3600
 @click.command(cls=ProjectCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
 @partial(deployment_options, complete=True)
 @json_option
-def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> None:
+def status(aws: Aws, record: Deployment, session: Session, as_json: bool) -> None:
     """Show the deployment NAME: state, measured acceptance, URL, price and resources.
 
     States are SageMaker's, and four more: Unproved (in service, acceptance not proved),
     Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere), Ended (it was
     deleted at its end time).
     """
-    document = api.deployment_status(aws, record)
+    document = deployment_status(aws, record)
     if as_json:
         return print_json(deployment_in_context(document))
     left = document["seconds_left"]
     near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
     print_line(f"{document['name']}: {document['state']}{near}", bold=True)
     fix = document["failure_fix"], fix_in_context("", document["failure_command"])
-    facts: list[tuple[str, str | tuple[str, str]]] = [*_facts(document, account).items()]
+    known = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
+    facts: list[Fact] = [*document_facts(known)]
+    second = (document["proof"] or {}).get("second_turn")
+    turn = second_turn_text(SecondTurn(**second)) if second else ""
+    facts += [("second turn", turn), ("comparison", comparison_text(document["comparison"]))]
+    if document["state"] not in GONE:
+        facts.append(("price", format_price(document["price_per_hour_usd"], session.sandbox)))
     if any(fix):
         facts.append(("fix", fix))
     elif command := _next_command(document, record):
         facts.append(("to continue", ("", command_text(command))))
     resources = (f"{resource['type']} {resource['name']}" for resource in document["resources"])
     facts += [("resource", text) for text in resources]
-    return print_facts(facts, label=14, err=False)
+    return print_facts(facts, label=20, err=False)
 
 
 def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ...]:
     """The command that waits for and proves what a deploy has requested, as after Ctrl-C or
     --no-wait; empty where there is nothing to continue."""
+    if document["state"] == ENDED:
+        return ("peagle", "reap")
     if record.owner or document["state"] not in ("Creating", "Unproved"):
         return ()
     plan = record.current.plan
-    return api.deploy_command(plan) if plan else ("peagle", "prove", record.name)
-
-
-def _price(document: dict[str, Any], account: Account) -> str:
-    """Nothing runs of an endpoint that is gone, and what it cost last says nothing."""
-    if document["state"] in GONE:
-        return ""
-    return format_price(document["price_per_hour_usd"], account.sandbox)
-
-
-def _so_far_status(document: dict[str, Any], account: Account) -> str:
-    """The cost since the endpoint was requested."""
-    usd = document["cost_so_far_usd"]
-    return f"about {format_usd(usd)}{' on AWS' if account.sandbox else ''}" if usd else ""
-
-
-def _ends(document: dict[str, Any]) -> str:
-    """When the endpoint is deleted, or was."""
-    if document["ends_at"] is None:
-        return ""
-    if document["state"] == ENDED:
-        reap = command_text(("peagle", "reap"))
-        return f"{document['ends_at']}, which has passed; to remove what remains: {reap}"
-    left = document["seconds_left"]
-    return f"{document['ends_at']}, {f'in {format_duration(left)}' if left else 'which has passed'}"
-
-
-def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
-    drafts, length = document["drafts"], document["acceptance_length"]
-    second = (document["proof"] or {}).get("second_turn")
-    turn = api.SecondTurn(**second) if second else None
-    where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
-    if "copies" in document:
-        where += f", {document['copies']} copies"
-    if document["state"] in ("InService", "Unproved"):
-        where += _running_copies(document)
-        running = document["instances_running"]
-        where += f", {running} running" if running != document["instance_count"] else ""
-    return {
-        "pair": document["pair"],
-        "stand-in": document["stand_in"] or "",
-        "where": where + (", sandbox" if account.sandbox else ""),
-        "scaling": _scaling(document["scaling"]),
-        "engine": engine_text(document["vllm"], document["vllm_here"]) if document["vllm"] else "",
-        "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
-        "second turn": api.second_turn_text(turn).removeprefix("second turn: "),
-        "owner": document["owner"] if document["owner"] != "peagle" else "",
-        "comparison": comparison_text(document["comparison"]),
-        "previous": _previous(document["previous"]),
-        "price": _price(document, account),
-        "so far": _so_far_status(document, account),
-        "ends": _ends(document),
-        "OpenAI URL": document["openai_base_url"] or "",
-        "failure": document["failure_reason"] or "",
-    }
-
-
-def _running_copies(document: dict[str, Any]) -> str:
-    """How many copies run, where that is not the planned number; empty without copies."""
-    running = document.get("copies_running")
-    if running is None or running == document["copies"]:
-        return ""
-    if running == 0:
-        return " (asleep: the first request wakes one)"
-    return f" ({running} running)"
-
-
-def _scaling(scaling: dict[str, Any] | None) -> str:
-    """The bounds, and the load that each instance should have; empty for a fixed number."""
-    if not scaling:
-        return ""
-    low, high, target = scaling.values()
-    return bounds_text(low, high, target, "min_copies" in scaling)
-
-
-def _previous(previous: dict[str, Any] | None) -> str:
-    """What ``peagle rollback`` returns to."""
-    if previous is None:
-        return ""
-    speculation = k_text(previous["k"])
-    return f"configuration {previous['endpoint_config']}, {speculation}"
+    return deploy_command(plan) if plan else ("peagle", "prove", record.name)
 
 
 _LONGEST_VALUE = 60
@@ -337,8 +203,7 @@ def drift(
     name: str,
     role: str | None,
     template: Path | None,
-    region: str | None,
-    account: Account,
+    session: Session,
     as_json: bool,
 ) -> None:
     """Compare a plan with what the account has, field by field. Changes nothing.
@@ -351,37 +216,36 @@ def drift(
 
     Exits with 0 without drift, 3 with drift, and 4 if something could not be read.
     """
-    plan = _plan(ctx, account, name, region)
-    if not account.is_available:
-        raise api.sandbox_not_running()
+    plan = _plan(ctx, session, name)
+    if not session.is_available:
+        raise sandbox_not_running()
     catalog = command_catalog(ctx)
-    files = api.find_template_drift(plan, template, catalog) if template else ()
+    files = find_template_drift(plan, template, catalog) if template else ()
     with show_hashing():
-        drifted = api.find_drift(account.connect(plan.region), plan, catalog.instances, role)
-    fields = (*drifted.fields, *files)
+        drifted = find_drift(session.aws(plan.region), plan, catalog.instances, role)
+    drifted = replace(drifted, fields=(*drifted.fields, *files))
     if as_json:
-        document = drifted.document() | {"drifted": bool(fields)}
-        print_json(document | {"fields": [field.document() for field in fields]})
+        print_json(drifted.document())
     else:
-        _show(drifted, fields, account)
+        _show(drifted, session)
     for area, error in drifted.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
-    if fields:
+    if drifted.fields:
         ctx.exit(Refused.exit_code)
     for error in drifted.unknown.values():
         raise error
 
 
-def _plan(ctx: click.Context, account: Account, name: str, region: str | None) -> Plan:
+def _plan(ctx: click.Context, session: Session, name: str) -> Plan:
     """The plan to compare with: of a file, of the project file, or of the record of NAME."""
     if is_plan_file(name):
-        return api.read_plan(Path(name))
+        return read_plan(Path(name))
     if CHOICE in ctx.meta:
         image = None
-        if ctx.meta[CHOICE].builds_image and account.is_available:
-            image = api.served_image(account.connect(region or api.default_region()), name)
+        if ctx.meta[CHOICE].builds_image and session.is_available:
+            image = served_image(session.aws(), name)
         return plan_in_project(ctx, "deploy", image=image)
-    record, _ = find_deployment(account, name, region or None)
+    record, _ = session.find(name)
     plan = record.current.plan
     if plan is None:
         raise UserError(
@@ -392,18 +256,18 @@ def _plan(ctx: click.Context, account: Account, name: str, region: str | None) -
     return plan
 
 
-def _show(drift: Drift, fields: tuple[FieldDrift, ...], account: Account) -> None:
-    where = account.where(drift.region)
+def _show(drift: Drift, session: Session) -> None:
+    where, fields = session.where(drift.region), drift.fields
     if not fields:
         areas = ", ".join(drift.compared)
         print_line(f"{drift.name} in {where}: no drift in {areas}")
         return
-    if [field.field for field in fields] == ["endpoint.status"] and fields[0].found is None:
+    if [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
         print_line(f"{drift.name} in {where} is not deployed: it has no endpoint", bold=True)
         return
     count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
     print_line(f"{drift.name} in {where}: {count} from the plan", bold=True)
-    rows = ((field.field, _shown(field.planned), _shown(field.found)) for field in fields)
+    rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
     print_table(("FIELD", "PLANNED", "FOUND"), rows)
 
 
@@ -438,7 +302,7 @@ def logs(
     if follow and as_json:
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
     typed = click.get_current_context().meta[STARTED_AT]
-    lines = api.endpoint_log(aws, record, None if since is None else typed - since, follow)
+    lines = endpoint_log(aws, record, None if since is None else typed - since, follow)
     if as_json:
         print_json({"name": record.name, "events": [_document(event) for event in lines]})
         return
@@ -459,7 +323,7 @@ def logs(
 def _no_lines(aws: Aws, record: Deployment, since: int | None) -> tuple[str, str]:
     """The message if there are no lines; if ``since`` excludes them all, with the command for the
     newest."""
-    age = None if since is None else api.age_of_newest_line(aws, record, since)
+    age = None if since is None else age_of_newest_line(aws, record, since)
     if since is None or age is None:
         return "No lines yet.", ""
     command = command_text(("peagle", "logs", record.name, "--since", duration_argument(age + 1)))
@@ -502,8 +366,7 @@ _OTHER_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 @json_option
 def top(
     name: str,
-    region: str | None,
-    account: Account,
+    session: Session,
     once: bool,
     window: int | None,
     every: int | None,
@@ -518,7 +381,7 @@ def top(
     """
     if window is not None and window < _SHORTEST_WINDOW:
         raise UserError("--window is shorter than a minute", "use 1m or more", "window")
-    read, seconds = _reader(name, region, account, window or WINDOW_SECONDS)
+    read, seconds = _reader(name, session, window or WINDOW_SECONDS)
     if as_json:
         return print_json(document(read()))
     if once or not sys.stdout.isatty():
@@ -528,15 +391,15 @@ def top(
     return _show_top(read, every or seconds)
 
 
-def _reader(name: str, region: str | None, account: Account, window: float) -> tuple[Read, int]:
+def _reader(name: str, session: Session, window: float) -> tuple[Read, int]:
     """How to read the use of that name, and how often. As in ``peagle invoke``, options about AWS
     exclude local engines, and a deployment comes first."""
-    on_aws = names_deployment(account, region, name)
-    if engine := None if on_aws else api.ready_engine(name):
-        return api.EngineMeter(engine, window).read, _HERE_SECONDS
-    record, aws = find_deployment(account, name, region)
-    seconds = _HERE_SECONDS if account.sandbox else _ON_AWS_SECONDS
-    return partial(api.usage_of_endpoint, aws, record, window), seconds
+    on_aws = session.names_deployment(name)
+    if engine := None if on_aws else ready_engine(name):
+        return EngineMeter(engine, window).read, _HERE_SECONDS
+    record, aws = session.find(name)
+    seconds = _HERE_SECONDS if session.sandbox else _ON_AWS_SECONDS
+    return partial(usage_of_endpoint, aws, record, window), seconds
 
 
 def _show_top(read: Read, seconds: float) -> None:

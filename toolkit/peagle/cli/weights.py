@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
-from peagle.cli.account import Account, account_options
+from peagle.catalog.loading import load_storage
 from peagle.cli.context import PeagleCommand, in_context, own_command
 from peagle.cli.options import (
     catalog_of,
@@ -22,9 +21,9 @@ from peagle.cli.options import (
 from peagle.cli.output.console import (
     confirm,
     json_option,
+    print_document,
     print_findings,
     print_json,
-    print_line,
     print_status,
 )
 from peagle.cli.output.progress import StatusLine
@@ -37,15 +36,18 @@ from peagle.cli.output.weights import (
     show_sync_plan,
     sync_document,
     use_command,
-    warm_start_line,
+    warm_start_document,
 )
 from peagle.cli.plan_options import field_options
+from peagle.cli.session import Session, account_options
+from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
-from peagle.planning.company import Company
+from peagle.planning.company import Company, check_company
 from peagle.text import format_size
-from peagle.weights.inspect import StoredWeights
-from peagle.weights.layout import PARTS
-from peagle.weights.sync import REPLACING_CODES, SyncPlan
+from peagle.weights.inspect import StoredWeights, inspect_weights, remove_warm_start, remove_weights
+from peagle.weights.layout import PARTS, weights_at, weights_prefix
+from peagle.weights.sources import weights_of_pair
+from peagle.weights.sync import REPLACING_CODES, SyncPlan, plan_sync, sync_weights
 
 _take_over_option = click.option(
     "--take-over", is_flag=True, help="Take over the lock of a crashed sync."
@@ -86,7 +88,7 @@ def sync_command(
     pair: str,
     destination: str,
     region: str,
-    account: Account,
+    session: Session,
     take_over: bool,
     even_if_used: bool,
     yes: bool,
@@ -102,23 +104,23 @@ def sync_command(
     same prefix is rejected while one runs. Weights that an endpoint deployed from this machine uses
     are not overwritten.
     """
-    place = api.weights_prefix(destination)
+    place = weights_prefix(destination)
     company = Company(kms_key=kms_key, tags=tags)
-    api.check_company(company)
+    check_company(company)
     parts = _parts(**sources)
     given = {part: sources[f"{part}_from"] for part in parts}
-    locations = {part: api.weights_at(at) for part, at in given.items() if at}
-    chosen = api.weights_of_pair(command_catalog(ctx), pair, locations, parts)
-    started, aws = account.start_and_connect(region)
-    price = api.load_storage(catalog_of(ctx)).price_in(region)
+    locations = {part: weights_at(at) for part, at in given.items() if at}
+    chosen = weights_of_pair(command_catalog(ctx), pair, locations, parts)
+    started, aws = session.start_and_connect(region)
+    price = load_storage(catalog_of(ctx)).price_in(region)
     again = own_command(ctx, without=("--yes", "-y", "--json", "--take-over"))
     bar = SyncProgressBar()
     with resume_hint(bar, place, again, in_context(("peagle", "weights", "remove", destination))):
-        with account.stopped_on_error(started):
+        with session.stopped_on_error(started):
             with StatusLine() as status:
                 status.show("Inspecting", place.uri)
-                plan = api.plan_sync(aws, place, chosen)
-            show_sync_plan(pair, plan, price, account.sandbox)
+                plan = plan_sync(aws, place, chosen)
+            show_sync_plan(pair, plan, price, session.sandbox)
             refuse_errors((*chosen.findings, *plan.findings))
             if not even_if_used:
                 _refuse_replacing_used(plan, aws)
@@ -126,9 +128,9 @@ def sync_command(
                 confirm(f"Copy this to {place.uri}?", "not copied")
         begun = time.monotonic()
         with bar:
-            result = api.sync_weights(aws, plan, bar.update, take_over, company)
+            result = sync_weights(aws, plan, bar.update, take_over, company)
         seconds = time.monotonic() - begun
-    use = command_line(use_command(pair, place, result.manifest, region, account))
+    use = command_line(use_command(pair, place, result.manifest, region, session))
     if as_json:
         print_json(sync_document(pair, plan, result, seconds, price, use))
     else:
@@ -139,7 +141,7 @@ def _refuse_replacing_used(plan: SyncPlan, aws: Aws) -> None:
     """Raise Refused if the sync would replace weights that a deployed endpoint uses."""
     replaced = {finding.where for finding in plan.findings if finding.code in REPLACING_CODES}
     reason = "the next instance of the endpoint would start with different weights"
-    api.refuse_weights_in_use(replaced, aws.scope, reason, "use a different prefix, or ")
+    refuse_weights_in_use(replaced, aws.scope, reason, "use a different prefix, or ")
 
 
 def _parts(
@@ -168,14 +170,14 @@ def _parts(
 @json_option
 @click.pass_context
 def list_command(
-    ctx: click.Context, place: str, region: str, account: Account, as_json: bool
+    ctx: click.Context, place: str, region: str, session: Session, as_json: bool
 ) -> None:
     """Show the weights at a prefix: every file with its state and checksum, and the warm starts.
 
     Exits with 3 if a copy is incomplete or the prefix cannot be mounted.
     """
-    found = api.inspect_weights(account.connect(region), api.weights_prefix(place))
-    price = api.load_storage(catalog_of(ctx)).price_in(region)
+    found = inspect_weights(session.aws(region), weights_prefix(place))
+    price = load_storage(catalog_of(ctx)).price_in(region)
     if as_json:
         print_json(inspect_document(found, price))
     else:
@@ -207,7 +209,7 @@ def remove_command(
     ctx: click.Context,
     place: str,
     region: str,
-    account: Account,
+    session: Session,
     take_over: bool,
     key: str | None,
     even_if_used: bool,
@@ -222,8 +224,8 @@ def remove_command(
     if key and (take_over or even_if_used):
         raise OptionsConflict("--take-over and --even-if-used cannot be combined with --warm",
                         "omit them: --warm keeps the weights")  # fmt: skip
-    aws = account.connect(region)
-    found = api.inspect_weights(aws, api.weights_prefix(place))
+    aws = session.aws(region)
+    found = inspect_weights(aws, weights_prefix(place))
     if key:
         return _remove_warm_start(aws, found, key, yes, as_json)
     uri = found.prefix.uri
@@ -232,14 +234,12 @@ def remove_command(
                        Fix("show its contents", ("peagle", "weights", "list", uri)),
                        code="nothing-synced")  # fmt: skip
     if not even_if_used:
-        api.refuse_weights_in_use(
-            {uri}, aws.scope, "without these weights no new instance can start"
-        )
+        refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
     if not as_json:
-        print_weights(found, api.load_storage(catalog_of(ctx)).price_in(region))
+        print_weights(found, load_storage(catalog_of(ctx)).price_in(region))
     if not yes:
         confirm(f"Remove this from {uri}?", "not removed")
-    api.remove_weights(aws, found, take_over)
+    remove_weights(aws, found, take_over)
     warm = [one.key for one in found.warm]
     if as_json:
         size = found.size - sum(found.others.values())
@@ -253,10 +253,10 @@ def remove_command(
 def _remove_warm_start(aws: Aws, found: StoredWeights, key: str, yes: bool, as_json: bool) -> None:
     one, uri = found.warm_start(key), found.prefix.uri
     if not as_json:
-        print_line(warm_start_line(one))
+        print_document(warm_start_document(one))
     if not yes:
         confirm(f"Remove this warm start from {uri}?", "not removed")
-    api.remove_warm_start(aws, found.prefix, one)
+    remove_warm_start(aws, found.prefix, one)
     if as_json:
         return print_json({"uri": uri, "folders": [], "warm": [key], "bytes": one.size})
     return print_status(

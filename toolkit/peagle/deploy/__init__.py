@@ -6,7 +6,7 @@ diff         what an update changes; two plans side by side
 desired      a plan as complete requests
 context      a command's connection, record and progress
 revisions    which revision serves, which are kept; variants; owners
-resources    one class per kind of resource outside of the endpoint, and their loop
+resources    one class per kind of resource, and the loop that applies a plan
 scaling      automatic scaling; ``scale`` changes numbers and bounds
 limits       when a deployment ends
 alarms       alarms of a rollout and a comparison

@@ -10,22 +10,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from typing import Any
 
 from peagle.aws import vpc
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.iam import Role
 from peagle.aws.s3 import default_bucket
-from peagle.aws.vpc import Route, SecurityGroup, Subnet
+from peagle.aws.vpc import SecurityGroup, Subnet
 from peagle.checks.facts import destinations
-from peagle.deploy.diff import SettingChange
+from peagle.deploy.diff import Change
 from peagle.errors import CloudError, Fix
 from peagle.findings import Finding, error, finding, note, warning
 from peagle.planning.plan import Plan
 from peagle.render.alarms import rollback_alarm_names
 from peagle.s3uri import S3Uri
-from peagle_serve.contract import MODEL_FOLDER, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 ROLE_ACTIONS = (
     "ec2:CreateNetworkInterface",
@@ -128,37 +126,32 @@ def _reach(
         yield from _blocked(groups, ())
         return
     routes = vpc.find_routes(aws, vpc_id, plan.company.subnets)
-    parts = (
-        (needed.s3, "s3", {name: one.s3 for name, one in routes.items()}),
-        (needed.internet, "internet", {name: one.internet for name, one in routes.items()}),
-    )
-    outside = [
-        what
-        for what, _, by_subnet in parts
-        if what and any(route in ("endpoint", "gateway") for route in by_subnet.values())
-    ]
-    yield from _blocked(groups, outside)
-    for what, kind, by_subnet in parts:
-        if not what:
-            continue
-        if without := _with("none", by_subnet):
-            message = f"there is no route to {what} from {', '.join(without)}"
-            fix = _route_fix(aws, vpc_id, kind)
+    ways = {
+        needed.s3: {name: route.s3 for name, route in routes.items()},
+        needed.internet: {name: route.internet for name, route in routes.items()},
+    }
+    ways.pop("", None)
+    public = ("endpoint", "gateway")
+    yield from _blocked(groups, [what for what in ways if {*ways[what].values()} & {*public}])
+    for what, by_subnet in ways.items():
+        without, unknown = (
+            ", ".join(sorted(name for name, route in by_subnet.items() if route == kind))
+            for kind in ("none", "unknown")
+        )
+        if without:
+            fix = _route_fix(aws, vpc_id, what == needed.s3)
+            message = f"there is no route to {what} from {without}"
             yield error("network-unreachable", "subnets", message, fix)
-        if unknown := _with("unknown", by_subnet):
+        if unknown:
             message = (
-                f"not known whether {what} can be reached from {', '.join(unknown)}: the default "
-                "route leads to something other than a NAT gateway"
+                f"not known whether {what} can be reached from {unknown}: the default route leads "
+                "to something other than a NAT gateway"
             )
             yield warning("network-route-unknown", "subnets", message, "check where it leads")
 
 
-def _with(route: Route, by_subnet: dict[str, Route]) -> list[str]:
-    return sorted(name for name, found in by_subnet.items() if found == route)
-
-
-def _route_fix(aws: Aws, vpc_id: str, kind: str) -> Fix:
-    if kind == "s3":
+def _route_fix(aws: Aws, vpc_id: str, is_s3: bool) -> Fix:
+    if is_s3:
         service = f"com.amazonaws.{aws.region}.s3"
         command = ("aws", "ec2", "create-vpc-endpoint", "--vpc-id", vpc_id, "--service-name",
                    service, "--route-table-ids", "ROUTE_TABLE", "--region", aws.region)  # fmt: skip
@@ -170,161 +163,115 @@ def _route_fix(aws: Aws, vpc_id: str, kind: str) -> Fix:
     )
 
 
-def role_network_findings(aws: Aws, role: Role, plan: Plan) -> Iterator[Finding]:
-    """Whether the execution role may attach containers to the plan's VPC."""
-    if not plan.company.in_vpc:
-        return
-    try:
-        answer = aws.call(
-            "iam", "simulate_principal_policy",
-            PolicySourceArn=role.arn, ActionNames=list(ROLE_ACTIONS), ResourceArns=["*"],
-        )  # fmt: skip
-    except CloudError as failed:
-        message = f"not known whether {role.name!r} may attach containers to a VPC: "
-        yield warning(
-            "role-network-unknown", "role", f"{message}{failed.message}",
-            "allow iam:SimulatePrincipalPolicy on the role to these credentials, or check it",
-        )  # fmt: skip
-        return
-    results = answer["EvaluationResults"]
-    lacking = [one["EvalActionName"] for one in results if one["EvalDecision"] != "allowed"]
-    if lacking:
-        yield error(
-            "role-cannot-use-vpc", "role",
-            f"the policies of the role {role.name!r} do not allow {' and '.join(lacking)}",
-            Fix(
-                "attach infra/iam/execution-role-vpc-policy.json, with the account filled in",
-                ("aws", "iam", "put-role-policy", "--role-name", role.name, "--policy-name",
-                 "peagle-vpc", "--policy-document", "file://execution-role-vpc-policy.json"),
-            ),
-        )  # fmt: skip
-
-
-def loosened_findings(changed: Iterable[SettingChange]) -> Iterator[Finding]:
+def loosened_findings(changed: Iterable[Change]) -> Iterator[Finding]:
     """A warning about what a company prescribed for the deployment and an update leaves out."""
-    lost = [one for one in changed if one.setting in _PRESCRIBED and one.before and not one.after]
+    lost = [one for one in changed if one.path in _PRESCRIBED and one.before and not one.after]
     if lost:
-        keys = [change.setting for change in lost]
         message = (
             f"the update leaves out what the deployment has: {'; '.join(o.text for o in lost)}"
         )
-        fix = f"set {' and '.join(keys)} to keep them"
-        yield warning("company-settings-removed", lost[0].setting, message, fix)
-
-
-def vocabulary_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
-    """Whether the vocabulary that an isolated container reads from the mounted weights is there."""
-    folder = plan.environment.get(VOCABULARY_VARIABLE, "")
-    mount = next((one for one in plan.mounts if one.channel is None), None)
-    is_local = plan.target.weights.kind != "s3"
-    if not plan.company.network_isolation or mount is None or is_local:
-        return
-    if not f"{folder}/".startswith(f"{MODEL_FOLDER}/"):
-        return
-    place = S3Uri.parse(mount.s3_uri).folder
-    inside = folder.removeprefix(MODEL_FOLDER).strip("/")
-    key = f"{place.key}{inside}/{VOCABULARY_FILE}" if inside else f"{place.key}{VOCABULARY_FILE}"
-    try:
-        aws.call("s3", "head_object", Bucket=place.bucket, Key=key)
-    except AccessDenied:
-        return  # the same as without: the weights themselves are reported as not readable
-    except Missing:
-        file = S3Uri(place.bucket, key).uri
-        message = f"{file} does not exist, and a container without a network cannot download it"
-        yield error(
-            "mounted-vocabulary-missing", "network_isolation", message,
-            Fix(
-                "put the file there, or copy the pair again from a folder that holds it",
-                ("peagle", "weights", "sync", "PAIR", mount.s3_uri),
-            ),
-        )  # fmt: skip
+        fix = f"set {' and '.join(change.path for change in lost)} to keep them"
+        yield warning("company-settings-removed", lost[0].path, message, fix)
 
 
 _KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}")
 
 
-@dataclass(frozen=True)
-class _Need:
-    """``may_be_allowed``: who else may allow the action, "" where only the role's policies do."""
-
-    action: str
-    resource: str
-    purpose: str
-    may_be_allowed: str = ""
-
-
 def role_access_findings(aws: Aws, role: Role, plan: Plan) -> Iterator[Finding]:
-    """Whether the role's policies let it see the alarms of the plan's rollout and write the data
-    that the plan captures.
+    """Whether the role's policies let it attach containers to the plan's VPC, see the alarms of its
+    rollout and write the data that it captures.
 
     IAM simulates them without the policies of bucket and key, which may allow what they do not: a
     permission that these can give is a warning, except on the bucket that this toolkit creates.
     """
-    for need in _needs(aws, role, plan):
+    if plan.company.in_vpc:
         try:
-            is_allowed = _allows(aws, role, need)
+            lacking = _denied(aws, role, ROLE_ACTIONS, "*")
         except CloudError as failed:
-            yield warning(
-                "role-permission-unknown", "role",
-                f"not known whether {role.name!r} has {need.action}: {failed.message}",
-                "allow iam:SimulatePrincipalPolicy on the role to these credentials, or check it",
-            )  # fmt: skip
+            message = f"not known whether {role.name!r} may attach containers to a VPC: "
+            yield warning("role-network-unknown", "role", f"{message}{failed.message}", _SIMULATE)
+        else:
+            if lacking:
+                yield _lacks_vpc(role, lacking)
+    for action, resource, purpose, others in _needs(aws, role, plan):
+        try:
+            is_denied = _denied(aws, role, (action,), resource, f"s3.{aws.region}.amazonaws.com")
+        except CloudError as failed:
+            message = f"not known whether {role.name!r} has {action}: {failed.message}"
+            yield warning("role-permission-unknown", "role", message, _SIMULATE)
             return
-        if is_allowed:
-            continue
-        unless = f"; unless {need.may_be_allowed} does" if need.may_be_allowed else ""
-        policy = {"Effect": "Allow", "Action": need.action, "Resource": need.resource}
-        document = json.dumps({"Version": "2012-10-17", "Statement": [policy]})
-        command = (
-            "aws", "iam", "put-role-policy", "--role-name", role.name, "--policy-name",
-            f"peagle-{need.action.partition(':')[2]}", "--policy-document", document,
-        )  # fmt: skip
-        yield finding(
-            "warning" if need.may_be_allowed else "error",
-            "role-lacks-permission",
-            "role",
-            f"the policies of the role {role.name!r} do not allow {need.action} on "
-            f"{need.resource}{unless}, {need.purpose}",
-            Fix("add it; infra/iam/execution-role-policy.json is an example", command),
-        )
+        if is_denied:
+            yield _lacks(role, action, resource, purpose, others)
 
 
-def _needs(aws: Aws, role: Role, plan: Plan) -> Iterator[_Need]:
+_SIMULATE = "allow iam:SimulatePrincipalPolicy on the role to these credentials, or check it"
+
+
+def _lacks_vpc(role: Role, lacking: Iterable[str]) -> Finding:
+    command = (
+        "aws", "iam", "put-role-policy", "--role-name", role.name, "--policy-name", "peagle-vpc",
+        "--policy-document", "file://execution-role-vpc-policy.json",
+    )  # fmt: skip
+    return error(
+        "role-cannot-use-vpc",
+        "role",
+        f"the policies of the role {role.name!r} do not allow {' and '.join(lacking)}",
+        Fix("attach infra/iam/execution-role-vpc-policy.json, with the account filled in", command),
+    )
+
+
+def _lacks(role: Role, action: str, resource: str, purpose: str, others: str) -> Finding:
+    unless = f"; unless {others} does" if others else ""
+    policy = {"Effect": "Allow", "Action": action, "Resource": resource}
+    command = (
+        "aws", "iam", "put-role-policy", "--role-name", role.name, "--policy-name",
+        f"peagle-{action.partition(':')[2]}", "--policy-document",
+        json.dumps({"Version": "2012-10-17", "Statement": [policy]}),
+    )  # fmt: skip
+    return finding(
+        "warning" if others else "error",
+        "role-lacks-permission",
+        "role",
+        f"the policies of the role {role.name!r} do not allow {action} on {resource}{unless}, "
+        f"{purpose}",
+        Fix("add it; infra/iam/execution-role-policy.json is an example", command),
+    )
+
+
+def _needs(aws: Aws, role: Role, plan: Plan) -> Iterator[tuple[str, str, str, str]]:
+    """Action, resource, what fails without it, and who else may allow it: "" where only the role's
+    policies do."""
     here = f"{aws.region}:{aws.account}"
     for name in rollback_alarm_names(plan):
         alarm = f"arn:{role.partition}:cloudwatch:{here}:alarm:{name}"
-        yield _Need("cloudwatch:DescribeAlarms", alarm, "a rollout cannot watch its alarms")
+        yield "cloudwatch:DescribeAlarms", alarm, "a rollout cannot watch its alarms", ""
     capture = plan.observe.capture if plan.observe else None
     if capture is None:
         return
-    place = S3Uri.parse(capture.s3_uri).folder
-    own = place.bucket == default_bucket(aws.account, aws.region)
-    yield _Need(
-        "s3:PutObject",
-        f"arn:{role.partition}:s3:::{place.bucket}/{place.key}{plan.name}/*",
-        "no data is captured",
-        "" if own else f"the policy of the bucket {place.bucket}",
-    )
+    place, purpose = S3Uri.parse(capture.s3_uri).folder, "no data is captured"
+    is_ours = place.bucket == default_bucket(aws.account, aws.region)
+    objects = f"arn:{role.partition}:s3:::{place.bucket}/{place.key}{plan.name}/*"
+    others = "" if is_ours else f"the policy of the bucket {place.bucket}"
+    yield "s3:PutObject", objects, purpose, others
     key = capture.kms_key or ""
     if _KEY_ID.fullmatch(key):
         key = f"arn:{role.partition}:kms:{here}:key/{key}"
     if ":key/" in key:  # the policy of a role names no alias
         for action in ("kms:GenerateDataKey", "kms:Decrypt"):
-            yield _Need(action, key, "no data is captured", "the policy of the key")
+            yield action, key, purpose, "the policy of the key"
 
 
-def _allows(aws: Aws, role: Role, need: _Need) -> bool:
+def _denied(
+    aws: Aws, role: Role, actions: Iterable[str], resource: str, service: str = ""
+) -> list[str]:
+    """Which of the actions the role's policies do not allow; ``service``: called through that."""
+    through: dict[str, Any] = {}
+    if service:
+        value = {"ContextKeyValues": [service], "ContextKeyType": "string"}
+        through = {"ContextEntries": [{"ContextKeyName": "kms:ViaService", **value}]}
     answer = aws.call(
         "iam", "simulate_principal_policy",
-        PolicySourceArn=role.arn,
-        ActionNames=[need.action],
-        ResourceArns=[need.resource],
-        ContextEntries=[
-            {
-                "ContextKeyName": "kms:ViaService",
-                "ContextKeyValues": [f"s3.{aws.region}.amazonaws.com"],
-                "ContextKeyType": "string",
-            }
-        ],
+        PolicySourceArn=role.arn, ActionNames=list(actions), ResourceArns=[resource], **through,
     )  # fmt: skip
-    return all(one["EvalDecision"] == "allowed" for one in answer["EvaluationResults"])
+    results = answer["EvaluationResults"]
+    return [each["EvalActionName"] for each in results if each["EvalDecision"] != "allowed"]

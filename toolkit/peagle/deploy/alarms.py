@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from peagle.aws import cloudwatch
@@ -41,7 +42,9 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
     configuration and K are known, and the limits of ``_known_limits``; others stay. Raises
     CloudError."""
     limits, served = _known_limits(revision), revision.served
-    copies, command = served.copies is not None, _without_speculation(served)
+    copies, command = served.copies is not None, tuple[str, ...]()
+    if served.pair:  # else the command that switches speculation off is unknown
+        command = without_speculation_of(served.pair, served.name, served.region)
     names = [one.name for one in context.record.of_type("Alarm")]
     for alarm in cloudwatch.described_alarms(context.aws, names) if names else ():
         kind = kind_of_alarm(context.record.name, alarm["AlarmName"])
@@ -53,13 +56,6 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
         if any(alarm.get(name) != value for name, value in changed.items()):
             context.say("Changing alarm", alarm["AlarmName"])
             cloudwatch.put_metric_alarm(context.aws, changed)
-
-
-def _without_speculation(served: Served) -> tuple[str, ...]:
-    """The command that switches speculation off, without the plan; empty for an unknown pair."""
-    if not served.pair:
-        return ()
-    return without_speculation_of(served.pair, served.name, served.region)
 
 
 def _known_limits(revision: Revision) -> dict[AlarmKind | None, float]:
@@ -182,11 +178,9 @@ def rolled_back(
 
 
 def _in_alarm(context: DeploymentContext, names: tuple[str, ...]) -> list[str]:
-    try:
-        found = cloudwatch.alarms_in_alarm(context.aws, names)
-    except CloudError:
-        return []
-    return [one["AlarmName"] for one in found]
+    with suppress(CloudError):
+        return [each["AlarmName"] for each in cloudwatch.alarms_in_alarm(context.aws, names)]
+    return []
 
 
 def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
@@ -194,40 +188,27 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     topic = plan.observe.alarm_topic if plan.observe else None
     if topic is None:
         return
+    where, own_key = "alarm_topic", _AWS_OWN_KEY
     try:
-        found = cloudwatch.topic_attributes(aws, topic)
+        attributes = cloudwatch.topic_attributes(aws, topic)
     except AccessDenied as denied:
-        yield warning(
-            "topic-unknown",
-            "alarm_topic",
-            f"not known whether alarms can notify {topic}: {denied.message}",
-            "allow sns:GetTopicAttributes on it to these credentials, or check it",
-        )
+        message = f"not known whether alarms can notify {topic}: {denied.message}"
+        fix = "allow sns:GetTopicAttributes on it to these credentials, or check it"
+        yield warning("topic-unknown", where, message, fix)
         return
-    if found is None:
-        _, _, name = topic.rpartition(":")
-        yield error(
-            "topic-missing",
-            "alarm_topic",
-            f"there is no topic {topic}",
-            Fix("create it, or use another one", ("aws", "sns", "create-topic", "--name", name)),
-        )
-    elif found.get("KmsMasterKeyId", "").endswith(_AWS_OWN_KEY):
-        yield warning(
-            "topic-encrypted",
-            "alarm_topic",
-            f"{topic} is encrypted with {_AWS_OWN_KEY}, which CloudWatch may not use: alarms do "
-            "not reach it",
-            "use a key whose policy allows cloudwatch.amazonaws.com, or disable the encryption",
-        )
-    elif found.get("SubscriptionsConfirmed", "0") == "0":
-        yield warning(
-            "topic-without-subscribers",
-            "alarm_topic",
-            f"{topic} has no confirmed subscription: no one receives its notifications",
-            Fix(
-                "subscribe, then confirm the e-mail",
-                ("aws", "sns", "subscribe", "--topic-arn", topic, "--protocol", "email",
-                 "--notification-endpoint", "ADDRESS"),
-            ),
+    if attributes is None:
+        create = ("aws", "sns", "create-topic", "--name", topic.rpartition(":")[2])
+        creation = Fix("create it, or use another one", create)
+        yield error("topic-missing", where, f"there is no topic {topic}", creation)
+    elif attributes.get("KmsMasterKeyId", "").endswith(own_key):
+        message = f"{topic} is encrypted with {own_key}, which CloudWatch may not use"
+        fix = "use a key whose policy allows cloudwatch.amazonaws.com, or disable the encryption"
+        yield warning("topic-encrypted", where, message, fix)
+    elif attributes.get("SubscriptionsConfirmed", "0") == "0":
+        message = f"{topic} has no confirmed subscription: no one receives its notifications"
+        subscribe = (
+            "aws", "sns", "subscribe", "--topic-arn", topic, "--protocol", "email",
+            "--notification-endpoint", "ADDRESS",
         )  # fmt: skip
+        subscription = Fix("subscribe, then confirm the e-mail", subscribe)
+        yield warning("topic-without-subscribers", where, message, subscription)

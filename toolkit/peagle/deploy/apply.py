@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from peagle import proof
@@ -17,19 +18,28 @@ from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, Tag
-from peagle.deploy import alarms, limits, removal
+from peagle.deploy import alarms, limits
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.desired import DesiredState
+from peagle.deploy.discover import Live
 from peagle.deploy.limits import End, planned_end
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import ProofRequest, prove_request, request_of_plan, tag_proofs
-from peagle.deploy.removal import delete_endpoint
-from peagle.deploy.resources import ALARMS, FILTERS, put_settings
+from peagle.deploy.resources import (
+    ALARMS,
+    BUCKET,
+    CONFIG,
+    FILTERS,
+    MODEL,
+    delete,
+    delete_endpoint,
+    put_settings,
+)
 from peagle.deploy.revisions import (
     fields_when_proved,
     is_alone,
     is_comparison,
-    revision_to_return_to,
+    is_proved,
     stale_resources,
 )
 from peagle.deploy.scaling import (
@@ -39,14 +49,12 @@ from peagle.deploy.scaling import (
     keeps_count,
     kept_copies,
     return_to_scaling,
-    scaling_tag,
     tag_scaling,
 )
 from peagle.deploy.state import Deployment, Failure, Revision
 from peagle.deploy.wait import EndpointLog, not_in_service, wait_while_busy
 from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
 from peagle.planning.pins import pins_of
-from peagle.planning.plan import Plan
 from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS
 from peagle.s3uri import S3Uri
@@ -73,28 +81,18 @@ def put_copies(
     if live.component is None:
         context.say("Creating copies", f"{request['RuntimeConfig']['CopyCount']}")
         own = {"Key": ID_TAG, "Value": context.record.id}
-        tags = [*request.get("Tags", ()), own, {"Key": REVISION_TAG, "Value": revision.fingerprint}]
+        tags = [*request.get("Tags", ()), own, revision.tag]
         sagemaker.create_component(context.aws, {**request, "Tags": tags})
     else:
         context.say("Updating copies", f"to {revision.name}")
-        kept = _with_kept_copies(context, live, revision, request)
+        plan, running = revision.plan, live.component.desired_copies
+        scales = plan is not None and plan.scaling is not None
+        count = kept_copies(context.aws, live, request["RuntimeConfig"]["CopyCount"], scales)
         steps = {}
-        if rolled_out and live.component.desired_copies:  # none serves after a scale to zero
-            count = kept["RuntimeConfig"]["CopyCount"]
-            steps = alarms.rollout_parameter(
-                context, revision, min(count, live.component.desired_copies)
-            )
-        sagemaker.update_component(context.aws, kept | steps, live.component.desired_copies)
-
-
-def _with_kept_copies(
-    context: DeploymentContext, live: Endpoint, revision: Revision, request: dict[str, Any]
-) -> dict[str, Any]:
-    """The request with the number of copies that scaling chose, where it scales."""
-    planned, plan = request["RuntimeConfig"]["CopyCount"], revision.plan
-    scales = plan is not None and plan.scaling is not None
-    count = kept_copies(context.aws, live, planned, scales)
-    return {**request, "RuntimeConfig": {"CopyCount": count}}
+        if rolled_out and running:  # none serves after a scale to zero
+            steps = alarms.rollout_parameter(context, revision, min(count, running))
+        request = {**request, "RuntimeConfig": {"CopyCount": count}, **steps}
+        sagemaker.update_component(context.aws, request, running)
 
 
 def request_to_return(live: Endpoint, revision: Revision) -> dict[str, Any]:
@@ -119,21 +117,19 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
     done, uploads = 0, False
     lock = threading.Lock()
 
-    def sent(count: int) -> None:
+    def advance(count: int, is_sent: bool) -> None:
         """Called by several threads when a file is uploaded in parts."""
         nonlocal done, uploads
         with lock:
-            done, uploads = done + count, True
+            done, uploads = done + count, uploads or is_sent
             known = done
-        context.say_bytes("Uploading", known, total)
+        if is_sent:
+            context.say_bytes("Uploading", known, total)
 
-    def present(count: int) -> None:
-        nonlocal done
-        with lock:
-            done += count
+    sent, present = partial(advance, is_sent=True), partial(advance, is_sent=False)
 
     for upload in desired.uploads:
-        _ensure_bucket(context, upload.bucket, desired)
+        BUCKET.put(context, desired.revision, upload.bucket, {})
         objects = desired.revision.resource("S3Objects", upload.uri)
         objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
         earlier = tuple(
@@ -147,50 +143,6 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
             s3.upload_missing(context.aws, upload, sent, present, earlier, key)
     if total and not uploads:
         context.say("Weights", f"{total / 1e6:.1f} MB are in S3 already")
-
-
-def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredState) -> None:
-    """Create the bucket. A bucket that another deploy created is recorded as ours as well."""
-    resource = desired.revision.resource("S3Bucket", bucket)
-    interrupted = any(r.name == bucket and not r.made for r in context.record.of_type("S3Bucket"))
-    if s3.bucket_exists(context.aws, bucket) and not interrupted:
-        with suppress(AccessDenied):  # then it is not removed later
-            if s3.is_our_bucket(context.aws, bucket):
-                made = resource.model_copy(update={"made": True})
-                context.write(context.record.with_resource(made))
-        return
-    with context.creating(resource):
-        context.say("Creating bucket", bucket)
-        s3.create_bucket(context.aws, bucket, desired.plan.company.tag_list)
-
-
-def create_model(context: DeploymentContext, desired: DesiredState) -> None:
-    """CreateModel."""
-    _create(context, desired.revision, "Model", "model", desired.model)
-
-
-def create_config(
-    context: DeploymentContext, revision: Revision, parameters: dict[str, Any]
-) -> None:
-    """CreateEndpointConfig."""
-    _create(context, revision, "EndpointConfig", "endpoint configuration", parameters)
-
-
-def _create(
-    context: DeploymentContext,
-    revision: Revision,
-    kind: sagemaker.ResourceKind,
-    noun: str,
-    parameters: dict[str, object],
-) -> None:
-    name = str(parameters[f"{kind}Name"])
-    exists = any(known.made and known.name == name for known in context.record.of_type(kind))
-    with context.creating(revision.resource(kind, name)):
-        context.say(f"{'Continuing with' if exists else 'Creating'} {noun}", name)
-        tags = [_revision_tag(revision)]
-        if kind == "EndpointConfig" and revision.plan:
-            tags.append(scaling_tag(revision.plan.scaling))
-        sagemaker.create(context.aws, kind, name, parameters, context.record.id, tags)
 
 
 def put_endpoint(
@@ -208,7 +160,7 @@ def put_endpoint(
         with context.creating(revision.resource("Endpoint", name)):
             context.change(billing_since=context.clock.now())
             context.say("Creating endpoint", name)
-            tags = [_revision_tag(revision)]
+            tags = [revision.tag]
             sagemaker.create(
                 context.aws, "Endpoint", name, request, context.record.id, tags, context.clock
             )
@@ -230,7 +182,8 @@ def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoin
     Waits for another change to end, and deletes a broken endpoint.
     """
     live = sagemaker.describe(context.aws, context.record.name)
-    if live and live.status in BUSY and not _is_starting(live, revision):
+    arriving = {"Creating": live.revision, "Updating": live.pending_revision} if live else {}
+    if live and live.status in BUSY and arriving.get(live.status) != revision.name:
         live = wait_while_busy(context, revision, context.clock.now())
     if live and live.status in BROKEN:
         reason = live.failure or "no reason given"
@@ -238,13 +191,6 @@ def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoin
         delete_endpoint(context, live)
         return None
     return live
-
-
-def _is_starting(live: Endpoint, revision: Revision) -> bool:
-    """Whether SageMaker is bringing up the revision's configuration already."""
-    if live.status == "Creating":
-        return live.revision == revision.name
-    return live.status == "Updating" and live.pending_revision == revision.name
 
 
 def wait_in_service(
@@ -257,37 +203,28 @@ def wait_in_service(
     SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the update had
     ended before.
     """
-    live = sagemaker.describe(context.aws, context.record.name)
+    updating, started = False, 0.0
+    if live := sagemaker.describe(context.aws, context.record.name):
+        if context.record.billing_since is None:
+            context.change(billing_since=live.created)
+        updating = live.status == "Updating"
+        started = live.changed if updating else live.created
+        since = started if updating else context.record.billing_since or started
+        log = EndpointLog(context.aws, live, started)
+        live = wait_while_busy(context, revision, since, log)
     if live is None:
-        raise _disappeared(context)
-    if context.record.billing_since is None:
-        context.change(billing_since=live.created)
-    updating = live.status == "Updating"
-    started = live.changed if updating else live.created
-    since = started if updating else context.record.billing_since or started
-    log = EndpointLog(context.aws, live, started)
-    live = wait_while_busy(context, revision, since, log)
-    if live is None:
-        raise _disappeared(context)
+        raise CloudError(
+            f"endpoint {context.record.name} disappeared during the deployment",
+            "another client deleted it; deploy again",
+            code="endpoint-disappeared",
+        )
     if live.status != "InService" or live.revision != revision.name:
         serving = context.record.serving
         if live.status == "InService" and serving and serving.name == live.revision:
             context.change(pending=None)
         raise alarms.rolled_back(context, revision, live) or not_in_service(live, log)
-    sagemaker.retag(context.aws, live.arn, [*request.get("Tags", ()), _revision_tag(revision)])
+    sagemaker.retag(context.aws, live.arn, [*request.get("Tags", ()), revision.tag])
     return started if updating else 0.0
-
-
-def _revision_tag(revision: Revision) -> sagemaker.Tag:
-    return {"Key": REVISION_TAG, "Value": revision.fingerprint}
-
-
-def _disappeared(context: DeploymentContext) -> CloudError:
-    return CloudError(
-        f"endpoint {context.record.name} disappeared during the deployment",
-        "another client deleted it; deploy again",
-        code="endpoint-disappeared",
-    )
 
 
 class RolledBack(NotProved, code="rolled-back"):
@@ -327,7 +264,7 @@ def deploy(
         _tag_again(context, desired)
         context.change(failure=None, returning_to="")
         end = planned_end(context, desired.revision)
-        put(context, desired.plan, desired.revision, end)
+        put(context, desired.revision, end)
     if wait or found.change == "scale":
         scaling = desired.plan.scaling
         # An update to another instance type has ended the scaling.
@@ -354,9 +291,9 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
     context.change(pending=revision, failure=None, returning_to="")
     try:
         upload_weights(context, desired)
-        create_model(context, desired)
-        create_config(context, revision, desired.config)
-        ends = put(context, desired.plan, revision, end)
+        MODEL.put(context, revision, revision.model, desired.model)
+        CONFIG.put(context, revision, revision.endpoint_config, desired.config)
+        ends = put(context, revision, end)
         tags = {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
         put_endpoint(context, revision, desired.endpoint | tags, rolled_out=True)
         if desired.component and wait:
@@ -372,10 +309,10 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
         raise
 
 
-def put(context: DeploymentContext, plan: Plan, revision: Revision, end: End) -> tuple[Tag, ...]:
+def put(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
     """Apply what the plan sets outside of its endpoint, and its end; the tags of the endpoint."""
-    put_settings(context, plan, revision)
-    return limits.set_end(context, end, revision.endpoint_config, plan.company)
+    put_settings(context, revision)
+    return limits.set_end(context, revision, end)
 
 
 def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
@@ -384,20 +321,13 @@ def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
     live = sagemaker.describe(context.aws, context.record.name) if tags else None
     if live is None:
         return
-    known = sagemaker.tags_of(context.aws, live.arn)
-    if tags.items() <= known.items():
+    of_endpoint = Live(context.aws, live)
+    if tags.items() <= of_endpoint.tags.items():
         return
     context.say("Tagging", ", ".join(f"{key}={value}" for key, value in sorted(tags.items())))
-    others: dict[ResourceKind, str] = {
-        "Model": desired.model_name,
-        "EndpointConfig": desired.revision.endpoint_config,
-    }
-    for kind, name in others.items():
-        found = sagemaker.description(context.aws, kind, name)
-        sagemaker.retag(context.aws, found[f"{kind}Arn"], desired.plan.company.tag_list)
-    if live.component is not None:
-        sagemaker.retag(context.aws, live.component.arn, desired.plan.company.tag_list)
-    sagemaker.retag(context.aws, live.arn, desired.plan.company.tag_list)
+    arns = [of_endpoint.model["ModelArn"], of_endpoint.config["EndpointConfigArn"]]
+    for arn in (*arns, *([live.component.arn] if live.component else []), live.arn):
+        sagemaker.retag(context.aws, arn, desired.plan.company.tag_list)
 
 
 def prove_in_service(
@@ -420,19 +350,18 @@ def prove_in_service(
     revision = revision.model_copy(update={"proof": None})
     context.change(**{"pending": None, role: revision, "failure": None})
     try:
-        revision = _proved(context, revision, request, role, started)
+        with context.recording_failure():
+            revision = _proved(context, revision, request, role, started)
     except (NotProved, EngineError) as error:
-        context.change(failure=Failure.of(error))
-        before = revision_to_return_to(context.record, revision)
+        serving = context.record.serving
+        alone = is_alone(context.record, revision)
+        before = None if alone or not is_proved(serving) else serving
         if before and not keep_unproved:
             _roll_back(context, before, error)
         remove_stale(context)
         raise _stays(context, before, error) from error
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
-        raise
     fields = fields_when_proved(context.record, revision)
-    _tag_proofs(context, revision, fields["previous"])
+    tag_proofs(context.aws, context.record.name, revision, fields["previous"], context.clock)
     context.change(**fields)
     remove_stale(context)
 
@@ -445,7 +374,8 @@ def _proved(
     revision = revision.model_copy(update={"proof": proved})
     context.change(**{role: revision})
     if role == "serving" and not proved.passed:
-        _tag_proofs(context, revision, context.record.previous)
+        previous = context.record.previous
+        tag_proofs(context.aws, context.record.name, revision, previous, context.clock)
     proof.require_passed(proved, request.pair, context.record.name)
     return revision
 
@@ -455,11 +385,11 @@ def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError)
     name = context.record.name
     context.say("Rolling back", f"to {before.name}: {error.message}")
     try:
-        require_weights_of(context, before)
-        return_to(context, before)
-        return_to_scaling(context, before)
+        with context.recording_failure():
+            require_weights_of(context, before)
+            return_to(context, before)
+            return_to_scaling(context, before)
     except PeagleError as failed:
-        context.change(failure=Failure.of(failed))
         raise CloudError(
             f"{error.message}; the return to {before.name} failed: {failed.message}",
             Fix("look at the state, then repeat", ("peagle", "rollback", name)),
@@ -477,15 +407,14 @@ def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError)
 def _stays(context: DeploymentContext, before: Revision | None, error: PeagleError) -> PeagleError:
     """The error of a failed proof, with what serves now and why."""
     name = context.record.name
+    message, fix = f"{error.message}; {name} stays in service unproved", error.remedy
     if before:
-        message = f"{error.message}; {name} stays in service unproved"
         fix = Fix("return to what served before", ("peagle", "rollback", name))
-        return type(error)(message, fix, error.code)
-    reason = "nothing proved served before, so there is nothing to return to"
-    if context.record.previous:
-        reason = f"the previous revision is {context.record.previous.name}"
-    message = f"{error.message}; {name} stays in service unproved: {reason}"
-    return type(error)(message, error.remedy, error.code)
+    elif context.record.previous:
+        message += f": the previous revision is {context.record.previous.name}"
+    else:
+        message += ": nothing proved served before, so there is nothing to return to"
+    return type(error)(message, fix, error.code)
 
 
 def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
@@ -502,20 +431,22 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     of a comparison."""
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
     found = sagemaker.description(context.aws, kind, revision.name)
-    tags: list[Tag] = []
     known: dict[str, str] = {}
     with suppress(AccessDenied):
         known = sagemaker.tags_of(context.aws, found[f"{kind}Arn"])
-        own = {key: value for key, value in known.items() if not key.startswith("aws:")}
-        kept = own.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
-        tags = [{"Key": key, "Value": own[key]} for key in sorted(kept)]
+    kept = known.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
+    tags = [{"Key": key, "Value": known[key]} for key in sorted(kept) if not key.startswith("aws:")]
     tags += limits.keep_end(context, revision, known)
-    request = {
-        "EndpointName": context.record.name,
-        "EndpointConfigName": revision.endpoint_config,
-        "Tags": tags,
-    }
-    rolled_out = rolled_out and _put_alarms(context, revision)
+    names = {"EndpointName": context.record.name, "EndpointConfigName": revision.endpoint_config}
+    request = {**names, "Tags": tags}
+    rolled_out = rolled_out and revision.plan is not None and revision.plan.rollout is not None
+    if rolled_out:
+        try:
+            put_settings(context, revision, (FILTERS, ALARMS))
+        except CloudError as error:
+            reason = f"its alarms cannot be created: {error.message}"
+            context.notice(f"the return has no rollout: {reason}")
+            rolled_out = False
     put_endpoint(context, revision, request, rolled_out=rolled_out)
     live = sagemaker.describe(context.aws, context.record.name)
     if live and live.component:
@@ -523,18 +454,6 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     started = wait_in_service(context, revision, request)
     restore_observability(context, revision)
     return started
-
-
-def _put_alarms(context: DeploymentContext, revision: Revision) -> bool:
-    """Create the alarms of a kept revision's rollout; whether it can be followed."""
-    if revision.plan is None or revision.plan.rollout is None:
-        return False
-    try:
-        put_settings(context, revision.plan, revision, (FILTERS, ALARMS))
-    except CloudError as error:
-        context.notice(f"the return has no rollout: its alarms cannot be created: {error.message}")
-        return False
-    return True
 
 
 def restore_observability(context: DeploymentContext, revision: Revision) -> None:
@@ -545,7 +464,7 @@ def restore_observability(context: DeploymentContext, revision: Revision) -> Non
     plan = revision.plan
     try:
         if plan is not None:
-            put_settings(context, plan, revision)
+            put_settings(context, revision)
         elif any(one.type in ("Alarm", "Dashboard") for one in context.record.resources):
             alarms.follow(context, revision)
             if kept := alarms.kept_of_plan_before(context.record, revision):
@@ -555,11 +474,6 @@ def restore_observability(context: DeploymentContext, revision: Revision) -> Non
                 )
     except CloudError as error:
         context.notice(f"alarms and dashboard are of the plan before: {error.message}")
-
-
-def _tag_proofs(context: DeploymentContext, revision: Revision, previous: Revision | None) -> None:
-    live = sagemaker.describe(context.aws, context.record.name)
-    tag_proofs(context.aws, live, revision, previous, context.clock)
 
 
 def remove_stale(context: DeploymentContext, without_comparison: bool = False) -> None:
@@ -576,6 +490,6 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
         return
     for resource in stale:
         try:
-            removal.remove_resource(context, resource)
+            delete(context, resource)
         except AccessDenied as denied:
             context.say("Kept", f"{resource.text}: {denied.message}")

@@ -25,8 +25,6 @@ from peagle.catalog.schema import Catalog
 from peagle.checks.facts import is_aws_image
 from peagle.deploy import alarms, limits
 from peagle.deploy.apply import (
-    create_config,
-    create_model,
     prove_in_service,
     put,
     put_endpoint,
@@ -42,7 +40,7 @@ from peagle.deploy.desired import DesiredState
 from peagle.deploy.limits import End, planned_end
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import prove_request, request_of_plan, request_of_revision
-from peagle.deploy.resources import DASHBOARD, Applied
+from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL
 from peagle.deploy.revisions import (
     CANDIDATE,
     as_compared,
@@ -58,7 +56,7 @@ from peagle.deploy.revisions import (
     with_both_variants,
 )
 from peagle.deploy.scaling import apply_scaling
-from peagle.deploy.state import Deployment, Failure, Revision, RunningComparison, Served
+from peagle.deploy.state import Deployment, Revision, RunningComparison, Served
 from peagle.errors import (
     CloudError,
     EngineError,
@@ -70,7 +68,6 @@ from peagle.errors import (
     UserError,
 )
 from peagle.planning import Plan
-from peagle.planning.company import NO_COMPANY
 from peagle.planning.options import Options
 from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT, reproduce_options
@@ -199,22 +196,14 @@ def promote(
     else:
         require_weights_of(context, candidate)
         context.change(pending=candidate.model_copy(update={"proof": None}), failure=None)
-        try:
-            company = plan.company if plan else NO_COMPANY
-            limits.set_end(context, end, candidate.endpoint_config, company)
+        with context.recording_failure():
+            limits.set_end(context, candidate, end)
             started = return_to(context, candidate)
-        except PeagleError as error:
-            context.change(failure=Failure.of(error))
-            raise
-        try:
-            prove_in_service(context, candidate, request_of_revision(candidate, catalog), started)
-        except (NotProved, EngineError):
-            _end(context)
-            raise
+        _prove_or_end(context, candidate, catalog, started)
         end = End(context.record.ends_at, context.record.budget_usd)
     _scale_again(context, before, candidate)
     if plan:
-        put(context, plan, candidate, end)
+        put(context, candidate, end)
     else:
         context.say("Not applied", _UNKNOWN_PLAN)
     _end(context)
@@ -249,11 +238,9 @@ def drop(
     comparison = required_comparison(record)
     context = DeploymentContext(aws, record, observe, clock or Clock())
     if record.serving and record.serving.fingerprint == comparison.candidate.fingerprint:
-        raise Refused(
-            f"{comparison.candidate.name} serves alone on {record.name} already",
-            Fix("end its promotion", ("peagle", "promote", record.name)),
-            code="promotion-unfinished",
-        )
+        fix = Fix("end its promotion", ("peagle", "promote", record.name))
+        message = f"{comparison.candidate.name} serves alone on {record.name} already"
+        raise Refused(message, fix, "promotion-unfinished")
     serve_alone(context, catalog)
     return context.record
 
@@ -268,19 +255,27 @@ def serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
         return
     context.change(pending=None, failure=None)
     is_alone = live.serves_steadily(serving.name)
-    try:
+    with context.recording_failure():
         started = 0.0 if is_alone else return_to(context, serving)
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
-        raise
     if not is_alone or not is_proved(serving):
-        try:
-            request = request_of_revision(serving, catalog)
-            prove_in_service(context, serving, request, started, keep_unproved=True)
-        except (NotProved, EngineError):
-            _end(context)
-            raise
+        _prove_or_end(context, serving, catalog, started, keep_unproved=True)
     _end(context)
+
+
+def _prove_or_end(
+    context: DeploymentContext,
+    revision: Revision,
+    catalog: Catalog,
+    started: float,
+    keep_unproved: bool = False,
+) -> None:
+    """Prove the revision in service; without a proof, the comparison ends."""
+    try:
+        request = request_of_revision(revision, catalog)
+        prove_in_service(context, revision, request, started, keep_unproved)
+    except (NotProved, EngineError):
+        _end(context)
+        raise
 
 
 def _end(context: DeploymentContext) -> None:
@@ -290,11 +285,6 @@ def _end(context: DeploymentContext) -> None:
 
 
 _SAME_SHARE = 0.0005
-
-_NO_COPIES = (
-    "and SageMaker shares requests by weight between variants with a model, not between inference "
-    "components"
-)
 
 
 class CandidateNotProved(NotProved, code="candidate-not-proved"):
@@ -311,37 +301,24 @@ def require_comparable(found: Preflight) -> Deployment:
     record, name = found.record, found.desired.plan.name
     is_stable = found.change in ("update", "prove", "nothing") and not found.broken
     if record is None or record.serving is None or record.pending or not is_stable:
-        raise Refused(
-            f"{name} serves no proved plan to compare with",
-            Fix("look at it", ("peagle", "status", name)),
-            code="nothing-in-service",
-        )
+        look = Fix("look at it", ("peagle", "status", name))
+        raise Refused(f"{name} serves no proved plan to compare with", look, "nothing-in-service")
     require_own(record)
     candidate = found.desired.revision
-    if record.serving.instances_config:
+    if record.serving.instances_config or candidate.instances_config:
         beside = found.desired.plan.model_copy(update={"name": f"{name}-{CANDIDATE.lower()}"})
+        fix = Fix("serve the other plan as an endpoint of its own", deploy_command(beside))
+        if not record.serving.instances_config:
+            fix = Fix("use --copies 1 within --with, and no --scale-to-zero")
         raise Refused(
-            f"{name} has copies of its model, {_NO_COPIES}",
-            Fix(
-                "serve the other plan as an endpoint of its own, and send it a part of the "
-                "requests, or run bench against both",
-                deploy_command(beside),
-            ),
-            code="copies-not-compared",
-        )
-    if candidate.instances_config:
-        raise Refused(
-            f"the second variant would have copies of its model, {_NO_COPIES}",
-            "use --copies 1 within --with, and no --scale-to-zero",
+            "one of the plans has copies of its model, and SageMaker shares requests by weight "
+            "between variants with a model, not between inference components",
+            fix,
             code="copies-not-compared",
         )
     if record.serving.fingerprint == candidate.fingerprint:
-        raise Refused(
-            f"{name} serves this plan already: there is nothing to compare",
-            "state what differs within --with: TARGET+DRAFTER, --k, --no-speculation, or another "
-            "option",
-            code="nothing-to-compare",
-        )
+        fix = Fix("state what differs within --with: TARGET+DRAFTER, --k or another option")
+        raise Refused(f"{name} serves this plan already", fix, "nothing-to-compare")
     if record.comparison and record.comparison.candidate.fingerprint != candidate.fingerprint:
         require_no_comparison(record)
     return record
@@ -375,11 +352,15 @@ def start_comparison(
         failure=None,
     )
     try:
-        started = _put_beside(context, found, both, share)
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
-        with suppress(PeagleError):
-            _forget_unless_begun(context)
+        with context.recording_failure():
+            started = _put_beside(context, found, both, share)
+    except PeagleError:
+        with suppress(PeagleError):  # without the second variant, nothing of the comparison stays
+            live = sagemaker.describe(aws, record.name)
+            if live and record.serving and live.serves_steadily(record.serving.name):
+                context.change(comparison=None)
+                remove_stale(context)
+                restore_observability(context, record.serving)
         raise
     _prove_candidate(context, found.desired, started, catalog)
     set_share(context, share)
@@ -400,9 +381,9 @@ def _put_beside(
     running = live.running.get(VARIANT, 0) if live else 0
     config = with_both_variants(both.name, described, running, desired.config, share)
     upload_weights(context, desired)
-    create_model(context, desired)
-    create_config(context, desired.revision, desired.config)
-    create_config(context, both, config)
+    MODEL.put(context, desired.revision, desired.revision.model, desired.model)
+    CONFIG.put(context, desired.revision, desired.revision.name, desired.config)
+    CONFIG.put(context, both, both.name, config)
     request: dict[str, Any] = {"EndpointName": name, "EndpointConfigName": both.name}
     # The first variant keeps its type, so that its scaling goes on.
     kept = both.served.model_copy(update={"instance_type": serving.served.instance_type})
@@ -410,16 +391,6 @@ def _put_beside(
     alarms.suspend_acceptance(context, desired.revision.served)
     put_endpoint(context, both, request)
     return wait_in_service(context, both, request)
-
-
-def _forget_unless_begun(context: DeploymentContext) -> None:
-    """After a failed start: without the second variant, nothing of the comparison stays."""
-    live = sagemaker.describe(context.aws, context.record.name)
-    serving = context.record.serving
-    if live and serving and live.serves_steadily(serving.name):
-        context.change(comparison=None)
-        remove_stale(context)
-        restore_observability(context, serving)
 
 
 def _prove_candidate(
@@ -430,8 +401,9 @@ def _prove_candidate(
     name, candidate = context.record.name, desired.revision
     request = replace(request_of_plan(desired.plan, name), variant=CANDIDATE)
     try:
-        proved = prove_request(context, request, started)
-        proof.require_passed(proved, request.pair, name)
+        with context.recording_failure():
+            proved = prove_request(context, request, started)
+            proof.require_passed(proved, request.pair, name)
     except (NotProved, EngineError) as error:
         context.say("Ending the comparison", error.message)
         serve_alone(context, catalog)
@@ -439,9 +411,6 @@ def _prove_candidate(
             f"{error.message} with the compared plan; {name} serves what it served before, alone",
             error.remedy,
         ) from error
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
-        raise
     compared = context.record.comparison.model_copy(
         update={
             "candidate": candidate.model_copy(update={"proof": proved}),
@@ -461,7 +430,7 @@ def _show_candidate(context: DeploymentContext, candidate: Revision) -> None:
         if has_dashboard(serving.plan):
             body = dashboard_body(serving.plan, {CANDIDATE: candidate.plan})
             name = dashboard_name(serving.plan.name, serving.plan.region)
-            DASHBOARD.put(Applied(context, serving.plan, serving), name, body)
+            DASHBOARD.put(context, serving, name, body)
     except CloudError as error:
         context.notice(f"the dashboard does not show the candidate: {error.message}")
 
@@ -479,11 +448,9 @@ def change_share(
     comparison = required_comparison(record)
     live = sagemaker.describe(aws, record.name)
     if comparison.since is None or not compares_now(record, live):
-        raise Refused(
-            f"the candidate of {record.name} does not serve yet, or no longer",
-            "repeat the compare command with --with",
-            code="comparison-not-running",
-        )
+        message = f"the candidate of {record.name} does not serve yet, or no longer"
+        fix = "repeat the compare command with --with"
+        raise Refused(message, fix, "comparison-not-running")
     context = DeploymentContext(aws, record, observe, clock or Clock())
     set_share(context, share)
     return context.record

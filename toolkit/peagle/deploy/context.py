@@ -13,7 +13,7 @@ from typing import Any
 from peagle.aws.client import Aws, Clock
 from peagle.aws.sagemaker import KINDS
 from peagle.deploy import records
-from peagle.deploy.state import Deployment, Resource
+from peagle.deploy.state import Deployment, Failure, Resource
 from peagle.errors import CloudError, PeagleError, Refused
 
 
@@ -88,6 +88,15 @@ class DeploymentContext:
                     self.change(billing_since=None)
             raise
         self.write(self.record.with_resource(intended.model_copy(update={"made": True})))
+
+    @contextmanager
+    def recording_failure(self) -> Iterator[None]:
+        """Record the error that ends the block."""
+        try:
+            yield
+        except PeagleError as error:
+            self.change(failure=Failure.of(error))
+            raise
 
     def say(self, state: str, line: str = "", lasting: bool = False) -> None:
         """Report progress to the observer."""

@@ -9,7 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from peagle.aws.s3 import Upload
+from peagle.aws.client import Aws
+from peagle.aws.iam import Role, find_role
+from peagle.aws.s3 import Upload, default_bucket
 from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.data import weights_folder
@@ -37,7 +39,7 @@ UPLOADS = f"/{UPLOAD_FOLDER}"
 _FINGERPRINT_DIGITS = 8
 _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
 
-Change = Literal["nothing", "scale", "prove", "create", "update"]
+Action = Literal["nothing", "scale", "prove", "create", "update"]
 """``scale``: only the automatic scaling changes."""
 
 
@@ -119,18 +121,35 @@ def desired_state(
     )
 
 
+def role_and_bucket(
+    aws: Aws,
+    plan: Plan,
+    record: Deployment | None,
+    role: str | None = None,
+    bucket: str | None = None,
+) -> tuple[Role, str | None]:
+    """The role, and the bucket of uploaded weights: the user's choice, else those of the
+    deployment, whose change would be an update, else what the account has."""
+    current = record.current if record else None
+    if current and role is None:
+        used = Role(current.role, "as deployed before")
+    else:
+        used = find_role(aws, role)
+    if not local_weights(plan):
+        return used, None
+    earlier = bucket or (current.bucket if current else None)
+    return used, earlier or default_bucket(aws.account, aws.region)
+
+
 def _of_files(plan: Plan, contents: str) -> Plan:
     """The plan with the hash of its files. Raises Refused if it was made of others."""
     made_of = planned_contents(plan)
     if made_of is None:
         return with_contents(plan, contents)
     if made_of != contents:
-        raise Refused(
-            f"the weights in {' and '.join(one.location for one in local_weights(plan))} have "
-            "changed since the plan was made",
-            "make the plan again",
-            CHANGED,
-        )
+        folders = " and ".join(weights.location for weights in local_weights(plan))
+        message = f"the weights in {folders} have changed since the plan was made"
+        raise Refused(message, "make the plan again", CHANGED)
     return plan
 
 
@@ -158,7 +177,7 @@ def _other_names(
 
 def required_change(
     record: Deployment | None, live: Endpoint | None, desired: DesiredState
-) -> Change:
+) -> Action:
     """What deploying ``desired`` would do."""
     if record is None or live is None or live.status in (*BROKEN, "Deleting"):
         return "create"

@@ -76,15 +76,16 @@ _IN_ANSWER = frozenset(
 
 
 @dataclass(frozen=True)
-class SettingChange:
+class Change:
     """One setting before and after; ``None`` where it is not set, or unknown.
 
-    ``setting`` is a field of ``Served``, or such as ``engine.kv-cache-dtype``, ``variable.NAME``,
-    ``speculation.model`` and ``weights.model``; or ``role``, ``dashboard``, ``alarms``, ``end``.
-    Values of variables that may be secret are hidden.
+    ``path`` is a field of ``Served``, or such as ``engine.kv-cache-dtype``, ``variable.NAME``,
+    ``speculation.model`` and ``weights.model``; or ``role``, ``dashboard``, ``alarms``, ``end``; of
+    drift, it begins with the resource, as ``configuration.instance_type``, and ``before`` is what
+    the account has. Values of variables that may be secret are hidden.
     """
 
-    setting: str
+    path: str
     before: Any
     after: Any
 
@@ -98,21 +99,23 @@ class SettingChange:
     def cells(self) -> tuple[str, str, str]:
         """Label, before and after, as texts."""
         before, after = self.before, self.after
-        if self.setting == "image" and before and after:
-            before, after = _short_images(before, after)
-        return _label(self.setting), _shown(self.setting, before), _shown(self.setting, after)
+        if self.path == "image" and before and after:
+            (old, old_tag), (new, new_tag) = _split_image(before), _split_image(after)
+            if old == new and old_tag and new_tag:  # of the same repository
+                before, after = old_tag, new_tag
+        return _label(self.path), _shown(self.path, before), _shown(self.path, after)
 
     def document(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {"setting": self.setting, "before": self.before, "after": self.after}
+        return {"setting": self.path, "before": self.before, "after": self.after}
 
 
-def changes(before: Served, after: Served) -> tuple[SettingChange, ...]:
+def changes(before: Served, after: Served) -> tuple[Change, ...]:
     """The settings that differ, most important first; name and region are not compared."""
     return tuple(_changes(before, after))
 
 
-def _changes(before: Served, after: Served) -> Iterator[SettingChange]:
+def _changes(before: Served, after: Served) -> Iterator[Change]:
     for name in _LABELS:
         old, new = getattr(before, name), getattr(after, name)
         if name in _UNKNOWN_WHEN_EMPTY and not (old and new):
@@ -120,31 +123,26 @@ def _changes(before: Served, after: Served) -> Iterator[SettingChange]:
         if name == "pair" and portable_pair(old) == portable_pair(new):
             continue  # other bytes in the folder are other weights
         if old != new:
-            yield SettingChange(name, old, new)
+            yield Change(name, old, new)
     speculation = (before.speculative_config, after.speculative_config)
     yield from _of_mappings("speculation", *speculation, skipped=_IN_SPECULATION)
     yield from _of_mappings("engine", before.settings, after.settings, skipped=_ELSEWHERE)
     for change in _of_mappings("variable", before.variables, after.variables):
-        yield _without_secret(change)
+        hidden = [None if value is None else _HIDDEN for value in (change.before, change.after)]
+        name = change.path.partition(".")[2]
+        yield Change(change.path, *hidden) if is_secret(name) else change
     yield from _of_mappings("weights", before.weights, after.weights)
 
 
 def _of_mappings(
     kind: str, before: Mapping[str, Any], after: Mapping[str, Any], skipped: tuple[str, ...] = ()
-) -> Iterator[SettingChange]:
+) -> Iterator[Change]:
     for name in sorted({*before, *after} - {*skipped}):
         if (name in before, before.get(name)) != (name in after, after.get(name)):
             values = [
                 side.get(name) or (True if name in side else None) for side in (before, after)
             ]
-            yield SettingChange(f"{kind}.{name}", *values)
-
-
-def _without_secret(change: SettingChange) -> SettingChange:
-    if not is_secret(change.setting.partition(".")[2]):
-        return change
-    hidden = [None if value is None else _HIDDEN for value in (change.before, change.after)]
-    return SettingChange(change.setting, *hidden)
+            yield Change(f"{kind}.{name}", *values)
 
 
 def _label(setting: str) -> str:
@@ -168,12 +166,6 @@ def _shown(setting: str, value: Any) -> str:
     return _FORMATS.get(setting, str)(value)
 
 
-def _short_images(before: str, after: str) -> tuple[str, str]:
-    """Only the tags or digests, if the repositories are the same."""
-    old, new = _split_image(before), _split_image(after)
-    return (old[1], new[1]) if old[0] == new[0] and old[1] and new[1] else (before, after)
-
-
 def _split_image(image: str) -> tuple[str, str]:
     """Repository, and tag or shortened digest."""
     repository, at, digest = image.partition("@")
@@ -192,12 +184,12 @@ class PlanComparison:
 
     plans: tuple[Plan, Plan]
     answers: tuple[dict[str, Any], dict[str, Any]]
-    changes: tuple[SettingChange, ...]
+    changes: tuple[Change, ...]
 
     @property
-    def other_changes(self) -> tuple[SettingChange, ...]:
+    def other_changes(self) -> tuple[Change, ...]:
         """The changes that the answers do not show."""
-        return tuple(change for change in self.changes if change.setting not in _IN_ANSWER)
+        return tuple(change for change in self.changes if change.path not in _IN_ANSWER)
 
     @property
     def price_increase(self) -> float | None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -23,11 +25,10 @@ from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import limits
 from peagle.deploy.desired import UPLOADS
-from peagle.deploy.diff import SettingChange, changes
+from peagle.deploy.diff import Change, changes
 from peagle.deploy.resources import found_resources
 from peagle.deploy.revisions import (
     COMPARISON_SUFFIX,
-    Roles,
     candidate_share,
     is_comparison,
     of_variant,
@@ -56,37 +57,49 @@ _VERSION_TAG = re.compile(r":(?:server-)?v?(\d+\.\d+\.\d+)\b")
 """vLLM's version in the tag of AWS's images, such as ``vllm:0.28.0-gpu-py312-cu130``."""
 
 
-def served_live(
-    aws: Aws, live: Endpoint, tags: Mapping[str, str], instances: InstanceTable | None = None
-) -> Served:
-    """What the endpoint with these tags serves, with the price in ``instances`` of the instances
-    that run.
+@dataclass(frozen=True)
+class Live:
+    """An endpoint with what belongs to it in SageMaker; each description is read once. Raises
+    AccessDenied where one may not be read."""
 
-    Raises CloudError; AccessDenied when a description may not be read.
-    """
-    config = sagemaker.description(aws, "EndpointConfig", live.endpoint_config)
-    served = live.revision if live.hosts_components else model_in(config)
-    model = sagemaker.description(aws, "Model", served)
-    return served_by_descriptions(aws.region, model, config, tags, live, instances)
+    aws: Aws
+    endpoint: Endpoint
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        """The endpoint's tags."""
+        return sagemaker.tags_of(self.aws, self.endpoint.arn)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return sagemaker.description(self.aws, "EndpointConfig", self.endpoint.endpoint_config)
+
+    @cached_property
+    def model(self) -> dict[str, Any]:
+        live = self.endpoint
+        name = live.revision if live.hosts_components else model_in(self.config)
+        return sagemaker.description(self.aws, "Model", name)
+
+    def served(self, instances: InstanceTable | None = None) -> Served:
+        """What it serves, with the price in ``instances`` of the instances that run."""
+        tags: Mapping[str, str] = {}
+        with suppress(AccessDenied):
+            tags = self.tags
+        described = (self.model, self.config, tags, self.endpoint, instances)
+        return served_by_descriptions(self.aws.region, *described)
 
 
-def served_now(served: Served, live: Endpoint) -> Served:
-    """``served`` with the instances that run, and their price; as planned while none runs."""
-    if not live.instance_count or not served.instance_count:
-        return served
-    return served.with_instances(live.instance_count)
-
-
-def changes_of_live(
-    record: Deployment, live: Endpoint, revision: Revision
-) -> tuple[SettingChange, ...]:
+def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> tuple[Change, ...]:
     """What ``revision`` changes of what the endpoint serves now; nothing where that is unknown."""
     now = revision_in_service(record, live.revision)
     if now is None:
         return ()
-    found = changes(served_now(now.served, live), revision.served)
+    served = now.served
+    if live.instance_count and served.instance_count:  # as planned while none runs
+        served = served.with_instances(live.instance_count)
+    found = changes(served, revision.served)
     if now.role and now.role != revision.role:
-        found += (SettingChange("role", now.role, revision.role),)
+        found += (Change("role", now.role, revision.role),)
     return found
 
 
@@ -273,10 +286,15 @@ def uploaded_weights(
         for uri in filter(_is_uploaded, settings_of(model, _NO_VARIANT)["weights"].values())
     }
     for uri, fingerprint in uploaded.items():
-        keys = _keys(aws, S3Uri.parse(uri))
+        prefix, keys = S3Uri.parse(uri).folder, tuple[str, ...]()
+        with suppress(Missing):  # without its bucket
+            keys = tuple(Bucket(aws, prefix.bucket).sizes(prefix.key))
         yield Resource(type="S3Objects", name=uri, made=True, revision=fingerprint, keys=keys)
     for bucket in sorted({S3Uri.parse(uri).bucket for uri in uploaded}):
-        if _may_be_ours(aws, bucket):
+        is_ours = True  # also where reading its tags is denied
+        with suppress(AccessDenied):
+            is_ours = s3.is_our_bucket(aws, bucket)
+        if is_ours:
             yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
 
 
@@ -284,21 +302,6 @@ def bucket_of_weights(served: Served) -> str | None:
     """The bucket of uploaded weights."""
     uploaded = filter(_is_uploaded, served.weights.values())
     return next((S3Uri.parse(uri).bucket for uri in uploaded), None)
-
-
-def _keys(aws: Aws, prefix: S3Uri) -> tuple[str, ...]:
-    try:
-        return tuple(Bucket(aws, prefix.bucket).sizes(prefix.folder.key))
-    except Missing:  # without its bucket
-        return ()
-
-
-def _may_be_ours(aws: Aws, bucket: str) -> bool:
-    """Whether deploy created the bucket; true where reading its tags is denied."""
-    try:
-        return s3.is_our_bucket(aws, bucket)
-    except AccessDenied:
-        return True
 
 
 def _is_uploaded(uri: str) -> bool:
@@ -326,8 +329,10 @@ def find_deployment(aws: Aws, name: str, prices: Prices = unknown_prices) -> Dep
     AccessDenied when tags or descriptions may not be read: then it is unknown.
     """
     found = list(_found(aws, name))
-    if all(one.kind != "Endpoint" for one in found):
-        found += _endpoint_not_indexed(aws, name)
+    if all(each.kind != "Endpoint" for each in found):
+        endpoint = _described(aws, "Endpoint", name)
+        if endpoint and endpoint.tags.get(DEPLOYMENT_TAG) == name:
+            found.append(endpoint)
     return _deployment(aws, name, found, prices) if found else None
 
 
@@ -351,12 +356,13 @@ def current_deployment(
     if live is None:
         return record
     tags = sagemaker.readable_tags(aws, live)
-    if serves_known_config(record, live) and _is_same(tags, record):
+    is_same = tags is None or (tags.get(ID_TAG, ""), owner_of(tags)) == (record.id, record.owner)
+    if is_same and serves_known_config(record, live):
         return limits.with_end_in(record, tags)
     found = find_deployment(aws, name, prices)
     if found is None or found.serving is None:
         return record
-    return _with_resources(found, record.resources)
+    return with_resources(found, record.resources)
 
 
 def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_prices) -> Deployment:
@@ -370,16 +376,11 @@ def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_pr
         return known
     keys = {key for one in known.of_type("S3Objects") for key in one.keys}
     more = [one for one in found.resources if not one.keys or not keys.issuperset(one.keys)]
-    complete = _with_resources(known, tuple(more))
+    complete = with_resources(known, tuple(more))
     serving = {one.serving.fingerprint if one.serving else "" for one in (known, found)}
     if known.previous is None and len(serving) == 1:
         return complete.model_copy(update={"previous": found.previous})
     return complete
-
-
-def with_resources_of(record: Deployment, found: Deployment) -> Deployment:
-    """The record with the resources that the tags show besides, if both are of one deployment."""
-    return _with_resources(record, found.resources) if record.id == found.id else record
 
 
 def serves_known_config(record: Deployment, live: Endpoint) -> bool:
@@ -388,18 +389,10 @@ def serves_known_config(record: Deployment, live: Endpoint) -> bool:
     return revision_in_service(record, live.revision) is not None
 
 
-def _is_same(tags: Mapping[str, str] | None, record: Deployment) -> bool:
-    """Whether the endpoint's tags say what the record does: else it was made again elsewhere, or
-    its template owns it again. As recorded, where tags may not be read."""
-    if tags is None:
-        return True
-    return tags.get(ID_TAG, "") == record.id and owner_of(tags) == record.owner
-
-
-def _with_resources(deployment: Deployment, more: tuple[Resource, ...]) -> Deployment:
+def with_resources(deployment: Deployment, more: Iterable[Resource]) -> Deployment:
     """The deployment with those of the resources that it does not have."""
-    listed = {(one.type, one.name) for one in deployment.resources}
-    added = [one for one in more if (one.type, one.name) not in listed]
+    listed = {(each.type, each.name) for each in deployment.resources}
+    added = [each for each in more if (each.type, each.name) not in listed]
     return deployment.model_copy(update={"resources": (*deployment.resources, *added)})
 
 
@@ -458,17 +451,6 @@ def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:
         yield Found(kind, description[f"{kind}Name"], one.tags, description)
 
 
-def _endpoint_not_indexed(aws: Aws, name: str) -> Iterator[Found]:
-    """The endpoint ``name``, if its own tags say that it is a deployment."""
-    try:
-        described = sagemaker.description(aws, "Endpoint", name)
-        tags = sagemaker.tags_of(aws, described["EndpointArn"])
-    except Missing:
-        return
-    if tags.get(DEPLOYMENT_TAG) == name:
-        yield Found("Endpoint", described["EndpointName"], tags, described)
-
-
 def _deployment(
     aws: Aws, name: str, found: list[Found], prices: Prices, stored: bool = True
 ) -> Deployment | None:
@@ -491,7 +473,12 @@ def _deployment(
     ends_at = limits.latest_end([tags] if endpoints else [one.tags for one in found])
     copies = any(one.instances_config for one in revisions)
     owner = owner_of(tags)
-    models = [(one.description, fingerprint_of(one)) for one in found if one.kind == "Model"]
+    models, configs = (
+        [(each.description, fingerprint_of(each)) for each in found if each.kind == kind]
+        for kind in ("Model", "EndpointConfig")
+    )
+    shown = roles.serving or roles.pending
+    in_service = shown.fingerprint if shown else ""
     return Deployment(
         id=ids[0] if ids else uuid4().hex,
         name=name,
@@ -509,7 +496,7 @@ def _deployment(
                 if one.kind != "Endpoint" or live is not None  # it was deleted meanwhile
             ),
             *(() if owner or ends_at is None else limits.limit_resources(aws.region, name, copies)),
-            *(() if owner or not stored else _observability(aws, name, roles, found)),
+            *(() if owner or not stored else found_resources(aws, name, in_service, configs)),
             *(uploaded_weights(aws, models) if stored else ()),
         ),
         billing_since=live.created if live else None,
@@ -556,12 +543,3 @@ def _described(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
         return Found(kind, name, sagemaker.tags_of(aws, description[f"{kind}Arn"]), description)
     except Missing:
         return None
-
-
-def _observability(aws: Aws, name: str, roles: Roles, found: list[Found]) -> Iterator[Resource]:
-    """Alarms, metric filters and dashboard, as of the revision in service; the rules for what the
-    configurations capture."""
-    revision = roles.serving or roles.pending
-    fingerprint = revision.fingerprint if revision else ""
-    configs = [(f.description, fingerprint_of(f)) for f in found if f.kind == "EndpointConfig"]
-    yield from found_resources(aws, name, fingerprint, configs)

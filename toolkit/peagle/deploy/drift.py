@@ -11,21 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peagle.aws import autoscaling, s3, sagemaker, scheduler
-from peagle.aws.autoscaling import Bounds
+from peagle.aws import autoscaling, sagemaker, scheduler
 from peagle.aws.client import Aws
-from peagle.aws.iam import find_role
-from peagle.aws.sagemaker import Endpoint, ResourceKind
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
-from peagle.deploy.desired import DesiredState, desired_state
-from peagle.deploy.diff import changes
-from peagle.deploy.discover import current_deployment, served_live
+from peagle.deploy.desired import DesiredState, desired_state, role_and_bucket
+from peagle.deploy.diff import Change, changes
+from peagle.deploy.discover import Live, current_deployment
 from peagle.deploy.resources import (
     ALARMS,
     CAPTURE,
@@ -33,7 +30,6 @@ from peagle.deploy.resources import (
     FILTERS,
     LOG,
     SCHEDULE,
-    FieldDrift,
     Kind,
     differences,
     differing,
@@ -44,7 +40,6 @@ from peagle.deploy.state import Deployment, utc_moment
 from peagle.errors import CloudError, Fix, UserError
 from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
-from peagle.planning.weights import local_weights
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.kubernetes import object_kinds
@@ -79,34 +74,15 @@ _LARGEST_FILE = 16_000_000
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What is compared: the plan with names and role filled in, and what the account has."""
+class Compared(Live):
+    """What is compared: what the account has, and the plan with names and role filled in."""
 
-    aws: Aws
     desired: DesiredState
-    live: Endpoint
     instances: InstanceTable
 
     @property
     def plan(self) -> Plan:
         return self.desired.plan
-
-    @cached_property
-    def tags(self) -> dict[str, str]:
-        """The endpoint's tags."""
-        return sagemaker.tags_of(self.aws, self.live.arn)
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """The endpoint's configuration, as described."""
-        return sagemaker.description(self.aws, "EndpointConfig", self.live.endpoint_config)
-
-
-def model_name(live: Endpoint, config: Mapping[str, Any]) -> str:
-    """The model that the endpoint with this configuration serves."""
-    if live.hosts_components:
-        return live.revision
-    return str(config["ProductionVariants"][0].get("ModelName", ""))
 
 
 @dataclass(frozen=True)
@@ -115,7 +91,7 @@ class Drift:
 
     name: str
     region: str
-    fields: tuple[FieldDrift, ...]
+    fields: tuple[Change, ...]
     compared: tuple[str, ...]
     unknown: Mapping[str, CloudError]
 
@@ -125,7 +101,10 @@ class Drift:
             "name": self.name,
             "region": self.region,
             "drifted": bool(self.fields),
-            "fields": [one.document() for one in self.fields],
+            "fields": [
+                {"field": each.path, "planned": each.after, "found": each.before}
+                for each in self.fields
+            ],
             "compared": list(self.compared),
             "unknown": [{"area": area, **error.document()} for area, error in self.unknown.items()],
         }
@@ -140,14 +119,14 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
     """
     live = sagemaker.describe(aws, plan.name)
     if live is None:
-        missing = (FieldDrift("endpoint.status", "InService", None),)
+        missing = (Change("endpoint.status", None, "InService"),)
         return Drift(plan.name, aws.region, missing, ("endpoint",), {})
     known = None
     with suppress(records.DamagedRecord):  # then by the tags alone
         known = records.load_record(aws.scope, aws.region, plan.name)
     record = current_deployment(aws, plan.name, known, lambda: instances, live)
-    found = Compared(aws, _desired(aws, plan, record, role), live, instances)
-    fields: list[FieldDrift] = []
+    found = Compared(aws, live, _desired(aws, plan, record, role), instances)
+    fields: list[Change] = []
     unknown: dict[str, CloudError] = {}
     for area, compare in _AREAS.items():
         try:
@@ -162,18 +141,14 @@ def served_image(aws: Aws, name: str) -> str | None:
     """The image of what the endpoint serves, which a pipeline may have built; ``None`` where there
     is no endpoint."""
     live = sagemaker.describe(aws, name)
-    if live is None:
-        return None
-    config = sagemaker.description(aws, "EndpointConfig", live.endpoint_config)
-    described = sagemaker.description(aws, "Model", model_name(live, config))
-    return (described.get("PrimaryContainer") or {}).get("Image")
+    return (Live(aws, live).model.get("PrimaryContainer") or {}).get("Image") if live else None
 
 
 _NO_TEMPLATE = ("README.md", PLAN)
 """Rendered files that nothing is created from."""
 
 
-def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[FieldDrift, ...]:
+def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
     of this plan; of JSON, the values. Raises UserError for a folder without such files."""
     formats = {name: format_files(name) for name in format_names()}
@@ -211,41 +186,33 @@ def _content(file: Path) -> bytes:
         ) from None
 
 
-def _of_file(folder: Path, rendered: RenderedFile) -> Iterator[FieldDrift]:
+def _of_file(folder: Path, rendered: RenderedFile) -> Iterator[Change]:
     field, content = f"template.{rendered.path}", _content(folder / rendered.path)
     if content == rendered.content:
         return
-    differing: tuple[FieldDrift, ...] = ()
+    differing: tuple[Change, ...] = ()
     if rendered.path.endswith(".json"):
         texts = (text.decode("utf-8", "replace") for text in (rendered.content, content))
         differing = tuple(nested(field, *map(json_object, texts)))
-    yield from differing or (FieldDrift(field, "as rendered", "other text"),)
+    yield from differing or (Change(field, "other text", "as rendered"),)
 
 
 def _desired(aws: Aws, plan: Plan, record: Deployment | None, role: str | None) -> DesiredState:
     """The plan as deploy would apply it: with the pins that deploy adds, and the same role and
     bucket."""
     serving = pins_of(record.current.served.variables) if record else None
-    used = record.current.role if record and role is None else find_role(aws, role).arn
-    bucket = None
-    if local_weights(plan):
-        earlier = record.current.bucket if record else None
-        bucket = earlier or s3.default_bucket(aws.account, aws.region)
-    return desired_state(pin_plan(aws, plan, serving).plan, used, bucket, record)
+    used, bucket = role_and_bucket(aws, plan, record, role)
+    return desired_state(pin_plan(aws, plan, serving).plan, used.arn, bucket, record)
 
 
-def _served(found: Compared) -> Iterator[FieldDrift]:
+def _served(found: Compared) -> Iterator[Change]:
     """Image, engine arguments, environment, data, network, instance type, timeouts, counts."""
-    served = served_live(found.aws, found.live, found.tags, found.instances)
-    for change in changes(served, found.desired.revision.served):
-        area = "model"
-        if change.setting in _CONFIGURATION:
-            area = "configuration"
-        elif change.setting in _ENDPOINT:
-            area = "endpoint"
-        if change.setting in _NOT_COMPARED or _scales_within(found, change.setting, change.before):
+    for change in changes(found.served(found.instances), found.desired.revision.served):
+        if change.path in _NOT_COMPARED or _scales_within(found, change.path, change.before):
             continue
-        yield FieldDrift(f"{area}.{change.setting}", change.after, change.before)
+        area = "configuration" if change.path in _CONFIGURATION else "model"
+        area = "endpoint" if change.path in _ENDPOINT else area
+        yield Change(f"{area}.{change.path}", change.before, change.after)
 
 
 def _scales_within(found: Compared, setting: str, count: Any) -> bool:
@@ -261,13 +228,7 @@ def _scales_within(found: Compared, setting: str, count: Any) -> bool:
     return scaling.min_instances <= count <= scaling.max_instances
 
 
-def _role(found: Compared) -> Iterator[FieldDrift]:
-    model = sagemaker.description(found.aws, "Model", model_name(found.live, found.config))
-    planned = found.desired.model["ExecutionRoleArn"]
-    yield from differing("model", {"role": planned}, {"role": model.get("ExecutionRoleArn")})
-
-
-def _configuration(found: Compared) -> Iterator[FieldDrift]:
+def _configuration(found: Compared) -> Iterator[Change]:
     """What ``Served`` does not have: data capture, routing, volume, further variants."""
     config, planned = found.config, found.desired.config
     counts = [len(one.get("ProductionVariants") or ()) for one in (planned, config)]
@@ -281,55 +242,48 @@ def _configuration(found: Compared) -> Iterator[FieldDrift]:
         yield from nested(f"configuration.{key}", *(one.get(key) for one in variants))
 
 
-def _endpoint(found: Compared) -> Iterator[FieldDrift]:
-    yield from differing("endpoint", {"status": "InService"}, {"status": found.live.status})
-
-
-def _tags(found: Compared) -> Iterator[FieldDrift]:
+def _tags(found: Compared) -> Iterator[Change]:
     """The user's tags on endpoint, configuration and model. Further tags are others'."""
     planned = found.plan.company.tags
     if not planned:
         return
-    config = found.config
-    resources: dict[ResourceKind, str] = {
-        "Endpoint": found.live.arn,
-        "EndpointConfig": config["EndpointConfigArn"],
+    arns = {
+        "Endpoint": found.endpoint.arn,
+        "EndpointConfig": found.config["EndpointConfigArn"],
+        "Model": found.model["ModelArn"],
     }
-    model = sagemaker.description(found.aws, "Model", model_name(found.live, config))
-    resources["Model"] = model["ModelArn"]
-    for kind, arn in resources.items():
+    for kind, arn in arns.items():
         tags = sagemaker.tags_of(found.aws, arn)
         yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
 
 
-def _scaling(found: Compared) -> Iterator[FieldDrift]:
+def _scaling(found: Compared) -> Iterator[Change]:
     """The bounds and what the policy holds."""
-    registered = autoscaling.registered(found.aws, found.live.name)
     scaling = found.plan.scaling
     planned = autoscaling.bounds_of(scaling) if scaling else None
-    yield from differing("scaling", _as_dict(planned), _as_dict(registered))
+    registered = autoscaling.registered(found.aws, found.endpoint.name)
+    sides = (
+        each.document()
+        | {
+            "scale_in_cooldown": each.scale_in_cooldown,
+            "scale_out_cooldown": each.scale_out_cooldown,
+        }
+        if each
+        else {}
+        for each in (planned, registered)
+    )
+    yield from differing("scaling", *sides)
 
 
-def _as_dict(bounds: Bounds | None) -> dict[str, Any]:
-    """The bounds by option and AWS's names; empty without any."""
-    if bounds is None:
-        return {}
-    more = {
-        "scale_in_cooldown": bounds.scale_in_cooldown,
-        "scale_out_cooldown": bounds.scale_out_cooldown,
-    }
-    return bounds.document() | more
-
-
-def _wake_up(found: Compared) -> Iterator[FieldDrift]:
+def _wake_up(found: Compared) -> Iterator[Change]:
     """The policy that starts a copy where none runs, and the alarm that calls it."""
-    planned, name = found.plan.scaling, found.live.name
+    planned, name = found.plan.scaling, found.endpoint.name
     if planned is None or not planned.scales_to_zero:
         return
     policy = autoscaling.wake_policy(found.aws, name)
     steps = "StepScalingPolicyConfiguration"
     if policy is None:
-        yield FieldDrift("wake_up.policy", "exists", None)
+        yield Change("wake_up.policy", None, "exists")
     else:
         parameters = wake_policy_parameters(name, VARIANT, planned)
         yield from nested("wake_up.policy", parameters[steps], policy.get(steps))
@@ -340,7 +294,7 @@ def _wake_up(found: Compared) -> Iterator[FieldDrift]:
     yield from differences(ALARMS, found.aws, found.plan, {alarm["AlarmName"]: alarm})
 
 
-def _limit(found: Compared) -> Iterator[FieldDrift]:
+def _limit(found: Compared) -> Iterator[Change]:
     """The end and the budget, in the endpoint's tags. A plan without a limit keeps what is set."""
     planned = found.plan.limit
     if planned is None:
@@ -350,7 +304,7 @@ def _limit(found: Compared) -> Iterator[FieldDrift]:
         yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
-        yield FieldDrift("limit.ends_at", "set", None)
+        yield Change("limit.ends_at", None, "set")
     budget = None if planned.budget_usd is None else f"{planned.budget_usd:.15g}"
     tagged = found.tags.get(BUDGET_TAG)
     yield from differing(
@@ -358,7 +312,7 @@ def _limit(found: Compared) -> Iterator[FieldDrift]:
     )
 
 
-def _schedule(found: Compared) -> Iterator[FieldDrift]:
+def _schedule(found: Compared) -> Iterator[Change]:
     """The schedules that delete endpoint and copies. Their moment follows from the endpoint's tag,
     which ``limit`` compares; that of copies is before the end, at least in a minute."""
     planned, plan = found.plan.limit, found.plan
@@ -374,15 +328,21 @@ def _schedule(found: Compared) -> Iterator[FieldDrift]:
     yield from differences(SCHEDULE, found.aws, plan, desired)
 
 
-def _of_kind(kind: Kind, found: Compared) -> Iterator[FieldDrift]:
-    desired = kind.desired(found.plan, found.live.revision)
+def _of_kind(kind: Kind, found: Compared) -> Iterator[Change]:
+    desired = kind.desired(found.plan, found.endpoint.revision)
     yield from differences(kind, found.aws, found.plan, desired)
 
 
-_AREAS: dict[str, Callable[[Compared], Iterator[FieldDrift]]] = {
-    "endpoint": _endpoint,
+_AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
+    "endpoint": lambda found: differing(
+        "endpoint", {"status": "InService"}, {"status": found.endpoint.status}
+    ),
     "settings": _served,
-    "role": _role,
+    "role": lambda found: differing(
+        "model",
+        {"role": found.desired.model["ExecutionRoleArn"]},
+        {"role": found.model.get("ExecutionRoleArn")},
+    ),
     "configuration": _configuration,
     "scaling": _scaling,
     "wake_up": _wake_up,

@@ -206,8 +206,10 @@ def invoke(
         )
         raise Missing(f"{name} has no endpoint: {error.message}", fix, error.code) from error
     except CloudError as error:
-        if not error.fix and _is_being_created(aws, name):
-            error.fix, error.command = "wait until it is in service", ("peagle", "status", name)
+        with suppress(CloudError):
+            live = None if error.fix else sagemaker.describe(aws, name)
+            if live is not None and live.status == "Creating":
+                error.fix, error.command = "wait until it is in service", ("peagle", "status", name)
         raise
 
 
@@ -220,13 +222,6 @@ def _exposes_counters(record: Deployment) -> bool:
     if source is None and revision.proof:
         source = revision.proof.source
     return source == "counters" and revision.served.engines == 1
-
-
-def _is_being_created(aws: Aws, name: str) -> bool:
-    with suppress(CloudError):
-        live = sagemaker.describe(aws, name)
-        return live is not None and live.status == "Creating"
-    return False
 
 
 def invoke_local(

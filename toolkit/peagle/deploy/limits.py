@@ -25,10 +25,10 @@ from peagle.aws.sagemaker import Endpoint, Tag
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.resources import delete, schedule_names
 from peagle.deploy.revisions import first_variant
-from peagle.deploy.scaling import most_instances, planned_before
+from peagle.deploy.scaling import most_instances
 from peagle.deploy.state import Deployment, Resource, Revision, utc_moment, utc_text
 from peagle.errors import Fix, Refused
-from peagle.planning.company import Company
+from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.limit import end_time
 from peagle.planning.operation_model import Limit
 from peagle.render.resources import BUDGET_TAG, ENDS_TAG, copies_limit_name, limit_name
@@ -62,17 +62,14 @@ def planned_end(context: DeploymentContext, revision: Revision, keeps_bounds: bo
         return End()
     live = sagemaker.describe(context.aws, record.name)
     live = None if live is None or live.status in sagemaker.BROKEN else first_variant(live)
+    price, budget = None, limit.budget_usd if limit else record.budget_usd
+    if budget is not None:
+        price = highest_price(context.aws, record, revision, live, keeps_bounds)
     if limit is not None:
-        price = None
-        if limit.budget_usd is not None:
-            price = highest_price(context.aws, record, revision, live, keeps_bounds)
         ends_at = end_time(limit, price, now)
-        return End(ends_at, limit.budget_usd) if ends_at is not None else End()
+        return End(ends_at, budget) if ends_at is not None else End()
     assert record.ends_at is not None
     if record.ends_at > now:
-        price = None
-        if record.budget_usd is not None:
-            price = highest_price(context.aws, record, revision, live, keeps_bounds)
         return end_at_price(record, price, now)
     if live is None:
         return End()
@@ -100,9 +97,7 @@ def highest_price(
     aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None, keeps_bounds: bool
 ) -> float | None:
     """USD per hour at the most instances that may run once the endpoint serves ``revision``."""
-    after = revision.plan.scaling if revision.plan else None
-    keeps_bounds = keeps_bounds or not planned_before(record)
-    most = most_instances(aws, record, revision, live, after, keeps_bounds)
+    most = most_instances(aws, record, revision, live, keeps_bounds)
     return revision.served.with_instances(most).usd_per_hour
 
 
@@ -113,10 +108,10 @@ def end_text(end: End, before: Deployment) -> str:
     return f"{utc_text(end.at)}: {format_usd(end.budget_usd)} from now on"
 
 
-def set_end(context: DeploymentContext, end: End, config: str, company: Company) -> tuple[Tag, ...]:
+def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
     """Let the scheduler delete the endpoint at ``end``, or never; the tags of the endpoint.
 
-    An endpoint and configuration that exist are tagged.
+    The endpoint, if there is one, and the configuration of the revision are tagged.
     """
     before = context.record
     if end.at is None and before.ends_at is None and not _resources(before):
@@ -124,12 +119,12 @@ def set_end(context: DeploymentContext, end: End, config: str, company: Company)
     if end.at is None:
         remove(context)
     else:
-        _schedule(context, end.at, company)
+        _schedule(context, end.at, revision.plan.company if revision.plan else NO_COMPANY)
     context.change(ends_at=end.at, budget_usd=end.budget_usd)
     tags = _tags(context.record, before.budget_usd is not None)
     if live := sagemaker.describe(context.aws, context.record.name):
         sagemaker.retag(context.aws, live.arn, tags)
-    _retag_config(context, config, tags)
+    _retag_config(context, revision.endpoint_config, tags)
     return tuple(tags)
 
 
@@ -175,7 +170,7 @@ def _schedule(context: DeploymentContext, ends_at: float, company: Company) -> N
         of_copies = copies_limit_name(aws.region, record.name)
         with context.creating(Resource(type="Schedule", name=of_copies, revision=revision)):
             context.say("Scheduling the end of the copies", "before that of the endpoint")
-            scheduler.put_copies_schedule(aws, record.name, role, ends_at, context.clock)
+            scheduler.put_schedule(aws, record.name, role, ends_at, context.clock, copies=True)
     with context.creating(Resource(type="Schedule", name=name, revision=revision)):
         context.say("Scheduling the end", utc_text(ends_at))
         scheduler.put_schedule(aws, record.name, role, ends_at, context.clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,7 @@ from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
-from peagle.aws.iam import Role, access_findings, find_role, presence_findings, role_findings
+from peagle.aws.iam import Role, access_findings, presence_findings, role_findings
 from peagle.aws.prices import (
     NOT_FROM_AWS,
     NOT_LISTED,
@@ -35,18 +35,23 @@ from peagle.deploy.access import (
     loosened_findings,
     network_findings,
     role_access_findings,
-    role_network_findings,
-    vocabulary_findings,
 )
 from peagle.deploy.alarms import rollout_findings, topic_findings
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.desired import Change, DesiredState, desired_state, required_change
-from peagle.deploy.diff import SettingChange
+from peagle.deploy.desired import (
+    Action,
+    DesiredState,
+    desired_state,
+    required_change,
+    role_and_bucket,
+)
+from peagle.deploy.diff import Change
 from peagle.deploy.discover import changes_of_live, complete_deployment, current_deployment
 from peagle.deploy.limits import SAME_END_SECONDS, highest_price, planned_end
+from peagle.deploy.resources import ALARMS, DASHBOARD, Kind
 from peagle.deploy.revisions import require_no_comparison, require_own
 from peagle.deploy.scaling import ScalingChange, count_at_update, required_scaling
-from peagle.deploy.state import Deployment, Revision, utc_text
+from peagle.deploy.state import Deployment, utc_text
 from peagle.errors import CloudError
 from peagle.findings import Finding, error, errors, note
 from peagle.planning.drafter import NOT_READ
@@ -57,9 +62,7 @@ from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
 from peagle.planning.rollout import rollout_of
 from peagle.planning.runtime import price_unknown
-from peagle.planning.weights import local_weights
 from peagle.render.alarms import kind_of_alarm
-from peagle.render.dashboard import dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
@@ -119,8 +122,7 @@ def plan_with_live_prices(
     elif head_in_s3:
         kept = tuple(finding for finding in made.findings if finding.code != NOT_READ)
         made = made.model_copy(update={"findings": kept})
-    pinned = pin_plan(aws, made)
-    return _with_account_findings(aws, pinned.plan, fresh, (*stored, *pinned.findings))
+    return _with_account_findings(aws, made, fresh, stored)
 
 
 def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
@@ -128,24 +130,24 @@ def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     fresh = fresh_prices(aws, catalog.instances)
     price = fresh.listed.price(plan.instance_type) if fresh.listed else None
     priced = _priced(plan, price) if price else plan
-    pinned = pin_plan(aws, priced)
-    stored = (*mounted_findings(aws, priced), *pinned.findings)
-    return _with_account_findings(aws, pinned.plan, fresh, stored)
+    return _with_account_findings(aws, priced, fresh, mounted_findings(aws, priced))
 
 
 def _with_account_findings(
     aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
 ) -> Plan:
-    """The plan with findings about the price, the quota, and the weights (``stored``).
+    """The plan with pins, and with findings about price, quota and weights (``stored``).
 
     ``price-not-listed`` replaces ``price-unknown``.
     """
+    pinned = pin_plan(aws, plan)
+    plan = pinned.plan
     unlisted = unlisted_findings(fresh.listed, plan.instance_type)
     quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
     own = [one for one in plan.findings if not (unlisted and one.code == "price-unknown")]
     if aws.in_sandbox:
         own = [one for one in own if one.code not in NOT_IN_SANDBOX]
-    found = (*own, *fresh.findings, *unlisted, *quota, *stored)
+    found = (*own, *fresh.findings, *unlisted, *quota, *stored, *pinned.findings)
     levels = ("error", "warning", "note")
     by_level = sorted(found, key=lambda finding: levels.index(finding.level))
     return plan.model_copy(update={"findings": tuple(by_level)})
@@ -167,11 +169,11 @@ class Preflight:
     """
 
     desired: DesiredState
-    change: Change
+    change: Action
     role: Role
     record: Deployment | None
     findings: tuple[Finding, ...]
-    changes: tuple[SettingChange, ...] = ()
+    changes: tuple[Change, ...] = ()
     broken: str = ""
     scaling: ScalingChange | None = None
     rollout: Rollout | None = None
@@ -199,21 +201,15 @@ def preflight(
         require_no_comparison(record)
     pinned = pin_plan(aws, plan, pins_of(record.current.served.variables) if record else None)
     priced, found = with_price(aws, pinned.plan)
-    if role is None and record:  # a change of role would be an update
-        used = Role(record.current.role, "as deployed before")
-    else:
-        used = find_role(aws, role)
-    if local_weights(plan):
-        bucket = bucket or (record.current.bucket if record else None)
-        bucket = bucket or s3.default_bucket(aws.account, aws.region)
-    else:
-        bucket = None
+    used, bucket = role_and_bucket(aws, plan, record, role, bucket)
     desired = desired_state(priced, used.arn, bucket, record)
     change = required_change(record, live, desired)
     scaling = required_scaling(aws, record, live, desired.plan.scaling)
     if change == "nothing" and scaling:
         change = "scale"
-    found += _name_in_use(aws, plan, record, live)
+    if live and not (record and sagemaker.owner(aws, "Endpoint", plan.name) == record.id):
+        message = f"an endpoint called {plan.name} exists that this toolkit did not create"
+        found.append(error("name-in-use", "name", message, "choose another --name"))
     if change == "update":
         found += instance_findings(desired, live)
     count = priced.instance_count
@@ -221,8 +217,10 @@ def preflight(
         count = count_at_update(aws, record, desired.revision, live)
     rollout = priced.rollout
     if rollout and change == "update" and priced.copies is None:
-        rollout = rollout_of(rollout, count)
-        found += _adapted(priced, rollout, count)
+        planned, rollout = rollout, rollout_of(rollout, count)
+        if rollout.text != planned.text:
+            message = f"with {count} running, the update is {rollout.text}"
+            found.append(note("rollout-adapted", "rollout", message, "nothing: it is automatic"))
     if change in ("create", "update"):
         more = 0
         if change == "update":
@@ -238,7 +236,9 @@ def preflight(
     found += topic_findings(aws, plan)
     if change in ("nothing", "scale") and record:
         found += rollout_findings(priced, record.serving)
-    changed = _changes(aws, desired, record, live, change, beside)
+    changed: tuple[Change, ...] = ()
+    if record:
+        changed = tuple(_changes(aws, desired, record, live, change == "update", beside))
     if change == "update":
         found += loosened_findings(changed)
     broken = live.status if live and live.status in BROKEN else ""
@@ -250,75 +250,42 @@ def preflight(
     )
 
 
-def _adapted(plan: Plan, rollout: Rollout, count: int) -> Iterator[Finding]:
-    """The note that the rollout is another one for the ``count`` instances that run."""
-    if plan.rollout and rollout.text != plan.rollout.text:
-        message = f"with {count} running, the update is {rollout.text}"
-        yield note("rollout-adapted", "rollout", message, "nothing: it is automatic")
-
-
 def _changes(
     aws: Aws,
     desired: DesiredState,
-    record: Deployment | None,
+    record: Deployment,
     live: Endpoint | None,
-    change: Change,
+    is_update: bool,
     beside: bool,
-) -> tuple[SettingChange, ...]:
+) -> Iterator[Change]:
     """What the change alters in an endpoint that serves, and in what belongs to it."""
-    changed: tuple[SettingChange, ...] = ()
-    if change == "update" and record and live:
-        changed = changes_of_live(record, live, desired.revision)
-    if record and not beside:
-        changed += tuple(_setting_changes(aws, record, desired.plan, desired.revision))
-    return changed
-
-
-def _setting_changes(
-    aws: Aws, record: Deployment, plan: Plan, revision: Revision
-) -> Iterator[SettingChange]:
-    """What applying ``plan``, as that revision, changes outside of the endpoint."""
-    dashboards = [one.name for one in record.of_type("Dashboard")]
-    planned = [dashboard_name(plan.name, plan.region)] if has_dashboard(plan) else []
-    if dashboards != planned:
-        yield SettingChange("dashboard", _listed(dashboards), _listed(planned))
-    names = (one.name for one in record.of_type("Alarm"))
-    known = {kind_of_alarm(record.name, name) or name for name in names}
-    if known != set(alarm_kinds(plan)):
-        yield SettingChange("alarms", _listed(sorted(known)), _listed(sorted(alarm_kinds(plan))))
-    yield from _capture_change(record, plan)
-    yield from _end_change(aws, record, revision)
-
-
-def _capture_change(record: Deployment, plan: Plan) -> Iterator[SettingChange]:
-    """What is captured of requests and answers, where the plan before is known."""
-    before = record.current.plan
-    if before is None:
+    plan, revision = desired.plan, desired.revision
+    if is_update and live:
+        yield from changes_of_live(record, live, revision)
+    if beside:
         return
-    texts = [
-        capture_text(one.observe.capture) if one.observe and one.observe.capture else None
-        for one in (before, plan)
-    ]
+    yield from _change("dashboard", _names(record, DASHBOARD), DASHBOARD.desired(plan, ""))
+    kinds = [kind_of_alarm(record.name, name) or name for name in _names(record, ALARMS)]
+    yield from _change("alarms", kinds, alarm_kinds(plan))
+    if record.current.plan is not None:
+        captures = (each.observe and each.observe.capture for each in (record.current.plan, plan))
+        texts = [[capture_text(capture)] if capture else [] for capture in captures]
+        yield from _change("captured data", *texts)
+    with suppress(CloudError):  # deploy itself reports an end that it refuses
+        end = planned_end(DeploymentContext(aws, record), revision).at
+        ends = (record.ends_at, end)
+        if None in ends or abs((ends[0] or 0) - (end or 0)) >= SAME_END_SECONDS:
+            yield from _change("end", *([] if at is None else [utc_text(at)] for at in ends))
+
+
+def _names(record: Deployment, kind: Kind) -> list[str]:
+    return [resource.name for resource in record.resources if resource.type == kind.type]
+
+
+def _change(path: str, before: Iterable[str], after: Iterable[str]) -> Iterator[Change]:
+    texts = [", ".join(sorted({*names})) or None for names in (before, after)]
     if texts[0] != texts[1]:
-        yield SettingChange("captured data", *texts)
-
-
-def _listed(names: list[str]) -> str | None:
-    return ", ".join(names) or None
-
-
-def _end_change(aws: Aws, record: Deployment, revision: Revision) -> Iterator[SettingChange]:
-    """Where the end moves; deploy itself reports an end that it refuses."""
-    before = record.ends_at
-    with suppress(CloudError):
-        after = planned_end(DeploymentContext(aws, record), revision).at
-        if before is None or after is None:
-            is_same = before is after
-        else:
-            is_same = abs(after - before) < SAME_END_SECONDS
-        if not is_same:
-            texts = (None if at is None else utc_text(at) for at in (before, after))
-            yield SettingChange("end", *texts)
+        yield Change(path, *texts)
 
 
 def _record(
@@ -352,20 +319,9 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
         uploaded = {S3Uri.parse(upload.uri) for upload in desired.uploads}
         read = {S3Uri.parse(prefix.uri) for prefix in prefixes_read(desired.plan)}
         yield from access_findings(aws, role, sorted(uploaded | read, key=str))
-        yield from role_network_findings(aws, role, desired.plan)
         yield from role_access_findings(aws, role, desired.plan)
     yield from presence_findings(aws, desired.plan.runtime.image)
     yield from network_findings(aws, desired.plan, started)
-    yield from vocabulary_findings(aws, desired.plan)
-
-
-def _name_in_use(
-    aws: Aws, plan: Plan, record: Deployment | None, live: Endpoint | None
-) -> Iterator[Finding]:
-    if live is None or (record and sagemaker.owner(aws, "Endpoint", plan.name) == record.id):
-        return
-    message = f"an endpoint called {plan.name} exists that this toolkit did not create"
-    yield error("name-in-use", "name", message, "choose another --name")
 
 
 def instance_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:

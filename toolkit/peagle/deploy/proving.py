@@ -26,7 +26,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.entries import PROOF_PROMPTS
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.discover import served_live
+from peagle.deploy.discover import Live
 from peagle.deploy.invoke import WakeUpOptions, wake
 from peagle.deploy.revisions import (
     PREVIOUS_TAG,
@@ -37,14 +37,13 @@ from peagle.deploy.revisions import (
     revision_in_service,
 )
 from peagle.deploy.state import Deployment, Revision, Served
-from peagle.deploy.status import sandbox_engine
 from peagle.errors import Fix, NotFound, NotProved, Refused
 from peagle.parallel import WORKERS, run_parallel
 from peagle.planning.plan import FloorSource, Plan
 from peagle.planning.runtime import proof_source
 from peagle.planning.speculation import floor_of
 from peagle.proof import MIN_DRAFTS, Conversations, Proof, StreamCounts, instance_of
-from peagle.protocol import Counters, log_group, parse_piece, request_body
+from peagle.protocol import STAND_IN_TAG, Counters, log_group, parse_piece, request_body
 from peagle.render.requests import VARIANT, tag_value
 from peagle.vllm.environment import settings_in
 from peagle.vllm.prefix_caching import caches_prefixes
@@ -118,13 +117,9 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
     """The proof of an endpoint without a plan: with the catalogue's prompts and floor for its pair,
     else with default prompts and no floor."""
     target, drafter = find_pair_of_tag(served.pair, catalog)
-    settings = target.proof if target else None
     floor = floor_of(drafter, served.k) if drafter and served.k else None
-    return ProofRequest(
-        name=served.name,
-        prompts=settings.prompts if settings else DEFAULT_PROMPTS,
-        chat=settings.chat if settings else True,
-        max_tokens=settings.max_tokens if settings else DEFAULT_MAX_TOKENS,
+    return replace(
+        _request_of_target(target, served.name),
         speculates=served.k > 0,
         floor=floor,
         source=proof_source(served.image, catalog.runtimes),
@@ -137,16 +132,19 @@ def request_of_served(served: Served, catalog: Catalog) -> ProofRequest:
 def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
     """The proof of a server of which only the name of its model is known: with the prompts of the
     target of that name, else with default prompts. Any accepted draft passes."""
-    target = catalog.targets.get(model)
+    return replace(_request_of_target(catalog.targets.get(model), name), pair=model)
+
+
+def _request_of_target(target: Target | None, name: str) -> ProofRequest:
+    settings = target.proof if target else None
     return ProofRequest(
         name=name,
-        prompts=target.proof.prompts if target else DEFAULT_PROMPTS,
-        chat=target.proof.chat if target else True,
-        max_tokens=target.proof.max_tokens if target else DEFAULT_MAX_TOKENS,
+        prompts=settings.prompts if settings else DEFAULT_PROMPTS,
+        chat=settings.chat if settings else True,
+        max_tokens=settings.max_tokens if settings else DEFAULT_MAX_TOKENS,
         speculates=True,
         floor=None,
         source="counters",
-        pair=model,
         two_turns=True,
     )
 
@@ -154,15 +152,11 @@ def request_of_model(model: str, name: str, catalog: Catalog) -> ProofRequest:
 def find_pair_of_tag(tagged: str, catalog: Catalog) -> tuple[Target | None, Drafter | None]:
     """The target and drafter of a pair, as the value of a tag; a target alone where the drafter is
     the user's own."""
-    for target_id in catalog.targets:
+    for target_id, target in catalog.targets.items():
         value = tag_value(target_id)
-        if tagged != value and not tagged.startswith(f"{value}+"):
-            continue
-        target = catalog.targets[target_id]
-        for drafter in target.drafters:
-            if tag_value(pair_name(target, drafter)) == tagged:
-                return target, drafter
-        return target, None
+        if tagged == value or tagged.startswith(f"{value}+"):
+            names = {tag_value(pair_name(target, each)): each for each in target.drafters}
+            return target, names.get(tagged)
     return None, None
 
 
@@ -191,7 +185,7 @@ class StatisticsReader:
     ) -> None:
         self.counts = StreamCounts()
         self._aws, self._live, self._clock = aws, live, clock
-        self._skew = _skew(aws, live.name, clock)
+        self._skew = _read_skew(aws, live.name, clock)
         self._tail = Tail(aws, live.name, clock.now() + self._skew, live.hosts_components)
         self._started = max(live.created, _created(aws, live), revision_started)
         self._known: set[str] = set()
@@ -206,14 +200,11 @@ class StatisticsReader:
                 if not self._is_of_this_revision(stream):
                     self.counts.ignored.add(instance_of(stream))
         except AccessDenied as denied:
+            group = log_group("*", self._live.hosts_components)
+            policy = f"a policy that allows logs:FilterLogEvents on log-group:{group}"
             raise AccessDenied(
                 f"the drafts are counted in the log of {self._live.name}: {denied.message}",
-                Fix(
-                    "ask for a policy that allows logs:FilterLogEvents on log-group:"
-                    f"{log_group('*', self._live.hosts_components)}, then repeat the "
-                    "command",
-                    self._repeat,
-                ),
+                Fix(f"ask for {policy}, then repeat the command", self._repeat),
                 denied.code,
             ) from denied
         for event in events:
@@ -254,12 +245,12 @@ class StatisticsReader:
         )
 
 
-def _skew(aws: Aws, name: str, clock: Clock) -> float:
+def _read_skew(aws: Aws, name: str, clock: Clock) -> float:
     """By how many seconds AWS's clock, which dates the lines of the log, is ahead of this
-    machine's; a few are ignored."""
+    machine's; a few are ignored. A machine that was asleep would miss the lines of its proof."""
     here = clock.now()
-    found = aws.call("sagemaker", "describe_endpoint", EndpointName=name)
-    date = found.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    endpoint = aws.call("sagemaker", "describe_endpoint", EndpointName=name)
+    date = endpoint.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     skew = parsedate_to_datetime(date).timestamp() - here if date else 0.0
     return skew if abs(skew) > _CLOCK_SECONDS else 0.0
 
@@ -267,13 +258,11 @@ def _skew(aws: Aws, name: str, clock: Clock) -> float:
 def _created(aws: Aws, live: Endpoint) -> float:
     """When the configuration, or the model of copies, was created, in epoch seconds: no engine of
     it is older. 0 where that may not be read, or it was deleted while it serves."""
-    try:
+    with suppress(AccessDenied, Missing):
         kind: ResourceKind = "Model" if live.hosts_components else "EndpointConfig"
-        found = sagemaker.description(aws, kind, live.revision)
-    except (AccessDenied, Missing):
-        return 0.0
-    created = found.get("CreationTime")
-    return created.timestamp() if created else 0.0
+        created = sagemaker.description(aws, kind, live.revision).get("CreationTime")
+        return created.timestamp() if created else 0.0
+    return 0.0
 
 
 PROOF_SECONDS = 15 * 60.0
@@ -302,16 +291,14 @@ class Prover:
         live = sagemaker.describe(self.aws, request.name)
         if live is None or live.status != "InService":
             status = f"is {live.status}" if live else "does not exist"
-            raise Refused(
-                f"the endpoint {request.name} {status}: only one in service can be proved",
-                Fix("look at it", ("peagle", "status", request.name)),
-                code="endpoint-not-in-service",
-            )
+            look = Fix("look at it", ("peagle", "status", request.name))
+            message = f"the endpoint {request.name} {status}: only one in service can be proved"
+            raise Refused(message, look, "endpoint-not-in-service")
         if request.variant:
             live = of_variant(live, request.variant)
         if not request.speculates:
             return self._by_answer(request)
-        is_stand_in = sandbox_engine(self.aws, live).stand_in is not None
+        is_stand_in = STAND_IN_TAG in (sagemaker.readable_tags(self.aws, live) or {})
         floor = None if is_stand_in and request.floor_source != "option" else request.floor
         source = None if floor is None else request.floor_source
         return replace(self._counted(request, live, floor), floor_source=source)
@@ -326,11 +313,8 @@ class Prover:
 
     def _by_answer(self, request: ProofRequest) -> Proof:
         if not parse_piece(self._ask(request, request.body())).written:
-            raise NotProved(
-                f"{request.name} returned an empty answer",
-                Fix("read the log", ("peagle", "logs", request.name)),
-                code="empty-answer",
-            )
+            read = Fix("read the log", ("peagle", "logs", request.name))
+            raise NotProved(f"{request.name} returned an empty answer", read, "empty-answer")
         return Proof(None, 0, (), None, passed=True)
 
     def _by_counters(self, request: ProofRequest, before: Counters, floor: float | None) -> Proof:
@@ -343,13 +327,9 @@ class Prover:
             return latest
 
         counted = proof.count_drafts(
-            before,
-            request.conversations(partial(self._ask, request)),
-            read,
-            request.min_drafts,
-            in_time=lambda: self.clock.now() <= until,
-            say=self.say,
-        )
+            before, request.conversations(partial(self._ask, request)), read, request.min_drafts,
+            in_time=lambda: self.clock.now() <= until, say=self.say,
+        )  # fmt: skip
         return proof.evaluate(counted.total, floor, request.min_drafts, counted.second)
 
     def _by_log(self, request: ProofRequest, live: Endpoint, floor: float | None) -> Proof:
@@ -392,20 +372,15 @@ class Prover:
         """What sends the turns of a round: all prompts once for each instance, to all at the same
         time. Each variant gets its share by name, also one whose weight is 0.
         """
-        several = len(live.running) > 1
-        targets = [
-            variant if several else None
-            for variant, count in live.running.items()
-            for _ in range(count)
-        ] or [None]
-        if live.component is not None:
-            targets = [None] * instances
-        if instances == 1:
-            targets = targets[:1]
+        targets: Sequence[str | None] = [None] * instances
+        if live.component is None and len(live.running) > 1:
+            counts = live.running.items()
+            named = [variant for variant, count in counts for _ in range(count)]
+            targets = named[:instances] or [None]
 
         def ask(variant: str | None, body: dict[str, Any]) -> dict[str, Any]:
-            named = {"TargetVariant": variant} if variant else {}
-            return self._ask(request, body, **named)
+            parameters = {"TargetVariant": variant} if variant else {}
+            return self._ask(request, body, **parameters)
 
         turns = [request.conversations(partial(ask, variant)).turns for variant in targets]
         return [partial(_send, calls) for calls in zip(*turns, strict=True)]
@@ -461,11 +436,8 @@ def prove(
     """
     live = sagemaker.describe(aws, name)
     if live is None:
-        raise NotFound(
-            f"there is no endpoint {name!r} in {aws.region}",
-            Fix("list the deployments", ("peagle", "list")),
-            code="no-such-endpoint",
-        )
+        fix = Fix("list the deployments", ("peagle", "list"))
+        raise NotFound(f"there is no endpoint {name!r} in {aws.region}", fix, "no-such-endpoint")
     wake_up = WakeUpOptions(on_progress=lambda progress: say(progress.text), clock=clock or Clock())
     if wake(aws, live, record, wake_up) is not None:
         live = sagemaker.describe(aws, name) or live
@@ -488,17 +460,12 @@ def _request(
     if served and served.plan:
         request = request_of_plan(served.plan, live.name)
     else:
-        request = request_of_served(
-            served_live(aws, live, sagemaker.readable_tags(aws, live) or {}), catalog
-        )
+        request = request_of_served(Live(aws, live).served(), catalog)
     if floor is None:
         return request
     if not request.speculates:
-        raise NotProved(
-            f"{live.name} does not speculate, so it has no acceptance length",
-            "leave out --floor to prove only that it answers",
-            code="no-speculation",
-        )
+        fix = "leave out --floor to prove only that it answers"
+        raise NotProved(f"{live.name} does not speculate", fix, "no-speculation")
     return replace(request, floor=floor, floor_source="option")
 
 
@@ -525,10 +492,11 @@ def prove_request(context: DeploymentContext, request: ProofRequest, started: fl
 
 
 def tag_proofs(
-    aws: Aws, live: Endpoint | None, proved: Revision, previous: Revision | None, clock: Clock
+    aws: Aws, name: str, proved: Revision, previous: Revision | None, clock: Clock
 ) -> None:
     """Record the proof, and the previous revision with its own, as tags of the endpoint, for other
     machines; the record has them in any case."""
+    live = sagemaker.describe(aws, name)
     if live is None or proved.proof is None:
         return
     now = clock.now()
@@ -545,7 +513,7 @@ def _record(aws: Aws, record: Deployment, live: Endpoint, revision: Revision, cl
     unproved."""
     fields = fields_with_proof(record, revision)
     if "pending" not in fields or fields["pending"] is None:
-        tag_proofs(aws, live, revision, fields.get("previous", record.previous), clock)
+        tag_proofs(aws, live.name, revision, fields.get("previous", record.previous), clock)
     with records.deployment_lock(record.scope, record.region, record.name):
         now = records.load_record(record.scope, record.region, record.name)
         found = revision_in_service(now, live.revision) if now else None

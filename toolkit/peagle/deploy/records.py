@@ -107,12 +107,12 @@ def find_record(name: str, scope: str | None = None, region: str | None = None) 
 def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
     message = f"there is no deployment {name!r}"
     places = sorted({path.parent.name for path in _paths(scope) if path.stem == name})
-    if region and places:
-        there = Fix(f"it is in {' and '.join(places)}", options=("--region", places[0]))
-        return NotFound(f"{message} in {region}", there, code="no-such-deployment")
     hint = nearest(name, deployment_names(scope))
     fix: str | Fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
-    if name in deployment_names(None if scope == SANDBOX else SANDBOX):
+    if region and places:
+        message += f" in {region}"
+        fix = Fix(f"it is in {' and '.join(places)}", options=("--region", places[0]))
+    elif name in deployment_names(None if scope == SANDBOX else SANDBOX):
         fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
     return NotFound(message, fix, code="no-such-deployment")
 
@@ -181,23 +181,17 @@ def refuse_weights_in_use(
 
     ``consequence`` says what would happen, ``alternative`` what to do instead of removing them.
     """
-    names = [record.name for record in all_records(scope) if _uses(record, uris)]
+    names = []
+    for record in all_records(scope):
+        used = [prefix for each in record.revisions for prefix in weight_prefixes(each.served)]
+        is_used = any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)
+        if is_used and record.of_type("Endpoint"):
+            names.append(record.name)
     if not names:
         return
-    several = len(names) > 1
+    fix = f"{alternative}remove what uses them first, or add --even-if-used"
     raise Refused(
-        f"the endpoint{'s' if several else ''} {', '.join(names)} use{'' if several else 's'} "
-        f"{', '.join(sorted(uris))}: {consequence}",
-        Fix(
-            f"{alternative}remove {'them' if several else 'it'} first, or add --even-if-used",
-            ("peagle", "destroy", names[0]),
-        ),
+        f"{', '.join(sorted(uris))}: in use by {', '.join(names)}: {consequence}",
+        Fix(fix, ("peagle", "destroy", names[0])),
         code="weights-in-use",
     )
-
-
-def _uses(record: Deployment, uris: Collection[str]) -> bool:
-    if not record.of_type("Endpoint"):
-        return False
-    used = [prefix for one in record.revisions for prefix in weight_prefixes(one.served)]
-    return any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)

@@ -10,27 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from peagle.aws import autoscaling, cloudwatch, s3, sagemaker
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied, Busy, Missing
+from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import in_each_region, tagged
-from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.discover import Prices, complete_deployment, current_deployment, is_endpoint_name
 from peagle.deploy.limits import end_in
-from peagle.deploy.resources import KINDS
+from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete
 from peagle.deploy.revisions import stale_resources
-from peagle.deploy.state import Deployment, Resource, ResourceType, utc_text
+from peagle.deploy.state import Deployment, Resource, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
-from peagle.deploy.wait import WillNotServe, wait_while_busy
+from peagle.deploy.wait import WillNotServe
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.protocol import log_group
 from peagle.render.alarms import alarm_name
-from peagle.render.dashboard import dashboard_name
 from peagle.render.metrics import COMPONENT_DIMENSION
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import ENDS_TAG, copies_id, wake_alarm_name
@@ -43,12 +41,14 @@ _NAMESPACE = "sagemaker"
 
 @dataclass(frozen=True)
 class Leftover:
-    """A resource outside of SageMaker; ``parameters`` are those of the call that removes it.
-    ``goes_with_endpoint``: a scaling target, and the alarms of its policies, since an endpoint that
-    scales is not deleted."""
+    """A resource outside of SageMaker; ``service``, ``operation`` and ``parameters`` are those of
+    the call that removes it. ``goes_with_endpoint``: a scaling target, and the alarms of its
+    policies, since an endpoint that scales is not deleted."""
 
     kind: LeftoverKind
     name: str
+    service: str
+    operation: str
     parameters: dict[str, Any]
     goes_with_endpoint: bool = False
 
@@ -72,19 +72,8 @@ def find_leftovers(aws: Aws, name: str) -> tuple[Leftover, ...]:
 
 def remove_leftover(aws: Aws, leftover: Leftover) -> None:
     """Remove it; ignores what no longer exists. Raises CloudError."""
-    service, operation = _REMOVAL[leftover.kind]
-    try:
-        aws.call(service, operation, **leftover.parameters)
-    except Missing:
-        return
-
-
-_REMOVAL: dict[LeftoverKind, tuple[str, str]] = {
-    "ScalableTarget": (_SCALING, "deregister_scalable_target"),
-    "Alarm": ("cloudwatch", "delete_alarms"),
-    "LogGroup": ("logs", "delete_log_group"),
-    "Dashboard": ("cloudwatch", "delete_dashboards"),
-}
+    with suppress(Missing):
+        aws.call(leftover.service, leftover.operation, **leftover.parameters)
 
 
 def _targets(aws: Aws, name: str) -> Iterator[Leftover]:
@@ -100,7 +89,8 @@ def _targets(aws: Aws, name: str) -> Iterator[Leftover]:
                 "ResourceId": resource,
                 "ScalableDimension": found["ScalableDimension"],
             }
-            yield Leftover("ScalableTarget", resource, parameters, goes_with_endpoint=True)
+            removal = (_SCALING, "deregister_scalable_target", parameters)
+            yield Leftover("ScalableTarget", resource, *removal, goes_with_endpoint=True)
 
 
 def _alarms(aws: Aws, name: str) -> Iterator[Leftover]:
@@ -112,46 +102,27 @@ def _alarms(aws: Aws, name: str) -> Iterator[Leftover]:
         if name in watched or found["AlarmName"] == on_log:
             alarm = found["AlarmName"]
             scales = alarm == wakes or alarm.startswith("TargetTracking-")
-            yield Leftover("Alarm", alarm, {"AlarmNames": [alarm]}, goes_with_endpoint=scales)
+            removal = ("cloudwatch", "delete_alarms", {"AlarmNames": [alarm]})
+            yield Leftover("Alarm", alarm, *removal, goes_with_endpoint=scales)
 
 
 def _log(aws: Aws, name: str) -> Iterator[Leftover]:
     for group in (log_group(name), log_group(name, copies=True)):
         there = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
         if any(found["logGroupName"] == group for found in there):
-            yield Leftover("LogGroup", group, {"logGroupName": group})
+            parameters = {"logGroupName": group}
+            yield Leftover("LogGroup", group, "logs", "delete_log_group", parameters)
 
 
 def _dashboard(aws: Aws, name: str) -> Iterator[Leftover]:
-    called = dashboard_name(name, aws.region)
-    text = cloudwatch.dashboard_text(aws, called)
-    if text is not None and f'"{name}"' in text:
-        yield Leftover("Dashboard", called, {"DashboardNames": [called]})
+    for called in DASHBOARD.find(aws, name):
+        parameters = {"DashboardNames": [called]}
+        yield Leftover("Dashboard", called, "cloudwatch", "delete_dashboards", parameters)
 
 
-_ORDER: tuple[ResourceType, ...] = (
-    "Endpoint",
-    "Schedule",
-    "SchedulerRole",
-    "Alarm",
-    "MetricFilter",
-    "Dashboard",
-    "LifecycleRule",
-    "EndpointConfig",
-    "Model",
-    "S3Objects",
-    "S3Bucket",
-)
-"""An endpoint needs its configuration while it exists, and the configuration its model."""
-
-_STAY_WITH_ENDPOINT = (
-    "Schedule",
-    "SchedulerRole",
-    "EndpointConfig",
-    "Model",
-    "S3Objects",
-    "S3Bucket",
-)
+_STAY_WITH_ENDPOINT = {
+    "Schedule", "SchedulerRole", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
+}  # fmt: skip
 """An endpoint that may not be deleted keeps what it serves, and the schedule that ends it."""
 
 
@@ -172,143 +143,26 @@ def destroy(
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
-    for kind in _ORDER:
+    for kind in KINDS:
         if kind in _STAY_WITH_ENDPOINT and context.record.of_type("Endpoint"):
             continue
         if kind == "S3Bucket" and context.record.of_type("S3Objects"):
             continue
         for resource in context.record.of_type(kind):
             try:
-                (removed if remove_resource(context, resource) else kept).append(resource)
+                (removed if delete(context, resource) else kept).append(resource)
             except AccessDenied as error:
                 denied.append(error)
     if denied:
-        raise _unknown(context.record, denied[0])
+        names = ", ".join(resource.text for resource in context.record.resources)
+        fix = f"{denied[0].fix}, then run the command again"
+        raise Unknown(
+            f"these may still exist and cost money, and are kept in the record: {names}; "
+            f"{denied[0].message}",
+            Fix(fix, ("peagle", "destroy", record.name)),
+        )
     records.remove_record(context.record)
     return tuple(removed), tuple(kept)
-
-
-def _unknown(record: Deployment, denied: AccessDenied) -> Unknown:
-    names = ", ".join(resource.text for resource in record.resources)
-    return Unknown(
-        f"these may still exist and cost money, and are kept in the record: {names}; "
-        f"{denied.message}",
-        Fix(f"{denied.fix}, then run the command again", ("peagle", "destroy", record.name)),
-    )
-
-
-def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
-    """Remove one resource and its entry in the record; whether the resource was removed.
-
-    A resource of our name without our deployment id belongs to another owner, and stays. Raises
-    AccessDenied when the resource may not be looked at: its entry stays.
-    """
-    context.say("Removing", resource.text)
-    removed = _remove(context, resource)
-    context.write(context.record.without(resource.type, resource.name))
-    return removed
-
-
-def _remove(context: DeploymentContext, resource: Resource) -> bool:
-    if resource.type == "S3Bucket":
-        return _remove_bucket(context, resource)
-    if resource.type in KINDS:
-        KINDS[resource.type].delete(context, resource)
-        return True
-    assert resource.type in ("Endpoint", "EndpointConfig", "Model")
-    owner = sagemaker.owner(context.aws, resource.type, resource.name)
-    # What a template left carries no deployment id.
-    if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
-        return False
-    if resource.type != "Endpoint":
-        sagemaker.delete(context.aws, resource.type, resource.name)
-    elif live := sagemaker.describe(context.aws, resource.name):
-        try:
-            delete_endpoint(context, live)
-        except Busy as error:
-            raise CloudError(
-                f"another client is changing endpoint {live.name}: {error.message}",
-                Fix("try again in a minute", ("peagle", "destroy", live.name)),
-                code="endpoint-busy",
-            ) from error
-    return True
-
-
-def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
-    """Delete the endpoint and wait until it is gone.
-
-    Waits for the end of a change first, unless SageMaker lets a creation be deleted.
-    """
-    if live.component is not None:
-        left = remove_copies(context, live)
-        if left is None:
-            return
-        live = left
-    revision, since = context.record.current, context.clock.now()
-    is_deleting = live.status == "Deleting"
-    if live.status == "Creating":
-        is_deleting = begin_deletion(context, live)
-    if live.status in BUSY and not is_deleting:
-        purpose = "Waiting for the endpoint's current change to end"
-        if wait_while_busy(context, revision, since, purpose=purpose) is None:
-            return
-    if not is_deleting:
-        autoscaling.deregister_before_deletion(context.aws, live.name)
-        sagemaker.delete(context.aws, "Endpoint", live.name)
-    remaining = wait_while_busy(context, revision, since)
-    if remaining is not None:
-        raise CloudError(
-            f"endpoint {remaining.name} was not deleted: {remaining.status} "
-            f"{remaining.failure or ''}",
-            Fix("run the command again", ("peagle", "destroy", remaining.name)),
-            code="endpoint-not-deleted",
-        )
-    context.change(billing_since=None)
-
-
-def remove_copies(context: DeploymentContext, live: Endpoint) -> Endpoint | None:
-    """Remove the endpoint's component and wait until it is gone; the endpoint without it. What is
-    changing ends first."""
-    revision, since = context.record.current, context.clock.now()
-    autoscaling.deregister_before_deletion(context.aws, live.name, copies=True)
-    while live.component is not None:
-        if live.component.status != "Deleting":
-            try:
-                sagemaker.delete_component(context.aws, live.name)
-            except Busy:
-                purpose = "Waiting for the copies' current change to end"
-                wait_while_busy(context, revision, since, purpose=purpose)
-        found = wait_while_busy(context, revision, since, purpose="Removing copies")
-        if found is None:
-            return None
-        live = found
-    return live
-
-
-def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
-    """Request the deletion of an endpoint that is being created; whether SageMaker begins it.
-
-    SageMaker rejects the deletion of a busy endpoint, or accepts it and does nothing; which of
-    them happens during a creation is not documented.
-    """
-    with suppress(Busy):
-        sagemaker.delete(context.aws, "Endpoint", live.name)
-    now = sagemaker.describe(context.aws, live.name)
-    return now is None or now.status == "Deleting"
-
-
-def _remove_bucket(context: DeploymentContext, resource: Resource) -> bool:
-    """Remove a bucket that a deploy created, if it is empty."""
-    try:
-        exists = s3.bucket_exists(context.aws, resource.name)
-    except Refused as error:
-        if error.code == s3.BUCKET_DENIED:
-            raise AccessDenied(
-                error.message, "ask for a policy that allows s3:ListBucket"
-            ) from error
-        return False
-    ours = not resource.made or not exists or s3.is_our_bucket(context.aws, resource.name)
-    return ours and s3.delete_bucket(context.aws, resource.name)
 
 
 @dataclass(frozen=True)
@@ -345,11 +199,8 @@ def remove_failed_start(
     context = DeploymentContext(aws, record, observer, clock or Clock())
     live = sagemaker.describe(aws, record.name)
     if live and live.status not in ("Creating", "Failed", "Deleting"):
-        raise Refused(
-            f"endpoint {live.name} is {live.status} after all, so nothing was removed",
-            "deploy again to prove it",
-            code="serves-after-all",
-        )
+        message = f"endpoint {live.name} is {live.status} after all, so nothing was removed"
+        raise Refused(message, "deploy again to prove it", "serves-after-all")
     saving = Saving(0.0, None)
     if live and live.status == "Creating" and begin_deletion(context, live):
         saving = possible_saving(record, error, context.clock)
@@ -359,7 +210,7 @@ def remove_failed_start(
         context.change(pending=None)
         endpoints = [one for one in record.of_type("Endpoint") if one.name == record.name]
         for resource in (*endpoints, *stale_resources(context.record)):
-            remove_resource(context, resource)
+            delete(context, resource)
     return saving
 
 
@@ -370,22 +221,31 @@ _KINDS = ("sagemaker:endpoint", "sagemaker:endpoint-config")
 @dataclass(frozen=True)
 class Ended:
     """A deployment after its end. ``usd_per_hour`` is what its endpoint still costs: 0 without
-    one, ``None`` where unknown."""
+    one, ``None`` where unknown. Once it is reaped: what was ``removed`` and ``kept``, and the
+    ``error`` for which it was not removed."""
 
     record: Deployment
     usd_per_hour: float | None
+    removed: tuple[Resource, ...] = ()
+    kept: tuple[Resource, ...] = ()
+    error: PeagleError | None = None
 
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
+    def document(self, reaped: bool = False) -> dict[str, Any]:
+        """For ``--json``; with what was done if it is ``reaped``."""
         record = self.record
-        return {
+        document: dict[str, Any] = {
             "name": record.name,
             "region": record.region,
             "ended_at": None if record.ends_at is None else utc_text(record.ends_at),
             "price_per_hour_usd": self.usd_per_hour,
             "owner": record.owner or "peagle",
-            "resources": [one.document() for one in record.resources],
+            "resources": [each.document() for each in record.resources],
         }
+        if reaped:
+            document["removed"] = [each.document() for each in self.removed]
+            document["kept"] = [each.document() for each in self.kept]
+            document["error"] = self.error.document() if self.error else None
+        return document
 
 
 @dataclass(frozen=True)
@@ -450,46 +310,26 @@ def _ended(
     return Ended(record, usd_per_hour_now(record, live) if live else 0.0)
 
 
-@dataclass(frozen=True)
-class Reaped:
-    """The result for one deployment; ``error`` is why it was not removed."""
-
-    ended: Ended
-    removed: tuple[Resource, ...] = ()
-    kept: tuple[Resource, ...] = ()
-    error: PeagleError | None = None
-
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {
-            **self.ended.document(),
-            "removed": [one.document() for one in self.removed],
-            "kept": [one.document() for one in self.kept],
-            "error": self.error.document() if self.error else None,
-        }
-
-
 def reap(
     aws: Aws,
     ended: Sequence[Ended],
     prices: Prices,
     observe: Observer = unobserved,
     clock: Clock | None = None,
-) -> tuple[Reaped, ...]:
+) -> tuple[Ended, ...]:
     """Remove these deployments, one after the other; one that fails does not stop the next. One
     that got another end time meanwhile stays."""
-    return tuple(_reap(aws, one, prices, observe, clock or Clock()) for one in ended)
-
-
-def _reap(aws: Aws, one: Ended, prices: Prices, observe: Observer, clock: Clock) -> Reaped:
-    there = aws.in_region(one.record.region)
-    try:
-        with records.deployment_lock(*one.record.key):
-            known = records.load_record(*one.record.key)
-            latest = _ended(there, one.record.name, known, prices, clock.now())
-            if latest is None:
-                return Reaped(one)
-            removed, kept = destroy(there, latest.record, observe, clock)
-            return Reaped(latest, removed, kept)
-    except PeagleError as error:
-        return Reaped(one, error=error)
+    clock, done = clock or Clock(), list[Ended]()
+    for each in ended:
+        there, key = aws.in_region(each.record.region), each.record.key
+        try:
+            with records.deployment_lock(*key):
+                known = records.load_record(*key)
+                latest = _ended(there, each.record.name, known, prices, clock.now())
+                if latest is not None:
+                    removed, kept = destroy(there, latest.record, observe, clock)
+                    each = replace(latest, removed=removed, kept=kept)
+        except PeagleError as error:
+            each = replace(each, error=error)
+        done.append(each)
+    return tuple(done)

@@ -1,8 +1,9 @@
-"""What belongs to a deployment outside of its endpoint: one class per kind of resource.
+"""What a deployment has in the account: one class per kind of resource.
 
 A kind says what a plan wants (``desired``), what the account has (``read``, ``find``), and makes
-the second the first (``put``, ``delete``). ``put_settings`` is the loop that applies a plan;
-``differences`` is the comparison that drift shows. Each call may be repeated.
+the second the first (``put``, ``delete``). ``put_settings`` is the loop that applies what a plan
+sets outside of its endpoint; ``differences`` is the comparison that drift shows; ``delete`` removes
+what is on record. Each call may be repeated.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from peagle.aws import cloudwatch, s3, scheduler
+from peagle.aws import autoscaling, cloudwatch, s3, sagemaker, scheduler
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import ID_TAG
+from peagle.aws.errors import AccessDenied, Busy
+from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind
 from peagle.deploy.context import DeploymentContext
+from peagle.deploy.diff import Change
+from peagle.deploy.scaling import scaling_tag
 from peagle.deploy.state import Resource, ResourceType, Revision
-from peagle.errors import CloudError
+from peagle.deploy.wait import wait_while_busy
+from peagle.errors import CloudError, Fix, Refused
+from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
@@ -41,7 +45,7 @@ from peagle.render.resources import (
 from peagle.s3uri import S3Uri
 from peagle.text import json_object
 
-Document = Mapping[str, Any]
+Body = Mapping[str, Any]
 
 _ALARM_KEYS = (
     "ActionsEnabled", "AlarmActions", "ComparisonOperator", "DatapointsToAlarm", "Dimensions",
@@ -50,69 +54,58 @@ _ALARM_KEYS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class FieldDrift:
-    """One field that differs: ``field`` is such as ``configuration.instance_type``; ``None`` is a
-    value that is not set."""
-
-    field: str
-    planned: Any
-    found: Any
-
-    def document(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return {"field": self.field, "planned": self.planned, "found": self.found}
+def differing(area: str, planned: Body, actual: Body) -> Iterator[Change]:
+    """The keys that differ: before, what the account has; after, what the plan wants."""
+    for key in dict.fromkeys((*planned, *actual)):
+        if planned.get(key) != actual.get(key):
+            yield Change(f"{area}.{key}", actual.get(key), planned.get(key))
 
 
-def differing(area: str, planned: Document, found: Document) -> Iterator[FieldDrift]:
-    """The keys that differ."""
-    for key in dict.fromkeys((*planned, *found)):
-        if planned.get(key) != found.get(key):
-            yield FieldDrift(f"{area}.{key}", planned.get(key), found.get(key))
-
-
-def nested(field: str, planned: Any, found: Any) -> Iterator[FieldDrift]:
+def nested(path: str, planned: Any, actual: Any) -> Iterator[Change]:
     """The leaves that differ. What AWS adds to a mapping that the plan has is not a difference."""
-    if isinstance(planned, Mapping) and isinstance(found, Mapping):
+    if isinstance(planned, Mapping) and isinstance(actual, Mapping):
         for key, value in planned.items():
-            yield from nested(f"{field}.{key}", value, found.get(key))
-    elif isinstance(planned, list) and isinstance(found, list) and len(planned) == len(found):
-        for at, pair in enumerate(zip(planned, found, strict=True)):
-            yield from nested(f"{field}[{at}]", *pair)
-    elif planned != found and not (planned is None and not found):
-        yield FieldDrift(field, planned, found)
-
-
-@dataclass(frozen=True)
-class Applied:
-    """A plan as it is applied: the command's context, and the plan's revision."""
-
-    context: DeploymentContext
-    plan: Plan
-    revision: Revision
+            yield from nested(f"{path}.{key}", value, actual.get(key))
+    elif isinstance(planned, list) and isinstance(actual, list) and len(planned) == len(actual):
+        for at, pair in enumerate(zip(planned, actual, strict=True)):
+            yield from nested(f"{path}[{at}]", *pair)
+    elif planned != actual and not (planned is None and not actual):
+        yield Change(path, actual, planned)
 
 
 class Kind:
-    """One kind of resource. ``type`` is that of its records; empty for what is not recorded.
+    """One kind of resource. ``type`` is that of its records, which the log has none of.
     ``path`` is how the fields of one begin, ``missing`` the field of one that does not exist."""
 
-    type: ClassVar[ResourceType | None] = None
+    type: ClassVar[ResourceType]
+    noun: ClassVar[str] = ""
     path: ClassVar[str]
     missing: ClassVar[str] = ""
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         """Name -> document of what the plan wants, as that revision."""
         return {}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         """Name -> document of those that the account has. Raises AccessDenied."""
         return {}
 
-    def put(self, applied: Applied, name: str, document: Document) -> None:
-        """Create it, or make it equal to the document."""
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        """Create it, or make it equal to ``body``; it is on record before and after."""
+        with context.creating(revision.resource(self.type, name)):
+            context.say(f"Creating {self.noun}", name)
+            self.create(context, revision, name, body)
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> None:
-        """Remove it; ignores one that does not exist."""
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        """The call of AWS."""
+
+    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+        """Remove it; ignores one that does not exist. Whether it was ours to remove."""
+        self.remove(context, resource)
+        return True
+
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
+        """The call of AWS."""
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         """The names of those that the endpoint has, which another machine may have made: they carry
@@ -123,7 +116,7 @@ class Kind:
         """Whether one that is on record goes, as this plan does not want it."""
         return name not in self.desired(plan, "")
 
-    def compare(self, name: str, desired: Document, actual: Document) -> Iterator[FieldDrift]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         """The fields that differ."""
         return nested(self.path.format(name), desired, actual)
 
@@ -134,46 +127,42 @@ class Log(Kind):
 
     path = "log"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         days = log_retention_days(plan)
         return {} if days is None else {log_of(plan): {"retention_days": days}}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
 
-    def put(self, applied: Applied, name: str, document: Document) -> None:
-        context = applied.context
-        cloudwatch.create_log_group(context.aws, name, applied.plan.company.tags)
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        cloudwatch.create_log_group(context.aws, name, _company(revision).tags)
         context.aws.call(
             "logs",
             "put_retention_policy",
             logGroupName=name,
-            retentionInDays=document["retention_days"],
+            retentionInDays=body["retention_days"],
         )
 
 
 class Dashboard(Kind):
     """The dashboard of the endpoint."""
 
-    type = "Dashboard"
+    type, noun = "Dashboard", "dashboard"
     path = missing = "dashboard"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         if not has_dashboard(plan):
             return {}
         return {dashboard_name(plan.name, plan.region): dashboard_body(plan)}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         texts = {name: cloudwatch.dashboard_text(aws, name) for name in names}
         return {name: json_object(text) for name, text in texts.items() if text is not None}
 
-    def put(self, applied: Applied, name: str, document: Document) -> None:
-        context = applied.context
-        with context.creating(applied.revision.resource("Dashboard", name)):
-            context.say("Creating dashboard", name)
-            cloudwatch.put_dashboard(context.aws, name, document)
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        cloudwatch.put_dashboard(context.aws, name, body)
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> None:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         cloudwatch.delete_dashboards(context.aws, [resource.name])
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
@@ -182,7 +171,7 @@ class Dashboard(Kind):
         if text is not None and f'"{endpoint}"' in text:  # that of peagle-tiny is not tiny's
             yield name
 
-    def compare(self, name: str, desired: Document, actual: Document) -> Iterator[FieldDrift]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         return nested("dashboard", json_object(json.dumps(desired)), actual)
 
 
@@ -194,11 +183,11 @@ class CaptureRule(Kind):
     type = "LifecycleRule"
     path, missing = "captured", "captured.rule"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         captured = capture_rule(plan)
         return {captured[0].uri: captured[1]} if captured else {}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         rules = {}
         for name in names:
             prefix = S3Uri.parse(name)
@@ -210,14 +199,13 @@ class CaptureRule(Kind):
                 rules[name] = rule
         return rules
 
-    def put(self, applied: Applied, name: str, document: Document) -> None:
-        context = applied.context
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         bucket = S3Uri.parse(name).bucket
         try:
-            with context.creating(applied.revision.resource("LifecycleRule", name)):
-                days = document["Expiration"]["Days"]
+            with context.creating(revision.resource("LifecycleRule", name)):
+                days = body["Expiration"]["Days"]
                 context.say("Limiting captured data", f"{name}: {days} days")
-                s3.put_lifecycle_rule(context.aws, bucket, dict(document))
+                s3.put_lifecycle_rule(context.aws, bucket, dict(body))
         except AccessDenied as error:
             raise AccessDenied(
                 f"{error.message} (the lifecycle of {bucket}, for capture_retention)",
@@ -227,7 +215,7 @@ class CaptureRule(Kind):
                 error.code,
             ) from error
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> None:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         prefix, record = S3Uri.parse(resource.name), context.record
         name = rule_id(record.name, context.aws.region, prefix)
         s3.remove_lifecycle_rule(context.aws, prefix.bucket, name)
@@ -239,7 +227,7 @@ class CaptureRule(Kind):
         return name == captured_prefix(capture.s3_uri, plan.name).uri
 
     @staticmethod
-    def of_config(aws: Aws, endpoint: str, config: Document) -> str | None:
+    def of_config(aws: Aws, endpoint: str, config: Body) -> str | None:
         """The rule for what this configuration captures; ``None`` without one, or where it may not
         be looked at."""
         uri = (config.get("DataCaptureConfig") or {}).get("DestinationS3Uri") or ""
@@ -253,23 +241,20 @@ class CaptureRule(Kind):
 class MetricFilter(Kind):
     """A filter of the log that counts what the acceptance alarm watches."""
 
-    type = "MetricFilter"
+    type, noun = "MetricFilter", "metric filter"
     path = missing = "metric_filter.{}"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         return {str(each["filterName"]): each for each in metric_filters(plan)}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         listed = (cloudwatch.described_filters(aws, log_of(plan), name) for name in names)
         return {str(each["filterName"]): each for found in listed for each in found}
 
-    def put(self, applied: Applied, name: str, document: Document) -> None:
-        context = applied.context
-        with context.creating(applied.revision.resource("MetricFilter", name)):
-            context.say("Creating metric filter", name)
-            cloudwatch.put_metric_filter(context.aws, document, applied.plan.company.tags)
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        cloudwatch.put_metric_filter(context.aws, body, _company(revision).tags)
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> None:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         for group in _logs(context.record.name):
             cloudwatch.delete_metric_filter(context.aws, group, resource.name)
 
@@ -281,7 +266,7 @@ class MetricFilter(Kind):
         ]
         yield from sorted({str(each["filterName"]) for each in listed})
 
-    def compare(self, name: str, desired: Document, actual: Document) -> Iterator[FieldDrift]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         for key in ("filterPattern", "metricTransformations"):
             yield from nested(f"metric_filter.{name}.{key}", desired[key], actual.get(key))
 
@@ -289,23 +274,20 @@ class MetricFilter(Kind):
 class Alarm(Kind):
     """An alarm of the plan. It exists before the update that it watches."""
 
-    type = "Alarm"
+    type, noun = "Alarm", "alarm"
     path = missing = "alarm.{}"
 
-    def desired(self, plan: Plan, revision: str) -> Mapping[str, Document]:
+    def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         return {alarm["AlarmName"]: alarm for alarm in alarms(plan, revision)}
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         return {one["AlarmName"]: one for one in cloudwatch.described_alarms(aws, list(names))}
 
-    def put(self, applied: Applied, name: str, document: Document) -> None:
-        context = applied.context
-        tags = [*document["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
-        with context.creating(applied.revision.resource("Alarm", name)):
-            context.say("Creating alarm", name)
-            cloudwatch.put_metric_alarm(context.aws, {**document, "Tags": tags})
+    def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        tags = [*body["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
+        cloudwatch.put_metric_alarm(context.aws, {**body, "Tags": tags})
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> None:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         cloudwatch.delete_alarms(context.aws, [resource.name])
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
@@ -318,7 +300,7 @@ class Alarm(Kind):
             if named or metric_namespace(endpoint) in namespaces:
                 yield alarm["AlarmName"]
 
-    def compare(self, name: str, desired: Document, actual: Document) -> Iterator[FieldDrift]:
+    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         sides = [
             {key: _plain({"ActionsEnabled": True, **side}.get(key)) for key in _ALARM_KEYS}
             for side in (desired, actual)
@@ -333,11 +315,11 @@ class Schedule(Kind):
     type = "Schedule"
     path = missing = "schedule.{}"
 
-    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Document]:
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         schedules = {name: scheduler.described_schedule(aws, name) for name in names}
         return {name: schedule for name, schedule in schedules.items() if schedule is not None}
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> None:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         scheduler.delete_schedule(context.aws, resource.name)
 
 
@@ -346,7 +328,7 @@ class SchedulerRole(Kind):
 
     type = "SchedulerRole"
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> None:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         scheduler.delete_role(context.aws, resource.name)
 
 
@@ -355,70 +337,213 @@ class Objects(Kind):
 
     type = "S3Objects"
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> None:
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
         s3.delete_objects(context.aws, S3Uri.parse(resource.name).bucket, resource.keys)
+
+
+class Bucket(Kind):
+    """The bucket of uploaded weights. It goes if a deploy created it, and it is empty."""
+
+    type = "S3Bucket"
+
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        resource = revision.resource("S3Bucket", name)
+        recorded = [each for each in context.record.of_type("S3Bucket") if each.name == name]
+        interrupted = any(not each.made for each in recorded)
+        if s3.bucket_exists(context.aws, name) and not interrupted:
+            with suppress(AccessDenied):  # then it is not removed later
+                if s3.is_our_bucket(context.aws, name):  # that of another deploy
+                    made = resource.model_copy(update={"made": True})
+                    context.write(context.record.with_resource(made))
+            return
+        with context.creating(resource):
+            context.say("Creating bucket", name)
+            s3.create_bucket(context.aws, name, _company(revision).tag_list)
+
+    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+        try:
+            exists = s3.bucket_exists(context.aws, resource.name)
+        except Refused as error:
+            if error.code == s3.BUCKET_DENIED:
+                fix = "ask for a policy that allows s3:ListBucket"
+                raise AccessDenied(error.message, fix) from error
+            return False
+        ours = not resource.made or not exists or s3.is_our_bucket(context.aws, resource.name)
+        return ours and s3.delete_bucket(context.aws, resource.name)
+
+
+class OfSageMaker(Kind):
+    """What SageMaker serves: a model, a configuration. One of our name without the deployment's id
+    belongs to another owner."""
+
+    def __init__(self, kind: ResourceKind, name: str) -> None:
+        self.kind, self.name = kind, name
+
+    def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
+        exists = any(each.made and each.name == name for each in context.record.of_type(self.kind))
+        with context.creating(revision.resource(self.kind, name)):
+            context.say(f"{'Continuing with' if exists else 'Creating'} {self.name}", name)
+            tags = [revision.tag]
+            if self.kind == "EndpointConfig" and revision.plan:
+                tags.append(scaling_tag(revision.plan.scaling))
+            sagemaker.create(context.aws, self.kind, name, dict(body), context.record.id, tags)
+
+    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+        owner = sagemaker.owner(context.aws, self.kind, resource.name)
+        # What a template left carries no deployment id.
+        if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
+            return False
+        return super().delete(context, resource)
+
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
+        sagemaker.delete(context.aws, self.kind, resource.name)
+
+
+class OfEndpoint(OfSageMaker):
+    """The endpoint with its copies. Its deletion is waited for."""
+
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
+        try:
+            if live := sagemaker.describe(context.aws, resource.name):
+                delete_endpoint(context, live)
+        except Busy as error:
+            message = f"another client is changing endpoint {resource.name}: {error.message}"
+            fix = Fix("try again in a minute", ("peagle", "destroy", resource.name))
+            raise CloudError(message, fix, "endpoint-busy") from error
+
+
+def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
+    """Delete the endpoint and wait until it is gone.
+
+    Waits for the end of a change first, unless SageMaker lets a creation be deleted.
+    """
+    if live.component is not None:
+        left = remove_copies(context, live)
+        if left is None:
+            return
+        live = left
+    revision, since = context.record.current, context.clock.now()
+    is_deleting = live.status == "Deleting"
+    if live.status == "Creating":
+        is_deleting = begin_deletion(context, live)
+    if live.status in BUSY and not is_deleting:
+        purpose = "Waiting for the endpoint's current change to end"
+        if wait_while_busy(context, revision, since, purpose=purpose) is None:
+            return
+    if not is_deleting:
+        autoscaling.deregister_before_deletion(context.aws, live.name)
+        sagemaker.delete(context.aws, "Endpoint", live.name)
+    remaining = wait_while_busy(context, revision, since)
+    if remaining is not None:
+        state = f"{remaining.status} {remaining.failure or ''}"
+        message = f"endpoint {remaining.name} was not deleted: {state}"
+        fix = Fix("run the command again", ("peagle", "destroy", remaining.name))
+        raise CloudError(message, fix, "endpoint-not-deleted")
+    context.change(billing_since=None)
+
+
+def remove_copies(context: DeploymentContext, live: Endpoint) -> Endpoint | None:
+    """Remove the endpoint's component and wait until it is gone; the endpoint without it. What is
+    changing ends first."""
+    revision, since = context.record.current, context.clock.now()
+    autoscaling.deregister_before_deletion(context.aws, live.name, copies=True)
+    while live.component is not None:
+        if live.component.status != "Deleting":
+            try:
+                sagemaker.delete_component(context.aws, live.name)
+            except Busy:
+                purpose = "Waiting for the copies' current change to end"
+                wait_while_busy(context, revision, since, purpose=purpose)
+        left = wait_while_busy(context, revision, since, purpose="Removing copies")
+        if left is None:
+            return None
+        live = left
+    return live
+
+
+def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
+    """Request the deletion of an endpoint that is being created; whether SageMaker begins it.
+
+    SageMaker rejects the deletion of a busy endpoint, or accepts it and does nothing; which of
+    them happens during a creation is not documented.
+    """
+    with suppress(Busy):
+        sagemaker.delete(context.aws, "Endpoint", live.name)
+    now = sagemaker.describe(context.aws, live.name)
+    return now is None or now.status == "Deleting"
 
 
 LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS = (
     Log(), Dashboard(), CaptureRule(), MetricFilter(), Alarm(),
 )  # fmt: skip
-SCHEDULE = Schedule()
+SCHEDULE, BUCKET = Schedule(), Bucket()
+MODEL = OfSageMaker("Model", "model")
+CONFIG = OfSageMaker("EndpointConfig", "endpoint configuration")
 SETTINGS: tuple[Kind, ...] = (LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS)
-"""What a plan sets, in the order in which it is applied."""
+"""What a plan sets outside of its endpoint, in the order in which it is applied."""
 
 KINDS: Mapping[ResourceType, Kind] = {
-    kind.type: kind
-    for kind in (*SETTINGS, SCHEDULE, SchedulerRole(), Objects())
-    if kind.type is not None
+    "Endpoint": OfEndpoint("Endpoint", "endpoint"),
+    "Schedule": SCHEDULE,
+    "SchedulerRole": SchedulerRole(),
+    "Alarm": ALARMS,
+    "MetricFilter": FILTERS,
+    "Dashboard": DASHBOARD,
+    "LifecycleRule": CAPTURE,
+    "EndpointConfig": CONFIG,
+    "Model": MODEL,
+    "S3Objects": Objects(),
+    "S3Bucket": BUCKET,
 }
+"""In the order of removal: an endpoint needs its configuration while it exists, and the
+configuration its model."""
 
 
 def put_settings(
-    context: DeploymentContext,
-    plan: Plan,
-    revision: Revision,
-    kinds: Collection[Kind] = SETTINGS,
+    context: DeploymentContext, revision: Revision, kinds: Collection[Kind] = SETTINGS
 ) -> None:
-    """Apply what the plan sets of these kinds, and remove what an earlier plan set and this one
-    does not. Raises AccessDenied where the bucket's lifecycle may not be changed."""
-    applied = Applied(context, plan, revision)
+    """Apply what the revision's plan sets of these kinds, and remove what an earlier plan set and
+    this one does not. Raises AccessDenied where the bucket's lifecycle may not be changed."""
+    plan = revision.plan
+    assert plan is not None
     for kind in kinds:
         for name, document in kind.desired(plan, revision.name).items():
-            kind.put(applied, name, document)
+            kind.put(context, revision, name, document)
     for kind in (DASHBOARD, CAPTURE, ALARMS, FILTERS):  # an alarm before what it watches
-        for resource in context.record.of_type(kind.type) if kind in kinds and kind.type else ():
+        for resource in context.record.of_type(kind.type) if kind in kinds else ():
             if kind.is_stale(plan, resource.name):
                 delete(context, resource)
 
 
-def delete(context: DeploymentContext, resource: Resource) -> None:
-    """Remove the resource and its entry in the record."""
+def delete(context: DeploymentContext, resource: Resource) -> bool:
+    """Remove the resource and its entry in the record; whether it was ours to remove.
+
+    Raises AccessDenied when the resource may not be looked at: its entry stays.
+    """
     context.say("Removing", resource.text)
-    KINDS[resource.type].delete(context, resource)
+    removed = KINDS[resource.type].delete(context, resource)
     context.write(context.record.without(resource.type, resource.name))
+    return removed
 
 
-def differences(
-    kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Document]
-) -> Iterator[FieldDrift]:
+def differences(kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Body]) -> Iterator[Change]:
     """Where the account differs from ``desired``; further resources are others'."""
     actual = kind.read(aws, plan, tuple(desired)) if desired else {}
     for name, document in desired.items():
         if name in actual:
             yield from kind.compare(name, document, actual[name])
         else:
-            yield FieldDrift(kind.missing.format(name), "exists", None)
+            yield Change(kind.missing.format(name), None, "exists")
 
 
 def found_resources(
-    aws: Aws, name: str, revision: str, configs: Collection[tuple[Document, str]]
+    aws: Aws, name: str, revision: str, configs: Collection[tuple[Body, str]]
 ) -> Iterator[Resource]:
     """What the endpoint has outside, as of the revision in service; the rules for what the
     ``configs`` capture, each with its revision. What may not be looked at is left out."""
     for kind in (ALARMS, FILTERS, DASHBOARD):
         with suppress(AccessDenied):
             for found in kind.find(aws, name):
-                assert kind.type is not None
                 yield Resource(type=kind.type, name=found, made=True, revision=revision)
     for config, fingerprint in configs:
         if uri := CaptureRule.of_config(aws, name, config):
@@ -443,3 +568,7 @@ def _plain(value: Any) -> Any:
     if all(isinstance(one, str) for one in value):
         return sorted(value) or None
     return {one["Name"]: one["Value"] for one in value}
+
+
+def _company(revision: Revision) -> Company:
+    return revision.plan.company if revision.plan else NO_COMPANY

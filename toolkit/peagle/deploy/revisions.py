@@ -59,9 +59,9 @@ def proof_tag(
     fields = {
         "revision": fingerprint,
         "passed": "yes" if proof.passed else "no",
-        "length": _number(proof.acceptance_length),
+        "length": "" if proof.acceptance_length is None else f"{proof.acceptance_length:.2f}",
         "drafts": str(proof.drafts),
-        "floor": _number(proof.floor),
+        "floor": "" if proof.floor is None else f"{proof.floor:.2f}",
         "source": proof.source,
         "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
     }
@@ -89,10 +89,10 @@ def _fields(tags: Mapping[str, str], key: str) -> dict[str, str]:
 def _proof(fields: Mapping[str, str]) -> Proof | None:
     try:
         return Proof(
-            acceptance_length=_read(fields.get("length")),
+            acceptance_length=float(fields["length"]) if "length" in fields else None,
             drafts=int(fields["drafts"]),
             acceptance_per_position=(),
-            floor=_read(fields.get("floor")),
+            floor=float(fields["floor"]) if "floor" in fields else None,
             passed=fields["passed"] == "yes",
             # AWS's image has no counters: without a word about them, nothing may ask for them.
             source="counters" if fields.get("source") == "counters" else "log",
@@ -101,19 +101,7 @@ def _proof(fields: Mapping[str, str]) -> Proof | None:
         return None
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _read(text: str | None) -> float | None:
-    return float(text) if text else None
-
-
-_OF_REVISIONS: tuple[ResourceType, ...] = (
-    "EndpointConfig",
-    "Model",
-    "S3Objects",
-)
+_OF_REVISIONS: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects")
 """What revisions need, in the order of removal."""
 
 
@@ -167,14 +155,6 @@ def shown_revision(record: Deployment, live: Endpoint | None) -> Revision:
 def is_alone(record: Deployment, revision: Revision) -> bool:
     """Whether no other revision serves: the first one, or the one in service again."""
     return record.serving is None or record.serving.fingerprint == revision.fingerprint
-
-
-def revision_to_return_to(record: Deployment, failed: Revision) -> Revision | None:
-    """What a failed proof of ``failed`` returns to by itself: what was proved before it."""
-    serving = record.serving
-    if serving is None or is_alone(record, failed) or not is_proved(serving):
-        return None
-    return serving
 
 
 def roles_by_tags(
@@ -246,21 +226,15 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
             fix="continue it" if plan else "continue it with the same deploy command",
             command=deploy_command(plan) if plan else (),
         )
-    if live is not None and rollback_unfinished(record):
-        name = record.current.name
-        return Failure(
-            message=f"the rollback to {name} is not proved: it was interrupted, or still runs",
-            fix="finish it",
-            command=("peagle", "rollback", record.name),
-        )
-    if live is not None and rollback_unreported(record):
-        name = record.current.name
-        return Failure(
-            message=f"the rollback to {name} was interrupted at its end, or still runs",
-            fix="finish it",
-            command=("peagle", "rollback", record.name),
-        )
-    return None
+    state = "is not proved: it was interrupted" if rollback_unfinished(record) else ""
+    state = "was interrupted at its end" if rollback_unreported(record) else state
+    if live is None or not state:
+        return None
+    return Failure(
+        message=f"the rollback to {record.current.name} {state}, or still runs",
+        fix="finish it",
+        command=("peagle", "rollback", record.name),
+    )
 
 
 def deploy_command(plan: Plan) -> tuple[str, ...]:
@@ -321,12 +295,8 @@ _STACK_TAG_OF_AWS = "aws:cloudformation:stack-name"
 def require_own(deployment: Deployment) -> None:
     """Raise Refused for a deployment that a template owns."""
     if deployment.owner:
-        raise Refused(
-            f"{deployment.name} belongs to {deployment.owner}: changes made here would be undone "
-            "or orphaned there",
-            "change it there",
-            code="other-owner",
-        )
+        message = f"{deployment.name} belongs to {deployment.owner}, which would undo changes"
+        raise Refused(message, "change it there", "other-owner")
 
 
 def owner_of(tags: Mapping[str, str]) -> str:
@@ -357,32 +327,21 @@ def require_no_comparison(record: Deployment) -> None:
     comparison = record.comparison
     if comparison is None:
         return
-    pending, candidate = record.pending, comparison.candidate
+    name, pending, candidate = record.name, record.pending, comparison.candidate
     if pending and pending.fingerprint == candidate.fingerprint:
-        raise Refused(
-            f"the promotion of {candidate.name} on {record.name} has not ended",
-            Fix("finish it", ("peagle", "promote", record.name)),
-            code="promotion-unfinished",
-        )
-    raise Refused(
-        f"{record.name} compares {candidate.name} with what it serves, and a comparison ends "
-        "before another change begins",
-        Fix(
-            "let the candidate serve alone with promote, or remove it with drop",
-            ("peagle", "drop", record.name),
-        ),
-        code="comparison-runs",
-    )
+        message = f"the promotion of {candidate.name} on {name} has not ended"
+        fix = Fix("finish it", ("peagle", "promote", name))
+        raise Refused(message, fix, "promotion-unfinished")
+    message = f"{name} compares {candidate.name} with what it serves: end that first"
+    sentence = "let the candidate serve alone with promote, or remove it with drop"
+    raise Refused(message, Fix(sentence, ("peagle", "drop", name)), "comparison-runs")
 
 
 def required_comparison(record: Deployment) -> RunningComparison:
     """The deployment's comparison. Raises Refused when there is none."""
     if record.comparison is None:
-        raise Refused(
-            f"{record.name} has no comparison in progress",
-            Fix("begin a comparison", ("peagle", "compare", record.name, "--with", "PAIR|PLAN")),
-            code="no-comparison",
-        )
+        fix = Fix("begin one", ("peagle", "compare", record.name, "--with", "PAIR|PLAN"))
+        raise Refused(f"{record.name} has no comparison in progress", fix, "no-comparison")
     return record.comparison
 
 
@@ -403,7 +362,7 @@ def candidate_share(weights: Mapping[str, float]) -> float:
 
 
 def with_both_variants(
-    name: str,
+    config: str,
     serving: Mapping[str, Any],
     running: int,
     candidate: Mapping[str, Any],
@@ -417,12 +376,9 @@ def with_both_variants(
     variants = serving["ProductionVariants"]
     only = variants[0] if len(variants) == 1 else {}
     if only.get("VariantName") != VARIANT or "ModelName" not in only:
-        raise Refused(
-            f"the configuration {serving['EndpointConfigName']} is not of one variant {VARIANT} "
-            "with a model, to which a comparison can add a second one",
-            "deploy the other plan under another --name",
-            code="not-comparable",
-        )
+        name = serving["EndpointConfigName"]
+        message = f"the configuration {name} is not of one variant {VARIANT} with a model"
+        raise Refused(message, "deploy the other plan under another --name", "not-comparable")
     first = {**only, "InitialInstanceCount": running or only["InitialInstanceCount"]}
     weight = first.get("InitialVariantWeight") or 1.0
     second = {
@@ -432,7 +388,7 @@ def with_both_variants(
     }
     kept = {key: serving[key] for key in _OF_ENDPOINT if serving.get(key)}
     return {
-        "EndpointConfigName": name,
+        "EndpointConfigName": config,
         "ProductionVariants": [first, second],
         **kept,
         "Tags": candidate["Tags"],

@@ -17,7 +17,7 @@ from peagle.deploy.apply import (
     return_to,
 )
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.diff import SettingChange
+from peagle.deploy.diff import Change
 from peagle.deploy.discover import changes_of_live
 from peagle.deploy.proving import request_of_revision
 from peagle.deploy.revisions import (
@@ -28,7 +28,7 @@ from peagle.deploy.revisions import (
     stale_resources,
 )
 from peagle.deploy.scaling import count_at_update, return_to_scaling
-from peagle.deploy.state import Deployment, Failure, Resource, Revision
+from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.errors import Fix, PeagleError, Refused
 
 
@@ -41,12 +41,9 @@ def revision_for_rollback(record: Deployment) -> Revision:
     require_no_comparison(record)
     target = rollback_target(record)
     if target is None:
-        raise Refused(
-            f"there is no revision of {record.name} to return to: only one was in service, or the "
-            "previous one was removed",
-            Fix("look at its state", ("peagle", "status", record.name)),
-            code="no-previous-revision",
-        )
+        fix = Fix("look at its state", ("peagle", "status", record.name))
+        message = f"there is no revision of {record.name} to return to"
+        raise Refused(message, fix, "no-previous-revision")
     return target
 
 
@@ -55,7 +52,7 @@ class RollbackPreview:
     """What ``rollback`` would do: the ``changes`` of what the endpoint serves, how it replaces the
     instances, and what stays of the plan before, which only another machine could renew."""
 
-    changes: tuple[SettingChange, ...] = ()
+    changes: tuple[Change, ...] = ()
     rollout: str = ""
     kept: str = ""
 
@@ -105,17 +102,14 @@ def rollback(
     pending = {"pending": unproved} if is_previous else {}
     context.change(failure=None, returning_to=target.fingerprint, **pending)
     try:
-        started = return_to(context, target, rolled_out=True)
+        with context.recording_failure():
+            started = return_to(context, target, rolled_out=True)
     except Missing as error:
         gone = {"pending": None, "previous": None} if is_previous else {}
-        context.change(failure=Failure.of(error), returning_to="", **gone)
-        raise Refused(
-            f"the previous revision cannot serve: {error.message}",
-            "deploy its plan again",
-            code="previous-missing",
-        ) from error
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
+        context.change(returning_to="", **gone)
+        message = f"the previous revision cannot serve: {error.message}"
+        raise Refused(message, "deploy its plan again", "previous-missing") from error
+    except PeagleError:
         if context.record.pending is None and context.record.serving:  # an alarm undid it
             restore_observability(context, context.record.serving)
         raise
@@ -144,11 +138,9 @@ def remove_previous(
     """
     require_own(record)
     if record.previous and record.pending and record.pending.name == record.previous.name:
-        raise Refused(
-            f"{record.name} is being rolled back to its previous revision",
-            Fix("finish that first", ("peagle", "rollback", record.name)),
-            code="rollback-unfinished",
-        )
+        fix = Fix("finish that first", ("peagle", "rollback", record.name))
+        message = f"{record.name} is being rolled back to its previous revision"
+        raise Refused(message, fix, "rollback-unfinished")
     context = DeploymentContext(aws, record, observe, clock or Clock())
     context.change(previous=None)
     before = context.record.resources

@@ -15,7 +15,11 @@ from peagle.case import MOST_COUNT
 from peagle.deploy import limits
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.limits import End, end_at_price, end_text
-from peagle.deploy.revisions import deploy_command, require_no_comparison, require_own
+from peagle.deploy.revisions import (
+    require_no_comparison,
+    require_own,
+    shown_revision,
+)
 from peagle.deploy.scaling import ScalingChange, apply_scaling
 from peagle.deploy.state import Deployment, start_seconds
 from peagle.deploy.wait import wait_while_busy
@@ -28,9 +32,7 @@ from peagle.errors import (
     Refused,
     UserError,
 )
-from peagle.planning.company import NO_COMPANY
 from peagle.planning.operation_model import Scaling
-from peagle.planning.plan import Plan
 from peagle.planning.scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
 from peagle.render.requests import VARIANT
 from peagle.text import counted
@@ -39,7 +41,8 @@ from peagle.text import counted
 @dataclass(frozen=True)
 class ScaleRequest:
     """What the user asks for: ``to`` a fixed number, other bounds or another target, or ``off``,
-    the end of automatic scaling."""
+    the end of automatic scaling. Raises UserError for nothing, and for parts that contradict each
+    other."""
 
     to: int | None = None
     minimum: int | None = None
@@ -52,24 +55,18 @@ class ScaleRequest:
         """Whether it has bounds or a target."""
         return (self.minimum, self.maximum, self.target) != (None, None, None)
 
+    def __post_init__(self) -> None:
+        if self.to is None and not self.off and not self.changes_bounds:
+            raise OptionMissing("nothing to change", "use --to N, --min and --max, or --off")
+        if self.changes_bounds and (self.off or self.to is not None):
+            fixed = "--off" if self.off else "--to"
+            raise OptionsConflict(
+                f"{fixed} and bounds of automatic scaling are mutually exclusive",
+                "use either --to N and --off, or --min, --max and --target-concurrency",
+            )
 
-def scale_request(
-    to: int | None = None,
-    minimum: int | None = None,
-    maximum: int | None = None,
-    target: float | None = None,
-    off: bool = False,
-) -> ScaleRequest:
-    """The request. Raises UserError for nothing, and for parts that contradict each other."""
-    request = ScaleRequest(to, minimum, maximum, target, off)
-    if to is None and not off and not request.changes_bounds:
-        raise OptionMissing("nothing to change", "use --to N, --min and --max, or --off")
-    if request.changes_bounds and (off or to is not None):
-        raise OptionsConflict(
-            f"{'--off' if off else '--to'} and bounds of automatic scaling are mutually exclusive",
-            "use either --to N and --off, or --min, --max and --target-concurrency",
-        )
-    return request
+
+scale_request = ScaleRequest
 
 
 @dataclass(frozen=True)
@@ -113,19 +110,13 @@ def plan_scale(
     """
     require_own(record)
     require_no_comparison(record)
+    look = Fix("look at it", ("peagle", "status", record.name))
     live = sagemaker.describe(aws, record.name)
     if live is None:
-        raise NotFound(
-            f"{record.name} has no endpoint",
-            Fix("look at it", ("peagle", "status", record.name)),
-            code="no-such-endpoint",
-        )
+        raise NotFound(f"{record.name} has no endpoint", look, "no-such-endpoint")
     if live.status not in _SCALABLE:
-        raise Refused(
-            f"{record.name} is {live.status}: only an endpoint in service can be scaled",
-            Fix("look at it", ("peagle", "status", record.name)),
-            code="endpoint-not-in-service",
-        )
+        message = f"{record.name} is {live.status}: only an endpoint in service can be scaled"
+        raise Refused(message, look, "endpoint-not-in-service")
     before = autoscaling.registered(aws, record.name)
     if request.to is not None and before is not None and not request.off:
         least = ("peagle", "scale", record.name, "--min", str(request.to))
@@ -168,28 +159,14 @@ def _require_room(record: Deployment, change: Scale) -> None:
         raise Refused(
             f"{asked} copies do not fit: {record.name} has at most {instances} "
             f"{counted(instances, copies=False)}, which hold {most}",
-            _more_copies(plan, asked, instances)
-            or f"use {most} or less, or deploy with a larger --max-instances under another --name",
+            f"use {most} or less, or deploy with more --copies for each instance, or with a larger "
+            "--max-instances under another --name",
             code="copies-beyond-instances",
         )
     if after and after.scales_to_zero and not (plan.scaling and plan.scaling.scales_to_zero):
-        raise Refused(
-            f"the instances of {record.name} stay without a copy too",
-            "use --min 1, or deploy with --scale-to-zero under another --name",
-            code="instances-stay",
-        )
-
-
-def _more_copies(plan: Plan, asked: int, instances: int) -> Fix | None:
-    """The deploy with so many copies on each instance that ``asked`` fit; ``None`` if its GPUs are
-    too few."""
-    each = math.ceil(asked / instances)
-    if plan.copies is None or each * plan.copies.gpus > plan.fit.gpu_count:
-        return None
-    copies = plan.copies.model_copy(update={"per_instance": each})
-    command = deploy_command(plan.model_copy(update={"copies": copies}))
-    sentence = "before scaling again, deploy with more --copies, for which each instance has GPUs"
-    return Fix(sentence, command)
+        fix = "use --min 1, or deploy with --scale-to-zero under another --name"
+        message = f"the instances of {record.name} stay without a copy too"
+        raise Refused(message, fix, "instances-stay")
 
 
 _SCALABLE = ("InService", "Updating")
@@ -204,27 +181,20 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
     known = before.maximum if before else planned.maximum if planned else None
     maximum = request.maximum or known
     if maximum is None:
-        raise OptionMissing(
-            f"{record.name} does not scale automatically, so --max is required",
-            "add --max N, or use --to N for a fixed number",
-        )
+        message = f"{record.name} does not scale automatically, so --max is required"
+        raise OptionMissing(message, "add --max N, or use --to N for a fixed number")
     least = before.minimum if before else planned.minimum if planned else 1
     minimum = least if request.minimum is None else request.minimum
     lowest = 0 if copies else 1
     if not lowest <= minimum <= maximum <= MOST_COUNT:
-        raise UserError(
-            f"scaling from {minimum} to {maximum} {counted(maximum, copies)} is not possible",
-            f"use a --min of at least {lowest}, and a --max that is not smaller",
-            code="invalid-scaling",
-        )
+        message = f"scaling from {minimum} to {maximum} {counted(maximum, copies)} is impossible"
+        fix = f"use a --min of at least {lowest}, and a --max that is not smaller"
+        raise UserError(message, fix, "invalid-scaling")
     target = request.target or (before and before.target)
     target = target or (planned.target_concurrency if planned else None)
     if target is None:
-        raise OptionMissing(
-            f"the load at which {record.name} should scale is unknown: its plan has no scaling",
-            "add --target-concurrency N, the requests at a time of each "
-            f"{counted(1, copies)}, or deploy with --max-instances, which computes it",
-        )
+        fix = "add --target-concurrency N, or deploy with --max-instances, which computes it"
+        raise OptionMissing(f"the load at which {record.name} should scale is unknown", fix)
     scale_in = before.scale_in_cooldown if before else None
     if scale_in is None and planned:
         scale_in = planned.scale_in_cooldown_seconds
@@ -272,9 +242,7 @@ def scale(
 
 
 def _set_end(context: DeploymentContext, change: Scale, end: End) -> None:
-    plan = context.record.current.plan
-    company = plan.company if plan else NO_COMPANY
-    limits.set_end(context, end, change.live.endpoint_config, company)
+    limits.set_end(context, shown_revision(context.record, change.live), end)
 
 
 def _is_unchanged(context: DeploymentContext, change: Scale) -> bool:

@@ -49,27 +49,16 @@ def required_scaling(
     and leaves alone what others registered. Raises AccessDenied.
     """
     if after is None and not planned_before(record):
-        ours = _registered_elsewhere(aws, record, live)
-        return ScalingChange(ours, None) if ours else None
+        revisions = (record.serving, record.pending) if record else ()
+        if live and any(each and each.plan is None for each in revisions):  # of another machine
+            with suppress(AccessDenied):
+                bounds = autoscaling.registered(aws, live.name)
+                return ScalingChange(bounds, None) if bounds and bounds.is_ours else None
+        return None
     before = autoscaling.registered(aws, live.name) if live else None
     if before == (bounds_of(after) if after else None):
         return None
     return ScalingChange(before, after)
-
-
-def _registered_elsewhere(
-    aws: Aws, record: Deployment | None, live: Endpoint | None
-) -> Bounds | None:
-    """What this toolkit registered where another machine has the plan; ``None`` where it may not be
-    read."""
-    if record is None or live is None:
-        return None
-    if all(one.plan for one in (record.serving, record.pending) if one):
-        return None
-    with suppress(AccessDenied):
-        found = autoscaling.registered(aws, live.name)
-        return found if found and found.is_ours else None
-    return None
 
 
 def planned_before(record: Deployment | None) -> bool:
@@ -115,22 +104,18 @@ def end_scaling_for_new_type(
 
 
 def most_instances(
-    aws: Aws,
-    record: Deployment,
-    revision: Revision,
-    live: Endpoint | None,
-    after: Scaling | None,
-    keeps_bounds: bool,
+    aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None, keeps_bounds: bool
 ) -> int:
-    """The most instances that the endpoint ``live`` may have once it serves ``revision`` and scales
-    as ``after``, or without that as registered now if it ``keeps_bounds``."""
-    if after is not None:
+    """The most instances that the endpoint ``live`` may have once it serves ``revision``: by its
+    plan; without scaling there, by what is registered if that stays, as after a promotion
+    (``keeps_bounds``) and where others scale it."""
+    if after := _scaling_of(revision):
         return after.max_instances
     if live is None:
         return revision.served.instance_count
     is_served = revision.name == live.revision
     count = live.instance_count if is_served else count_at_update(aws, record, revision, live)
-    if keeps_bounds:
+    if keeps_bounds or not planned_before(record):
         with suppress(AccessDenied):
             if bounds := autoscaling.registered(aws, live.name, policies=False):
                 per_instance = revision.served.per_instance if bounds.scales_copies else 1
@@ -183,7 +168,7 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
     what is registered stays.
     """
     unknown = any(one.plan is None for one in context.record.revisions)
-    after, is_known = kept_scaling(context, revision)
+    after, is_known = _kept_scaling(context, revision)
     scales = any(map(_scaling_of, context.record.revisions)) or after is not None
     if not scales and unknown:
         with suppress(AccessDenied):
@@ -193,13 +178,6 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
         apply_scaling(context, after)
     elif scales:
         context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
-
-
-def kept_scaling(context: DeploymentContext, revision: Revision) -> tuple[Scaling | None, bool]:
-    """The scaling of a kept revision's plan, and whether that is known."""
-    if revision.plan is not None:
-        return revision.plan.scaling, True
-    return _tagged_scaling(context, revision)
 
 
 def scaling_tag(scaling: Scaling | None) -> Tag:
@@ -216,8 +194,11 @@ def tag_scaling(context: DeploymentContext, revision: Revision, scaling: Scaling
     sagemaker.retag(context.aws, found["EndpointConfigArn"], [scaling_tag(scaling)])
 
 
-def _tagged_scaling(context: DeploymentContext, revision: Revision) -> tuple[Scaling | None, bool]:
-    """The scaling in the tag of the revision's configuration, and whether that is known."""
+def _kept_scaling(context: DeploymentContext, revision: Revision) -> tuple[Scaling | None, bool]:
+    """The scaling of a kept revision: of its plan, else in the tag of its configuration; and
+    whether that is known."""
+    if revision.plan is not None:
+        return revision.plan.scaling, True
     with suppress(AccessDenied, Missing, ValueError):
         found = sagemaker.description(context.aws, "EndpointConfig", revision.endpoint_config)
         value = sagemaker.tags_of(context.aws, found["EndpointConfigArn"]).get(SCALING_TAG, "")

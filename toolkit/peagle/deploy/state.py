@@ -18,7 +18,7 @@ from peagle.errors import PeagleError
 from peagle.planning.options import Frozen
 from peagle.planning.plan import Plan
 from peagle.proof import Proof
-from peagle.render.requests import requests, with_replaced
+from peagle.render.requests import REVISION_TAG, requests, with_replaced
 from peagle.text import json_object
 from peagle.vllm.defaults import inferred_method
 from peagle.vllm.environment import Value, engine_part, settings_in
@@ -185,18 +185,9 @@ def start_seconds(served: Served) -> int:
 
 
 ResourceType = Literal[
-    "Endpoint",
-    "Schedule",
-    "SchedulerRole",
-    "Dashboard",
-    "Alarm",
-    "MetricFilter",
-    "LifecycleRule",
-    "EndpointConfig",
-    "Model",
-    "S3Objects",
-    "S3Bucket",
-]
+    "Endpoint", "Schedule", "SchedulerRole", "Dashboard", "Alarm", "MetricFilter", "LifecycleRule",
+    "EndpointConfig", "Model", "S3Objects", "S3Bucket",
+]  # fmt: skip
 
 Moment = Annotated[float, Field(ge=0, lt=253_402_300_800, allow_inf_nan=False)]
 """Epoch seconds before the year 10000, which is where Python's dates end."""
@@ -266,6 +257,11 @@ class Revision(Frozen):
     def resource(self, kind: ResourceType, name: str) -> Resource:
         """A resource of this revision, which AWS has not confirmed yet."""
         return Resource(type=kind, name=name, revision=self.fingerprint)
+
+    @property
+    def tag(self) -> dict[str, str]:
+        """The tag of what it has in SageMaker."""
+        return {"Key": REVISION_TAG, "Value": self.fingerprint}
 
     @property
     def endpoint_config(self) -> str:

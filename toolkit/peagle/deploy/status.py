@@ -6,7 +6,7 @@ runs now. AWS's own account of it is the bill.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import records
-from peagle.deploy.discover import Prices, find_deployments, serves_known_config, with_resources_of
+from peagle.deploy.discover import Prices, find_deployments, serves_known_config, with_resources
 from peagle.deploy.limits import with_end_in
 from peagle.deploy.revisions import (
     CANDIDATE,
@@ -142,9 +142,8 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     revision = shown_revision(record, live)
     served, proof = revision.served, revision.proof
     speculation = revision.plan.speculation if revision.plan else None
-    tags = sagemaker.readable_tags(aws, live)
+    tags = sagemaker.readable_tags(aws, live) or {}
     record = with_end_in(record, tags)
-    engine = _engine_in(tags)
     failure = record.failure or unfinished(record, live)
     price = usd_per_hour_now(record, live)
     scaling = scaling_document(aws, live)
@@ -173,10 +172,10 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "scaling": scaling,
         **_copies(served, live),
         "vllm": served.vllm,
-        "vllm_here": engine.vllm,
+        "vllm_here": tags.get(ENGINE_TAG, "").removeprefix("vllm ") or None,
         "speculation": served.k > 0,
         "k": served.k or None,
-        "stand_in": engine.stand_in,
+        "stand_in": tags.get(STAND_IN_TAG),
         "endpoint_status": live.status if live else None,
         "endpoint_config": live.endpoint_config if live else None,
         "failure_reason": (live.failure if live else None) or (failure and failure.message),
@@ -288,9 +287,13 @@ def _row(
     assert deployment is not None
     live = sagemaker.describe(aws, deployment.name)
     if record and found:
-        is_known = live is None or _is_up_to_date(record, found, live)
-        deployment = with_resources_of(record, found) if is_known else found
-    tags = sagemaker.readable_tags(aws, live)
+        same = (record.id, record.owner) == (found.id, found.owner)
+        is_known = live is None or (same and serves_known_config(record, live))
+        if not is_known:
+            deployment = found
+        elif record.id == found.id:
+            deployment = with_resources(record, found.resources)
+    tags = sagemaker.readable_tags(aws, live) or {}
     deployment = with_end_in(deployment, tags)
     revision = shown_revision(deployment, live)
     price = usd_per_hour_now(deployment, live)
@@ -305,36 +308,10 @@ def _row(
         "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
         "speculation": revision.served.k > 0,
         "compared_share": deployment.comparison.share if deployment.comparison else None,
-        "stand_in": _engine_in(tags).stand_in,
+        "stand_in": tags.get(STAND_IN_TAG),
         "owner": deployment.owner or "peagle",
         **bounds_fields(bounds),
     }
-
-
-def _is_up_to_date(record: Deployment, found: Deployment, live: Endpoint) -> bool:
-    """Whether the record is of what the account shows."""
-    same = (record.id, record.owner) == (found.id, found.owner)
-    return same and serves_known_config(record, live)
-
-
-@dataclass(frozen=True)
-class SandboxEngine:
-    """What the sandbox runs instead of the plan: a stand-in, another version of vLLM."""
-
-    stand_in: str | None = None
-    vllm: str | None = None
-
-
-def sandbox_engine(aws: Aws, live: Endpoint | None) -> SandboxEngine:
-    """Read from the endpoint's tags; empty without an endpoint or when tags may not be read."""
-    return _engine_in(sagemaker.readable_tags(aws, live))
-
-
-def _engine_in(tags: Mapping[str, str] | None) -> SandboxEngine:
-    if tags is None:
-        return SandboxEngine()
-    engine = tags.get(ENGINE_TAG)
-    return SandboxEngine(tags.get(STAND_IN_TAG), engine.removeprefix("vllm ") if engine else None)
 
 
 def base_url(aws: Aws, live: Endpoint) -> str:
@@ -344,7 +321,8 @@ def base_url(aws: Aws, live: Endpoint) -> str:
 
 def stand_in_of(aws: Aws, name: str) -> str | None:
     """What the sandbox serves instead of the endpoint's target; ``None`` if it serves that."""
-    return sandbox_engine(aws, sagemaker.describe(aws, name)).stand_in
+    tags = sagemaker.readable_tags(aws, sagemaker.describe(aws, name)) or {}
+    return tags.get(STAND_IN_TAG)
 
 
 def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:

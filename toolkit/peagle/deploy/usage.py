@@ -48,8 +48,8 @@ def endpoint_log(
 
     With ``follow`` it continues with new lines and never ends. Raises CloudError.
     """
-    begun = _created(aws, record) if since is None else since
-    tail = Tail(aws, record.name, begun, _has_copies(record))
+    begun = since or endpoint_created(aws, record.name) or record.billing_since or 0.0
+    tail = Tail(aws, record.name, begun, record.current.served.copies is not None)
     yield from tail.new()
     while follow:
         time.sleep(_POLL_SECONDS)
@@ -59,22 +59,15 @@ def endpoint_log(
 def age_of_newest_line(aws: Aws, record: Deployment, seconds: float) -> float | None:
     """How many seconds ago the newest line was written, if that is more than ``seconds`` ago;
     ``None`` if there is no line. Raises CloudError."""
-    now, created = time.time(), _created(aws, record)
+    now, copies = time.time(), record.current.served.copies is not None
+    created = endpoint_created(aws, record.name) or record.billing_since or 0.0
     seconds = max(seconds, 1)
     while seconds < now - created:
         seconds *= _WIDEN
-        lines = Tail(aws, record.name, now - seconds, _has_copies(record)).new()
+        lines = Tail(aws, record.name, now - seconds, copies).new()
         if newest := max((line.time for line in lines), default=0):
             return now - newest
     return None
-
-
-def _has_copies(record: Deployment) -> bool:
-    return record.current.served.copies is not None
-
-
-def _created(aws: Aws, record: Deployment) -> float:
-    return endpoint_created(aws, record.name) or record.billing_since or 0.0
 
 
 def reported_warm_start(aws: Aws, found: Preflight, begun: float) -> WarmStart | None:
@@ -174,6 +167,8 @@ def _used(
     interval = log_seconds(served, aws.in_sandbox)
     tokens = statistics.tokens_per_second(window_seconds, interval)
     newest = statistics.newest(usage.at - _FRESH_INTERVALS * interval)
+    shares = [load.kv_cache_share for load in newest if load.kv_cache_share is not None]
+    idle = 0.0 if statistics.loads and not newest else None  # all have been idle since
     return replace(
         usage,
         instance_type=served.instance_type,
@@ -182,7 +177,7 @@ def _used(
         waiting=sum(load.waiting for load in newest) if statistics.loads else None,
         itl=statistics.itl,
         tokens_per_second=tokens,
-        kv_cache_share=_kv_cache_share(newest, bool(statistics.loads)),
+        kv_cache_share=sum(shares) / len(shares) if shares else idle,
         k=served.k or None,
         acceptance_length=acceptance_length(statistics.counters),
         acceptance_floor=speculation.acceptance_floor if speculation else None,
@@ -237,19 +232,15 @@ def _of_minutes(minutes: dict[str, dict[float, float]], window_seconds: float) -
     }
     return {
         "requests_per_minute": count * 60 / window_seconds if requests else None,
-        "requests_by_minute": _by_minute(requests),
+        "requests_by_minute": tuple(
+            requests.get(min(requests) + minute * PERIOD_SECONDS, 0.0)
+            for minute in range(round((max(requests) - min(requests)) / PERIOD_SECONDS) + 1)
+        )
+        if requests
+        else (),
         "error_share": sum(minutes["errors"].values()) / count if count else None,
         **first,
     }
-
-
-def _by_minute(counted: dict[float, float]) -> tuple[float, ...]:
-    """From the first minute with requests to the last one, with zeros between them."""
-    if not counted:
-        return ()
-    first, last = min(counted), max(counted)
-    count = round((last - first) / PERIOD_SECONDS) + 1
-    return tuple(counted.get(first + index * PERIOD_SECONDS, 0.0) for index in range(count))
 
 
 @dataclass
@@ -295,14 +286,6 @@ class LogStatistics:
 def log_seconds(served: Served, in_sandbox: bool) -> float:
     """Seconds between two lines of statistics."""
     return log_interval(served.variables, _SANDBOX_LOG_SECONDS if in_sandbox else LOG_SECONDS)
-
-
-def _kv_cache_share(newest: list[EngineLoad], works: bool) -> float | None:
-    """The mean of the instances; 0 where all of them have been idle since."""
-    known = [load.kv_cache_share for load in newest if load.kv_cache_share is not None]
-    if known or not works:
-        return sum(known) / len(known) if known else None
-    return None if newest else 0.0
 
 
 def _statistics(

@@ -8,8 +8,7 @@ goes on logging.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws
@@ -156,18 +155,11 @@ def wait_while_busy(
         if waited > limit_seconds(revision):
             raise _out_of_time(live, revision.served, waited, log)
         pause = next(pause for until, pause in polls if waited < until)
-        show = partial(_progress, live, purpose, revision.served, since, log)
-        _pause(context, pause, show)
-
-
-def _pause(
-    context: DeploymentContext, seconds: float, progress: Callable[[float], Progress]
-) -> None:
-    """Wait so long, and show the ``progress`` at each tick."""
-    while seconds > 0:
-        context.observe(progress(context.clock.now()))
-        context.clock.sleep(min(seconds, _TICK_SECONDS))
-        seconds -= _TICK_SECONDS
+        while pause > 0:
+            now = context.clock.now()
+            context.observe(_progress(live, purpose, revision.served, since, log, now))
+            context.clock.sleep(min(pause, _TICK_SECONDS))
+            pause -= _TICK_SECONDS
 
 
 def _describe_patiently(context: DeploymentContext) -> Endpoint | None:
@@ -243,14 +235,12 @@ def _fix(live: Endpoint, found: Crash) -> Fix:
 
 
 def _will_not_serve(live: Endpoint, served: Served, log: EndpointLog, found: Crash) -> CloudError:
-    fix = _fix(live, found)
+    fix, line = _fix(live, found), found.line.rstrip(".")
     if live.status != "Creating":
-        serving = (
-            f"the earlier configuration keeps serving, and SageMaker rolls back; {fix.sentence}"
-        )
-        message = f"the update of {live.name} will fail: {found.line.rstrip('.')}"
-        return CloudError(message, Fix(serving, fix.command), "update-will-fail")
-    error = WillNotServe(f"endpoint {live.name} will never serve: {found.line.rstrip('.')}", fix)
+        sentence = f"the earlier configuration keeps serving; {fix.sentence}"
+        message = f"the update of {live.name} will fail: {line}"
+        return CloudError(message, Fix(sentence, fix.command), "update-will-fail")
+    error = WillNotServe(f"endpoint {live.name} will never serve: {line}", fix)
     timeout = served.startup_timeout_seconds or MAX_TIMEOUT_SECONDS
     error.gives_up = (log.first_at or log.began) + timeout
     return error
@@ -260,14 +250,11 @@ def _out_of_time(
     live: Endpoint, served: Served, waited: float, log: EndpointLog | None
 ) -> CloudError:
     still = f"{live.name} is still {live.status} after {waited / 60:.0f} minutes"
-    fix = Fix(
-        "run the command again to continue waiting, or remove the endpoint",
-        ("peagle", "destroy", live.name),
-    )
+    again = "run the command again to continue waiting, or remove the endpoint"
+    fix = Fix(again, ("peagle", "destroy", live.name))
     if log and log.is_silent:
-        message = f"{still}: {_silence(live, served)}"
-        return CloudError(message, fix, code="endpoint-silent")
-    return CloudError(still, fix, code="endpoint-timeout")
+        return CloudError(f"{still}: {_silence(live, served)}", fix, "endpoint-silent")
+    return CloudError(still, fix, "endpoint-timeout")
 
 
 def _silence(live: Endpoint, served: Served) -> str:

@@ -16,16 +16,17 @@ from peagle import proof
 from peagle.engine import state as records
 from peagle.engine.logs import crash_error, last_line
 from peagle.engine.process import (
-    LOOPBACK,
+    NO_RESPONSE,
     EngineProcess,
     drain_engine,
     free_port,
     is_alive,
     is_healthy,
     is_port_free,
+    response,
     stop_engine,
 )
-from peagle.engine.runner import LocalOptions, Runner, runner_of
+from peagle.engine.runner import LocalOptions
 from peagle.engine.state import LocalEngine, local_engines
 from peagle.errors import (
     EngineError,
@@ -79,7 +80,7 @@ def start_local(
     interrupt the engine is stopped and its log is kept. Raises Refused when this machine cannot
     run the plan, EngineError when the engine ends, and NotProved.
     """
-    runner = runner_of(options or LocalOptions())
+    runner = options or LocalOptions()
     environment, notes = runner.local_environment(plan)
     with exclusive(plan.name, "local up"):
         running = records.read_local_engine(plan.name)
@@ -153,11 +154,11 @@ def exclusive(name: str, command: str) -> Iterator[None]:
 
 
 def _same(
-    running: LocalEngine, environment: dict[str, str], port: int | None, runner: Runner
+    running: LocalEngine, environment: dict[str, str], port: int | None, runner: LocalOptions
 ) -> LocalEngine:
     """``running``, if it runs what is requested. Raises UserError otherwise."""
     different = ""
-    if running.environment != environment or running.image != runner.image:
+    if running.environment != environment or running.image != runner.image_id:
         different = "with a different plan"
     elif port not in (None, running.process.port):
         different = f"on port {running.process.port}"
@@ -172,7 +173,7 @@ def _same(
 
 
 def _start(
-    runner: Runner, plan: Plan, environment: dict[str, str], notes: tuple[str, ...], port: int
+    runner: LocalOptions, plan: Plan, environment: dict[str, str], notes: tuple[str, ...], port: int
 ) -> LocalEngine:
     """Start the engine and record it. ``notes`` become the first lines of its log."""
     log = records.log_of(plan.name)
@@ -190,7 +191,7 @@ def _start(
             notes=notes,
             process=process,
             started_at=time.time(),
-            image=runner.image,
+            image=runner.image_id,
             chat=plan.proof.chat,
         )
         records.write(engine)
@@ -338,17 +339,12 @@ def exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, byte
 @contextmanager
 def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
     """The open response. Raises EngineError when there is none, or when it is cut off."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_SECONDS)
     try:
-        connection.request("POST", "/invocations", body, headers)
-        with connection.getresponse() as reply:
+        with response(port, "/invocations", _SECONDS, body, headers) as reply:
             yield reply
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        # http.client raises ValueError for a chunk of negative length.
+    except NO_RESPONSE as error:
         raise EngineError(
             f"the engine on port {port} does not respond: {error}",
             _read_the_log(port),
             code="no-answer",
         ) from error
-    finally:
-        connection.close()

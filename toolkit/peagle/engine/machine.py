@@ -242,54 +242,36 @@ class MachineCheck:
 def check_environment(vllm: str) -> tuple[MachineCheck, ...]:
     """Check Python, machine, disk, the engine with that version of vLLM, the sandbox, AWS
     credentials and Docker. Calls no AWS service."""
-    return (
-        _python(), _machine(), _disk(), _engine(vllm), _sandbox(), _credentials(), *_docker()
-    )  # fmt: skip
-
-
-def _python() -> MachineCheck:
-    version = ".".join(map(str, sys.version_info[:3]))
-    fine = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    return MachineCheck("Python", version, fine, "demo", "use Python 3.11, 3.12 or 3.13")
-
-
-def _machine() -> MachineCheck:
-    machine = this_machine()
+    machine, python = this_machine(), sys.version_info
     gib = machine.memory_bytes / 2**30
-    found = f"{gib:.0f} GiB, {machine.cores} cores, {machine.system} {machine.architecture}"
-    return MachineCheck(
-        "Machine", found, gib >= 4, "demo", "use a machine with at least 4 GiB of memory"
-    )
-
-
-def _disk() -> MachineCheck:
+    shown = f"{gib:.0f} GiB, {machine.cores} cores, {machine.system} {machine.architecture}"
     folder = next(path for path in (home(), *home().parents) if path.is_dir())
     gigabytes = shutil.disk_usage(folder).free / 1e9
-    writable = os.access(folder, os.W_OK)
-    found = f"{gigabytes:.0f} GB free" if writable else "not writable"
-    fix = f"set PEAGLE_HOME to a folder on a disk with {ENGINE_GB} GB"
-    return MachineCheck(
-        "Home", f"{home()}, {found}", writable and gigabytes >= ENGINE_GB, "demo", fix
-    )
+    is_writable = os.access(folder, os.W_OK)
+    space = f"{gigabytes:.0f} GB free" if is_writable else "not writable"
+    has_moto = find_spec("moto") is not None
+    return (
+        MachineCheck("Python", ".".join(map(str, python[:3])), (3, 11) <= python[:2] <= (3, 13),
+                     "demo", "use Python 3.11, 3.12 or 3.13"),
+        MachineCheck("Machine", shown, gib >= 4, "demo",
+                     "use a machine with at least 4 GiB of memory"),
+        MachineCheck("Home", f"{home()}, {space}", is_writable and gigabytes >= ENGINE_GB, "demo",
+                     f"set PEAGLE_HOME to a folder on a disk with {ENGINE_GB} GB"),
+        _engine(vllm),
+        MachineCheck("Sandbox", f"moto is {'' if has_moto else 'not '}installed", has_moto, "demo",
+                     "install it", ("pip", "install", "peagle-toolkit[sandbox]")),
+        _credentials(),
+        *_docker(),
+    )  # fmt: skip
 
 
 def _engine(vllm: str) -> MachineCheck:
     try:
-        found = f"vLLM {vllm} in {find_engine(vllm).python}"
+        engine = find_engine(vllm)
     except EngineMissing as missing:
-        return MachineCheck(
-            "Engine", missing.message, False, "demo", missing.fix, tuple(missing.command)
-        )
-    return MachineCheck("Engine", found, True, "demo")
-
-
-def _sandbox() -> MachineCheck:
-    fine = find_spec("moto") is not None
-    found = "moto is installed" if fine else "moto is not installed"
-    return MachineCheck(
-        "Sandbox", found, fine, "demo", "install it",
-        ("pip", "install", "peagle-toolkit[sandbox]"),
-    )  # fmt: skip
+        command = tuple(missing.command)
+        return MachineCheck("Engine", missing.message, False, "demo", missing.fix, command)
+    return MachineCheck("Engine", f"vLLM {vllm} in {engine.python}", True, "demo")
 
 
 def _credentials() -> MachineCheck:

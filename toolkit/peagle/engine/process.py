@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -191,16 +191,33 @@ def session_members(leader: int, since: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def is_healthy(port: int, seconds: float = 2.0) -> bool:
-    """Whether the engine answers ``/ping`` on this machine with 200."""
+@contextlib.contextmanager
+def response(
+    port: int, path: str, seconds: float, body: bytes | None = None,
+    headers: Mapping[str, str] = {},
+) -> Iterator[http.client.HTTPResponse]:  # fmt: skip
+    """The open response of the engine on ``port``; a request with a ``body`` is a POST.
+
+    Raises OSError, HTTPException and, for a chunk of negative length, ValueError.
+    """
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=seconds)
     try:
-        connection.request("GET", "/ping")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
+        connection.request("GET" if body is None else "POST", path, body, dict(headers))
+        with connection.getresponse() as reply:
+            yield reply
     finally:
         connection.close()
+
+
+NO_RESPONSE = (OSError, ValueError, http.client.HTTPException)
+"""What ``response`` raises."""
+
+
+def is_healthy(port: int, seconds: float = 2.0) -> bool:
+    """Whether the engine answers ``/ping`` on this machine with 200."""
+    with contextlib.suppress(*NO_RESPONSE), response(port, "/ping", seconds) as reply:
+        return reply.status == http.HTTPStatus.OK
+    return False
 
 
 def drain_engine(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from peagle.engine.process import LOOPBACK
+from peagle.engine.process import NO_RESPONSE, response
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix
 from peagle.protocol import acceptance_length, parse_counters
@@ -199,19 +199,16 @@ def quantile(buckets: dict[float, float], share: float) -> float | None:
 
 def read_metrics(engine: LocalEngine) -> str:
     """The engine's page of metrics. Raises EngineError without an answer."""
-    connection = http.client.HTTPConnection(LOOPBACK, engine.process.port, timeout=_TIMEOUT)
     why = "the page is too large"
     try:
-        connection.request("GET", "/metrics")
-        with connection.getresponse() as reply:
+        with response(engine.process.port, "/metrics", _TIMEOUT) as reply:
             content = reply.read(_LARGEST_PAGE + 1)
-            why = f"it answers {reply.status}" if reply.status != http.HTTPStatus.OK else why
-            if reply.status == http.HTTPStatus.OK and len(content) <= _LARGEST_PAGE:
+            if reply.status != http.HTTPStatus.OK:
+                why = f"it answers {reply.status}"
+            elif len(content) <= _LARGEST_PAGE:
                 return content.decode("utf-8", "replace")
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except NO_RESPONSE as error:
         why = str(error) or type(error).__name__
-    finally:
-        connection.close()
     fix = Fix("read the log", ("peagle", "local", "logs", engine.name))
     raise EngineError(f"the metrics of {engine.name} cannot be read: {why}", fix, "no-metrics")
 

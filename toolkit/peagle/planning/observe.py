@@ -12,7 +12,6 @@ from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Reason
 from peagle.planning.rollout import alarms_for
 from peagle.s3uri import S3Uri, lower_scheme
-from peagle.text import format_usd
 from peagle_serve.contract import is_s3_uri
 
 LOG_DAYS = (
@@ -154,22 +153,6 @@ def alarm_kinds(plan: Plan) -> tuple[AlarmKind, ...]:
     rollout, observe = plan.rollout, plan.observe
     own = rollout.alarms if rollout else ()
     return tuple(dict.fromkeys((*own, *(observe.alarms if observe else ()))))
-
-
-def observability_text(plan: Plan) -> str:
-    """Dashboard, alarms and log with what they cost, in one line; empty without any."""
-    observe = plan.observe
-    if observe is None:
-        return ""
-    parts = ["dashboard"] if observe.dashboard else []
-    parts += [f"alarms on {', '.join(alarm_kinds(plan))}"] if observe.alarms else []
-    days = observe.log_retention_days
-    parts += [f"log kept {days} days"] if days else []
-    if not parts:
-        return ""
-    usd = usd_per_month(plan)
-    cost = f" (about {format_usd(usd)} per month)" if usd else ""
-    return f"{'; '.join(parts)}{cost}"
 
 
 def usd_per_month(plan: Plan) -> float:

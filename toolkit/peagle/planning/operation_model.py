@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from peagle.planning.options import Frozen, RolloutKind
-from peagle.text import bounds_text, format_duration, format_usd
+from peagle.text import bounds_text, format_duration
 
 PROVISIONING_SECONDS = 30 * 60
 """Time for finding and starting instances, besides a plan's own two timeouts."""
@@ -72,16 +72,6 @@ class Scaling(Frozen):
             return None
         one = usd_per_hour / instance_count
         return round(one * self.min_instances, 4), round(one * self.max_instances, 4)
-
-    def priced_text(self, usd_per_hour: float | None, instance_count: int) -> str:
-        """``text``, with the price per hour at both bounds, and how long it takes to wake up."""
-        prices = self.prices(usd_per_hour, instance_count)
-        text = self.text
-        if prices is not None:
-            text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
-        if self.wake_up_seconds is not None:
-            text += f"; wakes up in about {self.wake_up_seconds // 60} min"
-        return text
 
 
 class Step(Frozen):

@@ -8,11 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import yaml
-
-from peagle.render.files import QuotingDumper
+from peagle.render.files import yaml_text
 from peagle.render.image import CACHE_FOLDER
-from peagle.text import sanitize
 from peagle_serve.contract import DEFAULT_PORT
 
 SHARED_MEMORY = "1g"
@@ -73,11 +70,7 @@ def compose_text(service: ComposeService, heading: str) -> str:
         "services": {service.name: described},
         "volumes": {_CACHE: {"name": CACHE_VOLUME}},
     }
-    comment = "".join(f"# {sanitize(line)}\n" for line in heading.splitlines())
-    body = yaml.dump(
-        document, Dumper=QuotingDumper, sort_keys=False, allow_unicode=True, width=100_000
-    )
-    return comment + body
+    return yaml_text([document], heading.splitlines())
 
 
 def _described(service: ComposeService) -> dict[str, Any]:

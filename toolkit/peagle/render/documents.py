@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from peagle.catalog.documents import dotted
 from peagle.errors import Fix, PeagleError, nearest
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson
-
-_LAST_WORD = re.compile(r"[\w.+\-]*,?\s*")
 
 
 def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], again: Fix) -> Any:
@@ -32,34 +29,18 @@ def read_document(path: Path, kind: type[PeagleError], create: Sequence[str], ag
     except OSError as error:
         raise kind(f"{path} cannot be read: {error.strerror}", "check the path") from error
     except UnicodeDecodeError as error:
-        ends_early = error.reason == "unexpected end of data"
-        invalid = f"is not UTF-8 (invalid byte at offset {error.start})"
-        wrong = "is truncated" if ends_early else invalid
-        raise kind(f"{path} {wrong}", again) from error
+        raise kind(f"{path} is not UTF-8", again) from error
     if not text.strip():
         raise kind(f"{path} is empty", again)
     try:
         return json_reader.read(text, str(path))
     except InvalidJson as error:
-        message = f"{path} is truncated" if _ends_early(error, text) else str(error)
-        raise kind(message, again) from error
+        raise kind(str(error), again) from error
 
 
 def json_name(file: str) -> str:
     """The file, with the suffix by which commands recognize a plan or a verdict."""
     return file if file.endswith(".json") else f"{file}.json"
-
-
-def _ends_early(error: InvalidJson, text: str) -> bool:
-    """Whether the only problem is that the text ends: in a string, a word, or between two.
-
-    The error position of an unterminated string is its start. Text that is not JSON has more after
-    the error position, or does not start like JSON.
-    """
-    if error.offset is None or not error.is_syntax or text.lstrip()[:1] not in ("", "{", "["):
-        return False
-    rest = text[error.offset :]
-    return "Unterminated string" in error.why or _LAST_WORD.fullmatch(rest) is not None
 
 
 def first_problem(error: ValidationError, model: type[BaseModel]) -> str:

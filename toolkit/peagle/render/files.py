@@ -41,6 +41,11 @@ class RenderedFile:
     content: bytes
 
 
+def template(name: str) -> str:
+    """A text of the folder ``templates``; ``str.format`` fills it in."""
+    return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
+
+
 class PlainDumper(yaml.SafeDumper):
     """Without anchors, which some tools do not support."""
 
@@ -54,6 +59,7 @@ class QuotingDumper(PlainDumper):
 
 _PLAIN = re.compile(r"(--|/)?[A-Za-z][^\n]+", re.ASCII)
 _PRINTABLE = re.compile(r"[ -~]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -65,12 +71,18 @@ def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 QuotingDumper.add_representer(str, _string)
 
 
-def yaml_file(path: str, document: Any, heading: str) -> RenderedFile:
-    """A YAML file, keys in the order given, below a comment."""
-    body = yaml.dump(
-        document, Dumper=PlainDumper, sort_keys=False, allow_unicode=True, width=100_000
+def yaml_text(
+    documents: Iterable[Any],
+    heading: Iterable[str],
+    dumper: type[yaml.SafeDumper] = QuotingDumper,
+    allow_unicode: bool = True,
+) -> str:
+    """YAML, keys in the order given, below comments."""
+    comment = "".join(f"# {sanitize(line)}\n" for line in heading)
+    body = yaml.dump_all(
+        documents, Dumper=dumper, sort_keys=False, allow_unicode=allow_unicode, width=100_000
     )
-    return text_file(path, f"# {sanitize(heading)}\n{body}")
+    return f"{comment}{body}"
 
 
 def json_file(path: str, document: Any) -> RenderedFile:
@@ -85,13 +97,19 @@ def text_file(path: str, text: str) -> RenderedFile:
     return RenderedFile(path, _CONTROL.sub("", text).encode())
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFile:
-    """``README.md`` from a form filled in with the plan's values, and with the format's ``own``.
+def readme(plan: Plan, catalog: Catalog, *parts: str, **values: object) -> RenderedFile:
+    """``README.md`` of these templates, filled in with the plan's values, and with the format's.
     Commands name the folder of the user's own catalogue DIR: its path is that of one machine."""
-    facts = {
+    uploads = folders(plan)
+    key = plan.company.kms_key
+    encrypted = f" --sse aws:kms --sse-kms-key-id {shlex.quote(key)}" if key else ""
+    sync = "".join(
+        f"aws s3 sync {folder.part.upper()}_FOLDER s3://BUCKET/{folder.prefix}{encrypted}"
+        f"  # {sanitize(folder.described)}\n"
+        for folder in uploads
+    )
+    price, origin = plan.price_per_hour_usd, price_origin(plan)
+    facts: dict[str, object] = {
         "name": plan.name,
         "pair": sanitize(plan.pair),
         "count": plan.instance_count,
@@ -101,24 +119,25 @@ def readme(plan: Plan, catalog: Catalog, form: str, **own: object) -> RenderedFi
         "peagle": "peagle --catalog DIR" if catalog.is_extended else "peagle",
         "words": command_line(plan_arguments(plan)),
         "built": command_line(plan_arguments(plan, "--resource-tag")),
-        "calling": _calling(plan),
-        "proving": _PROVING.format(name=plan.name, region=plan.region),
-        "price": _price(plan),
-        "upload": _upload(plan),
-        "image": plan.runtime.image,
+        "price": f", for {format_usd(price)} an hour ({origin})" if price is not None
+        else " (price unknown)",
+        "upload": f"\nFirst copy the weights to your bucket:\n\n```\n{sync}```\n" if sync else "",
         "registry": plan.runtime.image.partition("/")[0],
         "vllm": plan.runtime.vllm,
-        "bucket_parameter": " ModelBucket=BUCKET" if folders(plan) else "",
-        "bucket_context": " --parameters ModelBucket=BUCKET" if folders(plan) else "",
-        "bucket_variable": " -var model_bucket=BUCKET" if folders(plan) else "",
-        "bucket_option": " --bucket BUCKET" if folders(plan) else "",
-        "folder_options": "".join(f" --{f.part} FOLDER" for f in folders(plan)),
-        "folders": _folders(plan),
-        **_ending(plan),
+        "bucket_parameter": " ModelBucket=BUCKET" if uploads else "",
+        "bucket_context": " --parameters ModelBucket=BUCKET" if uploads else "",
+        "bucket_variable": " -var model_bucket=BUCKET" if uploads else "",
         "minutes": plan.startup_timeout_seconds // 60,
-        **own,
-    }
-    return text_file("README.md", form.format(**facts) + _keys(plan) + _unpinned(plan))
+        "body": request_example(plan),
+        "model": sanitize(plan.target.id),
+        "url": openai_base_url(plan.region, plan.name, component_path(plan)),
+        "cli": f"  --inference-component-name {plan.name} \\\n" if plan.copies else "",
+        "python": f'InferenceComponentName="{plan.name}", ' if plan.copies else "",
+        **_ending(plan),
+    }  # fmt: skip
+    facts |= {part: template(f"{part}.md").format(**facts) for part in ("calling", "proving")}
+    text = "".join(template(f"{part}.md") for part in parts)
+    return text_file("README.md", text.format(**facts | values) + _keys(plan) + _unpinned(plan))
 
 
 def _keys(plan: Plan) -> str:
@@ -126,34 +145,9 @@ def _keys(plan: Plan) -> str:
     keys = keys_of_file(reproduce_options(plan))
     if not keys:
         return ""
-    text = yaml.safe_dump({name: _plain(value) for name, value in keys.items()}, sort_keys=False)
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
+    text = yaml.safe_dump(plain, sort_keys=False)
     return f"\nThe commands need these keys of `peagle.yaml` too:\n\n```yaml\n{text}```\n"
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _unpinned(plan: Plan) -> str:
-    """How to pin the commits and the digest that the plan does not know; empty if it knows all."""
-    models = (plan.target, plan.drafter)
-    moving = [
-        (one, model)
-        for one, model in zip(("target", "head"), models, strict=True)
-        if model
-        and model.weights
-        and model.weights.kind == "hub"
-        and not _COMMIT.fullmatch(model.weights.revision or "")
-    ]
-    lines = [
-        f"- The {part} {sanitize(model.id)} is that of the branch "
-        f"`{sanitize(model.weights.revision or 'main')}`: {_PIN[part]}"
-        for part, model in moving
-        if model.weights
-    ]
-    if "@sha256:" not in plan.runtime.image:
-        lines.append(f"- The image is named by its tag: {_PIN['image']}")
-    return "\n".join(["", "## Not pinned", "", *lines, ""]) if lines else ""
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -162,6 +156,20 @@ _PIN = {
     "target": "name it `ID@COMMIT`, and render again.",
     "image": "`peagle catalog refresh --digests` finds its digest; or give `--image IMAGE@DIGEST`.",
 }
+
+
+def _unpinned(plan: Plan) -> str:
+    """How to pin the commits and the digest that the plan does not know; empty if it knows all."""
+    lines = [
+        f"- The {part} {sanitize(model.id)} is that of the branch "
+        f"`{sanitize(model.weights.revision or 'main')}`: {_PIN[part]}"
+        for part, model in (("target", plan.target), ("head", plan.drafter))
+        if model and model.weights and model.weights.kind == "hub"
+        and not _COMMIT.fullmatch(model.weights.revision or "")
+    ]  # fmt: skip
+    if "@sha256:" not in plan.runtime.image:
+        lines.append(f"- The image is named by its tag: {_PIN['image']}")
+    return "\n".join(["", "## Not pinned", "", *lines, ""]) if lines else ""
 
 
 def request_example(plan: Plan, **more: str) -> str:
@@ -174,62 +182,11 @@ def request_example(plan: Plan, **more: str) -> str:
     return json.dumps({**more, **content, "max_tokens": 64})
 
 
-def _calling(plan: Plan) -> str:
-    """How to call the endpoint with the AWS CLI, boto3 and OpenAI clients."""
-    return _CALLING.format(
-        name=plan.name,
-        region=plan.region,
-        body=request_example(plan),
-        model=sanitize(plan.target.id),
-        url=openai_base_url(plan.region, plan.name, component_path(plan)),
-        cli=_CLI_COMPONENT.format(name=plan.name) if plan.copies else "",
-        python=f'InferenceComponentName="{plan.name}", ' if plan.copies else "",
-    )
-
-
-_CLI_COMPONENT = "  --inference-component-name {name} \\\n"
-
-_CALLING = """
-## Calling it
-
-```
-aws sagemaker-runtime invoke-endpoint --region {region} --endpoint-name {name} \\
-{cli}  --content-type application/json --cli-binary-format raw-in-base64-out \\
-  --body '{body}' answer.json
-```
-
-In Python: `boto3.client("sagemaker-runtime", region_name="{region}").invoke_endpoint(
-EndpointName="{name}", {python}ContentType="application/json", Body=...)["Body"].read()`.
-
-For OpenAI clients, set the base URL to `{url}`, the model to
-`{model}`, and the key to a SageMaker bearer token (valid for at most 12 hours):
-`OPENAI_API_KEY="$(peagle token {name} --region {region})"`.
-"""
-
-
-_PROVING = """
-## Proving it
-
-`peagle prove {name} --region {region}` measures whether drafts are accepted, and exits with 3 if
-not. `peagle drift plan.json` compares the endpoint with the plan in this folder. `peagle list`,
-`status` and `logs` find the endpoint by its tags. `peagle deploy`, `rollback`
-and `destroy` leave it to its owner.
-"""
-
-
-def _price(plan: Plan) -> str:
-    if plan.price_per_hour_usd is None:
-        return " (price unknown)"
-    return f", for {format_usd(plan.price_per_hour_usd)} an hour ({price_origin(plan)})"
-
-
 def _ending(plan: Plan) -> dict[str, str]:
     """How the end time is given, and what it does; empty without one."""
     seconds = ends_after(plan)
     if seconds is None:
-        return dict.fromkeys(
-            ("end_parameter", "end_context", "end_variable", "end_option", "ends"), ""
-        )
+        return dict.fromkeys(("end_parameter", "end_context", "end_variable", "ends"), "")
     moment = _in_seconds(seconds)
     copies = ""
     if plan.copies:
@@ -238,8 +195,7 @@ def _ending(plan: Plan) -> dict[str, str]:
         "end_parameter": f" \\\n  EndsAt={moment}{copies} --capabilities CAPABILITY_IAM",
         "end_context": f" \\\n  --parameters EndsAt={moment}",
         "end_variable": f" \\\n  -var ends_at={moment}",
-        "end_option": f" --ends-at {moment}",
-        "ends": _ENDS.format(length=format_duration(seconds), name=plan.name),
+        "ends": template("ends.md").format(length=format_duration(seconds)),
     }
 
 
@@ -248,38 +204,6 @@ def _in_seconds(seconds: int) -> str:
     that of macOS and BSD, where -d is another option."""
     linux = f'date -u -d "+{seconds} seconds" +%FT%T 2>/dev/null'
     return f'"$({linux} || date -u -v+{seconds}S +%FT%T)"'
-
-
-_ENDS = """
-EventBridge Scheduler deletes the endpoint at that time, {length} from now; applying again
-with another time moves it. What remains costs nothing but the storage of weights.
-"""
-
-
-def _upload(plan: Plan) -> str:
-    """The uploads that come first; empty without any."""
-    if not folders(plan):
-        return ""
-    lines = ["", "First copy the weights to your bucket:", "", "```"]
-    for folder in folders(plan):
-        name = f"{folder.part.upper()}_FOLDER"
-        command = f"aws s3 sync {name} s3://BUCKET/{folder.prefix}"
-        lines += [f"{command}{_encrypted(plan)}  # {sanitize(folder.described)}"]
-    return "\n".join([*lines, "```", ""])
-
-
-def _encrypted(plan: Plan) -> str:
-    """The options with which the AWS CLI encrypts uploads with the plan's key."""
-    key = plan.company.kms_key
-    return f" --sse aws:kms --sse-kms-key-id {shlex.quote(key)}" if key else ""
-
-
-def _folders(plan: Plan) -> str:
-    """The contents of the folders on the command line; empty without any."""
-    if not folders(plan):
-        return ""
-    lines = [f"- `--{folder.part}`: {sanitize(folder.described)}" for folder in folders(plan)]
-    return "\n".join(["", "Folders:", "", *lines, ""])
 
 
 def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool = False) -> None:
@@ -303,17 +227,14 @@ def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool = Fals
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
             draft = Path(beside) / "files"
             for file in files:
-                _write(draft / file.path, file)
+                path = draft / file.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(file.content)
+                path.chmod(0o644)
             _put_in_place(draft, folder)
     except OSError as error:
         message = f"{folder} cannot be written: {error.strerror}"
         raise UserError(message, "check the path", "not-writable") from error
-
-
-def _write(path: Path, file: RenderedFile) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(file.content)
-    path.chmod(0o644)
 
 
 def _put_in_place(draft: Path, folder: Path) -> None:

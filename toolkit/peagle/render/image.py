@@ -24,7 +24,7 @@ from peagle.catalog.schema import Target
 from peagle.data import entrypoint_folder
 from peagle.errors import Unsupported
 from peagle.planning.plan import Plan
-from peagle.render.files import RenderedFile, json_file, text_file
+from peagle.render.files import RenderedFile, json_file, template, text_file
 from peagle.render.image_names import repository_of, split_image
 from peagle.render.plan_file import plan_document
 from peagle_serve.contract import IMAGE_CONTENT_VARIABLE, ROOT_VARIABLE, VOCABULARY_VARIABLE
@@ -63,23 +63,6 @@ _HUB = f"{BAKED_ROOT}/hub"
 VOCABULARY = "weights/vocabulary"
 """The folder of the build context with the vocabulary of a target that is downloaded."""
 
-_DOWNLOAD = """\
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from huggingface_hub import hf_hub_download
-repo, commit, name, cache, *files = sys.argv[1:]
-def fetched(file):
-    return hf_hub_download(repo, file, revision=commit, cache_dir=cache)
-with ThreadPoolExecutor(8) as workers:
-    paths = list(workers.map(fetched, files))
-ref = Path(paths[0]).parents[2] / "refs" / name
-ref.parent.mkdir(parents=True, exist_ok=True)
-ref.write_text(commit)
-"""
-"""Downloads files of one commit into the Hub's cache, where ``name`` refers to that commit offline.
-File by file: of a snapshot, the Hub's library would look for the files that are left out."""
-
 
 @dataclass(frozen=True)
 class Download:
@@ -117,7 +100,8 @@ def weight_instructions(weights: Sequence[Baked]) -> str:
         lines.append(f"COPY weights {BAKED_ROOT}")
     for one in weights:
         if isinstance(one, Download):
-            argv = ["python3", "-c", _DOWNLOAD, one.repo, one.commit, one.name, _HUB, *one.files]
+            program = template("download.py.txt")
+            argv = ["python3", "-c", program, one.repo, one.commit, one.name, _HUB, *one.files]
             lines.append(f"RUN {json.dumps(argv)}")
     return "\n".join([*lines, ""])
 
@@ -291,7 +275,7 @@ def _text(plan: Plan, recipe: Recipe, labelled: Mapping[str, str], more: Mapping
         environment |= {ROOT_VARIABLE: BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
     if any(isinstance(one, Copied) and one.path == VOCABULARY for one in recipe.weights):
         environment[VOCABULARY_VARIABLE] = f"{BAKED_ROOT}/{VOCABULARY.partition('/')[2]}"
-    return _DOCKERFILE.format(
+    return template("image.Dockerfile").format(
         vllm=plan.runtime.vllm,
         base=recipe.base,
         labels=_settings("LABEL", labelled),
@@ -317,25 +301,3 @@ def _quoted(value: str) -> str:
 def _digest(files: tuple[RenderedFile, ...]) -> str:
     listed = [[file.path, hashlib.sha256(file.content).hexdigest()] for file in files]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
-
-
-_DOCKERFILE = """\
-# vLLM {vllm}, with an entrypoint that checks the environment, exits with the engine, and reports
-# how many drafts are accepted.
-ARG BASE={base}
-FROM ${{BASE}}
-
-{labels}
-
-COPY peagle /opt/peagle
-COPY --chown={user} cache {cache}
-{weights}
-{environment}
-
-USER {user}
-WORKDIR {cache}
-EXPOSE 8080
-ENTRYPOINT ["python3", "/opt/peagle/peagle_serve"]
-# SageMaker starts the container with the argument `serve`, which is optional for the entrypoint.
-CMD ["serve"]
-"""

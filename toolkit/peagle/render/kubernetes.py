@@ -10,16 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import yaml
-
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints.entries import OWN
 from peagle.planning.copies import reserved
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
-from peagle.render.files import PLAN, QuotingDumper, RenderedFile, text_file
+from peagle.render.files import PLAN, RenderedFile, template, text_file, yaml_text
 from peagle.render.formats import only_sagemaker
 from peagle.render.requests import folders, pair_arguments
-from peagle.text import sanitize
 from peagle_serve.contract import SERVED_NAME
 from peagle_serve.environment import tokens_of
 
@@ -51,11 +48,7 @@ _LONGEST_NAME = 63
 
 def manifest_file(path: str, documents: Iterable[Any], heading: Iterable[str]) -> RenderedFile:
     """Objects of Kubernetes as YAML, below comments."""
-    comment = "".join(f"# {sanitize(line)}\n" for line in heading)
-    body = yaml.dump_all(
-        documents, Dumper=QuotingDumper, sort_keys=False, allow_unicode=False, width=100_000
-    )
-    return text_file(path, f"{comment}{body}")
+    return text_file(path, yaml_text(documents, heading, allow_unicode=False))
 
 
 def literal(text: str) -> str:
@@ -245,7 +238,7 @@ def applying(plan: Plan, name: str, prometheus: bool = False) -> dict[str, str]:
     job, config = object_name(name, GATE_PREFIX), object_name(name, PLAN_PREFIX)
     return {
         "release": name,
-        "apply": _APPLY.format(
+        "apply": template("kubernetes-apply.sh").format(
             job=job,
             config=config,
             looks=-(-(start_seconds(plan) + _PROOF_SECONDS) // _LOOK_SECONDS),
@@ -254,29 +247,10 @@ def applying(plan: Plan, name: str, prometheus: bool = False) -> dict[str, str]:
         "placeholders": "".join(
             f" -e 's|{placeholder}|{value}|'" for placeholder, value in placeholders.items()
         ),
-        "hub": _HUB if has_hub_weights(plan) else "",
+        "hub": template("kubernetes-hub.md") if has_hub_weights(plan) else "",
     }
 
 
 _LOOK_SECONDS = 10
 """Between two looks at the Job. ``kubectl wait`` waits for one condition only, and so for the whole
 of its timeout when a Job fails."""
-
-_APPLY = """\
-kubectl create configmap {config} --from-file=plan.json --dry-run=client -o yaml |
-  kubectl apply -f -
-kubectl apply -f inference.yaml
-kubectl delete --ignore-not-found -f gate.yaml
-kubectl apply -f gate.yaml
-for _ in $(seq {looks}); do
-  kubectl get job/{job} -o 'jsonpath={{.status.conditions[*].type}}' |
-    grep -qwE 'Complete|Failed' && break
-  sleep {pause}
-done
-kubectl logs job/{job} --all-containers
-kubectl wait --for=condition=complete --timeout=0s job/{job}"""
-
-_HUB = """
-The engine downloads from the Hugging Face Hub, so the pods need a way to it. A gated model needs a
-token: `kubectl create secret generic hf-token --from-literal=token=TOKEN`.
-"""

@@ -67,6 +67,16 @@ that serves it."""
 PROOF_TAG = "peagle:proof"
 """Tag of an endpoint with the result of its last proof."""
 
+KEPT_COUNT = {
+    "RetainAllVariantProperties": True,
+    "ExcludeRetainedVariantProperties": [
+        {"VariantPropertyType": "DesiredWeight"},
+        {"VariantPropertyType": "DataCaptureConfig"},
+    ],
+}
+"""UpdateEndpoint's parameters to keep the numbers of instances, which scaling chose, and nothing
+else."""
+
 _HASH_DIGITS = 8
 
 

@@ -169,39 +169,25 @@ def copies_limit_name(region: str, endpoint: str) -> str:
     return f"{limit_name(region, endpoint)}-ic"
 
 
-def schedule(region: str, endpoint: str, expression: str) -> dict[str, Any]:
-    """CreateSchedule without the target's ARN and role."""
-    described = f"peagle: the end of the endpoint {endpoint}"
-    given = {"EndpointName": endpoint}
-    return _schedule(limit_name(region, endpoint), described, expression, given)
-
-
-def copies_schedule(region: str, endpoint: str, expression: str) -> dict[str, Any]:
-    """The same for the copies on the endpoint, whose component has its name."""
-    described = f"peagle: the end of the copies on the endpoint {endpoint}"
-    given = {"InferenceComponentName": endpoint}
-    return _schedule(copies_limit_name(region, endpoint), described, expression, given)
-
-
 RETRY_POLICY = {"MaximumEventAgeInSeconds": 86_400, "MaximumRetryAttempts": 185}
 """The longest that EventBridge Scheduler accepts: it repeats a call that failed, with exponential
 backoff, until either is reached. Its documentation does not say which of a target's errors it
 repeats, so ``peagle reap`` is the second net."""
 
 
-def _schedule(
-    name: str, description: str, expression: str, given: dict[str, str]
-) -> dict[str, Any]:
+def schedule(region: str, endpoint: str, expression: str, copies: bool = False) -> dict[str, Any]:
+    """CreateSchedule without the target's ARN and role: of the endpoint, or of the ``copies`` on
+    it, whose component has its name."""
+    name = copies_limit_name(region, endpoint) if copies else limit_name(region, endpoint)
+    what = f"the copies on the endpoint {endpoint}" if copies else f"the endpoint {endpoint}"
+    request = {"InferenceComponentName" if copies else "EndpointName": endpoint}
     return {
         "Name": name,
-        "Description": description,
+        "Description": f"peagle: the end of {what}",
         "ScheduleExpression": expression,
         "ScheduleExpressionTimezone": "UTC",
         "FlexibleTimeWindow": {"Mode": "OFF"},
-        "Target": {
-            "Input": json.dumps(given),
-            "RetryPolicy": RETRY_POLICY,
-        },
+        "Target": {"Input": json.dumps(request), "RetryPolicy": RETRY_POLICY},
     }
 
 
@@ -211,12 +197,12 @@ def target_arn(partition: str, copies: bool = False) -> str:
     return f"arn:{partition}:scheduler:::aws-sdk:sagemaker:{operation}"
 
 
-def trust_policy(account: Any) -> dict[str, Any]:
-    """The trust policy of the role: EventBridge Scheduler may assume it, for this account only."""
+def trust_policy(account: Any, service: str = SCHEDULER) -> dict[str, Any]:
+    """The trust policy of a role: the service may assume it, for this account only."""
     return _document(
         {
             "Effect": "Allow",
-            "Principal": {"Service": SCHEDULER},
+            "Principal": {"Service": service},
             "Action": "sts:AssumeRole",
             "Condition": {"StringEquals": {"aws:SourceAccount": account}},
         }

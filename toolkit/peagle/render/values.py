@@ -29,6 +29,12 @@ CONFIG_NAME = "${EndpointConfigName}"
 """Stands for the name of the endpoint configuration in the dimensions of alarms."""
 
 
+_SCALING = (
+    "min_instances", "max_instances", "target_concurrency", "scale_in_cooldown_seconds",
+    "scale_out_cooldown_seconds",
+)  # fmt: skip
+
+
 def values(plan: Plan, owner: str) -> dict[str, Any]:
     """The values of the plan; what it does not have is ``None`` or empty. ``owner`` is the format
     in the owner's tag. ``${ModelBucket}`` in the URIs of weights is the user's bucket."""
@@ -40,7 +46,7 @@ def values(plan: Plan, owner: str) -> dict[str, Any]:
         "model": _model(model),
         "instances": _instances(variant),
         "kms_key_arn": config.get("KmsKeyId"),
-        "scaling": _scaling(plan),
+        "scaling": plan.scaling and {name: getattr(plan.scaling, name) for name in _SCALING},
         "rollout": _rollout(plan),
         "alarms": _alarms(plan, owner),
         "metric_filters": _metric_filters(plan),
@@ -82,18 +88,6 @@ def _instances(variant: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _scaling(plan: Plan) -> dict[str, Any] | None:
-    if plan.scaling is None:
-        return None
-    return {
-        "min_instances": plan.scaling.min_instances,
-        "max_instances": plan.scaling.max_instances,
-        "target_concurrency": plan.scaling.target_concurrency,
-        "scale_in_cooldown_seconds": plan.scaling.scale_in_cooldown_seconds,
-        "scale_out_cooldown_seconds": plan.scaling.scale_out_cooldown_seconds,
-    }
-
-
 def _rollout(plan: Plan) -> dict[str, Any] | None:
     config = deployment_config(plan)
     if config is None or plan.rollout is None:
@@ -110,32 +104,30 @@ def _rollout(plan: Plan) -> dict[str, Any] | None:
     }
 
 
+_ALARM = {
+    "name": "AlarmName", "description": "AlarmDescription", "namespace": "Namespace",
+    "metric": "MetricName", "dimensions": "Dimensions", "statistic": "Statistic",
+    "extended_statistic": "ExtendedStatistic", "period_seconds": "Period",
+    "comparison": "ComparisonOperator", "threshold": "Threshold",
+    "evaluation_periods": "EvaluationPeriods", "datapoints_to_alarm": "DatapointsToAlarm",
+    "missing_data": "TreatMissingData",
+}  # fmt: skip
+"""Values of an alarm -> parameters of PutMetricAlarm."""
+
+
 def _alarms(plan: Plan, owner: str) -> dict[str, Any]:
-    made = zip(alarm_kinds(plan), alarms(plan, CONFIG_NAME, owner), strict=True)
     undoing = plan.rollout.alarms if plan.rollout else ()
-    return {kind: _alarm(one, undoes_updates=kind in undoing) for kind, one in made}
-
-
-def _alarm(alarm: dict[str, Any], undoes_updates: bool) -> dict[str, Any]:
-    dimensions = {one["Name"]: one["Value"] for one in alarm.get("Dimensions", [])}
-    return {
-        "name": alarm["AlarmName"],
-        "description": alarm["AlarmDescription"],
-        "namespace": alarm.get("Namespace"),
-        "metric": alarm.get("MetricName"),
-        "dimensions": dimensions or None,
-        "statistic": alarm.get("Statistic"),
-        "extended_statistic": alarm.get("ExtendedStatistic"),
-        "period_seconds": alarm.get("Period"),
-        "comparison": alarm["ComparisonOperator"],
-        "threshold": alarm["Threshold"],
-        "evaluation_periods": alarm["EvaluationPeriods"],
-        "datapoints_to_alarm": alarm["DatapointsToAlarm"],
-        "missing_data": alarm["TreatMissingData"],
-        "actions": alarm.get("AlarmActions", []),
-        "undoes_updates": undoes_updates,
-        "queries": [_query(one) for one in alarm.get("Metrics", [])],
-    }
+    written: dict[str, Any] = {}
+    for kind, alarm in zip(alarm_kinds(plan), alarms(plan, CONFIG_NAME, owner), strict=True):
+        values = {name: alarm.get(parameter) for name, parameter in _ALARM.items()}
+        pairs = {one["Name"]: one["Value"] for one in alarm.get("Dimensions", [])}
+        written[kind] = values | {
+            "dimensions": pairs or None,
+            "actions": alarm.get("AlarmActions", []),
+            "undoes_updates": kind in undoing,
+            "queries": [_query(one) for one in alarm.get("Metrics", [])],
+        }
+    return written
 
 
 def _query(query: dict[str, Any]) -> dict[str, Any]:
@@ -156,16 +148,16 @@ def _query(query: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metric_filters(plan: Plan) -> dict[str, Any]:
-    found = {}
-    for one in metric_filters(plan):
-        (metric,) = one["metricTransformations"]
-        found[metric["metricName"]] = {
-            "filter": one["filterName"],
-            "pattern": one["filterPattern"],
+    written = {}
+    for log_filter in metric_filters(plan):
+        (metric,) = log_filter["metricTransformations"]
+        written[metric["metricName"]] = {
+            "filter": log_filter["filterName"],
+            "pattern": log_filter["filterPattern"],
             "namespace": metric["metricNamespace"],
             "value": metric["metricValue"],
         }
-    return found
+    return written
 
 
 def _dashboard(plan: Plan) -> dict[str, Any] | None:

@@ -39,21 +39,14 @@ def read_verdict(path: Path) -> Verdict:
 
 def verdict_from(document: Any, file: str) -> Verdict:
     """The verdict in a document; ``file`` is its name in messages. Raises VerdictFileError."""
-    if not isinstance(document, dict):
-        raise VerdictFileError(
-            f"{file} is not a verdict: not a JSON object", _AGAIN, code="not-a-verdict"
-        )
-    if "requests" in document and "workloads" not in document:
+    if isinstance(document, dict) and "requests" in document and "workloads" not in document:
         use = Fix("use the plan in place of the pair", ("peagle", "plan", file))
         raise VerdictFileError(f"{file} is a plan, not a verdict", use, code="not-a-verdict")
-    if missing := [key for key in ("format", "workloads") if key not in document]:
-        message = f"{file} is not a verdict: the key {missing[0]!r} is missing"
-        raise VerdictFileError(message, _AGAIN, code="not-a-verdict")
+    if not isinstance(document, dict) or not {"format", "workloads"} <= set(document):
+        raise VerdictFileError(f"{file} is not a verdict", _AGAIN, code="not-a-verdict")
     if document["format"] != VERDICT_FORMAT:
-        message = (
-            f"{file} has verdict format {repr(document['format'])[:40]}; this version reads format "
-            f"{VERDICT_FORMAT}"
-        )
+        version = repr(document["format"])[:40]
+        message = f"{file} has verdict format {version}; this version reads format {VERDICT_FORMAT}"
         raise VerdictFileError(message, _AGAIN, code="verdict-format")
     try:
         return Verdict.model_validate_json(json.dumps(document))

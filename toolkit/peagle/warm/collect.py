@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -79,11 +80,8 @@ def collecting_plan(plan: Plan) -> Plan:
     Raises Refused for a plan whose engine compiles nothing.
     """
     if plan.environment.get(ENFORCE_EAGER, "false").strip().lower() != "false":
-        raise Refused(
-            f"{plan.pair} runs eagerly ({ENFORCE_EAGER}), so there is nothing to collect",
-            f"remove {ENFORCE_EAGER}; without compilation every start is cold",
-            code="nothing-compiled",
-        )
+        message = f"{plan.pair} runs eagerly ({ENFORCE_EAGER}), so there is nothing to collect"
+        raise Refused(message, f"remove {ENFORCE_EAGER}", "nothing-compiled")
     each = plan.price_per_hour_usd
     return plan.model_copy(
         update={
@@ -102,21 +100,13 @@ def prefix_of_weights(plan: Plan) -> WeightsPrefix:
     drafter = plan.drafter.weights if plan.drafter else None
     kinds = {weights.kind for weights in (plan.target.weights, drafter) if weights}
     if kinds == {"s3"} and not plan.mounts:
-        raise Refused(
-            f"a warm start needs mounted weights, but the weights of {plan.pair} are streamed",
-            "plan with weights_by mount",
-            code="weights-streamed",
-        )
+        message = f"a warm start needs mounted weights, but those of {plan.pair} are streamed"
+        raise Refused(message, "plan with weights_by mount", "weights-streamed")
     if kinds != {"s3"} or [mount.channel for mount in plan.mounts] != [None]:
-        raise Refused(
-            f"a warm start is stored next to the weights, but the weights of {plan.pair} are not "
-            "below one S3 prefix",
-            Fix(
-                "use the --model-source and --drafter that this command prints",
-                ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX"),
-            ),
-            code="weights-not-in-s3",
-        )
+        sync = ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")
+        fix = Fix("use the --model-source and --drafter that this command prints", sync)
+        message = f"a warm start needs the weights of {plan.pair} below one S3 prefix"
+        raise Refused(message, fix, "weights-not-in-s3")
     return weights_prefix(plan.mounts[0].s3_uri)
 
 
@@ -226,12 +216,10 @@ def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPre
 
 
 def _others(aws: Aws, artifact: WarmArtifact, place: WeightsPrefix) -> dict[str, int]:
-    found: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for name, size in Bucket(aws, place.bucket).sizes(place.file_key(WARM_FOLDER, "")).items():
-        key = place.warm_start_id(name)
-        if key and key != artifact.key:
-            found[key] = found.get(key, 0) + size
-    return found
+        sizes[place.warm_start_id(name) or ""] += size
+    return {key: size for key, size in sizes.items() if key not in ("", artifact.key)}
 
 
 def collect_locally(

@@ -127,12 +127,8 @@ def _store(
                 sha256.update(part)
                 progress(done + length, artifact.size)
         if sha256.hexdigest() != artifact.sha256:
-            raise EngineError(
-                f"the fetched bytes of {artifact.key} do not match the sha256 of the "
-                "container's manifest",
-                _REPEAT,
-                code="checksum-mismatch",
-            )
+            message = f"the fetched bytes of {artifact.key} do not match the container's manifest"
+            raise EngineError(message, _REPEAT, "checksum-mismatch")
         draft.chmod(0o644)  # the container's own user reads it
         # Without a manifest there is no artifact: no reader combines an old one with new bytes.
         artifact.manifest.unlink(missing_ok=True)
@@ -158,12 +154,9 @@ def _request(
             elif length in (None, len(response.body)):
                 return response.body
             else:
-                failure = EngineError(
-                    f"a part of the artifact is truncated: {len(response.body):,} of {length:,} "
-                    "bytes",
-                    _REPEAT,
-                    code="incomplete-response",
-                )
+                size = f"{len(response.body):,} of {length:,} bytes"
+                message = f"a part of the artifact is truncated: {size}"
+                failure = EngineError(message, _REPEAT, "incomplete-response")
         except IncompleteResponse as incomplete:
             failure = incomplete.error
         if pause is None or isinstance(failure, Refused):
@@ -176,20 +169,18 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
     text = response.body[:2000].decode("utf-8", errors="replace")
     reason = engine_message(text)[:300] or "empty response"
     if response.status >= 500:
-        return EngineError(
-            f"the container failed to collect ({response.status}): {reason}",
-            f"see {log}",
-            code="collection-failed",
-        )
-    if response.status == 409:
-        return Refused(
-            f"there is nothing to collect: {reason}", f"see {log}", "nothing-compiled"
-        )  # fmt: skip
-    if response.status == 403:
-        message = f"the container does not offer compile caches: {reason}"
-        return Refused(message, f"start it with {WARM_MODE_VARIABLE}={COLLECT}", "not-collecting")
-    message = f"the container does not support warm starts ({response.status}: {reason})"
-    return Refused(message, _REBUILD, "image-too-old")
+        message = f"the container failed to collect ({response.status}): {reason}"
+        return EngineError(message, f"see {log}", "collection-failed")
+    collecting = f"start it with {WARM_MODE_VARIABLE}={COLLECT}"
+    refusals: dict[int, tuple[str, str, str]] = {
+        409: ("there is nothing to collect", f"see {log}", "nothing-compiled"),
+        403: ("the container does not offer compile caches", collecting, "not-collecting"),
+    }
+    if response.status not in refusals:
+        message = f"the container does not support warm starts ({response.status}: {reason})"
+        return Refused(message, _REBUILD, "image-too-old")
+    message, fix, code = refusals[response.status]
+    return Refused(f"{message}: {reason}", fix, code)
 
 
 def _read_manifest(text: bytes, folder: Path) -> WarmArtifact:

@@ -9,8 +9,15 @@ from pathlib import PurePath
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head, attention_of
-from peagle.checkpoints.models import Checkpoint, is_folder
-from peagle.checks.facts import COPY_AGAIN, COPY_CONFIG, OTHER_HEAD, layers_key, other_shape
+from peagle.checkpoints.models import is_folder
+from peagle.checks.facts import (
+    COPY_AGAIN,
+    COPY_CONFIG,
+    OTHER_HEAD,
+    layers_key,
+    other_shape,
+    pair_problem,
+)
 from peagle.checks.head_layout import (
     allowed,
     cache_groups,
@@ -61,27 +68,22 @@ def weights_unread(case: Case) -> Findings:
     Without safetensors vLLM loads ``*.bin`` or ``*.pt`` (0.28.0, default_loader.py), which are
     pickles; the container of this toolkit refuses them, and so do copies to S3.
     """
-    target, head = case.target_checkpoint, case.drafter_checkpoint
-    if target is not None and target.tensors is None:
-        level = error if target.other_weights else warning
-        message, fix = _message_and_fix(target)
-        yield level("target", message, fix)
-    if head is not None and head.tensors is None:
-        level = error if head.other_weights else warning
-        message, fix = _message_and_fix(head)
-        yield level("drafter", message, fix)
-
-
-def _message_and_fix(checkpoint: Checkpoint) -> tuple[str, str | Fix]:
-    others = ", ".join(checkpoint.other_weights[:3])
-    if others:
+    for where, checkpoint in (
+        ("target", case.target_checkpoint),
+        ("drafter", case.drafter_checkpoint),
+    ):
+        if checkpoint is None or checkpoint.tensors is not None:
+            continue
+        at, others = checkpoint.location, ", ".join(checkpoint.other_weights[:3])
+        message = f"weights not checked: {at} has no *.safetensors, config.json only"
+        if not others:
+            yield warning(where, message, "copy the weights there before you serve it")
+            continue
         message = (
-            f"weights not checked: {checkpoint.location} has {others} but no *.safetensors; other "
-            "formats may run code when they are loaded, and are not served"
+            f"weights not checked: {at} has {others} but no *.safetensors; other formats may run "
+            "code when they are loaded, and are not served"
         )
-        return message, _conversion(checkpoint.location, checkpoint.other_weights[0])
-    message = f"weights not checked: {checkpoint.location} has no *.safetensors, config.json only"
-    return message, "copy the weights there before you serve it"
+        yield error(where, message, _conversion(at, checkpoint.other_weights[0]))
 
 
 def _conversion(location: str, file: str) -> Fix:
@@ -110,17 +112,16 @@ def config_incomplete(case: Case, head: Head) -> Findings:
     """
     if any(speculators_layout.check(case)):
         return
+    config = head.config
     sizes = {
-        "hidden_size": head.config.hidden_size,
-        "num_hidden_layers": head.config.layers,
-        "num_attention_heads": head.config.query_heads,
-        "intermediate_size": head.config.intermediate_size,
-        "vocab_size": head.config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.query_heads,
+        "intermediate_size": config.intermediate_size,
+        "vocab_size": config.vocab_size,
     }
-    missing = [key for key, value in sizes.items() if value is None]
-    if missing:
-        message = f"config.json of {head.location} lacks {', '.join(missing)}"
-        yield error("drafter", message, COPY_CONFIG)
+    if missing := [key for key, value in sizes.items() if value is None]:
+        yield error("drafter", f"config.json lacks {', '.join(missing)}", COPY_CONFIG)
 
 
 _SPECULATORS = {
@@ -168,7 +169,7 @@ def speculators_type(case: Case, head: Head) -> Findings:
     """
     kind = head.config.speculators
     if kind not in (None, "eagle3", "peagle"):
-        message = f"{head.location} has speculators_model_type {kind!r}, neither eagle3 nor peagle"
+        message = f"speculators_model_type is {kind!r}, neither eagle3 nor peagle"
         yield error("drafter", message, "use an EAGLE-3 or P-EAGLE head")
 
 
@@ -194,10 +195,7 @@ def speculators_layout(case: Case, head: Head) -> Findings:
     missing = [part for part, kind in parts.items() if not isinstance(config.get(part), kind)]
     present = [part for part in parts if config.get(part) is not None]
     if missing and present not in ([], [_OTHER_FORMATS_TOO]):
-        message = (
-            f"config.json of {head.location} is in the speculators format but lacks "
-            f"{' and '.join(missing)}"
-        )
+        message = f"config.json is in the speculators format but lacks {' and '.join(missing)}"
         yield error("drafter", message, COPY_CONFIG)
 
 
@@ -210,7 +208,7 @@ def norm_before_residual(case: Case, head: Head) -> Findings:
     instead of 3.07 on the tiny pair), without a warning.
     """
     if head.config.speculators == "eagle3" and "norm_before_residual" not in head.document:
-        message = f"{head.location} does not set norm_before_residual; vLLM assumes true"
+        message = "norm_before_residual is not set; vLLM assumes true"
         fix = "if acceptance is below the published value, set it to false, as older heads need"
         yield note("drafter", message, fix)
 
@@ -222,9 +220,8 @@ def layer_types(case: Case, head: Head) -> Findings:
 
     vLLM and transformers reject such a config.json at start.
     """
-    if head.config.window_problem:
-        message = f"config.json of {head.location}: {head.config.window_problem}"
-        yield error("drafter", message, COPY_CONFIG)
+    if pair_problem(case, head, "layer-types") is not None:
+        yield error("drafter", f"config.json: {head.config.window_problem}", COPY_CONFIG)
 
 
 MANY_GROUPS = 16
@@ -243,7 +240,7 @@ def head_window(case: Case, head: Head) -> Findings:
     window = max((size for size in head.config.windows if size), default=None)
     if window is not None and case.max_model_len > window:
         message = (
-            f"{head.location} sees only the last {window:,} tokens, and requests may have "
+            f"the head sees only the last {window:,} tokens, and requests may have "
             f"{case.max_model_len:,}: acceptance falls in longer ones"
         )
         fix = "measure acceptance at your lengths, use a head with full attention, or lower "
@@ -260,10 +257,7 @@ def _many_groups(case: Case, head: Head) -> Findings:
         ratio = float(entry.value or 0)
         groups = cache_groups(case.architecture.attention, draft, ratio)
         if groups is not None and groups.draft == 1 and groups.total > MANY_GROUPS:
-            message = (
-                f"{head.location} has few sliding layers, so vLLM divides the KV cache into "
-                f"{groups.total} groups, and fills a block table for each in every step"
-            )
+            message = f"few sliding layers: {groups.total} groups, each with a block table per step"
             fix = Fix(
                 f"use --set {ONE_GROUP}=true: one group, in which sliding layers keep all tokens",
                 options=("--set", f"{ONE_GROUP}=true"),
@@ -279,7 +273,7 @@ def auxiliary_states_off(case: Case, head: Head) -> Findings:
     vLLM has no parallel drafting without them (use_aux_hidden_state) and does not start.
     """
     if case.is_parallel and head.config.parallel_drafting and not head.config.uses_auxiliary:
-        message = f"{head.location} drafts in parallel but sets use_aux_hidden_state to false"
+        message = "the head drafts in parallel but sets use_aux_hidden_state to false"
         nested = "transformer_layer_config." if head.config.speculators_format else ""
         key = f"{nested}eagle_config.use_aux_hidden_state"
         fix = f"set {key} to true if the head was trained with it"
@@ -296,13 +290,13 @@ def aux_layer_count(case: Case, head: Head) -> Findings:
     one with Qwen3 layers from the list that it reads. When they differ, vLLM starts and crashes
     on the first request.
     """
+    if pair_problem(case, head, "aux-layer-count") is None:
+        return
     depth, built_for = case.architecture.layers, head.config.built_for
     layers = head.layers_read(depth)
-    if not head.config.uses_auxiliary or len(layers) == built_for:
-        return
     message = (
-        f"config.json of {head.location} makes vLLM read {len(layers)} layers of the target and "
-        f"build fc for {built_for}: it starts, and crashes on the first request"
+        f"vLLM reads {len(layers)} layers of the target and builds fc for {built_for}: it starts, "
+        "and crashes on the first request"
     )
     yield error("drafter", message, list_layers(head, layers, depth))
 
@@ -334,16 +328,13 @@ def aux_layers_collide(case: Case, head: Head) -> Findings:
     these are equal: ``fc`` gets fewer hidden states than it expects, drafts are wrong, and the
     engine crashes on the first prompt whose size does not divide.
     """
-    depth = case.architecture.layers
-    layers = head.layers_read(depth)
-    if len(set(layers)) < len(layers):
-        listed = head.config.auxiliary_layers
-        reads = "the head reads layers" if listed else "the head lists no layers, so vLLM reads"
+    if (problem := pair_problem(case, head, "aux-layers-collide")) is not None:
+        source = "listed" if head.config.auxiliary_layers else "the default"
         message = (
-            f"{head.location}: {reads} {', '.join(map(str, layers))} of the {depth} layers of "
-            f"{case.target.id}, and these are not distinct"
+            f"the target's layers {problem['layers']} ({source}) are not distinct: "
+            f"{case.target.id} has {problem['num_hidden_layers']} layers"
         )
-        fix = f"list the trained layers in {layers_key(head, len(layers))}"
+        fix = f"list the trained layers in {layers_key(head, head.config.built_for)}"
         yield error("drafter", message, fix)
 
 
@@ -361,9 +352,8 @@ def aux_layers_order(case: Case, head: Head) -> Findings:
     if list(layers) == ascending or len(ascending) < len(layers):
         return  # another rule reports layers that are listed twice
     message = (
-        f"{head.location} lists the target's layers as {list(layers)}, but vLLM always reads them "
-        f"as {ascending}. A head that was trained in the listed order loses acceptance (a copy of "
-        "the tiny head: 7 of 160 drafted tokens accepted instead of 11 of 140)"
+        f"the target's layers are listed as {list(layers)}, but vLLM reads them as {ascending}: a "
+        "head that was trained in the listed order loses acceptance"
     )
     fix = (
         "sort the list; if the head was trained in the listed order, sort the columns of fc.weight "
@@ -380,13 +370,9 @@ def aux_layers_outside(case: Case, head: Head) -> Findings:
     Layer i is the hidden state after i layers, so 0 to L exist. For any other layer vLLM passes
     one hidden state too few, and the engine crashes on a request.
     """
-    depth = case.architecture.layers
-    layers = head.layers_read(depth)
-    if not all(0 <= layer <= depth for layer in layers):
-        message = (
-            f"{head.location}: the head reads layers {', '.join(map(str, layers))}, but "
-            f"{case.target.id} has {depth} layers"
-        )
+    if (problem := pair_problem(case, head, "aux-layers-outside")) is not None:
+        depth = problem["num_hidden_layers"]
+        message = f"the head reads layers {problem['layers']}; {case.target.id} has {depth} layers"
         yield error("drafter", message, OTHER_HEAD)
 
 
@@ -411,9 +397,8 @@ def fc_width(case: Case, head: Head) -> Findings:
     width = case.architecture.hidden_size
     if fc == (config.hidden_size, states * width):
         message = (
-            f"config.json of {head.location} sets target_hidden_size to "
-            f"{config.target_hidden_size}, but fc.weight takes {states} hidden states of {width}, "
-            f"the width of {case.target.id}"
+            f"config.json sets target_hidden_size to {config.target_hidden_size}, but fc.weight "
+            f"takes {states} hidden states of {width}, the width of {case.target.id}"
         )
         fix = f"set target_hidden_size to {width}, or copy the head again"
         yield error("drafter", message, fix)
@@ -431,7 +416,7 @@ def head_without_mask(case: Case, head: Head) -> Findings:
     vLLM rejects it when it loads the weights, after minutes on a paid instance.
     """
     if case.is_parallel and head.config.parallel_drafting and head.has_mask is False:
-        message = f"{head.location} drafts in parallel but its weights have no {MASK}"
+        message = f"the head drafts in parallel but its weights have no {MASK}"
         yield error("drafter", message, f"copy the head again, or export it with {MASK}")
 
 
@@ -450,10 +435,7 @@ def mask_shape(case: Case, head: Head) -> Findings:
     shape, fc = head.tensors[name].shape, head.shape("fc.weight")
     size, expected = prod(shape), states * width
     if size != expected and (fc is None or fc[-1:] != (size,)):
-        message = (
-            f"{name} of {head.location} has shape {list(shape)}; the head needs "
-            f"[1, 1, {expected}]: {states} hidden states of {width:,}"
-        )
+        message = f"{name} has shape {list(shape)}; the head needs [1, 1, {expected}]"
         yield error("drafter", message, f"copy the head again, or export it with {MASK}")
 
 
@@ -490,7 +472,7 @@ def lm_head_missing(case: Case, head: Head) -> Findings:
     if not head.tensors or head.named("lm_head") or drafted is None:
         return
     if config.vocab_size in (None, vocabulary) and drafted < vocabulary:
-        message = f"{head.location} drafts {drafted:,} of {vocabulary:,} tokens but has no lm_head"
+        message = f"the head drafts {drafted:,} of {vocabulary:,} tokens but has no lm_head"
         yield error("drafter", message, "copy the head again, or export it with lm_head")
 
 
@@ -506,11 +488,7 @@ def layers_mismatch(case: Case, head: Head) -> Findings:
         return
     found, expected = layers_in(head.tensors), head.config.layers
     if found != set(range(expected or 0)):
-        message = (
-            f"the weights of {head.location} have layers "
-            f"{', '.join(map(str, sorted(found))) or 'none'}, but config.json sets "
-            f"num_hidden_layers to {expected}"
-        )
+        message = f"the weights have layers {sorted(found)}; num_hidden_layers is {expected}"
         yield error("drafter", message, MIXED_FILES)
 
 
@@ -531,12 +509,11 @@ def tensors_missing(case: Case, head: Head) -> Findings:
     """
     shapes = required(head.config)
     found, layers = {plain_name(name) for name in head.tensors}, layers_in(head.tensors)
-    merged = any(".qkv_proj" in name or ".gate_up_proj" in name for name in found)
-    if shapes is None or not found or merged:
+    if shapes is None or not found or any(map(_is_merged, found)):
         return
     missing = [name for name in shapes if name not in found and layer_of(name) in {None, *layers}]
     if missing:
-        message = f"the weights of {head.location} lack {first_names(missing, 3)}"
+        message = f"the weights lack {first_names(missing, 3)}"
         only_output = all(name.endswith("o_proj.bias") for name in missing)
         yield error("drafter", message, _ADD_ZEROS if only_output else COPY_AGAIN)
 
@@ -559,17 +536,13 @@ def tensors_unknown(case: Case, head: Head) -> Findings:
         and not _ignored(name)
     ]
     if known and unknown:
-        message = (
-            f"the weights of {head.location} have {first_names(unknown, 3)}, which its class "
-            "does not have"
-        )
+        message = f"the weights have {first_names(unknown, 3)}, which the class does not have"
         yield error("drafter", message, MIXED_FILES)
 
 
 def _ignored(name: str) -> bool:
     """Whether vLLM skips the tensor, or has it as a merged one."""
-    merged = ".qkv_proj" in name or ".gate_up_proj" in name
-    return merged or name.endswith(".bias") or name.startswith("input_norm.")
+    return _is_merged(name) or name.endswith(".bias") or name.startswith("input_norm.")
 
 
 @rule("tensor-shape", about="head", vllm_notices="at start")
@@ -584,10 +557,8 @@ def tensor_shape(case: Case, head: Head) -> Findings:
     if shapes is None:
         return
     if width is not None:
-        message = (
-            f"config.json of {head.location} sets hidden_size to {head.config.hidden_size}, but "
-            f"its weights have width {width}"
-        )
+        own = head.config.hidden_size
+        message = f"config.json sets hidden_size to {own}, but the weights have width {width}"
         yield error("drafter", message, f"set hidden_size to {width}, or {MIXED_FILES}")
         return
     stored = {plain_name(name): name for name in head.tensors}
@@ -623,9 +594,7 @@ def tensor_dtype(case: Case, head: Head) -> Findings:
     )
     name, dtype = next(wrong, ("", ""))
     if name and not head.config.quantized:
-        message = (
-            f"{name} of {head.location} is {dtype}, but its config.json has no quantization_config"
-        )
+        message = f"{name} is {dtype}, but config.json has no quantization_config"
         yield error("drafter", message, "export the head in bfloat16")
 
 
@@ -655,7 +624,7 @@ def biases_dropped(case: Case, head: Head) -> Findings:
         and layer_of(name) in {None, *layers_in(shapes)}
     ]
     if dropped:
-        message = f"vLLM ignores {first_names(dropped, 3)} of {head.location}"
+        message = f"vLLM ignores {first_names(dropped, 3)}"
         yield warning("drafter", message, _fix(head, dropped))
 
 
@@ -688,9 +657,6 @@ def quantization_without_scales(case: Case, head: Head) -> Findings:
     nearly no draft is accepted.
     """
     if head.config.quantized and head.tensors and not any(map(head.named, _SCALES)):
-        message = (
-            f"config.json of {head.location} has a quantization_config, but its weights have no "
-            "scales"
-        )
+        message = "config.json has a quantization_config, but the weights have no scales"
         fix = "remove quantization_config, or copy the quantized weights"
         yield error("drafter", message, fix)

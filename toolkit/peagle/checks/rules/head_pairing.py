@@ -91,7 +91,7 @@ def speculators_verifier(case: Case, head: Head) -> Findings:
     theirs, ours = _last(name), _last(case.target.id)
     if theirs in (ours, _last(case.target.weights)):
         return
-    message = f"{head.location} was trained for {name}, but the target is {case.target.id}"
+    message = f"trained for {name}, but the target is {case.target.id}"
     is_tuned = case.own_target and case.architecture.class_name in classes_of(verifier)
     if ours in theirs or theirs in ours or is_tuned:
         fix = "measure acceptance: the hidden states of a variant differ slightly"
@@ -147,10 +147,7 @@ def hidden_size_mismatch(case: Case, head: Head) -> Findings:
     own, width = head.config.target_hidden_size, case.architecture.hidden_size
     if own in (None, width, case.target.architecture.hidden_size) or _fits(head, width):
         return
-    message = (
-        f"{head.location}: the head takes hidden states of size {own:,}; {case.target.id} has "
-        f"{width:,}"
-    )
+    message = f"the head takes hidden states of size {own:,}; {case.target.id} has {width:,}"
     yield error("drafter", message, OTHER_HEAD)
 
 
@@ -177,10 +174,7 @@ def embeddings_not_shared(case: Case, head: Head) -> Findings:
         return
     # Other rules report a wrong config.json, and the head of a different model.
     if stored_width(head) is None and not any(hidden_size_mismatch.check(case)):
-        message = (
-            f"{head.location} has no embeddings, and those of {case.target.id} have width "
-            f"{width:,}, not {own_width:,}"
-        )
+        message = f"no embeddings; those of {case.target.id} are {width:,} wide, not {own_width:,}"
         yield error("drafter", message, "export the head with embed_tokens")
 
 

@@ -32,10 +32,7 @@ def vocabulary_mismatch(case: Case, head: Head) -> Findings:
     own, vocabulary = head.config.vocab_size, case.architecture.vocab_size
     # Another rule reports a wrong target.
     if own not in (None, vocabulary, case.target.architecture.vocab_size):
-        message = (
-            f"{head.location}: the head's vocabulary has {own:,} tokens, that of {case.target.id} "
-            f"{vocabulary:,}"
-        )
+        message = f"the vocabulary has {own:,} tokens, that of {case.target.id} {vocabulary:,}"
         yield error("drafter", message, OTHER_HEAD)
 
 
@@ -75,10 +72,7 @@ def draft_vocabulary(case: Case, head: Head) -> Findings:
     drafted = config.draft_vocab_size or config.vocab_size or most
     lm_head = head.shape("lm_head.weight")
     if config.vocab_size in (None, most) and drafted > most:
-        message = (
-            f"{head.location}: the head drafts {drafted:,} tokens, more than the {most:,} of "
-            f"{case.target.id}"
-        )
+        message = f"the head drafts {drafted:,} tokens, more than the {most:,} of {case.target.id}"
         yield error("drafter", message, OTHER_HEAD)
     elif lm_head not in (None, (drafted, config.hidden_size)) and not config.quantized:
         message = other_shape(head, "lm_head.weight", [drafted, config.hidden_size])
@@ -97,10 +91,7 @@ def d2t_missing(case: Case, head: Head) -> Findings:
     if drafted is None or drafted >= vocabulary or "lm_head.weight" not in head.tensors:
         return
     if head.named("d2t") is None:
-        message = (
-            f"{head.location} drafts {drafted:,} of {vocabulary:,} tokens, but its weights have no "
-            "d2t that maps them"
-        )
+        message = f"{drafted:,} of {vocabulary:,} tokens are drafted, but no d2t maps them"
         yield error("drafter", message, "copy the head again, or export it with d2t")
 
 
@@ -115,10 +106,8 @@ def d2t_size(case: Case, head: Head) -> Findings:
     config, vocabulary = head.config, case.architecture.vocab_size
     drafted = config.draft_vocab_size or config.vocab_size or vocabulary
     if name is not None and head.shape(name) != (drafted,):
-        message = (
-            f"{name} of {head.location} has shape {list(head.tensors[name].shape)}, but the head "
-            f"drafts {drafted:,} tokens"
-        )
+        shape = list(head.tensors[name].shape)
+        message = f"{name} has shape {shape}, but the head drafts {drafted:,} tokens"
         yield error("drafter", message, COPY_AGAIN)
 
 
@@ -133,10 +122,8 @@ def t2d_size(case: Case, head: Head) -> Findings:
     if name is None or head.config.vocab_size not in (None, vocabulary):
         return
     if head.shape(name) != (vocabulary,):
-        message = (
-            f"{name} of {head.location} has shape {list(head.tensors[name].shape)}, but "
-            f"{case.target.id} has {vocabulary:,} tokens: d2t may be wrong too"
-        )
+        shape = list(head.tensors[name].shape)
+        message = f"{name} has shape {shape}; {case.target.id} has {vocabulary:,} tokens"
         fix = "compare acceptance with the published value, or export the head again"
         yield warning("drafter", message, fix)
 
@@ -183,10 +170,7 @@ def placeholder_outside_vocabulary(case: Case, head: Head) -> Findings:
     for entry in placeholder_missing.entries(case):
         key, token = found_placeholder(head, entry) or ("", 0)
         if type(token) is not int or not 0 <= token < vocabulary:
-            message = (
-                f"{key} of {head.location} is {token!r}; the vocabulary has the ids 0 to "
-                f"{vocabulary - 1:,}"
-            )
+            message = f"{key} is {token!r}; the vocabulary has the ids 0 to {vocabulary - 1:,}"
             fix = "copy the head again, or set the token it was trained with"
             yield error("drafter", message, fix)
 
@@ -215,10 +199,7 @@ def mask_token_used(case: Case, head: Head) -> Findings:
         is_id = type(token) is int
         roles = [name for role, name in _ROLES.items() if is_id and token in reserved.get(role, ())]
         if roles:
-            message = (
-                f"{key} of {head.location} is {token}, the {' and '.join(roles)} token of "
-                f"{case.target.id}, which has a meaning of its own: this costs acceptance"
-            )
+            message = f"{key} is {token}, the {' and '.join(roles)} token of {case.target.id}"
             fix = (
                 f"set {key} to the token that the head was trained with; if it was trained with "
                 f"{token}, measure acceptance"

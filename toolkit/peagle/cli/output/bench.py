@@ -36,29 +36,29 @@ _MOST_DIFFERENCES = 5
 
 def print_result(result: BenchResult) -> None:
     """The server, the rows of each workload as a table, and what to know about them."""
-    print_line(f"{sanitize(result.server.name)}: {_server(result.server)}")
+    print_line(f"{sanitize(result.server.name)}: {sanitize(', '.join(_server(result.server)))}")
     for workload, rows in result.by_workload().items():
         print_line(_workload(workload, rows))
         print_table(_HEADINGS, map(_cells, rows), right=_HEADINGS)
         for row in rows:
             for note in _notes(row):
                 print_line(f"  {row.load.concurrency} at a time: {note}")
-    _print_footer(result)
+    for line in _footer(result):
+        print_status(line)
 
 
-def _server(server: BenchedServer) -> str:
-    parts = [server.pair or server.model]
+def _server(server: BenchedServer) -> Iterator[str]:
+    yield server.pair or server.model
     if server.instance_type:
-        count = f"{server.instance_count} x " if (server.instance_count or 1) > 1 else ""
-        parts.append(f"{count}{server.instance_type}")
+        yield f"{server.instance_count or 1} x {server.instance_type}".removeprefix("1 x ")
     if server.gpu:
-        parts.append(f"{server.gpu_count or 1} x {server.gpu}")
+        yield f"{server.gpu_count or 1} x {server.gpu}"
     if server.vllm:
-        parts.append(f"vLLM {server.vllm}")
+        yield f"vLLM {server.vllm}"
     if server.where == "sandbox":
-        stand_in = f", {server.stand_in} answers" if server.stand_in else ""
-        parts.append(f"in the sandbox: speeds are of this machine's CPU{stand_in}")
-    return sanitize(", ".join(parts))
+        yield "in the sandbox: speeds are of this machine's CPU"
+        if server.stand_in:
+            yield f"{server.stand_in} answers"
 
 
 def _workload(workload: BenchWorkload, rows: Sequence[BenchRow]) -> str:
@@ -114,24 +114,21 @@ def _notes(row: BenchRow) -> Iterator[str]:
         yield f"incomplete: {row.incomplete}"
 
 
-def _print_footer(result: BenchResult) -> None:
-    busiest = highest(row.sender_cpu_share for row in result.rows)
+def _footer(result: BenchResult) -> Iterator[str]:
+    sender = highest(row.sender_cpu_share for row in result.rows)
     machine = highest(row.machine_cpu_share for row in result.rows)
-    name, version = result.sender
-    used, busy = (
-        "an unknown share" if share is None else f"{share:.0%}" for share in (busiest, machine)
+    used, busy = ("unknown" if share is None else f"{share:.0%}" for share in (sender, machine))
+    yield (
+        "Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
+        f"first. Sent by {' '.join(result.sender)}; CPU of its busiest process: {used}, of this "
+        f"machine: {busy}."
     )
-    print_status(
-        f"Times in ms. TTFT: to the first output; ITL: between outputs; TPOT: per token after the "
-        f"first. Sent by {name} {version}, whose busiest process used {used} of a CPU; this "
-        f"machine's CPUs were {busy} busy."
-    )
-    if (busiest or 0.0) > BUSY_SHARE:
-        print_status("The sender has no headroom: it, not the server, may limit these numbers.")
+    if (sender or 0.0) > BUSY_SHARE:
+        yield "The sender has no headroom: it, not the server, may limit these numbers."
     elif (machine or 0.0) > BUSY_SHARE and result.server.where in ("aws", "url"):
-        print_status("This machine is busy, which makes the times longer than the server's.")
+        yield "This machine is busy, which makes the times longer than the server's."
     if result.usd_per_hour is not None:
-        print_status(f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}.")
+        yield f"Price: {format_usd(result.usd_per_hour)} per hour, {result.price_source}."
 
 
 def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
@@ -145,7 +142,7 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
             (f"{load:,}", *(cells.get((load, setting), _NONE) for setting in settings))
             for load in sorted({load for load, _ in cells})
         ]
-        print_table(headings, table, right=headings, indent=2)
+        print_table(headings, table, right=headings)
     for summary in summaries:
         print_line(summary)
     if any(row.saturated for row in result.rows):
@@ -220,17 +217,24 @@ def print_lossless(result: LosslessResult) -> None:
             f"{explained} differ where the target itself is undecided: its two best log "
             f"probabilities are less than {result.largest_gap:g} apart."
         )
-    for difference in result.unexplained[:_MOST_DIFFERENCES]:
-        gap = "ended" if difference.gap is None else f"{difference.gap:.4f}"
-        print_line(f"Line {difference.line}, token {difference.position}, gap {gap}:")
-        texts = {"with speculation": difference.other_text, "without": difference.target_text}
-        for label, text in texts.items():
-            print_line(f"  {label:<18}{repr(text[:_LONGEST_TEXT]) if text else '(the end)'}")
-    more = len(result.unexplained) - _MOST_DIFFERENCES
-    if more > 0:
+    rows = (
+        (
+            str(difference.line),
+            str(difference.position),
+            "ended" if difference.gap is None else f"{difference.gap:.4f}",
+            *map(_quoted, (difference.other_text, difference.target_text)),
+        )
+        for difference in result.unexplained[:_MOST_DIFFERENCES]
+    )
+    print_table(("line", "token", "gap", "with speculation", "without"), rows)
+    if (more := len(result.unexplained) - _MOST_DIFFERENCES) > 0:
         print_status(f"{more} more differences are in --json.")
     if result.refused:
         lines = ", ".join(str(prompt.line) for prompt in result.refused[:10])
         print_status(f"Refused by the engine, and left out: line {lines}.")
     if result.incomplete:
         print_status(f"Ended early ({result.incomplete}): this is of the prompts until then.")
+
+
+def _quoted(text: str) -> str:
+    return repr(text[:_LONGEST_TEXT]) if text else "(the end)"

@@ -19,10 +19,11 @@ import click
 
 from peagle.cli.context import fix_in_context
 from peagle.errors import Fix, UserError
+from peagle.text import format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
     from peagle.findings import Finding
 
@@ -36,6 +37,9 @@ UNLIMITED = 10_000
 
 LABEL = 12
 """The width of the labels of facts and findings."""
+
+Fact = tuple[str, str | tuple[str, str]]
+"""A label and a text, or a text with a command, as of ``with_command``."""
 
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
@@ -56,7 +60,11 @@ def json_option(command: Command) -> Command:
 
 
 def print_json(document: Any) -> None:
-    """Print the document to stdout, in UTF-8 characters if stdout can encode them."""
+    """Print a document, a model or a dataclass to stdout, in UTF-8 characters if stdout can encode
+    them."""
+    from pydantic_core import to_jsonable_python
+
+    document = to_jsonable_python(document)
     encodable = can_print(text := json.dumps(document, indent=2, ensure_ascii=False))
     click.echo(text if encodable else json.dumps(document, indent=2))
 
@@ -118,23 +126,22 @@ def print_written(path: Path) -> None:
 
 
 def fact_lines(
-    facts: Iterable[tuple[str, str | tuple[str, str]]],
+    facts: Iterable[Fact],
     width: int,
     label: int = LABEL,
     indent: int = 2,
 ) -> Iterator[str]:
-    """Labels and texts in two columns, without empty texts. A pair is a text with a command,
-    as of ``with_command``."""
+    """Labels and texts in two columns, without empty texts."""
     start = " " * indent
     for name, text in facts:
         room = width - label - indent
         lines = folded(text, room, "") if isinstance(text, str) else with_command(*text, room)
-        for number, line in enumerate(lines if text else ()):
+        for number, line in enumerate(lines if text and any(text) else ()):
             yield f"{start}{'' if number else name:<{label}}{line}".rstrip()
 
 
 def print_facts(
-    facts: Iterable[tuple[str, str | tuple[str, str]]],
+    facts: Iterable[Fact],
     label: int = LABEL,
     indent: int = 2,
     err: bool = True,
@@ -145,19 +152,33 @@ def print_facts(
         click.echo(f"{click.style(name, bold=True)}{line[label + indent :]}", err=err)
 
 
-def print_findings(findings: Iterable[Finding], err: bool = False) -> None:
+def print_findings(findings: Iterable[Finding], err: bool = False, title: str = "") -> None:
     """Print each finding: level, where, message and code; below it the fix, with its command."""
-    width = line_width(err)
+    findings = tuple(findings)
+    if title and findings:
+        print_line(f"\n{title}", bold=True, err=err)
     for finding in findings:
-        level = click.style(f"{finding.level:<{LABEL}}", fg=_COLORS[finding.level], bold=True)
+        fix = f"fix: {finding.fix}" if finding.fix else "fix" if finding.command else ""
         text = f"{where_text(finding.where)}: {finding.message} [{finding.code}]"
-        first, *rest = folded(text, width - LABEL, "")
-        if finding.fix or finding.command:
-            fix = f"fix: {finding.fix}" if finding.fix else "fix"
-            command = fix_in_context("", finding.command)
-            rest += with_command(fix, command, width - LABEL)
-        lines = [f"{level}{first}", *(f"{' ' * LABEL}{line}" for line in rest)]
-        click.echo("\n".join(lines), err=err)
+        command = fix_in_context("", finding.command)
+        first, *rest = fact_lines(
+            [(finding.level, text), ("", (fix, command))], line_width(err), indent=0
+        )
+        level = click.style(first[:LABEL], fg=_COLORS[finding.level], bold=True)
+        click.echo("\n".join([f"{level}{first[LABEL:]}", *rest]), err=err)
+
+
+def count_text(findings: Iterable[Finding]) -> str:
+    """``2 warnings (instance-scarce, gpus-idle), 5 notes``; empty without any."""
+    codes: dict[str, list[str]] = {"error": [], "warning": [], "note": []}
+    for finding in findings:
+        codes[finding.level].append(finding.code)
+    return ", ".join(
+        f"{len(names)} {level}{'' if len(names) == 1 else 's'}"
+        + ("" if level == "note" else f" ({', '.join(dict.fromkeys(names))})")
+        for level, names in codes.items()
+        if names
+    )
 
 
 def where_text(where: str) -> str:
@@ -165,13 +186,99 @@ def where_text(where: str) -> str:
     return f"--{where.replace('_', '-')}" if where in _FLAGS else where
 
 
-def make_console(err: bool = False) -> Console:
-    """rich's console on stdout or stderr, whose lines have no blanks at their end."""
-    from rich.console import Console
+def print_section(title: str, facts: Iterable[tuple[Any, Any]], label: int = LABEL) -> None:
+    """Print a heading, if any, and its facts on stdout, if there are any."""
+    if texts := [(str(name), str(value)) for name, value in facts]:
+        if title:
+            print_line(f"\n{title}", bold=True)
+        print_facts(texts, label, indent=0, err=False)
 
-    stream = sys.stderr if err else sys.stdout
-    file: Any = stream if stream.isatty() else _Unpadded(stream)
-    return Console(file=file, width=line_width(err), highlight=False, emoji=False)
+
+def plain_text(value: Any) -> str:
+    """A value of a document as text; ``-`` is unknown or none."""
+    if value is None or isinstance(value, bool):
+        return {None: "-", True: "yes", False: "no"}[value]
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        texts = (f"{key} {plain_text(part)}" for key, part in value.items() if part is not None)
+        return ", ".join(texts).replace("_", " ")
+    if isinstance(value, list):
+        return ("; " if value and isinstance(value[0], dict) else ", ").join(map(plain_text, value))
+    return str(value)
+
+
+def document_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys and values of a document as labels and texts."""
+    for key, value in document.items():
+        is_number = isinstance(value, int | float)
+        if is_number and key.endswith("_seconds"):
+            yield key.removesuffix("_seconds").replace("_", " "), seconds_text(value)
+        elif is_number and "usd" in key.split("_"):
+            words = key.replace("usd_per", "price_per").split("_")
+            yield " ".join(word for word in words if word != "usd"), format_usd(value)
+        else:
+            yield key.replace("_", " "), plain_text(value)
+
+
+def seconds_text(seconds: float) -> str:
+    """``576 ms``, ``1.2 s``."""
+    return f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
+
+
+def print_documents(
+    documents: Sequence[dict[str, Any]], keys: Sequence[str], title: str = ""
+) -> None:
+    """Print these keys of documents of one kind as a table, without columns that are empty."""
+    kept = [key for key in keys if any(item.get(key) not in (None, "", []) for item in documents)]
+    numbers = [
+        key for key in kept if all(isinstance(item.get(key), int | float) for item in documents)
+    ]
+    rows = [[plain_text(item.get(key)) for key in kept] for item in documents]
+    print_table(
+        [key.replace("_", " ") for key in kept],
+        rows,
+        [key.replace("_", " ") for key in numbers],
+        title,
+    )
+
+
+def print_small(document: Any, as_json: bool) -> None:
+    """Print a small document: as JSON, else its keys and values; a list as a table."""
+    if as_json:
+        print_json(document)
+    elif isinstance(document, dict):
+        print_document(document)
+    elif document:
+        print_documents(document, [*document[0]])
+    else:
+        print_line("none")
+
+
+def print_document(document: dict[str, Any], title: str = "") -> None:
+    """Print a document as people read it: its values as facts, objects as sections, lists of
+    objects as tables. What is empty is left out."""
+    known = {key: value for key, value in document.items() if value not in (None, "", [], {})}
+    tables = {
+        key: value
+        for key, value in known.items()
+        if isinstance(value, list) and isinstance(value[0], dict)
+    }
+    sections = {key: value for key, value in known.items() if isinstance(value, dict)}
+    facts = {key: value for key, value in known.items() if key not in {**tables, **sections}}
+    label = max((len(key) for key in facts), default=0) + 2
+    print_section(title, document_facts(facts), max(label, LABEL))
+    for key, rows in tables.items():
+        print_documents(rows, list(rows[0]), key.replace("_", " "))
+    for key, section in sections.items():
+        print_document(section, key.replace("_", " "))
+
+
+def print_next(label: str, command: str) -> None:
+    """Print the command to type next on stdout, in one line however long."""
+    click.echo(f"{click.style(f'{label}:', bold=True)} {command}")
 
 
 class _Unpadded:
@@ -187,36 +294,67 @@ class _Unpadded:
         return getattr(self._stream, name)
 
 
+def make_console(err: bool = False) -> Console:
+    """rich's console on stdout or stderr, whose lines have no blanks at their end."""
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    file: Any = stream if stream.isatty() else _Unpadded(stream)
+    return Console(file=file, width=line_width(err), highlight=False, emoji=False)
+
+
 def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[Any]],
     right: Collection[str] = (),
-    indent: int = 0,
+    title: str = "",
 ) -> None:
-    """Print a table on stdout; the arguments are those of ``make_table``."""
-    from rich.padding import Padding
-
-    make_console().print(Padding(make_table(headings, rows, right), (0, 0, 0, indent)))
-
-
-def make_table(
-    headings: Sequence[str], rows: Iterable[Sequence[Any]], right: Collection[str] = ()
-) -> Table:
-    """A table. Columns whose heading is in ``right`` are aligned to the right and not broken;
-    others are folded where the terminal is too narrow. Cells are text, or rich's."""
+    """Print a table on stdout, below its title, if there are rows. Columns whose heading is in
+    ``right`` are aligned to the right; all others are folded where the terminal is narrow, and a
+    table that would lose digits has a paragraph for each row. Cells are text, or rich's."""
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
+    console = make_console()
+    cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    if not cells:
+        return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(headings)
-    for heading in headings:
-        is_right = heading in right
+    for number, heading in enumerate(headings):
+        longest = max(row[number].cell_len for row in cells)
         table.add_column(
-            heading, justify="right" if is_right else "left", no_wrap=is_right, overflow="fold"
+            heading,
+            justify="right" if heading in right else "left",
+            min_width=max(longest, len(heading)) if heading in right else min(longest, 16),
+            overflow="fold",
         )
-    for row in rows:
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    return table
+    for row in cells:
+        table.add_row(*row)
+    if title:
+        print_line(f"\n{title}", bold=True)
+    unlimited = console.options.update(max_width=UNLIMITED)
+    if Measurement.get(console, unlimited, table).minimum <= console.width:
+        console.print(table)
+        return
+    for row in cells:
+        facts = zip(headings, row, strict=True)
+        texts = (f"{heading} {cell}".strip() for heading, cell in facts if cell.plain)
+        print_line("; ".join(texts))
+
+
+def bar(parts: Iterable[tuple[float, str]], width: int) -> Text:
+    """A bar of ``width`` characters: each part is a share of it and rich's style; the rest is
+    empty. Blocks, or ``#`` and ``.`` if stdout cannot encode them."""
+    from rich.text import Text
+
+    full, empty = ("█", "░") if can_print("█░") else ("#", ".")
+    text, filled = Text(), 0.0
+    for share, style in parts:
+        filled = min(max(filled + share, 0.0), 1.0)
+        text.append(full * (round(width * filled) - len(text)), style)
+    return text.append(empty * (width - len(text)), "dim")
 
 
 _PASS_YES = Fix("pass --yes", options=("--yes",))

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload
 from peagle.bench.result import Interval
-from peagle.bench.variants import VariantComparison, VariantResult
-from peagle.cli.account import Account
+from peagle.bench.variants import VariantComparison
 from peagle.cli.context import add_to_error_document, command_text, in_context
 from peagle.cli.output.console import (
+    Fact,
+    plain_text,
     print_facts,
     print_findings,
     print_line,
     print_status,
     print_table,
 )
-from peagle.cli.output.plan import (
-    licences_text,
-    observability_facts,
-    pinned_text,
-    proof_text,
-    scaling_text,
-    speculation_text,
-    speed_of_plan,
-)
-from peagle.deploy.diff import SettingChange
+from peagle.cli.output.plan import operation_facts, proof_facts, speed_of_plan
+from peagle.cli.output.proof import floor_text, second_turn_text
+from peagle.deploy.alarms import mixes_drafts
+from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
+from peagle.deploy.records import load_record
 from peagle.deploy.state import Deployment, Resource, RunningComparison, utc_text
+from peagle.deploy.status import cost_of_remaining, deployment_status
 from peagle.errors import NotProved, PeagleError, command_line
-from peagle.planning import Plan
 from peagle.planning.limit import limit_text
 from peagle.planning.rollout import cost_text
+from peagle.proof import SecondTurn, proof_findings
+from peagle.protocol import request_body
+from peagle.sandbox.client import sandbox_status
+from peagle.sandbox.state import engine_version
+from peagle.session import Account
 from peagle.text import format_duration, format_price, format_usd, k_text
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
@@ -53,95 +53,81 @@ _CHANGES = {
 
 def show_plan(preflight: Preflight, account: Account, keep_unproved: bool = False) -> None:
     """Resources, location, price and change: on stderr, before the confirmation."""
-    plan = preflight.desired.plan
-    here = api.engine_version() if account.sandbox else None
-    lines = {
-        "pair": plan.pair,
-        "where": f"{plan.instance_count} x {plan.instance_type} ({plan.fit.gpu_count} x "
-        f"{plan.fit.gpu}), {account.where(plan.region)}",
-        "engine": f"{engine_text(plan.runtime.vllm, here)}, {plan.runtime.image}",
-        "speculation": speculation_text(plan.speculation),
-        "proof": proof_text(plan),
-        "licences": licences_text(plan),
-        **pinned_text(plan),
-        "price": format_price(plan.price_per_hour_usd, account.sandbox),
-        "scaling": scaling_text(plan),
-        **_limit(preflight),
-        **observability_facts(plan),
-        **_speed(plan),
-        "role": preflight.role.arn,
-    }
-    if preflight.role.because:
-        lines["role"] += f" ({preflight.role.because})"
-    uploads = _new_uploads(preflight) if preflight.change in ("create", "update") else []
-    if uploads:
-        megabytes = sum(upload.size for upload in uploads) / 1e6
-        unchanged = "; unchanged files are copied in S3" if preflight.change == "update" else ""
-        lines["uploads"] = f"{megabytes:.1f} MB to s3://{uploads[0].bucket}{unchanged}"
-    if plan.target.weights.kind == "image":
-        lines["weights"] = "in the image: nothing is uploaded or mounted"
-    resumes = preflight.change == "create" and preflight.record and preflight.record.resources
-    lines["change"] = _change_text(preflight, resumes=bool(resumes))
-    if preflight.broken:
-        lines["change"] += f"; first deletes the endpoint, which is {preflight.broken}"
-    if preflight.scaling is not None:
-        lines["scaling"] = f"{lines.get('scaling', '')} ({preflight.scaling.text})".strip()
-    if preflight.change == "update":
-        lines["switch"] = (
-            "proves after the switch; without a proof, the update stays in service"
-            if keep_unproved
-            else "proves after the switch; without a proof, what serves now serves again"
-        )
-    if preflight.rollout:
-        lines["rollout"] = cost_text(preflight.rollout)
-    print_status(plan.name, bold=True)
-    print_facts(lines.items())
+    print_status(preflight.desired.plan.name, bold=True)
+    print_facts(_deployment(preflight, account, keep_unproved))
     show_changes(preflight.changes)
 
 
-def _change_text(preflight: Preflight, resumes: bool) -> str:
+def _deployment(preflight: Preflight, account: Account, keep_unproved: bool) -> Iterator[Fact]:
+    plan, change, role = preflight.desired.plan, preflight.change, preflight.role
+    here = engine_version() if account.sandbox else None
+    yield "pair", plan.pair
+    gpus = f"{plan.fit.gpu_count} x {plan.fit.gpu}"
+    instances = f"{plan.instance_count} x {plan.instance_type} ({gpus})"
+    yield "where", f"{instances}, {account.where(plan.region)}"
+    yield "engine", f"{engine_text(plan.runtime.vllm, here)}, {plan.runtime.image}"
+    yield from proof_facts(plan)
+    yield "price", format_price(plan.price_per_hour_usd, account.sandbox)
+    operation = dict(operation_facts(plan))
+    if preflight.scaling is not None:
+        operation["scaling"] = f"{operation['scaling']} ({preflight.scaling.text})".strip()
+    if preflight.rollout:
+        operation["rollout"] = cost_text(preflight.rollout)
+    yield from operation.items()
+    yield _limit(preflight)
+    if plan.speed is not None and plan.speed.tokens_per_second is not None:
+        yield "speed", speed_of_plan(plan, plan.speed)
+    yield "role", f"{role.arn}{f' ({role.because})' if role.because else ''}"
+    uploads = _new_uploads(preflight) if change in ("create", "update") else []
+    if uploads:
+        megabytes = sum(upload.size for upload in uploads) / 1e6
+        unchanged = "; unchanged files are copied in S3" if change == "update" else ""
+        yield "uploads", f"{megabytes:.1f} MB to s3://{uploads[0].bucket}{unchanged}"
+    if plan.target.weights.kind == "image":
+        yield "weights", "in the image: nothing is uploaded or mounted"
+    broken = f"; first deletes the endpoint, which is {preflight.broken}"
+    yield "change", f"{_change_text(preflight)}{broken if preflight.broken else ''}"
+    if change == "update":
+        then = "the update stays in service" if keep_unproved else "what serves now serves again"
+        yield "switch", f"proves after the switch; without a proof, {then}"
+
+
+def _change_text(preflight: Preflight) -> str:
     """What deploying changes, with the names of what it makes."""
-    desired = preflight.desired
-    revision, copies = desired.revision, preflight.desired.plan.engines
-    if preflight.change == "update" and desired.component:
-        return f"updates the {copies} copies on {desired.plan.name} to model {revision.model}"
-    if preflight.change == "nothing" and preflight.changes:
+    desired, change = preflight.desired, preflight.change
+    name, revision, copies = desired.plan.name, desired.revision, desired.plan.engines
+    if change == "update" and desired.component:
+        return f"updates the {copies} copies on {name} to model {revision.model}"
+    if change == "nothing" and preflight.changes:
         return "only settings outside of the endpoint, which keeps serving"
-    text = (_CONTINUES if resumes else _CHANGES[preflight.change]).format(
-        name=desired.plan.name, config=revision.endpoint_config, model=revision.model
+    resumes = change == "create" and preflight.record and preflight.record.resources
+    text = (_CONTINUES if resumes else _CHANGES[change]).format(
+        name=name, config=revision.endpoint_config, model=revision.model
     )
-    if desired.component and preflight.change == "create":
-        text += f", inference component {desired.plan.name} with {copies} copies"
+    if desired.component and change == "create":
+        text += f", inference component {name} with {copies} copies"
     return text
 
 
-def _limit(preflight: Preflight) -> dict[str, str]:
-    """When the deployment ends, if the plan says so."""
+def _limit(preflight: Preflight) -> Fact:
+    """When the deployment ends, if the plan or its record says so."""
     limit, record = preflight.desired.plan.limit, preflight.record
     if limit is None:
         if record is None or record.ends_at is None or preflight.change == "create":
-            return {}
-        return {"ends": f"{end_text(record.ends_at)}; --ttl or --no-limit changes it"}
+            return "limit", ""
+        return "ends", f"{_end_text(record.ends_at)}; --ttl or --no-limit changes it"
     if limit.removes:
-        return {"limit": "none: an earlier end time is removed"}
-    return {"limit": f"deleted after {limit_text(limit, preflight.most_usd_per_hour)}"}
+        return "limit", "none: an earlier end time is removed"
+    return "limit", f"deleted after {limit_text(limit, preflight.most_usd_per_hour)}"
 
 
-def end_text(ends_at: float) -> str:
-    """The end time of a deployment, and how long until then."""
+def _end_text(ends_at: float) -> str:
     left = ends_at - time.time()
     until = f"in {format_duration(left)}" if left > 0 else "which has passed"
     return f"{utc_text(ends_at)}, {until}"
 
 
-def _speed(plan: Plan) -> dict[str, str]:
-    """The speed and the cost of a million tokens, if known."""
-    if plan.speed is None or plan.speed.tokens_per_second is None:
-        return {}
-    return {"speed": speed_of_plan(plan, plan.speed)}
-
-
-def show_changes(changes: Iterable[SettingChange]) -> None:
+def show_changes(changes: Iterable[Change]) -> None:
     """The settings that an update or a rollback changes, one on each line."""
     print_facts(("" if number else "changes", change.text) for number, change in enumerate(changes))
 
@@ -163,9 +149,9 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
     where = account.where(document["region"])
     print_line(f"{name} is {document['state']} ({where}){measured(document)}", bold=True)
     if second := (document["proof"] or {}).get("second_turn"):
-        turn = api.SecondTurn(**second)
-        print_line(f"In the {api.second_turn_text(turn)}.")
-        print_findings(api.proof_findings(turn), err=True)
+        turn = SecondTurn(**second)
+        print_line(f"In the second turn: {second_turn_text(turn)}.")
+        print_findings(proof_findings(turn), err=True)
     if document["stand_in"]:
         print_line(
             f"Served by {document['stand_in']}: this machine cannot run the pair itself, so the "
@@ -179,16 +165,19 @@ def print_calls(document: dict[str, Any], preflight: Preflight, account: Account
         click.echo(f'  eval "$({environment})"   # points boto3 at the sandbox')
     for line in boto3_lines(document, chat=preflight.desired.plan.proof.chat):
         click.echo(f"  {line}")
-    price = format_price(document["price_per_hour_usd"], account.sandbox)
-    click.echo(f"\n  OpenAI base URL  {document['openai_base_url']}")
-    click.echo(f"  OpenAI API key   $({command_text(('peagle', 'token', name))})")
-    print_line(f"\n  Price            {price}")
-    click.echo(f"  Remove it        {command_text(('peagle', 'destroy', name))}")
+    click.echo()
+    facts = (
+        ("OpenAI base URL", ("", str(document["openai_base_url"]))),
+        ("OpenAI API key", ("", f"$({command_text(('peagle', 'token', name))})")),
+        ("Price", format_price(document["price_per_hour_usd"], account.sandbox)),
+        ("Remove it", ("", command_text(("peagle", "destroy", name)))),
+    )
+    print_facts(facts, label=17, err=False)
 
 
 def boto3_lines(document: dict[str, Any], chat: bool) -> list[str]:
     """A call with boto3, as Python. Values are written by ``repr``, so any name is safe."""
-    body = api.request_body("Hello", chat=chat, max_tokens=64)
+    body = request_body("Hello", chat=chat, max_tokens=64)
     component = f"InferenceComponentName={document['name']!r}, " if "copies" in document else ""
     return [
         "import boto3, json",
@@ -205,7 +194,7 @@ def measured(document: dict[str, Any]) -> str:
     if document["acceptance_length"] is None:
         return ""
     floor = None if document["stand_in"] else document["acceptance_floor"]
-    least = api.floor_text(floor, document["acceptance_floor_source"])
+    least = floor_text(floor, document["acceptance_floor_source"])
     return (
         f": acceptance length {document['acceptance_length']:.2f} over {document['drafts']} "
         f"drafts{least}"
@@ -222,36 +211,35 @@ def engine_text(planned: str, here: str | None) -> str:
 def report_serving(aws: Aws, record: Deployment, account: Account) -> None:
     """Show on stderr what a deployment costs that serves although the command failed; with
     ``--json`` the error's document has its resources as ``remaining``."""
-    usd_per_hour = api.cost_of_remaining(aws, record)
-    print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
-    destroy = in_context(("peagle", "destroy", record.name))
-    _add_remaining(record.resources, usd_per_hour, remove=destroy)
+    usd_per_hour = _show_cost(aws, record, account)
+    _add_remaining(
+        record.resources, usd_per_hour, remove=in_context(("peagle", "destroy", record.name))
+    )
 
 
 def show_remaining_resources(
     aws: Aws, record: Deployment, account: Account, again: Sequence[str]
 ) -> None:
-    """Show on stderr which resources remain after a failure, what they cost, and how to continue;
-    with ``--json`` the error's document has all of it as ``remaining``.
-
-    ``again`` is the argv that continues.
-    """
+    """Show on stderr which resources remain after a failure, what they cost, and how to continue
+    with the argv ``again``; with ``--json`` the error's document has all of it as ``remaining``."""
     destroy = in_context(("peagle", "destroy", record.name))
     rollback = in_context(("peagle", "rollback", record.name))
     has_undo = bool(record.serving and record.pending) and tuple(again) != rollback
     print_status("These resources exist:")
     for resource in record.resources:
-        uncertain = "" if resource.made else " (may exist)"
-        print_status(f"  {resource.text}{uncertain}")
-    usd_per_hour = api.cost_of_remaining(aws, record)
-    print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
-    _show_command("Continue", again)
-    if has_undo:
-        _show_command("Undo", rollback)
-    if tuple(again) != destroy:
-        _show_command("Remove", destroy)
+        print_status(f"  {resource.text}{'' if resource.made else ' (may exist)'}")
+    usd_per_hour = _show_cost(aws, record, account)
     undo = rollback if has_undo else ()
+    remove = destroy if tuple(again) != destroy else ()
+    commands = (("Continue", again), ("Undo", undo), ("Remove", remove))
+    print_facts(((label, ("", command_line(argv))) for label, argv in commands), label=9, indent=0)
     _add_remaining(record.resources, usd_per_hour, again, undo, destroy)
+
+
+def _show_cost(aws: Aws, record: Deployment, account: Account) -> float | None:
+    usd_per_hour = cost_of_remaining(aws, record)
+    print_status(f"Costs    {format_price(usd_per_hour, account.sandbox)}")
+    return usd_per_hour
 
 
 def _add_remaining(
@@ -294,17 +282,12 @@ def remaining_resources_shown(
     try:
         yield
     except NotProved:
-        report_serving(aws, api.load_record(*record.key) or record, account)
+        report_serving(aws, load_record(*record.key) or record, account)
         raise
     except (PeagleError, KeyboardInterrupt):
-        left = api.load_record(*record.key) or record
+        left = load_record(*record.key) or record
         show_remaining_resources(aws, left, account, again)
         raise
-
-
-def _show_command(label: str, command: Sequence[str]) -> None:
-    """A command on stderr, in one line however long."""
-    click.echo(f"{label:<9}{command_line(command)}", err=True)
 
 
 def show_nothing_remains() -> None:
@@ -320,7 +303,7 @@ def add_nothing_remaining() -> None:
 
 def show_not_applied(name: str, region: str) -> list[str]:
     """Show on stderr the engine arguments that the sandbox's engine did not get; return them."""
-    endpoints = api.sandbox_status().endpoints
+    endpoints = sandbox_status().endpoints
     named = [
         endpoint for endpoint in endpoints if (endpoint.name, endpoint.region) == (name, region)
     ]
@@ -332,8 +315,6 @@ def show_not_applied(name: str, region: str) -> list[str]:
     return missing
 
 
-_UNKNOWN = "unknown"
-
 _AT_PROMOTION = "scaling, alarms, dashboard, log retention, end time, captured data and KMS key"
 
 
@@ -341,48 +322,44 @@ def show_candidate(
     aws: Aws, preflight: Preflight, record: Deployment, share: float, account: Account
 ) -> None:
     """What is served next to the plan in service, and what it costs: on stderr, before asking."""
-    plan, document = preflight.desired.plan, api.deployment_status(aws, record)
-    count, kind = plan.instance_count, plan.instance_type
-    running = document["instances_running"] or document["instance_count"]
-    started = {document["instance_type"]: running}
-    started[kind] = started.get(kind, 0) + count
-    besides = " and ".join(
-        f"{number} x {instance_type}" for instance_type, number in started.items()
-    )
-    facts = {
-        "pair": plan.pair,
-        "where": f"{count} x {kind} more, {account.where(plan.region)}",
-        "speculation": speculation_text(plan.speculation),
-        "proof": proof_text(plan),
-        "share": f"{share:.1%} of the requests",
-        "price": _together(plan.price_per_hour_usd, document, account),
-        "change": f"updates endpoint {plan.name} to two variants; while they start, SageMaker runs "
-        f"{besides} more",
-        **_alarm(record, preflight),
-        "promote": f"only then this plan's {_AT_PROMOTION} apply",
-    }
     print_status(f"{record.name}, a second plan", bold=True)
-    print_facts(facts.items())
-    show_changes(
-        instance_type
-        for instance_type in preflight.changes
-        if instance_type.setting != "usd_per_hour"
-    )
+    status = deployment_status(aws, record)
+    print_facts(_candidate(preflight, record, share, account, status))
+    show_changes(change for change in preflight.changes if change.path != "usd_per_hour")
 
 
-def _alarm(record: Deployment, preflight: Preflight) -> dict[str, str]:
-    """That an alarm rests meanwhile; empty where none does."""
-    if not api.mixes_drafts(record, preflight.desired.revision.served):
-        return {}
-    return {
-        "alarm": "the one on acceptance is suspended meanwhile: it counts the drafts of both plans "
-        "together, and the report has those of each"
-    }
+def _candidate(
+    preflight: Preflight,
+    record: Deployment,
+    share: float,
+    account: Account,
+    status: dict[str, Any],
+) -> Iterator[Fact]:
+    plan = preflight.desired.plan
+    running = status["instances_running"] or status["instance_count"]
+    started = {status["instance_type"]: running}
+    started[plan.instance_type] = started.get(plan.instance_type, 0) + plan.instance_count
+    more = " and ".join(f"{count} x {instance_type}" for instance_type, count in started.items())
+    yield "pair", plan.pair
+    where = account.where(plan.region)
+    yield "where", f"{plan.instance_count} x {plan.instance_type} more, {where}"
+    yield from proof_facts(plan)
+    yield "share", f"{share:.1%} of the requests"
+    yield "price", _price_together(plan.price_per_hour_usd, status, account)
+    change = f"updates endpoint {plan.name} to two variants"
+    yield "change", f"{change}; while they start, SageMaker runs {more} more"
+    if mixes_drafts(record, preflight.desired.revision.served):
+        yield (
+            "alarm",
+            "the one on acceptance is suspended meanwhile: it counts the drafts of both plans "
+            "together, and the report has those of each",
+        )
+    yield "promote", f"only then this plan's {_AT_PROMOTION} apply"
 
 
-def _together(more: float | None, document: dict[str, Any], account: Account) -> str:
-    now = document["price_per_hour_usd"]
-    if document["comparison"] and document["comparison"]["state"] == "running":
+def _price_together(more: float | None, status: dict[str, Any], account: Account) -> str:
+    now = status["price_per_hour_usd"]
+    if status["comparison"] and status["comparison"]["state"] == "running":
         return f"{format_price(now, account.sandbox)}, as now"
     if more is None or now is None:
         return f"{format_price(more, account.sandbox)} more"
@@ -397,9 +374,11 @@ def print_started(document: dict[str, Any], account: Account) -> None:
         f"{comparison['variant']} ({_plan_text(comparison)})",
         bold=True,
     )
-    print_line(f"  Price    {format_price(document['price_per_hour_usd'], account.sandbox)}")
-    for label, command in (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop")):
-        click.echo(f"  {label:<9}{command_text(('peagle', command, name))}")
+    facts: list[Fact] = [("Price", format_price(document["price_per_hour_usd"], account.sandbox))]
+    for label in ("Report", "Promote", "Drop"):
+        command = "compare" if label == "Report" else label.lower()
+        facts.append((label, ("", command_text(("peagle", command, name)))))
+    print_facts(facts, label=9, err=False)
 
 
 def comparison_text(comparison: dict[str, Any] | None) -> str:
@@ -414,8 +393,7 @@ def comparison_text(comparison: dict[str, Any] | None) -> str:
 
 
 def _plan_text(comparison: dict[str, Any]) -> str:
-    k = comparison["k"]
-    return f"{comparison['pair']}, {k_text(k)}"
+    return f"{comparison['pair']}, {k_text(comparison['k'])}"
 
 
 def show_end(
@@ -424,23 +402,22 @@ def show_end(
     """The compared plan, on stderr, before the comparison ends."""
     served = comparison.candidate.served
     print_status(record.name, bold=True)
-    facts = {
-        "where": account.where(record.region),
-        "compared": f"{served.pair}, {k_text(served.k)}, {comparison.share:.1%} of the requests",
-        "change": "all instances are replaced, then the proof is repeated",
-    }
-    if is_promoted:
-        facts["then"] = f"its plan's {_AT_PROMOTION} apply"
-    print_facts(facts.items())
+    facts = (
+        ("where", account.where(record.region)),
+        ("compared", f"{served.pair}, {k_text(served.k)}, {comparison.share:.1%} of the requests"),
+        ("change", "all instances are replaced, then the proof is repeated"),
+        ("then", f"its plan's {_AT_PROMOTION} apply" if is_promoted else ""),
+    )
+    print_facts(facts)
 
 
-def print_comparison_report(report: VariantComparison, account: Account) -> None:
+def print_comparison_report(report: VariantComparison) -> None:
     """A line per number with both variants and the difference, the verdict and the notes."""
     first, second = report.variants
     span = format_duration(max(report.until - report.since, 0))
     print_line(f"{report.name}: two plans under the same requests, {span}", bold=True)
     headings = ("", first.variant, second.variant, "difference")
-    print_table(headings, _rows(first, second, report.changes))
+    print_table(headings, _rows(report))
     print_line(_verdict(report))
     for result in report.variants:
         if result.errors:
@@ -451,72 +428,26 @@ def print_comparison_report(report: VariantComparison, account: Account) -> None
         print_status(f"note: {note}")
 
 
-def _rows(
-    first: VariantResult, second: VariantResult, changes: dict[str, Interval]
-) -> Iterator[tuple[str, str, str, str]]:
-    def both(label: str, text: Callable[[VariantResult], str]) -> tuple[str, str, str, str]:
-        return label, _known(first, text(first)), _known(second, text(second)), ""
-
-    if first.errors or second.errors:
-        yield both("errors", _errors)
-    yield both("plan", lambda variant: f"{variant.pair}, {k_text(variant.k)}")
-    yield both("instances", lambda variant: f"{variant.instances} x {variant.instance_type}")
-    yield both("requests", _requests)
-    if not (first.errors or second.errors):
-        yield both("errors", _errors)
-    yield both("in progress each", lambda variant: _number(variant.in_progress))
-    for number, label, show in _SHOWN:
-        texts = (
-            _known(variant, _interval(getattr(variant, number), show))
-            for variant in (first, second)
-        )
-        yield label, next(texts), next(texts), _change(changes.get(number))
-        if number == "ttft_seconds":
-            yield both("first token p50, ms", lambda variant: _time(variant.ttft_p50_seconds))
-            yield both("first token p90, ms", lambda variant: _time(variant.ttft_p90_seconds))
+_SHOWN = (
+    "pair", "k", "instances", "instance_type", "requests", "share", "errors", "in_progress",
+    "ttft_p50_seconds", "ttft_p90_seconds", "ttft_seconds", "itl_seconds", "seconds_per_token",
+    "latency_seconds", "acceptance_length", "usd_per_million_tokens",
+)  # fmt: skip
 
 
-def _known(variant: VariantResult, text: str) -> str:
-    """What is unknown of a variant that answered nothing does not exist."""
-    return "-" if text == _UNKNOWN and variant.only_errors else text
+def _rows(report: VariantComparison) -> Iterator[tuple[str, str, str, str]]:
+    for key in _SHOWN:
+        first, second = (_number(getattr(variant, key)) for variant in report.variants)
+        yield key.replace("_", " "), first, second, _change(report.changes.get(key))
 
 
-def _errors(variant: VariantResult) -> str:
-    return f"{variant.errors:,} of {variant.requests:,}" if variant.errors else "0"
-
-
-def _requests(variant: VariantResult) -> str:
-    return f"{variant.requests:,}" + ("" if variant.share is None else f" ({variant.share:.1%})")
-
-
-def _number(value: float | None) -> str:
-    return _UNKNOWN if value is None else f"{value:.2g}"
-
-
-def _time(seconds: float | None) -> str:
-    return _UNKNOWN if seconds is None else _milliseconds(seconds)
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:,.3g}" if seconds < 0.1 else f"{seconds * 1000:,.0f}"
-
-
-_SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("ttft_seconds", "first token, ms", _milliseconds),
-    ("itl_seconds", "between tokens, ms", _milliseconds),
-    ("seconds_per_token", "per token, ms", _milliseconds),
-    ("latency_seconds", "request, ms", _milliseconds),
-    ("acceptance_length", "acceptance length", lambda value: f"{value:.2f}"),
-    ("usd_per_million_tokens", "USD per 1M tokens", lambda value: f"{value:,.3g}"),
-)
-
-
-def _interval(value: Interval | None, show: Callable[[float], str]) -> str:
-    if value is None:
-        return _UNKNOWN
+def _number(value: Interval | float | str | None) -> str:
+    if not isinstance(value, Interval):
+        return plain_text(value)
+    text = plain_text(value.value)
     if value.low == value.high:  # of one minute
-        return show(value.value)
-    return f"{show(value.value)} ({show(max(value.low, 0))} to {show(value.high)})"
+        return text
+    return f"{text} ({plain_text(max(value.low, 0))} to {plain_text(value.high)})"
 
 
 def _change(change: Interval | None) -> str:

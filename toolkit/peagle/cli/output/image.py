@@ -1,20 +1,17 @@
-"""Built images as text and documents."""
+"""Built images as documents."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from peagle.cli.output.console import print_line
+from peagle.cli.output.console import print_document
 from peagle.images import Image
-
-_MB = 1e6
 
 
 def print_image(image: Image) -> None:
-    print_line(image.name)
-    print_line(f"  {image.pair}, {image.runtime}, {image.size / _MB:.0f} MB")
-    if image.layer_bytes is not None:
-        print_line(f"  {image.layer_bytes / _MB:.3f} MB on top of {image.base}")
+    keys = ("name", "pair", "runtime", "base", "size_bytes", "layer_bytes")
+    document = image_document(image)
+    print_document({key: document[key] for key in keys})
 
 
 def image_document(image: Image) -> dict[str, Any]:

@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
-import click
 from rich.text import Text
 
-from peagle import api
 from peagle.cli.context import fix_in_context
-from peagle.cli.output.choose import memory_bar, memory_parts
+from peagle.cli.output.choose import capacity_text, print_memory
 from peagle.cli.output.console import (
-    fact_lines,
-    line_width,
-    make_console,
+    Fact,
+    count_text,
+    document_facts,
     print_facts,
     print_findings,
     print_line,
+    print_next,
+    print_section,
     print_table,
+    seconds_text,
 )
 from peagle.deploy.diff import PlanComparison
-from peagle.findings import Finding, errors
-from peagle.fit.estimate import INSIDE
+from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.drafter import NO_HEAD
-from peagle.planning.limit import limit_text
-from peagle.planning.observe import capture_text, observability_text
+from peagle.planning.limit import limit_text, most_usd_per_hour
+from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
 from peagle.planning.plan import Alternative, Batch, Speculation, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
 from peagle.proof import MIN_DRAFTS
 from peagle.text import (
     basis_text,
+    counted,
     exact_duration,
-    format_concurrency,
     format_duration,
     format_price,
     format_requests,
@@ -55,14 +54,21 @@ _ACCEPTANCE = {
 
 _REQUIREMENTS = ("speed-below-minimum", "speed-unverified", "slo-missed", "slo-unverified")
 
-HEADINGS = (
-    "", "instances", "GPUs each", "USD/hour", "requests", "drafter, K", "tokens/s", "USD/1M",
-)  # fmt: skip
+_BASIS = {
+    "estimated": "speed is computed, not measured for this GPU and load",
+    "measured": "speed is that of the best repetition",
+}
 
-_LEGEND = (
-    "*: planned. requests: full-length requests that fit in the KV cache. "
-    "tokens/s: total output. USD/1M: per million output tokens. -: unknown."
-)
+_WEIGHTS = {
+    "hub": "Hugging Face",
+    "s3": "mounted",
+    "directory": "uploaded to your bucket",
+    "image": "baked into the image",
+}
+
+_HEADINGS = (
+    "", "instances", "GPUs each", "USD/hour", "full requests", "drafter, K", "tokens/s", "USD/1M",
+)  # fmt: skip
 
 MEANINGS: dict[str, str] = {
     "--model": "the target: a Hugging Face id, folder or s3:// prefix",
@@ -114,20 +120,13 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
         urgent = urgent or [one for one in plan.findings if one.level == "warning"][:2]
         print_findings(urgent)
         others = [finding for finding in plan.findings if finding not in urgent]
-        print_facts([("more", _count_text(others))], indent=0, err=False)
+        print_facts(
+            [("more", f"{text}: --verbose" if (text := count_text(others)) else "")],
+            indent=0,
+            err=False,
+        )
     if next_command:
-        click.echo(f"{click.style('Next:', bold=True)} {next_command}")
-
-
-def _count_text(findings: Sequence[Finding]) -> str:
-    """``2 warnings (instance-scarce, gpus-idle), 5 notes: --verbose``; empty without any."""
-    parts = []
-    for level in ("error", "warning", "note"):
-        codes = [finding.code for finding in findings if finding.level == level]
-        names = f" ({', '.join(dict.fromkeys(codes))})" if level != "note" else ""
-        if codes:
-            parts.append(f"{len(codes)} {level}{'' if len(codes) == 1 else 's'}{names}")
-    return f"{', '.join(parts)}: --verbose" if parts else ""
+        print_next("Next", next_command)
 
 
 def _load_text(plan: Plan) -> str:
@@ -150,34 +149,31 @@ def _load_text(plan: Plan) -> str:
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
-def is_priced(plan: Plan) -> bool:
+def _is_priced(plan: Plan) -> bool:
     """Whether prices and speeds are of requests that fit the context; the engine rejects others."""
     return all(finding.code != "requests-above-context" for finding in plan.findings)
 
 
-def _answer(plan: Plan) -> Iterator[tuple[str, str | tuple[str, str]]]:
-    if not is_priced(plan):
+def _answer(plan: Plan) -> Iterator[Fact]:
+    if not _is_priced(plan):
         return
     reasons = {reason.what: reason for reason in plan.reasons}
-    why = reasons["speculation"].because if "speculation" in reasons else ""
-    yield "speculate", f"{_choice(plan)}{': ' if why else ''}{why}"
+    why = f": {reasons['speculation'].because}" if "speculation" in reasons else ""
+    yield "speculate", f"{_choice(plan)}{why}"
     for finding in plan.findings:
         if finding.code == NO_HEAD:  # what the owner of a target without a head can do
             yield "option", (finding.fix, fix_in_context("", finding.command))
     yield "instance", _instance_text(plan)
-    yield "scaling", scaling_text(plan)
-    if plan.limit and (text := limit_text(plan.limit, api.most_usd_per_hour(plan))):
-        yield "limit", f"the endpoint is deleted after {text}"
     if plan.speed is not None:
         speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
-        yield "speed", f"{speed}{times_text(plan.speed)}"
+        yield "speed", f"{speed}{_times_text(plan.speed)}"
         if plan.cached_prompt_tokens and plan.speed.tokens_per_second:
             yield "cache", _cache_text(plan, plan.speed)
     if plan.batch is not None:
-        yield "batch", _batch_text(plan, plan.batch)
-    if plan.rollout is not None:
-        yield "rollout", cost_text(plan.rollout)
-    yield from observability_facts(plan).items()
+        yield "batch", _batch_text(plan.batch)
+    if plan.limit and (text := limit_text(plan.limit, most_usd_per_hour(plan))):
+        yield "limit", f"the endpoint is deleted after {text}"
+    yield from operation_facts(plan)
     alone = plan.without_speculation
     if alone is not None and plan.speculation is not None:
         text = _alternative_text(plan, alone, "")
@@ -185,12 +181,21 @@ def _answer(plan: Plan) -> Iterator[tuple[str, str | tuple[str, str]]]:
         if best := reasons.get("instance_without_speculation"):
             text += f"; the best type without speculation is {best.value}: {best.because}"
         yield "without", text
-    for other in dict.fromkeys(filter(None, (other_choice(plan), least_cost(plan)))):
+    for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         drafts = drafts or (" without speculation" if plan.speculation else "")
-        yield "or", f"{_alternative_text(plan, other, drafts)}{_tie(plan, other)}"
+        yield "or", f"{_alternative_text(plan, other, drafts)}{_tie_text(plan, other)}"
     if plan.speed is not None and not errors(plan.findings):
-        yield "uncertain", _uncertain(plan, plan.speed)
+        yield "uncertain", "; ".join(_uncertainties(plan, plan.speed))
+
+
+def _tie_text(plan: Plan, other: Alternative) -> str:
+    """Why instances that cost less per token are not planned."""
+    planned = plan.speed.usd_per_million_tokens if plan.speed else None
+    is_tie = (other.usd_per_million_tokens or math.inf) < (planned or 0)
+    is_cheaper = (plan.price_per_hour_usd or math.inf) < (other.price_per_hour_usd or 0)
+    share = SAME_COST_FACTOR * 100 - 100
+    return f"; within {share:.0f} % the lower price per hour wins" if is_tie and is_cheaper else ""
 
 
 def _choice(plan: Plan) -> str:
@@ -199,161 +204,114 @@ def _choice(plan: Plan) -> str:
         return "no"
     head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
     beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
-    return f"yes, {method_name(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
+    return f"yes, {_method(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
 
 
-def method_name(speculation: Speculation) -> str:
-    """``P-EAGLE``, ``EAGLE-3``."""
+def _method(speculation: Speculation) -> str:
     return method_title(speculation.method, speculation.parallel_drafting)
 
 
 def _instance_text(plan: Plan) -> str:
-    used, count, gpu = plan.fit.tensor_parallel_size, plan.fit.gpu_count, plan.fit.gpu
-    used *= plan.copies.per_instance if plan.copies else 1
-    gpus = gpu if used == count == 1 else f"{count} x {gpu}"
-    gpus = gpus if used == count else f"{used} of {count} x {gpu}"
+    count, gpu = plan.fit.gpu_count, plan.fit.gpu
+    used = plan.fit.tensor_parallel_size * (plan.copies.per_instance if plan.copies else 1)
+    gpus = gpu if count == 1 else f"{'' if used == count else f'{used} of '}{count} x {gpu}"
     copies = _copies(plan.copies.per_instance if plan.copies else None, plan.instance_count)
     text = f"{plan.instance_count} x {plan.instance_type} ({gpus}{copies}) in {plan.region}"
     if plan.engines > 1:
-        each = plan.concurrency / busy_engines(plan)
-        text += f", {'' if each == int(each) else 'about '}{each:,.0f} at a time per engine"
-    if plan.price_per_hour_usd is None:
-        others = [other.price_per_hour_usd for other in plan.alternatives]
-        is_everywhere = others and not any(price is not None for price in others)
-        why = f": no type that fits has a known price in {plan.region}" if is_everywhere else ""
-        return f"{text}, price unknown{why}"
-    return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
+        text += f", {plan.concurrency / _busy_engines(plan):,.3g} at a time per engine"
+    if plan.price_per_hour_usd is not None:
+        return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
+    others = [other.price_per_hour_usd for other in plan.alternatives]
+    is_everywhere = others and not any(price is not None for price in others)
+    why = f": no type that fits has a known price in {plan.region}" if is_everywhere else ""
+    return f"{text}, price unknown{why}"
 
 
 def _copies(copies: int | None, instances: int) -> str:
     """``, 8 copies``, ``, 8 copies each``; empty without copies."""
     if copies is None:
         return ""
-    return f", {copies} {'copy' if copies == 1 else 'copies'}{' each' if instances > 1 else ''}"
+    return f", {copies} {counted(copies, copies=True)}{' each' if instances > 1 else ''}"
 
 
 def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     """What the prefix cache is expected to give, and how many conversations it keeps."""
     share = speed.cached_prompt_tokens / (plan.prompt_tokens or 1)
-    text = f"{speed.cached_prompt_tokens:,} tokens of a prompt ({share:.0%}) expected from the "
-    text += "prefix cache"
+    text = f"{speed.cached_prompt_tokens:,} tokens of a prompt ({share:.0%}) expected from the"
+    text += " prefix cache"
     if plan.engines > 1:
         text += f", because SageMaker spreads turns over {plan.engines} engines"
     if speed.conversations is None or not speed.cached_prompt_tokens:
         return text
-    each = " of each engine" if plan.engines > 1 else ""
-    size, shared = (plan.prompt_tokens or 0) + (plan.output_tokens or 0), plan.shared_prompt_tokens
-    text += f"; the KV cache{each} keeps {speed.conversations:,} conversations of {size:,} tokens"
-    text += f", the {shared:,} shared ones once" if shared else ""
-    return f"{text}; with more open conversations, fewer hits"
+    each = "each engine keeps" if plan.engines > 1 else "it keeps"
+    size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
+    return f"{text}; {each} {speed.conversations:,} conversations of {size:,} tokens"
 
 
-def _batch_text(plan: Plan, batch: Batch) -> str:
-    """How long a batch takes, and what it costs."""
-    if batch.seconds is None or plan.speed is None:
+def _batch_text(batch: Batch) -> str:
+    if batch.seconds is None:
         return "time and cost are unknown, because the speed is"
     text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
-    ends = [
-        api.batch_at(batch, plan.output_tokens or 0, speed, None).seconds
-        for speed in (plan.speed.high, plan.speed.low)
-    ]
-    if None not in ends and plan.speed.basis == "estimated":
-        text += f" ({' to '.join(format_duration(seconds or 0) for seconds in ends)})"
-    if batch.usd is not None:
-        text += f" and cost {format_usd(batch.usd)}"
-    return f"{text}, the start of the instances included; delete the endpoint afterwards"
+    cost = "" if batch.usd is None else f" and cost {format_usd(batch.usd)}"
+    return f"{text}{cost}, the start of the instances included; delete the endpoint afterwards"
 
 
 def speed_of_plan(plan: Plan, speed: SpeedEstimate, price: float | None = None) -> str:
     """Tokens per second of the plan's instances together, and their cost with a ``price``."""
-    return speed_text(speed, price, busy_engines(plan), "copy" if plan.copies else "instance")
+    return _speed_text(speed, price, _busy_engines(plan), "copy" if plan.copies else "instance")
 
 
-def speed_text(
-    speed: SpeedEstimate, price: float | None = None, engines: int = 1, each: str = "instance"
-) -> str:
+def _speed_text(speed: SpeedEstimate, price: float | None, engines: int, each: str) -> str:
     """Tokens per second and cost of ``engines`` together, measured or estimated with their
     ranges. ``each`` says what has an engine."""
     if speed.tokens_per_second is None:
         return f"unknown: {speed.source}"
     text = f"{speed.tokens_per_second:,.0f} tokens/s{basis_text(speed.basis, engines, each)}"
-    ranged = speed.low is not None and speed.high is not None and speed.low < speed.high
-    if ranged:
-        text += f" ({speed.low:,.0f} to {speed.high:,.0f})"
+    is_range = speed.low is not None and speed.high is not None and speed.low < speed.high
+    text += f" ({speed.low:,.0f} to {speed.high:,.0f})" if is_range else ""
     if speed.usd_per_million_tokens is None:
         return text
     text += f", {format_usd(speed.usd_per_million_tokens)} per million output tokens"
-    if not ranged or price is None:
-        return text
     ends = (usd_per_million(price, rate) for rate in (speed.high, speed.low))
     costs = [format_usd(usd) for usd in ends if usd is not None]
-    return f"{text} ({' to '.join(costs)})"
+    return f"{text} ({' to '.join(costs)})" if is_range and price is not None else text
 
 
-def busy_engines(plan: Plan) -> int:
+def _busy_engines(plan: Plan) -> int:
     """How many of the plan's engines have requests."""
     return min(plan.engines, plan.concurrency)
 
 
-def times_text(speed: SpeedEstimate) -> str:
+def _times_text(speed: SpeedEstimate) -> str:
     """``; first token after 514 ms, then 3.2 tokens every 31 ms``; empty where unknown."""
     if speed.ttft_seconds is None or speed.itl_seconds is None:
         return ""
     is_drafted = speed.acceptance_length and speed.acceptance_basis != "none"
     tokens = f"{speed.acceptance_length:.2g} tokens" if is_drafted else "one"
-    first, then = (
-        f"{seconds * 1000:,.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
-        for seconds in (speed.ttft_seconds, speed.itl_seconds)
-    )
+    first, then = (seconds_text(seconds) for seconds in (speed.ttft_seconds, speed.itl_seconds))
     return f"; first token after {first}, then {tokens} every {then}"
 
 
-def is_planned(plan: Plan, other: Alternative) -> bool:
+def _is_planned(plan: Plan, other: Alternative) -> bool:
     """Whether an alternative has the planned instances."""
     planned = (plan.instance_type, plan.instance_count)
     return (other.instance_type, other.instance_count) == planned
 
 
-def other_choice(plan: Plan) -> Alternative | None:
-    """The cheapest other instances that meet what is required: those with the lowest price
-    per hour, else the next best."""
+def _others(plan: Plan) -> Collection[Alternative]:
+    """The other instances with the lowest price per hour and with the lowest cost per token that
+    meet what is required."""
     others = [
         other
         for other in plan.alternatives
-        if not (is_planned(plan, other) or _misses(plan, other))
+        if not (_is_planned(plan, other) or _misses(plan, other))
         and other != plan.without_speculation
     ]
-    price = plan.price_per_hour_usd
-    for other in sorted(others, key=lambda other: other.price_per_hour_usd or math.inf):
-        if other.price_per_hour_usd and price and other.price_per_hour_usd < price:
-            return other
-    another_gpu = (other for other in others if other.gpu != plan.fit.gpu)
-    return next(another_gpu, others[0] if others else None)
-
-
-def least_cost(plan: Plan) -> Alternative | None:
-    """The other instances with the lowest cost per token, if that is below the plan's. A batch is
-    planned for the lowest cost already."""
-    planned = _cost(plan.speed)
-    if plan.batch or planned == math.inf:
-        return None
-    meeting = [other for other in plan.alternatives if not _misses(plan, other)]
-    return min((one for one in meeting if _cost(one) < planned), key=_cost, default=None)
-
-
-def _cost(speed: SpeedEstimate | None) -> float:
-    usd = speed.usd_per_million_tokens if speed is not None else None
-    return math.inf if usd is None else usd
-
-
-def _tie(plan: Plan, other: Alternative) -> str:
-    """Why instances are not planned although they cost less per token; empty for another
-    reason."""
-    if other != least_cost(plan) or _cost(plan.speed) > SAME_COST_FACTOR * _cost(other):
-        return ""
-    if (plan.price_per_hour_usd or math.inf) >= (other.price_per_hour_usd or 0):
-        return ""
-    return f"; within {SAME_COST_FACTOR * 100 - 100:.0f} % the lower price per hour wins"
+    if not others:
+        return ()
+    cheapest = min(others, key=lambda other: other.price_per_hour_usd or math.inf)
+    least = min(others, key=lambda other: other.usd_per_million_tokens or math.inf)
+    return dict.fromkeys((cheapest, least))
 
 
 def _misses(plan: Plan, other: Alternative) -> bool:
@@ -362,220 +320,117 @@ def _misses(plan: Plan, other: Alternative) -> bool:
     return required and not other.verified
 
 
-def _alternative_text(plan: Plan, other: Alternative, how: str) -> str:
-    price = "price unknown"
-    if other.price_per_hour_usd is not None:
-        price = f"{format_usd(other.price_per_hour_usd)} per hour"
-    if is_planned(plan, other):
+def _alternative_text(plan: Plan, other: Alternative, drafts: str) -> str:
+    if _is_planned(plan, other):
         where = "the same instance"
     else:
+        price = "price unknown"
+        if other.price_per_hour_usd is not None:
+            price = f"{format_usd(other.price_per_hour_usd)} per hour"
         gpus = other.tensor_parallel_size * (other.copies or 1)
-        gpu = f"{f'{gpus} x ' if gpus > 1 else ''}{other.gpu}"
+        gpu = f"{gpus} x {other.gpu}".removeprefix("1 x ")
         gpu += _copies(other.copies, other.instance_count)
-        where = f"{other.instance_count} x {other.instance_type} ({gpu}){how}, {price}"
+        where = f"{other.instance_count} x {other.instance_type} ({gpu}){drafts}, {price}"
     each = "copy" if other.copies else "instance"
-    speed = speed_text(other, engines=min(other.engines, plan.concurrency), each=each)
+    speed = _speed_text(other, None, min(other.engines, plan.concurrency), each)
     batch = other.batch
     if batch is not None and batch.seconds is not None and batch.usd is not None:
         speed += f"; {format_duration(batch.seconds)}, {format_usd(batch.usd)}"
     return f"{where}: {speed}"
 
 
-def _uncertain(plan: Plan, speed: SpeedEstimate) -> str:
+def _uncertainties(plan: Plan, speed: SpeedEstimate) -> Iterator[str]:
     """What is unknown of the target, and what the numbers rest on."""
-    parts = []
     if any(finding.code == "target-not-in-catalogue" for finding in plan.findings):
-        parts.append(
-            "licence and the settings of its model card are unknown (not in the catalogue)"
-        )
+        yield "licence and the settings of its model card are unknown (not in the catalogue)"
     if speed.acceptance_basis in _ACCEPTANCE:
-        about = _ACCEPTANCE[speed.acceptance_basis]
         length = f" {speed.acceptance_length:.2f}" if speed.acceptance_length else ""
-        parts.append(f"acceptance length{length} {about}")
+        yield f"acceptance length{length} {_ACCEPTANCE[speed.acceptance_basis]}"
     if speed.extrapolated and plan.speculation:
-        extrapolated = f"acceptance at K={plan.speculation.k} is extrapolated from smaller K"
+        yield f"acceptance at K={plan.speculation.k} is extrapolated from smaller K"
         for reason in (reason for reason in plan.reasons if reason.what == "break_even"):
-            extrapolated += f"; break-even: {reason.value} ({reason.because})"
-        parts.append(extrapolated)
+            yield f"break-even: {reason.value} ({reason.because})"
     if speed.cached_prompt_tokens:
-        parts.append("hits of the prefix cache are assumed")
-    if speed.basis == "estimated":
-        parts.append("speed is computed, not measured for this GPU and load")
-    elif speed.basis == "measured":
-        parts.append("speed is that of the best repetition")
-    return "; ".join(parts)
+        yield "hits of the prefix cache are assumed"
+    if speed.basis in _BASIS:
+        yield _BASIS[speed.basis]
 
 
 def print_details(plan: Plan) -> None:
-    """The whole plan on stdout, after its answer; the findings only, where it has no price."""
-    if not is_priced(plan):
+    """The rest of the plan on stdout, after its answer; the findings only, where it has no
+    price."""
+    if not _is_priced(plan):
         print_findings(plan.findings)
         return
-    print_line(f"\n{plan.pair}", bold=True)
-    click.echo()
-    print_facts(_details(plan), label=13, indent=0, err=False)
-    click.echo()
-    _print_memory(plan)
-    if plan.alternatives:
-        print_line("\nBest instances for this load", bold=True)
-        rows = [_row(plan, other) for other in plan.alternatives]
-        if not any(row[0] for row in rows):
-            rows.insert(0, _planned_row(plan))
-        print_table(HEADINGS, rows, right=HEADINGS[3:])
-        print_line(_LEGEND)
-    if plan.findings:
-        print_line("\nFindings", bold=True)
-        print_findings(plan.findings)
+    print_section(plan.pair, _details(plan), label=13)
+    print_line("\nGPU memory", bold=True)
+    print_memory(plan.fit)
+    load = -(-plan.concurrency // plan.engines)
+    print_line(capacity_text(plan.fit, plan.max_model_len, load))
+    rows = [_row(plan, other) for other in plan.alternatives]
+    print_table(_HEADINGS, rows, _HEADINGS[3:], "Best instances for this load")
+    print_findings(plan.findings, title="Findings")
     because = {reason.what: reason.because for reason in plan.reasons}
     arguments = list(explain(plan.engine_arguments))
-    print_line("\nEngine arguments", bold=True)
-    print_table(
-        ("", ""),
-        (
-            (
-                f"{'' if name.startswith('--') else '  '}{name}",
-                _value_and_why(value, "; ".join(filter(None, (meaning, because.get(name))))),
-            )
-            for name, value, meaning in arguments
-        ),
-    )
     shown = {name for name, _, _ in arguments}
-    print_line("\nDecisions", bold=True)
-    print_table(
-        ("", ""),
+    settings = (
         (
-            (reason.what, _value_and_why(reason.value, reason.because))
-            for reason in plan.reasons
-            if reason.what not in shown
-        ),
+            f"{'' if name.startswith('--') else '  '}{name}",
+            _value_and_why(value, "; ".join(filter(None, (meaning, because.get(name))))),
+        )
+        for name, value, meaning in arguments
     )
+    print_table(("", ""), settings, title="Engine arguments")
+    decisions = (
+        (reason.what, _value_and_why(reason.value, reason.because))
+        for reason in plan.reasons
+        if reason.what not in shown
+    )
+    print_table(("", ""), decisions, title="Decisions")
 
 
 def _value_and_why(value: str, why: str) -> Text:
     return Text.assemble((f"{value}  " if value else "", "bold"), (why, "dim"))
 
 
-def _planned_row(plan: Plan) -> tuple[str, ...]:
-    """The planned instances, where they are not among the best."""
-    fit, speed = plan.fit, plan.speed
-    copies = f"{plan.copies.per_instance} x " if plan.copies else ""
-    return (
-        "*",
-        f"{plan.instance_count} x {plan.instance_type}".removeprefix("1 x "),
-        f"{copies}{fit.tensor_parallel_size} x {fit.gpu}",
-        _dollars(plan.price_per_hour_usd),
-        f"{fit.max_concurrency * plan.engines:,.1f}",
-        f"{plan.drafter.name} K={plan.speculation.k}"
-        if plan.drafter and plan.speculation
-        else "none",
-        _rate(speed),
-        _dollars(speed.usd_per_million_tokens if speed else None),
-    )
-
-
 def _row(plan: Plan, other: Alternative) -> tuple[str, ...]:
+    speed, prices = (
+        other.tokens_per_second,
+        (other.price_per_hour_usd, other.usd_per_million_tokens),
+    )
+    per_hour, per_million = ("-" if usd is None else f"{usd:,.2f}" for usd in prices)
     return (
-        "*" if is_planned(plan, other) else "",
+        "*" if _is_planned(plan, other) else "",
         f"{other.instance_count} x {other.instance_type}".removeprefix("1 x "),
         f"{f'{other.copies} x ' if other.copies else ''}{other.tensor_parallel_size} x {other.gpu}",
-        _dollars(other.price_per_hour_usd),
+        per_hour,
         f"{other.max_concurrency * other.engines:,.1f}",
         f"{other.drafter} K={other.k}" if other.drafter else "none",
-        _rate(other),
-        _dollars(other.usd_per_million_tokens),
+        "unknown" if speed is None else f"{speed:,.0f} {other.basis}",
+        per_million,
     )
-
-
-def _dollars(amount: float | None) -> str:
-    return "-" if amount is None else f"{amount:,.2f}"
-
-
-def _rate(speed: SpeedEstimate | None) -> str:
-    if speed is None or speed.tokens_per_second is None:
-        return "unknown"
-    return f"{speed.tokens_per_second:,.0f} {speed.basis}"
 
 
 def _details(plan: Plan) -> Iterator[tuple[str, str]]:
-    fit, company, speed = plan.fit, plan.company, plan.speed
-    yield "endpoint", f"{plan.name} in {plan.region}"
-    gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
-    if plan.copies is not None:
-        gpus += f"; {plan.copies.per_instance} copies with {plan.copies.gpus} of them each"
-    yield "instance", f"{plan.instance_count} x {plan.instance_type} ({gpus})"
+    """What the answer does not have."""
+    company, speed = plan.company, plan.speed
+    yield "endpoint", plan.name
     yield "price", price_text(plan)
-    yield "scaling", scaling_text(plan)
-    yield "speculation", speculation_text(plan.speculation)
-    yield "proof", proof_text(plan)
-    if speed is None or speed.basis == "unknown":
-        yield "speed", speed_of_plan(plan, speed) if speed else "unknown"
-    else:
-        text = speed_of_plan(plan, speed, plan.price_per_hour_usd)
-        yield "speed", f"{text}{times_text(speed)}; {speed.source}"
-    yield "context", f"{plan.max_model_len:,} tokens, {format_concurrency(plan.concurrency)}"
+    yield from proof_facts(plan)
+    yield "speed from", speed.source if speed and speed.basis != "unknown" else ""
     yield "engine", f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}"
     yield "image", plan.runtime.image
     yield "host AMI", plan.runtime.ami or "SageMaker's default"
-    yield "weights", _weights(plan)
-    yield "licences", licences_text(plan)
-    yield from pinned_text(plan).items()
-    yield "rollout", cost_text(plan.rollout) if plan.rollout else ""
-    yield from observability_facts(plan).items()
-    network = [f"VPC: {', '.join(company.subnets)}; {', '.join(company.security_groups)}"]
-    network = network if company.in_vpc else []
-    yield "network", ", ".join([*network, *(["isolated"] if company.network_isolation else [])])
+    for part in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
+        if part is not None:
+            how = "streamed by the engine" if part.streamed else _WEIGHTS[part.kind]
+            yield "weights", f"{part.location} ({how})"
+    if company.in_vpc:
+        yield "VPC", f"{', '.join(company.subnets)}; {', '.join(company.security_groups)}"
+    yield "network", "isolated" if company.network_isolation else ""
     yield "KMS key", company.kms_key or ""
     yield "tags", ", ".join(f"{key}={value}" for key, value in sorted(company.tags.items()))
     yield "boundary", company.permissions_boundary or ""
-
-
-def _weights(plan: Plan) -> str:
-    parts = [plan.target.weights, plan.drafter.weights if plan.drafter else None]
-    how = {
-        "hub": "Hugging Face",
-        "s3": "mounted",
-        "directory": "uploaded to your bucket",
-        "image": "baked into the image",
-    }
-    return "; ".join(
-        f"{w.location} ({'streamed by the engine' if w.streamed else how[w.kind]})"
-        for w in parts
-        if w is not None
-    )
-
-
-def _print_memory(plan: Plan) -> None:
-    bar = "GPU memory  "
-    console = make_console()
-    console.print(Text.assemble((bar, "bold"), memory_bar(plan.fit, 48)))
-    rows = (
-        (Text(part.name, part.style), f"{part.gib:4.1f} GiB", Text(part.meaning, "dim"))
-        for part in memory_parts(plan.fit)
-    )
-    print_table(("", "", ""), rows, indent=len(bar))
-    for line in fact_lines([("", _fit_text(plan))], line_width(), len(bar), 0):
-        click.echo(line)
-
-
-def _fit_text(plan: Plan) -> str:
-    """Whether it fits, and how much of the load; else the memory that it needs."""
-    fit, length = plan.fit, plan.max_model_len
-    if not fit.fits:
-        needed = sum(gib for name, gib in fit.terms.items() if not name.startswith(INSIDE))
-        needed += fit.terms["cache_of_one_full_request"]
-        if needed <= fit.gpu_memory_gib:
-            return "does not fit: see the findings"
-        return (
-            f"does not fit: one request of {length:,} tokens needs {needed:.1f} GiB of the "
-            f"GPU's {fit.gpu_memory_gib:.1f} GiB"
-        )
-    load = -(-plan.concurrency // plan.engines)
-    size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
-    holds = f"the KV cache holds {fit.kv_cache_tokens:,} tokens"
-    if fit.max_concurrency >= load:
-        return f"fits{size}: {holds}, or {fit.max_concurrency:,.1f} requests of {length:,} tokens"
-    part = f"for {fit.max_concurrency:,.1f} of the {format_requests(load)} at full length"
-    return f"fits, {part}{size}: {holds}"
 
 
 def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -596,12 +451,25 @@ def price_text(plan: Plan) -> str:
     return words if plan.price_per_hour_usd is None else f"{words} ({price_origin(plan)})"
 
 
-def speculation_text(speculation: Speculation | None) -> str:
-    """The method's common name, K, and what deploy requires."""
+def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The speculation, how deploy proves it, the licences, and what is pinned."""
+    target, drafter, pins = plan.target, plan.drafter, plan.pins
+    yield "speculation", _speculation_text(plan.speculation)
+    yield "proof", _proof_text(plan)
+    licences = f"target {target.licence or 'unknown'}"
+    if drafter is not None and drafter.weights:
+        licences += f", drafter {drafter.licence or 'unknown'}"
+    yield "licences", licences
+    yield "manifest", f"sha256 {pins.weights}" if pins.weights else ""
+    warm = f"archives with sha256 {', '.join(pins.warm)}" if pins.warm else ""
+    yield "warm start", "any archive next to the weights" if pins.any_warm else warm
+
+
+def _speculation_text(speculation: Speculation | None) -> str:
     if speculation is None:
         return "none"
     how = f" ({speculation.method} with parallel_drafting)" if speculation.parallel_drafting else ""
-    text = f"{method_name(speculation)}{how}, K={speculation.k}"
+    text = f"{_method(speculation)}{how}, K={speculation.k}"
     floor = speculation.acceptance_floor
     if floor is None:
         return text
@@ -609,24 +477,7 @@ def speculation_text(speculation: Speculation | None) -> str:
     return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
 
 
-def scaling_text(plan: Plan) -> str:
-    """The bounds of automatic scaling with their prices; empty without scaling."""
-    if plan.scaling is None:
-        return ""
-    return plan.scaling.priced_text(plan.price_per_hour_usd, plan.instance_count)
-
-
-def observability_facts(plan: Plan) -> dict[str, str]:
-    """Dashboard, alarms and log, and what is captured."""
-    capture = plan.observe.capture if plan.observe else None
-    return {
-        "observe": observability_text(plan),
-        "capture": capture_text(capture) if capture else "",
-    }
-
-
-def proof_text(plan: Plan) -> str:
-    """How deploy proves the plan."""
+def _proof_text(plan: Plan) -> str:
     if plan.speculation is None:
         return "an answer: there is no speculation to prove"
     each = "copy" if plan.copies else "instance"
@@ -636,34 +487,53 @@ def proof_text(plan: Plan) -> str:
     return f"at least {MIN_DRAFTS} drafts of each {each}, from the log stream of each {each}"
 
 
-def licences_text(plan: Plan) -> str:
-    """The licences of target and drafter."""
-    target, drafter = f"target {plan.target.licence or 'unknown'}", plan.drafter
-    if drafter is None or not drafter.weights:
-        return target
-    return f"{target}, drafter {drafter.licence or 'unknown'}"
+def operation_facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Scaling, rollout, dashboard, alarms, log and captured data, each with its cost; empty texts
+    without them."""
+    observe = plan.observe
+    yield "scaling", _scaling_text(plan)
+    yield "rollout", cost_text(plan.rollout)
+    yield "observe", _observe_text(plan)
+    yield "capture", capture_text(observe.capture) if observe and observe.capture else ""
 
 
-def pinned_text(plan: Plan) -> dict[str, str]:
-    """What the plan pins of the weights and of compiled code."""
-    pins = plan.pins
-    warm = f"archives with sha256 {', '.join(pins.warm)}" if pins.warm else ""
-    return {
-        "manifest": f"sha256 {pins.weights}" if pins.weights else "",
-        "warm start": "any archive next to the weights" if pins.any_warm else warm,
-    }
+def _scaling_text(plan: Plan) -> str:
+    scaling = plan.scaling
+    if scaling is None:
+        return ""
+    text = scaling.text
+    if prices := scaling.prices(plan.price_per_hour_usd, plan.instance_count):
+        text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
+    if scaling.wake_up_seconds is not None:
+        text += f"; wakes up in about {scaling.wake_up_seconds // 60} min"
+    return text
 
 
-_UNKNOWN = "unknown"
+def _observe_text(plan: Plan) -> str:
+    observe = plan.observe
+    if observe is None:
+        return ""
+    parts = ["dashboard"] if observe.dashboard else []
+    parts += [f"alarms on {', '.join(alarm_kinds(plan))}"] if observe.alarms else []
+    days = observe.log_retention_days
+    parts += [f"log kept {days} days"] if days else []
+    usd = usd_per_month(plan) if parts else 0
+    return "; ".join(parts) + (f" (about {format_usd(usd)} per month)" if usd else "")
+
+
+_NOT_COMPARED = ("source", "refused")
+"""Keys of compared plans that are no result: the findings are printed too."""
 
 
 def print_comparison(comparison: PlanComparison) -> None:
     """One line per fact, ``*`` where the two differ, and the other settings that differ."""
-    both = zip(comparison.answers, comparison.plans, strict=True)
-    first, second = (dict(plan_facts(answer, plan.speculation)) for answer, plan in both)
+    first, second = (
+        dict(document_facts({key: answer[key] for key in answer if key not in _NOT_COMPARED}))
+        for answer in comparison.answers
+    )
     rows = (
-        ("*" if value != second[name] else "", name, value, second[name])
-        for name, value in first.items()
+        ("*" if text != second[label] else "", label, text, second[label])
+        for label, text in first.items()
     )
     print_table(("", "", "A", "B"), rows)
     others = [change.text for change in comparison.other_changes]
@@ -673,44 +543,3 @@ def print_comparison(comparison: PlanComparison) -> None:
             print_line(f"  {text}")
     elif first == second:
         print_line("\nThe two plans are equal.")
-
-
-def plan_facts(
-    answer: dict[str, Any], speculation: Speculation | None
-) -> Iterator[tuple[str, str]]:
-    """The answer of a plan as labels and texts."""
-    target, _, drafter = answer["pair"].partition("+")
-    yield "target", target
-    yield "drafter", drafter or "none"
-    yield "speculation", f"{method_name(speculation)}, K={speculation.k}" if speculation else "none"
-    yield "instance", f"{answer['instance_count']} x {answer['instance_type']}"
-    yield "GPUs", f"{answer['tensor_parallel_size']} of {answer['gpu_count']} x {answer['gpu']}"
-    yield "region", answer["region"]
-    yield "price per hour", _usd(answer["price_per_hour_usd"])
-    yield "context", f"{answer['max_model_len']:,} tokens"
-    yield "load", f"{format_requests(answer['concurrency'])} at a time"
-    yield "full-length requests", f"{answer['max_concurrency']:,.1f} per instance"
-    yield "tokens/s", _speed(answer)
-    yield "time to first token", _seconds(answer["ttft_seconds"])
-    yield "USD per 1M tokens", _usd(answer["usd_per_million_tokens"])
-    if answer["refused"]:
-        yield "deployable", f"no: {answer['refused']}"
-    else:
-        yield "deployable", "yes"
-
-
-def _speed(answer: dict[str, Any]) -> str:
-    if answer["tokens_per_second"] is None:
-        return _UNKNOWN
-    text = f"{answer['tokens_per_second']:,.0f}"
-    if answer["low"] is not None and answer["high"] is not None:
-        text += f" ({answer['low']:,.0f} to {answer['high']:,.0f})"
-    return f"{text}, {answer['basis']}" if answer["basis"] else text
-
-
-def _seconds(seconds: float | None) -> str:
-    return _UNKNOWN if seconds is None else f"{seconds:.2f} s"
-
-
-def _usd(amount: float | None) -> str:
-    return _UNKNOWN if amount is None else format_usd(amount)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from peagle import api
+from peagle.checkpoints.contents import watch_hashing
 from peagle.text import format_duration, format_size, format_usd
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def show_hashing() -> Iterator[None]:
         def read(name: str, done: int, size: int) -> None:
             status.show(f"hashing {name}", f"{format_size(done)} of {format_size(size)}")
 
-        with api.watch_hashing(read):
+        with watch_hashing(read):
             yield
 
 

@@ -9,14 +9,7 @@ from typing import Any
 
 import click
 
-from peagle.cli.output.console import (
-    LABEL,
-    can_print,
-    fact_lines,
-    folded,
-    make_console,
-    make_table,
-)
+from peagle.cli.output.console import LABEL, bar, can_print, fact_lines, folded
 from peagle.engine.usage import Usage
 from peagle.text import format_duration, format_usd
 
@@ -33,34 +26,29 @@ def document(usage: Usage) -> dict[str, Any]:
 
 
 def screen(usage: Usage, width: int) -> list[str]:
-    """The lines of one screen."""
-    heading, *more = folded(_heading(usage), width)
-    lines = [click.style(line, bold=True) for line in (heading, *more)]
-    lines += ["", *(_columns(usage, width) if usage.variants else _fact_lines(usage, width))]
+    """The lines of one screen; of several variants each fact stands side by side."""
+    lines = [click.style(line, bold=True) for line in folded(_heading(usage), width)]
+    lines.append("")
+    if usage.variants:
+        facts = [dict(_facts(variant, 0)) for variant in usage.variants]
+        instances = (f"{each.instances} x {each.instance_type}" for each in usage.variants)
+        rows = {"instances": [*instances]} | {
+            label: [texts[label] for texts in facts] for label in facts[0]
+        }
+        names = [variant.variant for variant in usage.variants]
+        for label, texts in rows.items():
+            beside = (f"{name} {text}" for name, text in zip(names, texts, strict=True))
+            lines += fact_lines([(label, "; ".join(beside))], width)
+        together = (_requests(usage, 0), _in_progress(usage), _cost(usage))
+        lines += fact_lines([("together", "; ".join(together))], width)
+    else:
+        for label, text in _facts(usage, width - LABEL - 2):
+            is_low = label == "acceptance" and is_below_floor(usage)
+            shown = fact_lines([(label, text)], width)
+            lines += (click.style(line, fg="red") if is_low else line for line in shown)
     for note in usage.notes:
         lines += folded(f"  {note}", width, "")
     return lines
-
-
-def _fact_lines(usage: Usage, width: int) -> Iterator[str]:
-    for label, text in _facts(usage, width - LABEL - 2):
-        is_low = label == "acceptance" and is_below_floor(usage)
-        for line in fact_lines([(label, text)], width):
-            yield click.style(line, fg="red") if is_low else line
-
-
-def _columns(usage: Usage, width: int) -> Iterator[str]:
-    """A column for each variant, and what adds up."""
-    column = width // len(usage.variants) - LABEL
-    facts = [dict(_facts(variant, column)) for variant in usage.variants]
-    headings = (f"{one.variant}, {one.instances} x {one.instance_type}" for one in usage.variants)
-    rows = ((label, *(texts[label] for texts in facts)) for label in facts[0])
-    console = make_console()
-    with console.capture() as captured:
-        console.print(make_table(("", *headings), rows), width=width)
-    yield from (f"  {line.rstrip()}" for line in captured.get().splitlines())
-    together = (_requests(usage, 0), _in_progress(usage), _cost(usage))
-    yield from fact_lines([("together", "; ".join(together))], width)
 
 
 def is_below_floor(usage: Usage) -> bool:
@@ -126,11 +114,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _gauge(share: float | None) -> str:
-    if share is None:
-        return _UNKNOWN
-    full, empty = ("█", "░") if can_print("█░") else ("#", ".")
-    filled = round(min(max(share, 0.0), 1.0) * _GAUGE)
-    return f"{full * filled}{empty * (_GAUGE - filled)} {share:.1%}"
+    return _UNKNOWN if share is None else f"{bar([(share, '')], _GAUGE).plain} {share:.1%}"
 
 
 def _acceptance(usage: Usage) -> str:

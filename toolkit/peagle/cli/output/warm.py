@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
-from peagle import api
 from peagle.cli.context import command_text
-from peagle.cli.output.console import print_line, print_status
+from peagle.cli.output.console import (
+    print_document,
+    print_facts,
+    print_line,
+    print_next,
+    print_status,
+)
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
+from peagle.deploy.wait import limit_seconds
 from peagle.errors import command_line
 from peagle.planning import Plan
-from peagle.text import format_duration, format_price, format_size, format_usd
+from peagle.text import format_price, format_usd
 from peagle.warm.collect import CollectedWarmStart
 from peagle.warm.transfer import WarmArtifact
 from peagle.weights.layout import WeightsPrefix
@@ -29,20 +33,23 @@ _SANDBOX_MINUTES = 3
 def show_intent(desired: DesiredState, place: WeightsPrefix, sandbox: bool) -> None:
     """Say what follows the deployment, how long it takes, and what that costs."""
     minutes = _SANDBOX_MINUTES if sandbox else _USUAL_MINUTES
-    at_most = api.limit_seconds(desired.revision) / 60
+    at_most = limit_seconds(desired.revision) / 60
     price = desired.plan.price_per_hour_usd
     about = "" if price is None else f", about {format_usd(price * minutes / 60)}"
     free = " on AWS (free in the sandbox)" if sandbox and about else ""
     folder = place.part_uri(WARM_FOLDER)
-    print_status(f"  {'then':<12}stores compile caches in {folder}, removes the endpoint")
-    print_status(f"  {'takes':<12}about {minutes} minutes, {at_most:.0f} at most{about}{free}")
+    facts = (
+        ("then", f"stores compile caches in {folder}, removes the endpoint"),
+        ("takes", f"about {minutes} minutes, {at_most:.0f} at most{about}{free}"),
+    )
+    print_facts(facts)
 
 
 def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> None:
     """Print what is removed after an interrupt, and what a second interrupt leaves."""
     if not record.of_type("Endpoint"):
         return print_status("Interrupted: removing what was created; there is no endpoint yet.")
-    at_most = api.limit_seconds(desired.revision) / 60
+    at_most = limit_seconds(desired.revision) / 60
     price = format_price(desired.plan.price_per_hour_usd, sandbox)
     print_status(
         f"Interrupted: removing {record.name}. SageMaker cannot delete an endpoint while it is "
@@ -58,35 +65,28 @@ def say_interrupted(removed: str, again: Sequence[str]) -> None:
 
 def print_collected(plan: Plan, stored: CollectedWarmStart, sandbox: bool) -> None:
     """Print the artifact in S3, and which starts use it."""
-    print_line(f"{stored.uri} is stored: {_contents(stored.artifact)}", bold=True)
-    if stored.stand_in:
-        print_line(
-            f"The sandbox ran {stored.stand_in} instead of the pair; only the sandbox can use this "
-            "artifact."
-        )
-    price = plan.price_per_hour_usd
-    cost = ""
-    if price is not None and not sandbox:
-        cost = f", about {format_usd(price * stored.seconds / 3600)}"
-    print_line(f"{plan.name} was removed after {format_duration(stored.seconds)}{cost}.")
-    print_line(f"sha256 {stored.artifact.sha256}")
+    print_line(f"{stored.uri} is stored", bold=True)
+    print_document(collected_document(plan, stored))
+    if plan.price_per_hour_usd is not None and not sandbox:
+        usd = plan.price_per_hour_usd * stored.seconds / 3600
+        print_line(f"The endpoint is removed; it cost about {format_usd(usd)}.")
     print_line(
-        "The next deploy of the same image, GPU and options pins and restores it. What is deployed "
-        "now restores only what its plan pins."
+        "Only the sandbox can use it."
+        if stored.stand_in
+        else "The next deploy of the same image, GPU and options pins and restores it. What is "
+        "deployed now restores only what its plan pins."
     )
     if stored.others:
         listing = ("peagle", "weights", "list", stored.place.uri)
-        count, size = len(stored.others), format_size(sum(stored.others.values()))
-        others = f"{count} for other images, GPUs or options are stored in the same place ({size})"
-        print_line(f"{others}, and every start downloads them too", command_text(listing))
+        print_line("Every start downloads the others too", command_text(listing))
 
 
-def print_local(artifact: WarmArtifact, restore: str) -> None:
+def print_local(pair: str, artifact: WarmArtifact, restore: str) -> None:
     """Print the artifact on this machine; ``restore`` is the command that uses it, if any."""
-    print_line(f"{artifact.archive} is stored: {_contents(artifact)}", bold=True)
-    print_line(f"sha256 {artifact.sha256}")
+    print_line(f"{artifact.archive} is stored", bold=True)
+    print_document(local_document(pair, artifact))
     if restore:
-        click.echo(f"Restore it:  {restore}")
+        print_next("Restore it", restore)
     else:
         print_line(
             "An engine restores it when PEAGLE_WARM_FOLDER is set to the folder, and "
@@ -123,10 +123,3 @@ def _document(artifact: WarmArtifact) -> dict[str, Any]:
         "unpacked_bytes": artifact.unpacked_bytes,
         "seconds_cold": artifact.seconds_cold,
     }
-
-
-def _contents(artifact: WarmArtifact) -> str:
-    return (
-        f"{format_size(artifact.size)}, {artifact.files:,} files; a cold start took "
-        f"{artifact.seconds_cold:.0f} s to start"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
@@ -10,56 +9,58 @@ from typing import Any, Self
 import click
 
 from peagle.catalog.tables import StoragePrice
-from peagle.cli.account import Account
 from peagle.cli.context import command_text, findings_in_context, in_context
-from peagle.cli.output.console import line_width, print_line, print_status
+from peagle.cli.output.console import (
+    Fact,
+    print_document,
+    print_facts,
+    print_line,
+    print_next,
+    print_status,
+)
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused, command_line
 from peagle.planning.runtime import DEFAULT_REGION
+from peagle.session import Account
 from peagle.text import (
     format_duration,
     format_rate,
     format_size,
     format_unit_price,
     format_usd,
-    k_text,
 )
-from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
+from peagle.weights.inspect import StoredWarmStart, StoredWeights
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
 from peagle.weights.sync import SyncPlan, SyncProgress, SyncResult
 from peagle_serve.contract import MODEL_FOLDER, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
-_STATES = {"whole": "complete", "half": "partial"}
-"""States of ``--json`` that tables name otherwise."""
-
 
 def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> None:
     """Print what a sync copies, the destination, and the storage price."""
     print_status(f"{click.style(pair, bold=True)} to {plan.prefix.uri} ({plan.region})")
+    print_facts(_sync_facts(plan, price, sandbox), label=9)
+
+
+def _sync_facts(plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> Iterator[Fact]:
     for part, source in plan.sources.items():
-        files = f"{_files(len(source.files))}, {format_size(source.size)}"
-        print_status(f"  {part:8} {source.location}: {files} -> {part}/")
-    if plan.creates_bucket:
-        print_status(f"  bucket   {plan.prefix.bucket} is created")
+        files = _files(len(source.files), source.size)
+        yield part, f"{source.location}: {files} -> {part}/"
+    yield "bucket", f"{plan.prefix.bucket} is created" if plan.creates_bucket else ""
     if plan.same_size:
-        size = format_size(sum(item.size for item in plan.same_size))
-        print_status(
-            f"  present  {_files(len(plan.same_size))}, {size}, with the same size: compared by "
-            "checksum, and replaced where they differ"
+        files = _files(len(plan.same_size), sum(item.size for item in plan.same_size))
+        yield (
+            "present",
+            f"{files}, with the same size: compared by checksum, and replaced where they differ",
         )
     for part, source in plan.sources.items():
-        count, size_left = source.left_out
-        if count:
-            print_status(
-                f"  skipped  {_files(count)}, {format_size(size_left)}, of the {part}, which vLLM "
-                "does not read"
-            )
-    print_status(f"  storage  {month_text(plan.size, price, plan.region, sandbox)}")
+        skipped = f"{_files(*source.left_out)}, of the {part}, which vLLM does not read"
+        yield "skipped", skipped if source.left_out[0] else ""
+    yield "storage", month_text(plan.size, price, plan.region, sandbox)
 
 
-def _files(count: int) -> str:
-    return f"{count} file" if count == 1 else f"{count} files"
+def _files(count: int, size: float) -> str:
+    return f"{count} file{'' if count == 1 else 's'}, {format_size(size)}"
 
 
 def month_text(size: int, price: StoragePrice | None, region: str, sandbox: bool = False) -> str:
@@ -85,42 +86,25 @@ def progress_text(progress: SyncProgress) -> str:
     return " | ".join(parts)
 
 
-class SyncProgressBar:
-    """Progress of a sync on stderr, as a context: a bar on a terminal, else a line every 15 s."""
+class SyncProgressBar(StatusLine):
+    """Progress of a sync on stderr, as a context: one line on a terminal, else one every 15 s."""
 
-    def __init__(self) -> None:
-        self.started = False
-        self.progress: SyncProgress | None = None
-        self._status = StatusLine()
-        self._bar: Any = None
+    started = False
+    progress: SyncProgress | None = None
 
     def __enter__(self) -> Self:
         self.started = True
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
-
-            columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("Copying", total=None)
-            self._bar.start()
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        elif error is None and self.progress is not None:
-            self._status.show_line(progress_text(self.progress), at_once=True)
+    def __exit__(self, *raised: object) -> None:
+        if raised[0] is None and self.progress is not None:
+            self.show_line(progress_text(self.progress), at_once=True)
+        super().__exit__()
 
     def update(self, progress: SyncProgress) -> None:
         """Show the current state."""
         self.progress = progress
-        text = progress_text(progress)
-        if self._bar is None:
-            self._status.show_line(text)
-        else:
-            done, total = progress.done, progress.total
-            self._bar.update(self._task, completed=done, total=total, description=text)
+        self.show_line(progress_text(progress))
 
 
 @contextmanager
@@ -156,10 +140,8 @@ def say_synced(plan: SyncPlan, result: SyncResult, seconds: float, use: str) -> 
         copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}, {rate}"
     else:
         copied = "nothing was copied"
-    print_status(
-        f"{plan.prefix.uri} is complete: {_files(len(plan.files))}, {format_size(plan.size)}, "
-        f"checksums match ({copied})"
-    )
+    files = _files(len(plan.files), plan.size)
+    print_status(f"{plan.prefix.uri} is complete: {files}, checksums match ({copied})")
     print_status("Use it", use)
 
 
@@ -212,53 +194,15 @@ def sync_document(pair: str, plan: SyncPlan, result: SyncResult, seconds: float,
 def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     """The files, warm starts and other objects at a prefix, on stdout."""
     state = "complete" if found.complete else "not synced" if found.mountable else "incomplete"
-    pairs = f", {' and '.join(found.pairs)}" if found.pairs else ""
-    print_line(f"{found.prefix.uri}: {state}, {format_size(found.size)}{pairs}")
+    print_line(f"{found.prefix.uri}: {state}, {format_size(found.size)}", bold=True)
     if found.finish:
-        print_line("complete it", command_text(found.finish))
-    for part, files in found.files.items():
-        print_line(f"{part}/ from {found.manifest[part].source}")
-        for file in files:
-            click.echo(file_line(file, line_width()))
-    if found.warm:
-        print_line("warm/: warm starts")
-    for one in found.warm:
-        print_line(f"  {warm_start_line(one)}")
-    if found.lock is not None:
-        print_line(f"{'stale lock' if found.lock.stale else 'locked'}: {found.lock}")
-    if found.others:
-        print_line("unknown objects, not copied by this toolkit")
-    for key, size in found.others.items():
-        click.echo(_sized_line("", size, key.removeprefix(found.prefix.key), line_width()))
+        print_next("complete it", command_text(found.finish))
+    document = inspect_document(found, price)
+    print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
+    if found.lock is not None and found.lock.stale:
+        print_line(f"stale lock: {found.lock}")
     if price is not None:
         print_line(f"storage: {month_text(found.size, price, price.region)}")
-
-
-def file_line(file: FileStatus, width: int) -> str:
-    """A file of a synced folder; its checksum on a second line where one is too narrow."""
-    partial = f" ({format_size(file.present)} uploaded)" if file.state == "half" else ""
-    state = _STATES.get(file.state, file.state)
-    line = _sized_line(state, file.size, f"{file.name}{partial}", width)
-    if not file.checksum:
-        return line
-    beside = len(line) + 2 + len(file.checksum) <= width
-    return f"{line}  {file.checksum}" if beside else f"{line}\n    {file.checksum}"
-
-
-def _sized_line(state: str, size: int, name: str, width: int) -> str:
-    """State, size and name; a name that does not fit beside them has its own line."""
-    start = f"  {state:9} {size:>15,}"
-    return f"{start}  {name}" if len(start) + 2 + len(name) <= width else f"{start}\n    {name}"
-
-
-def warm_start_line(warm: StoredWarmStart) -> str:
-    """A warm start in one line: state, size and key; pair, K, device, date, and the duration of a
-    cold start."""
-    speculation = "" if warm.k is None else k_text(warm.k)
-    cold = f"{warm.seconds_cold:.0f} s cold" if warm.seconds_cold else ""
-    facts = filter(None, (warm.pair, speculation, warm.device, warm.made, cold))
-    state = "complete" if warm.complete else "partial"
-    return f"{state:9} {warm.size:>15,}  {warm.key}  {', '.join(facts)}".rstrip()
 
 
 def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
@@ -281,23 +225,25 @@ def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[s
             }
             for part, files in found.files.items()
         },
-        "warm": [
-            {
-                "key": one.key,
-                "complete": one.complete,
-                "bytes": one.size,
-                "pair": one.pair or None,
-                "k": one.k,
-                "device": one.device or None,
-                "made": one.made or None,
-                "seconds_cold": one.seconds_cold,
-            }
-            for one in found.warm
-        ],
+        "warm": [warm_start_document(warm) for warm in found.warm],
         "at_work": str(found.lock) if found.lock and not found.lock.stale else None,
         "others": dict(found.others),
-        "findings": [one.model_dump() for one in findings_in_context(found.findings)],
+        "findings": findings_in_context(found.findings),
     }  # fmt: skip
+
+
+def warm_start_document(warm: StoredWarmStart) -> dict[str, Any]:
+    """A warm start at a prefix; ``None`` is unknown."""
+    return {
+        "key": warm.key,
+        "complete": warm.complete,
+        "bytes": warm.size,
+        "pair": warm.pair or None,
+        "k": warm.k,
+        "device": warm.device or None,
+        "made": warm.made or None,
+        "seconds_cold": warm.seconds_cold,
+    }
 
 
 def _month(size: int, price: StoragePrice | None) -> float | None:

@@ -23,7 +23,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     return (
         *(RenderedFile(name, (source / name).read_bytes()) for name in _OWN),
         json_file(VALUES, values(plan, "cdk")),
-        readme(plan, catalog, _HOW_TO),
+        readme(plan, catalog, "cdk"),
     )
 
 
@@ -32,20 +32,3 @@ def unsupported(plan: Plan) -> str:
     if plan.copies is not None:
         return "the construct has no inference component, which --copies needs"
     return without_cloudformation(plan)
-
-
-_HOW_TO = """\
-# {name}: CDK
-
-The app deploys {pair} on {count} {instance_type} in {region}{price}.
-`values.json` has the plan, and `PeagleEndpoint` in `peagle_endpoint.py` reads it; use the construct
-in a stack of your own if you have one. To change the plan, render it again: only `values.json`
-changes.
-{upload}
-```
-pip install -r requirements.txt
-npx aws-cdk deploy --parameters ExecutionRoleArn=ROLE_ARN{bucket_context}{end_context}
-```
-{ends}
-The endpoint takes up to {minutes} minutes to start. Remove everything with `npx aws-cdk destroy`.
-{calling}{proving}"""

@@ -15,27 +15,34 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
+
 from peagle.catalog.schema import Catalog
 from peagle.planning.company import role_settings
 from peagle.planning.limit import ends_after
 from peagle.planning.observe import alarm_kinds
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.planning.runtime import DEFAULT_PREFIX, MAX_NAME_LENGTH, own_name
+from peagle.planning.runtime import DEFAULT_PREFIX, own_name
+from peagle.render import files
 from peagle.render.alarms import alarms
 from peagle.render.components import component_path, managed_instances
 from peagle.render.dashboard import dashboard_name, dashboard_text, has_dashboard, keeps_log
-from peagle.render.files import RenderedFile, readme, yaml_file
+from peagle.render.files import PlainDumper, RenderedFile, readme, text_file, yaml_text
 from peagle.render.metrics import log_of, metric_filters
-from peagle.render.requests import DEPLOYMENT_TAG, STACK_TAG, VARIANT, folders, owned_requests
+from peagle.render.requests import (
+    DEPLOYMENT_TAG,
+    KEPT_COUNT,
+    STACK_TAG,
+    VARIANT,
+    folders,
+    owned_requests,
+)
 from peagle.render.resources import (
     END_POLICY,
     ENDS_TAG,
     POLICY,
     WAKE_POLICY,
     copies_id,
-    copies_limit_name,
-    copies_schedule,
-    limit_name,
     not_in_templates,
     register_parameters,
     role_policy,
@@ -63,7 +70,8 @@ _STACK = {"Key": STACK_TAG, "Value": {"Ref": "AWS::StackName"}}
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     heading = f"{plan.pair} on {plan.instance_type}, from `peagle render cloudformation`"
-    return (yaml_file(TEMPLATE, template(plan), heading), readme(plan, catalog, _HOW_TO))
+    text = yaml_text([template(plan)], [heading], PlainDumper)
+    return (text_file(TEMPLATE, text), readme(plan, catalog, "cloudformation"))
 
 
 def unsupported(plan: Plan) -> str:
@@ -104,10 +112,16 @@ def _dynamic_references(value: Any, place: str = "") -> Iterator[str]:
 def template(plan: Plan) -> dict[str, Any]:
     """The template as plain data."""
     named = plan.model_copy(update={"name": NAME})
-    groups = _parameters(plan)
+    parts = yaml.safe_load(files.template("cloudformation.yaml"))
+    parts["Conditions"][_PLANNED_NAME]["Fn::Equals"][1] = plan.name
     resources: dict[str, Any] = _with_references(_resources(named, plan))
-    text = json.dumps(resources)
-    conditions = _conditions(plan)
+    used = json.dumps(resources)
+    chosen = _parameters(plan)
+    groups = {
+        label: {name: entry | chosen[label][name] for name, entry in group.items()
+                if name in chosen[label]}
+        for label, group in parts["Parameters"].items() if chosen[label]
+    }  # fmt: skip
     # A stack in another region would fail after minutes: the image is in the plan's region.
     region = {
         "Assert": {"Fn::Equals": [{"Ref": "AWS::Region"}, plan.region]},
@@ -121,158 +135,61 @@ def template(plan: Plan) -> dict[str, Any]:
                 "ParameterGroups": [
                     {"Label": {"default": label}, "Parameters": list(group)}
                     for label, group in groups.items()
-                    if group
                 ]
             }
         },
         "Parameters": {name: value for group in groups.values() for name, value in group.items()},
         "Rules": {"PlannedRegion": {"Assertions": [region]}},
         "Conditions": {
-            name: condition for name, condition in conditions.items() if f'"{name}"' in text
+            name: condition
+            for name, condition in parts["Conditions"].items()
+            if f'"{name}"' in used
         },
         "Resources": resources,
-        "Outputs": _with_references(_outputs(named)),
+        "Outputs": _with_references(_outputs(named, parts["Outputs"])),
     }
 
 
-# --- Parameters: their defaults are the plan's values
-
-
-def _parameters(plan: Plan) -> dict[str, dict[str, Any]]:
-    """The parameters, in the groups that the console shows. Those without a default are of an
-    account, not of a plan."""
-    return {
-        "Endpoint": _endpoint_parameters(plan),
-        "Instances": _instance_parameters(plan),
-        "Scaling": _scaling_parameters(plan),
-        "Observability": _observability_parameters(plan),
-        "End": _end_parameters(plan),
-    }
-
-
-def _endpoint_parameters(plan: Plan) -> dict[str, Any]:
-    name = _text(
-        "Name of the endpoint, and the beginning of the names of what belongs to it",
-        "^[a-zA-Z0-9](-*[a-zA-Z0-9])*$",
-        Default=plan.name,
-        MaxLength=MAX_NAME_LENGTH,
-    )
-    role = _text(
-        "ARN of the role that SageMaker assumes to read the image and the weights",
-        r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-/]+",
-    )
-    bucket = _text(
-        "Bucket that holds the weights; README.md lists the prefixes",
-        r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]",
-    )
-    return {
-        "EndpointName": name,
-        "ExecutionRoleArn": role,
-        **({"ModelBucket": bucket} if folders(plan) else {}),
-    }
-
-
-def _min_instances(plan: Plan) -> int:
-    """The minimum number of instances: a rollout in steps needs as many as it was planned for."""
-    rollout = plan.rollout
-    if rollout is None or rollout.step is None or plan.copies is not None:
-        return 1
-    return plan.scaling.min_instances if plan.scaling else plan.instance_count
-
-
-def _instance_parameters(plan: Plan) -> dict[str, Any]:
+def _parameters(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
+    """The parameters that the template has, by group, each with what it has of the plan. Those
+    without a default are of an account, not of a plan."""
+    scaling, rollout, ends = plan.scaling, plan.rollout, ends_after(plan) is not None
+    least = 1
+    if rollout and rollout.step and plan.copies is None:  # as many as the steps were planned for
+        least = scaling.min_instances if scaling else plan.instance_count
     text = f"Number of {plan.instance_type}"
-    text += "; with scaling, when the endpoint is created" if plan.scaling else ""
-    parameters = {"InitialInstanceCount": _number(text, plan.instance_count, _min_instances(plan))}
-    if plan.copies is None:
-        return parameters
-    low, high = managed_instances(plan)
-    bounds = "number of instances that SageMaker runs for the copies"
-    return parameters | {
-        "MinInstances": _number(f"Minimum {bounds}", low, 0),
-        "MaxInstances": _number(
-            f"Maximum {bounds}; an update needs one more than the copies fill", high, 1
-        ),
-        "Copies": _number("Number of copies of the engine", plan.engines, 1),
+    text += "; with scaling, when the endpoint is created" if scaling else ""
+    count = {"Description": text, "Default": plan.instance_count, "MinValue": least}
+    groups: dict[str, dict[str, dict[str, Any]]] = {
+        "Endpoint": {"EndpointName": {"Default": plan.name}, "ExecutionRoleArn": {}},
+        "Instances": {"InitialInstanceCount": count},
+        "Scaling": {},
+        "Observability": {},
+        "End": {"EndsAt": {}} if ends else {},
     }
-
-
-def _scaling_parameters(plan: Plan) -> dict[str, Any]:
-    scaling = plan.scaling
-    if scaling is None:
-        return {}
-    units = "Copies" if scaling.scales_copies else "Instances"
-    bounds = f"number of {units.lower()} with automatic scaling"
-    lowest = 0 if scaling.scales_copies else _min_instances(plan)
-    return {
-        f"Min{units}": _number(f"Minimum {bounds}", scaling.minimum, lowest),
-        f"Max{units}": _number(f"Maximum {bounds}", scaling.maximum, 1),
-    }
-
-
-def _observability_parameters(plan: Plan) -> dict[str, Any]:
-    parameters = {}
-    if plan.observe and plan.observe.alarm_topic and alarm_kinds(plan):
-        parameters["AlarmTopicArn"] = _text(
-            "ARN of the SNS topic that the alarms notify",
-            r"^arn:aws[a-z\-]*:sns:[a-z0-9\-]+:\d{12}:[A-Za-z0-9_\-]{1,256}$",
-            Default=plan.observe.alarm_topic,
-        )
-    if keeps_log(plan):
-        parameters["LogKmsKeyArn"] = _text(
-            "ARN of a KMS key that encrypts the log and that CloudWatch Logs may use; empty for "
-            "none",
-            r"^(arn:aws[a-z\-]*:kms:[a-z0-9\-]+:\d{12}:(key|alias)/[a-zA-Z0-9/_\-]+)?$",
-            Default="",
-        )
-        parameters["LogExists"] = {
-            "Type": "String",
-            "Description": "true if the log exists, since the endpoint ran without a retention; "
-            "CloudFormation makes no second one, so set its retention yourself",
-            "AllowedValues": ["true", "false"],
-            "Default": "false",
+    if folders(plan):
+        groups["Endpoint"]["ModelBucket"] = {}
+    if plan.copies is not None:
+        low, high = managed_instances(plan)
+        numbers = {"MinInstances": low, "MaxInstances": high, "Copies": plan.engines}
+        groups["Instances"] |= {name: {"Default": number} for name, number in numbers.items()}
+        groups["End"] |= {"CopiesEndAt": {}} if ends else {}
+    if scaling:
+        units = "Copies" if scaling.scales_copies else "Instances"
+        lowest = 0 if scaling.scales_copies else least
+        groups["Scaling"] = {
+            f"Min{units}": {"Default": scaling.minimum, "MinValue": lowest},
+            f"Max{units}": {"Default": scaling.maximum},
         }
-    return parameters
+    if plan.observe and plan.observe.alarm_topic and alarm_kinds(plan):
+        groups["Observability"]["AlarmTopicArn"] = {"Default": plan.observe.alarm_topic}
+    if keeps_log(plan):
+        groups["Observability"] |= {"LogKmsKeyArn": {}, "LogExists": {}}
+    return groups
 
-
-def _end_parameters(plan: Plan) -> dict[str, Any]:
-    if ends_after(plan) is None:
-        return {}
-    moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
-    end = _text("When the endpoint is deleted, in UTC, such as 2030-01-31T20:00:00", moment)
-    if plan.copies is None:
-        return {"EndsAt": end}
-    # A template computes no times.
-    copies = _text("When the copies on the endpoint are deleted: ten minutes earlier", moment)
-    return {"EndsAt": end, "CopiesEndAt": copies}
-
-
-def _text(description: str, pattern: str, **more: Any) -> dict[str, Any]:
-    return {"Type": "String", "Description": description, "AllowedPattern": pattern, **more}
-
-
-def _number(description: str, default: int, minimum: int) -> dict[str, Any]:
-    return {"Type": "Number", "Description": description, "Default": default, "MinValue": minimum}
-
-
-# --- References and conditions
 
 _SEVERAL, _ENCRYPTS_LOG, _MAKES_LOG = "SeveralInstances", "LogHasKey", "LogIsNew"
 _PREFIXED, _PLANNED_NAME = "NameHasPrefix", "NameIsPlanned"
-
-
-def _conditions(plan: Plan) -> dict[str, Any]:
-    """All conditions; a template has those that its resources use."""
-    beginning = {"Fn::Select": [0, {"Fn::Split": [DEFAULT_PREFIX, {"Ref": "EndpointName"}]}]}
-    single = {"Fn::Equals": [{"Ref": "InitialInstanceCount"}, 1]}
-    no_key = {"Fn::Equals": [{"Ref": "LogKmsKeyArn"}, ""]}
-    return {
-        _PREFIXED: {"Fn::Equals": [beginning, ""]},
-        _SEVERAL: {"Fn::Not": [single]},
-        _ENCRYPTS_LOG: {"Fn::Not": [no_key]},
-        _MAKES_LOG: {"Fn::Equals": [{"Ref": "LogExists"}, "false"]},
-        _PLANNED_NAME: {"Fn::Equals": [{"Ref": "EndpointName"}, plan.name]},
-    }
 
 
 def _with_references(value: Any) -> Any:
@@ -313,9 +230,6 @@ def _where(condition: str, value: Any) -> dict[str, Any]:
     return {"Fn::If": [condition, value, {"Ref": "AWS::NoValue"}]}
 
 
-# --- Resources
-
-
 def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
     """The resources of ``named``, which is the plan with a placeholder as its name."""
     model, config, endpoint, *component = (
@@ -330,11 +244,7 @@ def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
     if not component:
         endpoint |= _rollout(plan)
     if plan.scaling and not component:
-        # An update keeps the number of instances that scaling chose, and nothing else.
-        endpoint["RetainAllVariantProperties"] = True
-        endpoint["ExcludeRetainedVariantProperties"] = [
-            {"VariantPropertyType": kind} for kind in ("DesiredWeight", "DataCaptureConfig")
-        ]
+        endpoint |= KEPT_COUNT
     del model["ModelName"]
     checked: dict[str, Any] = {}
     if not plan.company.network_isolation:
@@ -486,53 +396,37 @@ def _end(plan: Plan, tags: list[Any]) -> dict[str, Any]:
     }
     resources = {
         "SchedulerRole": _resource("IAM::Role", role),
-        "Schedule": _schedule(
-            schedule(plan.region, NAME, "at(${EndsAt})"), limit_name(plan.region, plan.name)
-        ),
+        "Schedule": _schedule(plan, "EndsAt"),
     }
     if plan.copies:
-        resources["CopiesSchedule"] = _schedule(
-            copies_schedule(plan.region, NAME, "at(${CopiesEndAt})"),
-            copies_limit_name(plan.region, plan.name),
-            "-ic",
-        )
+        resources["CopiesSchedule"] = _schedule(plan, "CopiesEndAt", copies=True)
     return resources
 
 
-def _schedule(planned: dict[str, Any], name: str, suffix: str = "") -> dict[str, Any]:
-    """A schedule of that name; under another name of the endpoint one with the stack's UUID, since
-    a template can neither shorten nor hash a name to the 64 characters that are allowed."""
+def _schedule(plan: Plan, ends_at: str, copies: bool = False) -> dict[str, Any]:
+    """A schedule of the plan's name; under another name of the endpoint one with the stack's UUID,
+    since a template can neither shorten nor hash a name to the 64 characters that are allowed."""
+    planned = schedule(plan.region, NAME, f"at(${{{ends_at}}})", copies)
+    own_name = schedule(plan.region, plan.name, "", copies)["Name"]
     uuid = {"Fn::Select": [2, {"Fn::Split": ["/", {"Ref": "AWS::StackId"}]}]}
+    suffix = "-ic" if copies else ""
     other = {"Fn::Sub": [f"peagle-ends-${{StackUuid}}{suffix}", {"StackUuid": uuid}]}
     target = {
         **planned["Target"],
-        "Arn": {"Fn::Sub": target_arn("${AWS::Partition}", copies=bool(suffix))},
+        "Arn": {"Fn::Sub": target_arn("${AWS::Partition}", copies)},
         "RoleArn": {"Fn::GetAtt": ["SchedulerRole", "Arn"]},
     }
     properties = planned | {
-        "Name": {"Fn::If": [_PLANNED_NAME, name, other]},
+        "Name": {"Fn::If": [_PLANNED_NAME, own_name, other]},
         "ScheduleExpression": {"Fn::Sub": planned["ScheduleExpression"]},
         "Target": target,
     }
     return _resource("Scheduler::Schedule", properties)
 
 
-def _outputs(plan: Plan) -> dict[str, Any]:
-    host = "https://runtime.sagemaker.${AWS::Region}.${AWS::URLSuffix}"
-    url = f"{host}/endpoints/${{Endpoint.EndpointName}}{component_path(plan)}/openai/v1"
-    outputs: dict[str, Any] = {
-        "EndpointName": {"Value": {"Fn::GetAtt": ["Endpoint", "EndpointName"]}},
-        "EndpointArn": {"Value": {"Ref": "Endpoint"}},
-        "EndpointConfigName": {
-            "Description": "The configuration that the endpoint serves",
-            "Value": {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]},
-        },
-        "ModelName": {"Value": {"Fn::GetAtt": ["Model", "ModelName"]}},
-        "OpenAIBaseURL": {
-            "Description": "Base URL for OpenAI clients; README.md explains how to get a key",
-            "Value": {"Fn::Sub": url},
-        },
-    }
+def _outputs(plan: Plan, outputs: dict[str, Any]) -> dict[str, Any]:
+    url = outputs["OpenAIBaseURL"]["Value"]
+    url["Fn::Sub"] = url["Fn::Sub"].replace("COMPONENT", component_path(plan))
     if has_dashboard(plan):
         consoles = {"us-gov-": "console.amazonaws-us-gov.com", "cn-": "console.amazonaws.cn"}
         domains = (domain for start, domain in consoles.items() if plan.region.startswith(start))
@@ -546,22 +440,3 @@ def _outputs(plan: Plan) -> dict[str, Any]:
             "Value": str(S3Uri(MODEL_BUCKET, folder.prefix)),
         }
     return outputs
-
-
-_HOW_TO = """\
-# {name}: CloudFormation
-
-`template.yaml` deploys {pair} on {count} {instance_type} in {region}{price}.
-{upload}
-```
-aws cloudformation deploy --region {region} --stack-name {name} --template-file template.yaml \\
-  --parameter-overrides ExecutionRoleArn=ROLE_ARN{bucket_parameter}{end_parameter}
-```
-{ends}
-Without other parameters the stack is the plan. Parameters are for what differs between accounts,
-such as `EndpointName` and `InitialInstanceCount`; the template has them all. To change anything
-else, render the plan again.
-
-The endpoint takes up to {minutes} minutes to start. Remove everything with
-`aws cloudformation delete-stack --region {region} --stack-name {name}`.
-{calling}{proving}"""

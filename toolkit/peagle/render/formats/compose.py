@@ -64,7 +64,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     how_to = readme(
         plan,
         catalog,
-        _HOW_TO,
+        "compose",
         cuda=plan.runtime.cuda,
         gpus=plan.fit.tensor_parallel_size,
         login=_login(plan),
@@ -171,26 +171,4 @@ On another machine, `TARGET_FOLDER` and `DRAFTER_FOLDER` say where the folders o
 _TOKEN = """
 The engine downloads the weights from the Hub, once: a volume keeps them. For gated ones, set
 `HF_TOKEN`.
-"""
-
-_HOW_TO = """\
-# {name}: Docker Compose
-
-`compose.yaml` runs {pair} on a machine with Linux, {gpus} GPU(s) as {instance_type} in {region}
-has, a driver for CUDA {cuda}, Docker Compose and NVIDIA's container toolkit.
-
-```
-{login}{copying}docker compose up --detach
-peagle prove --url http://127.0.0.1:{port} --plan plan.json --wait {minutes}m
-```
-
-{first_start}{token}
-The environment, the image's base and the paths of weights are those of the endpoint. The port is on
-127.0.0.1; set `PORT` for another. The container's file system is read-only, except for the volume
-`peagle-cache` and `/tmp`. `docker compose down` keeps the volume.{folders}
-
-```
-curl http://127.0.0.1:{port}/v1/chat/completions -H 'Content-Type: application/json' \\
-  -d {body}
-```
 """

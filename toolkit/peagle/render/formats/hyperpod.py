@@ -13,7 +13,7 @@ from typing import Any
 
 from peagle.catalog.schema import Catalog
 from peagle.planning.plan import Plan
-from peagle.render.files import RenderedFile, readme, request_example
+from peagle.render.files import RenderedFile, readme
 from peagle.render.kubernetes import FILES as FILES
 from peagle.render.kubernetes import (
     HUB_TOKEN,
@@ -42,15 +42,14 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     name = object_name(plan.name)
-    filled = f"{_HOW_TO}{_SCALING if plan.scaling else ''}"
+    parts = ("hyperpod", "hyperpod-scaling") if plan.scaling else ("hyperpod",)
     return (
         manifest_file(MANIFEST, [endpoint(plan, catalog)], heading(plan, "hyperpod")),
         gate_file(plan, "hyperpod", name, {"app": name}, DEFAULT_PORT),
         readme(
             plan,
             catalog,
-            filled,
-            body=request_example(plan),
+            *parts,
             **applying(plan, name, prometheus=plan.scaling is not None),
         ),
     )
@@ -177,42 +176,3 @@ def _scaling(plan: Plan) -> dict[str, Any]:
             "metricType": "Average",
         },
     }
-
-
-_HOW_TO = """\
-# {name}: SageMaker HyperPod
-
-`inference.yaml` deploys {pair} with HyperPod's inference operator, in {region}, on {count}
-{instance_type} of the cluster. `gate.yaml` proves it. These files were checked against the models
-of the package `sagemaker-hyperpod`; they were not run on a cluster. To write them again:
-
-```
-{peagle} render hyperpod {words} -o .
-```
-{upload}{hub}
-Replace the placeholders and apply. The Job fails, with the cause in its log, unless the head fits
-the target and every pod reaches the plan's acceptance length. On an update, apply `gate.yaml` when
-no pod of the revision before is left (`kubectl get pods -l app={release}`).
-
-```
-sed -i{placeholders} *.yaml
-{apply}
-```
-
-`IMAGE` is one with the toolkit: `FROM python:3.12-slim`, `COPY peagle_toolkit-*.whl /`, `RUN pip
-install /peagle_toolkit-*.whl`. From a checkout, `pip wheel --no-deps .` makes the wheel. After a
-failed gate, apply the files of the revision before.
-
-The operator registers an endpoint of SageMaker, which is called as any other:
-
-```
-aws sagemaker-runtime invoke-endpoint --region {region} --endpoint-name {name} \\
-  --content-type application/json --cli-binary-format raw-in-base64-out \\
-  --body '{body}' answer.json
-```
-"""
-
-_SCALING = """
-The operator adds and removes pods by their requests at a time. `URL` is the Prometheus server that
-collects `/metrics` of the pods, such as a workspace of Amazon Managed Service for Prometheus.
-"""

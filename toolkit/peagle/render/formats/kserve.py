@@ -79,7 +79,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         readme(
             plan,
             catalog,
-            _HOW_TO,
+            "kserve",
             api=API_VERSION,
             documented=DOCUMENTED,
             group=group,
@@ -226,52 +226,3 @@ def _pod(plan: Plan, catalog: Catalog) -> dict[str, Any]:
         ]
         pod["volumes"] = [{"name": "drafter", "emptyDir": {}}]
     return pod
-
-
-_HOW_TO = """\
-# {name}: KServe
-
-`inference.yaml` deploys {pair} as an `LLMInferenceService` ({api}), in {region}, on {count} nodes
-of the type of {instance_type}; `gate.yaml` proves it. **These files follow the documentation of
-{documented}. They were not run on a cluster.** To write them again:
-
-```
-{peagle} render kserve {words} -o .
-```
-{upload}{hub}
-The pods need read access to the image and the bucket, by their service account or their node.
-Replace the placeholders and apply. The Job fails, with the cause in its log, unless the head fits
-the target and every pod reaches the plan's acceptance length. It speaks HTTP to the pods, so it
-does not work where KServe's own TLS is on.
-
-```
-sed -i{placeholders} *.yaml
-{apply}
-```
-
-`IMAGE` is one with the toolkit: `FROM python:3.12-slim`, `COPY peagle_toolkit-*.whl /`, `RUN pip
-install /peagle_toolkit-*.whl`. From a checkout, `pip wheel --no-deps .` makes the wheel.
-
-## Changing it
-
-Another plan makes another object in the group `{group}`, so that both serve, by weight. Give it a
-small one before you apply it; prove it, shift the requests, and delete the object before:
-
-```
-sed -i 's/weight: {weight}/weight: 1/' inference.yaml
-kubectl patch llminferenceservice {release} --type merge \\
-  -p '{{"spec": {{"router": {{"route": {{"weight": {weight}}}}}}}}}'
-kubectl delete llminferenceservice THE_ONE_BEFORE
-```
-
-After a failed gate, delete the new one instead.
-
-## Calling it
-
-`kubectl get llminferenceservice {release} -o jsonpath='{{.status.url}}'` prints the URL:
-
-```
-curl "$URL/v1/{route}" -H 'Content-Type: application/json' \\
-  -d '{body}'
-```
-"""

@@ -31,14 +31,14 @@ FILES = (MAIN, VALUES, *(f"{MODULE}/{name}" for name in _PARTS), "README.md")
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     source = data_folder("infra/terraform")
-    form = _HOW_TO if plan.scaling is None else f"{_HOW_TO}{_SCALING}"
+    parts = ("terraform",) if plan.scaling is None else ("terraform", "terraform-scaling")
     return (
         RenderedFile(
             MAIN, _root_module((source / "examples" / "values" / MAIN).read_text("utf-8"))
         ),
         json_file(VALUES, values(plan, "terraform")),
         *(RenderedFile(f"{MODULE}/{name}", (source / name).read_bytes()) for name in _PARTS),
-        readme(plan, catalog, form),
+        readme(plan, catalog, *parts),
     )
 
 
@@ -63,29 +63,3 @@ def unsupported(plan: Plan) -> str:
         if key is not None and not key.startswith("arn:"):
             return f"the provider needs the key's ARN, and {option} is {key}"
     return not_in_templates(plan)
-
-
-_HOW_TO = """\
-# {name}: Terraform
-
-The module deploys {pair} on {count} {instance_type} in {region}{price}.
-`values.json` has the plan; `main.tf` gives the values to the module in `endpoint/`. Commit all
-three. To change the plan, render it again: only `values.json` changes.
-{upload}
-```
-terraform init
-terraform apply -var execution_role_arn=ROLE_ARN{bucket_variable}{end_variable}
-```
-{ends}
-The endpoint takes up to {minutes} minutes to start. Remove everything with `terraform destroy`.
-
-If SageMaker rolls an update back, `terraform apply` fails, and what serves is not deleted. The next
-`apply` tries the update again; with the earlier `values.json` it returns to the earlier plan.
-{calling}{proving}"""
-
-_SCALING = """
-## Scaling
-
-The provider has no RetainAllVariantProperties: `terraform apply` of another configuration starts
-the planned number of instances again, and scaling goes on from there.
-"""

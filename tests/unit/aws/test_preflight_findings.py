@@ -1,0 +1,352 @@
+"""What is found in the account before anything is created: one row for each finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from peagle.findings import warning
+from peagle.planning.company import Company
+from peagle.planning.operation_model import Capture, Observe
+from peagle.planning.plan import Mount, Plan, Weights
+from tests.unit.aws.cloud import ACCOUNT, ROLE
+from tests.unit.aws.network import (
+    GROUP,
+    S3_GATEWAY,
+    SUBNETS,
+    default_route,
+    denied,
+    group,
+    refusing,
+    subnet,
+    table,
+)
+from tests.unit.aws.plans import a_plan, another, prefix_of
+from tests.unit.aws.test_rollout_alarms import rolled_out
+from tests.unit.aws.world import NAME, World
+
+QUOTA = "ml.g5.xlarge for endpoint usage"
+MINE = f"peagle-sagemaker-us-east-1-{ACCOUNT}"
+REGISTRY = f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/peagle"
+DIGEST = f"sha256:{28:064}"
+KEY = f"arn:aws:kms:us-east-1:{ACCOUNT}:key/1"
+TOPIC = f"arn:aws:sns:us-east-1:{ACCOUNT}:on-call"
+FOR_MACHINES = {
+    "Statement": {
+        "Effect": "Allow", "Action": ["sts:AssumeRole"],
+        "Principal": {"Service": "ec2.amazonaws.com"},
+    }
+}  # fmt: skip
+
+PLAIN = a_plan()
+NETWORK = Company(subnets=SUBNETS, security_groups=(GROUP,))
+PRIVATE = a_plan(company=NETWORK)
+ELSEWHERE = warning("price-of-another-region", "price", "of us-east-1", "look")
+
+
+class Row(NamedTuple):
+    """``found`` are the codes with their levels and a word of the message or fix."""
+
+    prepare: Callable[[World], object]
+    plan: Plan
+    found: dict[str, tuple[str, str]]
+    role: str | None = None
+
+
+def nothing(world: World) -> None:
+    """The account as it is."""
+
+
+def having(**changes: Any) -> Callable[[World], None]:
+    """The attributes of the account that are set before."""
+
+    def prepare(world: World) -> None:
+        for name, value in changes.items():
+            setattr(world.cloud, name, value)
+
+    return prepare
+
+
+def network(**changes: Any) -> Callable[[World], None]:
+    def prepare(world: World) -> None:
+        world.cloud.network = replace(world.cloud.network, **changes)
+
+    return prepare
+
+
+def after_deploy(quota: int | None = None, **changes: Any) -> Callable[[World], None]:
+    """A deployment of ``changes`` of the plan is in service; then the quota is that."""
+
+    def prepare(world: World) -> None:
+        world.deploy(a_plan(**changes))
+        if quota is not None:
+            world.cloud.quotas = {QUOTA: quota}
+
+    return prepare
+
+
+def of_another_owner(world: World) -> None:
+    world.deploy(PLAIN)
+    world.cloud.tags[world.cloud.endpoints[NAME].arn] = {"peagle:id": "another-owner"}
+
+
+def trusting_machines(world: World) -> None:
+    world.cloud.roles[0]["AssumeRolePolicyDocument"] = FOR_MACHINES
+
+
+def stored_elsewhere(world: World) -> None:
+    world.cloud.put("theirs", "models/a/config.json", b'{"architectures": []}')
+    world.cloud.put("theirs", "models/a/model.safetensors")
+    world.cloud.not_allowed = {"s3:GetObject"}
+
+
+def in_s3() -> Plan:
+    uri = "s3://theirs/models/a/"
+    weights = Weights(kind="s3", location=uri, s3_uri=uri, engine_path="/opt/ml/model")
+    target = PLAIN.target.model_copy(update={"weights": weights})
+    mounts = (Mount(channel=None, s3_uri=uri),)
+    return PLAIN.model_copy(update={"target": target, "mounts": mounts})
+
+
+def with_image(image: str) -> Plan:
+    return PLAIN.model_copy(update={"runtime": PLAIN.runtime.model_copy(update={"image": image})})
+
+
+def capturing(uri: str = "s3://theirs/captured/") -> Plan:
+    capture = Capture(s3_uri=uri, percent=10, kms_key=KEY)
+    observe = Observe(dashboard=False, capture=capture)
+    return rolled_out(PLAIN, "errors").model_copy(update={"observe": observe})
+
+
+def alarmed() -> Plan:
+    return PLAIN.model_copy(
+        update={"observe": Observe(dashboard=True, alarms=("errors",), alarm_topic=TOPIC)}
+    )
+
+
+def lacking(action: str) -> Callable[[World], None]:
+    return having(not_allowed={action})
+
+
+def denying(*operations: str) -> Callable[[World], None]:
+    return having(before=denied(*operations))
+
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+FULL = [subnet(name, "us-east-1a", free=0) for name in SUBNETS]
+PRIVATE_ONLY: dict[str, Any] = {"IpRanges": [{"CidrIp": "10.0.0.0/16"}]}
+SINGLE_ZONE = {"network-one-zone": (NOTE, "us-east-1a")}
+ROWS: dict[str, Row] = {
+    "plain": Row(nothing, PLAIN, {}),
+    "quota of none": Row(having(quotas={QUOTA: 0}), PLAIN, {"quota-zero": (ERROR, QUOTA)}),
+    "quota of one": Row(
+        having(quotas={QUOTA: 1}), a_plan(instance_count=2),
+        {"quota-too-small": (ERROR, "Service Quotas")},
+    ),
+    "quota unknown": Row(having(quotas={}), PLAIN, {"quota-unknown": (WARNING, "")}),
+    "quota used up": Row(
+        after_deploy(2, instance_count=2), a_plan(name="another"),
+        {"quota-in-use": (ERROR, "2 are in use by peagle-pair, so 0 of the 1 needed")},
+    ),
+    "quota in an update": Row(
+        after_deploy(1), another(PLAIN), {"quota-tight": (ERROR, "the update needs 1 more")}
+    ),
+    "quota without an update": Row(after_deploy(1), PLAIN, {}),
+    "price unknown": Row(
+        nothing, a_plan(price_per_hour_usd=None, price_date=None), {"price-unknown": (WARNING, "")}
+    ),
+    "price of another region": Row(
+        nothing, a_plan(findings=(ELSEWHERE,)), {"price-of-another-region": (WARNING, "")}
+    ),
+    "price looked up": Row(having(price=2.0), a_plan(findings=(ELSEWHERE,)), {}),
+    "name": Row(of_another_owner, another(PLAIN), {"name-in-use": (ERROR, NAME)}),
+    "role missing": Row(
+        nothing, PLAIN, {"role-missing": (ERROR, "'nobody'")},
+        role=f"arn:aws:iam::{ACCOUNT}:role/of/nobody",
+    ),
+    "role of others": Row(
+        nothing, PLAIN, {"role-of-another-account": (ERROR, "")},
+        role="arn:aws:iam::999999999999:role/theirs",
+    ),
+    "role not trusted": Row(
+        trusting_machines, PLAIN, {"role-not-trusted": (ERROR, "")}, role=ROLE
+    ),
+    "role by name": Row(
+        trusting_machines, PLAIN, {"role-not-trusted": (ERROR, "")}, role="peagle-execution"
+    ),
+    "role unknown": Row(denying("get_role"), PLAIN, {"role-unknown": (WARNING, "")}, role=ROLE),
+    "policy of a bucket": Row(
+        stored_elsewhere, in_s3(),
+        {"role-cannot-read-weights": (WARNING, "policy of the bucket theirs")},
+    ),
+    "image by tag": Row(nothing, with_image(f"{REGISTRY}:0.28.0"), {}),
+    "image by digest": Row(nothing, with_image(f"{REGISTRY}@{DIGEST}"), {}),
+    "image by both": Row(nothing, with_image(f"{REGISTRY}:0.28.0@{DIGEST}"), {}),
+    "no such tag": Row(
+        nothing, with_image(f"{REGISTRY}:0.27.0"), {"image-missing": (ERROR, ":0.27.0")}
+    ),
+    "no such digest": Row(
+        nothing, with_image(f"{REGISTRY}:0.28.0@sha256:{1:064}"), {"image-missing": (ERROR, "")}
+    ),
+    "image unknown": Row(denying("batch_get_image"), PLAIN, {"image-unknown": (WARNING, "")}),
+    "capture allowed": Row(nothing, capturing(), {}),
+    "alarms of a rollout": Row(
+        lacking("cloudwatch:DescribeAlarms"), capturing(),
+        {"role-lacks-permission": (ERROR, "cloudwatch:DescribeAlarms")},
+    ),
+    "capture to theirs": Row(
+        lacking("s3:PutObject"), capturing(),
+        {"role-lacks-permission": (WARNING, "the policy of the bucket theirs")},
+    ),
+    "capture to ours": Row(
+        lacking("s3:PutObject"), capturing(f"s3://{MINE}/captured"),
+        {"role-lacks-permission": (ERROR, f"arn:aws:s3:::{MINE}/captured/{NAME}/*")},
+    ),
+    "key of captured data": Row(
+        lacking("kms:Decrypt"), capturing(), {"role-lacks-permission": (WARNING, KEY)}
+    ),
+    "network": Row(nothing, PRIVATE, {}),
+    "no such subnets": Row(network(subnets=[]), PRIVATE, {"network-missing": (ERROR, SUBNETS[0])}),
+    "no such group": Row(network(groups=[]), PRIVATE, {"network-missing": (ERROR, GROUP)}),
+    "two networks": Row(
+        network(groups=[group(vpc="vpc-2")]), PRIVATE,
+        {"network-of-several-vpcs": (ERROR, "vpc-2")},
+    ),
+    "no addresses": Row(
+        network(subnets=FULL), PRIVATE, {"network-full": (ERROR, "0 free"), **SINGLE_ZONE}
+    ),
+    "one zone": Row(
+        network(subnets=[subnet(name, "us-east-1a") for name in SUBNETS]), PRIVATE, SINGLE_ZONE
+    ),
+    "another port": Row(
+        network(groups=[group(IpProtocol="tcp", FromPort=80, ToPort=80)]), PRIVATE,
+        {"network-blocked": (ERROR, "port 443")},
+    ),
+    "private addresses": Row(
+        network(groups=[group(IpProtocol="-1", **PRIVATE_ONLY)]), PRIVATE,
+        {"network-blocked": (ERROR, "private addresses only")},
+    ),
+    "private IPv6": Row(
+        network(groups=[group(IpProtocol="-1", Ipv6Ranges=[{"CidrIpv6": "fd00::/8"}])]), PRIVATE,
+        {"network-blocked": (ERROR, "")},
+    ),
+    "public IPv6": Row(
+        network(groups=[group(IpProtocol="-1", Ipv6Ranges=[{"CidrIpv6": "::/0"}])]), PRIVATE, {}
+    ),
+    "prefix list": Row(
+        network(groups=[group(IpProtocol="-1", PrefixListIds=[{"PrefixListId": "pl-1"}])]),
+        PRIVATE, {},
+    ),
+    "no route": Row(
+        network(route_tables=[table()]), PRIVATE,
+        {"network-unreachable": (ERROR, "huggingface.co")},
+    ),
+    "internet gateway": Row(
+        network(route_tables=[table(default_route(GatewayId="igw-1"))]), PRIVATE,
+        {"network-unreachable": (ERROR, SUBNETS[0])},
+    ),
+    "other route": Row(
+        network(route_tables=[table(default_route(TransitGatewayId="tgw-1"))]), PRIVATE,
+        {"network-route-unknown": (WARNING, "not known")},
+    ),
+    "network unknown": Row(
+        denying("describe_subnets"), PRIVATE, {"network-unknown": (WARNING, "ec2:DescribeSubnets")}
+    ),
+    "routes unknown": Row(
+        denying("describe_route_tables"), PRIVATE, {"network-unknown": (WARNING, "")}
+    ),
+    "network interfaces": Row(
+        lacking("ec2:CreateNetworkInterface"), PRIVATE,
+        {"role-cannot-use-vpc": (ERROR, "ec2:CreateNetworkInterface")},
+    ),
+    "network interfaces elsewhere": Row(lacking("ec2:CreateNetworkInterface"), PLAIN, {}),
+    "topic": Row(having(topics={TOPIC: {"SubscriptionsConfirmed": "1"}}), alarmed(), {}),
+    "no topic": Row(nothing, alarmed(), {"topic-missing": (ERROR, TOPIC)}),
+    "silent topic": Row(
+        having(topics={TOPIC: {"SubscriptionsConfirmed": "0"}}), alarmed(),
+        {"topic-without-subscribers": (WARNING, "")},
+    ),
+    "encrypted topic": Row(
+        having(topics={TOPIC: {"KmsMasterKeyId": "alias/aws/sns"}}), alarmed(),
+        {"topic-encrypted": (WARNING, "")},
+    ),
+    "topic unknown": Row(
+        having(before=refusing("get_topic_attributes", "AuthorizationError")), alarmed(),
+        {"topic-unknown": (WARNING, "")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_account_has_these_findings(world: World, name: str) -> None:
+    row = ROWS[name]
+    row.prepare(world)
+
+    findings = world.preflight(row.plan, role=row.role).findings
+    findings = tuple(each for each in findings if each.code != "weights-not-pinned")
+
+    assert {each.code: each.level for each in findings} == {
+        code: level for code, (level, _) in row.found.items()
+    }
+    for each in findings:
+        assert row.found[each.code][1] in f"{each.message} {each.fix}"
+        assert each.fix
+
+
+def prefix_in_use(world: World, head: Path) -> None:
+    world.cloud.buckets[MINE] = {f"{prefix_of(head)}drafter/other.bin": {}}
+
+
+def warm_start_beside(world: World, head: Path) -> None:
+    folder = f"{prefix_of(head)}warm/{'0a' * 16}"
+    world.cloud.buckets[MINE] = {f"{folder}.{end}": {} for end in ("json", "tar.gz")}
+
+
+def unreadable(world: World, head: Path) -> None:
+    world.cloud.not_allowed = {"s3:GetObject"}
+
+
+def not_simulated(world: World, head: Path) -> None:
+    world.cloud.before = refusing("simulate_principal_policy", "Throttling")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "found"),
+    [
+        (prefix_in_use, {"prefix-in-use": "error"}),
+        (warm_start_beside, {}),
+        (unreadable, {"role-cannot-read-weights": "error"}),
+        (not_simulated, {"role-access-unknown": "warning"}),
+    ],
+)
+def test_what_is_uploaded_has_these_findings(
+    world: World, head: Path, prepare: Callable[[World, Path], None], found: dict[str, str]
+) -> None:
+    prepare(world, head)
+
+    assert {each.code: each.level for each in world.preflight(a_plan(head)).findings} == found
+
+
+@pytest.mark.parametrize("interface", [False, True])
+def test_weights_in_s3_need_a_way_to_s3(world: World, head: Path, interface: bool) -> None:
+    """A gateway endpoint, or an interface endpoint, which has a private address."""
+    plan = a_plan(head, company=NETWORK)
+    local = plan.target.weights.model_copy(update={"engine_path": "/opt/ml/model/target"})
+    environment = plan.environment | {"SM_VLLM_MODEL": "/opt/ml/model/target"}
+    target = plan.target.model_copy(update={"weights": local})
+    plan = plan.model_copy(update={"target": target, "environment": environment})
+    endpoint: dict[str, Any] = dict(S3_GATEWAY)
+    if interface:
+        endpoint |= {"VpcEndpointType": "Interface", "RouteTableIds": []}
+        world.cloud.network.groups = [group(IpProtocol="-1", **PRIVATE_ONLY)]
+    world.cloud.network.route_tables = [table()]
+
+    world.cloud.network.endpoints = []
+    codes = [each.code for each in world.preflight(plan).findings]
+    assert codes == ["network-unreachable"]
+    world.cloud.network.endpoints = [endpoint]
+    assert not world.preflight(plan).findings

@@ -1,1 +1,0 @@
-"""The toolkit as a library; ``import peagle`` has its names."""
