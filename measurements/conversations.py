@@ -18,8 +18,7 @@ from pathlib import Path
 
 from measurements.speed_rows import catalog
 from peagle.catalog.find import find_drafter, find_instance, find_pair
-from peagle.planning.candidates import PairLoad, planned_fit
-from peagle.planning.pair_speed import pair_performance
+from peagle.planning.engines import Load
 from peagle.speed.models import Workload
 
 FILE = Path(__file__).with_suffix(".json")
@@ -52,11 +51,10 @@ class Conversations:
         size = Workload(document["prompt_tokens"], document["output_tokens"], cached)
         vllm = document["vllm"]
         settings = {"no-enable-prefix-caching": None if self.cache else True}
-        work = PairLoad(
-            target, drafter, self.k, vllm, _CONTEXT, _REQUESTS, catalogue, settings, size
-        )
+        load = Load(target, vllm, _CONTEXT, _REQUESTS, catalogue, settings, size)
         instance = find_instance(catalogue.instances, document["instance_type"])
-        speed = pair_performance(work, planned_fit(work, instance, 1), self.load)
+        engine = load.engine(instance, 1, drafter, self.k)
+        speed = load.performance(engine, drafter, self.k, self.load)
         return speed.tokens_per_second or 0.0
 
     def error(self, factor: float | None = None) -> float:

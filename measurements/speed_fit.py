@@ -21,8 +21,7 @@ from measurements.speed_rows import Row, catalog, times_of
 from peagle.catalog.speed_model import SpeedModel, StepConstants
 from peagle.speed.correction import MEASURED_STEP
 from peagle.speed.models import Workload
-from peagle.speed.step import launched, prefill_steps, uncaptured_seconds
-from peagle.speed.terms import Terms
+from peagle.speed.step import Terms, launched, prefill_steps, uncaptured_seconds
 
 LINEAR = ("step", "layer", "request", "weights", "cache", "compute", "grouped", "logits",
           "drafter", "drafter_layer")  # fmt: skip

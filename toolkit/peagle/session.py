@@ -50,8 +50,8 @@ from peagle.fit.report import fit
 from peagle.planning.options import Options
 from peagle.planning.planner import make_plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
-from peagle.planning.uploads import local_weights, with_contents
 from peagle.planning.verdict import make_verdict, sizes_of_requests
+from peagle.planning.weights import local_weights, with_contents
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
@@ -651,7 +651,7 @@ class Session(Account):
             CheckpointError: files that cannot be read.
             UserError: an option is unknown, or contradicts another.
         """
-        from peagle.fit.request import FitRequest
+        from peagle.fit.report import FitRequest
 
         given = _known({"pair": pair, **options}, FitRequest, "fit")
         given.pop("pair", None)

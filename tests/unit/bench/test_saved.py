@@ -25,7 +25,7 @@ from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog
 from peagle.errors import UserError
 from peagle.planning.verdict import VerdictRequest, make_verdict
-from peagle.speed.crossover import crossover_text
+from peagle.speed.decision import crossover_text
 from peagle.speed.models import Workload
 from peagle.speed.slo import Slo
 from tests.support import raises_code

@@ -15,7 +15,7 @@ from peagle.fit.building import read_target
 from peagle.fit.estimate import cache_layout, fit_of, share_of_request
 from peagle.fit.kv_cache import Recurrent, layout_of
 from peagle.fit.models import FitCase
-from peagle.fit.target_weights import checkpoint_bytes
+from peagle.fit.weights import checkpoint_bytes
 from tests.support import raises_code
 from tests.unit.checkpoints import public_targets as public
 from tests.unit.fit.geometry import H200

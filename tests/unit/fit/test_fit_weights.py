@@ -12,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.checkpoints.models import Tensor
-from peagle.fit.drafter_weights import bytes_from_headers, drafter_bytes, stored_parameters
 from peagle.fit.estimate import drafter_on_gpu, target_on_gpu
 from peagle.fit.models import TargetModel
-from peagle.fit.target_weights import (
+from peagle.fit.weights import (
     MIB,
     allocated,
+    bytes_from_headers,
     checkpoint_bytes,
+    drafter_bytes,
     rotary_bytes,
+    stored_parameters,
     target_bytes,
     vision_bytes,
 )

@@ -1,4 +1,4 @@
-"""K, vLLM, image, AMI, name, context and load: choices, refusals and reasons."""
+"""K, vLLM, image, AMI, name, context, load and drafter: choices, refusals and reasons."""
 
 from __future__ import annotations
 
@@ -7,175 +7,334 @@ from typing import Any
 
 import pytest
 
+from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checks import check
 from peagle.checks.rules.version import unknown_version
-from peagle.errors import NotFound, Refused, UserError
+from peagle.errors import CheckpointError, PeagleError
 from peagle.render.image_names import is_own_image, pinned_base
-from tests.support import raises_code
+from tests.support import decide_alike, raises_code
 from tests.unit.checks.cases import make_case
-from tests.unit.planning.small_catalog import (
-    CATALOG,
-    CHAT,
-    P_EAGLE,
-    because,
-    codes,
-    finding_of,
-    plan,
-    with_target,
+from tests.unit.planning.rows import Expected, check_plan
+from tests.unit.planning.small_catalog import CATALOG, CHAT, P_EAGLE, codes, plan, with_target
+
+HEAD: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 1024, "vocab_size": 32000,
+    "draft_vocab_size": 32000, "num_hidden_layers": 2, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "intermediate_size": 4096, "max_position_embeddings": 8192,
+    "ptd_token_id": 31999,
+}  # fmt: skip
+EAGLE = {key: value for key, value in HEAD.items() if key != "ptd_token_id"}
+MODEL = {"architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "vocab_size": 32000}
+OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
+BLACKWELL = {"instance_type": "ml.p6-b200.48xlarge"}
+LEAST = len("Hello?") + 64 + 128
+"""Tokens of the proof's prompt, its answer, and what a chat template may add."""
+
+
+def own(config: dict[str, Any], *tensors: str, pair: str = "", **options: Any) -> dict[str, Any]:
+    """The options for a head at /data/head with its config, and tensors of these names."""
+    named = {name: Tensor("BF16", (1,), 2, "model.safetensors") for name in tensors}
+    read = Checkpoint("/data/head", config, named or None)
+    read = replace(read, pair=pair) if pair else read
+    return {"drafter": "/data/head", "drafter_checkpoint": read, **options}
+
+
+OF_CARD = "recommended for P-EAGLE head for Chat (its card)"
+NO_CARD = "the model card of your head is unknown; "
+PARALLEL = "speculation.parallel_drafting"
+
+CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
+    # K
+    "the recommended K": ("chat", {}, {"k": 5, "because k": OF_CARD}),
+    "the user's K": ("chat", {"k": 8}, {"k": 8, "because k": None, "errors": []}),
+    "a K above training": ("chat", {"k": 9}, {
+        "errors": ["k-above-trained"], "fix k-above-trained": "--k 8 or less",
+        "message k-above-trained": "P-EAGLE head for Chat: K=9 exceeds the trained K of 8"}),
+    "draftless methods take any K": ("chat+ngram", {"k": 40}, {"errors": []}),
+    # vLLM
+    "the catalogue's vLLM": ("chat", {}, {
+        "runtime.vllm": "0.28.0", "because vllm": "the catalogue's default, checked 2026-07-01"}),
+    "the user's vLLM": ("chat", {"vllm": "0.28"}, {
+        "runtime.vllm": "0.28.0", "because vllm": None}),
+    "below the head's minimum": ("chat", {"vllm": "0.17.1"}, {
+        "errors": ["vllm-below-minimum"],
+        "message vllm-below-minimum": "P-EAGLE head for Chat needs vLLM 0.18.0 or later"}),
+    "not below another head's": ("chat+eagle3", {"vllm": "0.17.1"}, {"errors": []}),
+    "a version of the user's image": ("chat", {"vllm": "0.99.0", "image": OWN}, {
+        "errors": [], "runtime.vllm": "0.99.0", "runtime.image": OWN}),
+    "an old version of it": ("chat", {"vllm": "0.12.0", "image": OWN}, {
+        "errors": ["vllm-below-minimum"]}),
+    "a known problem": ("chat", {"vllm": "0.19.0"}, {"has": {"old-bug"}}),
+    "a problem of other versions": ("chat", {}, {"lacks": {"old-bug"}}),
+    "settings of a version": ("chat", {"vllm": "0.19.0"}, {"variable SM_VLLM_OLD_FLAG": "true"}),
+    "settings of another version": ("chat", {}, {"variable SM_VLLM_OLD_FLAG": None}),
+    # Region and image
+    "the image of version and region": ("chat", {"region": "eu-west-1"}, {
+        "because region": None, "runtime.image":
+        "222222222222.dkr.ecr.eu-west-1.amazonaws.com/vllm:0.28.0-gpu-cu130"}),
+    "the default region": ("chat", {}, {
+        "because region": "neither --region nor AWS_REGION is set", "proof.source": "log"}),
+    "a region without the version": ("chat", {"region": "ap-east-1"}, {
+        "errors": ["image-not-in-region"], "fix image-not-in-region": "use --vllm 0.19.0"}),
+    "the user's image": ("chat", {"image": OWN, "copies": 1}, {
+        "runtime.image": OWN, "because image": None, "codes": ["gpus-idle", "image-by-tag"],
+        "proof.source": "counters"}),
+    "AWS's image, named": (
+        "chat", {"image": "111111111111.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-cu130"},
+        {"proof.source": "log"}),
+    "an image of another region": (
+        "chat", {"image": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"},
+        {"errors": ["image-in-another-region"]}),
+    "an image of Docker Hub": ("chat", {"image": "docker.io/me/mine:1"}, {
+        "errors": ["image-not-in-ecr"]}),
+    "a public image": ("chat", {"image": "public.ecr.aws/me/mine:1"}, {
+        "errors": ["image-not-in-ecr"]}),
+    "the AMI of a family that needs it": ("chat", {"instance_type": "ml.g6e.xlarge"}, {
+        "runtime.ami": "the-ami"}),
+    "the AMI of other families": ("chat", {"instance_type": "ml.g7e.2xlarge"}, {
+        "runtime.ami": None, "because ami": "AWS's rule for AMIs does not cover g7e"}),
+    # Names
+    "a short name": ("chat", {"name": "a"}, {"name": "a"}),
+    "the longest name": ("chat", {"name": "a" * 63}, {"name": "a" * 63}),
+    "a name with hyphens": ("chat", {"name": "A--b-9"}, {"name": "A--b-9"}),
+    # Context and load
+    "the catalogue's context": ("chat", {}, {
+        "max_model_len": 4096, "says max_model_len": "which supports more"}),
+    "the user's context": ("chat", {"max_model_len": 1000}, {"because max_model_len": None}),
+    "a context above the target's": ("chat", {"max_model_len": 8193}, {
+        "errors": ["context-above-target"], "message context-above-target": "8,193 tokens"}),
+    "a context above the drafter's": ("chat", {"max_model_len": 4097}, {
+        "errors": [], "has": {"context-above-drafter"}}),
+    "the shortest context": ("chat", {"max_model_len": LEAST}, {"errors": []}),
+    "a context too short for the proof": ("chat", {"max_model_len": LEAST - 1}, {
+        "errors": ["context-too-small"],
+        "fix context-too-small": f"--max-model-len {LEAST} or more"}),
+    "a context of one token": ("chat", {"max_model_len": 1, "speculation": False}, {
+        "errors": ["context-too-small"]}),
+    "the default load": ("chat", {}, {
+        "concurrency": 8, "says concurrency": "excess requests queue"}),
+    "the user's load": ("chat", {"concurrency": 32}, {
+        "argument max-num-seqs": "32", "because concurrency": None}),
+    "requests in a short context": ("chat", {"max_model_len": 1000}, {
+        "prompt_tokens": 744, "output_tokens": 256}),
+    "answers in a short context": ("chat", {"max_model_len": 300, "output_tokens": 200}, {
+        "prompt_tokens": 100, "output_tokens": 200}),
+    "the user's requests": ("chat", {"prompt_tokens": 5, "output_tokens": 5}, {
+        "because workload": None}),
+    # The drafter
+    "the default drafter": ("chat", {}, {
+        "pair": "acme/chat+acme/chat-p-eagle", "drafter.id": "acme/chat-p-eagle",
+        "because drafter": "the catalogue's default for acme/chat"}),
+    "a named drafter": ("chat+eagle3", {}, {
+        "pair": "acme/chat+acme/chat-eagle3", "because drafter": None,
+        "name": "peagle-chat-eagle3", "speculation.acceptance_floor": None}),
+    "a drafter by its weights": ("acme/chat+acme/CHAT-EAGLE3", {}, {
+        "pair": "acme/chat+acme/chat-eagle3", "because drafter": None}),
+    "no speculation": ("chat", {"speculation": False}, {
+        "pair": "acme/chat", "drafter": None, "speculation": None, "fit.drafter_gib": 0,
+        "argument speculative-config": None, "argument no-enable-prefix-caching": None}),
+    "a draftless method": ("chat+ngram", {}, {
+        "pair": "acme/chat+ngram", "drafter.weights": None, "argument speculative-config":
+        '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}'}),
+    "the fallback of a head that is not public": ("secret", {}, {
+        "pair": "acme/secret+acme/secret-eagle3", "name": "peagle-secret",
+        "message head-not-public": "P-EAGLE head for Secret: not public",
+        "fix head-not-public": "--drafter"}),
+    "also where it is named": ("secret+p-eagle", {}, {
+        "pair": "acme/secret+acme/secret-eagle3", "has": {"head-not-public"}}),
+    "the floor of K=1": ("chat", {"k": 1}, {"speculation.acceptance_floor": 1.1}),
+    "the floor of K=2": ("chat", {"k": 2}, {"speculation.acceptance_floor": 1.2}),
+    "the floor of K=8": ("chat", {"k": 8}, {"speculation.acceptance_floor": 1.5}),
+    # The user's own head
+    "of the kind that the pair names": ("chat+eagle3", {"drafter": "s3://my-bucket/head/"}, {
+        PARALLEL: False, "k": 3, "name": "peagle-chat-own", "has": {"head-not-read"}}),
+    "with an unknown trained K": ("chat", {"drafter": "s3://my-bucket/head", "k": 50}, {
+        "errors": [], "has": {"k-training-unknown"}}),
+    "pinned on the Hub": ("chat", {"drafter": "me/head@feed123"}, {
+        "drafter.weights.location": "me/head", "drafter.weights.revision": "feed123",
+        "lacks": {"revision-not-pinned"}}),
+    "not pinned on the Hub": ("chat", {"drafter": "me/head"}, {"has": {"revision-not-pinned"}}),
+    "a pinned head of the catalogue": ("chat", {"drafter": "acme/chat-p-eagle@cafe"}, {
+        "drafter.name": "p-eagle", "drafter.weights.revision": "cafe"}),
+    "whose K stays limited": ("chat", {"drafter": "acme/chat-p-eagle@cafe", "k": 9}, {
+        "errors": ["k-above-trained"]}),
+    "of another target": ("chat", {"drafter": "acme/secret-eagle3"}, {
+        "errors": ["head-not-for-target"], "message head-not-for-target": "acme/secret",
+        "fix head-not-for-target": "use the target secret, or a drafter of chat: p-eagle, eagle3"}),
+    "read as P-EAGLE": ("chat", own(HEAD), {
+        PARALLEL: True, "errors": [], "lacks": {"head-not-read"}, "because k": NO_CARD + OF_CARD}),
+    "read as EAGLE-3": ("chat", own(EAGLE), {
+        PARALLEL: False, "k": 3, "says k": "EAGLE-3 head for Chat (its card)"}),
+    "with a short context": ("chat", own(HEAD | {"max_position_embeddings": 2048}), {
+        "has": {"context-above-drafter"}}),
+    "a copy of the catalogue's": ("chat", own(HEAD, pair="acme/chat+acme/chat-p-eagle"), {
+        "drafter.licence": "apache-2.0", "because k": OF_CARD}),
+    "a copy of another": ("chat", own(HEAD, pair="acme/other+acme/chat-p-eagle"), {
+        "says k": NO_CARD}),
+    "without its mask": ("chat", own(HEAD, "fc.weight"), {"has": {"head-without-mask"}}),
+    "with its mask": ("chat", own(HEAD, "fc.weight", "model.mask_hidden"), {
+        "lacks": {"head-without-mask"}}),
+    "EAGLE-3 needs no mask": ("chat", own(EAGLE, "fc.weight"), {"lacks": {"head-without-mask"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices(name: str) -> None:
+    pair, options, expected = CHOICES[name]
+    check_plan(plan(pair, **options), expected)
+
+
+@pytest.mark.parametrize("location", ["s3://my-bucket/head", "me/head", "/data/head"])
+def test_the_users_head_replaces_a_head_that_is_not_public(location: str) -> None:
+    check_plan(plan("secret", drafter=location), {
+        PARALLEL: True, "k": 5, "speculation.acceptance_floor": 1.5, "name": "peagle-secret",
+        "pair": f"acme/secret+{location}", "lacks": {"head-not-public"}})  # fmt: skip
+    assert codes(plan("secret", drafter=location, k=9), "error") == ["k-above-trained"]
+
+
+WRONG_HEADS: list[tuple[dict[str, Any], str]] = [
+    ({"hidden_size": 2048}, "hidden-size-mismatch"),
+    ({"target_hidden_size": 512}, "hidden-size-mismatch"),
+    ({"vocab_size": 50000}, "vocabulary-mismatch"),
+    ({"draft_vocab_size": 64000}, "draft-vocabulary"),
+    ({"eagle_aux_hidden_state_layer_ids": [2, 8, 40]}, "aux-layers-outside"),
+    ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 2, 8]}}, "aux-layers-collide"),
+]
+NO_HEADS = [{}, MODEL, {"architectures": "Eagle3"}, {"architectures": ["BertModel"]}]
+SIGNS: list[dict[str, Any]] = [
+    {"architectures": ["LlamaForCausalLMEagle3"]}, {"architectures": ["Eagle3LlamaForCausalLM"]},
+    {"architectures": ["PEagleSpeculator"]}, {"speculators_model_type": "eagle3"},
+    {"eagle_config": {"use_aux_hidden_state": True}},
+    {"eagle_aux_hidden_state_layer_ids": [2, 8, 13]}, {"pard_token": 5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "errors"),
+    [
+        *((HEAD | change, [code]) for change, code in WRONG_HEADS),
+        *((config, ["head-not-a-drafter"]) for config in NO_HEADS),
+    ],
 )
+def test_a_head_that_does_not_fit_its_target_is_an_error(
+    config: dict[str, Any], errors: list[str]
+) -> None:
+    assert codes(plan(**own(config)), "error") == errors
 
 
-def test_k_is_the_recommended_one_with_its_source() -> None:
-    made = plan()
-    assert made.speculation is not None
-    assert made.speculation.k == 5
-    assert because(made, "k") == "recommended for P-EAGLE head for Chat (its card)"
+@pytest.mark.parametrize("sign", SIGNS)
+def test_every_key_of_a_draft_head_is_recognized(sign: dict[str, Any]) -> None:
+    assert "head-not-a-drafter" not in codes(plan(**own(MODEL | sign)))
 
 
-def test_a_k_from_the_options_has_no_reason() -> None:
-    made = plan(k=8)
-    assert made.speculation is not None
-    assert made.speculation.k == 8
-    assert because(made, "k") is None
-    assert codes(made, "error") == []
+def test_a_speculators_config_is_read() -> None:
+    inner = {key: HEAD[key] for key in HEAD if key not in ("ptd_token_id", "draft_vocab_size")}
+    config = {
+        "speculators_model_type": "peagle",
+        "speculators_config": {"verifier": {"name_or_path": "acme/chat"}},
+        "transformer_layer_config": inner,
+        "draft_vocab_size": 16000,
+        "mask_token_id": 5,
+    }
+    check_plan(plan(**own(config)), {"errors": [], PARALLEL: True})
+    wrong = config | {"transformer_layer_config": inner | {"hidden_size": 4096}}
+    assert codes(plan(**own(wrong)), "error") == ["hidden-size-mismatch"]
 
 
-def test_k_above_training_is_an_error() -> None:
-    made = plan(k=9)
-    finding = finding_of(made, "error")
-    assert (finding.code, finding.where) == ("k-above-trained", "k")
-    assert finding.message == "P-EAGLE head for Chat: K=9 exceeds the trained K of 8"
-    assert "--k 8 or less" in finding.fix
-    assert made.findings[0] == finding, "errors come first"
+@pytest.mark.parametrize("value", ["large", 0, -1, 2.5, True])
+def test_an_invalid_config_is_refused(value: object) -> None:
+    with raises_code("config-damaged", CheckpointError) as refused:
+        plan(**own(HEAD | {"hidden_size": value}))
+    assert f"hidden_size is {value!r}" in refused.value.message
 
 
-@pytest.mark.parametrize("k", [0, -3])
-def test_k_below_one_is_refused(k: int) -> None:
-    with raises_code("out-of-range", UserError) as refused:
-        plan(k=k)
-    assert f"not {k}" in refused.value.message
-    assert "--no-speculation" in refused.value.fix
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"k": 0}, "out-of-range", "not 0"),
+    ({"k": -3}, "out-of-range", "not -3"),
+    ({"concurrency": 0}, "out-of-range", "--concurrency 0 "),
+    ({"max_model_len": 0}, "out-of-range", "--max-model-len 0 "),
+    ({"instance_count": 0}, "out-of-range", "--instance-count 0 "),
+    ({"pair": "chatt"}, "unknown-target", "did you mean chat?"),
+    ({"region": "eu-west-11"}, "region-unknown", "did you mean eu-west-1"),
+    ({"vllm": "0.12.0"}, "vllm-below-minimum", "needs vLLM 0.18.0 or later"),
+    ({"vllm": "latest"}, "invalid-version", "'latest'"),
+    ({"drafter": "eagle3", "speculation": False}, "conflicting-options", "--drafter"),
+    ({"k": 3, "speculation": False}, "conflicting-options", "--k"),
+    ({"pair": "chat+eagle3", "drafter": "ngram"}, "conflicting-options", "--drafter ngram"),
+    ({"drafter": "eagle4"}, "unknown-drafter", "did you mean eagle3"),
+    ({"pair": "chat+ngram", "drafter": "s3://b/head"}, "drafts-without-head", "s3://b/head"),
+    *(({"image": image}, "invalid-image-name", "us-east-1.amazonaws.com/NAME:TAG")
+      for image in ("two words", 'a"b', "", "x" * 256, "a$b", "line\nbreak")),
+    *(({"name": name}, "invalid-name", "use letters, digits and hyphens")
+      for name in ("-a", "a-", "a_b", "a.b", "ä", "", "a b", "a\n")),
+    ({"name": "a" * 64}, "invalid-name", "shorten --name"),
+]  # fmt: skip
 
 
-def test_draftless_methods_take_any_k() -> None:
-    assert codes(plan("chat+ngram", k=40), "error") == []
+@pytest.mark.parametrize(("options", "code", "text"), REFUSED)
+def test_refusals(options: dict[str, Any], code: str, text: str) -> None:
+    with raises_code(code, PeagleError) as refused:
+        plan(**options)
+    assert text in f"{refused.value.message} {refused.value.fix}"
 
 
-def test_vllm_is_the_catalogues_default() -> None:
-    made = plan()
-    assert made.runtime.vllm == "0.28.0"
-    assert because(made, "vllm") == "the catalogue's default, checked 2026-07-01"
-    assert because(plan(vllm="0.28"), "vllm") is None
-    assert plan(vllm="0.28").runtime == made.runtime
-
-
-def test_vllm_below_the_minimum_of_the_head_is_an_error() -> None:
-    made = plan(vllm="0.17.1")
-    assert codes(made, "error") == ["vllm-below-minimum"]
-    assert "P-EAGLE head for Chat needs vLLM 0.18.0 or later" in made.findings[0].message
-    assert codes(plan("chat+eagle3", vllm="0.17.1"), "error") == []
-
-
-def test_vllm_below_the_minimum_of_the_target_is_an_error() -> None:
-    newer = with_target(CHAT.model_copy(update={"min_vllm": "0.30.0"}))
-    made = plan(catalog=newer, speculation=False)
-    assert "Chat needs vLLM 0.30.0 or later" in made.findings[0].message
-
-
-OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/vllm"
+def test_the_drafter_option_selects_a_drafter() -> None:
+    named = plan("chat+eagle3")
+    for drafter in ("eagle3", "acme/chat-eagle3"):
+        assert decide_alike(plan("chat", drafter=drafter), named)
 
 
 @pytest.mark.parametrize("missing", ["0.27.0", "0.18.1", "0.99.0"])
 def test_a_version_without_an_image_ends_a_plan_with_the_finding_of_check(missing: str) -> None:
     (finding,) = check(make_case(CATALOG, CHAT, P_EAGLE, vllm=missing), only={"runtime-unknown"})
-    with raises_code("runtime-unknown", NotFound) as refused:
+    with raises_code("runtime-unknown") as refused:
         plan(vllm=missing)
     assert (refused.value.message, refused.value.fix) == (finding.message, finding.fix)
     assert refused.value.exit_code == 2
 
 
-def test_an_own_image_may_have_a_version_that_the_catalogue_does_not_have() -> None:
-    made = plan(vllm="0.99.0", image=f"{OWN_IMAGE}:0.99.0")
-    assert codes(made, "error") == []
-    assert (made.runtime.vllm, made.runtime.image) == ("0.99.0", f"{OWN_IMAGE}:0.99.0")
-    old = plan(vllm="0.12.0", image=f"{OWN_IMAGE}:0.12.0")
-    assert codes(old, "error") == ["vllm-below-minimum"]
-
-
 def test_the_version_that_a_fix_names_is_not_below_the_minimum() -> None:
-    case = make_case(CATALOG, CHAT, P_EAGLE, vllm="0.17.0")
-    (finding,) = check(case, only={"runtime-unknown"})
-    assert finding.fix.startswith("use --vllm 0.19.0, ")
     newer = CHAT.model_copy(update={"min_vllm": "0.95.0"})
-    (finding,) = check(make_case(CATALOG, newer, None, vllm="0.96.0"), only={"runtime-unknown"})
-    assert finding.fix == "use your own image with --image"
+    fixes = {
+        "use --vllm 0.19.0, ": (CHAT, P_EAGLE, "0.17.0"),
+        "use your own image with --image": (newer, None, "0.96.0"),
+    }
+    for fix, (target, drafter, vllm) in fixes.items():
+        case = make_case(CATALOG, target, drafter, vllm=vllm)
+        (finding,) = check(case, only={"runtime-unknown"})
+        assert finding.fix.startswith(fix)
+    fixes = {
+        "use --vllm 0.19.0": (CHAT, P_EAGLE, "0.17.0"),
+        "choose another pair: no image is new enough for Chat": (newer, P_EAGLE, "0.96.0"),
+    }
+    for fix, (target, drafter, vllm) in fixes.items():
+        known = unknown_version(make_case(CATALOG, target, drafter, vllm=vllm), takes_image=False)
+        assert known is not None
+        assert known.fix == fix
 
 
-def test_without_a_newer_version_or_an_own_image_the_fix_is_another_pair() -> None:
-    newer = CHAT.model_copy(update={"min_vllm": "0.95.0"})
-    known = unknown_version(make_case(CATALOG, CHAT, P_EAGLE, vllm="0.17.0"), takes_image=False)
-    none = unknown_version(make_case(CATALOG, newer, P_EAGLE, vllm="0.96.0"), takes_image=False)
-    assert known is not None
-    assert known.fix == "use --vllm 0.19.0"
-    assert none is not None
-    assert none.fix == "choose another pair: no image is new enough for Chat"
+def test_changes_of_the_target() -> None:
+    def changed(**fields: Any) -> Any:
+        return with_target(CHAT.model_copy(update=fields))
 
-
-def test_a_too_old_version_without_an_image_is_refused_as_too_old() -> None:
-    with raises_code("vllm-below-minimum", Refused) as refused:
-        plan(vllm="0.12.0")
-    assert "needs vLLM 0.18.0 or later" in refused.value.message
-    with raises_code("invalid-version", UserError) as refused:
-        plan(vllm="latest")
-    assert "'latest'" in refused.value.message
-
-
-def test_known_problems_are_findings_on_affected_versions() -> None:
-    assert "old-bug" in codes(plan(vllm="0.19.0"), "warning")
-    assert "old-bug" not in codes(plan(vllm="0.28.0"))
+    newer = plan(catalog=changed(min_vllm="0.30.0"), speculation=False)
+    assert "Chat needs vLLM 0.30.0 or later" in newer.findings[0].message
     always = P_EAGLE.problems[0].model_copy(update={"vllm": None, "level": "error"})
-    drafter = P_EAGLE.model_copy(update={"problems": (always,)})
-    broken = with_target(CHAT.model_copy(update={"drafters": (drafter,)}))
-    assert codes(plan(catalog=broken), "error") == ["old-bug"]
-
-
-def test_the_image_is_that_of_version_and_region() -> None:
-    made = plan(region="eu-west-1")
-    assert made.runtime.image == (
-        "222222222222.dkr.ecr.eu-west-1.amazonaws.com/vllm:0.28.0-gpu-cu130"
-    )
-    assert because(made, "region") is None
-    assert because(plan(), "region") == "neither --region nor AWS_REGION is set"
-
-
-def test_an_unknown_region_suggests_the_nearest() -> None:
-    with raises_code("region-unknown", NotFound) as refused:
-        plan(region="eu-west-11")
-    assert refused.value.fix.startswith("did you mean eu-west-1")
-
-
-def test_a_version_that_a_region_lacks_is_an_error() -> None:
-    made = plan(region="ap-east-1")
-    assert codes(made, "error") == ["image-not-in-region"]
-    assert "use --vllm 0.19.0" in made.findings[0].fix
-
-
-def test_the_users_image_replaces_that_of_aws() -> None:
-    own = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
-    made = plan(image=own, copies=1)
-    assert made.runtime.image == own
-    assert because(made, "image") is None
-    assert codes(made) == ["gpus-idle", "image-by-tag"], "ml.g5.12xlarge has four GPUs"
+    broken = P_EAGLE.model_copy(update={"problems": (always,)})
+    assert codes(plan(catalog=changed(drafters=(broken,))), "error") == ["old-bug"]
+    gated = changed(gated=True)
+    assert "target-is-gated" in codes(plan(catalog=gated), "warning")
+    assert "target-is-gated" not in codes(plan(catalog=gated, model_source="s3://b-b/x"))
+    dotted = plan("acme/chat", catalog=changed(short_name=f"chat-1.5-{'x' * 70}")).name
+    assert (dotted[:16], len(dotted)) == ("peagle-chat-1-5-", 63)
 
 
 def test_an_image_of_aws_with_a_known_digest_is_planned_by_it() -> None:
     digest = f"sha256:{'d' * 64}"
     table = CATALOG.runtimes
-    known = [one.model_copy(update={"digest": digest}) for one in table.runtimes]
+    known = [runtime.model_copy(update={"digest": digest}) for runtime in table.runtimes]
     exact = table.model_copy(update={"runtimes": tuple(known)})
-
     by_digest, by_tag = plan(catalog=replace(CATALOG, runtimes=exact)), plan()
-
     name = by_tag.runtime.image.rpartition(":")[0]
     assert by_digest.runtime.image == f"{name}@{digest}"
     assert "image-by-tag" in codes(by_tag, "note")
@@ -187,145 +346,27 @@ def test_an_image_of_aws_with_a_known_digest_is_planned_by_it() -> None:
     assert pinned_base(by_tag, exact) == f"{by_tag.runtime.image}@{digest}"
 
 
-def test_the_stock_image_is_proved_from_the_log_and_an_own_one_from_counters() -> None:
-    assert plan().proof.source == "log"
-    own = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
-    assert plan(image=own).proof.source == "counters"
-    given = "111111111111.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-cu130"
-    assert plan(image=given).proof.source == "log", "named by the user, and AWS's"
-
-
-@pytest.mark.parametrize(
-    ("image", "code"),
-    [
-        ("123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1", "image-in-another-region"),
-        ("docker.io/me/mine:1", "image-not-in-ecr"),
-        ("public.ecr.aws/me/mine:1", "image-not-in-ecr"),
-    ],
-)
-def test_an_image_that_sagemaker_cannot_pull_is_an_error(image: str, code: str) -> None:
-    assert codes(plan(image=image), "error") == [code]
-
-
-@pytest.mark.parametrize("image", ["two words", 'a"b', "", "x" * 256, "a$b", "line\nbreak"])
-def test_an_invalid_image_name_is_refused(image: str) -> None:
-    with raises_code("invalid-image-name", UserError) as refused:
-        plan(image=image)
-    assert "dkr.ecr.us-east-1.amazonaws.com/NAME:TAG" in refused.value.fix
-
-
-def test_the_ami_is_named_on_the_families_that_need_it() -> None:
-    assert plan(instance_type="ml.g6e.xlarge").runtime.ami == "the-ami"
-    made = plan(instance_type="ml.g7e.2xlarge")
-    assert made.runtime.ami is None
-    assert because(made, "ami") == "AWS's rule for AMIs does not cover g7e"
-    assert plan(instance_type="ml.p6-b200.48xlarge").runtime.ami is None
-
-
-@pytest.mark.parametrize("name", ["a" * 64, "-a", "a-", "a_b", "a.b", "ä", "", "a b", "a\n"])
-def test_an_invalid_endpoint_name_is_refused(name: str) -> None:
-    with raises_code("invalid-name", UserError) as refused:
-        plan(name=name)
-    fix = "shorten --name" if len(name) > 63 else "use letters, digits and hyphens"
-    assert refused.value.fix.startswith(fix)
-
-
-@pytest.mark.parametrize("name", ["a", "a" * 63, "A--b-9"])
-def test_a_valid_endpoint_name_is_accepted(name: str) -> None:
-    assert plan(name=name).name == name
-
-
-def test_a_short_name_with_a_dot_gives_a_valid_endpoint_name() -> None:
-    dotted = with_target(CHAT.model_copy(update={"short_name": f"chat-1.5-{'x' * 70}"}))
-    name = plan("acme/chat", catalog=dotted).name
-    assert name.startswith("peagle-chat-1-5-")
-    assert len(name) == 63
-
-
-def test_the_default_context_is_that_of_the_catalogue() -> None:
-    made = plan()
-    assert made.max_model_len == 4096
-    assert "which supports more" in str(because(made, "max_model_len"))
-    assert because(plan(max_model_len=1000), "max_model_len") is None
-
-
-def test_a_context_longer_than_the_models_support_is_a_finding() -> None:
-    assert codes(plan(max_model_len=8193), "error") == ["context-above-target"]
-    assert codes(plan(max_model_len=8192), "error") == []
-    assert "context-above-drafter" in codes(plan(max_model_len=4097), "warning")
-    assert "8,193 tokens" in plan(max_model_len=8193).findings[0].message
-
-
-@pytest.mark.parametrize("options", [{}, {"speculation": False}])
-def test_a_context_too_short_for_the_proof_is_an_error(options: dict[str, Any]) -> None:
-    least = len("Hello?") + 64 + 128
-    assert codes(plan(max_model_len=least, **options), "error") == []
-    for length in (1, 64, least - 1):
-        finding = finding_of(plan(max_model_len=length, **options), "error")
-        assert finding.code == "context-too-small"
-        assert f"--max-model-len {least} or more" in finding.fix
-
-
-def test_the_load_becomes_max_num_seqs() -> None:
-    made = plan()
-    assert made.concurrency == 8
-    assert because(made, "concurrency") is not None
-    made = plan(concurrency=32)
-    at = made.engine_arguments.index("--max-num-seqs")
-    assert made.engine_arguments[at + 1] == "32"
-    assert because(made, "concurrency") is None
-
-
-@pytest.mark.parametrize(
-    ("options", "flag"),
-    [
-        ({"concurrency": 0}, "--concurrency"),
-        ({"max_model_len": 0}, "--max-model-len"),
-        ({"instance_count": 0}, "--instance-count"),
-    ],
-)
-def test_numbers_below_one_are_refused(options: dict[str, Any], flag: str) -> None:
-    with raises_code("out-of-range", UserError) as refused:
-        plan(**options)
-    assert f"{flag} 0 " in refused.value.message
-
-
-def test_a_gated_target_has_a_warning() -> None:
-    gated = with_target(CHAT.model_copy(update={"gated": True}))
-    assert "target-is-gated" in codes(plan(catalog=gated), "warning")
-    assert "target-is-gated" not in codes(plan(catalog=gated, model_source="s3://b-b/x"))
-
-
 def test_every_decision_has_one_reason_and_no_option_has_any() -> None:
     whats = [reason.what for reason in plan().reasons]
     assert len(whats) == len(set(whats))
     given = plan(
-        "chat+p-eagle",
-        name="mine",
-        region="us-east-1",
-        instance_type="ml.g7e.2xlarge",
-        instance_count=1,
-        k=5,
-        max_model_len=4096,
-        concurrency=8,
-        prompt_tokens=2048,
-        output_tokens=256,
-        vllm="0.28.0",
-        image="123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1",
-    )
+        "chat+p-eagle", name="mine", region="us-east-1", instance_type="ml.g7e.2xlarge",
+        instance_count=1, k=5, max_model_len=4096, concurrency=8, prompt_tokens=2048,
+        output_tokens=256, vllm="0.28.0", image=OWN,
+    )  # fmt: skip
     assert [reason.what for reason in given.reasons] == [
-        "tensor_parallel_size",
-        "instance_without_speculation",
-        "speculation",
-        "ami",
-        "--no-enable-prefix-caching",
-        "PROCESS_AUTO_RECOVERY",
-        "download_timeout_seconds",
+        "tensor_parallel_size", "instance_without_speculation", "speculation", "ami",
+        "--no-enable-prefix-caching", "PROCESS_AUTO_RECOVERY", "download_timeout_seconds",
         "startup_timeout_seconds",
-    ]
+    ]  # fmt: skip
 
 
-def test_an_unknown_pair_suggests_the_nearest() -> None:
-    with raises_code("unknown-target", NotFound) as refused:
-        plan("chatt", catalog=CATALOG)
-    assert refused.value.fix.startswith("did you mean chat?")
+def test_a_drafter_of_unknown_speed_is_not_planned_where_it_costs_more() -> None:
+    load: dict[str, Any] = {
+        "instance_type": "ml.g7e.2xlarge", "concurrency": 500, "prompt_tokens": 4000,
+        "output_tokens": 96,
+    }  # fmt: skip
+    check_plan(plan(**load), {
+        "drafter": None, "instance_count": 1, "says speculation":
+        "the speed with p-eagle is unknown here, and it costs $8.40"})  # fmt: skip
+    check_plan(plan("chat+p-eagle", **load), {"drafter.name": "p-eagle", "instance_count": 2})

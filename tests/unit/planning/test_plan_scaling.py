@@ -1,4 +1,4 @@
-"""Bounds and target of automatic scaling."""
+"""Copies of the engine on an instance, and the bounds and the target of automatic scaling."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.errors import UserError
+from peagle.errors import PeagleError, UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.operation_model import Scaling
+from peagle.render.plan_file import plan_document, plan_from
+from peagle.render.requests import plan_arguments
 from peagle.speed.slo import Slo
 from peagle.text import format_duration
+from tests.support import decide_alike, raises_code
+from tests.unit.planning.rows import Expected, check_plan
+from tests.unit.planning.small_catalog import because, codes, finding_of
 
 CATALOG = load_catalog()
+EIGHT = "ml.p5.48xlarge"
+LONG = {"prompt_tokens": 100_000, "output_tokens": 1000, "max_model_len": 110_000}
+LARGE = {"pair": "gpt-oss-120b", "instance_type": "ml.g7e.4xlarge", "concurrency": 8}
 
 
 def plan(**given: Any) -> Plan:
@@ -22,209 +30,241 @@ def plan(**given: Any) -> Plan:
     return make_plan(Options(**{**options, **given}), CATALOG)
 
 
-def scaling_of(**given: Any) -> Scaling:
-    found = plan(max_instances=4, **given).scaling
-    assert found is not None
-    return found
-
-
-def because(made: Plan, what: str) -> str:
-    return next(reason.because for reason in made.reasons if reason.what == what)
-
-
-@pytest.mark.thorough
-def test_without_a_maximum_a_plan_does_not_scale() -> None:
-    assert plan().scaling is None
-
-
-@pytest.mark.thorough
-def test_without_an_objective_the_target_is_what_one_instance_runs_at_once() -> None:
-    made = plan(max_instances=4)
-
+def scaling_of(made: Plan) -> Scaling:
     assert made.scaling is not None
-    assert (made.scaling.min_instances, made.scaling.max_instances) == (1, 4)
-    assert made.scaling.target_concurrency == 32
-    assert "one runs 32 requests at once (--concurrency), more would queue" in because(
-        made, "target_concurrency"
-    )
+    return made.scaling
+
+
+def on_eight(**options: Any) -> dict[str, Any]:
+    return {"instance_type": EIGHT, "concurrency": 8, **options}
+
+
+IDLE = "fix gpus-idle"
+PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
+    "no scaling without a maximum": ({}, {"scaling": None, "because start_time": None}),
+    "the target is what one runs at once": ({"max_instances": 4}, {
+        "scaling.min_instances": 1, "scaling.max_instances": 4, "scaling.target_concurrency": 32,
+        "says target_concurrency": "one runs 32 requests at once (--concurrency), more would"}),
+    "a target above it": ({"max_instances": 4, "target_concurrency": 50.0}, {
+        "scaling.target_concurrency": 50, "fix scaling-target-high": "use target_concurrency: 32"}),
+    "the first number is the least": ({"min_instances": 2, "max_instances": 4}, {
+        "instance_count": 2, "because instance_count": "--min-instances"}),
+    "and at most the maximum": ({"max_instances": 2, "concurrency": 256, **LONG}, {
+        "instance_count": 2}),
+    "a maximum above the price limit": ({"max_instances": 4, "max_price_per_hour": 6.0}, {
+        "errors": ["scaling-above-price-limit"], "fix error": "use --max-instances 2"}),
+    "scale to zero is refused there": ({"scale_to_zero": True, "region": "eu-west-3"}, {
+        "has": {"scale-to-zero-refused"}}),
+    "and not there": ({"scale_to_zero": True, "region": "eu-west-1"}, {
+        "lacks": {"scale-to-zero-refused"}}),
+    "a queue without a limit": ({"vllm": "0.30.0", "slo": Slo(ttft=1)}, {
+        "has": {"queue-unbounded"}}),
+    "of a version that cannot limit it": ({"vllm": "0.28.0", "slo": Slo(ttft=1)}, {
+        "lacks": {"queue-unbounded"}}),
+    "without an objective": ({"vllm": "0.30.0"}, {"lacks": {"queue-unbounded"}}),
+    "with a limit": (
+        {"vllm": "0.30.0", "slo": Slo(ttft=1), "settings": {"max-num-queued-reqs": "9"}},
+        {"lacks": {"queue-unbounded"}}),
+    # Copies
+    "one engine, whose idle GPUs name the better plan": (on_eight(pair="tiny", copies=1), {
+        "copies": None, "has": {"gpus-idle"}, IDLE: "use --copies 8 (an inference component)",
+        "message gpus-idle": "7 of the 8 GPUs of ml.p5.48xlarge are idle but billed; 8 copies of "
+        "the engine with 1 GPU each"}),
+    "a better number of copies": (on_eight(concurrency=64, copies=5, rollout="rolling"), {
+        IDLE: "use --copies 4 (an inference component)",
+        "message gpus-idle": "3 of the 8 GPUs of ml.p5.48xlarge are idle but billed; 4 copies of "
+        "the engine with 2 GPUs each"}),
+    "a rollout that excludes copies": (on_eight(pair="tiny", rollout="all-at-once"), {
+        "copies": None, IDLE: "use --copies 8 (an inference component), without --rollout all-at"}),
+    "captured data excludes copies": (on_eight(pair="tiny", capture_data="s3://captured/here"), {
+        "copies": None, IDLE: "use --copies 8 (an inference component), without --capture-data"}),
+    "another rollout": (on_eight(pair="tiny", rollout="canary", instance_count=4), {
+        "copies": None}),
+    "copies cost less": (on_eight(concurrency=64, copies=1), {"has": {"copies-cost-less"}}),
+    "as planned": (on_eight(concurrency=64, copies=8), {"lacks": {"copies-cost-less"}}),
+    "tensor parallelism costs less": (
+        LARGE | {"instance_type": "ml.g6.12xlarge", "copies": "auto"},
+        {"copies": None, "fit.tensor_parallel_size": 4}),
+    "no more copies than requests": (on_eight(concurrency=1, copies="auto"), {"engines": 1}),
+    "one GPU needs no inference component": ({"copies": "auto"}, {"copies": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plans(name: str) -> None:
+    options, expected = PLANS[name]
+    check_plan(plan(**options), expected)
+
+
+REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
+    ({"min_instances": 2}, "missing-option", "--min-instances needs"),
+    ({"target_concurrency": 4.0}, "missing-option", "target_concurrency needs"),
+    ({"min_instances": 0, "max_instances": 2}, "out-of-range", "--min-instances 0"),
+    ({"min_instances": 2, "max_instances": 2}, "invalid-scaling", "is not more than"),
+    ({"max_instances": 10**10}, "out-of-range", "--max-instances"),
+    ({"max_instances": 4, "instance_count": 5}, "invalid-scaling", "is outside of 1 to 4"),
+    ({"max_instances": 4, "target_concurrency": 0.0}, "out-of-range", "target_concurrency 0"),
+    ({"scale_to_zero": True, "min_instances": 1, "max_instances": 2}, None, "exclude each other"),
+    ({"scale_to_zero": True, "target_concurrency": 0.0}, "out-of-range", "target_concurrency"),
+    ({"scale_to_zero": True, "instance_count": 3, "max_instances": 2}, "invalid-scaling", "1 to 2"),
+    (on_eight(copies=9), "too-many-copies", "--copies 9 "),
+    (on_eight(copies=0), "out-of-range", "--copies 0 "),
+    ({"copies": 4, "capture_data": "s3://b-b/f"}, "capture-of-copies", "use --copies 1"),
+    (
+        {"scale_to_zero": True, "capture_data": "s3://b-b/f"},
+        "capture-of-copies",
+        "omit --capture-data or --scale-to-zero",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "code", "text"), REFUSED)
+def test_refusals(options: dict[str, Any], code: str | None, text: str) -> None:
+    with raises_code(code or "conflicting-options", UserError) as refused:
+        plan(**options)
+    error: PeagleError = refused.value
+    assert text in f"{error.message} {error.fix}"
 
 
 @pytest.mark.thorough
 def test_the_target_is_the_load_from_which_the_objective_breaks() -> None:
     """At one request more, the plan for that load misses the objective."""
     alone = {"slo": Slo(itl=0.025), "speculation": False}
-    most = scaling_of(**alone).target_concurrency
-
+    most = int(scaling_of(plan(max_instances=4, **alone)).target_concurrency)
     assert 1 < most < 32
-    codes = []
-    for load in (int(most), int(most) + 1):
-        made = plan(concurrency=load, instance_count=1, **alone)
-        codes.append("slo-missed" in {finding.code for finding in made.findings})
-    assert codes == [False, True]
+    missed = [
+        "slo-missed" in codes(plan(concurrency=load, instance_count=1, **alone))
+        for load in (most, most + 1)
+    ]
+    assert missed == [False, True]
 
 
 @pytest.mark.thorough
 def test_a_stricter_objective_never_raises_the_target() -> None:
-    targets = [scaling_of(slo=Slo(ttft=one)).target_concurrency for one in (0.2, 0.5, 1, 4)]
-
+    targets = [
+        scaling_of(plan(max_instances=4, slo=Slo(ttft=ttft))).target_concurrency
+        for ttft in (0.2, 0.5, 1, 4)
+    ]
     assert targets == sorted(targets)
     assert targets[0] < targets[-1] == 32
 
 
 @pytest.mark.thorough
 def test_the_kv_cache_limits_the_target() -> None:
-    sizes = {"prompt_tokens": 100_000, "output_tokens": 1000, "max_model_len": 110_000}
-    made = plan(max_instances=40, concurrency=256, **sizes)
-
-    assert made.scaling is not None
-    assert made.scaling.target_concurrency < 256
-    assert "the KV cache of one holds" in because(made, "target_concurrency")
-
-
-@pytest.mark.thorough
-def test_a_target_above_what_one_instance_should_get_is_a_warning() -> None:
-    made = plan(max_instances=4, target_concurrency=50.0)
-
-    assert made.scaling is not None
-    assert made.scaling.target_concurrency == 50
-    (found,) = [one for one in made.findings if one.code == "scaling-target-high"]
-    assert "use target_concurrency: 32" in found.fix
+    made = plan(max_instances=40, concurrency=256, **LONG)
+    assert scaling_of(made).target_concurrency < 256
+    assert "the KV cache of one holds" in str(because(made, "target_concurrency"))
 
 
 def test_no_instance_is_ended_for_as_long_as_a_start_takes() -> None:
     made = plan(max_instances=4)
-
-    assert made.scaling is not None
-    cooldown = made.scaling.scale_in_cooldown_seconds
-    (start,) = [one for one in made.reasons if one.what == "start_time"]
+    cooldown = scaling_of(made).scale_in_cooldown_seconds
+    (start,) = [reason for reason in made.reasons if reason.what == "start_time"]
     assert start.value == f"about {cooldown // 60} min"
     assert cooldown > 300
-    assert scaling_of(startup_timeout=3600).scale_in_cooldown_seconds == cooldown
-    assert "start_time" not in {one.what for one in plan().reasons}
-
-
-@pytest.mark.thorough
-def test_the_first_number_of_instances_is_within_the_bounds() -> None:
-    assert plan(min_instances=2, max_instances=4).instance_count == 2
-    assert because(plan(min_instances=2, max_instances=4), "instance_count") == "--min-instances"
-    most = {"prompt_tokens": 100_000, "output_tokens": 1000, "max_model_len": 110_000}
-    assert plan(max_instances=2, concurrency=256, **most).instance_count == 2
+    longer = scaling_of(plan(max_instances=4, startup_timeout=3600))
+    assert longer.scale_in_cooldown_seconds == cooldown
 
 
 def test_the_prices_of_both_bounds() -> None:
     made = plan(min_instances=2, max_instances=5)
-
-    assert made.scaling is not None
     assert made.price_per_hour_usd is not None
     one = made.price_per_hour_usd / 2
-    assert list(made.scaling.prices(made.price_per_hour_usd, 2) or ()) == [
-        pytest.approx(2 * one),
-        pytest.approx(5 * one),
-    ]
-    assert made.scaling.prices(None, 2) is None
-
-
-def test_a_maximum_above_the_price_limit_is_an_error() -> None:
-    made = plan(max_instances=4, max_price_per_hour=6.0)
-
-    (found,) = [one for one in made.findings if one.code == "scaling-above-price-limit"]
-    assert (found.level, found.fix) == ("error", "use --max-instances 2")
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"min_instances": 2},
-        {"target_concurrency": 4.0},
-        {"min_instances": 0, "max_instances": 2},
-        {"min_instances": 2, "max_instances": 2},
-        {"max_instances": 10**10},
-        {"max_instances": 4, "instance_count": 5},
-        {"max_instances": 4, "target_concurrency": 0.0},
-        {"scale_to_zero": True, "min_instances": 1, "max_instances": 2},
-        {"scale_to_zero": True, "target_concurrency": 0.0},
-        {"scale_to_zero": True, "instance_count": 3, "max_instances": 2},
-    ],
-)
-def test_contradicting_options_are_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(UserError):
-        plan(**given)
+    prices = scaling_of(made).prices(made.price_per_hour_usd, 2)
+    assert list(prices or ()) == [pytest.approx(2 * one), pytest.approx(5 * one)]
+    assert scaling_of(made).prices(None, 2) is None
 
 
 @pytest.mark.thorough
 def test_copies_have_the_bounds_of_their_instances_and_a_target_of_one_copy() -> None:
-    eight = {"instance_type": "ml.p5.48xlarge", "copies": 8, "concurrency": 64}
+    eight = on_eight(copies=8, concurrency=64)
     made = plan(min_instances=1, max_instances=3, **eight)
-
-    assert made.scaling is not None
-    assert (made.scaling.minimum, made.scaling.maximum) == (8, 24)
-    assert made.scaling.wake_up_seconds is None
-    (target,) = [one for one in made.reasons if one.what == "target_concurrency"]
+    scaling = scaling_of(made)
+    assert (scaling.minimum, scaling.maximum, scaling.wake_up_seconds) == (8, 24, None)
+    (target,) = [reason for reason in made.reasons if reason.what == "target_concurrency"]
     assert target.value.endswith("per copy")
-
-
-@pytest.mark.parametrize(("region", "warned"), [("eu-west-3", True), ("eu-west-1", False)])
-def test_a_region_that_refuses_scale_to_zero_gets_a_warning(region: str, warned: bool) -> None:
-    codes = {f.code for f in plan(scale_to_zero=True, region=region).findings}
-    assert ("scale-to-zero-refused" in codes) is warned
-
-
-@pytest.mark.parametrize(("vllm", "offered"), [("0.28.0", False), ("0.30.0", True)])
-def test_a_limit_of_the_queue_is_offered_with_an_objective(vllm: str, offered: bool) -> None:
-    def codes(**options: Any) -> set[str]:
-        return {f.code for f in plan(vllm=vllm, **options).findings}
-
-    assert ("queue-unbounded" in codes(slo=Slo(ttft=1))) is offered
-    assert "queue-unbounded" not in codes()
-    assert "queue-unbounded" not in codes(slo=Slo(ttft=1), settings={"max-num-queued-reqs": "9"})
 
 
 def test_a_scale_to_zero_is_one_copy_and_says_how_long_it_takes_to_wake() -> None:
     made = plan(scale_to_zero=True)
-
+    scaling = scaling_of(made)
     assert made.copies is not None
-    assert made.scaling is not None
-    assert (made.engines, made.scaling.minimum, made.scaling.maximum) == (1, 0, 1)
-    assert made.scaling.prices(made.price_per_hour_usd, 1) == (0.0, made.price_per_hour_usd)
-    assert made.scaling.wake_up_seconds == made.scaling.scale_in_cooldown_seconds
+    assert (made.engines, scaling.minimum, scaling.maximum) == (1, 0, 1)
+    assert scaling.prices(made.price_per_hour_usd, 1) == (0.0, made.price_per_hour_usd)
+    assert scaling.wake_up_seconds == scaling.scale_in_cooldown_seconds
+
+
+def wake_up(made: Plan) -> int:
+    return scaling_of(made).wake_up_seconds or 0
 
 
 def test_compiled_code_of_an_earlier_start_shortens_the_wake_up() -> None:
     cold, warm = (plan(scale_to_zero=True, allow_unpinned_warm=one) for one in (False, True))
-
-    of_pair = [one for one in CATALOG.starts if one.target == "gpt-oss-20b"]
-    for made, kind in ((cold, "cold"), (warm, "restored")):
-        slowest = max(one.seconds for one in of_pair if one.kind == kind)
-        expected = f"{format_duration(slowest)} for a {'cold' if made is cold else 'warm'} start"
-        assert because(made, "start_time").startswith(f"{expected}, as measured with gpt-oss-20b")
-    assert cold.scaling is not None
-    assert warm.scaling is not None
-    assert 180 <= (cold.scaling.wake_up_seconds or 0) - (warm.scaling.wake_up_seconds or 0) <= 240
+    of_pair = [start for start in CATALOG.starts if start.target == "gpt-oss-20b"]
+    for made, kind, how in ((cold, "cold", "cold"), (warm, "restored", "warm")):
+        slowest = max(start.seconds for start in of_pair if start.kind == kind)
+        expected = f"{format_duration(slowest)} for a {how} start, as measured with gpt-oss-20b"
+        assert str(because(made, "start_time")).startswith(expected)
+    assert 180 <= wake_up(cold) - wake_up(warm) <= 240
 
 
 def test_a_start_says_what_was_measured_elsewhere_and_what_was_not() -> None:
-    made = plan(pair="gpt-oss-120b", instance_type="ml.g7e.4xlarge", scale_to_zero=True)
-
-    measured, rest = because(made, "start_time").split("; not measured: ")
+    large = plan(**LARGE, scale_to_zero=True)
+    measured, rest = str(because(large, "start_time")).split("; not measured: ")
     assert "with gpt-oss-20b, dummy weights" in measured
     assert "on an NVIDIA H200 (warm-starts-h200.json)" in measured
-    parts = rest.split(", ")
-    assert parts[0] == "5m 00s for an instance and its image"
-    assert [one.partition(" GB ")[2] for one in parts[1:]] == [
-        "from the Hub at 50 MB/s",
-        "to the GPU at 200 MB/s",
-    ]
+    first, *parts = rest.split(", ")
+    assert first == "5m 00s for an instance and its image"
+    where = ["from the Hub at 50 MB/s", "to the GPU at 200 MB/s"]
+    assert [part.partition(" GB ")[2] for part in parts] == where
+    assert wake_up(large) > wake_up(plan(scale_to_zero=True)), "more bytes take longer"
+    options = Options(pair="gpt-oss-20b", scale_to_zero=True)
+    made = make_plan(options, replace(CATALOG, read_starts=tuple))
+    assert str(because(made, "start_time")).startswith("not measured: ")
+    assert str(because(made, "start_time")).endswith("10m 00s for the engine's start")
 
 
 @pytest.mark.thorough
-def test_more_bytes_take_longer_and_without_evidence_nothing_is_measured() -> None:
-    small = plan(scale_to_zero=True)
-    large = plan(pair="gpt-oss-120b", instance_type="ml.g7e.4xlarge", scale_to_zero=True)
-    assert small.scaling is not None
-    assert large.scaling is not None
-    assert (large.scaling.wake_up_seconds or 0) > (small.scaling.wake_up_seconds or 0)
+def test_auto_is_the_default_fills_the_instance_and_costs_less_per_token() -> None:
+    one, made = (plan(**on_eight(concurrency=64, copies=copies)) for copies in (1, "auto"))
+    assert decide_alike(made, plan(**on_eight(concurrency=64)))
+    assert made.copies is not None
+    assert made.copies.per_instance * made.copies.gpus == 8
+    assert "gpus-idle" not in codes(made)
+    assert made.price_per_hour_usd == one.price_per_hour_usd
+    assert made.speed is not None
+    assert one.speed is not None
+    assert (made.speed.usd_per_million_tokens or 0) < (one.speed.usd_per_million_tokens or 0)
 
-    options = Options(pair="gpt-oss-20b", scale_to_zero=True)
-    unmeasured = because(make_plan(options, replace(CATALOG, starts=())), "start_time")
-    assert unmeasured.startswith("not measured: ")
-    assert unmeasured.endswith("10m 00s for the engine's start")
+
+@pytest.mark.thorough
+def test_n_copies_are_n_engines_that_share_the_load_and_the_instance() -> None:
+    eight = plan(**on_eight(concurrency=64, copies=8))
+    single = plan(concurrency=8, instance_type="ml.p5.4xlarge")
+    assert eight.speed is not None
+    assert single.speed is not None
+    speed = 8 * (single.speed.tokens_per_second or 0)
+    assert eight.speed.tokens_per_second == pytest.approx(speed, rel=0.001)
+    assert eight.speed.itl_seconds == single.speed.itl_seconds
+    assert eight.copies is not None
+    assert (eight.copies.per_instance, eight.engines) == (8, 8)
+    assert eight.copies.cpu_cores * 8 <= 192
+    assert eight.copies.memory_mib * 8 <= 2048 * 1024
+
+
+def test_types_without_a_gpu_for_each_copy_are_not_chosen() -> None:
+    made = make_plan(Options(pair="gpt-oss-20b", copies=4), CATALOG)
+    assert made.fit.gpu_count >= 4
+    assert all(row.copies == 4 for row in made.alternatives)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("copies", [1, 8, None])
+def test_files_and_commands_of_a_plan_have_its_copies(copies: int | None) -> None:
+    made = plan(**on_eight(concurrency=64, copies=copies))
+    words, document = plan_arguments(made), plan_document(made)
+    assert words[words.index("--copies") + 1] == str(made.engines)
+    assert plan_from(document, "plan.json") == made
+    assert ("copies" in document) is (copies != 1)
+    assert "--copies" not in plan_arguments(plan())
+    assert finding_of(plan(max_instances=4, max_price_per_hour=6.0), "error").level == "error"

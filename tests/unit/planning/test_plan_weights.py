@@ -1,15 +1,18 @@
-"""Weights: their sources, their paths for vLLM, and SageMaker's mounts."""
+"""Weights: their sources, their paths for vLLM, SageMaker's mounts, and streaming from S3."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.errors import Unsupported, UserError
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import Streamer
+from peagle.errors import PeagleError, Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.render.formats import cloudformation
@@ -17,13 +20,19 @@ from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import is_s3_uri
 from tests.support import decide_alike, raises_code
-from tests.unit.planning.small_catalog import CATALOG, plan
+from tests.unit.planning.rows import Expected, check_plan
+from tests.unit.planning.small_catalog import CATALOG, because, finding_of, plan
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
 AWS_IMAGE = plan(name="n").runtime.image
 """An image with vLLM and without weights."""
 BUCKET = "s3://${ModelBucket}/peagle-toolkit"
+MODEL, TARGET = "/opt/ml/model", "/opt/ml/model/target"
+FOLDER = "/opt/ml/model/drafter"
 ADDITIONAL = "/opt/ml/additional-model-data-sources/drafter"
+HEAD = {"drafter": "s3://bucket/head"}
+SOURCE = {"model_source": "s3://bucket/model"}
+BAKED = {"image": IMAGE, "baked_weights": True}
 
 
 def layout(made: Plan) -> tuple[str, str, list[tuple[str | None, str]]]:
@@ -37,135 +46,143 @@ def layout(made: Plan) -> tuple[str, str, list[tuple[str | None, str]]]:
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "target", "drafter", "mounts"),
     [
-        ({}, ("acme/chat", "acme/chat-p-eagle", [])),
+        ({}, "acme/chat", "acme/chat-p-eagle", []),
+        ({"drafter": "/data/head"}, "acme/chat", FOLDER, [(None, f"{BUCKET}/n/")]),
+        (HEAD, "acme/chat", MODEL, [(None, "s3://bucket/head/")]),
+        (SOURCE, MODEL, "acme/chat-p-eagle", [(None, "s3://bucket/model/")]),
         (
-            {"drafter": "/data/head"},
-            ("acme/chat", "/opt/ml/model/drafter", [(None, f"{BUCKET}/n/")]),
+            SOURCE | HEAD, MODEL, ADDITIONAL,
+            [(None, "s3://bucket/model/"), ("drafter", "s3://bucket/head/")],
         ),
         (
-            {"drafter": "s3://bucket/head"},
-            ("acme/chat", "/opt/ml/model", [(None, "s3://bucket/head/")]),
+            SOURCE | {"drafter": "/data/head"}, MODEL, ADDITIONAL,
+            [(None, "s3://bucket/model/"), ("drafter", f"{BUCKET}/n/drafter/")],
         ),
+        ({"pair": "small"}, TARGET, FOLDER, [(None, f"{BUCKET}/n/")]),
         (
-            {"model_source": "s3://bucket/model/"},
-            ("/opt/ml/model", "acme/chat-p-eagle", [(None, "s3://bucket/model/")]),
+            {"pair": "small", **HEAD}, TARGET, ADDITIONAL,
+            [(None, f"{BUCKET}/n/"), ("drafter", "s3://bucket/head/")],
         ),
-        (
-            {"model_source": "s3://bucket/model", "drafter": "s3://bucket/head"},
-            (
-                "/opt/ml/model",
-                ADDITIONAL,
-                [(None, "s3://bucket/model/"), ("drafter", "s3://bucket/head/")],
-            ),
-        ),
-        (
-            {"model_source": "s3://bucket/model", "drafter": "/data/head"},
-            (
-                "/opt/ml/model",
-                ADDITIONAL,
-                [(None, "s3://bucket/model/"), ("drafter", f"{BUCKET}/n/drafter/")],
-            ),
-        ),
-        (
-            {"pair": "small"},
-            ("/opt/ml/model/target", "/opt/ml/model/drafter", [(None, f"{BUCKET}/n/")]),
-        ),
-        (
-            {"pair": "small", "drafter": "s3://bucket/head"},
-            (
-                "/opt/ml/model/target",
-                ADDITIONAL,
-                [(None, f"{BUCKET}/n/"), ("drafter", "s3://bucket/head/")],
-            ),
-        ),
-        (
-            {"pair": "small", "drafter": "me/head"},
-            ("/opt/ml/model/target", "me/head", [(None, f"{BUCKET}/n/")]),
-        ),
+        ({"pair": "small", "drafter": "me/head"}, TARGET, "me/head", [(None, f"{BUCKET}/n/")]),
+        (BAKED, "acme/chat", "acme/chat-p-eagle", []),
+        (BAKED | {"pair": "small"}, TARGET, FOLDER, []),
+        (BAKED | {"drafter": "/data/head"}, "acme/chat", FOLDER, []),
+        (BAKED | {"pair": "small", "drafter": "me/head"}, TARGET, "me/head", []),
     ],
-)
+)  # fmt: skip
 def test_each_source_has_its_path_and_mounts(
-    options: dict[str, Any], expected: tuple[str, str, list[tuple[str | None, str]]]
+    options: dict[str, Any], target: str, drafter: str, mounts: list[tuple[str | None, str]]
 ) -> None:
-    assert layout(plan(name="n", **options)) == expected
+    made = plan(name="n", **options)
+    assert layout(made) == (target, drafter, mounts)
+    if "baked_weights" in options:  # the image has them below PEAGLE_ML_ROOT, or in its Hub cache
+        check_plan(made, {
+            "target.weights.kind": "image", "target.weights.s3_uri": None,
+            "download_timeout_seconds": 60, "lacks": {"target-is-gated", "revision-not-pinned"},
+        })  # fmt: skip
+        assert made.startup_timeout_seconds <= 720, "nothing is downloaded while it starts"
 
 
-@pytest.mark.parametrize(
-    ("options", "paths"),
-    [
-        ({}, ("acme/chat", "acme/chat-p-eagle")),
-        ({"pair": "small"}, ("/opt/ml/model/target", "/opt/ml/model/drafter")),
-        ({"drafter": "/data/head"}, ("acme/chat", "/opt/ml/model/drafter")),
-        ({"pair": "small", "drafter": "me/head"}, ("/opt/ml/model/target", "me/head")),
-    ],
+KNOWN = Streamer(package="runai-model-streamer[s3]", checked=date(2026, 7, 1), source="here")
+PAIR = {"model_source": "s3://bucket/chat/target", "drafter": "s3://bucket/chat/drafter/"}
+
+
+def having(*versions: str) -> Catalog:
+    """The small catalogue, in which the images of these versions have a streamer."""
+    table = CATALOG.runtimes
+    runtimes = tuple(
+        runtime.model_copy(update={"streamer": KNOWN if runtime.vllm in versions else None})
+        for runtime in table.runtimes
+    )
+    return replace(CATALOG, runtimes=table.model_copy(update={"runtimes": runtimes}))
+
+
+STREAMING = having("0.28.0")
+DOWNLOADED: tuple[dict[str, Any], Expected] = (
+    {},
+    {"download_timeout_seconds": 60, "startup_timeout_seconds": 1080},
 )
-def test_baked_weights_keep_their_paths_without_mounts_and_uploads(
-    options: dict[str, Any], paths: tuple[str, str]
-) -> None:
-    """The image has them below PEAGLE_ML_ROOT, or in its Hub cache."""
-    made = plan(name="n", image=IMAGE, baked_weights=True, **options)
-    assert layout(made) == (*paths, [])
-    assert made.target.weights.kind == "image"
-    assert made.target.weights.s3_uri is None
-    assert made.download_timeout_seconds == 60
-    assert made.startup_timeout_seconds <= 720, "nothing is downloaded while it starts"
+"""17 GB: 340 s from the Hub, 85 s to the GPU, 600 s to compile."""
+
+PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
+    "timeouts of weights on the Hub": DOWNLOADED,
+    "of 16 GB in S3, and 1 GB on the Hub": (SOURCE, {
+        "download_timeout_seconds": 240, "startup_timeout_seconds": 720}),
+    "of folders": ({"pair": "small"}, {
+        "download_timeout_seconds": 120, "startup_timeout_seconds": 660}),
+    "the catalogue's revision": ({}, {
+        "argument revision": "0123456", "argument served-model-name": "acme/chat"}),
+    "no revision in S3": (SOURCE, {
+        "argument revision": None, "argument served-model-name": "acme/chat"}),
+    "folders that ship": ({"pair": "small", "name": "n"}, {
+        "pair": "acme/small+p-eagle", "target.weights.kind": "directory",
+        "target.weights.location": "catalog:acme/small/target",
+        "target.weights.s3_uri": f"{BUCKET}/n/target/"}),
+    "a drafter of weights sync alone": ({"drafter": "s3://models/pair/drafter/"}, {
+        "mounts": [(None, "s3://models/pair/drafter/")], "drafter.weights.engine_path": MODEL}),
+    "mounted by default": (PAIR, {
+        "mounts": [(None, "s3://bucket/chat/")], "variable SM_VLLM_LOAD_FORMAT": None,
+        "variable AWS_DEFAULT_REGION": None, "lacks": {"weights-streamed"}}),
+    "streamed": (PAIR | {"weights_by": "stream"}, {
+        "mounts": [], "variable SM_VLLM_MODEL": "s3://bucket/chat/target/", "errors": [],
+        "variable SM_VLLM_LOAD_FORMAT": "runai_streamer", "target.weights.kind": "s3",
+        "drafter.weights.engine_path": "s3://bucket/chat/drafter/",
+        "fix weights-streamed":
+        "s3:ListBucket and s3:GetObject on bucket, in us-east-1",
+        "message weights-streamed": "17.0 GB from s3://bucket/chat/target/ and s3://bucket/chat/d"}),
+    "streamed from two buckets": (PAIR | {"weights_by": "stream", "drafter": "s3://heads/chat/"}, {
+        "fix weights-streamed": "s3:GetObject on bucket and heads, in us-east-1"}),
+    "with a drafter of the Hub": (PAIR | {"weights_by": "stream", "drafter": "me/head"}, {
+        "mounts": [], "drafter.weights.engine_path": "me/head",
+        "message weights-streamed": "reads 16.0 GB from s3://bucket/chat/target/ at"}),
+    "with a drafter in a folder": (
+        PAIR | {"weights_by": "stream", "drafter": "/data/head", "name": "n"}, {
+            "variable SM_VLLM_MODEL": "s3://bucket/chat/target/",
+            "drafter.weights.engine_path": FOLDER, "mounts": [(None, f"{BUCKET}/n/")]}),
+    "without a drafter": (
+        {"model_source": PAIR["model_source"], "weights_by": "stream", "speculation": False},
+        {"mounts": [], "variable SM_VLLM_SPECULATIVE_CONFIG": None}),
+    "by an image without a streamer": (PAIR | {"weights_by": "stream", "vllm": "0.19.0"}, {
+        "errors": ["runtime-without-streamer"],
+        "message runtime-without-streamer":
+        "vLLM 0.19.0 is not known to contain the Run:ai model streamer",
+        "fix runtime-without-streamer": "use --vllm 0.28.0, or leave weights_by stream out"}),
+    "by an image of the user's": (
+        PAIR | {"weights_by": "stream", "vllm": "0.19.0", "image": IMAGE}, {
+            "has": {"runtime-without-streamer"}}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "named", "fix"),
-    [
-        ({}, "missing-option", "--image", "--image URI"),
-        ({"image": AWS_IMAGE}, "missing-option", "--image", "--image URI"),
-        (
-            {"image": IMAGE, "model_source": "s3://bucket/model/"},
-            "weights-in-s3",
-            "s3://bucket/model/",
-            "--baked-weights",
-        ),
-        (
-            {"image": IMAGE, "drafter": "s3://bucket/head/"},
-            "weights-in-s3",
-            "s3://bucket/head/",
-            "--baked-weights",
-        ),
-    ],
-)
-def test_weights_that_cannot_be_baked_are_refused(
-    options: dict[str, Any], code: str, named: str, fix: str
-) -> None:
-    with raises_code(code, UserError) as refused:
-        plan(baked_weights=True, **options)
-    assert named in refused.value.message
-    assert fix in refused.value.fix
+@pytest.mark.parametrize("name", PLANS)
+def test_plans(name: str) -> None:
+    options, expected = PLANS[name]
+    check_plan(plan(**{"catalog": STREAMING, **options}), expected)
 
 
-def test_baked_weights_have_no_findings_about_the_hub() -> None:
-    found = {finding.code for finding in plan(image=IMAGE, baked_weights=True).findings}
-    assert not found & {"target-is-gated", "revision-not-pinned"}
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"baked_weights": True}, "missing-option", "--image URI"),
+    ({"baked_weights": True, "image": AWS_IMAGE}, "missing-option", "--image URI"),
+    (BAKED | SOURCE, "weights-in-s3", "s3://bucket/model/"),
+    (BAKED | HEAD, "weights-in-s3", "s3://bucket/head/"),
+    (BAKED | PAIR | {"weights_by": "stream"}, "conflicting-options", "weights_by stream"),
+    ({"model_source": "/data/model"}, "invalid-s3-uri", "--model-source '/data/model'"),
+    ({"weights_by": "stream"}, "weights-not-in-s3", "on the Hub (acme/chat)"),
+    ({"pair": "small", "weights_by": "stream"}, "weights-not-in-s3", "in a folder (catalog:"),
+    *(
+        ({option: address}, "invalid-s3-uri", repr(address))
+        for address in ("s3://", "s3://b/x", "s3://BUCKET/x", "s3://bucket/a b", "s3://bucket/50%/")
+        for option in ("model_source", "drafter")
+    ),
+]
 
 
-def test_weights_on_the_hub_have_the_catalogues_revision() -> None:
-    arguments = plan().engine_arguments
-    assert arguments[arguments.index("--revision") + 1] == "0123456"
-    assert "--revision" not in plan(model_source="s3://bucket/model").engine_arguments
-    assert '"revision":"abc123"' in arguments[-1]
-
-
-def test_the_served_name_is_the_targets_id() -> None:
-    for made in (plan(), plan(model_source="s3://bucket/model")):
-        arguments = made.engine_arguments
-        assert arguments[arguments.index("--served-model-name") + 1] == "acme/chat"
-
-
-def test_bundled_folders_have_a_catalog_location() -> None:
-    made = plan("small", name="n")
-    assert made.pair == "acme/small+p-eagle"
-    weights = made.target.weights
-    assert weights.kind == "directory"
-    assert weights.location == "catalog:acme/small/target"
-    assert weights.s3_uri == f"{BUCKET}/n/target/"
+@pytest.mark.parametrize(("options", "code", "text"), REFUSED)
+def test_refusals(options: dict[str, Any], code: str, text: str) -> None:
+    with raises_code(code, PeagleError) as refused:
+        plan(**options)
+    assert text in f"{refused.value.message} {refused.value.fix}"
 
 
 def test_folders_of_the_users_own_catalogue_are_paths(tmp_path: Path) -> None:
@@ -174,63 +191,19 @@ def test_folders_of_the_users_own_catalogue_are_paths(tmp_path: Path) -> None:
     assert made.target.weights.location == str(tmp_path / "acme" / "small" / "target")
 
 
-@pytest.mark.parametrize(
-    "address", ["s3://", "s3://b/x", "s3://BUCKET/x", "s3://bucket/a b", "s3://bucket/50%/x"]
-)
-def test_an_invalid_s3_uri_is_refused(address: str) -> None:
-    options: tuple[dict[str, Any], ...] = ({"model_source": address}, {"drafter": address})
-    for option in options:
-        with raises_code("invalid-s3-uri", UserError) as refused:
-            plan(**option)
-        assert repr(address) in refused.value.message
-        assert "s3://bucket/folder" in refused.value.fix
-
-
-def test_a_model_source_must_be_in_s3() -> None:
-    with raises_code("invalid-s3-uri", UserError) as refused:
-        plan(model_source="/data/model")
-    assert "--model-source '/data/model'" in refused.value.message
-    assert "s3://bucket/folder/" in refused.value.fix
-
-
-@pytest.mark.parametrize(
-    ("options", "download", "startup"),
-    [
-        # 17 GB: 340 s from the Hub, 85 s to the GPU, 600 s to compile.
-        ({}, 60, 1080),
-        # 16 GB from S3 at 100 MB/s and a minute; 1 GB from the Hub.
-        ({"model_source": "s3://bucket/model"}, 240, 720),
-        ({"pair": "small"}, 120, 660),
-    ],
-)
-def test_timeouts_depend_on_the_source_of_the_weights(
-    options: dict[str, Any], download: int, startup: int
-) -> None:
-    made = plan(**options)
-    assert made.download_timeout_seconds == download
-    assert made.startup_timeout_seconds == startup
-
-
-TARGET = "s3://models/pair/target/"
+SYNCED = "s3://models/pair/target/"
 
 
 def tiny(drafter: str) -> Plan:
-    options = Options(pair="tiny", model_source=TARGET, drafter=drafter)
+    options = Options(pair="tiny", model_source=SYNCED, drafter=drafter)
     return make_plan(options, load_catalog())
 
 
 def test_the_layout_of_weights_sync_needs_one_mount() -> None:
-    made = tiny("s3://models/pair/drafter")
-
-    assert [(mount.channel, mount.s3_uri) for mount in made.mounts] == [(None, "s3://models/pair/")]
-    assert made.environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
-    assert '"/opt/ml/model/drafter"' in made.environment["SM_VLLM_SPECULATIVE_CONFIG"]
-
-
-def test_cloudformation_renders_one_mount() -> None:
-    model = cloudformation.template(tiny("s3://models/pair/drafter/"))["Resources"]["Model"]
+    made = tiny("s3://models/pair/drafter/")
+    assert layout(made) == (TARGET, FOLDER, [(None, "s3://models/pair/")])
+    model = cloudformation.template(made)["Resources"]["Model"]
     container = model["Properties"]["PrimaryContainer"]
-
     assert container["ModelDataSource"]["S3DataSource"]["S3Uri"] == "s3://models/pair/"
     assert "AdditionalModelDataSources" not in container
 
@@ -240,40 +213,24 @@ def test_cloudformation_renders_one_mount() -> None:
 )
 def test_other_prefixes_need_two_mounts(drafter: str) -> None:
     made = tiny(drafter)
-
-    assert [mount.s3_uri for mount in made.mounts] == [TARGET, drafter]
-    assert made.environment["SM_VLLM_MODEL"] == "/opt/ml/model"
+    assert layout(made) == (MODEL, ADDITIONAL, [(None, SYNCED), ("drafter", drafter)])
     with raises_code("format-unsupported", Unsupported):
         render("cloudformation", made, load_catalog())
-
-
-def test_a_drafter_alone_is_mounted_alone() -> None:
-    made = plan(drafter="s3://models/pair/drafter/")
-
-    assert [mount.s3_uri for mount in made.mounts] == ["s3://models/pair/drafter/"]
-    assert '"/opt/ml/model"' in made.environment["SM_VLLM_SPECULATIVE_CONFIG"]
 
 
 @pytest.mark.parametrize("by", ["mount", "stream"])
 def test_a_scheme_in_capitals_is_written_in_lower_case(by: Literal["mount", "stream"]) -> None:
     """SageMaker and S3's clients accept lower case only; vLLM accepts both."""
     written = Options(
-        pair="tiny",
-        model_source=TARGET,
-        drafter="s3://models/pair/drafter",
-        weights_by=by,
-        observe=True,
-        capture_data="s3://captured/a",
-    )
-    capitals = written.model_copy(
-        update={
-            "model_source": f"S3{TARGET[2:]}",
-            "drafter": "S3://models/pair/drafter",
-            "capture_data": "S3://captured/a",
-        }
-    )
-
-    assert decide_alike(make_plan(capitals, load_catalog()), make_plan(written, load_catalog()))
+        pair="tiny", model_source=SYNCED, drafter="s3://models/pair/drafter", weights_by=by,
+        observe=True, capture_data="s3://captured/a",
+    )  # fmt: skip
+    capitals = {
+        name: f"S3{getattr(written, name)[2:]}"
+        for name in ("model_source", "drafter", "capture_data")
+    }
+    made = make_plan(written.model_copy(update=capitals), load_catalog())
+    assert decide_alike(made, make_plan(written, load_catalog()))
 
 
 @pytest.mark.parametrize("uri", ["s3://b-1/k/", "S3://b-1/k/", "s3://b-1/k", "S3://b-1/k"])
@@ -290,9 +247,54 @@ def test_other_texts_are_no_s3_uri(text: str) -> None:
             read(text)
 
 
-def test_the_plan_survives_a_file(tmp_path: Path) -> None:
-    made = tiny("s3://models/pair/drafter/")
+def streamed(**options: Any) -> Plan:
+    return plan(catalog=STREAMING, weights_by="stream", **{**PAIR, **options})
+
+
+def test_without_any_streamer_the_fix_is_a_mount() -> None:
+    made = plan(catalog=having(), weights_by="stream", **PAIR)
+    assert finding_of(made, "error").fix.startswith("leave weights_by stream out")
+
+
+def test_streamers_have_a_date_and_a_source() -> None:
+    facts = [runtime.streamer for runtime in load_catalog().runtimes.runtimes if runtime.streamer]
+    assert facts, "no runtime has a streamer"
+    assert all(fact.package.startswith("runai-model-streamer") for fact in facts)
+    assert all(fact.source for fact in facts)
+
+
+def test_the_streamer_has_a_region_and_a_buffer_limit() -> None:
+    made = streamed(instance_type="ml.g5.12xlarge")
+    gpus = made.fit.tensor_parallel_size
+    assert gpus > 1
+    assert made.environment["AWS_DEFAULT_REGION"] == made.region == "us-east-1"
+    buffer = int(made.environment["RUNAI_STREAMER_MEMORY_LIMIT"])
+    assert buffer * gpus == 4 * 2**30, "a quarter of 16 GiB, for all"
+    assert "all GPUs" in str(because(made, "RUNAI_STREAMER_MEMORY_LIMIT"))
+
+
+def test_the_startup_timeout_includes_streaming() -> None:
+    one = streamed(instance_type="ml.g6e.xlarge", region="eu-west-1")
+    # 17 GB at 100 MB/s, 600 s to compile; SageMaker itself copies nothing.
+    assert (one.download_timeout_seconds, one.startup_timeout_seconds) == (60, 780)
+    several = streamed(instance_type="ml.g5.12xlarge")
+    assert several.startup_timeout_seconds > one.startup_timeout_seconds, "each GPU reads all"
+
+
+def test_streaming_overrides_the_catalogues_load_format() -> None:
+    target = CATALOG.targets["acme/chat"]
+    changes = {"name": "load-format", "value": "fastsafetensors", "gpu_architectures": ()}
+    own = target.engine_arguments[0].model_copy(update=changes)
+    changed = target.model_copy(update={"engine_arguments": (own,)})
+    catalog = replace(STREAMING, targets={**STREAMING.targets, target.id: changed})
+    formats = {"mount": "fastsafetensors", "stream": "runai_streamer"}
+    for by, expected in formats.items():
+        made = plan(catalog=catalog, weights_by=by, **PAIR)
+        assert made.environment["SM_VLLM_LOAD_FORMAT"] == expected
+
+
+@pytest.mark.parametrize("made", [streamed(), tiny("s3://models/pair/drafter/")])
+def test_the_plan_survives_a_file(made: Plan, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_bytes(plan_bytes(made))
-
     assert read_plan(file) == made

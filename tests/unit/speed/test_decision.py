@@ -47,8 +47,8 @@ def verdict(
         length = 1.0 if setting == NO_SPECULATION else 2.5
         return performance(curves[setting][loads.index(int(load))], length, basis, spread)
 
-    question = Question(tuple(curves), loads, 36.0, "p-eagle")
-    return decide_workload(question, "short-prompt", SHORT, performance_of)
+    question = Question(tuple(curves), loads, 36.0, "p-eagle", performance_of)
+    return decide_workload(question, "short-prompt", SHORT)
 
 
 def best(found: WorkloadVerdict) -> list[Setting | None]:

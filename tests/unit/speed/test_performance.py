@@ -16,8 +16,7 @@ from peagle.fit.models import FitCase
 from peagle.speed.estimate import performance
 from peagle.speed.geometry import geometry_of
 from peagle.speed.models import Acceptance, Workload, names_in_runs
-from peagle.speed.step import StepTimes
-from peagle.speed.terms import Kernel, Terms, further_tiles, tile_rows, tile_size
+from peagle.speed.step import Kernel, StepTimes, Terms, further_tiles, tile_rows, tile_size
 from tests.support import examples
 from tests.unit.speed.cases import (
     CODER,

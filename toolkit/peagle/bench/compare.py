@@ -9,8 +9,7 @@ from itertools import groupby
 from peagle.bench.result import BenchResult, BenchRow, BenchSetting
 from peagle.errors import Refused
 from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
-from peagle.speed.crossover import crossover_text
-from peagle.speed.decision import speculation_crossovers
+from peagle.speed.decision import crossover_text, speculation_crossovers
 from peagle.speed.models import Performance
 from peagle.speed.slo import Slo
 from peagle.speed.verdict import Setting, VerdictCrossover

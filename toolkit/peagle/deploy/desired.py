@@ -18,7 +18,7 @@ from peagle.data import weights_folder
 from peagle.deploy.state import Deployment, Revision, served_by_requests
 from peagle.errors import Refused
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.planning.uploads import (
+from peagle.planning.weights import (
     UPLOAD_FOLDER,
     local_weights,
     planned_contents,

@@ -13,7 +13,7 @@ from typing import Any
 from peagle.deploy.state import Served, served_by_plan
 from peagle.findings import errors
 from peagle.planning.plan import Plan
-from peagle.planning.uploads import portable_pair
+from peagle.planning.weights import portable_pair
 from peagle.text import format_usd
 from peagle_serve.logs import is_secret
 

@@ -60,8 +60,8 @@ from peagle.planning.observe import alarm_kinds, capture_text
 from peagle.planning.operation_model import Rollout
 from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
-from peagle.planning.prices import price_unknown
 from peagle.planning.rollout import rollout_of
+from peagle.planning.runtime import price_unknown
 from peagle.render.alarms import kind_of_alarm
 from peagle.render.requests import VARIANT
 from peagle.request_validation import request_findings

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture
 from peagle.fit.models import DraftModel, FitCase
-from peagle.fit.target_weights import (
+from peagle.fit.weights import (
     has_mxfp4_experts,
     has_query_key_norm,
     kernel_of,
@@ -125,15 +125,44 @@ def expert_workspace(case: FitCase) -> int:
         if kernel != "marlin":
             return 0
         hidden, inter = padded_sizes(kernel, hidden, inter)
-    return routed * (max(inter, hidden) + max(2 * inter, hidden)) * _element(case)
+    return routed * (max(inter, hidden) + max(2 * inter, hidden)) * element_bytes(case.target.dtype)
 
 
 def target_step(case: FitCase) -> int:
     """The target's forward pass: activations of its widest layer, and the hidden states for the
     drafter."""
-    shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
-    numbers = _auxiliary(case) * shape.hidden_size + max(_attention(case), _feed_forward(case))
-    return int(tokens * numbers * _element(case)) + tokens * (shape.experts or 0) * 4
+    shape, engine, latent = case.target.architecture, case.engine, case.target.architecture.latent
+    tp, tokens, hidden = (
+        engine.tensor_parallel_size,
+        engine.max_num_batched_tokens,
+        shape.hidden_size,
+    )
+    # Attention: residual stream and input; fused queries, keys and values; rotated queries and
+    # keys; the output; and normalized queries.
+    queries = 4 if has_query_key_norm(case.target) else 3
+    if latent:
+        # Prefill expands the latent vectors to keys and values of every head.
+        width = 2 * (latent.nope_dim + latent.rope_dim) + 2 * latent.value_dim
+        attention: float = shape.query_heads * width / tp
+    else:
+        widths = [
+            (queries * shape.query_heads + 3 * group.kv_heads) * group.head_dim / tp
+            for group in shape.attention
+        ]
+        attention = max(widths, default=0)
+    # Feed-forward block: residual stream, input, and the attention output, which is still live;
+    # then the activations.
+    block = _attention_width(shape) / tp
+    if not shape.experts or not shape.experts_per_token:
+        block += 3 * shape.intermediate_size / tp  # fused gate and up, and their product
+    else:
+        block += 2 * hidden
+        if has_mxfp4_experts(case.target) and kernel_of(engine.capability) != "marlin":
+            # The first product, and the second one before the reduction.
+            block += shape.experts_per_token * (_expert_width(case) + hidden)
+    numbers = _auxiliary(case) * hidden + 2 * hidden + max(attention, block)
+    element = element_bytes(case.target.dtype)
+    return int(tokens * numbers * element) + tokens * (shape.experts or 0) * 4
 
 
 def drafter_step(case: FitCase, drafter: DraftModel) -> int:
@@ -145,14 +174,14 @@ def drafter_step(case: FitCase, drafter: DraftModel) -> int:
     attention = 3 * hidden + 3 * queries + 3 * keys
     feed_forward = 2 * hidden + queries + 3 * drafter.intermediate_size / tp
     numbers = _read_by_drafter(case) + max(attention, feed_forward)
-    return int(tokens * numbers * _element(case))
+    return int(tokens * numbers * element_bytes(case.target.dtype))
 
 
 def compiling(case: FitCase) -> int:
     """Compilation of the target at first start: kernels are timed on a second embedding."""
     shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
     rows = padded_vocabulary(shape.vocab_size, case.engine.tensor_parallel_size)
-    return (rows + 2 * tokens) * shape.hidden_size * _element(case)
+    return (rows + 2 * tokens) * shape.hidden_size * element_bytes(case.target.dtype)
 
 
 def compiling_drafter(case: FitCase, drafter: DraftModel) -> int:
@@ -160,7 +189,7 @@ def compiling_drafter(case: FitCase, drafter: DraftModel) -> int:
     tokens = case.engine.max_num_batched_tokens
     rows = padded_vocabulary(drafter.vocab_size, case.engine.tensor_parallel_size)
     numbers = (rows + 5 * tokens) * drafter.hidden_size + tokens * _read_by_drafter(case)
-    return numbers * _element(case) + _CACHE_FLUSH
+    return numbers * element_bytes(case.target.dtype) + _CACHE_FLUSH
 
 
 def sampling_step(case: FitCase) -> int:
@@ -175,7 +204,11 @@ def sampling_step(case: FitCase) -> int:
         per_logit = _REJECTED if speculates else _SAMPLED
         if requests >= _FILTER_FROM:
             filter_rows = min(1 << (requests - 1).bit_length(), _FILTER_ROWS)
-    states = (engine.max_num_batched_tokens + 2 * requests) * shape.hidden_size * _element(case)
+    states = (
+        (engine.max_num_batched_tokens + 2 * requests)
+        * shape.hidden_size
+        * element_bytes(case.target.dtype)
+    )
     return states + (requests * per_logit + filter_rows * 4) * shape.vocab_size
 
 
@@ -184,41 +217,10 @@ def step_per_token(case: FitCase) -> int:
     tokens = case.engine.max_num_batched_tokens
     total = target_step(case)
     if case.drafter:
-        total += drafter_step(case, case.drafter) - tokens * _read_by_drafter(case) * _element(case)
+        total += drafter_step(case, case.drafter) - tokens * _read_by_drafter(case) * element_bytes(
+            case.target.dtype
+        )
     return total // tokens
-
-
-def _attention(case: FitCase) -> float:
-    """Elements per token during attention: residual stream and input; fused queries, keys and
-    values; rotated queries and keys; the output; and normalized queries."""
-    shape, tp = case.target.architecture, case.engine.tensor_parallel_size
-    queries = 4 if has_query_key_norm(case.target) else 3
-    if shape.latent:
-        # Prefill expands the latent vectors to keys and values of every head.
-        width = 2 * (shape.latent.nope_dim + shape.latent.rope_dim) + 2 * shape.latent.value_dim
-        return 2 * shape.hidden_size + shape.query_heads * width / tp
-    return 2 * shape.hidden_size + max(
-        (
-            (queries * shape.query_heads + 3 * group.kv_heads) * group.head_dim / tp
-            for group in shape.attention
-        ),
-        default=0,
-    )
-
-
-def _feed_forward(case: FitCase) -> float:
-    """Peak elements per token of a feed-forward block: residual stream, input, activations, and
-    the attention output, which is still live."""
-    shape, tp = case.target.architecture, case.engine.tensor_parallel_size
-    before = 2 * shape.hidden_size + _attention_width(shape) / tp
-    if not shape.experts or not shape.experts_per_token:
-        # Fused gate and up, and their product.
-        return before + 3 * shape.intermediate_size / tp
-    before += 2 * shape.hidden_size
-    if has_mxfp4_experts(case.target) and kernel_of(case.engine.capability) != "marlin":
-        # The first product, and the second one before the reduction.
-        return before + shape.experts_per_token * (_expert_width(case) + shape.hidden_size)
-    return before
 
 
 def _attention_width(shape: Architecture) -> int:
@@ -241,10 +243,6 @@ def _read_by_drafter(case: FitCase) -> int:
 def _auxiliary(case: FitCase) -> int:
     drafter = case.drafter
     return drafter.auxiliary if drafter and drafter.method == "eagle3" else 0
-
-
-def _element(case: FitCase) -> int:
-    return element_bytes(case.target.dtype)
 
 
 def graph_bytes(case: FitCase) -> int:

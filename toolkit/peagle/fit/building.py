@@ -22,9 +22,9 @@ from peagle.checkpoints.division import is_expert_parallel
 from peagle.checkpoints.heads import attention_of, read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
-from peagle.fit.drafter_weights import estimate_feed_forward_width
 from peagle.fit.estimate import is_multimodal, refuse_unknown
 from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Vision
+from peagle.fit.weights import estimate_feed_forward_width
 from peagle.vllm.defaults import BLOCK_TOKENS, GPU_MEMORY_UTILIZATION, EngineConfig, batch_limits
 from peagle.vllm.gpus import cuda_visible_gib, served_dtype, served_size, visible_gib
 from peagle.vllm.prefix_caching import caches_prefixes

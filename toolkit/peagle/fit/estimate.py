@@ -19,18 +19,16 @@ from peagle.checkpoints.layer_kinds import quantized_weights
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import CheckpointError
 from peagle.fit.activations import buffer_bytes, graph_bytes, library_bytes, working_memory
-from peagle.fit.drafter_weights import (
-    bytes_from_headers,
-    draft_rotary_bytes,
-    drafter_bytes,
-    stored_parameters,
-)
 from peagle.fit.kv_cache import Layout, Recurrent, layout_of
 from peagle.fit.models import Comparison, DraftModel, Fit, FitCase, TargetModel
-from peagle.fit.target_weights import (
+from peagle.fit.weights import (
     QUANTIZED_BYTES,
+    bytes_from_headers,
     checkpoint_bytes,
+    draft_rotary_bytes,
+    drafter_bytes,
     rotary_bytes,
+    stored_parameters,
     target_bytes,
     vision_bytes,
 )

@@ -6,14 +6,13 @@ as many instances as the time requires. Total cost and time include one start of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from peagle.errors import OptionMissing, OutOfRange
-from peagle.planning.candidates import Candidate, batch_on
+from peagle.planning.candidates import Candidate
 from peagle.planning.options import Options
 from peagle.planning.plan import Decision, decide
-from peagle.planning.start_time import INSTANCE_SECONDS
+from peagle.planning.start import INSTANCE_SECONDS
 from peagle.text import exact_duration, format_usd
 
 LOADS = tuple(8 * 2**power for power in range(11))
@@ -54,10 +53,10 @@ def choose_load_of_batch(
         tried, rounds = options.model_copy(update={"concurrency": load}), rounds + 1
         candidates = best_of(tried)
         for candidate in candidates:
-            batch, speed = batch_on(candidate, options), candidate.tokens_per_second
+            batch, speed = candidate.batch, candidate.tokens_per_second
             if batch is None or not speed:
                 continue
-            meets = candidate.meets(options) and candidate.holds_load and batch.usd is not None
+            meets = candidate.meets and candidate.holds_load and batch.usd is not None
             key = (not meets, batch.usd if meets and batch.usd is not None else -speed)
             for alone in {False, candidate is candidates[-1]}:
                 if alone not in best or key < best[alone][0]:
@@ -72,9 +71,3 @@ def choose_load_of_batch(
         because = "the fastest; the batch is not done in time"
     shown = str(chosen.concurrency)
     return decide(chosen, "concurrency", because, shown=shown), best.get(True, best[False])[1]
-
-
-def least_hours(candidate: Candidate, options: Options) -> int:
-    """Whole hours within which the batch is done on this candidate, whose speed is known."""
-    batch = batch_on(candidate, options)
-    return math.ceil((batch.seconds or 0) / 3600) if batch else 0

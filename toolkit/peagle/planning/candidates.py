@@ -1,160 +1,47 @@
-"""A pair on an instance type: the memory fit, and instances that share the load."""
+"""Instances that share a load, how they compare, and what a batch takes on them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
+from typing import NamedTuple
 
-from peagle.case import CaseOptions, build_case
-from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
-from peagle.checkpoints.division import divisions, is_expert_parallel
-from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
-from peagle.fit.estimate import (
-    drafter_on_gpu,
-    fit_of,
-    missing_bytes,
-    share_of_prefix,
-    share_of_request,
-)
-from peagle.fit.models import Fit, FitCase
-from peagle.planning.load import MIN_LOAD_SHARE, USUAL_WORKLOAD
+from peagle.fit.models import Fit
+from peagle.planning.engines import EngineFit
+from peagle.planning.load import USUAL_WORKLOAD
 from peagle.planning.options import Options
-from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Batch
-from peagle.speed.models import SAME_SPEED_SHARE, Performance, Workload
-from peagle.text import basis_text, format_concurrency, format_usd, usd_per_million
-from peagle.vllm.environment import Value
-
-PLANNED_GPU_MEMORY_UTILIZATION = 0.9
-"""The share of a GPU's memory that vLLM may use; set explicitly, since its default has changed."""
-
+from peagle.speed.models import SAME_SPEED_SHARE, Performance
+from peagle.text import format_concurrency, usd_per_million
 
 SAME_COST_FACTOR = 1.15
 """Costs per token up to this factor above the lowest are equal, and the lowest price per hour wins:
 the median error of an estimated speed is not smaller."""
 
+SAME_BATCH_COST_FACTOR = 1.03
+"""Batches whose total costs differ by less count as equally expensive: the estimate is coarser."""
 
 TARGET_ALONE_COST_FACTOR = 0.97
 """The target alone is ranked as if its tokens cost this much less: a drafter must save more."""
 
 
 @dataclass(frozen=True)
-class PairLoad:
-    """A pair and its load, independent of an instance. ``settings`` are the user's own arguments of
-    vLLM; ``None`` leaves one of the catalogue out. ``own_head``: the drafter is the user's own,
-    which runs name by its location only, even if it has the name of the catalogue's.
-    ``of_one_size``: no request is longer than ``workload``, as in a batch."""
-
-    target: Target
-    drafter: Drafter | None
-    k: int
-    vllm: str
-    max_model_len: int
-    concurrency: int
-    catalog: Catalog
-    settings: Mapping[str, Value | None] = field(default_factory=dict)
-    workload: Workload = USUAL_WORKLOAD
-    own_head: bool = False
-    of_one_size: bool = False
-
-    @property
-    def drafter_bytes(self) -> int:
-        """Bytes of the drafter's weights on a single GPU; 0 without weights."""
-        model = draft_model(self.drafter, target_model(self.target)) if self.drafter else None
-        return drafter_on_gpu(model, 1) if model else 0
-
-    @property
-    def request_tokens(self) -> int:
-        """Tokens of one request, prompt and output together."""
-        return self.workload.prompt_tokens + self.workload.output_tokens
-
-    def cache_shares(self, case: FitCase) -> tuple[float, float]:
-        """What the KV cache of ``case`` must hold of each request and, once, of what all prompts
-        share, as shares of one of max-model-len: in plans and in verdicts."""
-        least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
-        tokens, length = self.request_tokens, self.max_model_len
-        each = min(1.0, max(least, tokens / length, share_of_request(case, tokens)))
-        shared = share_of_prefix(case, self.workload.shared_prompt_tokens)
-        return each - shared, shared
-
-
-@dataclass(frozen=True)
-class InstanceFit:
-    """The pair on an instance: input and result of the memory model.
-
-    ``cache_share`` is what the cache must hold of each request of the load, ``shared`` what it
-    holds once for all, in requests of max-model-len.
-    """
-
-    instance: Instance
-    case: FitCase
-    fit: Fit
-    cache_share: float
-    shared: float
-
-    @property
-    def most_requests(self) -> int:
-        """The most concurrent requests for which the KV cache is large enough."""
-        held = max(self.fit.max_concurrency - self.shared, 0.0) / self.cache_share
-        return math.floor(held) if self.fit.fits else 0
-
-    def holds(self, load: float) -> bool:
-        """It fits, and its cache is large enough for ``load`` concurrent requests."""
-        return load <= self.most_requests
-
-
-def fit_on_instance(work: PairLoad, instance: Instance, load: int) -> InstanceFit:
-    """The model on this instance, on the fewest GPUs that hold ``load`` concurrent requests; else
-    on those that hold most, or that lack least memory."""
-    tried: list[InstanceFit] = []
-    for size in divisions(
-        work.target.architecture, instance.gpu_count, is_expert_parallel(work.settings)
-    ):
-        tried.append(fit_on_gpus(work, instance, size))
-        if tried[-1].fit.fits and tried[-1].holds(load):
-            return tried[-1]
-    fitting = [on_instance for on_instance in tried if on_instance.fit.fits]
-    if fitting:
-        return max(fitting, key=lambda on_instance: on_instance.fit.max_concurrency)
-    return min(tried, key=lambda on_instance: missing_bytes(on_instance.case))
-
-
-def fit_on_gpus(work: PairLoad, instance: Instance, tensor_parallel_size: int) -> InstanceFit:
-    """The model on this many of the instance's GPUs."""
-    case = planned_fit(work, instance, tensor_parallel_size)
-    return InstanceFit(instance, case, fit_of(case), *work.cache_shares(case))
-
-
-def planned_fit(work: PairLoad, on: Instance, tensor_parallel_size: int) -> FitCase:
-    """The memory of one of ``tensor_parallel_size`` GPUs of this instance, as planned."""
-    options = CaseOptions(
-        k=work.k,
-        max_model_len=work.max_model_len,
-        concurrency=work.concurrency,
-        vllm=work.vllm,
-        instance_type=on.type,
-        tensor_parallel_size=tensor_parallel_size,
-        settings=memory_settings(work.settings),
-    )
-    case = build_case(work.catalog, work.target, work.drafter, options)
-    planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
-    return fit_case(replace(case, settings={**planned, **case.settings}), gpu_of(on))
-
-
-@dataclass(frozen=True)
 class Candidate:
     """``count`` instances of one type that share the load, with this drafter and K (0 without).
 
-    Each runs ``copies`` engines. ``load`` is the most concurrent requests of one engine, ``busy``
-    the number of engines that has any. ``usd_per_hour`` is of all instances, ``None`` if unknown;
-    ``performance`` is of one engine, ``start_seconds`` the time until it answers, known in a batch.
+    ``asked`` has what is required of speed, times and price. Each instance runs ``copies`` of
+    ``engine``. ``load`` is the most concurrent requests of one engine, ``busy`` the number of
+    engines that has any. ``usd_per_hour`` is of all instances, ``None`` if unknown; ``performance``
+    is of one engine, ``start_seconds`` the time until it answers, known in a batch.
     """
 
-    on_instance: InstanceFit
+    asked: Options
+    instance: Instance
+    engine: EngineFit
     drafter: Drafter | None
     k: int
     count: int
@@ -171,39 +58,83 @@ class Candidate:
         return self.count * self.copies
 
     @property
+    def gpus(self) -> int:
+        """The GPUs of one engine."""
+        return self.fit.tensor_parallel_size
+
+    @property
     def idle_gpus(self) -> int:
         """The GPUs of an instance that no engine uses."""
-        return self.fit.gpu_count - self.fit.tensor_parallel_size * self.copies
+        return self.instance.gpu_count - self.gpus * self.copies
 
-    @property
-    def instance(self) -> Instance:
-        """The instance type."""
-        return self.on_instance.instance
-
-    @property
+    @cached_property
     def fit(self) -> Fit:
         """The memory fit."""
-        return self.on_instance.fit
+        return self.engine.fit.model_copy(update={"gpu_count": self.instance.gpu_count})
 
-    @property
+    @cached_property
     def holds_load(self) -> bool:
         """Whether the KV cache of each holds enough of the load, or was measured to serve it."""
-        return self.performance.basis == "measured" or self.on_instance.holds(self.load)
+        return self.performance.basis == "measured" or self.load <= self.engine.most_requests
 
     @cached_property
     def tokens_per_second(self) -> float | None:
         """Output tokens per second of all instances; ``None`` if unknown."""
         return self.total(self.performance.tokens_per_second)
 
-    def total(self, of_one: float | None) -> float | None:
-        """A speed of one instance, for all of them."""
-        return None if of_one is None else round(of_one * self.busy, 1)
+    def total(self, of_engine: float | None) -> float | None:
+        """A speed of one engine, for all of them."""
+        return None if of_engine is None else round(of_engine * self.busy, 1)
 
     @cached_property
     def usd_per_million_tokens(self) -> float | None:
         """USD per million output tokens under this load."""
         usd = usd_per_million(self.usd_per_hour, self.tokens_per_second)
         return None if usd is None else round(usd, 4)
+
+    @cached_property
+    def batch(self) -> Batch | None:
+        """How long the batch takes on these instances, and what it costs."""
+        asked = self.asked
+        if asked.requests is None:
+            return None
+        batch = Batch(
+            requests=asked.requests, within_seconds=asked.within, start_seconds=self.start_seconds
+        )
+        output = asked.output_tokens or USUAL_WORKLOAD.output_tokens
+        return batch_at(batch, output, self.tokens_per_second, self.usd_per_hour)
+
+    @cached_property
+    def excess(self) -> float | None:
+        """How far it is from what is required of speed and times: at most 1 where all is met,
+        ``None`` if one is unknown, 0 without requirements."""
+        asked, speed, ratios = self.asked, self.tokens_per_second, [0.0]
+        if asked.within is not None:
+            if self.batch is None or self.batch.seconds is None:
+                return None
+            ratios.append(self.batch.seconds / asked.within)
+        if asked.min_tokens_per_second is not None:
+            if not speed:
+                return None
+            ratios.append(asked.min_tokens_per_second / speed)
+        if asked.slo is not None:
+            times = self.performance
+            excess = asked.slo.excess(times.ttft_seconds, times.itl_seconds)
+            if excess is None:
+                return None
+            ratios.append(excess)
+        return max(ratios)
+
+    @cached_property
+    def meets(self) -> bool:
+        """Whether it is known to meet what is required."""
+        return self.excess is not None and self.excess <= 1
+
+    @property
+    def affordable(self) -> bool:
+        """Whether its price is known and within the limit; true without a limit."""
+        limit, usd = self.asked.max_price_per_hour, self.usd_per_hour
+        return limit is None or (usd is not None and usd <= limit)
 
     @property
     def source(self) -> str:
@@ -213,83 +144,6 @@ class Candidate:
         unit = "instance" if self.copies == 1 else "copy"
         each = f"{self.engines} times one {unit} with {format_concurrency(self.load)}"
         return f"{self.performance.source}; {each}"
-
-    @property
-    def text(self) -> str:
-        """``ml.g6.xlarge``, or ``2 x ml.g6.xlarge``."""
-        return f"{self.count} x {self.instance.type}" if self.count > 1 else self.instance.type
-
-    @property
-    def cost_text(self) -> str:
-        """``$4.20 an hour``, for all instances."""
-        together = f" for {self.count}" if self.count > 1 else ""
-        return f"{format_usd(self.usd_per_hour or 0.0)} an hour{together}"
-
-    @property
-    def at_cost(self) -> str:
-        """The price after a space and "at"; empty if it is unknown."""
-        return f" at {self.cost_text}" if self.usd_per_hour is not None else ""
-
-    @property
-    def speed_text(self) -> str:
-        """``900 tokens/s measured``, ``900 tokens/s estimated (600 to 1,200)``; of several
-        instances ``900 tokens/s, 2 times one measured instance``."""
-        if self.tokens_per_second is None:
-            return "speed unknown"
-        unit = "instance" if self.copies == 1 else "copy"
-        basis = basis_text(self.performance.basis, self.busy, unit)
-        text = f"{self.tokens_per_second:,.0f} tokens/s{basis}"
-        low, high = self.total(self.performance.low), self.total(self.performance.high)
-        if self.performance.basis == "measured" or low is None or high is None:
-            return text
-        return f"{text} ({low:,.0f} to {high:,.0f})"
-
-    def excess(self, options: Options) -> float | None:
-        """How far it is from what the options require of speed and times: at most 1 where all is
-        met, ``None`` if one is unknown, 0 without requirements."""
-        required, ratios = options.min_tokens_per_second, [0.0]
-        if required is None and options.slo is None and options.within is None:
-            return 0.0
-        if options.within is not None:
-            batch = batch_on(self, options)
-            if batch is None or batch.seconds is None:
-                return None
-            ratios.append(batch.seconds / options.within)
-        if required is not None:
-            speed = self.tokens_per_second
-            if not speed:
-                return None
-            ratios.append(required / speed)
-        if options.slo is not None:
-            performance = self.performance
-            times = options.slo.excess(performance.ttft_seconds, performance.itl_seconds)
-            if times is None:
-                return None
-            ratios.append(times)
-        return max(ratios)
-
-    def meets(self, options: Options) -> bool:
-        """Whether it is known to meet what the options require."""
-        return _meets(self.excess(options))
-
-    def within(self, usd_per_hour: float | None) -> bool:
-        """Whether its price is known and at most this limit; true without a limit."""
-        if usd_per_hour is None:
-            return True
-        return self.usd_per_hour is not None and self.usd_per_hour <= usd_per_hour
-
-
-def batch_on(candidate: Candidate, options: Options) -> Batch | None:
-    """How long the batch of the options takes on this candidate, and what it costs."""
-    if options.requests is None:
-        return None
-    batch = Batch(
-        requests=options.requests,
-        within_seconds=options.within,
-        start_seconds=candidate.start_seconds,
-    )
-    output = options.output_tokens or USUAL_WORKLOAD.output_tokens
-    return batch_at(batch, output, candidate.tokens_per_second, candidate.usd_per_hour)
 
 
 def batch_at(
@@ -304,91 +158,98 @@ def batch_at(
     return batch.model_copy(update={"seconds": seconds, "usd": total})
 
 
-SAME_BATCH_COST_FACTOR = 1.03
-"""Batches whose total costs differ by less count as equally expensive: the estimate is coarser."""
+class Standing(NamedTuple):
+    """How good a candidate is: the first field that differs decides, and less is better.
 
-
-def same_cost_factor(options: Options) -> float:
-    """Up to which factor costs per token, or total costs of a batch, count as equal."""
-    return SAME_COST_FACTOR if options.requests is None else SAME_BATCH_COST_FACTOR
-
-
-def _meets(excess: float | None) -> bool:
-    """Whether a candidate with this ``excess`` is known to meet what the options require."""
-    return excess is not None and excess <= 1
-
-
-def rank(
-    options: Options, candidates: Iterable[Candidate], by_cost: bool = True
-) -> list[Candidate]:
-    """From best to worst: within the price limit, with a KV cache for the load, meeting what the
-    options require, and by cost per token, in a batch by total cost, or without ``by_cost`` by
-    price per hour. Of about the lowest cost (``same_cost_factor``), the lowest price per hour is
-    first, in a batch the soonest end.
-
-    Where some are known to meet the requirements, unknown ones come next; where none is, those
-    that come nearest.
+    ``missed`` is 0 where the requirements are met; then come unknown ones if some candidate meets
+    them, and those that come nearest (``excess``) if none does.
     """
-    rated = [(candidate, candidate.excess(options)) for candidate in candidates]
-    if len(rated) < 2:
-        return [candidate for candidate, _ in rated]
-    some_meet = any(_meets(excess) for _, excess in rated)
 
-    def key(
-        candidate: Candidate, excess: float | None
-    ) -> tuple[bool, bool, int, float, float, float, float, int, str]:
-        speed = candidate.tokens_per_second or 0.0
-        price = math.inf if candidate.usd_per_hour is None else candidate.usd_per_hour
-        cost = candidate.usd_per_million_tokens if by_cost else None
-        factor = 1.0 if candidate.drafter else TARGET_ALONE_COST_FACTOR
-        if batch := batch_on(candidate, options):
-            cost, factor = batch.usd if by_cost else None, 1.0
-        cost = math.inf if cost is None else cost * factor
-        after = 1 if (excess is None) is some_meet else 2
-        missed = 0 if _meets(excess) else after
-        return (
-            not candidate.within(options.max_price_per_hour),
-            not candidate.holds_load,
-            missed,
-            (excess or 0.0) if missed else 0.0,
-            cost,
-            price,
-            -speed,
-            candidate.fit.tensor_parallel_size,
-            candidate.instance.type,
+    too_expensive: bool
+    lacks_cache: bool
+    missed: int
+    excess: float
+    cost: float
+    usd_per_hour: float
+    slowness: float
+    gpus: int
+    instance_type: str
+
+    def costs_about_as(self, best: Standing, factor: float) -> bool:
+        """Whether it is as good as the best apart from the cost, and about as expensive."""
+        return self[:4] == best[:4] and self.cost <= factor * best.cost
+
+
+def rank(candidates: Iterable[Candidate], by_cost: bool = True) -> list[Candidate]:
+    """From best to worst: within the price limit, with a KV cache for the load, meeting what is
+    required, and by cost per token, in a batch by total cost, or without ``by_cost`` by price per
+    hour. Of about the lowest cost, the lowest price per hour is first, in a batch the soonest end.
+    """
+    unsorted = list(candidates)
+    if len(unsorted) < 2:
+        return unsorted
+    some_meet = any(candidate.meets for candidate in unsorted)
+
+    def standing(candidate: Candidate) -> Standing:
+        batch, excess = candidate.batch, candidate.excess
+        if batch is not None:
+            cost = batch.usd
+        else:
+            cost = candidate.usd_per_million_tokens
+            if cost is not None and candidate.drafter is None:
+                cost *= TARGET_ALONE_COST_FACTOR
+        missed = 0 if candidate.meets else 1 if (excess is None) is some_meet else 2
+        return Standing(
+            too_expensive=not candidate.affordable,
+            lacks_cache=not candidate.holds_load,
+            missed=missed,
+            excess=(excess or 0.0) if missed else 0.0,
+            cost=math.inf if cost is None or not by_cost else cost,
+            usd_per_hour=math.inf if candidate.usd_per_hour is None else candidate.usd_per_hour,
+            slowness=-(candidate.tokens_per_second or 0.0),
+            gpus=candidate.gpus,
+            instance_type=candidate.instance.type,
         )
 
-    ranked = sorted(((key(*pair), pair[0]) for pair in rated), key=itemgetter(0))
+    standings = [(standing(candidate), number) for number, candidate in enumerate(unsorted)]
+    standings.sort()
+    best = standings[0][0]
     if by_cost:
-        (*first, least), tied = ranked[0][0][:5], 0
-        while tied < len(ranked) and [*ranked[tied][0][:4]] == first:
-            if ranked[tied][0][4] > same_cost_factor(options) * least:
-                break
-            tied += 1
-        ranked[:tied] = sorted(
-            ranked[:tied], key=lambda pair: (_among_equals(pair[1], options), pair[0])
-        )
-    return [candidate for _, candidate in ranked]
+        is_batch = unsorted[0].asked.requests is not None
+        factor = SAME_BATCH_COST_FACTOR if is_batch else SAME_COST_FACTOR
+
+        def tie(entry: tuple[Standing, int]) -> tuple[bool, float]:
+            place, number = entry
+            if not place.costs_about_as(best, factor):
+                return True, 0.0
+            batch = unsorted[number].batch
+            return False, batch.seconds if batch and batch.seconds else place.usd_per_hour
+
+        standings.sort(key=tie)
+    return [unsorted[number] for _, number in standings]
 
 
-def _among_equals(candidate: Candidate, options: Options) -> float:
-    """Of equally expensive candidates the smallest is best: in a batch the time, else the price."""
-    batch = batch_on(candidate, options)
-    if batch is not None and batch.seconds is not None:
-        return batch.seconds
-    return math.inf if candidate.usd_per_hour is None else candidate.usd_per_hour
-
-
-def best_of(
-    options: Options, of_pair: Sequence[Candidate], others: Iterable[Candidate]
-) -> list[Candidate]:
+def best_of(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> list[Candidate]:
     """The best on one type, if any fits; the pair's own drafter also where another one is faster
     by at most ``SAME_SPEED_SHARE``, with which verdicts count speeds as equal."""
-    ranked = rank(options, [*of_pair, *others])[:1]
-    if not ranked or not of_pair or ranked[0].drafter is None or options.requests is not None:
+    ranked = rank([*of_pair, *others])[:1]
+    if not ranked or not of_pair or not ranked[0].drafter or ranked[0].asked.requests is not None:
         return ranked
-    first, usual = ranked[0], rank(options, of_pair)[0]
+    first, usual = ranked[0], rank(of_pair)[0]
     least = (1 - SAME_SPEED_SHARE) * (first.tokens_per_second or 0.0)
     alike = usual.usd_per_hour == first.usd_per_hour and usual.holds_load == first.holds_load
-    alike = alike and usual.meets(options) == first.meets(options)
+    alike = alike and usual.meets == first.meets
     return [usual] if alike and (usual.tokens_per_second or 0.0) >= least else ranked
+
+
+def cheapest_of(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The lowest price per hour of those that hold the load, and that meet what is required, if
+    any does."""
+    priced = [other for other in candidates if other.usd_per_hour is not None and other.holds_load]
+    priced = [other for other in priced if other.meets] or priced
+    return min(priced, key=lambda other: other.usd_per_hour or 0.0, default=None)
+
+
+def measured_first(candidates: list[Candidate]) -> list[Candidate]:
+    """The measured ones, if any: an estimate does not decide against a measurement."""
+    return [engine for engine in candidates if engine.performance.basis == "measured"] or candidates

@@ -1,28 +1,73 @@
-"""How vLLM is started: its configuration, and the findings of the rules about it."""
+"""How vLLM is started: its arguments, the container's environment, and what the rules say."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from peagle.case import CaseOptions, Checkpoints, build_case
-from peagle.catalog.schema import Catalog
+from peagle.case import (
+    CaseOptions,
+    Checkpoints,
+    applicable,
+    build_case,
+    engine_settings,
+    prefix_caching_with,
+)
+from peagle.catalog.schema import EngineSetting
 from peagle.catalog.tables import Runtime
 from peagle.checks import check
-from peagle.checks.facts import digest_in
+from peagle.checks.facts import digest_in, needs_vocabulary
+from peagle.errors import UserError
 from peagle.findings import Finding
-from peagle.planning.candidates import Candidate, PairLoad
+from peagle.fit.estimate import cache_layout
+from peagle.planning.candidates import Candidate
 from peagle.planning.copies import Copies
 from peagle.planning.drafter import SelectedPair
+from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION, Load
 from peagle.planning.options import Options
-from peagle.planning.overrides import refuse_secrets, settings_of, with_variables
-from peagle.planning.pair_speed import break_even_decision, with_break_even
+from peagle.planning.overrides import (
+    refuse_secrets,
+    settings_of,
+    switch_or_text,
+    with_variables,
+)
 from peagle.planning.pins import choose_pins, pin_variables
-from peagle.planning.plan import Decisions, RuntimeChoice, Speculation
-from peagle.planning.settings import engine_arguments, engine_environment
-from peagle.planning.speculation import build_speculation
-from peagle.planning.weights import PlacedWeights, WeightSizes, stream
-from peagle.vllm.environment import check_environment, to_environment
-from peagle_serve.contract import IMAGE_DIGEST_VARIABLE
+from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation
+from peagle.planning.speculation import planned_speculation, speculative_config
+from peagle.planning.weights import LOADER, PlacedWeights, WeightSizes, stream
+from peagle.vllm.environment import Value, check_environment, to_environment
+from peagle.vllm.prefix_caching import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
+from peagle_serve.contract import (
+    IMAGE_DIGEST_VARIABLE,
+    ML_ROOT,
+    VOCABULARY_FILE,
+    VOCABULARY_VARIABLE,
+)
+
+NO_RESTART = "PROCESS_AUTO_RECOVERY"
+"""Switch of AWS's process supervisor (model-hosting-container-standards)."""
+
+_NO_RESTART = EngineSetting(
+    name=NO_RESTART,
+    value="false",
+    because="a crashed engine must exit instead of restarting until the health check times out",
+)
+_HUB_HOME = EngineSetting(
+    name="HF_HOME",
+    value="/tmp/huggingface",  # nosec B108 # the container has one user
+    because="downloads go to the instance's NVMe; the root disk may be too small for them",
+)
+_OFFLINE = EngineSetting(
+    name="HF_HUB_OFFLINE",
+    value="1",
+    because="network_isolation: a download fails at once instead of after many attempts",
+)
+_STREAMED = EngineSetting(
+    name="load-format",
+    value=LOADER,
+    because="weights_by stream: the engine reads weights from S3",
+)
+_UTILIZATION = "gpu-memory-utilization"
 
 
 @dataclass(frozen=True)
@@ -30,12 +75,10 @@ class Placement:
     """What is served, and on what: the engine, and the endpoint's operation, follow from it."""
 
     options: Options
-    catalog: Catalog
     pair: SelectedPair
-    work: PairLoad
+    load: Load
     candidate: Candidate
     region: str
-    count: int
     copies: Copies | None
     placed: PlacedWeights
     sizes: WeightSizes
@@ -53,17 +96,13 @@ class PlannedEngine:
 
 def configure_engine(placement: Placement, runtime: Runtime, decisions: Decisions) -> PlannedEngine:
     """The engine's configuration. Raises UserError for an environment that SageMaker rejects."""
-    options, work, placed = placement.options, placement.work, placement.placed
-    on_instance, load = placement.candidate.on_instance, work.concurrency / placement.candidate.busy
-    runtimes, region = placement.catalog.runtimes, placement.region
-    streamed = stream(placement.sizes, on_instance, runtime, runtimes, region)
-    speculation = build_speculation(work.drafter, work.k) if work.drafter else None
-    speculation = with_break_even(speculation, work, on_instance, load)
-    if placement.candidate.performance.extrapolated:
-        decisions.record(break_even_decision(work, on_instance, load))
-    arguments = decisions.record(engine_arguments(options, work, on_instance, placed, speculation))
-    extra = decisions.record(engine_environment(options, work, on_instance, placed))
-    planned = to_environment(arguments) | extra | decisions.record(streamed)
+    options, load, candidate = placement.options, placement.load, placement.candidate
+    table, record = load.catalog.runtimes, decisions.record
+    streamed = stream(placement.sizes, candidate, runtime, table, placement.region)
+    speculation = record(planned_speculation(load, candidate))
+    arguments = record(_arguments(placement, speculation))
+    extra = record(_environment(placement))
+    planned = to_environment(arguments) | extra | record(streamed)
     if digest := digest_in(placement.runtime.image):
         # A container cannot know its own; `peagle warm` needs it.
         planned[IMAGE_DIGEST_VARIABLE] = digest
@@ -74,27 +113,121 @@ def configure_engine(placement: Placement, runtime: Runtime, decisions: Decision
 
 def check_engine(placement: Placement, engine: PlannedEngine) -> tuple[Finding, ...]:
     """The findings of the rules about this plan. Raises what ``refuse_secrets`` does."""
-    options, work, runtime = placement.options, placement.work, placement.runtime
+    options, runtime, candidate = placement.options, placement.runtime, placement.candidate
     planned = CaseOptions(
-        k=work.k,
+        k=candidate.k,
         # Planning shortens what the target does not support; the rules check the options.
-        max_model_len=options.max_model_len or work.max_model_len,
+        max_model_len=options.max_model_len or placement.load.max_model_len,
         vllm=runtime.vllm,
-        concurrency=placement.candidate.load,
-        instance_type=placement.candidate.instance.type,
+        concurrency=candidate.load,
+        instance_type=candidate.instance.type,
         region=placement.region,
         image=runtime.image,
         ami=options.ami or runtime.ami,
-        tensor_parallel_size=placement.candidate.fit.tensor_parallel_size,
+        tensor_parallel_size=candidate.gpus,
         settings=settings_of(options.settings),
         environment=engine.environment,
         in_vpc=bool(options.subnets),
         network_isolation=options.network_isolation,
         kms_key=options.kms_key,
     )
-    checkpoint = options.target_checkpoint
+    checkpoint, pair = options.target_checkpoint, placement.pair
     read = Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None)
-    pair = placement.pair
-    findings = check(build_case(placement.catalog, pair.target, pair.drafter, planned, read))
+    findings = check(build_case(placement.load.catalog, pair.target, pair.drafter, planned, read))
     refuse_secrets(findings)
     return findings
+
+
+def _environment(placement: Placement) -> Decision[dict[str, str]]:
+    """Environment variables in addition to vLLM's arguments, without those that the user sets."""
+    options, placed, target = placement.options, placement.placed, placement.load.target
+    instance, settings = placement.candidate.instance, [_NO_RESTART]
+    if instance.nvme_gb and any(w and w.kind == "hub" for w in (placed.target, placed.drafter)):
+        settings.append(_HUB_HOME)
+    if options.network_isolation:
+        settings.append(_OFFLINE)
+        folder = placed.target.engine_path
+        if needs_vocabulary(target.architecture) and folder.startswith(ML_ROOT):
+            because = f"network_isolation: {VOCABULARY_FILE} comes from next to the weights"
+            settings.append(EngineSetting(name=VOCABULARY_VARIABLE, value=folder, because=because))
+    vllm = placement.load.vllm
+    settings += applicable(target.environment, instance.gpu_architecture, vllm)
+    environment = {setting.name: as_text(setting.value) for setting in settings}
+    reasons = (_reason(s.name, s) for s in settings if s.name not in options.environment)
+    return Decision(environment, tuple(reasons))
+
+
+def _arguments(placement: Placement, speculation: Speculation | None) -> Decision[tuple[str, ...]]:
+    """vLLM's argv without the program, with a reason for every setting of the catalogue."""
+    load, candidate, placed = placement.load, placement.candidate, placement.placed
+    architecture, table = candidate.instance.gpu_architecture, load.catalog.runtimes
+    settings = engine_settings(load.target, candidate.drafter, architecture, load.vllm, table)
+    if placed.target.streamed:
+        settings[_STREAMED.name] = _STREAMED
+    own = placement.options.settings
+    for name, text in own.items():
+        replaced = [settings.pop(each, None) for each in settings_of({name: text})]
+        if not text and not any(replaced):
+            raise UserError(
+                f"--set {name}= leaves out nothing: the plan does not set {name}",
+                "give it a value",
+                code="nothing-to-leave-out",
+            )
+    arguments = ["--model", placed.target.engine_path]
+    if placed.target.revision is not None:
+        arguments += ["--revision", placed.target.revision]
+    arguments += [
+        *("--served-model-name", load.target.id),
+        *("--max-model-len", str(load.max_model_len)),
+        *("--max-num-seqs", str(load.concurrency)),
+        *("--tensor-parallel-size", str(candidate.gpus)),
+    ]
+    if _UTILIZATION not in {*settings, *own}:
+        arguments += [f"--{_UTILIZATION}", str(PLANNED_GPU_MEMORY_UTILIZATION)]
+    for name, setting in settings.items():
+        arguments += as_arguments(name, setting.value)
+    for name, text in own.items():
+        if text:
+            arguments += as_arguments(name, switch_or_text(text))
+    if speculation is not None:
+        arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
+    reasons = [_reason(f"--{name}", setting) for name, setting in settings.items()]
+    if not {PREFIX_CACHING, NO_PREFIX_CACHING} & {*settings, *own}:
+        reasons += _cached(load, candidate)
+    return Decision(tuple(arguments), tuple(reasons))
+
+
+def _cached(load: Load, candidate: Candidate) -> Iterator[Reason]:
+    """Why the prefix cache, on by default in vLLM, stays on, and what a hit loses."""
+    drafter = candidate.drafter
+    caching = prefix_caching_with(load.target, drafter, load.vllm, load.catalog.runtimes)
+    if caching is None or drafter is None:
+        return
+    blocks = [group.block_tokens for group in cache_layout(candidate.engine.case).groups]
+    lost = tokens_lost(drafter.method, blocks)
+    again = f"the last block ({lost} tokens)"
+    if len(blocks) > 1:
+        again = f"up to {lost} tokens in each of {len(blocks)} KV cache groups"
+    because = (
+        f"{caching.says} ({caching.source}); with the drafter each hit recomputes {again}; deploy "
+        "checks it in the proof"
+    )
+    yield Reason(what=f"--{PREFIX_CACHING}", value="true", because=because)
+
+
+def as_text(value: Value) -> str:
+    """A value as text in an argv or an environment."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def as_arguments(name: str, value: Value) -> list[str]:
+    """One setting as arguments: ``--name``, ``--no-name``, or ``--name value``."""
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", as_text(value)]
+
+
+def _reason(what: str, setting: EngineSetting) -> Reason:
+    return Reason(what=what, value=as_text(setting.value), because=setting.because)

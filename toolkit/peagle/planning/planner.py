@@ -7,14 +7,15 @@ the network, the clock or the disk.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from peagle.catalog.find import find_instance
-from peagle.catalog.schema import Catalog
+from peagle.catalog.schema import Catalog, Drafter
 from peagle.planning.batch import check_batch, choose_load_of_batch
-from peagle.planning.candidates import Candidate, PairLoad, batch_on, fit_on_instance
+from peagle.planning.candidates import Candidate
 from peagle.planning.choose_instance import (
     InstanceChoice,
+    alternative,
     best_candidate,
     choose_instance,
     copies_decision,
@@ -22,12 +23,13 @@ from peagle.planning.choose_instance import (
     selected_candidate,
     speed_of,
 )
-from peagle.planning.choose_scaling import check_scaling, choose_scaling, zero_findings
 from peagle.planning.company import choose_company
 from peagle.planning.copies import check_copies, with_copies
 from peagle.planning.drafter import SelectedPair, choose_drafter
 from peagle.planning.engine import Placement, check_engine, configure_engine
-from peagle.planning.evaluation import CandidateEvaluator
+from peagle.planning.engines import Load
+from peagle.planning.evaluation import Evaluator
+from peagle.planning.findings import queue_findings
 from peagle.planning.limit import choose_limit, highest_price
 from peagle.planning.load import (
     choose_concurrency,
@@ -39,11 +41,7 @@ from peagle.planning.load import (
 )
 from peagle.planning.observe import choose_observe
 from peagle.planning.options import Options
-from peagle.planning.overrides import (
-    check_overrides,
-    settings_of,
-)
-from peagle.planning.pair_speed import may_be_known
+from peagle.planning.overrides import check_overrides, settings_of
 from peagle.planning.pins import choose_pins
 from peagle.planning.plan import (
     Decision,
@@ -55,8 +53,6 @@ from peagle.planning.plan import (
     Speculation,
     TargetChoice,
 )
-from peagle.planning.prices import price_of
-from peagle.planning.requirements import queue_findings
 from peagle.planning.rollout import check_rollout, choose_rollout
 from peagle.planning.runtime import (
     choose_ami,
@@ -64,12 +60,10 @@ from peagle.planning.runtime import (
     choose_name,
     choose_region,
     choose_runtime,
+    price_of,
     proof_source,
 )
-from peagle.planning.settings import (
-    choose_download_timeout,
-    choose_startup_timeout,
-)
+from peagle.planning.scaling import check_scaling, choose_scaling, zero_findings
 from peagle.planning.speculation import (
     check_k,
     is_drafter_named,
@@ -78,10 +72,8 @@ from peagle.planning.speculation import (
     speculation_findings,
     usual_k,
 )
-from peagle.planning.start_time import choose_start_time
-from peagle.planning.weights import PlacedWeights, place_weights, placed_sizes
-
-T = TypeVar("T")
+from peagle.planning.start import choose_download_timeout, choose_startup_timeout, start_time
+from peagle.planning.weights import place_weights, placed_sizes
 
 
 def make_plan(options: Options, catalog: Catalog) -> Plan:
@@ -92,18 +84,16 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     """
     decisions = Decisions()
     record, asked = decisions.record, options.asked
-    options, requested = _requested(_checked(options, catalog), catalog)
-    load, load_alone = _load_of_batch(options, catalog, requested.value)
-    options = record(load)
+    options, requested = _fitting_context(_checked(options, catalog), catalog)
+    load_of_batch, options_alone = _load_of_batch(options, catalog, requested.value)
+    options = record(load_of_batch)
     evaluator = _evaluator(options, catalog, requested.value)
-    without = None
-    if load_alone != options:
-        without = _evaluator(load_alone, catalog, requested.value).with_drafter(None)
-    ranked = choose_instance(evaluator, without)
-    candidate = ranked.value.candidate
-    usd_per_hour = candidate.usd_per_hour
-    pair = _pair_on(options, requested, ranked.value, decisions)
-    work = evaluator.work_on(candidate)
+    alone = None
+    if options_alone != options:
+        alone = _evaluator(options_alone, catalog, requested.value).with_drafter(None)
+    ranked = choose_instance(evaluator, alone)
+    choice, candidate, load = ranked.value, ranked.value.candidate, evaluator.load
+    pair = _pair_on(options, requested, choice, decisions)
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
     company = choose_company(options, region)
@@ -117,21 +107,20 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     placed = record(place_weights(options, catalog, pair, name))
     placement = Placement(
         options=options,
-        catalog=catalog,
         pair=pair,
-        work=work,
+        load=load,
         candidate=candidate,
         region=region,
-        count=count,
         copies=copies,
         placed=placed,
-        sizes=placed_sizes(options, pair, work),
+        sizes=placed_sizes(options, pair, load),
         runtime=RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami),
     )
     engine = configure_engine(placement, runtime, decisions)
     decisions.report(check_engine(placement, engine))
-    decisions.report(tuple(queue_findings(options, runtime.vllm, work.concurrency)))
-    operation = _operation_fields(placement, engine.speculation, decisions)
+    decisions.report(queue_findings(options, runtime.vllm, load.concurrency))
+    operation = _operation(placement, count, engine.speculation, decisions)
+    proof = pair.target.proof.model_dump()
     return Plan(
         name=name,
         pair=pair.name,
@@ -142,32 +131,37 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
             weight_bytes=pair.target.weight_bytes,
             weights=placed.target,
         ),
-        drafter=_drafter_choice(pair, placed),
+        drafter=DrafterChoice(
+            name=pair.drafter.name,
+            id=pair.name.partition("+")[2],
+            licence=pair.drafter.licence,
+            weights=placed.drafter,
+        )
+        if pair.drafter
+        else None,
         speculation=engine.speculation,
         runtime=placement.runtime,
         instance_type=candidate.instance.type,
         instance_count=count,
         copies=copies,
-        max_model_len=work.max_model_len,
-        concurrency=work.concurrency,
+        max_model_len=load.max_model_len,
+        concurrency=load.concurrency,
         workload=options.workload,
-        prompt_tokens=work.workload.prompt_tokens,
-        cached_prompt_tokens=work.workload.cached_prompt_tokens,
-        shared_prompt_tokens=work.workload.shared_prompt_tokens,
-        output_tokens=work.workload.output_tokens,
+        prompt_tokens=load.workload.prompt_tokens,
+        cached_prompt_tokens=load.workload.cached_prompt_tokens,
+        shared_prompt_tokens=load.workload.shared_prompt_tokens,
+        output_tokens=load.workload.output_tokens,
         slo=options.slo,
-        batch=batch_on(candidate, options),
+        batch=candidate.batch,
         engine_arguments=engine.arguments,
         environment=engine.environment,
         mounts=placed.mounts,
         fit=candidate.fit,
-        price_per_hour_usd=usd_per_hour,
+        price_per_hour_usd=candidate.usd_per_hour,
         speed=speed_of(candidate),
-        without_speculation=ranked.value.alone,
-        alternatives=ranked.value.alternatives,
-        proof=ProofPlan(
-            **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
-        ),
+        without_speculation=alternative(choice.alone) if choice.alone else None,
+        alternatives=tuple(map(alternative, choice.shown)),
+        proof=ProofPlan(**proof, source=proof_source(image, catalog.runtimes)),
         options=asked,
         overrides=options.overrides,
         pins=choose_pins(options),
@@ -180,7 +174,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
 
 def select_candidate(options: Options, catalog: Catalog) -> Candidate:
     """The setting that ``make_plan`` selects on the user's instance type. Raises the same."""
-    options, pair = _requested(_checked(options, catalog), catalog)
+    options, pair = _fitting_context(_checked(options, catalog), catalog)
     return selected_candidate(_evaluator(options, catalog, pair.value))
 
 
@@ -196,58 +190,60 @@ def _checked(options: Options, catalog: Catalog) -> Options:
     return with_copies(with_workload(options))
 
 
-def _requested(options: Options, catalog: Catalog) -> tuple[Options, Decision[SelectedPair]]:
+def _fitting_context(options: Options, catalog: Catalog) -> tuple[Options, Decision[SelectedPair]]:
     """The pair, and the options with a shorter context where the default one fits nowhere: on the
     user's instance type, else on any."""
-    pair = choose_drafter(options, catalog)
+    requested = choose_drafter(options, catalog)
     if options.max_model_len is not None:
-        return options, pair
-    work = _evaluator(options, catalog, pair.value).work
+        return options, requested
+    load, pair, _ = _load(options, catalog, requested.value)
     table = catalog.instances
     types = sorted(table.instances, key=lambda i: -i.gpu_count * i.gpu_memory_mib)
     if options.instance_type is not None:
         types = [find_instance(table, options.instance_type)]
-    works = [work]
+    settings = [(pair.drafter, usual_k(options, pair.drafter))]
     if not is_drafter_named(options):
-        works.append(replace(work, drafter=None, k=0))
-    for length in shorter_contexts(work.max_model_len, work.request_tokens):
-        tried = [replace(work, max_model_len=length) for work in works]
-        if any(fit_on_instance(work, on, 0).fit.fits for on in types for work in tried):
-            options = options.model_copy(update={"fitting_length": length})
-            return options, choose_drafter(options, catalog)
-    return options, pair
+        settings.append((None, 0))
+    for length in shorter_contexts(load.max_model_len, load.workload.tokens):
+        shorter = load if length == load.max_model_len else replace(load, max_model_len=length)
+        for instance in types:
+            for drafter, k in settings:
+                if shorter.engine_on(instance, 0, drafter, k).fit.fits:
+                    options = options.model_copy(update={"fitting_length": length})
+                    return options, choose_drafter(options, catalog)
+    return options, requested
 
 
-def _operation_fields(
-    placement: Placement, speculation: Speculation | None, decisions: Decisions
-) -> dict[str, Any]:
-    """How the endpoint starts, is updated, scales, ends and is observed; and the price's date."""
-    record, options, region = decisions.record, placement.options, placement.region
-    candidate, copies, sizes = placement.candidate, placement.copies, placement.sizes
-    price = price_of(candidate.instance, region)
-    if price.value is not None or options.max_price_per_hour is None:
-        record(price)  # with a limit, the error of the limit says that the price is unknown
-    download_seconds = record(choose_download_timeout(options, sizes))
-    gpus = candidate.fit.tensor_parallel_size
-    floor = speculation.acceptance_floor if speculation else None
-    usd, count, work = candidate.usd_per_hour, placement.count, placement.work
-    rollout = record(choose_rollout(options, count, usd, floor, copies))
-    startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
-    start_seconds = record(choose_start_time(options, sizes, gpus, work, candidate.instance))
-    scaling = record(choose_scaling(options, work, candidate, start_seconds, copies))
-    decisions.report(tuple(zero_findings(options, placement.catalog.runtimes, region)))
-    most = highest_price(usd, count, scaling)
-    longest_start = download_seconds + startup_seconds
-    limit = record(choose_limit(options, region, most, longest_start, copies is not None))
-    return {
-        "price_date": price.value.date.isoformat() if price.value else None,
-        "download_timeout_seconds": download_seconds,
-        "startup_timeout_seconds": startup_seconds,
-        "rollout": rollout,
-        "scaling": scaling,
-        "limit": limit,
-        "observe": record(choose_observe(options, region, floor)),
-    }
+def _load(
+    options: Options, catalog: Catalog, pair: SelectedPair
+) -> tuple[Load, SelectedPair, tuple[Drafter | None, ...]]:
+    """The load, the pair before evidence can remove its drafter, and what is compared with it;
+    reasons and findings of these decisions are recorded for the final one."""
+    target, length = pair.target, choose_length(options, pair.target).value
+    load = Load(
+        target,
+        choose_runtime(options, catalog, target, pair.drafter).value.vllm,
+        length,
+        choose_concurrency(options).value,
+        catalog,
+        settings_of(options.settings),
+        choose_workload(options, target, length).value,
+        own_head=pair.drafter if pair.own is not None else None,
+        of_one_size=options.requests is not None,
+    )
+    others = other_drafters(options, pair, load.vllm, length, load.workload.tokens)
+    others = tuple(other for other in others if load.may_know(other))
+    alternative = next(filter(None, others), None)
+    if alternative is not None and not load.may_know(pair.drafter):
+        # Its speed can be known, that of the pair's drafter cannot.
+        pair = replace(pair, drafter=alternative)
+        others = tuple(other for other in others if other != alternative)
+    return load, pair, others
+
+
+def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> Evaluator:
+    load, pair, others = _load(options, catalog, pair)
+    return Evaluator(options, pair, load, choose_region(options, catalog.runtimes).value, others)
 
 
 def _load_of_batch(
@@ -261,39 +257,6 @@ def _load_of_batch(
         return [candidate for candidate in either if candidate is not None]
 
     return choose_load_of_batch(options, best)
-
-
-def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> CandidateEvaluator:
-    """For the pair before evidence can remove its drafter; reasons and findings of these decisions
-    are recorded for the final one."""
-    target, drafter = pair.target, pair.drafter
-    region = choose_region(options, catalog.runtimes).value
-    length = choose_length(options, target).value
-    work = PairLoad(
-        target,
-        drafter,
-        usual_k(options, drafter),
-        choose_runtime(options, catalog, target, drafter).value.vllm,
-        length,
-        choose_concurrency(options).value,
-        catalog,
-        settings_of(options.settings),
-        choose_workload(options, target, length).value,
-        own_head=pair.own is not None,
-        of_one_size=options.requests is not None,
-    )
-    others = tuple(
-        other
-        for other in other_drafters(options, pair, work.vllm, length, work.request_tokens)
-        if may_be_known(replace(work, drafter=other, k=1))
-    )
-    alternative = next(filter(None, others), None)
-    if alternative is not None and not may_be_known(replace(work, k=1)):
-        # Its speed can be known, that of the pair's drafter cannot.
-        pair = replace(pair, drafter=alternative)
-        work = replace(work, drafter=alternative, k=usual_k(options, alternative))
-        others = tuple(other for other in others if other != alternative)
-    return CandidateEvaluator(options, pair, work, region, others)
 
 
 def _pair_on(
@@ -316,12 +279,33 @@ def _pair_on(
     return pair
 
 
-def _drafter_choice(pair: SelectedPair, placed: PlacedWeights) -> DrafterChoice | None:
-    if pair.drafter is None:
-        return None
-    return DrafterChoice(
-        name=pair.drafter.name,
-        id=pair.name.partition("+")[2],
-        licence=pair.drafter.licence,
-        weights=placed.drafter,
-    )
+def _operation(
+    placement: Placement, count: int, speculation: Speculation | None, decisions: Decisions
+) -> dict[str, Any]:
+    """How the endpoint starts, is updated, scales, ends and is observed; and the price's date."""
+    record, options, region = decisions.record, placement.options, placement.region
+    candidate, copies, sizes = placement.candidate, placement.copies, placement.sizes
+    load, usd, gpus = placement.load, candidate.usd_per_hour, candidate.gpus
+    price = price_of(candidate.instance, region)
+    if price.value is not None or options.max_price_per_hour is None:
+        record(price)  # with a limit, the error of the limit says that the price is unknown
+    download_seconds = record(choose_download_timeout(options, sizes))
+    floor = speculation.acceptance_floor if speculation else None
+    rollout = record(choose_rollout(options, count, usd, floor, copies))
+    startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
+    start_seconds = None
+    if options.max_instances is not None or options.scale_to_zero:
+        start_seconds = record(start_time(options, sizes, gpus, load, candidate.instance))
+    scaling = record(choose_scaling(options, load, candidate, start_seconds, copies))
+    decisions.report(zero_findings(options, load.catalog.runtimes, region))
+    most = highest_price(usd, count, scaling)
+    longest_start = download_seconds + startup_seconds
+    return {
+        "price_date": price.value.date.isoformat() if price.value else None,
+        "download_timeout_seconds": download_seconds,
+        "startup_timeout_seconds": startup_seconds,
+        "rollout": rollout,
+        "scaling": scaling,
+        "limit": record(choose_limit(options, region, most, longest_start, copies is not None)),
+        "observe": record(choose_observe(options, region, floor)),
+    }

@@ -1,4 +1,4 @@
-"""Selects region, vLLM version, image, host AMI and endpoint name."""
+"""Selects region, vLLM version, image, host AMI and endpoint name; and the price of an instance."""
 
 from __future__ import annotations
 
@@ -8,15 +8,26 @@ from typing import Literal
 
 from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, family_of
 from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.catalog.tables import Runtime, RuntimeTable, domain, exact_image_uri, region_hint
+from peagle.catalog.tables import (
+    Instance,
+    Price,
+    Runtime,
+    RuntimeTable,
+    domain,
+    exact_image_uri,
+    nearest_region,
+    region_hint,
+)
 from peagle.checks import check
 from peagle.checks.facts import is_aws_image
 from peagle.checks.rules.version import below_minimum, unknown_version
 from peagle.errors import Fix, NotFound, Refused, UserError
+from peagle.findings import Finding, warning
 from peagle.planning.company import check_prefix, prefixed
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.options import Options
-from peagle.planning.plan import Decision, decide
+from peagle.planning.plan import PRICE_ELSEWHERE, Decision, decide
+from peagle.text import format_usd
 from peagle.vllm import versions
 
 DEFAULT_REGION = "us-east-1"
@@ -172,3 +183,38 @@ def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     stem = re.sub(r"[^a-z0-9]+", "-", "-".join(parts)).strip("-")
     name = check_name(f"{prefix or DEFAULT_PREFIX}{stem}"[:MAX_NAME_LENGTH].rstrip("-"))
     return decide(name, "name", "from the pair; --name changes it")
+
+
+REFERENCE_REGION = "us-east-1"
+"""Its price is used where the catalogue has none for a region."""
+
+
+def price_unknown(message: str, fix: str | Fix) -> Finding:
+    """The warning that the price of the instance type is unknown."""
+    return warning("price-unknown", "price", message, fix)
+
+
+def price_in(instance: Instance, region: str) -> Price | None:
+    """The hourly price of one instance in ``region``, else in us-east-1, else ``None``."""
+    by_region = {price.region: price for price in instance.prices}
+    return by_region.get(region) or by_region.get(REFERENCE_REGION)
+
+
+def price_of(instance: Instance, region: str) -> Decision[Price | None]:
+    """As ``price_in``, with a finding unless the price is that of ``region``. A price of another
+    region than us-east-1 is named, not used."""
+    price = price_in(instance, region)
+    command = ("peagle", "catalog", "refresh", "--prices", "--region", region)
+    refresh = Fix("get prices from AWS's price list", command)
+    if price is None:
+        message = f"the catalogue has no price for {instance.type}"
+        if by_region := {price.region: price.usd_per_hour for price in instance.prices}:
+            other = nearest_region(region, by_region)
+            usd = format_usd(by_region[other])
+            message += f" in {region}; in {other} it is {usd} an hour"
+        return Decision(None, findings=(price_unknown(message, refresh),))
+    if price.region == region:
+        return Decision(price)
+    message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
+    finding = warning(PRICE_ELSEWHERE, "price", message, refresh)
+    return Decision(price, findings=(finding,))

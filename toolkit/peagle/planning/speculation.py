@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.catalog.schema import Drafter, SpeedRun
+from peagle.catalog.schema import Drafter
 from peagle.errors import Fix, OutOfRange, UserError
 from peagle.findings import Finding, note, warning
+from peagle.planning.candidates import Candidate
 from peagle.planning.drafter import SelectedPair, is_for_shorter
+from peagle.planning.engines import Load
 from peagle.planning.options import Options
-from peagle.planning.plan import Decision, Plan, Speculation, Weights, decide
+from peagle.planning.plan import Decision, FloorSource, Plan, Speculation, Weights, decide
+from peagle.speed.estimate import break_even_length
 from peagle.speed.models import Acceptance, Performance
 from peagle.text import format_concurrency
 from peagle.vllm import versions
@@ -26,6 +29,10 @@ _SHOWN_KS = (1, 2, 3, 5, 7, 10)
 
 _CLOSE_TO_FASTEST = 0.95
 """Below this share of the fastest K's speed, the user's own K gets a note."""
+
+LIKELY_LENGTH = 2.0
+"""Tokens per step that a drafter without a known acceptance is assumed to make, to find its
+break-even length, which hardly depends on it."""
 
 _CONFIG_FLAG = "--speculative-config"
 
@@ -78,24 +85,6 @@ def _fails(drafter: Drafter, vllm: str) -> bool:
         problem.level == "error" and (not problem.vllm or versions.in_range(vllm, problem.vllm))
         for problem in drafter.problems
     )
-
-
-def compared_ks(
-    drafter: Drafter | None,
-    runs: Sequence[SpeedRun],
-    names: Collection[str | None],
-    acceptance: Acceptance,
-) -> tuple[int, ...]:
-    """The values of K to compare: the recommended and the measured ones, and where an
-    ``acceptance`` is known all up to the trained K; 0 without a drafter."""
-    if drafter is None:
-        return (0,)
-    measured = {row.k for run in runs for row in run.speeds if row.drafter in names}
-    measured |= {one.k for run in runs for one in run.on_text if one.drafter in names}
-    usual = drafter.k_trained or drafter.k_recommended
-    most = drafter.k_trained or max(drafter.k_recommended, *measured, 1)
-    others = range(1, usual + 1) if acceptance.basis != "unknown" else ()
-    return tuple(sorted(k for k in {drafter.k_recommended, *others, *measured} if 0 < k <= most))
 
 
 @dataclass(frozen=True)
@@ -181,16 +170,62 @@ def speculation_findings(
         yield note("k-below-fastest", "k", message, faster)
 
 
-def build_speculation(drafter: Drafter, k: int) -> Speculation:
-    """Speculation with this drafter and K."""
-    return Speculation(
+def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculation | None]:
+    """The candidate's speculation with the floor of its proof: the catalogue's, else the acceptance
+    length above which it is faster than the target alone, with its requests on its GPUs.
+
+    Without a floor where the speed is not known, and where the drafter is not expected to reach
+    that length: findings of the plan report it, and a proof could only fail. Where the K is above
+    all with a known acceptance, a reason says that length.
+    """
+    drafter, k = candidate.drafter, candidate.k
+    if drafter is None:
+        return Decision(None)
+    floor = floor_of(drafter, k)
+    source: FloorSource = "catalogue"
+    length = None
+    if floor is None or candidate.performance.extrapolated:
+        length = _break_even(load, candidate)
+    if floor is None and length is not None:
+        acceptance = load.acceptance(drafter, k)
+        source = "break-even"
+        most = k + 1 if acceptance.basis == "unknown" else acceptance.length
+        floor = length if 1 < length <= most else None
+    speculation = Speculation(
         method=drafter.method,
         parallel_drafting=drafter.parallel_drafting,
         k=k,
         settings=dict(drafter.speculative_settings),
-        acceptance_floor=(floor := floor_of(drafter, k)),
-        acceptance_floor_source=None if floor is None else "catalogue",
+        acceptance_floor=floor,
+        acceptance_floor_source=None if floor is None else source,
     )
+    if not candidate.performance.extrapolated:
+        return Decision(speculation)
+    value, because = "unknown", "the speed with the drafter or without it is unknown here"
+    if length is not None and length > k + 1:
+        value, because = "none", f"the target alone is faster even if all {k} drafts count"
+    elif length is not None:
+        value, because = f"{length:g} tokens per step", "with fewer, the target alone is faster"
+    return decide(speculation, "break_even", because, shown=value)
+
+
+def _break_even(load: Load, candidate: Candidate) -> float | None:
+    requests, k = load.concurrency / candidate.busy, candidate.k
+    alone = load.engine(candidate.instance, candidate.gpus, None, 0)
+    drafting = load.performance(
+        candidate.engine, candidate.drafter, k, requests,
+        assumed=likely_acceptance(load.acceptance(candidate.drafter, k), k),
+    )  # fmt: skip
+    target = load.performance(alone, None, 0, requests)
+    length = break_even_length(drafting, target, load.workload, requests)
+    return None if length is None else round(length, 2)
+
+
+def likely_acceptance(known: Acceptance, k: int) -> Acceptance:
+    """What is assumed of a drafter of which no acceptance is known."""
+    if known.basis != "unknown":
+        return known
+    return Acceptance(min(LIKELY_LENGTH, k + 1), "assumed", "assumed: none is known")
 
 
 def floor_of(drafter: Drafter, k: int) -> float | None:

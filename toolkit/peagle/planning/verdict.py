@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -12,9 +12,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
 from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError, nearest
-from peagle.fit.estimate import fit_of
-from peagle.planning.candidates import PairLoad, planned_fit
-from peagle.planning.compared import ComparedSettings
+from peagle.planning.engines import Load
 from peagle.planning.load import (
     choose_length,
     shorter_contexts,
@@ -23,9 +21,8 @@ from peagle.planning.load import (
 )
 from peagle.planning.options import Options
 from peagle.planning.planner import select_candidate
-from peagle.planning.prices import price_of
-from peagle.planning.runtime import choose_region, choose_runtime
-from peagle.planning.verdict_changes import changes_of
+from peagle.planning.runtime import choose_region, choose_runtime, price_in, price_of
+from peagle.planning.verdict_changes import ComparedSettings, changes_of
 from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import WORKLOADS, Workload, WorkloadName
 from peagle.speed.verdict import Verdict, VerdictChange, WorkloadVerdict
@@ -95,67 +92,63 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     the target alone fits.
     """
     pair = find_pair(catalog, request.pair)
+    target, default = pair.target, pair.target.default_drafter
     options = Options(pair=request.pair, vllm=request.vllm, region=request.region)
     region = choose_region(options, catalog.runtimes).value
-    runtime = choose_runtime(options, catalog, pair.target, None, takes_image=False).value
-    sizes = _sizes(request, pair.target)
-    works = _works(pair.target, request, catalog, runtime.vllm, sizes.values())
-    named = [pair.drafter] if "+" in request.pair and pair.drafter else None
-    drafters = named or [one for one in pair.target.drafters if one.public]
-    instances = _instances(request, catalog, region)
-    default = pair.target.default_drafter
-    main = next((one for one in drafters if one.name == default), next(iter(drafters), None))
-    work, instance, gpus = _engine(request, works, main, instances, catalog)
-    priced = price_of(instance, region)
-    price = priced.value
+    runtime = choose_runtime(options, catalog, target, None, takes_image=False).value
+    sizes = _sizes(request, target)
+    drafters = [pair.drafter] if "+" in request.pair and pair.drafter else []
+    drafters = drafters or [drafter for drafter in target.drafters if drafter.public]
+    main = next((d for d in drafters if d.name == default), next(iter(drafters), None))
+    loads = _loads(target, request, catalog, runtime.vllm, sizes.values())
+    load, instance, gpus = _engine(request, loads, main, _instances(request, catalog, region))
     by_load: dict[tuple[Workload, int], int] = {}
     if request.instance_type is not None and request.tensor_parallel_size is None:
         several = instance.gpu_count > 1
-        for size, load in product(sizes.values(), request.loads if several else ()):
-            by_load[size, load] = _planned_gpus(request, size, load, instance, catalog) or gpus
-    compared = ComparedSettings(work, instance, gpus, by_load)
+        for size, requests in product(sizes.values(), request.loads if several else ()):
+            by_load[size, requests] = (
+                _planned_gpus(request, size, requests, instance, catalog) or gpus
+            )
+    compared = ComparedSettings(load, instance, gpus, by_load)
     if reason := compared.refusal(None):
-        raise Refused(reason, Fix("find types that fit", _plan_of(pair.target)), _DOES_NOT_RUN)
-    settings = compared.settings(drafters)
+        raise Refused(reason, Fix("find types that fit", _plan_of(target)), _DOES_NOT_RUN)
+    priced = price_of(instance, region)
+    price = priced.value
+    usd = price.usd_per_hour if price else None
+    settings, requested = compared.settings(drafters), tuple(sorted(set(request.loads)))
     question = Question(
         settings,
-        tuple(sorted(set(request.loads))),
-        price.usd_per_hour if price else None,
-        pair.target.default_drafter,
+        requested,
+        usd,
+        default,
+        compared.performance,
+        compared.assumed,
+        compared.holds_load,
     )
     decided = tuple(
-        _with_gpus(
-            decide_workload(
-                question, name, size, compared.performance, compared.assumed, compared.holds_load
-            ),
-            compared,
-        )
-        for name, size in sizes.items()
+        _with_gpus(decide_workload(question, name, size), compared) for name, size in sizes.items()
     )
+    changes = [*changes_of(compared, question, decided, priced.findings)]
+    if load.max_model_len < loads[0].max_model_len:
+        text = (
+            f"the default context of {loads[0].max_model_len:,} tokens does not fit there; engines "
+            f"with {load.max_model_len:,} are compared"
+        )
+        changes.insert(0, VerdictChange(kind="context", text=text))
     return Verdict(
-        target=pair.target.id,
+        target=target.id,
         gpu=instance.gpu,
         tensor_parallel_size=gpus,
         vllm=runtime.vllm,
-        max_model_len=work.max_model_len,
+        max_model_len=load.max_model_len,
         instance_type=instance.type,
         gpu_count=instance.gpu_count,
         region=price.region if price else region,
-        usd_per_hour=price.usd_per_hour if price else None,
+        usd_per_hour=usd,
         price_date=price.date.isoformat() if price else None,
         workloads=decided,
-        changes=(
-            *_shortened(works[0], work),
-            *changes_of(compared, question, decided, priced.findings),
-        ),
+        changes=tuple(changes),
     )
-
-
-def _shortened(usual: PairLoad, work: PairLoad) -> Iterator[VerdictChange]:
-    """That the default context does not fit."""
-    if work.max_model_len < usual.max_model_len:
-        text = f"the default context of {usual.max_model_len:,} tokens does not fit there; engines "
-        yield VerdictChange(kind="context", text=f"{text}with {work.max_model_len:,} are compared")
 
 
 def _sizes(request: VerdictRequest, target: Target) -> Mapping[str, Workload]:
@@ -186,69 +179,81 @@ def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[I
             raise OptionsConflict(message, "leave out --gpu or --instance-type")
         return [instance]
     types = catalog.instances.instances
-    having = [one for one in types if one.gpu.lower() == (request.gpu or "").lower()]
+    having = [instance for instance in types if instance.gpu.lower() == (request.gpu or "").lower()]
     if not having:
-        known = list(dict.fromkeys(one.gpu for one in types))
-        hint = nearest(request.gpu or "", known) or f"one of {', '.join(known)}"
+        gpus = list(dict.fromkeys(instance.gpu for instance in types))
+        hint = nearest(request.gpu or "", gpus) or f"one of {', '.join(gpus)}"
         raise NotFound(
             f"the catalogue has no instance type with the GPU {request.gpu!r}",
             hint,
             code="unknown-gpu",
         )
 
-    def cost(one: Instance) -> tuple[int, bool, bool, float, str]:
-        price, known = price_of(one, region).value, bool(one.prices)
+    def cost(on: Instance) -> tuple[int, bool, bool, float, str]:
+        price = price_in(on, region)
         usd = price.usd_per_hour if price else 0.0
-        return one.gpu_count, price is None, not known, usd, one.type
+        return on.gpu_count, price is None, not on.prices, usd, on.type
 
     return sorted(having, key=cost)
 
 
-def _works(
+def _loads(
     target: Target,
     request: VerdictRequest,
     catalog: Catalog,
     vllm: str,
     sizes: Iterable[Workload],
-) -> list[PairLoad]:
-    """The target alone as one engine for all loads, from the most to the least memory: with the
-    usual context or one for the longest requests, and fewer requests at a time; more wait."""
+) -> list[Load]:
+    """The target as one engine for all loads, from the most to the least memory: with the usual
+    context or one for the longest requests, and fewer requests at a time; more wait."""
     size = max(sizes, key=lambda size: size.tokens)
     usual = choose_length(_options(request, size), target).value
     most = max(request.loads)
     return [
-        PairLoad(target, None, 0, vllm, length, concurrency, catalog, workload=size)
+        Load(target, vllm, length, concurrency, catalog, workload=size)
         for length in shorter_contexts(usual, size.tokens)
         for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
     ]
 
 
-def _fitting_engines(
+def _engine(
     request: VerdictRequest,
-    works: Sequence[PairLoad],
+    loads: Sequence[Load],
     drafter: Drafter | None,
     instances: Sequence[Instance],
-    catalog: Catalog,
-) -> Iterator[tuple[PairLoad, Instance, int]]:
-    """The engines that fit, the best first: per instance and number of GPUs with the drafter, then
-    without; each with its entry of ``works``."""
+) -> tuple[Load, Instance, int]:
+    """The first instance on which one of ``loads`` fits, with the drafter if possible, and the
+    number of its GPUs: the user's, else a plan's or the fewest. Raises UserError and Refused."""
+    usual, size = loads[0], request.tensor_parallel_size
+    whole, target = is_expert_parallel(usual.settings), usual.target
     for instance in instances:
-        size = request.tensor_parallel_size
+        planned = size
         if size is None and request.instance_type is not None:
-            size = _planned_gpus(request, works[0].workload, max(request.loads), instance, catalog)
-        possible = divisions(
-            works[0].target.architecture, instance.gpu_count, is_expert_parallel(works[0].settings)
-        )
-        for gpus in (one for one in possible if size in (None, one)):
+            most = max(request.loads)
+            planned = _planned_gpus(request, usual.workload, most, instance, usual.catalog)
+        for gpus in divisions(target.architecture, instance.gpu_count, whole):
+            if planned not in (None, gpus):
+                continue
             # A plan has the usual context, so a shorter one is compared only where nothing else
             # fits.
-            for length in dict.fromkeys(work.max_model_len for work in works):
+            for length in dict.fromkeys(load.max_model_len for load in loads):
                 for tried in (drafter, None):
                     k = tried.k_recommended if tried else 0
-                    for work in (one for one in works if one.max_model_len == length):
-                        planned = replace(work, drafter=tried, k=k)
-                        if fit_of(planned_fit(planned, instance, gpus)).fits:
-                            yield work, instance, gpus
+                    for load in loads:
+                        engine = load.engine(instance, gpus, tried, k)
+                        if load.max_model_len == length and engine.fit.fits:
+                            return load, instance, gpus
+    largest = instances[-1]
+    possible = divisions(target.architecture, largest.gpu_count, whole)
+    if size is not None and size not in possible:
+        message = f"{target.id} cannot run on {size} of the GPUs of {largest.type}"
+        fix = f"use --tensor-parallel-size {', '.join(map(str, possible))}"
+        raise UserError(message, fix, code="tensor-parallel")
+    raise Refused(
+        f"{target.id} does not fit on {size or possible[-1]} x {largest.gpu} ({largest.type})",
+        Fix("find types that fit", _plan_of(target)),
+        code="does-not-fit",
+    )
 
 
 def _with_gpus(decided: WorkloadVerdict, compared: ComparedSettings) -> WorkloadVerdict:
@@ -284,33 +289,6 @@ def _planned_gpus(
     )
     fit = select_candidate(options, catalog).fit
     return fit.tensor_parallel_size if fit.fits else None
-
-
-def _engine(
-    request: VerdictRequest,
-    works: Sequence[PairLoad],
-    drafter: Drafter | None,
-    instances: Sequence[Instance],
-    catalog: Catalog,
-) -> tuple[PairLoad, Instance, int]:
-    """The first instance on which one of ``works`` fits, with the drafter if possible, and the
-    number of its GPUs: the user's, else a plan's or the fewest. Raises UserError and Refused."""
-    found = next(_fitting_engines(request, works, drafter, instances, catalog), None)
-    if found is not None:
-        return found
-    target, size, largest = works[0].target, request.tensor_parallel_size, instances[-1]
-    possible = divisions(
-        target.architecture, largest.gpu_count, is_expert_parallel(works[0].settings)
-    )
-    if size is not None and size not in possible:
-        message = f"{target.id} cannot run on {size} of the GPUs of {largest.type}"
-        fix = f"use --tensor-parallel-size {', '.join(map(str, possible))}"
-        raise UserError(message, fix, code="tensor-parallel")
-    raise Refused(
-        f"{target.id} does not fit on {size or possible[-1]} x {largest.gpu} ({largest.type})",
-        Fix("find types that fit", _plan_of(target)),
-        code="does-not-fit",
-    )
 
 
 def _plan_of(target: Target) -> tuple[str, ...]:

@@ -1,17 +1,24 @@
-"""What would change a verdict: another acceptance, missing evidence, other versions of vLLM."""
+"""The settings that a verdict compares, and what would change it: another acceptance, missing
+evidence, other versions of vLLM."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
+from peagle.case import CaseOptions, build_case
+from peagle.catalog.find import find_drafter
 from peagle.catalog.schema import Drafter, Speed, SpeedRun
-from peagle.catalog.tables import MethodSupport, support_of
-from peagle.findings import Finding
-from peagle.planning.compared import ComparedSettings
+from peagle.catalog.tables import Instance, MethodSupport, support_of
+from peagle.checks import check
+from peagle.findings import Finding, errors
+from peagle.planning.engines import EngineFit, Load
+from peagle.planning.speculation import likely_acceptance
 from peagle.speed.decision import ESTIMATE_MUST_WIN_BY, Question
-from peagle.speed.models import Workload, is_on
+from peagle.speed.models import Acceptance, Performance, Workload, is_on
 from peagle.speed.verdict import (
     NO_SPECULATION,
     LoadVerdict,
@@ -21,6 +28,107 @@ from peagle.speed.verdict import (
     WorkloadVerdict,
 )
 from peagle.vllm import versions
+
+
+class ComparedSettings:
+    """A target on ``gpus`` GPUs of ``instance``, or as many as ``by_load`` has for a size of
+    requests and a load: with each drafter and K, and alone.
+
+    The concurrency of ``load`` is the largest one, which one engine serves. ``refused`` says by
+    drafter why it cannot run. Fits and speeds are those of plans.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        instance: Instance,
+        gpus: int,
+        by_load: Mapping[tuple[Workload, int], int],
+    ) -> None:
+        self.load, self.instance, self.gpus = load, instance, gpus
+        self._by_load = by_load
+        self.refused: dict[str, str] = {}
+
+    def settings(self, drafters: Iterable[Drafter]) -> tuple[Setting, ...]:
+        """The target alone, and every drafter with each K that runs and fits."""
+        settings = [NO_SPECULATION]
+        for drafter in drafters:
+            if reason := self.refusal(drafter):
+                self.refused[drafter.name] = reason
+                continue
+            drafting = (Setting(drafter=drafter.name, k=k) for k in self.load.compared_ks(drafter))
+            size = self.load.workload
+            fitting = [one for one in drafting if self._engine(one, size, 1)[1].fit.fits]
+            if not fitting:
+                self.refused[drafter.name] = "does not fit in addition to the target"
+            settings += fitting
+        return tuple(settings)
+
+    def performance(
+        self, setting: Setting, workload: Workload, requests: float, assumed: bool = False
+    ) -> Performance:
+        """The speed of one engine, measured or estimated; if ``assumed``, with a likely acceptance
+        where nobody has measured one. Unknown where it does not fit, or does not draft for requests
+        of this size."""
+        drafter = self._drafter(setting)
+        load, engine = self._engine(setting, workload, requests)
+        tokens, most = workload.tokens, drafter.max_positions if drafter else None
+        longer = drafter.long_context if drafter else None
+        lacking = None if engine.fit.fits else "it does not fit"
+        if drafter and most is not None and tokens > most:
+            lacking = f"{drafter.name} drafts nothing in requests above {most:,} tokens"
+        elif longer is not None and tokens >= longer.request_tokens:
+            lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
+        if lacking:
+            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
+        acceptance = None
+        if assumed:
+            acceptance = likely_acceptance(load.acceptance(drafter, setting.k), setting.k)
+        return load.performance(engine, drafter, setting.k, requests, assumed=acceptance)
+
+    def assumed(self, setting: Setting, workload: Workload, requests: float) -> Performance:
+        """The speed if the drafter has a likely acceptance."""
+        return self.performance(setting, workload, requests, assumed=True)
+
+    def holds_load(self, setting: Setting, workload: Workload, requests: float) -> bool:
+        """Whether the KV cache of one engine is large enough for the load, as a plan requires."""
+        return requests <= self._engine(setting, workload, requests)[1].most_requests
+
+    def acceptance(self, setting: Setting) -> Acceptance:
+        """What is known of the setting's acceptance on these or other GPUs."""
+        return self.load.acceptance(self._drafter(setting), setting.k)
+
+    def gpus_at(self, workload: Workload, requests: int) -> int:
+        """The GPUs of the engine for this load."""
+        return self._by_load.get((workload, requests), self.gpus)
+
+    def refusal(self, drafter: Drafter | None) -> str | None:
+        """The first error of a check of this drafter, or of the target alone, with this version on
+        these GPUs."""
+        load = self.load
+        options = CaseOptions(
+            k=drafter.k_recommended if drafter else None,
+            max_model_len=load.max_model_len,
+            vllm=load.vllm,
+            concurrency=load.concurrency,
+            instance_type=self.instance.type,
+            tensor_parallel_size=self.gpus,
+        )
+        findings = errors(check(build_case(load.catalog, load.target, drafter, options)))
+        return findings[0].message if findings else None
+
+    def _drafter(self, setting: Setting) -> Drafter | None:
+        name = setting.drafter
+        return None if name is None else find_drafter(self.load.target, name)
+
+    def _engine(
+        self, setting: Setting, workload: Workload, requests: float
+    ) -> tuple[Load, EngineFit]:
+        """The load of an engine that is planned for it, and its memory."""
+        concurrency = min(math.ceil(requests), self.load.concurrency)
+        load = replace(self.load, workload=workload, concurrency=concurrency)
+        gpus = self.gpus_at(workload, concurrency)
+        return load, load.engine(self.instance, gpus, self._drafter(setting), setting.k)
 
 
 def changes_of(
@@ -133,7 +241,7 @@ def _caveats(
         for speed in load.speeds
         if speed.basis == "measured"
     ]
-    used = (run for run in compared.runs if any(run.file in source for source in sources))
+    used = (run for run in compared.load.runs if any(run.file in source for source in sources))
     for caveat in dict.fromkeys(run.caveat for run in used if run.caveat):
         yield VerdictChange(kind="evidence", text=f"measured here: {caveat}")
 
@@ -173,9 +281,9 @@ def _listed(values: Collection[object]) -> str:
 def _versions(compared: ComparedSettings, question: Question) -> Iterator[VerdictChange]:
     """The first newer version of the catalogue that adapts the drafted length, and what was
     measured with other versions on these GPUs."""
-    work, table = compared.work, compared.work.catalog.runtimes
-    newer = [entry.vllm for entry in table.runtimes if versions.compare(entry.vllm, work.vllm) > 0]
-    drafters = [drafter for drafter in work.target.drafters if drafter.public]
+    load, table = compared.load, compared.load.catalog.runtimes
+    newer = [entry.vllm for entry in table.runtimes if versions.compare(entry.vllm, load.vllm) > 0]
+    drafters = [drafter for drafter in load.target.drafters if drafter.public]
 
     def adapts(drafter: Drafter, vllm: str) -> MethodSupport | None:
         support = support_of(table, drafter.method, drafter.parallel_drafting, vllm)
@@ -185,7 +293,7 @@ def _versions(compared: ComparedSettings, question: Question) -> Iterator[Verdic
         gained = {
             drafter.name: support
             for drafter in drafters
-            if (support := adapts(drafter, vllm)) and not adapts(drafter, work.vllm)
+            if (support := adapts(drafter, vllm)) and not adapts(drafter, load.vllm)
         }
         if not gained:
             continue
@@ -195,9 +303,9 @@ def _versions(compared: ComparedSettings, question: Question) -> Iterator[Verdic
         notes = dict.fromkeys(support.note for support in gained.values() if support.note)
         yield VerdictChange(kind="version", text="; ".join([text, *notes]))
         break
-    for run in compared.runs:
+    for run in compared.load.runs:
         here = is_on(run, compared.instance.gpu, compared.gpus)
-        if here and versions.compare(run.vllm, work.vllm) != 0:
+        if here and versions.compare(run.vllm, load.vllm) != 0:
             yield _measured_with(run, compared, question)
 
 
@@ -220,5 +328,5 @@ def _measured_with(run: SpeedRun, compared: ComparedSettings, question: Question
             ratios += [row.output_tokens_per_second / here] if here else []
     text = f"measured with vLLM {run.vllm}: {setting.text} is fastest in {count} of {len(best)}"
     if ratios:
-        text += f", with {median(ratios):.2f} times the tokens/s of vLLM {compared.work.vllm}"
+        text += f", with {median(ratios):.2f} times the tokens/s of vLLM {compared.load.vllm}"
     return VerdictChange(kind="version", text=f"{text} ({run.file})")

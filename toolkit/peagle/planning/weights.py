@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Runtime, RuntimeTable
@@ -28,11 +29,11 @@ from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
 from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.candidates import InstanceFit, PairLoad
+from peagle.planning.candidates import Candidate
 from peagle.planning.drafter import SelectedPair
+from peagle.planning.engines import Load
 from peagle.planning.options import Options
-from peagle.planning.plan import Decision, Mount, Reason, Weights
-from peagle.planning.uploads import with_upload_destination
+from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Plan, Reason, Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle.text import format_size, one_of
 from peagle.vllm import versions
@@ -42,28 +43,23 @@ WeightSizes = Sequence[tuple[Weights, int]]
 """The weights of target and drafter with their bytes."""
 
 
-def hub_bytes(sizes: WeightSizes) -> int:
-    """What the engine downloads from the Hub."""
-    return sum(size for weights, size in sizes if weights.kind == "hub")
+class WeightBytes(NamedTuple):
+    """The bytes that the engine downloads from the Hub, that SageMaker copies from S3, that the
+    engine streams from S3, and that it loads from its disk to the GPUs."""
+
+    hub: int
+    mounted: int
+    streamed: int
+    loaded: int
 
 
-def streamed_bytes(sizes: WeightSizes, gpus: int) -> int:
-    """What the engine streams from S3: each of the ``gpus`` that share a model reads all of it."""
-    return sum(size for weights, size in sizes if weights.streamed) * gpus
-
-
-def mounted_sizes(sizes: WeightSizes) -> list[int]:
-    """The bytes of the weights that SageMaker copies from S3."""
-    return [
-        size
-        for weights, size in sizes
-        if weights.kind in ("s3", "directory") and not weights.streamed
-    ]
-
-
-def loaded_bytes(sizes: WeightSizes) -> int:
-    """What the engine loads from its disk to the GPUs."""
-    return sum(size for weights, size in sizes if not weights.streamed)
+def bytes_by_way(sizes: WeightSizes, gpus: int = 1) -> WeightBytes:
+    """How the weights reach the GPUs: each of the ``gpus`` that share a model streams all of it."""
+    hub = sum(size for weights, size in sizes if weights.kind == "hub")
+    streamed = sum(size for weights, size in sizes if weights.streamed)
+    from_s3 = sum(size for weights, size in sizes if weights.kind in ("s3", "directory"))
+    loaded = sum(size for _, size in sizes) - streamed
+    return WeightBytes(hub, from_s3 - streamed, streamed * gpus, loaded)
 
 
 LOADER = "runai_streamer"
@@ -80,14 +76,14 @@ enough left for engine and system on the smallest hosts."""
 
 
 def stream(
-    sizes: WeightSizes, on_instance: InstanceFit, runtime: Runtime, table: RuntimeTable, region: str
+    sizes: WeightSizes, candidate: Candidate, runtime: Runtime, table: RuntimeTable, region: str
 ) -> Decision[dict[str, str]]:
     """The streamer's variables and findings; empty for weights that are not streamed."""
     streamed = [(weights, size) for weights, size in sizes if weights.streamed]
     if not streamed:
         return Decision({})
-    gpus = on_instance.fit.tensor_parallel_size
-    buffer = str(on_instance.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus)
+    gpus = candidate.gpus
+    buffer = str(candidate.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus)
     share = "a quarter of the host's memory" + (" for all GPUs" if gpus > 1 else "")
     reasons = {
         REGION_VARIABLE: (region, "the engine reads from S3 in the endpoint's region"),
@@ -174,11 +170,13 @@ def place_weights(
     return Decision(PlacedWeights(target, drafter), reasons, findings)
 
 
-def placed_sizes(options: Options, pair: SelectedPair, work: PairLoad) -> WeightSizes:
+def placed_sizes(options: Options, pair: SelectedPair, load: Load) -> WeightSizes:
     """The weights of a pair with their bytes; where they are does not depend on the endpoint."""
-    placed = place_weights(options, work.catalog, pair, "").value
-    drafter = [(placed.drafter, work.drafter_bytes)] if placed.drafter is not None else []
-    return [(placed.target, work.target.weight_bytes), *drafter]
+    placed = place_weights(options, load.catalog, pair, "").value
+    drafter = (
+        [(placed.drafter, load.drafter_bytes(pair.drafter))] if placed.drafter is not None else []
+    )
+    return [(placed.target, load.target.weight_bytes), *drafter]
 
 
 def _at(weights: Weights, engine_path: str) -> Weights:
@@ -338,3 +336,62 @@ def _unpinned(flag: str, weights: Weights | None) -> tuple[Finding, ...]:
     if flag == "drafter":
         fix = f"to pin it, use --drafter {weights.location}@COMMIT"
     return (note("revision-not-pinned", flag, message, fix),)
+
+
+UPLOAD_FOLDER = "peagle-toolkit/"
+"""Prefix of uploaded weights in a bucket; one folder per endpoint and its weights is below it."""
+
+
+def upload_prefix(name: str) -> str:
+    """Where directories of the endpoint ``name`` are uploaded: an ``s3://`` prefix."""
+    return str(S3Uri(MODEL_BUCKET, f"{UPLOAD_FOLDER}{name}/"))
+
+
+def with_upload_destination(weights: Weights, folder: str, name: str) -> Weights:
+    """A directory with its upload destination; other weights unchanged."""
+    if weights.kind != "directory":
+        return weights
+    to = {"s3_uri": f"{upload_prefix(name)}{folder}/", "engine_path": f"{MODEL_FOLDER}/{folder}"}
+    return weights.model_copy(update=to)
+
+
+def local_weights(plan: Plan) -> tuple[Weights, ...]:
+    """The plan's weights in folders of this machine, which are uploaded."""
+    drafter = plan.drafter.weights if plan.drafter else None
+    return tuple(w for w in (plan.target.weights, drafter) if w and w.kind == "directory")
+
+
+def portable_pair(pair: str) -> str:
+    """The pair with the name of a head's folder in place of its path, which differs between
+    machines."""
+    target, plus, drafter = pair.partition("+")
+    return f"{target}{plus}{PurePath(drafter).name if drafter.startswith('/') else drafter}"
+
+
+def with_contents(plan: Plan, contents: str) -> Plan:
+    """The plan with the hash of its folders in their destination in S3, and so in the model's
+    identity in every format: other weights are another model, and those that serve stay."""
+    old = upload_prefix(plan.name)
+    new = f"{old.removesuffix('/')}.{contents}/"
+    parts = {
+        part: model.model_copy(update={"weights": _moved(model.weights, old, new)})
+        for part, model in (("target", plan.target), ("drafter", plan.drafter))
+        if model is not None and model.weights is not None
+    }
+    mounts = tuple(
+        one.model_copy(update={"s3_uri": one.s3_uri.replace(old, new)}) for one in plan.mounts
+    )
+    return plan.model_copy(update={**parts, "mounts": mounts})
+
+
+def planned_contents(plan: Plan) -> str | None:
+    """The hash of the folders that the plan was made of; ``None`` for a plan without it."""
+    start = f"{upload_prefix(plan.name).removesuffix('/')}."
+    found = [w.s3_uri.removeprefix(start) for w in local_weights(plan)
+             if w.s3_uri and w.s3_uri.startswith(start)]  # fmt: skip
+    return found[0].partition("/")[0] if found else None
+
+
+def _moved(weights: Weights, old: str, new: str) -> Weights:
+    uri = weights.s3_uri.replace(old, new) if weights.s3_uri else None
+    return weights.model_copy(update={"s3_uri": uri})

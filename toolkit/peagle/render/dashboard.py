@@ -17,7 +17,7 @@ from typing import Any
 from peagle.engine_log import log_interval
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import own_name
-from peagle.planning.uploads import portable_pair
+from peagle.planning.weights import portable_pair
 from peagle.render.metrics import METRIC_NAMESPACE, log_of, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import format_usd, k_text

@@ -5,11 +5,12 @@ The speed of a setting comes from a function, so measurements and the model are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
-from peagle.speed.crossover import SpeculationGain, crossovers
 from peagle.speed.estimate import break_even_length
 from peagle.speed.models import SAME_SPEED_SHARE, Performance, Workload
 from peagle.speed.verdict import (
@@ -20,7 +21,7 @@ from peagle.speed.verdict import (
     VerdictCrossover,
     WorkloadVerdict,
 )
-from peagle.text import usd_per_million
+from peagle.text import format_usd, usd_per_million
 
 PerformanceOf = Callable[[Setting, Workload, float], Performance]
 """The speed of one engine with a setting, for requests of a size, at a load."""
@@ -39,33 +40,27 @@ error of estimates compared with measurements: the fastest of many estimates is 
 
 @dataclass(frozen=True)
 class Question:
-    """What is compared: settings (the target alone is one of them), loads in ascending order, and
-    the price of the instance. Of tied settings, those of ``default_drafter`` are simpler."""
+    """What is compared: settings (the target alone is one of them), loads in ascending order, the
+    speed of each, and the price of the instance. Of tied settings, those of ``default_drafter`` are
+    simpler.
+
+    ``assumed`` is the speed of a setting with an acceptance that is assumed where none is known;
+    only its break-even length is used. Where some settings hold the load, the others are not
+    selected.
+    """
 
     settings: Sequence[Setting]
     loads: Sequence[int]
     usd_per_hour: float | None
-    default_drafter: str | None = None
+    default_drafter: str | None
+    performance_of: PerformanceOf
+    assumed: PerformanceOf | None = None
+    holds_load: HoldsLoad = lambda *_: True
 
 
-def decide_workload(
-    question: Question,
-    name: str,
-    workload: Workload,
-    performance_of: PerformanceOf,
-    assumed: PerformanceOf | None = None,
-    holds_load: HoldsLoad = lambda *_: True,
-) -> WorkloadVerdict:
-    """The verdict for requests of this size, with the settings that matter (``_contenders``).
-    Where some settings hold the load, the others are not selected.
-
-    ``assumed`` is the speed of a setting with an acceptance that is assumed where none is known;
-    only its break-even length is used.
-    """
-    loads = [
-        _at_load(question, workload, load, performance_of, assumed, holds_load)
-        for load in question.loads
-    ]
+def decide_workload(question: Question, name: str, workload: Workload) -> WorkloadVerdict:
+    """The verdict for requests of this size, with the settings that matter (``_contenders``)."""
+    loads = [_at_load(question, workload, load) for load in question.loads]
     robust = _robust(question, loads)
     by_load = {load.concurrency: {one.setting: one for one in load.speeds} for load in loads}
     kept = _contenders(loads, robust)
@@ -82,28 +77,21 @@ def decide_workload(
     )
 
 
-def _at_load(
-    question: Question,
-    workload: Workload,
-    load: int,
-    performance_of: PerformanceOf,
-    assumed: PerformanceOf | None,
-    holds_load: HoldsLoad,
-) -> LoadVerdict:
-    found = {one: performance_of(one, workload, load) for one in question.settings}
+def _at_load(question: Question, workload: Workload, load: int) -> LoadVerdict:
+    found = {one: question.performance_of(one, workload, load) for one in question.settings}
     holding = {
         one: speed
         for one, speed in found.items()
         if speed.basis == "measured"
-        or (speed.tokens_per_second and holds_load(one, workload, load))
+        or (speed.tokens_per_second and question.holds_load(one, workload, load))
     }
     ranking = rank_settings(holding or found, question.default_drafter)
 
     def break_even(setting: Setting, performance: Performance) -> float | None:
         if not setting.k or NO_SPECULATION not in found:
             return None
-        if performance.basis == "unknown" and assumed is not None:
-            performance = assumed(setting, workload, load)
+        if performance.basis == "unknown" and question.assumed is not None:
+            performance = question.assumed(setting, workload, load)
         return break_even_length(performance, found[NO_SPECULATION], workload, load)
 
     speeds = tuple(
@@ -281,3 +269,107 @@ def _gain(
     loses = fastest == (NO_SPECULATION,) and ratio < 1
     side = 1 if wins else -1 if loses else 0
     return SpeculationGain(load, ratio, alone.tokens_per_second, measured, side)
+
+
+@dataclass(frozen=True)
+class SpeculationGain:
+    """Speculation against the target alone at one load: ``ratio`` is how many times as fast the
+    best drafting setting is; ``side`` is 1 where it wins, -1 where the target alone does, and 0
+    where they tie."""
+
+    load: float
+    ratio: float
+    alone: float
+    measured: bool
+    side: int
+
+
+def crossovers(
+    points: Sequence[SpeculationGain], equal: float, price_of: Callable[[float], float | None]
+) -> Iterator[VerdictCrossover]:
+    """Where the winner changes sides, at the load at which the ratio passes 1: interpolated on the
+    logarithm of the load. A tie changes no side.
+
+    ``points`` ascend in load. Speeds within the share ``equal`` of each other are about equally
+    fast; ``price_of`` is the price of a million tokens in USD at this many tokens per second.
+    """
+    first = 0
+    decided = [number for number, point in enumerate(points) if point.side]
+    for here, there in pairwise(decided):
+        if points[here].side == points[there].side:
+            continue
+        back = (n for n in range(there + 1, len(points)) if points[n].side == points[here].side)
+        end = next(back, len(points))
+        before = next(n for n in range(here, there) if _passes_one(points[n], points[n + 1]))
+        yield _crossover(points[first:end], before - first, equal, price_of)
+        first = there
+
+
+def crossover_text(crossover: VerdictCrossover) -> str:
+    """``Speculation stops paying at about 38 requests (32 to 46), at $0.12 per million output
+    tokens; measured.``"""
+    price = crossover.usd_per_million_tokens
+    cost = f", at {format_usd(price)} per million output tokens" if price is not None else ""
+    low, high = f"{crossover.low:,.0f}", f"{crossover.high:,.0f}"
+    between = f" ({low} to {high})" if low != high else ""
+    return (
+        f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
+        f"{between}{cost}; {crossover.basis}."
+    )
+
+
+def _passes_one(before: SpeculationGain, after: SpeculationGain) -> bool:
+    return (before.ratio > 1) != (after.ratio > 1)
+
+
+def _crossover(
+    points: Sequence[SpeculationGain],
+    number: int,
+    equal: float,
+    price_of: Callable[[float], float | None],
+) -> VerdictCrossover:
+    """The crossover between this point and the next; ``points`` have no other one."""
+    before, after = points[number], points[number + 1]
+    requests = _load_at(before, after, 1.0)
+    share = math.log(requests / before.load) / math.log(after.load / before.load)
+    alone = before.alone * (after.alone / before.alone) ** share
+    ends = _equal_range(points, before, after, equal)
+    return VerdictCrossover(
+        direction="stops" if before.ratio > 1 else "starts",
+        requests=round(requests, 1),
+        low=round(min(ends[0], requests), 1),
+        high=round(max(ends[1], requests), 1),
+        usd_per_million_tokens=price_of(alone),
+        basis="measured" if before.measured and after.measured else "estimated",
+    )
+
+
+def _load_at(before: SpeculationGain, after: SpeculationGain, ratio: float) -> float:
+    """The load between two points at which the ratio is this one."""
+    share = (before.ratio - ratio) / (before.ratio - after.ratio)
+    load: float = before.load * (after.load / before.load) ** min(max(share, 0.0), 1.0)
+    return load
+
+
+def _equal_range(
+    points: Sequence[SpeculationGain], before: SpeculationGain, after: SpeculationGain, equal: float
+) -> tuple[float, float]:
+    """The loads around a crossing at which the ratio is within ``equal`` of 1."""
+    above, below = (1 + equal, 1 - equal) if before.ratio > 1 else (1 - equal, 1 + equal)
+    low, high = before.load, after.load
+    left = points[: points.index(after) + 1]
+    for point, next_point in reversed(list(pairwise(left))):
+        if _outside(point, above):
+            low = _load_at(point, next_point, above)
+            break
+        low = point.load
+    for point, next_point in pairwise(points[points.index(before) :]):
+        if _outside(next_point, below):
+            high = _load_at(point, next_point, below)
+            break
+        high = next_point.load
+    return low, high
+
+
+def _outside(point: SpeculationGain, limit: float) -> bool:
+    return point.ratio >= limit if limit > 1 else point.ratio <= limit

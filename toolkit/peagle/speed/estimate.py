@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from peagle.catalog.schema import Seconds, Speed, SpeedRun
 from peagle.catalog.speed_model import SpeedModel
@@ -86,7 +87,8 @@ def performance(
     if running < 1:
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
     # Engines of distant versions differ by more than the model is wrong.
-    near = [run for run in runs if _is_near(run, case)]
+    vllm = case.engine.vllm
+    near = [run for run in runs if versions.are_adjacent(run.vllm, vllm)]
     times = StepTimes(geometry_of(case), gpu, model)
     batched = case.engine.max_num_batched_tokens
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
@@ -97,8 +99,11 @@ def performance(
         width = max(width, _UNMEASURED_WIDTH)
     source = f"{model.script}, constants of {model.fitted.isoformat()}"
     if corrected.runs:
-        by = ", ".join(_file_and_version(run, case.engine.vllm) for run in corrected.runs)
-        source += f", corrected by {by}"
+        by = [
+            run.file if versions.compare(run.vllm, vllm) == 0 else f"{run.file} (vLLM {run.vllm})"
+            for run in corrected.runs
+        ]
+        source += f", corrected by {', '.join(by)}"
     steps = workload.output_tokens / acceptance.length
     total, first = timing.total * factor, timing.first * factor
     tokens = load * workload.output_tokens / total
@@ -141,16 +146,6 @@ def break_even_length(
     if taken <= 0 or allowed <= 0:
         return None
     return max(1.0, drafting.acceptance.length * taken / allowed)
-
-
-def _is_near(run: SpeedRun, case: FitCase) -> bool:
-    return versions.are_adjacent(run.vllm, case.engine.vllm)
-
-
-def _file_and_version(run: SpeedRun, vllm: str) -> str:
-    """The run's file, with its version if that is another one."""
-    same = versions.compare(run.vllm, vllm) == 0
-    return run.file if same else f"{run.file} (vLLM {run.vllm})"
 
 
 def slots(case: FitCase, fit: Fit, workload: Workload) -> float:
@@ -221,8 +216,9 @@ def _measured(
         ]
         if run.synthetic and any(_differs(row, acceptance) for row in rows):
             continue
-        below = max((r for r in rows if r.concurrency <= load), key=_load, default=None)
-        above = min((r for r in rows if r.concurrency >= load), key=_load, default=None)
+        by_load = attrgetter("concurrency")
+        below = max((r for r in rows if r.concurrency <= load), key=by_load, default=None)
+        above = min((r for r in rows if r.concurrency >= load), key=by_load, default=None)
         if below is not None and above is not None:
             return _between(run, below, above, load)
     return None
@@ -234,10 +230,6 @@ def _differs(row: Speed, acceptance: Acceptance) -> bool:
         return False
     high, low = sorted((acceptance.length, row.acceptance_length), reverse=True)
     return high > SAME_SIZE * low
-
-
-def _load(row: Speed) -> int:
-    return row.concurrency
 
 
 def _same_size(row: Speed, workload: Workload) -> bool:
@@ -261,6 +253,9 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
     def at(lower: float | None, upper: float | None) -> float | None:
         return None if lower is None or upper is None else lower + share * (upper - lower)
 
+    def mean(lower: Seconds | None, upper: Seconds | None) -> float | None:
+        return None if lower is None or upper is None else at(lower.mean, upper.mean)
+
     speeds = below.output_tokens_per_second, above.output_tokens_per_second
     tokens = speeds[0] + share * (speeds[1] - speeds[0])
     length = at(below.acceptance_length, above.acceptance_length)
@@ -277,12 +272,7 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
         tokens_per_second=tokens,
         low=at(below.low or speeds[0], above.low or speeds[1]),
         high=at(below.high or speeds[0], above.high or speeds[1]),
-        ttft_seconds=at(_mean(below, "ttft"), _mean(above, "ttft")),
-        itl_seconds=at(_mean(below, "itl"), _mean(above, "itl")),
-        tpot_seconds=at(_mean(below, "tpot"), _mean(above, "tpot")),
+        ttft_seconds=mean(below.ttft_seconds, above.ttft_seconds),
+        itl_seconds=mean(below.itl_seconds, above.itl_seconds),
+        tpot_seconds=mean(below.tpot_seconds, above.tpot_seconds),
     )
-
-
-def _mean(row: Speed, name: str) -> float | None:
-    seconds: Seconds | None = getattr(row, f"{name}_seconds")
-    return None if seconds is None else seconds.mean

@@ -8,15 +8,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from peagle.catalog.schema import Architecture, AttentionGroup
-from peagle.fit.drafter_weights import stored_parameters
 from peagle.fit.models import DraftModel, FitCase, TargetModel
-from peagle.fit.target_weights import (
+from peagle.fit.weights import (
     QUANTIZED_BYTES,
     attention_layers,
     attention_parameters,
     has_mxfp4_experts,
     is_gpt_oss,
     quantized_element,
+    stored_parameters,
 )
 from peagle.vllm.defaults import EngineConfig, cache_element_bytes, capture_sizes, schedules_ahead
 from peagle.vllm.gpus import element_bytes
@@ -144,7 +144,7 @@ def _element_sizes(target: TargetModel) -> tuple[float, float, float]:
     plain, quantized = element_bytes(target.dtype), target.architecture.quantized
     if target.quantization is None and quantized is None:
         return plain, plain, plain
-    if is_gpt_oss(target.architecture):
+    if is_gpt_oss(target):
         return plain, QUANTIZED_BYTES.get(target.quantization or "", plain), plain
     if quantized and not quantized.attention:
         return plain, quantized.element_bytes, plain

@@ -23,7 +23,7 @@ from peagle.checkpoints.models import (
 )
 from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.fit.building import located, read_target
-from peagle.fit.target_weights import checkpoint_bytes
+from peagle.fit.weights import checkpoint_bytes
 from peagle_serve.contract import is_s3_uri
 from peagle_serve.heads import is_head
 
