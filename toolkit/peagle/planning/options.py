@@ -425,6 +425,16 @@ class Options(Frozen):
 
     @model_serializer(mode="wrap")
     def _write_what_is_set(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written, fields = write(self), Options.model_fields  # in the order of the fields
+        return {
+            name: written[name] for name in fields if getattr(self, name) != fields[name].default
+        }
+
+
+_NOT_ASKED))
+
+    @model_serializer(mode="wrap")
+    def _write_what_is_set(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = Options.model_fields
         return {
             name: value
