@@ -431,18 +431,6 @@ class Options(Frozen):
         }
 
 
-_NOT_ASKED))
-
-    @model_serializer(mode="wrap")
-    def _write_what_is_set(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields = Options.model_fields
-        return {
-            name: value
-            for name, value in write(self).items()
-            if getattr(self, name) != fields[name].default
-        }
-
-
 _NOT_ASKED = ("chosen_by", "fitting_length", "drafter_checkpoint", "target_checkpoint")
 
 
