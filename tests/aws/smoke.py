@@ -29,8 +29,8 @@ import boto3
 
 from peagle import __version__
 from peagle.catalog import load_catalog
+from peagle.options import Options
 from peagle.planning import make_plan
-from peagle.planning.options import Options
 from peagle.render import plan_bytes
 from peagle.store import write_json
 

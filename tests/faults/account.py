@@ -9,8 +9,8 @@ from botocore.exceptions import ClientError
 
 from peagle.catalog import load_catalog
 from peagle.data import weights_folder
+from peagle.options import Options
 from peagle.planning import make_plan
-from peagle.planning.options import Options
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.requests import folders, owned_requests, with_replaced
 from tests.sandbox.sandboxes import ROLE, Account, Sandbox, until

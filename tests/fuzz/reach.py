@@ -130,7 +130,7 @@ NOT_OUTSIDE = {
     "peagle/cli/catalog.py:list_pairs": "encodes the catalogue",
     "peagle/deploy/access.py:_needs": "the address and the key of a plan, which are checked",
     "peagle/cli/call.py:_payload": "what the bounded reader of JSON reads",
-    "peagle/cli/output/plan.py:_instance_text": "rounds a number",
+    "peagle/cli/view/plan.py:_instance_text": "rounds a number",
     "peagle/speed/decision.py:_rounded": "rounds a number",
     "peagle/weights/revisions.py:pin_revisions": "compares a commit of a plan",
     "peagle/engine/environment.py:Environment.install_torch": "requirements of this toolkit",

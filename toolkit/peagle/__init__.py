@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from peagle.errors import UserError as UserError
     from peagle.findings import Finding as Finding
     from peagle.fit.report import FitReport as FitReport
-    from peagle.planning.options import Options as Options
+    from peagle.options import Options as Options
     from peagle.planning.plan import Plan as Plan
     from peagle.proof import Proof as Proof
     from peagle.render.files import RenderedFile as RenderedFile
@@ -50,7 +50,7 @@ _NAMES = {
     "peagle.findings": ("Finding",),
     "peagle.fit.report": ("FitReport",),
     "peagle.session": ("Session",),
-    "peagle.planning.options": ("Options",),
+    "peagle.options": ("Options",),
     "peagle.planning.plan": ("Plan",),
     "peagle.proof": ("Proof",),
     "peagle.render.files": ("RenderedFile",),

@@ -47,7 +47,7 @@ from peagle.errors import (
 )
 from peagle.findings import Finding, errors, refused
 from peagle.fit.report import fit
-from peagle.planning.options import Options
+from peagle.options import Options
 from peagle.planning.planner import make_plan
 from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
 from peagle.planning.verdict import make_verdict, sizes_of_requests

@@ -15,7 +15,7 @@ from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
 from peagle.aws.iam import find_role
-from peagle.aws.prices import QuotaNeed, _attributes, prices_in, quota_findings
+from peagle.aws.prices import QuotaNeed, prices_in, quota_findings
 from peagle.aws.refresh import sdk_images
 from peagle.aws.runtime import Tail
 from peagle.aws.s3 import S3Source
@@ -132,7 +132,6 @@ def _quota(case: tuple[Any, Any]) -> None:
 
 def _prices(row: str) -> None:
     prices_in([row], REGION)
-    _attributes(row)
 
 
 def _role(role: Any) -> None:

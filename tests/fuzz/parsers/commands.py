@@ -21,9 +21,9 @@ from peagle.cli.call import _read_prompt
 from peagle.cli.choose import _parsed
 from peagle.cli.main import cli
 from peagle.cli.options import LOADS, USD, OutputPath
-from peagle.cli.output.console import line_width
 from peagle.cli.plan_options import parse_copies
 from peagle.cli.sandbox_rehearse import _times
+from peagle.cli.view.console import line_width
 from peagle.errors import PeagleError, UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.overrides import checked_settings, parse_settings, parse_variables

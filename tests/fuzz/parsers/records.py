@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from peagle.aws import ecr
-from peagle.aws.prices import DayCache, _cached_quota, _checked
+from peagle.aws.prices import _cached_quota
 from peagle.deploy import records as deployments
 from peagle.deploy.state import Deployment, Resource
 from peagle.engine import install
@@ -155,14 +155,6 @@ PARSERS = (
             lambda: _cached_quota(_aws(), "ml.g6.xlarge", 1),
         ),
         _bytes(cached(QUOTA)),
-    ),
-    Parser(
-        "cached-prices",
-        at_home(
-            f"online/{SCOPE}/prices.json",
-            lambda: _checked((DayCache("123456789012", "us-east-1").get("prices") or [0])[0]),
-        ),
-        _bytes(cached({"ml.g6.xlarge": 1.5})),
     ),
     Parser("docker-config", _docker_config, _bytes({"currentContext": "default"})),
     Parser("engine-marker", _lock, _bytes({"vllm": "0.28.0", "lock": "a" * 64}), PeagleError),

@@ -8,7 +8,7 @@ from typing import Any
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.deploy.state import Revision, served_by_plan
 from peagle.fit.models import Fit
-from peagle.planning.options import Options
+from peagle.options import Options
 from peagle.planning.plan import (
     EXECUTION_ROLE,
     MODEL_BUCKET,

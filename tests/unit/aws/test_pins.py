@@ -10,7 +10,7 @@ import pytest
 
 from peagle.errors import Refused, UserError
 from peagle.findings import Finding
-from peagle.planning.options import Options
+from peagle.options import Options
 from peagle.planning.pins import choose_pins, pin_variables, pins_of, with_pins
 from peagle.planning.plan import Pins, Plan
 from peagle.weights.pins import pin_plan

@@ -12,8 +12,8 @@ from peagle.aws.sagemaker import ResourceKind
 from peagle.catalog import load_catalog
 from peagle.deploy.discover import Live
 from peagle.deploy.state import Served, served_by_plan
+from peagle.options import Options
 from peagle.planning import make_plan
-from peagle.planning.options import Options
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.requests import requests, with_replaced
 from tests.unit.aws.cloud import ROLE

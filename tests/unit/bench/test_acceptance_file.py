@@ -149,7 +149,7 @@ def test_it_is_preferred_to_all_other_acceptance(
     assert [one.length for one in known] == pytest.approx(list(lengths), abs=2e-3)
     assert {one.basis for one in known} == {"measured"}
     assert "drafts on p.jsonl" in known[0].source
-    assert not find_pair(catalog, PAIR).drafter.on_text, "the catalogue itself is unchanged"  # type: ignore[union-attr]
+    assert not find_pair(catalog, PAIR).drafter.on_text, "the catalogue itself is unchanged"
     others = [one.on_text for one in find_pair(found, PAIR).target.drafters if one != drafter]
     assert set(others) == {()}
 
@@ -160,7 +160,7 @@ def test_the_pair_is_that_of_the_file_or_is_named(
     for of_file in (tag_value(FULL), None):  # an endpoint has a tag, a URL has none
         server = replace(measured.server, pair=of_file)
         file = saved(tmp_path, replace(measured, server=server))
-        assert find_pair(with_text_acceptance(catalog, PAIR, file), PAIR).drafter.on_text  # type: ignore[union-attr]
+        assert find_pair(with_text_acceptance(catalog, PAIR, file), PAIR).drafter.on_text
     with raises_code("acceptance", UserError):
         with_text_acceptance(catalog, "gpt-oss-20b", file)
     for other in ("gpt-oss-120b", "gpt-oss-20b+eagle3"):

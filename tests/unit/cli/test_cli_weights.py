@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peagle.cli.output.weights import (
+from peagle.cli.view.weights import (
     SyncProgressBar,
     resume_hint,
     use_command,

@@ -12,8 +12,8 @@ import pytest
 from peagle.cli import image as image_commands
 from peagle.errors import CloudError
 from peagle.images.inspect import unchecked_image
-from peagle.planning.options import Overrides
-from peagle.session import Account
+from peagle.options import Overrides
+from peagle.session import Session
 from tests.support import Peagle, command_line
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.rendering.plans import plan_of
@@ -35,13 +35,13 @@ def test_without_credentials_nothing_is_built_to_be_pushed(
     peagle: Peagle, docker: FakeDocker, tmp_path: Path
 ) -> None:
     docker.answers("version", out="20.10")
-    without_account = {
+    without_session = {
         name: value for name, value in os.environ.items() if not name.startswith("AWS_")
     }
     nowhere = str(tmp_path / "nothing")
-    without_account |= {"AWS_CONFIG_FILE": nowhere, "AWS_SHARED_CREDENTIALS_FILE": nowhere,
+    without_session |= {"AWS_CONFIG_FILE": nowhere, "AWS_SHARED_CREDENTIALS_FILE": nowhere,
                "AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
-    done = peagle("image", "build", "tiny", "--base", "base:1", "--push", env=without_account)
+    done = peagle("image", "build", "tiny", "--base", "base:1", "--push", env=without_session)
     assert done.returncode != 0
     assert "no AWS credentials" in done.stderr
     assert not [one for one in docker.calls if one["argv"][0] != "version"]
@@ -56,23 +56,23 @@ def test_failed_push_names_the_built_image(
     monkeypatch.setattr(image_commands, "_push", refused)
     typed = command_line("image", "build", "tiny", "--push", "--profile", "work")
     with typed, pytest.raises(CloudError):
-        image_commands.push_built(unchecked_image("mine:1"), "eu-west-1", Account(profile="work"))
+        image_commands.push_built(unchecked_image("mine:1"), "eu-west-1", Session(profile="work"))
     reported = capsys.readouterr().err
     assert "mine:1 is built" in reported
     assert "peagle image push mine:1 --region eu-west-1 --profile work" in reported
 
 
 @pytest.mark.parametrize(
-    ("runtime", "account", "command"),
+    ("runtime", "session", "command"),
     [
-        ("cpu", Account(), "peagle local up peagle/tiny+p-eagle --engine docker --image mine:1"),
-        ("gpu", Account(), "peagle image push mine:1"),
-        ("gpu", Account(sandbox=True), "peagle image push mine:1 --registry HOST"),
+        ("cpu", Session(), "peagle local up peagle/tiny+p-eagle --engine docker --image mine:1"),
+        ("gpu", Session(), "peagle image push mine:1"),
+        ("gpu", Session(sandbox=True), "peagle image push mine:1 --registry HOST"),
     ],
 )
-def test_build_shows_the_next_command(runtime: str, account: Account, command: str) -> None:
+def test_build_shows_the_next_command(runtime: str, session: Session, command: str) -> None:
     built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
-    assert image_commands.next_command(plan_of("uploaded"), built, account) == command
+    assert image_commands.next_command(plan_of("uploaded"), built, session) == command
 
 
 def test_the_next_command_keeps_what_the_user_set() -> None:
@@ -80,7 +80,7 @@ def test_the_next_command_keeps_what_the_user_set() -> None:
     own = Overrides(settings={"seed": "7"}, environment={"A": "b"}, startup_timeout=900)
     plan = plan_of("uploaded").model_copy(update={"overrides": own})
 
-    command = image_commands.next_command(plan, built, Account())
+    command = image_commands.next_command(plan, built, Session())
 
     assert "--set seed=7 --env A=b --engine docker" in command
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.cli.output.plan import MEANINGS, explain
+from peagle.cli.view.plan import MEANINGS, explain
 from peagle.planning import Options, make_plan
 
 CATALOG = load_catalog()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from peagle.cli.output.progress import DeploymentProgress, StatusLine
+from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.context import Progress
 
 _ERASED = re.compile(r"\r?(?:\n\r\x1b\[1A)?\x1b\[2K")

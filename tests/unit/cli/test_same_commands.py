@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.planning.options import read_flags
+from peagle.options import read_flags
 from tests.golden.commands import INTERFACE, RUNS, command_lines, first, outline, recorded
 from tests.golden.commands.interface import interface, losses
 from tests.golden.commands.workplace import Workplace

@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import BaseModel
 
-from peagle.cli.output.console import (
+from peagle.cli.view.console import (
     bar,
     print_facts,
     print_findings,

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from peagle.catalog import load_catalog
+from peagle.options import Options
 from peagle.planning.candidates import batch_at
-from peagle.planning.options import Options
 from peagle.planning.planner import make_plan
 
 CATALOG = load_catalog()

@@ -13,7 +13,7 @@ import pytest
 from peagle.catalog import find_drafter, load_catalog
 from peagle.catalog.schema import Architecture, AttentionGroup, Catalog
 from peagle.checkpoints.architecture import read_architecture
-from peagle.planning.options import Options
+from peagle.options import Options
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.speed.models import WorkloadName

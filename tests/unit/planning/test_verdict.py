@@ -13,7 +13,7 @@ import pytest
 from peagle.catalog import find_instance, load_catalog
 from peagle.catalog.schema import SpeedRun
 from peagle.catalog.tables import Price, support_of
-from peagle.planning.options import Options
+from peagle.options import Options
 from peagle.planning.planner import make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.speed.models import WORKLOADS, Workload

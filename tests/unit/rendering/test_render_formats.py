@@ -13,8 +13,8 @@ import pytest
 from peagle.cli.plan import plan as plan_command
 from peagle.data import data_folder
 from peagle.errors import NotFound, Unsupported
+from peagle.options import keys_of_file
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.options import keys_of_file
 from peagle.render import RenderedFile, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.image import serve_digest

@@ -13,8 +13,8 @@ from peagle.catalog.tables import InstanceTable
 from peagle.cli.main import cli
 from peagle.data import data_folder
 from peagle.errors import Unsupported
+from peagle.options import Overrides
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.options import Overrides
 from peagle.render import render
 from peagle.render.formats.hyperpod import endpoint
 from peagle.render.kubernetes import manifest_file, variables

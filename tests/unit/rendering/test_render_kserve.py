@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.errors import Unsupported
+from peagle.options import Overrides
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.options import Overrides
 from peagle.planning.plan import Pins
 from peagle.render import render
 from peagle.render.formats.kserve import additional_arguments, engine_variables, service

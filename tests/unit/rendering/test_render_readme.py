@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from peagle.cli.output.plan import price_text
+from peagle.cli.view.plan import price_text
 from peagle.findings import note
 from peagle.planning.plan import Plan
 from peagle.render.files import readme

@@ -51,21 +51,21 @@ from peagle.cli.options import (
     repetitions_option,
     requests_option,
 )
-from peagle.cli.output.bench import print_acceptance, print_lossless, print_result
-from peagle.cli.output.console import (
-    json_option,
-    print_json,
-    print_small,
-    print_status,
-    print_written,
-)
-from peagle.cli.output.progress import StatusLine
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import (
     Session,
     cloud_options,
     complete_name,
 )
+from peagle.cli.view.bench import print_acceptance, print_lossless, print_result
+from peagle.cli.view.console import (
+    json_option,
+    print_json,
+    print_small,
+    print_status,
+    print_written,
+)
+from peagle.cli.view.progress import StatusLine
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.engine.state import LocalEngine, local_engines, ready_engine
 from peagle.errors import (

@@ -33,8 +33,12 @@ from peagle.cli.options import (
     requests_option,
     yes_option,
 )
-from peagle.cli.output.bench import print_lossless, print_sweep
-from peagle.cli.output.console import (
+from peagle.cli.plan_options import planning_choices, planning_options
+from peagle.cli.planned import planned
+from peagle.cli.project import Decorator
+from peagle.cli.session import Session, account_options
+from peagle.cli.view.bench import print_lossless, print_sweep
+from peagle.cli.view.console import (
     confirm,
     json_option,
     print_facts,
@@ -42,11 +46,7 @@ from peagle.cli.output.console import (
     print_line,
     print_status,
 )
-from peagle.cli.output.progress import DeploymentProgress, StatusLine
-from peagle.cli.plan_options import planning_choices, planning_options
-from peagle.cli.planned import planned
-from peagle.cli.project import Decorator
-from peagle.cli.session import Session, account_options
+from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.records import deployment_lock
 from peagle.engine.runner import LocalOptions
 from peagle.errors import Fix, OptionMissing, OptionsConflict, PeagleError, UserError, command_line

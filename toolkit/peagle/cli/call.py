@@ -18,7 +18,13 @@ from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.url_proof import prove_url
 from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import TOKENS, Decimal, WholeNumber, command_catalog, duration
-from peagle.cli.output.console import (
+from peagle.cli.project import ProjectCommand, endpoint_argument
+from peagle.cli.session import (
+    Session,
+    cloud_options,
+    complete_name,
+)
+from peagle.cli.view.console import (
     json_option,
     print_documents,
     print_findings,
@@ -26,14 +32,8 @@ from peagle.cli.output.console import (
     print_line,
     print_status,
 )
-from peagle.cli.output.progress import StatusLine
-from peagle.cli.output.proof import floor_text, second_turn_text
-from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.session import (
-    Session,
-    cloud_options,
-    complete_name,
-)
+from peagle.cli.view.progress import StatusLine
+from peagle.cli.view.proof import floor_text, second_turn_text
 from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt
 from peagle.deploy.proving import prove as prove_endpoint

@@ -17,7 +17,7 @@ from peagle.catalog.loading import check_catalog, check_catalog_file, holds_meas
 from peagle.checks.report import check_local_weights
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import catalog_of, complete_pair
-from peagle.cli.output.console import json_option, print_json, print_line, print_status
+from peagle.cli.view.console import json_option, print_json, print_line, print_status
 from peagle.errors import CatalogError
 
 
@@ -56,7 +56,7 @@ def list_pairs(ctx: click.Context, as_json: bool) -> None:
     targets = summarize_targets(load_catalog(own), load_evidence(own))
     if as_json:
         return click.echo(to_json({"targets": targets}, indent=2).decode())
-    from peagle.cli.output.catalog import print_list
+    from peagle.cli.view.catalog import print_list
 
     return print_list(targets)
 
@@ -78,7 +78,7 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
     measured = evidence_for(evidence, found.target, found.drafter) if found.drafter else ()
     if as_json:
         return print_json(describe_pair(loaded, found, measured))
-    from peagle.cli.output.catalog import print_pair
+    from peagle.cli.view.catalog import print_pair
 
     support = default_support(loaded, found.drafter)
     return print_pair(found, measured, summarize_target(found.target, evidence), support)

@@ -10,13 +10,13 @@ from peagle.catalog.entry_file import entry_text
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context
 from peagle.cli.options import OutputPath, command_catalog
-from peagle.cli.output.console import (
+from peagle.cli.session import Session, cloud_options
+from peagle.cli.view.console import (
     json_option,
     print_findings,
     print_json,
     print_status,
 )
-from peagle.cli.session import Session, cloud_options
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output

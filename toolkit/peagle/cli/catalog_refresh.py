@@ -15,15 +15,15 @@ from peagle.catalog.tables import InstanceTable
 from peagle.catalog.writing import Tables, new_texts, refuse_unwritable, write_texts
 from peagle.cli.context import PeagleCommand, findings_in_context, own_command
 from peagle.cli.options import yes_option
-from peagle.cli.output.catalog import print_changes
-from peagle.cli.output.console import (
+from peagle.cli.session import Session, account_options
+from peagle.cli.view.catalog import print_changes
+from peagle.cli.view.console import (
     confirmed,
     json_option,
     print_findings,
     print_json,
     print_status,
 )
-from peagle.cli.session import Session, account_options
 from peagle.data import data_folder
 from peagle.errors import Fix, UserError
 from peagle.planning.runtime import DEFAULT_REGION

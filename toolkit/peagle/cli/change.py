@@ -20,7 +20,11 @@ from peagle.cli.options import (
     refuse_errors,
     yes_option,
 )
-from peagle.cli.output.console import (
+from peagle.cli.plan import options_in
+from peagle.cli.planned import planned
+from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
+from peagle.cli.session import Session, cloud_options, complete_name
+from peagle.cli.view.console import (
     confirm,
     json_option,
     print_facts,
@@ -28,7 +32,7 @@ from peagle.cli.output.console import (
     print_line,
     print_status,
 )
-from peagle.cli.output.deploy import (
+from peagle.cli.view.deploy import (
     measured,
     print_comparison_report,
     print_started,
@@ -36,11 +40,7 @@ from peagle.cli.output.deploy import (
     show_changes,
     show_end,
 )
-from peagle.cli.output.progress import show_hashing
-from peagle.cli.plan import options_in
-from peagle.cli.planned import planned
-from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
-from peagle.cli.session import Session, cloud_options, complete_name
+from peagle.cli.view.progress import show_hashing
 from peagle.deploy.comparison import (
     change_share,
     options_beside,

@@ -33,10 +33,10 @@ from peagle.cli.options import (
     settings_option,
     variables_option,
 )
-from peagle.cli.output.console import json_option, print_json, print_status, print_written
 from peagle.cli.plan_options import field_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
+from peagle.cli.view.console import json_option, print_json, print_status, print_written
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
 from peagle.fit.advice import MAX_GPUS, mildest
 from peagle.fit.report import fit_document
@@ -191,7 +191,7 @@ def check(
         findings = findings_in_context(report.findings)
         print_json(check_document(replace(report, findings=findings)))
     else:
-        from peagle.cli.output.choose import print_check
+        from peagle.cli.view.choose import print_check
 
         print_check(report, time.monotonic() - start)
     if any(finding.level == "error" for finding in report.findings):
@@ -224,7 +224,7 @@ def _list(as_json: bool) -> None:
     """All rules: code, subject, whether vLLM rejects it too, what the rule prevents."""
     if as_json:
         return print_json({"rules": [rule.document() for rule in rules_found()]})
-    from peagle.cli.output.choose import print_rules
+    from peagle.cli.view.choose import print_rules
 
     return print_rules(rules_found())
 
@@ -301,7 +301,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
         findings = findings_in_context(report.findings)
         print_json(fit_document(replace(report, findings=findings)))
     else:
-        from peagle.cli.output.choose import print_fit
+        from peagle.cli.view.choose import print_fit
 
         print_fit(report)
     if report.refusal:
@@ -420,6 +420,6 @@ def verdict(
     if as_json:
         print_json(verdict_document(made))
     else:
-        from peagle.cli.output.choose import print_verdict
+        from peagle.cli.view.choose import print_verdict
 
         print_verdict(made, output)

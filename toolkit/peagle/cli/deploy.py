@@ -22,8 +22,12 @@ from peagle.cli.options import (
     raise_first_error,
     refuse_errors,
 )
-from peagle.cli.output.console import confirm, confirmed, json_option, print_json, print_status
-from peagle.cli.output.deploy import (
+from peagle.cli.plan_options import plan_options
+from peagle.cli.planned import plan_on_type
+from peagle.cli.project import ProjectCommand, require_built_image
+from peagle.cli.session import Session, account_options
+from peagle.cli.view.console import confirm, confirmed, json_option, print_json, print_status
+from peagle.cli.view.deploy import (
     add_nothing_remaining,
     print_calls,
     remaining_resources_shown,
@@ -33,11 +37,7 @@ from peagle.cli.output.deploy import (
     show_plan,
     show_remaining_resources,
 )
-from peagle.cli.output.progress import DeploymentProgress, show_hashing
-from peagle.cli.plan_options import plan_options
-from peagle.cli.planned import plan_on_type
-from peagle.cli.project import ProjectCommand, require_built_image
-from peagle.cli.session import Session, account_options
+from peagle.cli.view.progress import DeploymentProgress, show_hashing
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.apply import deploy as apply_plan
 from peagle.deploy.fallback import Attempt, Fallback, deploy_where_possible

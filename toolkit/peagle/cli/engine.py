@@ -8,7 +8,7 @@ import click
 
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import command_catalog
-from peagle.cli.output.console import (
+from peagle.cli.view.console import (
     json_option,
     print_small,
     print_status,

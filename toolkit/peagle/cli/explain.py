@@ -9,7 +9,7 @@ from typing import NamedTuple
 import click
 
 from peagle.cli.context import PeagleCommand
-from peagle.cli.output.console import json_option, print_facts, print_json, print_line
+from peagle.cli.view.console import json_option, print_facts, print_json, print_line
 from peagle.data import data_folder
 from peagle.errors import NotFound, nearest
 

@@ -17,23 +17,23 @@ from peagle.aws.images import (
 )
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import OneOf, OutputPath, command_catalog, refuse_errors, region_option
-from peagle.cli.output.console import (
+from peagle.cli.plan_options import plan_options
+from peagle.cli.project import CHOICE, ProjectCommand
+from peagle.cli.session import Session, account_options
+from peagle.cli.view.console import (
     json_option,
     print_json,
     print_line,
     print_status,
     print_written,
 )
-from peagle.cli.output.image import image_document, print_image
-from peagle.cli.output.progress import StatusLine
-from peagle.cli.plan_options import plan_options
-from peagle.cli.project import CHOICE, ProjectCommand
-from peagle.cli.session import Session, account_options
+from peagle.cli.view.image import image_document, print_image
+from peagle.cli.view.progress import StatusLine
 from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
 from peagle.images import Built, Image
 from peagle.images.build import findings_for_build
+from peagle.options import Options, arguments
 from peagle.planning import Plan
-from peagle.planning.options import Options, arguments
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.project.choosing import EndpointChoice
 from peagle.render.image import RuntimeKind

@@ -14,7 +14,10 @@ from peagle.aws.images import ImageRequest
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.image import build_with_status
 from peagle.cli.options import OneOf, WholeNumber, command_catalog, names_own_image, refuse_errors
-from peagle.cli.output.console import (
+from peagle.cli.plan_options import plan_options
+from peagle.cli.project import ProjectCommand
+from peagle.cli.session import new_session
+from peagle.cli.view.console import (
     json_option,
     print_documents,
     print_findings,
@@ -22,11 +25,8 @@ from peagle.cli.output.console import (
     print_line,
     print_status,
 )
-from peagle.cli.output.progress import StatusLine
-from peagle.cli.output.proof import second_turn_text
-from peagle.cli.plan_options import plan_options
-from peagle.cli.project import ProjectCommand
-from peagle.cli.session import new_session
+from peagle.cli.view.progress import StatusLine
+from peagle.cli.view.proof import second_turn_text
 from peagle.engine.container import find_image
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log

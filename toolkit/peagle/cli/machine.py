@@ -10,7 +10,7 @@ import click
 
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import command_catalog
-from peagle.cli.output.console import (
+from peagle.cli.view.console import (
     folded,
     json_option,
     line_width,

@@ -19,7 +19,7 @@ from click.exceptions import NoSuchCommand
 
 from peagle import __version__
 from peagle.cli.context import keys_of_file
-from peagle.cli.output.console import STARTED_AT
+from peagle.cli.view.console import STARTED_AT
 from peagle.errors import Fix, PeagleError, UserError, nearest
 
 COMMANDS: dict[str, dict[str, str]] = {

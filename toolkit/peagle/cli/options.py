@@ -13,7 +13,7 @@ import click
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
-from peagle.cli.output.console import print_findings, where_text
+from peagle.cli.view.console import print_findings, where_text
 from peagle.errors import PeagleError, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.planning import Options, Plan

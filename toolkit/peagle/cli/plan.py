@@ -18,7 +18,10 @@ from peagle.cli.context import (
     own_command,
 )
 from peagle.cli.options import PLAN_FIELDS, Decimal, complete_pair, output_option, raise_first_error
-from peagle.cli.output.console import (
+from peagle.cli.plan_options import plan_options
+from peagle.cli.planned import plan_in_project, planned
+from peagle.cli.project import CHOICE, ProjectCommand, load_project
+from peagle.cli.view.console import (
     document_facts,
     json_option,
     print_json,
@@ -27,9 +30,6 @@ from peagle.cli.output.console import (
     print_written,
     where_text,
 )
-from peagle.cli.plan_options import plan_options
-from peagle.cli.planned import plan_in_project, planned
-from peagle.cli.project import CHOICE, ProjectCommand, load_project
 from peagle.deploy.diff import PlanComparison, compare_plans
 from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, command_line
 from peagle.findings import Finding, errors
@@ -257,7 +257,7 @@ def plan(
         findings = findings_in_context(plan.findings)
         print_json(plan_document(plan.model_copy(update={"findings": findings})))
     else:
-        from peagle.cli.output.plan import print_answer, print_details  # imports rich
+        from peagle.cli.view.plan import print_answer, print_details  # imports rich
 
         print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
         if verbose:
@@ -285,7 +285,7 @@ def _compare(
     if as_json:
         print_json(comparison.document())
     else:
-        from peagle.cli.output.plan import print_comparison
+        from peagle.cli.view.plan import print_comparison
 
         print_comparison(comparison)
     raise_first_error(first.findings)

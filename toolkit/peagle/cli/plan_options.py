@@ -32,8 +32,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.planned import planned
 from peagle.cli.project import image_from_option, project_options
-from peagle.planning.company import parse_tags
-from peagle.planning.options import (
+from peagle.options import (
     AUTO,
     GROUPS,
     LONGEST_CAPTURE_DAYS,
@@ -43,6 +42,7 @@ from peagle.planning.options import (
     option_name,
     read_flags,
 )
+from peagle.planning.company import parse_tags
 from peagle.planning.overrides import parse_settings, parse_variables
 from peagle.text import sanitize
 

@@ -16,12 +16,12 @@ from peagle.catalog import find_pair
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import is_plan_file
 from peagle.cli.options import PLAN_FIELDS, command_catalog, set_command_catalog
-from peagle.cli.output.progress import show_hashing
 from peagle.cli.project import CHOICE, project_words
 from peagle.cli.session import started_session
+from peagle.cli.view.progress import show_hashing
 from peagle.errors import Fix, OptionsConflict
+from peagle.options import Options, arguments
 from peagle.planning import Plan
-from peagle.planning.options import Options, arguments
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render import read_plan
 from peagle.session import plan_file_online, plan_pair, plan_pair_online

@@ -14,9 +14,6 @@ from peagle.aws.regions import hosting_regions
 from peagle.catalog.tables import InstanceTable
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import command_catalog, complete_region, yes_option
-from peagle.cli.output.console import confirm, json_option, print_json, print_line, print_status
-from peagle.cli.output.deploy import show_remaining_resources
-from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import (
     NOT_SEARCHED,
@@ -25,6 +22,9 @@ from peagle.cli.session import (
     cloud_options,
     complete_name,
 )
+from peagle.cli.view.console import confirm, json_option, print_json, print_line, print_status
+from peagle.cli.view.deploy import show_remaining_resources
+from peagle.cli.view.progress import DeploymentProgress
 from peagle.deploy.records import DamagedRecord, deployment_lock, deployment_names, load_record
 from peagle.deploy.removal import (
     Ended,

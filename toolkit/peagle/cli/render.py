@@ -9,9 +9,9 @@ import click
 
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import OneOf, OutputPath, command_catalog, output_option, refuse_errors
-from peagle.cli.output.console import json_option, print_json, print_status, print_written
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
+from peagle.cli.view.console import json_option, print_json, print_status, print_written
 from peagle.errors import UserError
 from peagle.images.build import findings_of_format
 from peagle.planning import Plan

@@ -11,7 +11,8 @@ import click
 
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import OneOf, WholeNumber, region_option
-from peagle.cli.output.console import (
+from peagle.cli.sandbox_rehearse import fault, quota, scaling
+from peagle.cli.view.console import (
     json_option,
     print_documents,
     print_json,
@@ -19,7 +20,6 @@ from peagle.cli.output.console import (
     print_small,
     print_status,
 )
-from peagle.cli.sandbox_rehearse import fault, quota, scaling
 from peagle.engine.process import LOOPBACK
 from peagle.errors import command_line
 from peagle.sandbox.client import (

@@ -16,7 +16,7 @@ from peagle.cli.options import (
     complete_instance_type,
     region_option,
 )
-from peagle.cli.output.console import json_option, print_small
+from peagle.cli.view.console import json_option, print_small
 from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
 
 _ADD_HELP = """Let OPERATION fail from now on.

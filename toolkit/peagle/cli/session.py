@@ -12,9 +12,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from peagle.cli.options import catalog_of, command_catalog
-from peagle.cli.output.console import print_status
-from peagle.cli.output.progress import DeploymentProgress
 from peagle.cli.project import endpoint_argument
+from peagle.cli.view.console import print_status
+from peagle.cli.view.progress import DeploymentProgress
 from peagle.deploy.records import deployment_names
 from peagle.session import NOT_SEARCHED as NOT_SEARCHED
 from peagle.session import Session as Session
@@ -50,7 +50,7 @@ def new_session(
     def reporting(
         aws: Aws, record: Deployment, again: Sequence[str]
     ) -> AbstractContextManager[None]:
-        from peagle.cli.output.deploy import remaining_resources_shown
+        from peagle.cli.view.deploy import remaining_resources_shown
 
         return remaining_resources_shown(aws, record, session, again)
 

@@ -21,10 +21,13 @@ from peagle.cli.options import (
     names_own_image,
     refuse_errors,
 )
-from peagle.cli.output.console import confirm, json_option, print_json, print_status
-from peagle.cli.output.deploy import show_remaining_resources
-from peagle.cli.output.progress import DeploymentProgress, StatusLine, show_hashing
-from peagle.cli.output.warm import (
+from peagle.cli.plan_options import plan_options
+from peagle.cli.project import ProjectCommand
+from peagle.cli.session import Session, account_options
+from peagle.cli.view.console import confirm, json_option, print_json, print_status
+from peagle.cli.view.deploy import show_remaining_resources
+from peagle.cli.view.progress import DeploymentProgress, StatusLine, show_hashing
+from peagle.cli.view.warm import (
     collected_document,
     local_document,
     print_collected,
@@ -33,9 +36,6 @@ from peagle.cli.output.warm import (
     say_interrupted,
     show_intent,
 )
-from peagle.cli.plan_options import plan_options
-from peagle.cli.project import ProjectCommand
-from peagle.cli.session import Session, account_options
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.records import deployment_lock, load_record
 from peagle.deploy.state import Deployment

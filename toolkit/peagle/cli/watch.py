@@ -24,7 +24,15 @@ from peagle.cli.context import (
     is_plan_file,
 )
 from peagle.cli.options import command_catalog, duration
-from peagle.cli.output.console import (
+from peagle.cli.planned import plan_in_project
+from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
+from peagle.cli.session import (
+    Session,
+    cloud_options,
+    complete_name,
+    deployment_options,
+)
+from peagle.cli.view.console import (
     STARTED_AT,
     Fact,
     document_facts,
@@ -37,18 +45,10 @@ from peagle.cli.output.console import (
     print_status,
     print_table,
 )
-from peagle.cli.output.deploy import comparison_text
-from peagle.cli.output.progress import show_hashing
-from peagle.cli.output.proof import second_turn_text
-from peagle.cli.output.top import document, screen
-from peagle.cli.planned import plan_in_project
-from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
-from peagle.cli.session import (
-    Session,
-    cloud_options,
-    complete_name,
-    deployment_options,
-)
+from peagle.cli.view.deploy import comparison_text
+from peagle.cli.view.progress import show_hashing
+from peagle.cli.view.proof import second_turn_text
+from peagle.cli.view.top import document, screen
 from peagle.deploy.drift import Drift, find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.revisions import deploy_command

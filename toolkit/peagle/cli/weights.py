@@ -18,7 +18,9 @@ from peagle.cli.options import (
     region_option,
     yes_option,
 )
-from peagle.cli.output.console import (
+from peagle.cli.plan_options import field_options
+from peagle.cli.session import Session, account_options
+from peagle.cli.view.console import (
     confirm,
     json_option,
     print_document,
@@ -26,8 +28,8 @@ from peagle.cli.output.console import (
     print_json,
     print_status,
 )
-from peagle.cli.output.progress import StatusLine
-from peagle.cli.output.weights import (
+from peagle.cli.view.progress import StatusLine
+from peagle.cli.view.weights import (
     SyncProgressBar,
     inspect_document,
     print_weights,
@@ -38,8 +40,6 @@ from peagle.cli.output.weights import (
     use_command,
     warm_start_document,
 )
-from peagle.cli.plan_options import field_options
-from peagle.cli.session import Session, account_options
 from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
 from peagle.planning.company import Company, check_company

@@ -67,8 +67,8 @@ from peagle.errors import (
     Refused,
     UserError,
 )
+from peagle.options import Options
 from peagle.planning import Plan
-from peagle.planning.options import Options
 from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
 from peagle.render.requests import VARIANT, reproduce_options
 

@@ -1,6 +1,6 @@
 """Options and catalogue become a Plan. Pure: no network, no clock, no files."""
 
-from peagle.planning.options import Options
+from peagle.options import Options
 from peagle.planning.plan import Plan
 from peagle.planning.planner import make_plan
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peagle.errors import OptionMissing, OutOfRange
+from peagle.options import Options
 from peagle.planning.candidates import Candidate
-from peagle.planning.options import Options
 from peagle.planning.plan import Decision, decide
 from peagle.planning.start import INSTANCE_SECONDS
 from peagle.text import exact_duration, format_usd

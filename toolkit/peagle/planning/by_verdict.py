@@ -9,8 +9,8 @@ from peagle.catalog.find import find_instance, find_pair
 from peagle.catalog.schema import Catalog
 from peagle.errors import Fix, OptionsConflict, UserError, VerdictFileError
 from peagle.findings import Finding, severity, warning
+from peagle.options import Options
 from peagle.planning.load import USUAL_CONCURRENCY, size_of_requests, with_workload
-from peagle.planning.options import Options
 from peagle.planning.plan import Plan, Reason
 from peagle.planning.planner import make_plan
 from peagle.speed.models import Workload

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.fit.models import Fit
+from peagle.options import Options
 from peagle.planning.engines import EngineFit
 from peagle.planning.load import USUAL_WORKLOAD
-from peagle.planning.options import Options
 from peagle.planning.plan import Batch
 from peagle.speed.models import SAME_SPEED_SHARE, Performance
 from peagle.text import format_concurrency, usd_per_million

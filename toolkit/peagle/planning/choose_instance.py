@@ -9,11 +9,11 @@ from typing import Any
 from peagle.case import MOST_COUNT
 from peagle.catalog.find import find_instance
 from peagle.errors import OutOfRange
+from peagle.options import AUTO, Options
 from peagle.planning.candidates import Candidate, cheapest_of, rank
 from peagle.planning.copies import Copies, reserved
 from peagle.planning.evaluation import Evaluator
 from peagle.planning.findings import Review, costs_more, none_fits
-from peagle.planning.options import AUTO, Options
 from peagle.planning.plan import Alternative, Decision, Reason, SpeedEstimate, decide
 from peagle.planning.reasons import (
     copies_text,

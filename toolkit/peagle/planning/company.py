@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from peagle.errors import UserError
-from peagle.planning.options import Frozen, Options
+from peagle.options import Frozen, Options
 from peagle.text import sanitize
 
 MOST_SUBNETS, MOST_SECURITY_GROUPS = 16, 5

@@ -14,7 +14,7 @@ from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.errors import Fix, OutOfRange, UserError
-from peagle.planning.options import AUTO, Frozen, Options
+from peagle.options import AUTO, Frozen, Options
 
 RESERVED_SHARE = 0.75
 """The share of an instance's CPUs and host memory that its copies reserve together. SageMaker's own

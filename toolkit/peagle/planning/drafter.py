@@ -18,8 +18,8 @@ from peagle.checks import check
 from peagle.checks.rules.head_pairing import OWN_HEAD, head_not_for_target, replaced_by
 from peagle.errors import Fix, NotFound, OptionsConflict, UserError
 from peagle.findings import note
+from peagle.options import Options
 from peagle.planning.load import choose_length, choose_workload
-from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Reason, decide
 from peagle.s3uri import lower_scheme
 from peagle.vllm.defaults import method_title

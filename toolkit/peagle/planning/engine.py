@@ -20,11 +20,11 @@ from peagle.checks.facts import digest_in, needs_vocabulary
 from peagle.errors import UserError
 from peagle.findings import Finding
 from peagle.fit.estimate import cache_layout
+from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.copies import Copies
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION, Load
-from peagle.planning.options import Options
 from peagle.planning.overrides import (
     refuse_secrets,
     settings_of,

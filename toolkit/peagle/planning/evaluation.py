@@ -10,11 +10,11 @@ from typing import Any
 from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.fit.estimate import missing_bytes
+from peagle.options import Options
 from peagle.planning.candidates import Candidate, best_of, measured_first, rank
 from peagle.planning.copies import copies_on, sizes_of_copies
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.engines import EngineFit, Load
-from peagle.planning.options import Options
 from peagle.planning.runtime import price_in
 from peagle.planning.speculation import SpeedsByK, usual_k
 from peagle.planning.start import start_time

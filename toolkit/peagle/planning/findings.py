@@ -10,11 +10,11 @@ from typing import Any
 from peagle.errors import Fix, combine_fixes
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason, step_too_small
+from peagle.options import AUTO, Options
 from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, rank
 from peagle.planning.copies import without_copies
 from peagle.planning.engines import Load
 from peagle.planning.evaluation import MOST_INSTANCES, Evaluator
-from peagle.planning.options import AUTO, Options
 from peagle.planning.reasons import at_cost, instances_text, speed_text, token_cost_text
 from peagle.planning.speculation import is_drafter_named
 from peagle.speed.slo import Slo

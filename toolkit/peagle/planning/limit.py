@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from peagle.errors import Fix, OptionsConflict, OutOfRange
 from peagle.findings import Finding, error, warning
+from peagle.options import Options
 from peagle.planning.operation_model import Limit, Scaling
-from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Reason
 from peagle.text import format_duration, format_usd
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from peagle.catalog.schema import Target
 from peagle.errors import Fix, OutOfRange
 from peagle.findings import Finding, error, warning
-from peagle.planning.options import Options
+from peagle.options import Options
 from peagle.planning.plan import Decision, decide
 from peagle.speed.models import PRESETS, Workload
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from peagle.errors import OptionMissing, UserError
 from peagle.findings import Finding, note
+from peagle.options import Options
 from peagle.planning.operation_model import AlarmKind, Capture, Observe
-from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Plan, Reason
 from peagle.planning.rollout import alarms_for
 from peagle.s3uri import S3Uri, lower_scheme

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from peagle.planning.options import Frozen, RolloutKind
+from peagle.options import Frozen, RolloutKind
 from peagle.text import bounds_text, format_duration
 
 PROVISIONING_SECONDS = 30 * 60

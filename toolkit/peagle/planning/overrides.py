@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from peagle.case import DECIDED
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.findings import Finding
-from peagle.planning.options import Options
+from peagle.options import Options
 from peagle.planning.pins import PIN_VARIABLES
 from peagle.text import json_number
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from peagle.errors import OptionsConflict, UserError
-from peagle.planning.options import Options
+from peagle.options import Options
 from peagle.planning.plan import Pins, Plan
 from peagle_serve.contract import (
     ANY,

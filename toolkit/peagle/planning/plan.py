@@ -11,10 +11,10 @@ from pydantic import Field
 
 from peagle.findings import Finding, severity
 from peagle.fit.models import Fit
+from peagle.options import Frozen, Options, Overrides
 from peagle.planning.company import Company
 from peagle.planning.copies import Copies
 from peagle.planning.operation_model import Limit, Observe, Rollout, Scaling
-from peagle.planning.options import Frozen, Options, Overrides
 from peagle.speed.models import AcceptanceBasis, Basis, Workload, WorkloadName
 from peagle.speed.slo import Slo
 from peagle.text import format_usd, k_text

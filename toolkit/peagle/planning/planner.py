@@ -11,6 +11,7 @@ from typing import Any
 
 from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Catalog, Drafter
+from peagle.options import Options
 from peagle.planning.batch import check_batch, choose_load_of_batch
 from peagle.planning.candidates import Candidate
 from peagle.planning.choose_instance import (
@@ -40,7 +41,6 @@ from peagle.planning.load import (
     with_workload,
 )
 from peagle.planning.observe import choose_observe
-from peagle.planning.options import Options
 from peagle.planning.overrides import check_overrides, settings_of
 from peagle.planning.pins import choose_pins
 from peagle.planning.plan import (

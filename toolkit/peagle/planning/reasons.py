@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from peagle.options import Options
 from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, cheapest_of
-from peagle.planning.options import Options
 from peagle.planning.plan import Reason
 from peagle.planning.speculation import SpeedsByK
 from peagle.text import basis_text, format_requests, format_usd

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from peagle.errors import OptionMissing, OptionsConflict, OutOfRange, UserError
 from peagle.findings import Finding, error, note, warning
+from peagle.options import Options, RolloutKind
 from peagle.planning.copies import Copies
 from peagle.planning.operation_model import AlarmKind, Rollout, Step
-from peagle.planning.options import Options, RolloutKind
 from peagle.planning.plan import Decision, decide
 from peagle.text import format_duration, format_usd
 

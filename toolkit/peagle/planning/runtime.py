@@ -23,9 +23,9 @@ from peagle.checks.facts import is_aws_image
 from peagle.checks.rules.version import below_minimum, unknown_version
 from peagle.errors import Fix, NotFound, Refused, UserError
 from peagle.findings import Finding, warning
+from peagle.options import Options
 from peagle.planning.company import check_prefix, prefixed
 from peagle.planning.drafter import SelectedPair
-from peagle.planning.options import Options
 from peagle.planning.plan import PRICE_ELSEWHERE, Decision, decide
 from peagle.text import format_usd
 from peagle.vllm import versions

@@ -14,11 +14,11 @@ from peagle.case import MOST_COUNT
 from peagle.catalog.tables import RuntimeTable
 from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
 from peagle.findings import Finding, error, warning
+from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.copies import Copies
 from peagle.planning.engines import Load
 from peagle.planning.operation_model import Scaling
-from peagle.planning.options import Options
 from peagle.planning.plan import Decision, Reason
 from peagle.speed.estimate import slots
 from peagle.speed.models import Performance

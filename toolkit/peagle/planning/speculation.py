@@ -13,10 +13,10 @@ from typing import Any
 from peagle.catalog.schema import Drafter
 from peagle.errors import Fix, OutOfRange, UserError
 from peagle.findings import Finding, note, warning
+from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.drafter import SelectedPair, is_for_shorter
 from peagle.planning.engines import Load
-from peagle.planning.options import Options
 from peagle.planning.plan import Decision, FloorSource, Plan, Speculation, Weights, decide
 from peagle.speed.estimate import break_even_length
 from peagle.speed.models import Acceptance, Performance

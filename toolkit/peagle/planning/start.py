@@ -14,8 +14,8 @@ from peagle.catalog.schema import EngineStart
 from peagle.catalog.tables import Instance
 from peagle.errors import Fix, OutOfRange
 from peagle.findings import note, warning
+from peagle.options import Options
 from peagle.planning.engines import Load
-from peagle.planning.options import Options
 from peagle.planning.pins import choose_pins
 from peagle.planning.plan import Decision, decide
 from peagle.planning.weights import WeightSizes, bytes_by_way

@@ -12,6 +12,7 @@ from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance
 from peagle.checkpoints.division import divisions, is_expert_parallel
 from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError, nearest
+from peagle.options import Options
 from peagle.planning.engines import Load
 from peagle.planning.load import (
     choose_length,
@@ -19,7 +20,6 @@ from peagle.planning.load import (
     size_of_requests,
     with_workload,
 )
-from peagle.planning.options import Options
 from peagle.planning.planner import select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, price_in, price_of
 from peagle.planning.verdict_changes import ComparedSettings, changes_of

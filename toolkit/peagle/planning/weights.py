@@ -29,10 +29,10 @@ from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
 from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.findings import Finding, error, note, warning
+from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.engines import Load
-from peagle.planning.options import Options
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Plan, Reason, Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle.text import format_size, one_of

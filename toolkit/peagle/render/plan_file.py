@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from peagle.errors import Fix, PlanFileError, UserError
+from peagle.options import Overrides, arguments, keys_of_file
 from peagle.planning.company import NO_COMPANY, check_company
-from peagle.planning.options import Overrides, arguments, keys_of_file
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
 from peagle.render.documents import first_problem, json_name, read_document

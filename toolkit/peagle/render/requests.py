@@ -17,9 +17,9 @@ from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
+from peagle.options import Options, arguments
 from peagle.planning.company import model_network
 from peagle.planning.observe import alarm_kinds
-from peagle.planning.options import Options, arguments
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
 from peagle.render.components import component_request, config_for_copies

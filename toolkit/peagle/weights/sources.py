@@ -18,8 +18,8 @@ from peagle.checkpoints.vocabulary import with_vocabulary
 from peagle.data import weights_folder
 from peagle.errors import CheckpointError, UserError
 from peagle.findings import Finding
+from peagle.options import Options
 from peagle.planning.drafter import choose_drafter
-from peagle.planning.options import Options
 from peagle.planning.plan import Weights
 from peagle.planning.weights import place_weights
 from peagle.weights.layout import PARTS, WeightsPrefix, weights_prefix

@@ -10,7 +10,7 @@ import click
 
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.context import command_text, findings_in_context, in_context
-from peagle.cli.output.console import (
+from peagle.cli.view.console import (
     Fact,
     print_document,
     print_facts,
@@ -18,7 +18,7 @@ from peagle.cli.output.console import (
     print_next,
     print_status,
 )
-from peagle.cli.output.progress import StatusLine
+from peagle.cli.view.progress import StatusLine
 from peagle.errors import PeagleError, Refused, command_line
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.session import Account

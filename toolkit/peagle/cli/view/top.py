@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from peagle.cli.output.console import LABEL, bar, can_print, fact_lines, folded
+from peagle.cli.view.console import LABEL, bar, can_print, fact_lines, folded
 from peagle.engine.usage import Usage
 from peagle.text import format_duration, format_usd
 

@@ -12,7 +12,7 @@ from peagle.catalog.evidence import Evidence
 from peagle.catalog.schema import Pair, kv_bytes
 from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
-from peagle.cli.output.console import (
+from peagle.cli.view.console import (
     document_facts,
     print_documents,
     print_line,

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from peagle.checks import Rule
 from peagle.cli.context import command_text
-from peagle.cli.output.console import (
+from peagle.cli.view.console import (
     bar,
     count_text,
     make_console,

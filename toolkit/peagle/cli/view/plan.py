@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from rich.text import Text
 
 from peagle.cli.context import fix_in_context
-from peagle.cli.output.choose import capacity_text, print_memory
-from peagle.cli.output.console import (
+from peagle.cli.view.choose import capacity_text, print_memory
+from peagle.cli.view.console import (
     Fact,
     count_text,
     document_facts,

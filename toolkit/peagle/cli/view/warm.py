@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from peagle.cli.context import command_text
-from peagle.cli.output.console import (
+from peagle.cli.view.console import (
     print_document,
     print_facts,
     print_line,

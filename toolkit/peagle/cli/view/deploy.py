@@ -14,7 +14,7 @@ from peagle.aws.s3 import Upload
 from peagle.bench.result import Interval
 from peagle.bench.variants import VariantComparison
 from peagle.cli.context import add_to_error_document, command_text, in_context
-from peagle.cli.output.console import (
+from peagle.cli.view.console import (
     Fact,
     plain_text,
     print_facts,
@@ -23,8 +23,8 @@ from peagle.cli.output.console import (
     print_status,
     print_table,
 )
-from peagle.cli.output.plan import operation_facts, proof_facts, speed_of_plan
-from peagle.cli.output.proof import floor_text, second_turn_text
+from peagle.cli.view.plan import operation_facts, proof_facts, speed_of_plan
+from peagle.cli.view.proof import floor_text, second_turn_text
 from peagle.deploy.alarms import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peagle.cli.output.console import print_document
+from peagle.cli.view.console import print_document
 from peagle.images import Image
 
 

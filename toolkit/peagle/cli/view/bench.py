@@ -15,7 +15,7 @@ from peagle.bench.result import (
     Times,
     highest,
 )
-from peagle.cli.output.console import (
+from peagle.cli.view.console import (
     print_line,
     print_status,
     print_table,
