@@ -92,8 +92,8 @@ def test_every_shortened_file_is_refused(size: int) -> None:
         (b'{"a": NaN}', 0, "its header has NaN"),
         (b"\xff\xfe{}", 0, "its header is not UTF-8"),
         (b'{"\\ud800": {"dtype":"U8","shape":[4],"data_offsets":[0,4]}}', 4, "half of a surrogate"),
-        (b"[" * 100_000, 0, "maximum recursion depth"),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 0, "maximum recursion depth"),
+        (b"[" * 100_000, 0, "cannot be read"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 0, "cannot be read"),
         (
             b'{"a": {"shape": [' + b"9" * 5000 + b"]}}",
             0,

@@ -62,7 +62,7 @@ def test_missing_shards_are_listed() -> None:
     [
         (b"", "is not valid JSON"),
         (b"\xff", "is not UTF-8 (invalid byte at offset 0)"),
-        (b"[" * 100_000, "cannot be read: maximum recursion depth"),
+        (b"[" * 100_000, "cannot be read"),
         (b"[]", "has no weight_map"),
         (b"{}", "has no weight_map"),
         (b'{"weight_map": {}}', "has no weight_map"),
