@@ -221,8 +221,8 @@ def _minutes(
 def _of_minutes(minutes: dict[str, dict[float, float]], window_seconds: float) -> dict[str, Any]:
     """Requests, errors and times to the first token of the window. A percentile of several minutes
     is the mean of theirs, weighted by their requests."""
-    requests, streams = minutes["requests"], minutes["streams"]
-    count = sum(requests.values())
+    answered, streams = minutes["requests"], minutes["streams"]
+    count = sum(answered.values())
     first = {
         name: weighted_mean(
             (value / _MICROSECONDS, streams.get(minute, 0.0))
@@ -231,12 +231,12 @@ def _of_minutes(minutes: dict[str, dict[float, float]], window_seconds: float) -
         for name in ("ttft_p50", "ttft_p90")
     }
     return {
-        "requests_per_minute": count * 60 / window_seconds if requests else None,
+        "requests_per_minute": count * 60 / window_seconds if answered else None,
         "requests_by_minute": tuple(
-            requests.get(min(requests) + minute * PERIOD_SECONDS, 0.0)
-            for minute in range(round((max(requests) - min(requests)) / PERIOD_SECONDS) + 1)
+            answered.get(min(answered) + minute * PERIOD_SECONDS, 0.0)
+            for minute in range(round((max(answered) - min(answered)) / PERIOD_SECONDS) + 1)
         )
-        if requests
+        if answered
         else (),
         "error_share": sum(minutes["errors"].values()) / count if count else None,
         **first,
