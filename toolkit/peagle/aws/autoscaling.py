@@ -86,7 +86,7 @@ def registered(aws: Aws, endpoint: str, policies: bool = True) -> Bounds | None:
     """The bounds of the endpoint; ``None`` when it does not scale automatically. ``policies``: read
     its policy too. Raises CloudError, and AccessDenied."""
     ids = [target_id(endpoint, VARIANT), copies_id(endpoint)]
-    bounds = next((found for _, found in _targets(aws, ResourceIds=ids)), None)
+    bounds = next((bounds for _, bounds in _targets(aws, ResourceIds=ids)), None)
     if bounds is None or not policies:
         return bounds
     policy = _policy(aws, endpoint, POLICY, bounds.scales_copies) or {}
@@ -125,11 +125,12 @@ def _targets(aws: Aws, **chosen: Sequence[str]) -> Iterator[tuple[str, Bounds]]:
         ServiceNamespace=SERVICE_NAMESPACE,
         **chosen,
     )
-    for one in listed:
-        parts, dimension = str(one["ResourceId"]).split("/"), one.get("ScalableDimension")
+    for target in listed:
+        parts, dimension = str(target["ResourceId"]).split("/"), target.get("ScalableDimension")
         copies = dimension == COPY_DIMENSION
         if (dimension == DIMENSION and len(parts) == 4) or (copies and len(parts) == 2):
-            yield parts[1], Bounds(one["MinCapacity"], one["MaxCapacity"], scales_copies=copies)
+            bounds = Bounds(target["MinCapacity"], target["MaxCapacity"], scales_copies=copies)
+            yield parts[1], bounds
 
 
 def register(aws: Aws, endpoint: str, scaling: Scaling, tags: Sequence[dict[str, str]]) -> None:

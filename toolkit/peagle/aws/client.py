@@ -541,11 +541,11 @@ def connect(
     """
     with translated("aws", region):
         session = _session_of(keys) if keys else boto3.Session(profile_name=profile)
-        known = [name for partition in _PARTITIONS
-                 for name in session.get_available_regions("sagemaker", partition)]  # fmt: skip
-    if region not in known:
+        regions = [name for partition in _PARTITIONS
+                   for name in session.get_available_regions("sagemaker", partition)]  # fmt: skip
+    if region not in regions:
         raise UserError(
-            f"SageMaker has no region {region!r}", region_hint(region, known), "unknown-region"
+            f"SageMaker has no region {region!r}", region_hint(region, regions), "unknown-region"
         )
     return Aws(session, region, endpoint_url, scope)
 

@@ -40,17 +40,17 @@ def metric_data(
 ) -> dict[str, dict[float, float]]:
     """Id of a query -> minute (epoch seconds) -> value; a minute without data is absent. The first
     is that of ``start``."""
-    found: dict[str, dict[float, float]] = {name: {} for name in queries}
+    series: dict[str, dict[float, float]] = {name: {} for name in queries}
     results = aws.items(
         "cloudwatch", "get_metric_data", "MetricDataResults",
         MetricDataQueries=[query.document(name) for name, query in queries.items()],
         StartTime=datetime.fromtimestamp(start // 60 * 60, UTC),
         EndTime=datetime.fromtimestamp(end, UTC),
     )  # fmt: skip
-    for one in results:
-        moments = [moment.timestamp() for moment in one["Timestamps"]]
-        found[one["Id"]] |= dict(zip(moments, one["Values"], strict=False))
-    return found
+    for metric in results:
+        moments = [moment.timestamp() for moment in metric["Timestamps"]]
+        series[metric["Id"]] |= dict(zip(moments, metric["Values"], strict=False))
+    return series
 
 
 def put_dashboard(aws: Aws, name: str, body: Mapping[str, Any]) -> None:
@@ -86,18 +86,18 @@ def delete_alarms(aws: Aws, names: Sequence[str]) -> None:
 
 def described_alarms(aws: Aws, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
     """Those of the alarms that exist, as DescribeAlarms has them."""
-    found = aws.items("cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names))
-    return tuple(one for one in found if one["AlarmName"] in names)
+    alarms = aws.items("cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names))
+    return tuple(alarm for alarm in alarms if alarm["AlarmName"] in names)
 
 
 def alarms_in_alarm(aws: Aws, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
     """Those of the alarms that are in the state ALARM, as DescribeAlarms has them."""
     if not names:
         return ()
-    found = aws.items(
+    alarms = aws.items(
         "cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names), StateValue="ALARM"
     )
-    return tuple(one for one in found if one["AlarmName"] in names)
+    return tuple(alarm for alarm in alarms if alarm["AlarmName"] in names)
 
 
 def create_log_group(aws: Aws, group: str, tags: Mapping[str, str]) -> None:
@@ -119,18 +119,17 @@ def put_metric_filter(aws: Aws, parameters: Mapping[str, Any], tags: Mapping[str
 
 def log_retention(aws: Aws, group: str) -> int | None:
     """For how many days the log is kept; ``None`` for ever, or without such a log."""
-    listed = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
-    return next(
-        (one.get("retentionInDays") for one in listed if one["logGroupName"] == group), None
-    )
+    log_groups = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
+    retentions = (log.get("retentionInDays") for log in log_groups if log["logGroupName"] == group)
+    return next(retentions, None)
 
 
 def described_filters(aws: Aws, group: str, prefix: str) -> tuple[dict[str, Any], ...]:
     """The filters of the log whose names begin so, as DescribeMetricFilters has them; none where
     there is no such log."""
-    given = {"logGroupName": group, "filterNamePrefix": prefix}
+    parameters = {"logGroupName": group, "filterNamePrefix": prefix}
     try:
-        return tuple(aws.items("logs", "describe_metric_filters", "metricFilters", **given))
+        return tuple(aws.items("logs", "describe_metric_filters", "metricFilters", **parameters))
     except Missing:
         return ()
 
@@ -145,8 +144,8 @@ def topic_attributes(aws: Aws, topic: str) -> Mapping[str, str] | None:
     """The attributes of the topic with that ARN; ``None`` when there is none. Raises
     AccessDenied."""
     try:
-        found = aws.call("sns", "get_topic_attributes", TopicArn=topic)
+        response = aws.call("sns", "get_topic_attributes", TopicArn=topic)
     except Missing:
         return None
-    attributes: Mapping[str, str] = found["Attributes"]
+    attributes: Mapping[str, str] = response["Attributes"]
     return attributes

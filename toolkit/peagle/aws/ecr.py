@@ -54,43 +54,43 @@ def _pushed_images(aws: Aws) -> dict[str, PushedImage]:
 def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     """Whether the plan's image fits the plan; none for images pushed from elsewhere."""
     image = plan.runtime.image
-    found = _pushed_images(aws).get(image)
-    if not found:
+    pushed = _pushed_images(aws).get(image)
+    if not pushed:
         return
     planned = plan.target.weights.kind == "image"
-    if found.baked and not planned:
+    if pushed.baked and not planned:
         yield error(
             "image-has-weights", "image",
-            f"{image} contains the weights of {found.pair} and would serve those instead of the "
+            f"{image} contains the weights of {pushed.pair} and would serve those instead of the "
             "plan's",
             "add --baked-weights, or build an image without --bake-weights",
         )  # fmt: skip
-    elif planned and not found.baked:
+    elif planned and not pushed.baked:
         yield error(
             "image-without-weights", "image",
             f"{image} contains no weights, and the plan mounts none",
             "leave out --baked-weights, or build the image with --bake-weights",
         )  # fmt: skip
-    elif _is_for_another_pair(found, plan):
+    elif _is_for_another_pair(pushed, plan):
         yield error(
             "image-of-another-pair", "image",
-            f"{image} was built for {found.pair}, and the plan is for {plan.pair}: the container "
+            f"{image} was built for {pushed.pair}, and the plan is for {plan.pair}: the container "
             "would not start",
             Fix(
-                f"plan for {found.pair}, or build an image for this plan",
+                f"plan for {pushed.pair}, or build an image for this plan",
                 ("peagle", "image", "build", plan.pair, "--push"),
             ),
         )  # fmt: skip
 
 
-def _is_for_another_pair(found: PushedImage, plan: Plan) -> bool:
+def _is_for_another_pair(pushed: PushedImage, plan: Plan) -> bool:
     """As the container's entrypoint decides: it also accepts the target alone, and any head of the
     user's own that is not in the image."""
-    if found.pair.partition("+")[0] != plan.target.id:
+    if pushed.pair.partition("+")[0] != plan.target.id:
         return True
-    if plan.drafter is None or (plan.drafter.name == OWN and not found.baked):
+    if plan.drafter is None or (plan.drafter.name == OWN and not pushed.baked):
         return False
-    return found.pair != plan.pair
+    return pushed.pair != plan.pair
 
 
 Kind = Literal["Repository", "Project", "LogGroup", "Role", "Object", "Bucket"]
@@ -111,16 +111,16 @@ def image_resources(aws: Aws) -> tuple[ImageResource, ...]:
     guessed.
     """
     fix = "repair the file, or remove the repositories and builds in the account, then the file"
-    found = read_record(_file(aws), list[ImageResource], fix) or []
+    resources = read_record(_file(aws), list[ImageResource], fix) or []
     order = list(_REMOVERS)
-    return tuple(sorted(found, key=lambda made: (order.index(made.kind), made.name)))
+    return tuple(sorted(resources, key=lambda made: (order.index(made.kind), made.name)))
 
 
 def record_resource(aws: Aws, kind: Kind, name: str) -> None:
     """Record a resource that is about to be created, so that it can be removed in any case."""
-    known, made = image_resources(aws), ImageResource(kind, name)
-    if made not in known:
-        _write(aws, (*known, made))
+    recorded, made = image_resources(aws), ImageResource(kind, name)
+    if made not in recorded:
+        _write(aws, (*recorded, made))
 
 
 def remove_image_resources(aws: Aws, say: Progress) -> tuple[ImageResource, ...]:
@@ -130,7 +130,7 @@ def remove_image_resources(aws: Aws, say: Progress) -> tuple[ImageResource, ...]
         say(f"removing {made.kind} {made.name}")
         with suppress(Missing):
             _REMOVERS[made.kind](aws, made.name)
-        _write(aws, tuple(one for one in image_resources(aws) if one != made))
+        _write(aws, tuple(resource for resource in image_resources(aws) if resource != made))
     _file(aws, ".pushed").unlink(missing_ok=True)
     return removed
 
@@ -186,15 +186,15 @@ def ensure_repository(aws: Aws, name: str, more_tags: Mapping[str, str] = {}) ->
     A new repository has ``more_tags``, scans images when they are pushed, and its images keep their
     tags. The settings of a repository that something else created stay unchanged.
     """
-    found = _repository(aws, name)
-    if found is None:
+    repository = _repository(aws, name)
+    if repository is None:
         record_resource(aws, "Repository", name)
-        found = _create(aws, name, more_tags)
-    tags = aws.call("ecr", "list_tags_for_resource", resourceArn=found["repositoryArn"])
+        repository = _create(aws, name, more_tags)
+    tags = aws.call("ecr", "list_tags_for_resource", resourceArn=repository["repositoryArn"])
     if TAG in tags.get("tags", []):
         policy = json.dumps(_LIFECYCLE)
         aws.call("ecr", "put_lifecycle_policy", repositoryName=name, lifecyclePolicyText=policy)
-    return str(found["repositoryUri"])
+    return str(repository["repositoryUri"])
 
 
 def login(aws: Aws, host: str) -> Login:
@@ -214,10 +214,10 @@ def image_digest(aws: Aws, name: str, tag: str) -> str | None:
     """The digest of the account's image with that tag; ``None`` if there is none."""
     image = [{"imageTag": tag}]
     try:
-        found = aws.call("ecr", "describe_images", repositoryName=name, imageIds=image)
+        response = aws.call("ecr", "describe_images", repositoryName=name, imageIds=image)
     except Missing:
         return None
-    return next((str(one["imageDigest"]) for one in found["imageDetails"]), None)
+    return next((str(detail["imageDigest"]) for detail in response["imageDetails"]), None)
 
 
 def find_image(aws: Aws, image: EcrImage) -> str | None:
@@ -233,8 +233,8 @@ def find_image(aws: Aws, image: EcrImage) -> str | None:
         )  # fmt: skip
     except Missing:
         return None
-    ids = [found["imageId"] for found in response["images"]]
-    return str(ids[0].get("imageDigest", "")) if ids else None
+    images = response["images"]
+    return str(images[0]["imageId"].get("imageDigest", "")) if images else None
 
 
 def digest_by_address(aws: Aws, address: str) -> str | None:
@@ -246,10 +246,10 @@ def digest_by_address(aws: Aws, address: str) -> str | None:
 
 def _repository(aws: Aws, name: str) -> dict[str, Any] | None:
     try:
-        found = aws.call("ecr", "describe_repositories", repositoryNames=[name])
+        response = aws.call("ecr", "describe_repositories", repositoryNames=[name])
     except Missing:
         return None
-    return next(iter(found["repositories"]), None)
+    return next(iter(response["repositories"]), None)
 
 
 def _create(aws: Aws, name: str, more_tags: Mapping[str, str]) -> dict[str, Any]:
@@ -263,9 +263,9 @@ def _create(aws: Aws, name: str, more_tags: Mapping[str, str]) -> dict[str, Any]
             encryptionConfiguration={"encryptionType": "AES256"},
         )  # fmt: skip
     except AlreadyExists:
-        found = _repository(aws, name)
-        if found is None:
+        existing = _repository(aws, name)
+        if existing is None:
             raise
-        return found
+        return existing
     repository: dict[str, Any] = made["repository"]
     return repository

@@ -55,16 +55,15 @@ class Role:
         return self.arn.split(":")[4]
 
 
-def find_role(aws: Aws, given: str | None) -> Role:
+def find_role(aws: Aws, name_or_arn: str | None) -> Role:
     """The endpoint's role.
 
-    ``given`` is an ARN or a role's name, which is used as it is. Else: the role of the
-    credentials, if SageMaker may assume it (as in SageMaker Studio), or a role of the account that
-    SageMaker may assume, preferably one with peagle or SageMaker in its name. Raises UserError when
-    there is none.
+    That of ``name_or_arn`` is used as it is. Else: the role of the credentials, if SageMaker may
+    assume it (as in SageMaker Studio), or a role of the account that SageMaker may assume,
+    preferably one with peagle or SageMaker in its name. Raises UserError when there is none.
     """
-    if given:
-        return Role(given) if _ROLE_ARN.fullmatch(given) else _by_name(aws, given)
+    if name_or_arn:
+        return Role(name_or_arn) if _ROLE_ARN.fullmatch(name_or_arn) else _by_name(aws, name_or_arn)
     if assumed := _ASSUMED.match(aws.caller["Arn"]):
         with suppress(CloudError):
             role = aws.call("iam", "get_role", RoleName=assumed["name"])["Role"]
@@ -128,7 +127,7 @@ def trusts_sagemaker(role: dict[str, Any]) -> bool:
     role's own account."""
     account = role["Arn"].split(":")[4]
     document = role.get("AssumeRolePolicyDocument") or {}
-    return any(_allows(one, account) for one in _as_list(document.get("Statement", [])))
+    return any(_allows(statement, account) for statement in _as_list(document.get("Statement", [])))
 
 
 def _allows(statement: dict[str, Any], account: str) -> bool:
@@ -246,7 +245,9 @@ def _lacking(aws: Aws, role: Role, folder: S3Uri) -> Iterator[str]:
             ResourceArns=[resource],
             ContextEntries=[prefix],
         )  # fmt: skip
-        if any(one["EvalDecision"] != "allowed" for one in answer["EvaluationResults"]):
+        if any(
+            evaluation["EvalDecision"] != "allowed" for evaluation in answer["EvaluationResults"]
+        ):
             yield f"{action} on {resource}"
 
 

@@ -185,7 +185,7 @@ def _short_hash(text: str) -> str:
 def zip_file(members: Iterable[Member], path: Path) -> None:
     """Write the context as CodeBuild expects it; equal members give equal bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
-        for member in sorted(members, key=lambda one: one.path):
+        for member in sorted(members, key=lambda member: member.path):
             info = zipfile.ZipInfo(member.path, _EARLIEST)
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             with archive.open(info, "w", force_zip64=True) as stream:
@@ -213,7 +213,7 @@ def _upload(aws: Aws, order: BuildRequest, say: Progress) -> tuple[str, str]:
 
 
 def _project(name: str, role: str, source: str, company: Company) -> dict[str, Any]:
-    own = [{"key": key, "value": value} for key, value in sorted(company.tags.items())]
+    tags = [{"key": key, "value": value} for key, value in sorted(company.tags.items())]
     return {
         "name": name,
         "description": "Builds images of peagle-toolkit",
@@ -227,7 +227,7 @@ def _project(name: str, role: str, source: str, company: Company) -> dict[str, A
         },
         "serviceRole": role,
         "timeoutInMinutes": _LIMIT_MINUTES,
-        "tags": [{"key": "peagle:toolkit", "value": "images"}, *own],
+        "tags": [{"key": "peagle:toolkit", "value": "images"}, *tags],
     }
 
 
@@ -394,9 +394,9 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
         digest=content_digest(plan, recipe),
         company=plan.company,
     )
-    found = build_remotely(aws, order, say)
-    address = pinned(without_tag(found.address), found.digest) if found.digest else found.address
-    record_push(aws, PushedImage(plan.pair, bool(recipe.weights)), found.address, address)
+    build = build_remotely(aws, order, say)
+    address = pinned(without_tag(build.address), build.digest) if build.digest else build.address
+    record_push(aws, PushedImage(plan.pair, bool(recipe.weights)), build.address, address)
     return address
 
 

@@ -209,7 +209,7 @@ def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
                     usd = float(dimension["pricePerUnit"].get("USD", 0))
                     if usd > 0:
                         rows.setdefault(attributes["instanceName"], []).append((of_host, usd))
-    return {name: max(found)[1] for name, found in sorted(rows.items())}
+    return {name: max(prices)[1] for name, prices in sorted(rows.items())}
 
 
 QUOTA_CODES = frozenset(
@@ -346,13 +346,13 @@ def quota_findings(
     With ``cached`` a sufficient quota read in the last 24 hours is not read again, and a
     sufficient quota is a note. The instances in use are always counted.
     """
-    known = next((one for one in instances.instances if one.type == need.instance_type), None)
+    instance = next((row for row in instances.instances if row.type == need.instance_type), None)
     try:
         quota = _cached_quota(aws, need.instance_type, need.count) if cached else None
-        code = known.quota_code if known else None
+        code = instance.quota_code if instance else None
         quota = quota or endpoint_quota(aws, need.instance_type, code)
     except PeagleError as failed:
-        usual = known.quota_default if known else None
+        usual = instance.quota_default if instance else None
         default = "" if usual is None else f"; new accounts have {usual:g}"
         message = (
             f"cannot read the quota '{_quota_name(need.instance_type)}'{default}: {failed.message}"
@@ -379,9 +379,9 @@ def quota_findings(
         listing = Fix("list the endpoints", ("aws", "sagemaker", "list-endpoints"))
         unknown = note("quota-usage-unknown", _WHERE, message, listing)
         return (unknown, *compare_quota(quota, {}, need, aws.region, aws.in_sandbox))
-    found = tuple(compare_quota(quota, used, need, aws.region, aws.in_sandbox))
-    if found or not cached:
-        return found
+    findings = tuple(compare_quota(quota, used, need, aws.region, aws.in_sandbox))
+    if findings or not cached:
+        return findings
     message = f"the quota '{quota.name}' is {quota.value:g}, and {_in_use(used)}"
     return (note("quota-enough", _WHERE, message, "enough for this plan"),)
 
@@ -391,9 +391,9 @@ def quotas_at_plan(
 ) -> tuple[Finding, ...]:
     """What the quota means for a plan of ``count`` new instances. Instances in use now may be free
     when the plan is deployed, so they are a warning here."""
-    found = quota_findings(aws, QuotaNeed(instance_type, count, count), instances, cached=True)
+    findings = quota_findings(aws, QuotaNeed(instance_type, count, count), instances, cached=True)
     warned = {"level": "warning"}
-    return tuple(f.model_copy(update=warned) if f.code == "quota-in-use" else f for f in found)
+    return tuple(f.model_copy(update=warned) if f.code == "quota-in-use" else f for f in findings)
 
 
 def compare_quota(

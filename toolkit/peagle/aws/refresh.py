@@ -78,8 +78,8 @@ def refresh_tables(
     for name, refresh in PARTS.items():
         if name in parts:
             try:
-                tables, found = refresh(tables, regions, connect)
-                findings += found
+                tables, part_findings = refresh(tables, regions, connect)
+                findings += part_findings
             except PeagleError as error:
                 failed[name] = error
     today = {"checked": datetime.now(UTC).date()}
@@ -99,13 +99,13 @@ def _failures(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:
 
 
 def _images(tables: Tables, _regions: Sequence[str], _connect: Connect) -> Result:
-    found = sdk_images(tables.runtimes)
-    new = with_images(tables.runtimes, found)
+    images = sdk_images(tables.runtimes)
+    new = with_images(tables.runtimes, images)
     if new != tables.runtimes:
-        new = new.model_copy(update={"source": found.source})
-    message = f"{', '.join(found.unread)}: the SDK's entry has no CUDA version of a known AMI"
+        new = new.model_copy(update={"source": images.source})
+    message = f"{', '.join(images.unread)}: the SDK's entry has no CUDA version of a known AMI"
     unread = note("images-unread", "runtimes", message, "add it by hand")
-    return replace(tables, runtimes=new), [unread] if found.unread else []
+    return replace(tables, runtimes=new), [unread] if images.unread else []
 
 
 def _digests(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
@@ -222,8 +222,8 @@ def with_images(table: RuntimeTable, images: Images) -> RuntimeTable:
 def _runtime(version: str, entry: Mapping[str, Any], table: RuntimeTable) -> Runtime | None:
     """``None`` for an entry without a CUDA version, or with one whose AMI is unknown."""
     container = str(entry["container_version"]["gpu"])
-    found = _CUDA.search(container)
-    cuda = f"{found[1]}.{found[2]}" if found else ""
+    match = _CUDA.search(container)
+    cuda = f"{match[1]}.{match[2]}" if match else ""
     ami = _ami(cuda, table)
     if ami is None or not _VERSION.fullmatch(version):
         return None
@@ -270,9 +270,9 @@ def _runtime_changes(before: RuntimeTable, after: RuntimeTable) -> Iterator[Chan
     for region, account in after.accounts.items():
         if before.accounts.get(region) != account:
             yield Change(file, "accounts", region, before.accounts.get(region), account)
-    known = {runtime.vllm: runtime for runtime in before.runtimes}
+    runtimes = {runtime.vllm: runtime for runtime in before.runtimes}
     for new in after.runtimes:
-        old, entry = known.get(new.vllm), f"vLLM {new.vllm}"
+        old, entry = runtimes.get(new.vllm), f"vLLM {new.vllm}"
         if old is None:
             image = f"{new.repository}:{new.tag} in {len(new.regions)} regions"
             yield Change(file, entry, "new", None, image)
@@ -283,16 +283,19 @@ def _runtime_changes(before: RuntimeTable, after: RuntimeTable) -> Iterator[Chan
                 yield Change(file, entry, key, was, now or "none")
         added, gone = set(new.regions) - set(old.regions), set(old.regions) - set(new.regions)
         if added or gone:
-            signed = [*(f"+{one}" for one in sorted(added)), *(f"-{one}" for one in sorted(gone))]
+            signed = [
+                *(f"+{region}" for region in sorted(added)),
+                *(f"-{region}" for region in sorted(gone)),
+            ]
             text = f"{len(old.regions)} regions" if old.regions else None
             yield Change(file, entry, "regions", text, " ".join(signed))
 
 
 def _price_changes(before: InstanceTable, after: InstanceTable) -> Iterator[Change]:
     """Only prices are refreshed."""
-    known = {instance.type: instance for instance in before.instances}
+    instances = {instance.type: instance for instance in before.instances}
     for new in after.instances:
-        prices = {price.region: price for price in known[new.type].prices}
+        prices = {price.region: price for price in instances[new.type].prices}
         for now in new.prices:
             was = prices.get(now.region)
             if was != now:

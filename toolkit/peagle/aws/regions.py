@@ -53,15 +53,15 @@ def tagged(
     """
     tag_filter = {"Key": key} | ({"Values": [value]} if value is not None else {})
     limits = {"ResourceTypeFilters": list(kinds)} if kinds else {}
-    for found in aws.items(
+    for mapping in aws.items(
         "resourcegroupstaggingapi",
         "get_resources",
         "ResourceTagMappingList",
         TagFilters=[tag_filter],
         **limits,
     ):
-        tags = {tag["Key"]: tag["Value"] for tag in found.get("Tags", ())}
-        yield Tagged(found["ResourceARN"], tags)
+        tags = {tag["Key"]: tag["Value"] for tag in mapping.get("Tags", ())}
+        yield Tagged(mapping["ResourceARN"], tags)
 
 
 DEADLINE_SECONDS = 120.0
@@ -72,8 +72,8 @@ T = TypeVar("T")
 @cache
 def hosting_regions(partition: str) -> tuple[str, ...]:
     """The regions of the partition (``aws``) in which SageMaker exists."""
-    found = botocore.session.get_session().get_available_regions("sagemaker", partition)
-    return tuple(sorted(found))
+    regions = botocore.session.get_session().get_available_regions("sagemaker", partition)
+    return tuple(sorted(regions))
 
 
 def in_each_region(
@@ -86,8 +86,8 @@ def in_each_region(
     error when every region rejects them.
     """
     there = {region: aws.in_region(region) for region in regions}
-    for one in there.values():  # boto3 creates clients in one thread only
-        one.client(service)
+    for connection in there.values():  # boto3 creates clients in one thread only
+        connection.client(service)
 
     answers: dict[str, T] = {}
     errors: dict[str, CloudError] = {}

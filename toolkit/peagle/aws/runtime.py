@@ -121,8 +121,8 @@ def counters(aws: Aws, endpoint: str, **parameters: str) -> Counters | None:
     request or answers something else.
     """
     try:
-        given = {"CustomAttributes": COUNTERS_ATTRIBUTE, **parameters}
-        response = invoke(aws, endpoint, b"{}", **given)
+        parameters = {"CustomAttributes": COUNTERS_ATTRIBUTE, **parameters}
+        response = invoke(aws, endpoint, b"{}", **parameters)
     except UserError:
         return None
     try:

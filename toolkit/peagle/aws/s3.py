@@ -75,16 +75,16 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
 
     Raises Refused when it belongs to another account or is in another region.
     """
-    own = f"use a bucket of this account in {aws.region} (for deploy: --bucket)"
+    fix = f"use a bucket of this account in {aws.region} (for deploy: --bucket)"
     try:
-        found = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
-        region = str(found.get("BucketRegion") or aws.region)
+        response = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
+        region = str(response.get("BucketRegion") or aws.region)
     except Missing:
         return False
     except AccessDenied as denied:
         raise Refused(
             f"the bucket {bucket} belongs to another account, or these credentials may not list it",
-            own,
+            fix,
             BUCKET_DENIED,
         ) from denied
     except CloudError as error:
@@ -94,7 +94,7 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
     if region != aws.region:
         raise Refused(
             f"the bucket {bucket} is in {region or 'another region'}, not in {aws.region}",
-            f"{own}, or add --region {region}".rstrip() + ": SageMaker reads weights in its own "
+            f"{fix}, or add --region {region}".rstrip() + ": SageMaker reads weights in its own "
             "region only",
             code="bucket-region",
         )
@@ -217,8 +217,8 @@ def own_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> Mapping[str, Any]
 def put_lifecycle_rule(aws: Aws, bucket: str, rule: Mapping[str, Any]) -> None:
     """Add the rule, or replace the one with its id."""
     present, more = _lifecycle(aws, bucket)
-    others = [one for one in present if one.get("ID") != rule["ID"]]
-    if any("Prefix" in one for one in others):
+    others = [other for other in present if other.get("ID") != rule["ID"]]
+    if any("Prefix" in other for other in others):
         # S3 takes no rules of its earlier and its present form together.
         rule = {key: value for key, value in rule.items() if key != "Filter"} | rule["Filter"]
     _write_lifecycle(aws, bucket, present, [*others, dict(rule)], more)
@@ -227,19 +227,19 @@ def put_lifecycle_rule(aws: Aws, bucket: str, rule: Mapping[str, Any]) -> None:
 def remove_lifecycle_rule(aws: Aws, bucket: str, rule_id: str) -> None:
     """Remove the rule with that id; ignores one that does not exist, or whose bucket does not."""
     present, more = _lifecycle(aws, bucket)
-    others = [one for one in present if one.get("ID") != rule_id]
+    others = [rule for rule in present if rule.get("ID") != rule_id]
     _write_lifecycle(aws, bucket, present, others, more)
 
 
 def _lifecycle(aws: Aws, bucket: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """The rules, and the setting next to them."""
     try:
-        found = aws.call("s3", "get_bucket_lifecycle_configuration", Bucket=bucket)
+        response = aws.call("s3", "get_bucket_lifecycle_configuration", Bucket=bucket)
     except CloudError as error:
         if isinstance(error, Missing) or error.code == _NO_LIFECYCLE:
             return [], {}
         raise
-    return found.get("Rules", []), {_SIZE: found[_SIZE]} if found.get(_SIZE) else {}
+    return response.get("Rules", []), {_SIZE: response[_SIZE]} if response.get(_SIZE) else {}
 
 
 def _write_lifecycle(

@@ -41,20 +41,22 @@ def hosts_components(endpoint: Mapping[str, Any]) -> bool:
 def describe_component(aws: Aws, name: str) -> InferenceComponent | None:
     """The component, or ``None`` when there is none of that name."""
     try:
-        found = aws.call("sagemaker", "describe_inference_component", InferenceComponentName=name)
+        response = aws.call(
+            "sagemaker", "describe_inference_component", InferenceComponentName=name
+        )
     except Missing:
         return None
-    specification = found.get("Specification") or {}
-    runtime = found.get("RuntimeConfig") or {}
+    specification = response.get("Specification") or {}
+    runtime = response.get("RuntimeConfig") or {}
     return InferenceComponent(
-        name=found["InferenceComponentName"],
-        arn=found["InferenceComponentArn"],
-        status=found.get("InferenceComponentStatus", ""),
+        name=response["InferenceComponentName"],
+        arn=response["InferenceComponentArn"],
+        status=response.get("InferenceComponentStatus", ""),
         model=specification.get("ModelName", ""),
         copies=int(runtime.get("CurrentCopyCount") or 0),
         desired_copies=int(runtime.get("DesiredCopyCount") or 0),
-        failure=found.get("FailureReason"),
-        changed=found["LastModifiedTime"].timestamp(),
+        failure=response.get("FailureReason"),
+        changed=response["LastModifiedTime"].timestamp(),
         specification=specification,
     )
 
@@ -70,15 +72,15 @@ def update_component(aws: Aws, parameters: Mapping[str, Any], running: int) -> N
     before the earlier ones end, without one at most half of them at a time, and at most half of the
     ``running`` ones; when they fail, SageMaker returns to the earlier ones."""
     keys = ("InferenceComponentName", "Specification", "RuntimeConfig")
-    given = {key: parameters[key] for key in keys}
+    request = {key: parameters[key] for key in keys}
     copies = min(parameters["RuntimeConfig"]["CopyCount"], running)
     if "DeploymentConfig" in parameters:
-        given["DeploymentConfig"] = _within_half(parameters["DeploymentConfig"], copies)
+        request["DeploymentConfig"] = _within_half(parameters["DeploymentConfig"], copies)
     elif copies > 1:
         batch = {"Type": "COPY_COUNT", "Value": copies // 2}
         policy = {"MaximumBatchSize": batch, "WaitIntervalInSeconds": 60}
-        given["DeploymentConfig"] = {"RollingUpdatePolicy": policy}
-    aws.call("sagemaker", "update_inference_component", **given)
+        request["DeploymentConfig"] = {"RollingUpdatePolicy": policy}
+    aws.call("sagemaker", "update_inference_component", **request)
 
 
 def _within_half(config: Mapping[str, Any], copies: int) -> dict[str, Any]:
@@ -200,10 +202,10 @@ def describe(aws: Aws, name: str) -> Endpoint | None:
         return None
 
 
-def with_component(aws: Aws, found: Mapping[str, Any]) -> Endpoint:
+def with_component(aws: Aws, response: Mapping[str, Any]) -> Endpoint:
     """The endpoint in DescribeEndpoint's answer, with the copies on it."""
-    live = described_endpoint(found)
-    if not hosts_components(found):
+    live = described_endpoint(response)
+    if not hosts_components(response):
         return live
     component = describe_component(aws, live.name)
     live = replace(live, revision="", pending_revision=None, instances_config=live.revision)
@@ -219,42 +221,44 @@ def with_component(aws: Aws, found: Mapping[str, Any]) -> Endpoint:
     )
 
 
-def described_endpoint(found: Mapping[str, Any]) -> Endpoint:
+def described_endpoint(response: Mapping[str, Any]) -> Endpoint:
     """The endpoint in DescribeEndpoint's answer."""
-    pending = found.get("PendingDeploymentSummary", {})
-    variants = found.get("ProductionVariants", ())
+    pending = response.get("PendingDeploymentSummary", {})
+    variants = response.get("ProductionVariants", ())
     stages = (
         stage["Status"]
         for variant in pending.get("ProductionVariants", ())
         for stage in variant.get("VariantStatus", ())
     )
     return Endpoint(
-        name=found["EndpointName"],
-        arn=found["EndpointArn"],
-        status=found["EndpointStatus"],
-        revision=found.get("EndpointConfigName", ""),
-        failure=found.get("FailureReason"),
-        created=found["CreationTime"].timestamp(),
-        changed=found["LastModifiedTime"].timestamp(),
+        name=response["EndpointName"],
+        arn=response["EndpointArn"],
+        status=response["EndpointStatus"],
+        revision=response.get("EndpointConfigName", ""),
+        failure=response.get("FailureReason"),
+        created=response["CreationTime"].timestamp(),
+        changed=response["LastModifiedTime"].timestamp(),
         pending_revision=pending.get("EndpointConfigName"),
         stage=next(stages, None),
-        running={one["VariantName"]: one.get("CurrentInstanceCount", 0) for one in variants},
+        running={
+            variant["VariantName"]: variant.get("CurrentInstanceCount", 0) for variant in variants
+        },
         desired={
-            one["VariantName"]: one["DesiredInstanceCount"]
-            for one in variants
-            if "DesiredInstanceCount" in one
+            variant["VariantName"]: variant["DesiredInstanceCount"]
+            for variant in variants
+            if "DesiredInstanceCount" in variant
         },
     )
 
 
 def description(aws: Aws, kind: ResourceKind, name: str) -> dict[str, Any]:
     """The answer of the resource's Describe call. Raises Missing when there is none."""
-    found = aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
-    if kind == "EndpointConfig" and not found["ProductionVariants"]:
+    response = aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
+    if kind == "EndpointConfig" and not response["ProductionVariants"]:
         raise CloudError(
             f"the configuration {name} has no variant", "create it again", code="invalid-response"
         )
-    return found
+    return response
 
 
 def tags_of(aws: Aws, arn: str) -> dict[str, str]:
@@ -276,10 +280,10 @@ def readable_tags(aws: Aws, live: Endpoint | None) -> dict[str, str] | None:
 def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
     """The resource's deployment id ("" without one); ``None`` when it does not exist."""
     try:
-        found = description(aws, kind, name)
+        response = description(aws, kind, name)
     except Missing:
         return None
-    return tags_of(aws, found[f"{kind}Arn"]).get(ID_TAG, "")
+    return tags_of(aws, response[f"{kind}Arn"]).get(ID_TAG, "")
 
 
 def create(
@@ -297,18 +301,18 @@ def create(
     content. An endpoint waits for its configuration to become visible, by ``clock``. Raises
     Refused when another owner has the name.
     """
-    own = {"Key": ID_TAG, "Value": deployment_id}
-    tags = [*parameters.get("Tags", ()), own, *more_tags]
-    given = {**parameters, "Tags": tags}
+    id_tag = {"Key": ID_TAG, "Value": deployment_id}
+    tags = [*parameters.get("Tags", ()), id_tag, *more_tags]
+    request = {**parameters, "Tags": tags}
     try:
-        _once_visible(lambda: aws.call("sagemaker", f"create_{_NOUN[kind]}", **given), clock)
+        _once_visible(lambda: aws.call("sagemaker", f"create_{_NOUN[kind]}", **request), clock)
     except AlreadyExists as error:
         try:
-            found = owner(aws, kind, name)
+            owner_id = owner(aws, kind, name)
         except AccessDenied as denied:
             denied.rejected = False  # it may be ours
             raise
-        if found != deployment_id:
+        if owner_id != deployment_id:
             raise Refused(
                 f"the {kind} {name} already exists and was not created by this deployment",
                 "choose another --name",
@@ -346,14 +350,14 @@ def update(
     """
     batch = {"Type": "INSTANCE_COUNT", "Value": update_batch_size(instance_count)}
     rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": batch, "WaitIntervalInSeconds": 60}}
-    given = {key: parameters[key] for key in ("EndpointName", "EndpointConfigName")}
+    request = {key: parameters[key] for key in ("EndpointName", "EndpointConfigName")}
     if "DeploymentConfig" in parameters:
-        given["DeploymentConfig"] = parameters["DeploymentConfig"]
+        request["DeploymentConfig"] = parameters["DeploymentConfig"]
     elif instance_count > 1:
-        given["DeploymentConfig"] = rolling
+        request["DeploymentConfig"] = rolling
     if keep_count:
-        given |= KEPT_COUNT
-    _once_visible(lambda: aws.call("sagemaker", "update_endpoint", **given), clock)
+        request |= KEPT_COUNT
+    _once_visible(lambda: aws.call("sagemaker", "update_endpoint", **request), clock)
 
 
 def update_batch_size(instance_count: int) -> int:

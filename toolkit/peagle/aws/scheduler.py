@@ -56,8 +56,8 @@ def ensure_role(
         )  # fmt: skip
     there = f"arn:{aws.partition}:sagemaker:{aws.region}:{aws.account}"
     component = f"{there}:inference-component/{endpoint}" if copies else None
-    own = (ID_TAG, deployment_id)
-    policy = json.dumps(role_policy(f"{there}:endpoint/{endpoint}", own, component))
+    tag = (ID_TAG, deployment_id)
+    policy = json.dumps(role_policy(f"{there}:endpoint/{endpoint}", tag, component))
     aws.call("iam", "put_role_policy", RoleName=name, PolicyName=END_POLICY, PolicyDocument=policy)
     return arn
 

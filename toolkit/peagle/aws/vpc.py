@@ -50,36 +50,36 @@ class SecurityGroup:
 
 def find_subnets(aws: Aws, ids: Sequence[str]) -> dict[str, Subnet]:
     """Those of the subnets that exist, by id. Raises AccessDenied and CloudError."""
-    found = _described(aws, "describe_subnets", "Subnets", "SubnetIds", ids)
+    subnets = _describe(aws, "describe_subnets", "Subnets", "SubnetIds", ids)
     return {
-        one["SubnetId"]: Subnet(
-            one["SubnetId"],
-            one["VpcId"],
-            one.get("AvailabilityZone", ""),
-            int(one.get("AvailableIpAddressCount") or 0),
+        subnet["SubnetId"]: Subnet(
+            subnet["SubnetId"],
+            subnet["VpcId"],
+            subnet.get("AvailabilityZone", ""),
+            int(subnet.get("AvailableIpAddressCount") or 0),
         )
-        for one in found
+        for subnet in subnets
     }
 
 
 def find_security_groups(aws: Aws, ids: Sequence[str]) -> dict[str, SecurityGroup]:
     """Those of the groups that exist, by id. Raises AccessDenied and CloudError."""
-    found = _described(aws, "describe_security_groups", "SecurityGroups", "GroupIds", ids)
+    groups = _describe(aws, "describe_security_groups", "SecurityGroups", "GroupIds", ids)
     return {
-        one["GroupId"]: SecurityGroup(
-            one["GroupId"], one.get("VpcId", ""), _outbound(one["IpPermissionsEgress"])
+        group["GroupId"]: SecurityGroup(
+            group["GroupId"], group.get("VpcId", ""), _outbound(group["IpPermissionsEgress"])
         )
-        for one in found
+        for group in groups
     }
 
 
-def _described(
+def _describe(
     aws: Aws, operation: str, key: str, parameter: str, ids: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """The descriptions of those that exist: EC2 refuses a request that names another one too."""
-    for one in ids:
+    for resource_id in ids:
         try:
-            yield from aws.call("ec2", operation, **{parameter: [one]})[key]
+            yield from aws.call("ec2", operation, **{parameter: [resource_id]})[key]
         except Missing:
             continue
         except CloudError as error:
@@ -103,8 +103,8 @@ def _outbound(rules: Sequence[Mapping[str, Any]]) -> Outbound:
 
 def _is_public(rule: Mapping[str, Any]) -> bool:
     """Whether the rule leads to public addresses, as far as can be seen."""
-    ranges = [one["CidrIp"] for one in rule.get("IpRanges") or ()]
-    ranges += [one["CidrIpv6"] for one in rule.get("Ipv6Ranges") or ()]
+    ranges = [ip_range["CidrIp"] for ip_range in rule.get("IpRanges") or ()]
+    ranges += [ip_range["CidrIpv6"] for ip_range in rule.get("Ipv6Ranges") or ()]
     if not ranges:
         return bool(rule.get("PrefixListIds")) or not rule.get("UserIdGroupPairs")
     return bool(rule.get("PrefixListIds")) or not all(map(_is_private, ranges))
@@ -116,7 +116,7 @@ def _is_private(cidr: str) -> bool:
         network = ip_network(cidr, strict=False)
     except ValueError:
         return False
-    return any(network[0] in one and network[-1] in one for one in _PRIVATE)
+    return any(network[0] in private and network[-1] in private for private in _PRIVATE)
 
 
 @dataclass(frozen=True)
@@ -132,16 +132,18 @@ def find_routes(aws: Aws, vpc: str, subnets: Sequence[str]) -> dict[str, Routes]
     in_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
     tables = aws.call("ec2", "describe_route_tables", Filters=in_vpc)["RouteTables"]
     endpoints = aws.call("ec2", "describe_vpc_endpoints", Filters=in_vpc)["VpcEndpoints"]
-    to_s3 = [one for one in endpoints if one["ServiceName"].endswith(f".{aws.region}.s3")]
-    has_interface = any(one.get("VpcEndpointType") == "Interface" for one in to_s3)
-    with_gateway = {table for one in to_s3 for table in one.get("RouteTableIds") or ()}
-    found = {}
+    to_s3 = [
+        endpoint for endpoint in endpoints if endpoint["ServiceName"].endswith(f".{aws.region}.s3")
+    ]
+    has_interface = any(endpoint.get("VpcEndpointType") == "Interface" for endpoint in to_s3)
+    with_gateway = {table for endpoint in to_s3 for table in endpoint.get("RouteTableIds") or ()}
+    routes = {}
     for subnet in subnets:
         table = _table_of(subnet, tables)
         internet = _to_internet(table)
         to_gateway: Route = "endpoint" if table.get("RouteTableId") in with_gateway else internet
-        found[subnet] = Routes("interface" if has_interface else to_gateway, internet)
-    return found
+        routes[subnet] = Routes("interface" if has_interface else to_gateway, internet)
+    return routes
 
 
 def _table_of(subnet: str, tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

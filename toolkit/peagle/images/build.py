@@ -94,8 +94,8 @@ def context(plan: Plan, recipe: Recipe) -> list[Member]:
     small = sum(file.size for file in files)
     if small > LAYER_LIMIT_BYTES:
         raise EngineError(f"the layer without weights has {small} bytes", "report this bug")
-    copied = [one for one in recipe.weights if isinstance(one, Copied)]
-    return [*files, *(member for one in copied for member in members(one))]
+    copied = [weights for weights in recipe.weights if isinstance(weights, Copied)]
+    return [*files, *(member for weights in copied for member in members(weights))]
 
 
 def build(
@@ -210,20 +210,24 @@ def _check_base(docker: Docker, base: str, packages: Packages) -> None:
 
 def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
     """The plan's findings for an image of this toolkit, which exposes speculation counters."""
-    return tuple(one for one in plan.findings if one.code != LOG_STATS_OFF)
+    return tuple(finding for finding in plan.findings if finding.code != LOG_STATS_OFF)
 
 
 def findings_for_build(plan: Plan) -> tuple[Finding, ...]:
     """The findings for building an image: without notes, which are about serving it."""
-    return tuple(one for one in findings_with_own_image(plan) if one.level != "note")
+    return tuple(finding for finding in findings_with_own_image(plan) if finding.level != "note")
 
 
 def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...]:
     """The findings for a local engine: all errors but those of ECR for a container, and what does
     not concern SageMaker, its instances or their prices."""
     left_out = _ABOUT_REGISTRY if engine_kind == "docker" else {"image-by-tag"}
-    found = (one for one in findings_with_own_image(plan) if one.code not in left_out)
-    return tuple(one for one in found if one.level == "error" or not _is_of_sagemaker(one))
+    findings = (
+        finding for finding in findings_with_own_image(plan) if finding.code not in left_out
+    )
+    return tuple(
+        finding for finding in findings if finding.level == "error" or not _is_of_sagemaker(finding)
+    )
 
 
 def _is_of_sagemaker(finding: Finding) -> bool:
@@ -263,11 +267,11 @@ def logged_in(docker: Docker, logins: Sequence[Login]) -> Iterator[Docker]:
         folder = Path(name)
         with explain_full_disk("Docker's configuration for one command"):
             _configure(folder, [login.host for login in logins])
-        known = {login.host: (login.user, login.password) for login in logins}
+        credentials = {login.host: (login.user, login.password) for login in logins}
         path = os.pathsep.join((str(folder / "bin"), os.environ.get("PATH", os.defpath)))
         yield Docker(
             {**docker.environment, "DOCKER_CONFIG": str(folder), "PATH": path,
-             _VARIABLE: json.dumps(known)}
+             _VARIABLE: json.dumps(credentials)}
         )  # fmt: skip
 
 
@@ -302,14 +306,14 @@ def repository_part(address: str) -> str:
 
 def _configure(folder: Path, hosts: Sequence[str]) -> None:
     """A Docker configuration with names of registries and without secrets."""
-    own = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
+    docker_config = Path(os.environ.get("DOCKER_CONFIG") or os.path.expanduser("~/.docker"))
     for kept in _KEPT:
-        if (own / kept).is_dir():
-            (folder / kept).symlink_to(own / kept)
+        if (docker_config / kept).is_dir():
+            (folder / kept).symlink_to(docker_config / kept)
     document: dict[str, object] = {"credHelpers": dict.fromkeys(hosts, _HELPER)}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = json_reader.read_file(own / "config.json")
-        document["currentContext"] = str(found["currentContext"])
+        config = json_reader.read_file(docker_config / "config.json")
+        document["currentContext"] = str(config["currentContext"])
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
     helper = folder / "bin" / f"docker-credential-{_HELPER}"
     helper.parent.mkdir()

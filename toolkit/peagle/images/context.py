@@ -59,7 +59,7 @@ def members_of(
     in the folder that the user named.
     """
     homes = link_homes(folder)
-    found = []
+    members = []
     for path in sorted(folder.rglob("*")):
         if skip(path):
             continue
@@ -73,8 +73,8 @@ def members_of(
                 "not-a-file",
             )
         inside = path.relative_to(folder).as_posix()
-        found.append(Member(f"{into}/{inside}", real.stat().st_size, _reader(real)))
-    return found
+        members.append(Member(f"{into}/{inside}", real.stat().st_size, _reader(real)))
+    return members
 
 
 def tar(members: Iterable[Member]) -> Iterator[bytes]:
@@ -96,12 +96,12 @@ def tar_member(path: str, members: Iterable[Member]) -> Member:
 
 def _entries(members: Iterable[Member]) -> Iterator[tuple[bytes, Member]]:
     """Each member with its header; before its first file, each folder."""
-    known = {"."}
-    for member in sorted(members, key=lambda one: one.path):
+    folders = {"."}
+    for member in sorted(members, key=lambda member: member.path):
         for parent in reversed(PurePosixPath(member.path).parents):
             folder = parent.as_posix()
-            if folder not in known:
-                known.add(folder)
+            if folder not in folders:
+                folders.add(folder)
                 yield _header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), member_of(folder, b"")
         yield _header(member.path, member.size, _FILE_MODE, tarfile.REGTYPE), member
 
@@ -164,12 +164,12 @@ def source_revision() -> str | None:
 
 def pulled(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
     """Docker's description of the image ``name``, which is pulled if necessary."""
-    found = docker.inspect("image", name)
-    if found is None:
+    image = docker.inspect("image", name)
+    if image is None:
         progress(f"pulling {name}")
         docker.stream("pull", name, doing=f"pulling {name}", each_line=progress)
-        found = docker.inspect("image", name) or {}
-    return found
+        image = docker.inspect("image", name) or {}
+    return image
 
 
 def with_digest(docker: Docker, base: str, progress: Progress = lambda line: None) -> str:
@@ -184,11 +184,11 @@ def with_digest(docker: Docker, base: str, progress: Progress = lambda line: Non
     return pinned(name, digests[0] if digests else None)
 
 
-def digests_of(found: Mapping[str, Any], repository: str) -> list[str]:
+def digests_of(image: Mapping[str, Any], repository: str) -> list[str]:
     """The digests under which an image is in ``repository``, from Docker's description."""
     with parsing_output("docker image inspect"):
-        known = [one.partition("@") for one in found.get("RepoDigests") or ()]
-        return [digest for address, _, digest in known if address == repository]
+        references = [reference.partition("@") for reference in image.get("RepoDigests") or ()]
+        return [digest for address, _, digest in references if address == repository]
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -216,8 +216,8 @@ def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ..
     or unreachable ones, and UserError for a link that leaves their folder.
     """
     of_drafter = plan.drafter.weights if plan.drafter else None
-    found = (plan.target.weights, of_drafter)
-    weights = tuple(_baked(one, progress) for one in found if one and one.kind != "image")
+    parts = (plan.target.weights, of_drafter)
+    weights = tuple(_baked(part, progress) for part in parts if part and part.kind != "image")
     return (*weights, *_vocabulary(weights, progress))
 
 
@@ -228,14 +228,14 @@ def _vocabulary(weights: tuple[Baked, ...], progress: Progress) -> Iterator[Copi
         return
     if not needs_vocabulary(HubSource(target.repo, target.commit, Hub.of_environment())):
         return
-    found = find_vocabulary()
-    if found is None:
+    vocabulary = find_vocabulary()
+    if vocabulary is None:
         progress(
             f"{target.repo} needs {VOCABULARY_FILE} at start, and this machine does not have it: "
             f"the engine will download it; put it into {vocabulary_folder()} to add it"
         )
         return
-    copied = Copied(VOCABULARY, str(found.parent), (VOCABULARY_FILE,), "")
+    copied = Copied(VOCABULARY, str(vocabulary.parent), (VOCABULARY_FILE,), "")
     yield replace(copied, digest=_digest(members(copied)))
 
 
@@ -259,8 +259,8 @@ def _baked(weights: Weights, progress: Progress) -> Baked:
 def _download(weights: Weights) -> Download:
     """Lists the files; the build downloads them, without a token."""
     hub = Hub.of_environment()
-    found = resolve_revision(hub, weights.location, weights.revision)
-    if not found.is_public:
+    revision = resolve_revision(hub, weights.location, weights.revision)
+    if not revision.is_public:
         raise Unsupported(
             f"{weights.location} is gated on the Hub, and a build does not receive your token",
             Fix(
@@ -269,8 +269,8 @@ def _download(weights: Weights) -> Download:
             ),
             code="weights-gated",
         )
-    files = _files(HubSource(weights.location, found.commit, hub))
-    return Download(weights.location, weights.revision or "main", found.commit, files)
+    files = _files(HubSource(weights.location, revision.commit, hub))
+    return Download(weights.location, weights.revision or "main", revision.commit, files)
 
 
 def _copied(weights: Weights) -> Copied:
@@ -286,11 +286,11 @@ def _files(source: Source) -> tuple[str, ...]:
     return files_read(source.location, sizes, lambda name: source.read(name, 0, sizes[name]))
 
 
-def _digest(found: list[Member]) -> str:
+def _digest(members: list[Member]) -> str:
     digest = hashlib.sha256()
-    for member in found:
-        own = hashlib.sha256()
+    for member in members:
+        file_digest = hashlib.sha256()
         for chunk in member.chunks():
-            own.update(chunk)
-        digest.update(f"{member.path}\0{own.hexdigest()}\n".encode())
+            file_digest.update(chunk)
+        digest.update(f"{member.path}\0{file_digest.hexdigest()}\n".encode())
     return digest.hexdigest()

@@ -156,10 +156,10 @@ class Docker:
         except NotFound:
             return None
         with parsing_output(f"docker {kind} inspect"):
-            found = json_reader.read(printed, "the output")[0]
-            if not isinstance(found, dict):
+            description = json_reader.read(printed, "the output")[0]
+            if not isinstance(description, dict):
                 raise TypeError("not an object")
-            return found
+            return description
 
     def stream(
         self,
@@ -197,21 +197,21 @@ class Docker:
 
     def argv(self, *arguments: str) -> list[str]:
         """The complete argv. Raises DockerMissing when this machine has no ``docker``."""
-        found = shutil.which(DOCKER)
-        if found is None:
+        path = shutil.which(DOCKER)
+        if path is None:
             raise DockerMissing("docker is not installed on this machine", WITHOUT_DOCKER)
-        return [found, *arguments]
+        return [path, *arguments]
 
     def variables(self) -> dict[str, str]:
         return {**os.environ, **self.environment}
 
 
-def _feed(program: subprocess.Popen[bytes], given: Iterable[bytes]) -> None:
-    """Write a program's input. Raises the errors of ``given``."""
+def _feed(program: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
+    """Write a program's input. Raises the errors of ``chunks``."""
     stream = program.stdin
     assert stream is not None
     try:
-        for chunk in given:
+        for chunk in chunks:
             stream.write(chunk)
     except BrokenPipeError:
         pass  # the program ended first, and reports why
@@ -235,10 +235,10 @@ def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
     stripped = (line.strip() for line in lines)
     messages = [_PREFIX.sub("", line) for line in stripped if line and not _USAGE.match(line)]
     deciding = next(filter(_ERROR.search, reversed(messages)), (messages or ["no output"])[-1])
-    for known in _KNOWN:
-        if re.search(known.pattern, deciding):
-            message = known.message.format(doing=doing, line=deciding)
-            return known.error(message, known.fix, known.code)
+    for failure in _KNOWN:
+        if re.search(failure.pattern, deciding):
+            message = failure.message.format(doing=doing, line=deciding)
+            return failure.error(message, failure.fix, failure.code)
     last = messages[-_SHOWN_LINES:]
     shown = last if deciding in last else [deciding, *last[1:]]
     summary = " | ".join(line[:_SHOWN_CHARACTERS] for line in shown)
@@ -274,11 +274,13 @@ def docker_info(docker: Docker) -> DockerInfo:
     with parsing_output("docker info"):
         info = json_reader.read(printed, "the output")
         plugins = {
-            one["Name"]: one.get("Version", "")
-            for one in (info.get("ClientInfo") or {}).get("Plugins") or []
+            plugin["Name"]: plugin.get("Version", "")
+            for plugin in (info.get("ClientInfo") or {}).get("Plugins") or []
         }
-        devices = [one.get("ID", "") for one in info.get("DiscoveredDevices") or ()]
-        gpus = _NVIDIA in (info.get("Runtimes") or {}) or any(_NVIDIA in one for one in devices)
+        devices = [device.get("ID", "") for device in info.get("DiscoveredDevices") or ()]
+        gpus = _NVIDIA in (info.get("Runtimes") or {}) or any(
+            _NVIDIA in device for device in devices
+        )
         return DockerInfo(str(info.get("ServerVersion", "")), plugins, gpus)
 
 

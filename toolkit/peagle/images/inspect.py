@@ -67,22 +67,22 @@ class Image:
 
 def show_image(docker: Docker, name: str) -> Image:
     """The image ``name``. Raises NotFound, and UserError if this toolkit did not build it."""
-    found = docker.inspect("image", name)
-    if found is None:
+    image = docker.inspect("image", name)
+    if image is None:
         raise NotFound(f"there is no image {name} on this machine", _BUILD, code="image-missing")
     with parsing_output("docker image inspect"):
-        labels = (found.get("Config") or {}).get("Labels") or {}
+        labels = (image.get("Config") or {}).get("Labels") or {}
         if "peagle.pair" not in labels:
             raise UserError(f"{name} was not built by this toolkit", _BUILD, code="foreign-image")
         return Image(
             name=name,
-            id=str(found["Id"]),
-            created=str(found["Created"]),
-            size=int(found["Size"]),
-            layer_bytes=_layer_bytes(docker, found, labels),
-            user=str(found["Config"].get("User", "")),
+            id=str(image["Id"]),
+            created=str(image["Created"]),
+            size=int(image["Size"]),
+            layer_bytes=_layer_bytes(docker, image, labels),
+            user=str(image["Config"].get("User", "")),
             labels={name: str(value) for name, value in sorted(labels.items()) if value},
-            digests=tuple(map(str, found.get("RepoDigests") or ())),
+            digests=tuple(map(str, image.get("RepoDigests") or ())),
         )
 
 
@@ -94,13 +94,13 @@ def unchecked_image(name: str) -> Image:
 def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:
     """The toolkit's images with these labels (without ``peagle.``), newest first."""
     filters = ["label=peagle.pair", *(f"label=peagle.{key}={labels[key]}" for key in labels)]
-    options = [word for one in filters for word in ("--filter", one)]
+    options = [word for condition in filters for word in ("--filter", condition)]
     printed = docker.run("image", "ls", *options, "--format", "{{json .}}", doing="listing images")
     with parsing_output("docker image ls"):
-        lines = [json_reader.read(line, "a line") for line in printed.splitlines()]
-        names = [f"{one['Repository']}:{one['Tag']}" for one in lines if one["Tag"] != "<none>"]
-    found = [show_image(docker, name) for name in names]
-    return tuple(sorted(found, key=lambda image: image.created, reverse=True))
+        rows = [json_reader.read(line, "a line") for line in printed.splitlines()]
+        names = [f"{row['Repository']}:{row['Tag']}" for row in rows if row["Tag"] != "<none>"]
+    images = [show_image(docker, name) for name in names]
+    return tuple(sorted(images, key=lambda image: image.created, reverse=True))
 
 
 def check_pair(image: Image, pair: str, command: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ def check_pair(image: Image, pair: str, command: Sequence[str]) -> None:
         )
 
 
-def _layer_bytes(docker: Docker, found: dict[str, Any], labels: Mapping[str, str]) -> int | None:
+def _layer_bytes(docker: Docker, image: dict[str, Any], labels: Mapping[str, str]) -> int | None:
     """The difference to the size of the base, if that is on this machine and below the image."""
     name = labels.get(_BASE) or "none"
     # An image that was pulled by digest has no name.
@@ -123,6 +123,6 @@ def _layer_bytes(docker: Docker, found: dict[str, Any], labels: Mapping[str, str
     if base is None:
         return None
     below = base.get("RootFS", {}).get("Layers") or []
-    if found.get("RootFS", {}).get("Layers", [])[: len(below)] != below:
+    if image.get("RootFS", {}).get("Layers", [])[: len(below)] != below:
         return None
-    return int(found["Size"]) - int(base["Size"])
+    return int(image["Size"]) - int(base["Size"])

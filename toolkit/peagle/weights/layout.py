@@ -75,8 +75,8 @@ class WeightsPrefix(S3Uri):
     def warm_start_id(self, key: str) -> str | None:
         """The warm start that an object is a part of; ``None`` for other objects."""
         folder = f"{self.key}{WARM_FOLDER}/"
-        found = _WARM_START.fullmatch(key[len(folder) :]) if key.startswith(folder) else None
-        return found[1] if found else None
+        match = _WARM_START.fullmatch(key[len(folder) :]) if key.startswith(folder) else None
+        return match[1] if match else None
 
 
 def weights_prefix(uri: str) -> WeightsPrefix:
@@ -138,8 +138,8 @@ def unknown_objects(
             "use another prefix, or delete that object",
         )  # fmt: skip
     skipped = tuple(f"{prefix.key}{part}/" for part in untouched)
-    known = {*ours, *folders, *both}
-    unknown = sorted(key for key in present if key not in known and not key.startswith(skipped))
+    covered = {*ours, *folders, *both}
+    unknown = sorted(key for key in present if key not in covered and not key.startswith(skipped))
     if pairs := synced_below(prefix, present.keys() - ours):
         names = [pair.key.removeprefix(prefix.key) for pair in pairs]
         yield foreign_objects(
@@ -214,8 +214,8 @@ def _not_a_location(location: str) -> UserError:
 
 
 def _check_bucket(location: str) -> None:
-    found = S3Uri.parse(location)
-    bucket, lower = found.bucket, S3Uri(found.bucket.lower(), found.key)
+    uri = S3Uri.parse(location)
+    bucket, lower = uri.bucket, S3Uri(uri.bucket.lower(), uri.key)
     if bucket != bucket.lower():
         raise UserError(
             f"{location}: bucket names are in lower case, not {bucket}",

@@ -104,16 +104,16 @@ def _planned_parts(bucket: Bucket, plan: Plan, prefix: WeightsPrefix) -> Iterato
     """Target and drafter, as far as they come from this prefix."""
     manifests: dict[WeightsPrefix, Manifest] = {}
     for name, weights in _in_s3(plan):
-        own = WeightsPrefix.parse(weights.location)
-        folder = next((part for part in PARTS if own.uri.endswith(f"/{part}/")), None)
-        pair = WeightsPrefix.parse(own.uri.removesuffix(f"{folder}/")) if folder else own
-        if prefix not in (own, pair):
+        place = WeightsPrefix.parse(weights.location)
+        folder = next((part for part in PARTS if place.uri.endswith(f"/{part}/")), None)
+        pair = WeightsPrefix.parse(place.uri.removesuffix(f"{folder}/")) if folder else place
+        if prefix not in (place, pair):
             continue
         if folder and pair not in manifests:
             manifests[pair] = {}
             with suppress(AccessDenied, UserError):
                 manifests[pair] = read_manifest(bucket, pair)
-        yield _Part(name, own, pair, manifests.get(pair, {}))
+        yield _Part(name, place, pair, manifests.get(pair, {}))
 
 
 def _check_prefix(

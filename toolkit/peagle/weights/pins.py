@@ -45,19 +45,19 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
     place = mounted_prefix(plan)
     if place is None:
         return PinnedPlan(plan, ())
-    own = plan.pins
+    pins = plan.pins
     try:
         manifest, archives = manifest_sha256(aws, place), archive_sha256s(aws, place)
     except PeagleError:
         before = serving or Pins()
-        kept = own.model_copy(
-            update={"weights": own.weights or before.weights, "warm": own.warm or before.warm}
+        kept = pins.model_copy(
+            update={"weights": pins.weights or before.weights, "warm": pins.warm or before.warm}
         )
         return PinnedPlan(with_pins(plan, kept), ())
     findings: list[Finding] = []
-    pinned = own.weights or (serving.weights if serving else None)
+    pinned = pins.weights or (serving.weights if serving else None)
     if pinned is not None and pinned != manifest:
-        by = "this plan was made" if own.weights else f"{plan.name} was deployed"
+        by = "this plan was made" if pins.weights else f"{plan.name} was deployed"
         findings.append(changed_weights(place, pinned, manifest, by, plan.pair))
     elif manifest is None:
         findings.append(note(
@@ -66,14 +66,14 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
             Fix("copy them with", ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")),
         ))  # fmt: skip
     folder = place.part_uri(WARM_FOLDER)
-    if gone := [archive for archive in own.warm if archive not in archives]:
+    if gone := [archive for archive in pins.warm if archive not in archives]:
         findings.append(warning(
             "warm-not-there", folder,
             f"no archive there has the pinned SHA-256 {gone[0]}, so starts are cold",
             "omit warm_sha256: deploy then pins what is there",
         ))  # fmt: skip
-    warm = own.warm
-    if not (own.warm or own.any_warm):
+    warm = pins.warm
+    if not (pins.warm or pins.any_warm):
         warm = archives[:MAX_ARCHIVES]
         if len(archives) > MAX_ARCHIVES:
             findings.append(warning(
@@ -82,17 +82,17 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
                 "need another one are cold",
                 Fix("remove some", ("peagle", "weights", "list", place.uri)),
             ))  # fmt: skip
-    pins = own.model_copy(update={"weights": own.weights or manifest, "warm": warm})
+    pins = pins.model_copy(update={"weights": pins.weights or manifest, "warm": warm})
     return PinnedPlan(with_pins(plan, pins), tuple(findings))
 
 
 def changed_weights(
-    place: WeightsPrefix, known: str, now: str | None, by: str, pair: str
+    place: WeightsPrefix, pinned: str, now: str | None, by: str, pair: str
 ) -> Finding:
     """The error for a manifest other than the pinned one: no instance would start with it."""
     return error(
         CHANGED, place.uri,
-        f"{_change(known, now, by)}; instances that start now are refused",
+        f"{_change(pinned, now, by)}; instances that start now are refused",
         Fix(
             "if the change is yours, make a plan that pins the new one, and deploy that file",
             ("peagle", "plan", pair, "--online", "--output", "FILE"),
@@ -100,10 +100,10 @@ def changed_weights(
     )  # fmt: skip
 
 
-def _change(known: str, now: str | None, by: str) -> str:
+def _change(pinned: str, now: str | None, by: str) -> str:
     """How the manifest differs from the pinned one."""
     there = f"has the SHA-256 {now}" if now else "is gone"
-    return f"{MANIFEST} has changed since {by}: it {there}, and {known} is pinned"
+    return f"{MANIFEST} has changed since {by}: it {there}, and {pinned} is pinned"
 
 
 def mounted_prefix(plan: Plan) -> WeightsPrefix | None:

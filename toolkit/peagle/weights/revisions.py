@@ -33,9 +33,9 @@ class PinnedRevisions:
 
     def add_to(self, plan: Plan) -> Plan:
         """``plan`` with these reasons and findings."""
-        found = (*plan.findings, *self.findings)
+        findings = (*plan.findings, *self.findings)
         return plan.model_copy(
-            update={"reasons": (*plan.reasons, *self.reasons), "findings": found}
+            update={"reasons": (*plan.reasons, *self.reasons), "findings": findings}
         )
 
 
@@ -68,12 +68,12 @@ def pin_revisions(
             continue
         because = f"{weights.revision or 'main'} of {weights.location} on the Hub, when planned"
         reasons.append(Reason(what=f"{part} commit", value=commits[part], because=because))
-    own = plan.drafter is not None and plan.drafter.name == OWN
-    head = parts["drafter"] if own else None
+    has_own_head = plan.drafter is not None and plan.drafter.name == OWN
+    head = parts["drafter"] if has_own_head else None
     target = catalog.targets[plan.target.id]
     if "target" in commits:
         target = target.model_copy(update={"revision": commits["target"]})
-    if plan.drafter and "drafter" in commits and not own:
+    if plan.drafter and "drafter" in commits and not has_own_head:
         pinned = {"revision": commits["drafter"]}
         drafters = tuple(
             drafter.model_copy(update=pinned) if drafter.name == plan.drafter.name else drafter
