@@ -329,6 +329,6 @@ def test_a_batch_beyond_the_largest_cuda_graph_waits_for_the_cpu() -> None:
 
 
 def test_every_public_pair_has_an_estimate_where_acceptance_is_published() -> None:
-    names = names_in_runs(None, own=False)
+    names = names_in_runs(None, is_own=False)
     for target in (TWENTY, CODER, GEMMA):
         assert speed(case(target, instance="ml.p5en.48xlarge"), names=names).basis == "estimated"

@@ -64,18 +64,18 @@ def advise(
         "text-only": ["text-only"] if images else [],
         "enforce-eager": [] if engine.enforce_eager else ["enforce-eager"],
     }
-    found = (
+    changes = (
         _longest_context(case, apply_change),
         *(_first(apply_change, setting, values) for setting, values in tried.items()),
         _instance(case, apply_change, table) if table else None,
     )
-    return tuple(advice for advice in found if advice)
+    return tuple(advice for advice in changes if advice)
 
 
 def mildest(advice: Sequence[Advice]) -> Advice | None:
     """The change to suggest first; ``None`` without any."""
     order = {knob: place for place, knob in enumerate(_MILDEST_FIRST)}
-    return min(advice, key=lambda one: order.get(one.knob, len(order)), default=None)
+    return min(advice, key=lambda change: order.get(change.knob, len(order)), default=None)
 
 
 def _longest_context(case: FitCase, apply_change: ApplyChange) -> Advice | None:

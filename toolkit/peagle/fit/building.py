@@ -77,9 +77,9 @@ def fit_case(
     target, drafter = _models(case, own_matrices)
     settings, vllm = case.settings, case.runtime.vllm
     tokens = settings.get("max-num-batched-tokens")
-    given = case.concurrency, int(tokens) if tokens is not None else None
+    limits = case.concurrency, int(tokens) if tokens is not None else None
     memory, on = gpu.visible_gib, gpu.instance
-    seqs, step = batch_limits(on.gpu, memory, vllm, case.max_model_len, given)
+    seqs, step = batch_limits(on.gpu, memory, vllm, case.max_model_len, limits)
     read, block = case.target_checkpoint, case.setting("block-size")
     engine = EngineConfig(
         gpu=on.gpu,
@@ -128,8 +128,8 @@ def _models(case: Case, own_matrices: bool | None) -> tuple[TargetModel, DraftMo
             return target, read_drafter(case.drafter_checkpoint, target, own_matrices)
     drafter = draft_model(case.drafter, target)
     if drafter and own_matrices not in (None, drafter.own_embeddings):
-        own: dict[str, Any] = {"own_embeddings": own_matrices, "own_output": own_matrices}
-        drafter = replace(drafter, checkpoint_bytes=None, **own)
+        matrices: dict[str, Any] = {"own_embeddings": own_matrices, "own_output": own_matrices}
+        drafter = replace(drafter, checkpoint_bytes=None, **matrices)
     return target, drafter
 
 
@@ -207,14 +207,14 @@ def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
     if not attention and not (drafter.method == "mtp" and drafter.hidden_layers is None):
         # Else it reads the target's cache.
         attention = (like.model_copy(update={"layers": layers}),)
-    own = {
+    fields = {
         "layers": layers,
         "intermediate_size": _WIDE * shape.hidden_size,
         "max_positions": drafter.max_positions or shape.max_positions,
         "attention": attention,
     }
     model = _of_shape(
-        shape.model_copy(update=own),
+        shape.model_copy(update=fields),
         drafter.attention[0] if drafter.attention else like,
         method=drafter.method,
         parallel_drafting=drafter.parallel_drafting,
@@ -247,11 +247,13 @@ def _of_shape(shape: Architecture, group: AttentionGroup, **more: Any) -> DraftM
     )
 
 
-def read_drafter(checkpoint: Checkpoint, target: TargetModel, own: bool | None) -> DraftModel:
+def read_drafter(
+    checkpoint: Checkpoint, target: TargetModel, own_matrices: bool | None
+) -> DraftModel:
     """The EAGLE-3 or P-EAGLE head in a checkpoint.
 
-    ``own``: whether it has its own embedding and output matrix, if its headers were not read;
-    ``None`` assumes that it has. Raises CheckpointError.
+    ``own_matrices``: whether it has its own embedding and output matrix, if its headers were not
+    read; ``None`` assumes that it has. Raises CheckpointError.
     """
     refuse_unknown(checkpoint)
     config, tensors = checkpoint.config, checkpoint.tensors or None
@@ -260,7 +262,7 @@ def read_drafter(checkpoint: Checkpoint, target: TargetModel, own: bool | None) 
 
     def has_matrix(name: str) -> bool:
         if tensors is None:
-            return own is not False
+            return own_matrices is not False
         return any(name in tensor for tensor in tensors)
 
     return _of_shape(

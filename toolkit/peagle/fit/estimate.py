@@ -54,23 +54,23 @@ def fit_of(case: FitCase) -> Fit:
     taken = bytes_taken(case)
     available = engine.gpu_memory_gib * GIB - sum(taken.values())
     layout, in_flight = cache_layout(case), in_flight_tokens(engine, case.drafter)
-    one = layout.request_bytes(engine.max_model_len, in_flight)
+    request_bytes = layout.request_bytes(engine.max_model_len, in_flight)
     inside: dict[str, float] = {
-        "cache_of_one_full_request": one,
-        "cache_padding_in_it": one - layout.used_bytes(engine.max_model_len, in_flight),
+        "cache_of_one_full_request": request_bytes,
+        "cache_padding_in_it": request_bytes - layout.used_bytes(engine.max_model_len, in_flight),
     }
     if case.drafter:
         alone = cache_layout(replace(case, drafter=None))
-        inside["cache_of_drafter_in_it"] = one - alone.request_bytes(
+        inside["cache_of_drafter_in_it"] = request_bytes - alone.request_bytes(
             engine.max_model_len, in_flight
         )
         slots = engine.k * engine.max_num_seqs
-        inside["cache_of_draft_slots"] = slots * (one / engine.max_model_len)
+        inside["cache_of_draft_slots"] = slots * (request_bytes / engine.max_model_len)
     tokens, concurrency = layout.capacity(int(available), engine.max_model_len, in_flight)
     driver = {"kept_by_driver": engine.driver_gib} if engine.driver_gib else {}
     terms = driver | {name: size / GIB for name, size in {**taken, **inside}.items()}
     return Fit(
-        fits=available >= one and not step_too_small(case),
+        fits=available >= request_bytes and not step_too_small(case),
         gpu=engine.gpu,
         gpu_count=engine.gpu_count,
         gpu_memory_gib=round(engine.gpu_memory_gib + engine.driver_gib, 3),
@@ -136,11 +136,11 @@ def step_too_small(case: FitCase) -> str | None:
 def missing_bytes(case: FitCase) -> int:
     """Bytes that one GPU lacks for a request of max-model-len; 0 when it fits."""
     engine = case.engine
-    one = cache_layout(case).request_bytes(
+    request_bytes = cache_layout(case).request_bytes(
         engine.max_model_len, in_flight_tokens(engine, case.drafter)
     )
     available = engine.gpu_memory_gib * GIB - sum(bytes_taken(case).values())
-    return max(int(one - available), 0)
+    return max(int(request_bytes - available), 0)
 
 
 def bytes_taken(case: FitCase) -> dict[str, int]:

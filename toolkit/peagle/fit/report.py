@@ -110,8 +110,8 @@ class FitReport:
     findings: tuple[Finding, ...]
 
     def __repr__(self) -> str:
-        result = self.refusal or f"the cache holds {self.fit.kv_cache_tokens:,} tokens"
-        return f"<FitReport {self.pair} on {self.fit.gpu}: {result}>"
+        summary = self.refusal or f"the cache holds {self.fit.kv_cache_tokens:,} tokens"
+        return f"<FitReport {self.pair} on {self.fit.gpu}: {summary}>"
 
     @property
     def instance_type(self) -> str | None:
@@ -182,8 +182,8 @@ def _advice(inputs: _Inputs, request: FitRequest, fitted: FitCase) -> tuple[Advi
             case, changed_case = inputs.cases(changed_request)
         except UserError:
             return None
-        found = _of_rules(case, changed_case, ("load",))
-        return None if any(finding.level == "error" for finding in found) else changed_case
+        findings = _of_rules(case, changed_case, ("load",))
+        return None if any(finding.level == "error" for finding in findings) else changed_case
 
     most = fitted.engine.gpu_count if request.instance_type else MAX_GPUS
     return advise(fitted, changed, inputs.catalog.instances, most)

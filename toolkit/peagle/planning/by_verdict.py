@@ -78,18 +78,18 @@ def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Cat
         load = made.concurrency / made.engines
     _refuse_uncovered(file, size, entry, made, options)
     reasons = tuple(_reasons(tried[-1], size, entry, file))
-    found = (*made.findings, *_other_gpus(verdict, entry, made, file, options))
-    findings = tuple(sorted(found, key=severity))
+    others = _other_gpus(verdict, entry, made, file, options)
+    findings = tuple(sorted((*made.findings, *others), key=severity))
     return made.model_copy(update={"reasons": (*reasons, *made.reasons), "findings": findings})
 
 
 def _refuse_contradictions(options: Options) -> None:
-    given = {
+    flags = {
         "--drafter": options.drafter is not None,
         "--k": options.k is not None,
         "--no-speculation": not options.speculation,
     }
-    for flag, is_given in given.items():
+    for flag, is_given in flags.items():
         if is_given:
             raise OptionsConflict(f"{flag} and --verdict exclude each other", f"leave out {flag}")
 
@@ -168,10 +168,10 @@ def _reasons(
     setting: Setting, size: WorkloadVerdict, load: LoadVerdict, file: Path
 ) -> list[Reason]:
     speed = load.speed(setting)
-    known = f", {speed.tokens_per_second:,.0f} tokens/s {speed.basis}" if speed else ""
+    throughput = f", {speed.tokens_per_second:,.0f} tokens/s {speed.basis}" if speed else ""
     because = (
         f"{_name(file)}: best with {format_concurrency(load.concurrency)} of "
-        f"{size.prompt_tokens:,} + {size.output_tokens:,} tokens{known}"
+        f"{size.prompt_tokens:,} + {size.output_tokens:,} tokens{throughput}"
     )
     drafter = Reason(what="drafter", value=setting.drafter or "none", because=because)
     if setting.drafter is None:

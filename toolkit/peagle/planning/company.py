@@ -109,10 +109,10 @@ def _check_vpc(company: Company) -> None:
          "sg-0a1b2c3d"),
     )  # fmt: skip
     for flag, ids, pattern, most, example in lists:
-        for one in ids:
-            if not pattern.fullmatch(one):
+        for resource_id in ids:
+            if not pattern.fullmatch(resource_id):
                 raise UserError(
-                    f"{flag} {sanitize(one, 40)!r} is not an id such as {example}",
+                    f"{flag} {sanitize(resource_id, 40)!r} is not an id such as {example}",
                     "separate ids with commas",
                     "invalid-network",
                 )
@@ -124,10 +124,11 @@ def _check_vpc(company: Company) -> None:
                 "invalid-network",
             )
     if bool(company.subnets) != bool(company.security_groups):
-        one, other = ("subnets", "security_groups")
-        given, missing = (one, other) if company.subnets else (other, one)
+        flag, missing = "subnets", "security_groups"
+        if not company.subnets:
+            flag, missing = missing, flag
         raise UserError(
-            f"{given} needs {missing}: SageMaker attaches containers to a VPC with both",
+            f"{flag} needs {missing}: SageMaker attaches containers to a VPC with both",
             f"add {missing}",
             "invalid-network",
         )
@@ -173,25 +174,25 @@ def _is_tag_text(text: str) -> bool:
     """Whether every service takes the text in a tag: AWS's pattern without separators other than
     the space, and without spaces at the ends, which some services remove."""
     return text == text.strip() and all(
-        one in " _.:/=+-@" or unicodedata.category(one)[0] in "LN" for one in text
+        char in " _.:/=+-@" or unicodedata.category(char)[0] in "LN" for char in text
     )
 
 
-def parse_tags(given: Iterable[str]) -> dict[str, str]:
+def parse_tags(texts: Iterable[str]) -> dict[str, str]:
     """``KEY=VALUE`` by key. Raises UserError for other text, and for a key that is given twice."""
-    found: dict[str, str] = {}
-    for text in given:
+    tags: dict[str, str] = {}
+    for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise UserError(
                 f"--tag {sanitize(text, 60)!r} has no value", "write KEY=VALUE", "invalid-tag"
             )
-        if key in found:
+        if key in tags:
             raise UserError(
                 f"--tag {sanitize(key, 60)!r} is given twice", "give it once", "invalid-tag"
             )
-        found[key] = value
-    return found
+        tags[key] = value
+    return tags
 
 
 def prefixed(name: str, prefix: str) -> str:
@@ -201,15 +202,15 @@ def prefixed(name: str, prefix: str) -> str:
 
 def model_network(company: Company) -> dict[str, Any]:
     """The parameters of CreateModel that attach its container to the VPC, or isolate it."""
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     if company.in_vpc:
-        found["VpcConfig"] = {
+        parameters["VpcConfig"] = {
             "SecurityGroupIds": list(company.security_groups),
             "Subnets": list(company.subnets),
         }
     if company.network_isolation:
-        found["EnableNetworkIsolation"] = True
-    return found
+        parameters["EnableNetworkIsolation"] = True
+    return parameters
 
 
 def role_settings(company: Company) -> dict[str, Any]:

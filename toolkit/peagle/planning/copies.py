@@ -99,7 +99,7 @@ def sizes_of_copies(options: Options, shape: Architecture, instance: Instance) -
 def check_copies(options: Options, table: InstanceTable) -> None:
     """Raise UserError if no type, or not the user's own, has a GPU for each copy, and for an option
     that SageMaker has for instances with a model only."""
-    copies, own = options.copies, options.instance_type
+    copies, instance_type = options.copies, options.instance_type
     if options.scale_to_zero and options.capture_data is not None:
         flag = "--scale-to-zero"
         raise UserError(
@@ -114,10 +114,10 @@ def check_copies(options: Options, table: InstanceTable) -> None:
         return
     if copies < 1:
         raise OutOfRange(f"--copies {copies} is less than 1", "use 1 or more, or auto")
-    types = [one for one in table.instances if own in (None, one.type)]
-    most = max(types, key=lambda one: one.gpu_count, default=None)
+    types = [instance for instance in table.instances if instance_type in (None, instance.type)]
+    most = max(types, key=lambda instance: instance.gpu_count, default=None)
     if most is not None and most.gpu_count < copies:
-        which = most.type if own else f"{most.type}, the largest type,"
+        which = most.type if instance_type else f"{most.type}, the largest type,"
         count = f"{most.gpu_count} GPU{'' if most.gpu_count == 1 else 's'}"
         raise UserError(
             f"--copies {copies} needs a GPU for each copy; {which} has {count}",

@@ -48,14 +48,15 @@ class SelectedPair:
     @property
     def name(self) -> str:
         """The pair in full: ``target+drafter``, or the target alone."""
-        own = f"{self.target.id}+{self.own}"
-        return own if self.own is not None else pair_name(self.target, self.drafter)
+        if self.own is not None:
+            return f"{self.target.id}+{self.own}"
+        return pair_name(self.target, self.drafter)
 
 
 def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]:
     """The pair to plan. Raises NotFound and UserError for impossible options."""
-    for given, flag in ((options.drafter, "--drafter"), (options.k, "--k")):
-        if given is not None and not options.speculation:
+    for value, flag in ((options.drafter, "--drafter"), (options.k, "--k")):
+        if value is not None and not options.speculation:
             raise OptionsConflict(
                 f"{flag} cannot be combined with --no-speculation", "leave one of them out"
             )
@@ -162,8 +163,8 @@ def _base_of(target: Target, read: Checkpoint | None, catalog: Catalog) -> Targe
         for other in catalog.targets.values()
         if other.id != target.id and _has_public_head(other) and same_sizes(target, other)
     }
-    found = [other for other in alike.values() if named in (other.id, other.weights)]
-    candidates = found or list(alike.values())
+    bases = [other for other in alike.values() if named in (other.id, other.weights)]
+    candidates = bases or list(alike.values())
     return candidates[0] if len(candidates) == 1 else None
 
 
@@ -205,8 +206,8 @@ def _own(
         )
     head = own_drafter(location, target, kind, read)
     version = CaseOptions(vllm=options.vllm)
-    own = options.target_checkpoint
-    checkpoints = Checkpoints(own, read, own_target=own is not None)
+    target_checkpoint = options.target_checkpoint
+    checkpoints = Checkpoints(target_checkpoint, read, own_target=target_checkpoint is not None)
     case = build_case(catalog, target, head, version, checkpoints)
     if read is None:
         called = method_title(kind.method, kind.parallel_drafting)
@@ -227,7 +228,7 @@ def _kind_of_head(
 ) -> Drafter | None:
     """The target's drafter that is an EAGLE-3 or P-EAGLE head, the default one if it is; where the
     catalogue has no drafters, what the head itself says."""
-    known = (*((default,) if default else ()), *target.drafters)
-    if known or read is None:
-        return next((drafter for drafter in known if drafter.method == "eagle3"), None)
+    drafters = (*((default,) if default else ()), *target.drafters)
+    if drafters or read is None:
+        return next((drafter for drafter in drafters if drafter.method == "eagle3"), None)
     return drafter_from_checkpoint(read)

@@ -164,8 +164,8 @@ def _arguments(placement: Placement, speculation: Speculation | None) -> Decisio
     settings = engine_settings(load.target, candidate.drafter, architecture, load.vllm, table)
     if placed.target.streamed:
         settings[_STREAMED.name] = _STREAMED
-    own = placement.options.settings
-    for name, text in own.items():
+    overrides = placement.options.settings
+    for name, text in overrides.items():
         replaced = [settings.pop(each, None) for each in settings_of({name: text})]
         if not text and not any(replaced):
             raise UserError(
@@ -182,17 +182,17 @@ def _arguments(placement: Placement, speculation: Speculation | None) -> Decisio
         *("--max-num-seqs", str(load.concurrency)),
         *("--tensor-parallel-size", str(candidate.gpus)),
     ]
-    if _UTILIZATION not in {*settings, *own}:
+    if _UTILIZATION not in {*settings, *overrides}:
         arguments += [f"--{_UTILIZATION}", str(PLANNED_GPU_MEMORY_UTILIZATION)]
     for name, setting in settings.items():
         arguments += as_arguments(name, setting.value)
-    for name, text in own.items():
+    for name, text in overrides.items():
         if text:
             arguments += as_arguments(name, switch_or_text(text))
     if speculation is not None:
         arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
     reasons = [_reason(f"--{name}", setting) for name, setting in settings.items()]
-    if not {PREFIX_CACHING, NO_PREFIX_CACHING} & {*settings, *own}:
+    if not {PREFIX_CACHING, NO_PREFIX_CACHING} & {*settings, *overrides}:
         reasons += _cached(load, candidate)
     return Decision(tuple(arguments), tuple(reasons))
 

@@ -88,7 +88,7 @@ class Evaluator:
             others = self._others_on(instance, candidates) if by_cost or candidates else ()
             best += best_of(candidates, others)
         ranked = rank(best, by_cost)
-        first = [self.candidate(one.instance) for one in ranked[:FULLY_EVALUATED_TYPES]]
+        first = [self.candidate(candidate.instance) for candidate in ranked[:FULLY_EVALUATED_TYPES]]
         ranked = [*rank(first, by_cost), *ranked[FULLY_EVALUATED_TYPES:]]
         if self.options.requests is not None:  # the lowest cost decides, be it of the rest
             ranked = rank(ranked, by_cost)
@@ -223,8 +223,10 @@ class Evaluator:
                     candidate = self._sharing(by_load, instance, engine, drafter, count, k)
                     if candidate.tokens_per_second:
                         settings[Setting(drafter=name, k=k)] = candidate
-        settings = {key: one for key, one in settings.items() if one.holds_load} or settings
-        settings = {key: one for key, one in settings.items() if one.meets} or settings
+        holding = {key: candidate for key, candidate in settings.items() if candidate.holds_load}
+        settings = holding or settings
+        meeting = {key: candidate for key, candidate in settings.items() if candidate.meets}
+        settings = meeting or settings
         speeds = {key: candidate.performance for key, candidate in settings.items()}
         tied = rank_settings(speeds, self.load.target.default_drafter).tied
         if not tied:
@@ -254,7 +256,7 @@ class Evaluator:
         if key not in self._candidates:
             engines = self._engines_on(instance, drafter)
             self._candidates[key] = measured_first(
-                [self._counted(instance, one, drafter) for one in engines if one.fit.fits]
+                [self._counted(instance, engine, drafter) for engine in engines if engine.fit.fits]
             )
         price, candidates = price_in(instance, self.region), self._candidates[key]
         if not candidates or candidates[0].instance is instance:

@@ -95,12 +95,12 @@ def _because(limit: Limit, usd_per_hour: float | None) -> str:
 def limit_seconds(limit: Limit, usd_per_hour: float | None) -> int | None:
     """From the deploy to the end, in whole seconds; ``None`` without an end, or where the budget
     lasts for an unknown time."""
-    found = [] if limit.ttl_seconds is None else [limit.ttl_seconds]
+    ends = [] if limit.ttl_seconds is None else [limit.ttl_seconds]
     if limit.budget_usd is not None:
         if not usd_per_hour:
             return None
-        found.append(int(limit.budget_usd / usd_per_hour * 3600))
-    return min(found, default=None)
+        ends.append(int(limit.budget_usd / usd_per_hour * 3600))
+    return min(ends, default=None)
 
 
 def end_time(limit: Limit, usd_per_hour: float | None, now: float) -> float | None:

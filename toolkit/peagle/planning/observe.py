@@ -41,7 +41,7 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
     days, capture = options.log_retention, _capture(options)
     topic = _topic(options, region)
     if days is not None and days not in LOG_DAYS:
-        later = next((one for one in LOG_DAYS if one > days), LOG_DAYS[-1])
+        later = next((retention for retention in LOG_DAYS if retention > days), LOG_DAYS[-1])
         raise UserError(
             f"CloudWatch Logs keeps no log for {days} days",
             f"use log_retention: {later}; it has {', '.join(map(str, LOG_DAYS))}",
@@ -57,14 +57,14 @@ def choose_observe(options: Options, region: str, floor: float | None) -> Decisi
         days = DEFAULT_LOG_DAYS
         because = "a log without retention is kept, and paid for, for ever"
         reasons = (Reason(what="log retention", value=f"{days} days", because=because),)
-    found = Observe(
+    observe = Observe(
         dashboard=options.observe,
         log_retention_days=days,
         capture=capture,
         alarms=alarms,
         alarm_topic=topic,
     )
-    return Decision(found, reasons, tuple(_findings(options, found)))
+    return Decision(observe, reasons, tuple(_findings(options, observe)))
 
 
 def _topic(options: Options, region: str) -> str | None:
@@ -72,14 +72,14 @@ def _topic(options: Options, region: str) -> str | None:
     topic = options.alarm_topic
     if topic is None:
         return None
-    found = _TOPIC.fullmatch(topic)
-    if found is None:
+    match = _TOPIC.fullmatch(topic)
+    if match is None:
         raise UserError(
             f"{topic[:80]!r} is not the ARN of an SNS topic", _NEEDS_TOPIC, code="invalid-topic"
         )
-    if found[1] != region:
+    if match[1] != region:
         raise UserError(
-            f"the topic {topic} is in {found[1]}, and alarms of {region} cannot notify it",
+            f"the topic {topic} is in {match[1]}, and alarms of {region} cannot notify it",
             f"use a topic of {region}",
             code="topic-in-another-region",
         )
@@ -151,8 +151,8 @@ def capture_text(capture: Capture) -> str:
 def alarm_kinds(plan: Plan) -> tuple[AlarmKind, ...]:
     """The alarms that a plan has: those that undo an update, and those of ``--observe``."""
     rollout, observe = plan.rollout, plan.observe
-    own = rollout.alarms if rollout else ()
-    return tuple(dict.fromkeys((*own, *(observe.alarms if observe else ()))))
+    rollback_alarms = rollout.alarms if rollout else ()
+    return tuple(dict.fromkeys((*rollback_alarms, *(observe.alarms if observe else ()))))
 
 
 def usd_per_month(plan: Plan) -> float:

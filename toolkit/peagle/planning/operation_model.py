@@ -70,8 +70,8 @@ class Scaling(Frozen):
         instances; ``None`` if that is unknown."""
         if usd_per_hour is None:
             return None
-        one = usd_per_hour / instance_count
-        return round(one * self.min_instances, 4), round(one * self.max_instances, 4)
+        price = usd_per_hour / instance_count
+        return round(price * self.min_instances, 4), round(price * self.max_instances, 4)
 
 
 class Step(Frozen):

@@ -41,13 +41,13 @@ _OWN = (IMAGE_CONTENT_VARIABLE, IMAGE_DIGEST_VARIABLE, ROOT_VARIABLE)
 """Variables that image and toolkit set; another value describes another image."""
 
 
-def parse_settings(given: Iterable[str]) -> dict[str, str]:
+def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     """``NAME=VALUE`` or ``NAME``, which is a switch, by the name of vLLM's argument without dashes.
 
     Raises UserError for an argument without a name, and for one that is given twice.
     """
-    found: dict[str, str] = {}
-    for text in given:
+    settings: dict[str, str] = {}
+    for text in texts:
         name, equals, value = text.removeprefix("--").partition("=")
         if not name:
             raise UserError(
@@ -57,16 +57,16 @@ def parse_settings(given: Iterable[str]) -> dict[str, str]:
             )
         name = flag_of(name).removeprefix("--") if name.startswith(PREFIX) else name
         name = canonical_name(name.replace("_", "-"))
-        if name in found:
+        if name in settings:
             raise UserError(f"--set {name} is given twice", "give it once", code="invalid-argument")
-        found[name] = value if equals else "true"
-    return found
+        settings[name] = value if equals else "true"
+    return settings
 
 
-def parse_variables(given: Iterable[str]) -> dict[str, str]:
+def parse_variables(texts: Iterable[str]) -> dict[str, str]:
     """``NAME=VALUE`` by name. Raises UserError for other text, and for one that is given twice."""
-    found: dict[str, str] = {}
-    for text in given:
+    variables: dict[str, str] = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise UserError(
@@ -74,10 +74,10 @@ def parse_variables(given: Iterable[str]) -> dict[str, str]:
                 "write NAME=VALUE",
                 code="invalid-variable",
             )
-        if name in found:
+        if name in variables:
             raise UserError(f"--env {name} is given twice", "give it once", code="invalid-variable")
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
 def check_overrides(options: Options) -> None:
@@ -169,16 +169,16 @@ def refuse_secrets(findings: Iterable[Finding]) -> None:
             raise Refused(finding.message, finding.fix, code=SECRET)
 
 
-def settings_of(given: Mapping[str, str]) -> dict[str, Value | None]:
+def settings_of(settings: Mapping[str, str]) -> dict[str, Value | None]:
     """The arguments with typed values; ``None`` for what is left out, which is also the opposite
     of each switch."""
-    found: dict[str, Value | None] = {}
-    for name, text in given.items():
+    arguments: dict[str, Value | None] = {}
+    for name, text in settings.items():
         value: Value | None = None if text == "" else _typed(text)
         opposite = name.removeprefix("no-") if name.startswith("no-") else f"no-{name}"
-        found[opposite] = None
-        found[name] = value
-    return found
+        arguments[opposite] = None
+        arguments[name] = value
+    return arguments
 
 
 def switch_or_text(text: str) -> bool | str:
@@ -207,11 +207,11 @@ def memory_settings(settings: Mapping[str, Value | None]) -> dict[str, Value | N
     }
 
 
-def with_variables(planned: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+def with_variables(planned: Mapping[str, str], overrides: Mapping[str, str]) -> dict[str, str]:
     """The planned variables with the user's. Raises UserError for an empty value of a variable that
     the plan does not set."""
-    merged = {**planned, **own}
-    for name in (name for name, value in own.items() if value == ""):
+    merged = {**planned, **overrides}
+    for name in (name for name, value in overrides.items() if value == ""):
         if name not in planned:
             raise UserError(
                 f"--env {name}= leaves out nothing: the plan does not set {name}",

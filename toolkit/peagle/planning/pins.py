@@ -28,32 +28,32 @@ MAX_ARCHIVES = 15
 
 def choose_pins(options: Options) -> Pins:
     """The pins that the user sets. Raises UserError for an invalid SHA-256, and for too many."""
-    given = tuple(dict.fromkeys(one.strip().lower() for one in options.warm_sha256))
-    for one in given:
-        if not SHA256.fullmatch(one):
+    digests = tuple(dict.fromkeys(text.strip().lower() for text in options.warm_sha256))
+    for digest in digests:
+        if not SHA256.fullmatch(digest):
             raise UserError(
-                f"warm_sha256 {one[:80]!r} is not a SHA-256",
+                f"warm_sha256 {digest[:80]!r} is not a SHA-256",
                 "use the 64 digits that were printed when it was collected",
                 code="invalid-pin",
             )
-    if given and options.allow_unpinned_warm:
+    if digests and options.allow_unpinned_warm:
         raise OptionsConflict(
             "warm_sha256 and --allow-unpinned-warm are mutually exclusive", "omit one of them"
         )
-    if len(given) > MAX_ARCHIVES:
+    if len(digests) > MAX_ARCHIVES:
         raise UserError(
             f"warm_sha256 is given more than {MAX_ARCHIVES} times",
             "give fewer",
             code="invalid-pin",
         )
-    return Pins(warm=given, any_warm=options.allow_unpinned_warm)
+    return Pins(warm=digests, any_warm=options.allow_unpinned_warm)
 
 
 def pin_variables(pins: Pins) -> dict[str, str]:
     """The container's variables for these pins."""
     warm = ANY if pins.any_warm else ",".join(pins.warm)
-    found = {WARM_PINS_VARIABLE: warm, WEIGHTS_PIN_VARIABLE: pins.weights or ""}
-    return {name: value for name, value in found.items() if value}
+    variables = {WARM_PINS_VARIABLE: warm, WEIGHTS_PIN_VARIABLE: pins.weights or ""}
+    return {name: value for name, value in variables.items() if value}
 
 
 def pins_of(environment: Mapping[str, str]) -> Pins:

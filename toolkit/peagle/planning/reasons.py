@@ -55,8 +55,8 @@ def speed_text(candidate: Candidate) -> str:
 def instance_reason(candidate: Candidate, ranked: Sequence[Candidate]) -> Reason:
     """Why this type: by cost per token or price, among those that are as good otherwise."""
 
-    def apart_from_cost(one: Candidate) -> tuple[bool, ...]:
-        return one.holds_load, one.affordable, one.meets, one.excess is None
+    def apart_from_cost(peer: Candidate) -> tuple[bool, ...]:
+        return peer.holds_load, peer.affordable, peer.meets, peer.excess is None
 
     asked, usd = candidate.asked, candidate.usd_per_million_tokens
     cost = cost_text(candidate) or "price unknown"
@@ -65,7 +65,7 @@ def instance_reason(candidate: Candidate, ranked: Sequence[Candidate]) -> Reason
     if asked.min_tokens_per_second or asked.slo or asked.within:
         which += f", {'' if candidate.meets else 'not '}known to meet what is required"
     types = f"{peers} types that fit{which}"
-    speeds = [one.tokens_per_second for one in ranked if one.usd_per_hour is not None]
+    speeds = [other.tokens_per_second for other in ranked if other.usd_per_hour is not None]
     if candidate.excess is not None and not candidate.meets:
         because = f"the nearest to what is required, {cost}"
     elif peers == 1:

@@ -34,18 +34,18 @@ _FIX = "write a number of instances, or a share of them such as 25%"
 
 def parse_step(text: str, copies: bool = False) -> Step:
     """``2`` (instances, or ``copies``) or ``25%`` (of them). Raises UserError."""
-    found = _STEP.fullmatch(text)
-    if found is None or (found[2] and int(found[1]) > 100):
+    match = _STEP.fullmatch(text)
+    if match is None or (match[2] and int(match[1]) > 100):
         raise UserError(f"rollout_step {text[:20]!r} is not a step", _FIX, code="rollout-step")
-    if found[2]:
-        return Step(value=int(found[1]), unit="percent")
-    return Step(value=int(found[1]), unit="copies" if copies else "instances")
+    if match[2]:
+        return Step(value=int(match[1]), unit="percent")
+    return Step(value=int(match[1]), unit="copies" if copies else "instances")
 
 
 def check_rollout(options: Options) -> None:
     """Raise UserError for a step or a baking time without a rollout, or outside of the limits."""
-    given = {"rollout_step": options.rollout_step, "baking_time": options.baking_time}
-    for flag, value in given.items():
+    flags = {"rollout_step": options.rollout_step, "baking_time": options.baking_time}
+    for flag, value in flags.items():
         if value is not None and options.rollout is None:
             raise OptionMissing(f"{flag} has no rollout to apply to", "add --rollout rolling")
     if options.rollout == "all-at-once" and options.rollout_step is not None:
@@ -77,10 +77,10 @@ def choose_rollout(
         return Decision(None)
     if copies is not None:
         return _rollout_of_copies(options, copies, instance_count, usd_per_hour, floor)
-    own = options.rollout_step
+    rollout_step = options.rollout_step
     # One instance that may become several has the steps of these.
     steps_of = instance_count if instance_count > 1 else (options.max_instances or 1)
-    step = parse_step(own) if own else _default_step(kind, steps_of)
+    step = parse_step(rollout_step) if rollout_step else _default_step(kind, steps_of)
     baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
     extra = _extra_instances(kind, step, instance_count)
     rollout = Rollout(
@@ -95,13 +95,13 @@ def choose_rollout(
     )
     because = f"updates bake {format_duration(baking)} after each step; an alarm undoes them"
     chosen = decide(rollout, "rollout", because, shown=rollout.text)
-    found = [*_findings(rollout, steps_of)]
+    findings = [*_findings(rollout, steps_of)]
     least = options.min_instances or 1
     if step is not None and steps_of > 1 and options.max_instances and least < 2:
         message = f"a {kind} update needs two instances; while one runs, it is all at once"
         fix = "use --min-instances 2 for steps in every update"
-        found.append(note("rollout-of-one", "rollout", f"{message}, as in templates", fix))
-    return Decision(rollout, chosen.reasons, tuple(found))
+        findings.append(note("rollout-of-one", "rollout", f"{message}, as in templates", fix))
+    return Decision(rollout, chosen.reasons, tuple(findings))
 
 
 def _rollout_of_copies(
@@ -125,8 +125,8 @@ def _rollout_of_copies(
     # One copy that may become several has the steps of these.
     total = several * copies.per_instance if total < 2 else total
     most = min(copies.per_instance, total // 2)
-    own = options.rollout_step
-    step = parse_step(own, copies=True) if own else Step(value=max(1, most), unit="copies")
+    rollout_step, default = options.rollout_step, Step(value=max(1, most), unit="copies")
+    step = parse_step(rollout_step, copies=True) if rollout_step else default
     baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
     price = None if usd_per_hour is None else round(usd_per_hour / instance_count, 4)
     rollout = Rollout(

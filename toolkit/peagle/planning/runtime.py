@@ -74,8 +74,8 @@ def choose_runtime(
     unknown = unknown_version(case, takes_image=takes_image)
     if unknown is not None:
         too_old = below_minimum(case)
-        one, kind = (too_old, Refused) if too_old else (unknown, NotFound)
-        raise kind(one.message, Fix(one.fix, one.command or ()), one.code)
+        finding, kind = (too_old, Refused) if too_old else (unknown, NotFound)
+        raise kind(finding.message, Fix(finding.fix, finding.command or ()), finding.code)
     runtime = case.runtime
     findings = check(case, only=_ABOUT_VERSIONS)
     if options.vllm is not None:

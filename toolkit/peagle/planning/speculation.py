@@ -102,40 +102,40 @@ class SpeedsByK:
     def by_k(self, drafter: Drafter | None) -> dict[int, float]:
         """Tokens per second with this drafter by K, where known; only measured ones if any is."""
         name = drafter.name if drafter else None
-        known = {
+        speeds = {
             k: (speed.tokens_per_second, speed.basis == "measured")
-            for (one, k), speed in self.speeds.items()
-            if one == name and speed.tokens_per_second is not None
+            for (drafter_name, k), speed in self.speeds.items()
+            if drafter_name == name and speed.tokens_per_second is not None
         }
-        some = any(measured for _, measured in known.values())
-        return {k: speed for k, (speed, measured) in known.items() if measured or not some}
+        some = any(measured for _, measured in speeds.values())
+        return {k: speed for k, (speed, measured) in speeds.items() if measured or not some}
 
     def fastest_k(self, drafter: Drafter | None) -> int | None:
         """The smallest of the K with the most tokens per second; ``None`` if none is known."""
-        found = self.by_k(drafter)
-        return min(found, key=lambda k: (-found[k], k)) if found else None
+        by_k = self.by_k(drafter)
+        return min(by_k, key=lambda k: (-by_k[k], k)) if by_k else None
 
 
 def k_decision(
-    options: Options, drafter: Drafter, own: bool, k: int, compared: SpeedsByK
+    options: Options, drafter: Drafter, is_own: bool, k: int, compared: SpeedsByK
 ) -> Decision[int]:
     """The chosen K with the reason for the choice: the user's, the fastest, or the recommended one.
 
-    ``own``: the drafter is the user's own head, whose model card is known only if it is a copy.
+    ``is_own``: the drafter is the user's own head, whose model card is known only if it is a copy.
     """
     if options.k is not None:
         return Decision(options.k)
-    found = compared.by_k(drafter)
-    if k in found:
+    by_k = compared.by_k(drafter)
+    if k in by_k:
         basis = compared.speeds[drafter.name, k].basis
-        fastest = max(found, key=lambda n: (found[n], -n))
-        shown = sorted({n for n in found if n in _SHOWN_KS or n == fastest} - {k})
-        others = ", ".join(f"{found[n]:,.0f} with K={n}" for n in shown)
-        which = "the fastest" if found[k] >= found[fastest] else "the smallest that is as fast"
-        because = f"{which} ({basis}): {found[k]:,.0f} tokens/s with "
+        fastest = max(by_k, key=lambda n: (by_k[n], -n))
+        shown = sorted({n for n in by_k if n in _SHOWN_KS or n == fastest} - {k})
+        others = ", ".join(f"{by_k[n]:,.0f} with K={n}" for n in shown)
+        which = "the fastest" if by_k[k] >= by_k[fastest] else "the smallest that is as fast"
+        because = f"{which} ({basis}): {by_k[k]:,.0f} tokens/s with "
         because += format_concurrency(round(compared.load, 1))
         because += f", {others}" if others else ""
-    elif own:
+    elif is_own:
         because = f"recommended for {drafter.source}"
         if drafter.licence is None:  # only a copy of the catalogue's head has one
             because = f"the model card of your head is unknown; {because}"
@@ -151,8 +151,8 @@ def speculation_findings(
     drafter, best = pair.drafter, compared.fastest_k(pair.drafter)
     if drafter is None or best is None or not is_drafter_named(options):
         return
-    found, alone = compared.speeds[drafter.name, best], compared.alone
-    by_k, origin = compared.by_k(drafter), f"{found.basis}, {found.source}"
+    speed, alone = compared.speeds[drafter.name, best], compared.alone
+    by_k, origin = compared.by_k(drafter), f"{speed.basis}, {speed.source}"
     if alone is not None and alone > by_k[best]:
         message = (
             f"with {format_concurrency(compared.load)}, {pair.target.title} reaches {alone:,.0f} "
@@ -221,10 +221,10 @@ def _break_even(load: Load, candidate: Candidate) -> float | None:
     return None if length is None else round(length, 2)
 
 
-def likely_acceptance(known: Acceptance, k: int) -> Acceptance:
+def likely_acceptance(acceptance: Acceptance, k: int) -> Acceptance:
     """What is assumed of a drafter of which no acceptance is known."""
-    if known.basis != "unknown":
-        return known
+    if acceptance.basis != "unknown":
+        return acceptance
     return Acceptance(min(LIKELY_LENGTH, k + 1), "assumed", "assumed: none is known")
 
 

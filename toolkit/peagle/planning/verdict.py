@@ -74,7 +74,7 @@ def sizes_of_requests(
             raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
         if all(missing):
             return None
-    given = Options(
+    options = Options(
         pair="",
         workload=workload,
         prompt_tokens=prompt_tokens,
@@ -82,7 +82,7 @@ def sizes_of_requests(
         shared_prompt_tokens=shared_prompt_tokens,
         output_tokens=output_tokens,
     )
-    return {workload or "your requests": size_of_requests(with_workload(given))}
+    return {workload or "your requests": size_of_requests(with_workload(options))}
 
 
 def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:

@@ -58,7 +58,9 @@ class ComparedSettings:
                 continue
             drafting = (Setting(drafter=drafter.name, k=k) for k in self.load.compared_ks(drafter))
             size = self.load.workload
-            fitting = [one for one in drafting if self._engine(one, size, 1)[1].fit.fits]
+            fitting = [
+                setting for setting in drafting if self._engine(setting, size, 1)[1].fit.fits
+            ]
             if not fitting:
                 self.refused[drafter.name] = "does not fit in addition to the target"
             settings += fitting
@@ -258,7 +260,8 @@ def _faster_estimates(size: WorkloadVerdict) -> Iterator[VerdictChange]:
             if speed.basis == "estimated" and gain > ESTIMATE_MUST_WIN_BY:
                 faster.setdefault(speed.setting, []).append((load.concurrency, gain))
     if faster:
-        setting, gains = max(faster.items(), key=lambda item: max(gain for _, gain in item[1]))
+        setting = max(faster, key=lambda setting: max(gain for _, gain in faster[setting]))
+        gains = faster[setting]
         most = max(gain for _, gain in gains)
         loads = _listed([load for load, _ in gains])
         yield VerdictChange(

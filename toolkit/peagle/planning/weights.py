@@ -263,8 +263,8 @@ def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weigh
                 code="invalid-s3-uri",
             )
         return _in_s3(options.model_source)
-    own = None if target.weights.startswith(".") else _own_location(target.weights)
-    return own or _catalogued(catalog, target, target.weights, target.revision)
+    weights = None if target.weights.startswith(".") else _own_location(target.weights)
+    return weights or _catalogued(catalog, target, target.weights, target.revision)
 
 
 def _drafter_weights(catalog: Catalog, pair: SelectedPair) -> Weights | None:
@@ -379,7 +379,7 @@ def with_contents(plan: Plan, contents: str) -> Plan:
         if model is not None and model.weights is not None
     }
     mounts = tuple(
-        one.model_copy(update={"s3_uri": one.s3_uri.replace(old, new)}) for one in plan.mounts
+        mount.model_copy(update={"s3_uri": mount.s3_uri.replace(old, new)}) for mount in plan.mounts
     )
     return plan.model_copy(update={**parts, "mounts": mounts})
 
@@ -387,9 +387,9 @@ def with_contents(plan: Plan, contents: str) -> Plan:
 def planned_contents(plan: Plan) -> str | None:
     """The hash of the folders that the plan was made of; ``None`` for a plan without it."""
     start = f"{upload_prefix(plan.name).removesuffix('/')}."
-    found = [w.s3_uri.removeprefix(start) for w in local_weights(plan)
-             if w.s3_uri and w.s3_uri.startswith(start)]  # fmt: skip
-    return found[0].partition("/")[0] if found else None
+    hashes = [w.s3_uri.removeprefix(start) for w in local_weights(plan)
+              if w.s3_uri and w.s3_uri.startswith(start)]  # fmt: skip
+    return hashes[0].partition("/")[0] if hashes else None
 
 
 def _moved(weights: Weights, old: str, new: str) -> Weights:

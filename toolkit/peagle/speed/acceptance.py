@@ -60,7 +60,7 @@ def acceptance_of(
     if drafter is None or k < 1:
         return NO_DRAFT_ACCEPTANCE
     if drafter.on_text:
-        lengths = {one.k: one.acceptance_length for one in drafter.on_text}
+        lengths = {acceptance.k: acceptance.acceptance_length for acceptance in drafter.on_text}
         return _known(lengths, k, decay, "measured", drafter.on_text[0].source)
     runs = tuple(runs)
     for synthetic in (False, True):
@@ -68,14 +68,14 @@ def acceptance_of(
             lengths = _lengths(run, names) if run.synthetic is synthetic else {}
             if not synthetic and not lengths:
                 lengths = {
-                    one.k: one.acceptance_length for one in run.on_text if one.drafter in names
+                    row.k: row.acceptance_length for row in run.on_text if row.drafter in names
                 }
             if lengths:
                 basis: AcceptanceBasis = "imposed" if synthetic else "measured"
                 return _known(lengths, k, decay, basis, run.file)
     published = _published(drafter)
     if published:
-        source = "; ".join(dict.fromkeys(one.source for one in drafter.published))
+        source = "; ".join(dict.fromkeys(acceptance.source for acceptance in drafter.published))
         return _known(published, k, decay, "published", source)
     return Acceptance(1.0, "unknown", "no acceptance is known")
 
@@ -122,14 +122,14 @@ def _distance(curve: Curve, lengths: Iterable[tuple[int, float]]) -> float:
 def _lengths(run: SpeedRun, names: Collection[str | None]) -> dict[int, float]:
     """The acceptance length of this drafter by K: the mean of the rows, weighted by their tokens,
     since a length from few tokens is uncertain."""
-    found: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    rows_by_k: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for row in run.speeds:
         if row.drafter in names and row.k and row.acceptance_length:
             weight = 1.0 * row.concurrency * (row.output_tokens or 1)
-            found[row.k].append((row.acceptance_length, weight))
+            rows_by_k[row.k].append((row.acceptance_length, weight))
     return {
         k: sum(length * weight for length, weight in rows) / sum(weight for _, weight in rows)
-        for k, rows in found.items()
+        for k, rows in rows_by_k.items()
     }
 
 
@@ -137,8 +137,8 @@ def _published(drafter: Drafter) -> dict[int, float]:
     """The published length by K: the mean of the benchmarks that were published for the most K,
     since benchmarks differ more than K."""
     tasks: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for one in drafter.published:
-        tasks[one.benchmark, one.source][one.k] = one.acceptance_length
+    for acceptance in drafter.published:
+        tasks[acceptance.benchmark, acceptance.source][acceptance.k] = acceptance.acceptance_length
     if not tasks:
         return {}
     most = max(len(lengths) for lengths in tasks.values())

@@ -61,19 +61,19 @@ def correct(
 ) -> Correction:
     """The correction of this engine's estimate by the target's runs, on any GPU."""
     ranges, geometry, model = times.model.ranges, times.geometry, times.model
-    trusted, found = 1.0, _rows(runs, geometry, frozenset(names), model)
-    if geometry.k and not found:
-        trusted, found = _ALONE, _rows(runs, geometry.with_k(0), TARGET_ALONE, model)
+    trusted, run_rows = 1.0, _rows(runs, geometry, frozenset(names), model)
+    if geometry.k and not run_rows:
+        trusted, run_rows = _ALONE, _rows(runs, geometry.with_k(0), TARGET_ALONE, model)
     total, logs, same = _PRIOR, 0.0, False
-    for run, rows in found:
+    for run, rows in run_rows:
         here = is_on(run, times.gpu.gpu, geometry.tensor_parallel_size)
         same |= here
         weight_of_run = trusted * (1 if here else _OTHER_GPU)
         weight, log = _weighed(_Identity(rows), geometry.k, load, workload)
         total, logs = total + weight_of_run * weight, logs + weight_of_run * log
-    known = any(fitted.gpu == times.gpu.gpu for fitted in model.evidence)
-    width = ranges.both if same else ranges.one if found or known else ranges.none
-    return Correction(math.exp(logs / total), width, tuple(run for run, _ in found))
+    is_fitted = any(fitted.gpu == times.gpu.gpu for fitted in model.evidence)
+    width = ranges.both if same else ranges.one if run_rows or is_fitted else ranges.none
+    return Correction(math.exp(logs / total), width, tuple(run for run, _ in run_rows))
 
 
 class _Identity(Generic[T]):
@@ -95,8 +95,8 @@ def _rows(
 ) -> list[tuple[SpeedRun, tuple[_Ratio, ...]]]:
     """The runs with rows of these drafters, and the ratios of those."""
     pair = _of_any_k(geometry)  # all K and numbers of GPUs share the ratios
-    found = ((run, _ratios(_Identity(run), pair, names, _Identity(model))) for run in runs)
-    return [(run, rows) for run, rows in found if rows]
+    run_rows = ((run, _ratios(_Identity(run), pair, names, _Identity(model))) for run in runs)
+    return [(run, rows) for run, rows in run_rows if rows]
 
 
 @lru_cache(maxsize=4096)

@@ -62,7 +62,7 @@ def decide_workload(question: Question, name: str, workload: Workload) -> Worklo
     """The verdict for requests of this size, with the settings that matter (``_contenders``)."""
     loads = [_at_load(question, workload, load) for load in question.loads]
     robust = _robust(question, loads)
-    by_load = {load.concurrency: {one.setting: one for one in load.speeds} for load in loads}
+    by_load = {load.concurrency: {speed.setting: speed for speed in load.speeds} for load in loads}
     kept = _contenders(loads, robust)
     return WorkloadVerdict(
         name=name,
@@ -78,25 +78,29 @@ def decide_workload(question: Question, name: str, workload: Workload) -> Worklo
 
 
 def _at_load(question: Question, workload: Workload, load: int) -> LoadVerdict:
-    found = {one: question.performance_of(one, workload, load) for one in question.settings}
-    holding = {
-        one: speed
-        for one, speed in found.items()
-        if speed.basis == "measured"
-        or (speed.tokens_per_second and question.holds_load(one, workload, load))
+    performances = {
+        setting: question.performance_of(setting, workload, load) for setting in question.settings
     }
-    ranking = rank_settings(holding or found, question.default_drafter)
+    holding = {
+        setting: speed
+        for setting, speed in performances.items()
+        if speed.basis == "measured"
+        or (speed.tokens_per_second and question.holds_load(setting, workload, load))
+    }
+    ranking = rank_settings(holding or performances, question.default_drafter)
 
     def break_even(setting: Setting, performance: Performance) -> float | None:
-        if not setting.k or NO_SPECULATION not in found:
+        if not setting.k or NO_SPECULATION not in performances:
             return None
         if performance.basis == "unknown" and question.assumed is not None:
             performance = question.assumed(setting, workload, load)
-        return break_even_length(performance, found[NO_SPECULATION], workload, load)
+        return break_even_length(performance, performances[NO_SPECULATION], workload, load)
 
     speeds = tuple(
-        _speed(one, performance, break_even(one, performance), ranking, question.usd_per_hour)
-        for one, performance in found.items()
+        _speed(
+            setting, performance, break_even(setting, performance), ranking, question.usd_per_hour
+        )
+        for setting, performance in performances.items()
     )
     best = ranking.tied[0] if ranking.tied else None
     return LoadVerdict(concurrency=load, best=best, ties=ranking.tied[1:], speeds=speeds)
@@ -124,70 +128,72 @@ def rank_settings(
     measured, the fastest measured setting wins, unless the estimate of another drafter is clearly
     faster; the target alone may tie with it by an estimate.
     """
-    drafted = {one.drafter for one, found in speeds.items() if found.basis == "measured"}
-    known = {
-        one: found
-        for one, found in speeds.items()
-        if found.tokens_per_second and (found.basis == "measured" or one.drafter not in drafted)
+    drafted = {setting.drafter for setting, speed in speeds.items() if speed.basis == "measured"}
+    eligible = {
+        setting: speed
+        for setting, speed in speeds.items()
+        if speed.tokens_per_second and (speed.basis == "measured" or setting.drafter not in drafted)
     }
-    if not known:
+    if not eligible:
         return Ranking((), 0.0)
-    measured = {one: found for one, found in known.items() if found.basis == "measured"}
-    top = max(known.values(), key=_tokens)
-    compared = known
+    measured = {setting: speed for setting, speed in eligible.items() if speed.basis == "measured"}
+    top = max(eligible.values(), key=_tokens)
+    compared = eligible
     if measured:
         best = max(measured.values(), key=_tokens)
         if _tokens(top) <= _tokens(best) * (1 + ESTIMATE_MUST_WIN_BY):
             top = best
             compared = {
-                one: known[one] for one in known if one in measured or one == NO_SPECULATION
+                setting: speed
+                for setting, speed in eligible.items()
+                if setting in measured or setting == NO_SPECULATION
             }
-    tied = [one for one, found in compared.items() if _ties(found, top)]
+    tied = [setting for setting, speed in compared.items() if _ties(speed, top)]
 
-    def simplicity(one: Setting) -> tuple[bool, bool, int, str]:
-        return bool(one.k), one.drafter != default_drafter, one.k, one.drafter or ""
+    def simplicity(setting: Setting) -> tuple[bool, bool, int, str]:
+        return bool(setting.k), setting.drafter != default_drafter, setting.k, setting.drafter or ""
 
-    slower = (one for one, found in known.items() if _tokens(found) <= _tokens(top))
+    slower = (setting for setting, speed in eligible.items() if _tokens(speed) <= _tokens(top))
     counted = frozenset([*tied, *slower])
     return Ranking(tuple(sorted(tied, key=simplicity)), _tokens(top), counted)
 
 
-def _tokens(found: Performance | SettingSpeed) -> float:
-    return found.tokens_per_second or 0.0
+def _tokens(speed: Performance | SettingSpeed) -> float:
+    return speed.tokens_per_second or 0.0
 
 
-def _ties(one: Performance | SettingSpeed, top: Performance | SettingSpeed) -> bool:
-    estimates = one.basis == top.basis == "estimated"
+def _ties(speed: Performance | SettingSpeed, top: Performance | SettingSpeed) -> bool:
+    estimates = speed.basis == top.basis == "estimated"
     share = SAME_ESTIMATE_SHARE if estimates else SAME_SPEED_SHARE
-    return _tokens(one) >= max(_tokens(top) * (1 - share), top.low or 0)
+    return _tokens(speed) >= max(_tokens(top) * (1 - share), top.low or 0)
 
 
 def _speed(
     setting: Setting,
-    found: Performance,
+    performance: Performance,
     break_even: float | None,
     ranking: Ranking,
     usd_per_hour: float | None,
 ) -> SettingSpeed:
-    speed = found.tokens_per_second
+    speed = performance.tokens_per_second
     counts = setting in ranking.counted
     regret = max(0.0, 1 - speed / ranking.fastest) if speed is not None and counts else None
     within = break_even if break_even is not None and break_even <= setting.k + 1 else None
     return SettingSpeed(
         setting=setting,
-        basis=found.basis,
+        basis=performance.basis,
         tokens_per_second=_rounded(speed),
-        low=_rounded(found.low),
-        high=_rounded(found.high),
-        ttft_seconds=_rounded(found.ttft_seconds),
-        itl_seconds=_rounded(found.itl_seconds),
+        low=_rounded(performance.low),
+        high=_rounded(performance.high),
+        ttft_seconds=_rounded(performance.ttft_seconds),
+        itl_seconds=_rounded(performance.itl_seconds),
         usd_per_million_tokens=_rounded_usd(usd_per_million(usd_per_hour, speed)),
-        acceptance_length=round(min(found.acceptance.length, setting.k + 1), 4),
-        acceptance_basis=found.acceptance.basis,
+        acceptance_length=round(min(performance.acceptance.length, setting.k + 1), 4),
+        acceptance_basis=performance.acceptance.basis,
         break_even_acceptance_length=None if within is None else round(within, 2),
         regret_percent=None if regret is None else round(100 * regret, 2),
-        source=found.source,
-        extrapolated=found.extrapolated,
+        source=performance.source,
+        extrapolated=performance.extrapolated,
     )
 
 
@@ -204,25 +210,27 @@ def _contenders(loads: Sequence[LoadVerdict], robust: Setting | None) -> set[Set
     """The settings to show: the target alone, all that win or tie somewhere, the robust one, those
     with the fastest speed or estimate somewhere, and each drafter's own best."""
     kept = {NO_SPECULATION} | ({robust} if robust else set())
-    kept |= {one for load in loads for one in (load.best, *load.ties) if one}
+    kept |= {setting for load in loads for setting in (load.best, *load.ties) if setting}
     kept |= {max(load.speeds, key=_tokens).setting for load in loads if load.best}
-    settings = dict.fromkeys(one.setting for load in loads for one in load.speeds)
-    for drafter in dict.fromkeys(one.drafter for one in settings):
-        own = (one for one in settings if one.drafter == drafter)
-        kept.add(min(own, key=lambda one: _regrets(loads, one)))
+    settings = dict.fromkeys(speed.setting for load in loads for speed in load.speeds)
+    for drafter in dict.fromkeys(setting.drafter for setting in settings):
+        drafter_settings = (setting for setting in settings if setting.drafter == drafter)
+        kept.add(min(drafter_settings, key=lambda setting: _regrets(loads, setting)))
     return kept
 
 
 def _only(load: LoadVerdict, kept: set[Setting]) -> LoadVerdict:
-    speeds = tuple(one for one in load.speeds if one.setting in kept)
+    speeds = tuple(speed for speed in load.speeds if speed.setting in kept)
     return load.model_copy(update={"speeds": speeds})
 
 
 def _regrets(loads: Sequence[LoadVerdict], setting: Setting) -> tuple[int, float]:
     """At how many loads the setting does not count, and its greatest loss elsewhere in percent."""
-    found = [load.speed(setting) for load in loads if load.best]
-    known = [one.regret_percent for one in found if one and one.regret_percent is not None]
-    return len(found) - len(known), max(known, default=0.0)
+    speeds = [load.speed(setting) for load in loads if load.best]
+    regrets = [
+        speed.regret_percent for speed in speeds if speed and speed.regret_percent is not None
+    ]
+    return len(speeds) - len(regrets), max(regrets, default=0.0)
 
 
 def _worst_regret(loads: Sequence[LoadVerdict], setting: Setting) -> float | None:
@@ -235,8 +243,8 @@ def _worst_regret(loads: Sequence[LoadVerdict], setting: Setting) -> float | Non
 def _robust(question: Question, loads: Sequence[LoadVerdict]) -> Setting | None:
     worst = [
         (regret, index)
-        for index, one in enumerate(question.settings)
-        if (regret := _worst_regret(loads, one)) is not None
+        for index, setting in enumerate(question.settings)
+        if (regret := _worst_regret(loads, setting)) is not None
     ]
     return question.settings[min(worst)[1]] if worst else None
 
@@ -257,11 +265,11 @@ def _gain(
 ) -> SpeculationGain | None:
     """Speculation against the target alone; ``None`` where the speed of one is unknown."""
     alone = speeds.get(NO_SPECULATION)
-    drafting = {one: found for one, found in speeds.items() if one.k}
+    drafting = {setting: speed for setting, speed in speeds.items() if setting.k}
     ranked = rank_settings(drafting).tied
     if alone is None or not alone.tokens_per_second or not ranked:
         return None
-    best = max((drafting[one] for one in ranked), key=_tokens)
+    best = max((drafting[setting] for setting in ranked), key=_tokens)
     measured = alone.basis == best.basis == "measured"
     ratio = _tokens(best) / alone.tokens_per_second
     fastest = rank_settings(speeds).tied

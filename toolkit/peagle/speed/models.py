@@ -128,9 +128,9 @@ def is_on(run: SpeedRun, gpu: str, tensor_parallel_size: int) -> bool:
     return run.gpu == gpu and run.tensor_parallel_size == tensor_parallel_size
 
 
-def names_in_runs(drafter: Drafter | None, own: bool) -> frozenset[str | None]:
+def names_in_runs(drafter: Drafter | None, is_own: bool) -> frozenset[str | None]:
     """The names of this drafter in runs; the user's own head has only its location."""
     if drafter is None:
         return TARGET_ALONE
-    known = {drafter.weights} if own else {drafter.weights, drafter.name}
-    return frozenset(name for name in known if name is not None)
+    names = {drafter.weights} if is_own else {drafter.weights, drafter.name}
+    return frozenset(name for name in names if name is not None)

@@ -45,25 +45,25 @@ class Slo:
 def parse_slo(text: str) -> Slo:
     """The objective in ``ttft=0.5,itl=0.02``. Raises UserError for an unknown name, a name given
     twice, and a value that is not a positive number."""
-    given: dict[str, float] = {}
+    objectives: dict[str, float] = {}
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
         if name not in _TIMES:
             raise UserError(
                 f"--slo {text[:60]}: {name[:20]!r} is not ttft or itl", _FIX, code="invalid-slo"
             )
-        if name in given:
+        if name in objectives:
             raise UserError(f"--slo {text[:60]}: {name} is given twice", _FIX, code="invalid-slo")
         if not value:
             raise UserError(f"--slo {text[:60]}: {name} has no value", _FIX, code="invalid-slo")
-        given[name] = _seconds(value)
-        if not 0 < given[name] < math.inf:
+        objectives[name] = _seconds(value)
+        if not 0 < objectives[name] < math.inf:
             raise UserError(
                 f"--slo {name}={value[:20]} is not a positive number of seconds",
                 _FIX,
                 code="invalid-slo",
             )
-    return Slo(**given)
+    return Slo(**objectives)
 
 
 def _seconds(text: str) -> float:

@@ -86,12 +86,12 @@ def further_tiles(tokens: float, share: float, size: int) -> float:
     """
     mean = tokens * share
     deviation = max(math.sqrt(mean * (1 - share)), 1e-6)
-    found, tiles, likely = 0.0, 1, 1.0
+    expected, tiles, likely = 0.0, 1, 1.0
     while likely > LEAST_LIKELY_TILE:
         likely = math.erfc((tiles * size + 0.5 - mean) / deviation / math.sqrt(2)) / 2
-        found += likely
+        expected += likely
         tiles += 1
-    return found
+    return expected
 
 
 class Kernel(NamedTuple):
@@ -146,13 +146,13 @@ class Terms(NamedTuple):
 
     def coefficients(self, bounds: tuple[bool, ...]) -> Mapping[str, float]:
         """The factor of each constant if these kernels wait for memory."""
-        found: dict[str, float] = defaultdict(float)
+        factors: dict[str, float] = defaultdict(float)
         for kernel, waits in zip(self.kernels, bounds, strict=True):
             if waits or kernel.converts:
-                found[kernel.reads_by] += kernel.read
+                factors[kernel.reads_by] += kernel.read
             if not waits or kernel.converts:
-                found[kernel.computes_by] += kernel.compute
-        return found | {
+                factors[kernel.computes_by] += kernel.compute
+        return factors | {
             "step": self.step,
             "layer": self.layer,
             "request": self.request,
@@ -184,10 +184,10 @@ _FEWEST_LAYERS = 24
 def prefill_steps(requests: float, prompt: float, batched: int) -> tuple[float, float, float]:
     """The steps of the first prompt, those of the others, and the tokens of one of these.
     ``prompt`` counts the tokens that are not in the prefix cache."""
-    own = max(prompt / batched, 1.0)
+    first_steps = max(prompt / batched, 1.0)
     left = max(requests - 1, 0.0) * prompt
     steps = max(left / batched, min(requests - 1, 1.0), 0.0)
-    return own, steps, left / steps if steps else 0.0
+    return first_steps, steps, left / steps if steps else 0.0
 
 
 def uncaptured_seconds(busy: float, layers: int, constants: StepConstants) -> float:
@@ -346,13 +346,14 @@ class StepTimes:
         The first request to arrive starts a step alone, and the others wait for it.
         """
         new = workload.new_prompt_tokens
-        own, steps, tokens = prefill_steps(requests, new, batched)
-        first = own * self.prefill_step_seconds(new / own, workload)
+        first_steps, steps, tokens = prefill_steps(requests, new, batched)
+        first = first_steps * self.prefill_step_seconds(new / first_steps, workload)
         if not steps:
             return first, first
-        one = self.prefill_step_seconds(tokens, workload)
+        step_seconds = self.prefill_step_seconds(tokens, workload)
         others = max(1 - 1 / requests, 0.0)
-        return first + steps * one, first + others * one * (own + max(steps, own)) / 2
+        waits = first_steps + max(steps, first_steps)
+        return first + steps * step_seconds, first + others * step_seconds * waits / 2
 
     def _reduce_seconds(self, tokens: float) -> float:
         """The all-reduces of a step with this many tokens."""
@@ -360,9 +361,9 @@ class StepTimes:
         size = geo.tensor_parallel_size
         latency = constants.nvlink_reduce if self.gpu.link == "nvlink" else constants.pcie_reduce
         moved = 2 * (size - 1) / size * tokens * geo.hidden_size * 2
-        one = latency + moved / (self.gpu.link_gb_per_second * 1e9)
+        all_reduce = latency + moved / (self.gpu.link_gb_per_second * 1e9)
         layers = geo.layers + (geo.draft.layers * geo.draft.passes if geo.draft else 0)
-        return 2 * layers * one
+        return 2 * layers * all_reduce
 
 
 class Timing(NamedTuple):

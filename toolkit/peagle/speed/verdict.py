@@ -79,10 +79,10 @@ class SettingSpeed(VerdictEntry):
 
     @model_validator(mode="after")
     def _consistent(self) -> SettingSpeed:
-        known = self.tokens_per_second
-        if (self.basis == "unknown") != (known is None):
-            raise ValueError(f"basis {self.basis!r} with tokens_per_second {known}")
-        if known is not None and not (self.low or known) <= known <= (self.high or known):
+        speed = self.tokens_per_second
+        if (self.basis == "unknown") != (speed is None):
+            raise ValueError(f"basis {self.basis!r} with tokens_per_second {speed}")
+        if speed is not None and not (self.low or speed) <= speed <= (self.high or speed):
             raise ValueError("tokens_per_second is not between low and high")
         if max(self.acceptance_length, self.break_even_acceptance_length or 1) > self.setting.k + 1:
             raise ValueError(f"an acceptance length above K + 1 = {self.setting.k + 1}")
@@ -102,17 +102,17 @@ class LoadVerdict(VerdictEntry):
 
     @model_validator(mode="after")
     def _consistent(self) -> LoadVerdict:
-        known = [one.setting for one in self.speeds if one.tokens_per_second is not None]
-        if len({one.setting for one in self.speeds}) < len(self.speeds):
+        rated = [speed.setting for speed in self.speeds if speed.tokens_per_second is not None]
+        if len({speed.setting for speed in self.speeds}) < len(self.speeds):
             raise ValueError("a setting is there twice")
         chosen = [self.best, *self.ties] if self.best else list(self.ties)
-        if any(setting not in known for setting in chosen) or (known and self.best is None):
+        if any(setting not in rated for setting in chosen) or (rated and self.best is None):
             raise ValueError("best and ties are not among the settings with a speed")
         return self
 
     def speed(self, setting: Setting | None) -> SettingSpeed | None:
         """That setting here; ``None`` if it was not compared."""
-        return next((one for one in self.speeds if one.setting == setting), None)
+        return next((speed for speed in self.speeds if speed.setting == setting), None)
 
 
 class VerdictCrossover(VerdictEntry):
@@ -149,7 +149,7 @@ class WorkloadVerdict(VerdictEntry):
 
     @model_validator(mode="after")
     def _consistent(self) -> WorkloadVerdict:
-        loads = [one.concurrency for one in self.loads]
+        loads = [load.concurrency for load in self.loads]
         if loads != sorted(set(loads)):
             raise ValueError("the loads do not ascend")
         return self
@@ -189,7 +189,7 @@ class Verdict(VerdictEntry):
 
     def __repr__(self) -> str:
         sizes = f"{len(self.workloads)} sizes of requests"
-        loads = ", ".join(str(one.concurrency) for one in self.workloads[0].loads)
+        loads = ", ".join(str(load.concurrency) for load in self.workloads[0].loads)
         return f"<Verdict {self.target} on {self.gpu}: {sizes}, {loads} at a time>"
 
     def at(self, workload: Workload | None, load: float) -> tuple[WorkloadVerdict, LoadVerdict]:
@@ -197,19 +197,19 @@ class Verdict(VerdictEntry):
         nearest load; both nearest by ratio."""
         sizes = self.workloads
         planned = sizes[0].workload if workload is None else workload
-        chosen = min(sizes, key=lambda one: _distance(one.workload, planned))
+        chosen = min(sizes, key=lambda size: _distance(size.workload, planned))
         return chosen, nearest_load(chosen.loads, load)
 
 
 def nearest_load(loads: Sequence[LoadVerdict], load: float) -> LoadVerdict:
     """The entry whose load is nearest by ratio; the smaller one of two."""
-    return min(loads, key=lambda one: abs(math.log(one.concurrency / max(load, 1))))
+    return min(loads, key=lambda entry: abs(math.log(entry.concurrency / max(load, 1))))
 
 
-def _distance(one: Workload, other: Workload) -> float:
+def _distance(workload: Workload, planned: Workload) -> float:
     pairs = (
-        (one.prompt_tokens, other.prompt_tokens),
-        (one.new_prompt_tokens, other.new_prompt_tokens),
-        (one.output_tokens, other.output_tokens),
+        (workload.prompt_tokens, planned.prompt_tokens),
+        (workload.new_prompt_tokens, planned.new_prompt_tokens),
+        (workload.output_tokens, planned.output_tokens),
     )
     return sum(abs(math.log(ours / theirs)) for ours, theirs in pairs)
