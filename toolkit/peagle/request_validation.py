@@ -118,22 +118,23 @@ def _beyond(
     request (``Tags[0].Key``), ``aws`` as in AWS's messages (``tags.1.member.key``)."""
 
     def invalid(message: str, constraint: str, fix: str = "") -> Invalid:
-        given = f"of {len(value)} members" if isinstance(value, dict | list) else f"'{value}'"
-        place = f"Value {given} at '{aws}' failed to satisfy constraint"
+        text = f"of {len(value)} members" if isinstance(value, dict | list) else f"'{value}'"
+        place = f"Value {text} at '{aws}' failed to satisfy constraint"
         return Invalid(path, message, fix, f"{place}: Member must {constraint}")
 
     low, high = shape.metadata.get("min"), shape.metadata.get("max")
     unit = {"string": "characters", "list": "entries", "map": "entries"}.get(shape.type_name, "")
     if unit or shape.type_name in ("integer", "long", "float", "double"):
         size = len(value) if unit else value
-        kind, found = ("length", f"has {size:,} {unit}") if unit else ("value", f"is {size}")
+        kind, size_text = ("length", f"has {size:,} {unit}") if unit else ("value", f"is {size}")
         if high is not None and size > high:
             yield invalid(
-                f"{found}; allowed: at most {high}", f"have {kind} less than or equal to {high}"
+                f"{size_text}; allowed: at most {high}", f"have {kind} less than or equal to {high}"
             )
         elif low is not None and size < low:
             yield invalid(
-                f"{found}; allowed: at least {low}", f"have {kind} greater than or equal to {low}"
+                f"{size_text}; allowed: at least {low}",
+                f"have {kind} greater than or equal to {low}",
             )
     if shape.type_name == "structure" and isinstance(value, Mapping):
         for name, item in value.items():
