@@ -147,8 +147,8 @@ class Case:
     def variables(self) -> dict[str, str]:
         """The container's variables, including those of vLLM's arguments, by canonical names."""
         settings = {variable_of(f"--{name}"): str(value) for name, value in self.settings.items()}
-        given = {canonical_name(name): value for name, value in self.environment.items()}
-        return {**settings, **given}
+        environment = {canonical_name(name): value for name, value in self.environment.items()}
+        return {**settings, **environment}
 
     def setting(self, name: str) -> Value | None:
         """The value of vLLM's argument ``name``, also where it is given as a key of another
@@ -286,8 +286,8 @@ def _check_counts(options: CaseOptions) -> None:
 
 def _key_of(value: Value | None, key: str) -> Value | None:
     """The value of ``key`` in an argument that is a JSON object."""
-    found = json_object(value).get(key)
-    return found if isinstance(found, Value) else None
+    member = json_object(value).get(key)
+    return member if isinstance(member, Value) else None
 
 
 def engine_settings(
@@ -333,17 +333,17 @@ def runtime_of(table: RuntimeTable, vllm: str | None) -> Runtime:
     """The runtime of this version (``None``: the default); one without an image where the table
     has none. Raises UserError for a malformed version."""
     version = versions.normalize(vllm or table.default)
-    known = {versions.normalize(runtime.vllm): runtime for runtime in table.runtimes}
-    default = known[versions.normalize(table.default)]
+    runtimes = {versions.normalize(runtime.vllm): runtime for runtime in table.runtimes}
+    default = runtimes[versions.normalize(table.default)]
     without_image = {"vllm": version, "tag": "", "regions": (), "cpu": "untried", "cpu_note": None,
                      "streamer": None}  # fmt: skip
-    return known.get(version) or default.model_copy(update=without_image)
+    return runtimes.get(version) or default.model_copy(update=without_image)
 
 
-def nearest_version(version: str, known: Iterable[str]) -> str:
-    """Of the versions ``known`` the one to use instead of ``version``: the newest of its own
+def nearest_version(version: str, candidates: Iterable[str]) -> str:
+    """Of the versions ``candidates`` the one to use instead of ``version``: the newest of its own
     minor version, else the oldest that is newer, else the newest."""
-    ordered = sorted(known, key=versions.parse)
+    ordered = sorted(candidates, key=versions.parse)
     family = [name for name in ordered if versions.parse(name)[:2] == versions.parse(version)[:2]]
     newer = [name for name in ordered if versions.compare(name, version) > 0]
     return (family or newer[:1] or ordered)[-1]

@@ -40,8 +40,8 @@ _LONGEST_LOG_SECONDS = 3600
 
 def log_interval(environment: Mapping[str, str], default: float = LOG_SECONDS) -> float:
     """Seconds between two lines of statistics of an engine with this environment."""
-    given = json_number(environment.get(LOG_INTERVAL_VARIABLE, ""))
-    return given if given is not None and 0 < given < _LONGEST_LOG_SECONDS else default
+    seconds = json_number(environment.get(LOG_INTERVAL_VARIABLE, ""))
+    return seconds if seconds is not None and 0 < seconds < _LONGEST_LOG_SECONDS else default
 
 
 def counters_in_log(line: str) -> Counters | None:
@@ -55,10 +55,10 @@ def counters_in_log(line: str) -> Counters | None:
     if "SpecDecoding metrics:" not in line:
         return None
     line = without_colors(line)
-    found = [pattern.search(line) for pattern in (_LENGTH, _ACCEPTED, _DRAFTED)]
-    if not all(found):
+    matches = [pattern.search(line) for pattern in (_LENGTH, _ACCEPTED, _DRAFTED)]
+    if not all(matches):
         return None
-    length, accepted, drafted = (float(one[1]) for one in found if one)
+    length, accepted, drafted = (float(match[1]) for match in matches if match)
     rates = _RATES.search(line)
     shares = [float(share) for share in rates[1].split(", ")] if rates else []
     drafts = _drafts(length, accepted, drafted, len(shares))
@@ -80,15 +80,15 @@ def _drafts(length: float, accepted: float, drafted: float, positions: int) -> i
 def generated_in_log(line: str) -> float | None:
     """Tokens per second that the engine generated since its previous report; ``None`` for other
     lines. An engine that drafts writes its counters directly after it."""
-    found = _GENERATION.search(without_colors(line))
-    return float(found[1]) if found else None
+    match = _GENERATION.search(without_colors(line))
+    return float(match[1]) if match else None
 
 
 def hit_rate_in_log(line: str) -> float | None:
     """The share of the prompts' tokens that vLLM found in its prefix cache, over its last thousand
     requests (``CachingMetrics`` in v1/metrics/stats.py); ``None`` for lines without it."""
-    found = _HIT_RATE.search(without_colors(line))
-    return float(found[1]) / 100 if found else None
+    match = _HIT_RATE.search(without_colors(line))
+    return float(match[1]) / 100 if match else None
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ class Fix:
 def combine_fixes(fixes: Iterable[Fix], separator: str = "; or ") -> Fix:
     """One fix with the sentences of all, and the command or options of the first that has some."""
     offered = tuple(fixes)
-    first = next((one for one in offered if one.command or one.options), Fix(""))
-    return Fix(separator.join(one.sentence for one in offered), first.command, first.options)
+    first = next((fix for fix in offered if fix.command or fix.options), Fix(""))
+    return Fix(separator.join(fix.sentence for fix in offered), first.command, first.options)
 
 
 def command_line(command: Iterable[str]) -> str:
@@ -275,16 +275,16 @@ def count_of(value: Any) -> int:
     return value
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, candidates: Iterable[str]) -> str:
     """A hint with the known names nearest to ``name``: ``did you mean a, b?``; empty if none."""
-    found = close_matches(name, known)
-    return f"did you mean {', '.join(found)}?" if found else ""
+    matches = close_matches(name, candidates)
+    return f"did you mean {', '.join(matches)}?" if matches else ""
 
 
-def close_matches(name: str, known: Iterable[str]) -> list[str]:
+def close_matches(name: str, candidates: Iterable[str]) -> list[str]:
     """At most three known names that are close to ``name``, the closest first."""
     from difflib import get_close_matches  # takes a while to load, and few commands need it
 
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    found = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.5)
-    return [by_lower[match] for match in found]
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    matches = get_close_matches(name.lower(), list(by_lower), n=3, cutoff=0.5)
+    return [by_lower[match] for match in matches]

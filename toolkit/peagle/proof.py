@@ -104,8 +104,8 @@ class Proof:
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        found = [finding.model_dump() for finding in proof_findings(self.second_turn)]
-        return {**asdict(self), "findings": found}
+        findings = [finding.model_dump() for finding in proof_findings(self.second_turn)]
+        return {**asdict(self), "findings": findings}
 
 
 class Conversations:
@@ -206,16 +206,16 @@ def evaluate(
 ) -> Proof:
     """The proof from the counters of the only instance, while the prompts ran; ``second`` is the
     part of the second turns."""
-    one = _of_instance(None, counted, second, floor, min_drafts)
+    instance = _of_instance(None, counted, second, floor, min_drafts)
     return Proof(
-        one.acceptance_length,
-        one.drafts,
-        one.acceptance_per_position,
+        instance.acceptance_length,
+        instance.drafts,
+        instance.acceptance_per_position,
         floor or 1.0,
-        one.passed,
+        instance.passed,
         min_drafts=min_drafts,
-        instances=(one,),
-        second_turn=one.second_turn,
+        instances=(instance,),
+        second_turn=instance.second_turn,
     )
 
 
@@ -231,7 +231,9 @@ def evaluate_streams(
     It passes if as many streams as there are instances have enough drafts, and each of these
     reaches the floor. A further stream with fewer drafts is of an instance that has ended.
     """
-    enough = {stream: one for stream, one in counted.items() if one.drafts >= min_drafts}
+    enough = {
+        stream: counters for stream, counters in counted.items() if counters.drafts >= min_drafts
+    }
     complete = len(enough) >= instance_count
     shown = enough if complete else counted
     instances = tuple(
@@ -246,7 +248,7 @@ def evaluate_streams(
         together.drafts,
         _rates(together),
         floor or 1.0,
-        complete and all(one.passed for one in instances),
+        complete and all(instance.passed for instance in instances),
         source="log",
         min_drafts=min_drafts,
         instance_count=instance_count,
@@ -320,10 +322,10 @@ class StreamCounts:
         rate = hit_rate_in_log(line)
         if self.in_second_turn and rate is not None:
             self._hit_rates[stream] = rate
-        if found := counters_in_log(line):
-            self.counted[stream] = self.counted.get(stream, nothing) + found
+        if counters := counters_in_log(line):
+            self.counted[stream] = self.counted.get(stream, nothing) + counters
             if self.in_second_turn:
-                self._second[stream] = self._second.get(stream, nothing) + found
+                self._second[stream] = self._second.get(stream, nothing) + counters
 
     @property
     def second(self) -> dict[str, Counters]:
@@ -363,9 +365,9 @@ class StreamCounts:
     def progress(self, min_drafts: int, instance_count: int) -> str:
         """The drafts so far, for people."""
         if instance_count == 1:
-            drafts = max((one.drafts for one in self.counted.values()), default=0)
+            drafts = max((counters.drafts for counters in self.counted.values()), default=0)
             return f"{min(drafts, min_drafts)} of {min_drafts} drafts"
-        ready = sum(one.drafts >= min_drafts for one in self.counted.values())
+        ready = sum(counters.drafts >= min_drafts for counters in self.counted.values())
         return f"{ready} of {instance_count} engines have {min_drafts} drafts"
 
 
@@ -386,9 +388,9 @@ def require_passed(
     if proof.passed:
         return
     again = again or ("peagle", "prove", name)
-    drafted_nothing = [one for one in proof.instances if not one.drafts]
+    drafted_nothing = [instance for instance in proof.instances if not instance.drafts]
     if proof.acceptance_length is None or drafted_nothing:
-        streams = [one.stream for one in drafted_nothing if one.stream]
+        streams = [instance.stream for instance in drafted_nothing if instance.stream]
         if proof.source == "log" and not streams and not proof.drafts:
             raise _no_statistics(name)
         who = _named(streams) if streams else "the engine"
@@ -397,12 +399,12 @@ def require_passed(
             "check --speculative-config in the first lines of the log",
             code="drafts-nothing",
         )
-    for one in proof.instances:
-        if one.drafts >= proof.min_drafts and not one.passed:
-            if one.second_turn and _is_lost(one, one.second_turn, proof.floor):
-                raise _lost_in_second_turn(one, one.second_turn, proof)
-            raise _below_floor(one, proof, pair)
-    fewest = min(proof.instances, key=lambda one: one.drafts)
+    for instance in proof.instances:
+        if instance.drafts >= proof.min_drafts and not instance.passed:
+            if instance.second_turn and _is_lost(instance, instance.second_turn, proof.floor):
+                raise _lost_in_second_turn(instance, instance.second_turn, proof)
+            raise _below_floor(instance, proof, pair)
+    fewest = min(proof.instances, key=lambda instance: instance.drafts)
     if len(proof.instances) < proof.instance_count:
         missing = f"{len(proof.instances)} of {proof.instance_count} engines"
         raise NotProved(
@@ -418,7 +420,7 @@ def require_passed(
     )
 
 
-def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
+def _below_floor(instance: InstanceProof, proof: Proof, pair: str) -> NotProved:
     least = "1.00: no draft was accepted"
     fix = Fix(
         "the head may not fit this target: check its revision and its known problems",
@@ -432,18 +434,18 @@ def _below_floor(one: InstanceProof, proof: Proof, pair: str) -> NotProved:
                 "plan without it, unless your own prompts are more predictable",
                 ("peagle", "plan", pair, "--no-speculation"),
             )
-    where = f" of {one.stream}" if one.stream and proof.instance_count > 1 else ""
+    where = f" of {instance.stream}" if instance.stream and proof.instance_count > 1 else ""
     return NotProved(
-        f"acceptance length {one.acceptance_length:.2f}{where} over {one.drafts} drafts is below "
-        f"{least}",
+        f"acceptance length {instance.acceptance_length:.2f}{where} over {instance.drafts} drafts "
+        f"is below {least}",
         fix if pair or "catalog" in fix.command else fix.sentence,
     )
 
 
-def _is_lost(one: InstanceProof, second: SecondTurn, floor: float | None) -> bool:
+def _is_lost(instance: InstanceProof, second: SecondTurn, floor: float | None) -> bool:
     """Whether the first turns reach the floor and the second do not."""
-    drafts = one.drafts - second.drafts
-    accepted = _accepted(one) - _accepted(second)
+    drafts = instance.drafts - second.drafts
+    accepted = _accepted(instance) - _accepted(second)
     return not second.passed and drafts > 0 and _is_accepted(1 + accepted / drafts, floor)
 
 
@@ -452,8 +454,8 @@ def _accepted(counted: InstanceProof | SecondTurn) -> float:
     return ((counted.acceptance_length or 1.0) - 1) * counted.drafts
 
 
-def _lost_in_second_turn(one: InstanceProof, second: SecondTurn, proof: Proof) -> NotProved:
-    where = f" of {one.stream}" if one.stream and proof.instance_count > 1 else ""
+def _lost_in_second_turn(instance: InstanceProof, second: SecondTurn, proof: Proof) -> NotProved:
+    where = f" of {instance.stream}" if instance.stream and proof.instance_count > 1 else ""
     return NotProved(
         f"in the second turn of a conversation the acceptance length{where} is "
         f"{second.acceptance_length or 1:.2f} over {second.drafts} drafts, below "

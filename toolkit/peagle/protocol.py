@@ -229,7 +229,7 @@ class Counters:
             self.drafts + other.drafts,
             self.draft_tokens + other.draft_tokens,
             self.accepted_tokens + other.accepted_tokens,
-            tuple(one + another for one, another in positions),
+            tuple(sum(counts) for counts in positions),
             _total(self.cache_queries, other.cache_queries),
             _total(self.cache_hits, other.cache_hits),
         )
@@ -251,9 +251,9 @@ class Counters:
         )
 
 
-def _total(one: int | None, other: int | None) -> int | None:
+def _total(count: int | None, other: int | None) -> int | None:
     """The sum of what is known."""
-    return other if one is None else one + (other or 0)
+    return other if count is None else count + (other or 0)
 
 
 def _more(now: int | None, earlier: int | None) -> int | None:

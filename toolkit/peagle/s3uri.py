@@ -83,5 +83,5 @@ def lower_scheme(text: str) -> str:
 
 def slashes_hint(text: str) -> str:
     """How to write an S3 URI that has one slash after ``s3:``; empty for other text."""
-    found = re.fullmatch(r"s3:/(?!/)(.+)", text, re.IGNORECASE)
-    return f"write {S3_SCHEME}{found[1]} with two slashes" if found else ""
+    match = re.fullmatch(r"s3:/(?!/)(.+)", text, re.IGNORECASE)
+    return f"write {S3_SCHEME}{match[1]} with two slashes" if match else ""

@@ -480,20 +480,20 @@ class Session(Account):
             UserError: an option is unknown, impossible, or contradicts another.
         """
         region = options.get("region") or self.region
-        given = _known({"pair": pair, **options, "region": region}, Options, "plan")
-        del given["pair"]
-        if isinstance(given.get("slo"), str):
-            given["slo"] = parse_slo(given["slo"])
-        own = with_own_target(self.catalog, pair, self._reader(online))
-        given["target_checkpoint"] = own.checkpoint
-        needs_head = online and not find_pair(own.catalog, pair).target.drafters
-        region = given.get("region")
+        fields = _validate_options({"pair": pair, **options, "region": region}, Options, "plan")
+        del fields["pair"]
+        if isinstance(fields.get("slo"), str):
+            fields["slo"] = parse_slo(fields["slo"])
+        own_target = with_own_target(self.catalog, pair, self._reader(online))
+        fields["target_checkpoint"] = own_target.checkpoint
+        needs_head = online and not find_pair(own_target.catalog, pair).target.drafters
+        region = fields.get("region")
         reader = (lambda: self.connect(region)) if needs_head else None
         file = _path(verdict, "the verdict") if verdict is not None else None
         if not online:
-            return plan_pair(pair, given, own.catalog, reader, file)
+            return plan_pair(pair, fields, own_target.catalog, reader, file)
         self.start()
-        return plan_pair_online(self, pair, given, own.catalog, reader, file)
+        return plan_pair_online(self, pair, fields, own_target.catalog, reader, file)
 
     def read_plan(self, path: str | Path) -> Plan:
         """Read a plan file.
@@ -586,7 +586,7 @@ class Session(Account):
                 "use whole numbers from 1 on",
             )
         engine = {"gpu": gpu, "instance_type": instance_type, "loads": tuple(loads)}
-        given = _known({"pair": pair, **engine}, VerdictRequest, "verdict")
+        fields = _validate_options({"pair": pair, **engine}, VerdictRequest, "verdict")
         size = {
             "workload": workload,
             "prompt_tokens": prompt_tokens,
@@ -595,11 +595,11 @@ class Session(Account):
             "output_tokens": output_tokens,
             "vllm": vllm,
         }
-        _known(size, Options, "verdict")
+        _validate_options(size, Options, "verdict")
         sizes = sizes_of_requests(
             workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
         )
-        request = VerdictRequest(workloads=sizes, vllm=vllm, region=self.region, **given)
+        request = VerdictRequest(workloads=sizes, vllm=vllm, region=self.region, **fields)
         return make_verdict(request, self.catalog)
 
     def check(
@@ -626,14 +626,14 @@ class Session(Account):
         from peagle.checks.report import HUB, CheckRequest
 
         named = {"pair": pair, "target": target, "drafter": drafter}
-        given = _known({**named, **options}, CheckRequest, "check")
+        fields = _validate_options({**named, **options}, CheckRequest, "check")
         read = self._reader(online=True)
         at = target if target not in (None, HUB) else None
-        own = with_own_target(self.catalog, pair, lambda location: read(at or location))
-        if own.checkpoint is not None and at is None:
-            target = own.checkpoint.location
-        request = CheckRequest(**{**given, "target": target})
-        return check(request, own.catalog, read)
+        own_target = with_own_target(self.catalog, pair, lambda location: read(at or location))
+        if own_target.checkpoint is not None and at is None:
+            target = own_target.checkpoint.location
+        request = CheckRequest(**{**fields, "target": target})
+        return check(request, own_target.catalog, read)
 
     def fit(self, pair: str | None = None, **options: Any) -> FitReport:
         """Estimate GPU memory and concurrent capacity.
@@ -653,14 +653,14 @@ class Session(Account):
         """
         from peagle.fit.report import FitRequest
 
-        given = _known({"pair": pair, **options}, FitRequest, "fit")
-        given.pop("pair", None)
-        if pair is not None and "target" not in given and is_own_target(self.catalog, pair):
-            own = with_own_target(self.catalog, pair, self._reader(online=True))
-            given["target"] = own.checkpoint.location if own.checkpoint else None
-            pair = pair if find_pair(own.catalog, pair).target.drafters else None
-            return fit(FitRequest(pair, **given), own.catalog, self._reader(online=True))
-        return fit(FitRequest(pair, **given), self.catalog, self._reader(online=True))
+        fields = _validate_options({"pair": pair, **options}, FitRequest, "fit")
+        fields.pop("pair", None)
+        if pair is not None and "target" not in fields and is_own_target(self.catalog, pair):
+            own_target = with_own_target(self.catalog, pair, self._reader(online=True))
+            fields["target"] = own_target.checkpoint.location if own_target.checkpoint else None
+            pair = pair if find_pair(own_target.catalog, pair).target.drafters else None
+            return fit(FitRequest(pair, **fields), own_target.catalog, self._reader(online=True))
+        return fit(FitRequest(pair, **fields), self.catalog, self._reader(online=True))
 
     def render(
         self, format: str, plan: Plan, folder: str | Path | None = None
@@ -822,7 +822,7 @@ class Session(Account):
             UserError: no credentials or role, or the sandbox has no engine.
         """
         from peagle.deploy.apply import deploy
-        from peagle.deploy.preflight import preflight
+        from peagle.deploy.preflight import preflight as run_preflight
         from peagle.deploy.removal import remove_failed_start
         from peagle.deploy.status import require_known_price
         from peagle.deploy.wait import WillNotServe
@@ -835,14 +835,14 @@ class Session(Account):
         started, aws = self.start_and_connect(plan.region)
         with deployment_lock(aws.scope, plan.region, plan.name):
             with self.stopped_on_error(started):
-                found = preflight(aws, plan, self.catalog.instances, role, bucket)
-                refuse_errors(found.findings)
-                require_known_price(found.desired.plan, accept_unknown_price)
+                preflight = run_preflight(aws, plan, self.catalog.instances, role, bucket)
+                refuse_errors(preflight.findings)
+                require_known_price(preflight.desired.plan, accept_unknown_price)
             try:
-                return deploy(aws, found, observe, wait, keep_unproved=keep_unproved)
+                return deploy(aws, preflight, observe, wait, keep_unproved=keep_unproved)
             except WillNotServe as error:
                 record = load_record(aws.scope, aws.region, plan.name)
-                if record and not keep_failed and found.change == "create":
+                if record and not keep_failed and preflight.change == "create":
                     remove_failed_start(aws, record, error, observe)
                 raise
 
@@ -913,12 +913,12 @@ class Session(Account):
         """
         if not self.is_available:
             return []
-        found = self.listing()
-        for unknown in found.unknown:
+        listing = self.listing()
+        for unknown in listing.unknown:
             raise unknown
-        for damaged in found.damaged:
+        for damaged in listing.damaged:
             warnings.warn(str(damaged), stacklevel=2)
-        return list(found.rows)
+        return list(listing.rows)
 
     def usage(self, name: str, window_seconds: float = 300.0) -> Usage:
         """Measure the use of a deployment.
@@ -995,14 +995,16 @@ class Session(Account):
             raise
         require_own(record)
         with deployment_lock(*record.key):
-            left = [one for one in find_leftovers(aws, name) if one.goes_with_endpoint]
-            for one in left:
-                if one.kind == "ScalableTarget":  # with one, SageMaker deletes no endpoint
-                    remove_leftover(aws, one)
+            leftovers = [
+                leftover for leftover in find_leftovers(aws, name) if leftover.goes_with_endpoint
+            ]
+            for leftover in leftovers:
+                if leftover.kind == "ScalableTarget":  # with one, SageMaker deletes no endpoint
+                    remove_leftover(aws, leftover)
             removed, _ = destroy(aws, record, _observer(say))
-            for one in left:
-                if one.kind != "ScalableTarget":
-                    remove_leftover(aws, one)
+            for leftover in leftovers:
+                if leftover.kind != "ScalableTarget":
+                    remove_leftover(aws, leftover)
         return removed
 
     def connect(self, region: str | None = None) -> Aws:
@@ -1049,7 +1051,7 @@ def _observer(say: Say | None) -> Observer:
     return observe
 
 
-def _known(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
+def _validate_options(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
     """The options of the model or dataclass ``kind`` that are not ``None``, lists as tuples. Raises
     UserError for a name that ``of`` does not have, and for a value of another type."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -1096,7 +1098,7 @@ def refuse_errors(findings: Sequence[Finding]) -> None:
 
 def plan_pair(
     pair: str,
-    given: Mapping[str, Any],
+    fields: Mapping[str, Any],
     catalog: Catalog,
     aws_of: AwsOf | None = None,
     verdict: Path | None = None,
@@ -1107,15 +1109,15 @@ def plan_pair(
     With ``aws_of`` the user's own head is read from any location, else only from a folder. Raises
     NotFound and UserError for what the catalogue, the head or the verdict does not have.
     """
-    given = dict(given)
-    if "drafter" in given:
-        given |= own_head(given["drafter"], aws_of)
-        if aws_of and is_s3_uri(given["drafter"]):
+    fields = dict(fields)
+    if "drafter" in fields:
+        fields |= own_head(fields["drafter"], aws_of)
+        if aws_of and is_s3_uri(fields["drafter"]):
             from peagle.weights.manifest import copied_pair  # imports boto3
 
-            of_head = copied_pair(aws_of(), given["drafter"])
-            given["drafter_checkpoint"] = replace(given["drafter_checkpoint"], pair=of_head)
-    options = Options(pair=pair, **given)
+            of_head = copied_pair(aws_of(), fields["drafter"])
+            fields["drafter_checkpoint"] = replace(fields["drafter_checkpoint"], pair=of_head)
+    options = Options(pair=pair, **fields)
     try:
         if verdict is not None:
             made = _planned_by_verdict(options, verdict, catalog)
@@ -1138,7 +1140,7 @@ def _planned_by_verdict(options: Options, file: Path, catalog: Catalog) -> Plan:
 def _of_these_files(plan: Plan) -> Plan:
     """The plan with the hash of its folders of weights: equal files are at one prefix, whichever
     machine plans and whatever was deployed before. Without a folder, deploy reports it."""
-    paths = [weights_folder(one.location) for one in local_weights(plan)]
+    paths = [weights_folder(weights.location) for weights in local_weights(plan)]
     if not paths or not all(path.is_dir() for path in paths):
         return plan
     return with_contents(plan, contents_of(map(files_below, paths)))
@@ -1154,7 +1156,7 @@ def _drafter_fix(drafter: str | None) -> Fix | None:
 def plan_pair_online(
     account: Account,
     pair: str,
-    given: Mapping[str, Any],
+    fields: Mapping[str, Any],
     catalog: Catalog,
     aws_of: AwsOf | None = None,
     verdict: Path | None = None,
@@ -1167,15 +1169,15 @@ def plan_pair_online(
     from peagle.deploy.preflight import plan_with_live_prices
     from peagle.weights.revisions import pin_revisions
 
-    aws = account.aws(given.get("region") or DEFAULT_REGION)
-    pinned = pin_revisions(catalog, plan_pair(pair, given, catalog, aws_of, verdict))
-    given = {**given, **({"drafter": pinned.drafter} if pinned.drafter else {})}
+    aws = account.aws(fields.get("region") or DEFAULT_REGION)
+    pinned = pin_revisions(catalog, plan_pair(pair, fields, catalog, aws_of, verdict))
+    fields = {**fields, **({"drafter": pinned.drafter} if pinned.drafter else {})}
 
     def planned(catalog: Catalog, reads_head: bool) -> Plan:
         reader = (lambda: aws) if reads_head else aws_of
-        return plan_pair(pair, given, catalog, reader, verdict)
+        return plan_pair(pair, fields, catalog, reader, verdict)
 
-    head_in_s3 = is_s3_uri(given.get("drafter") or "")
+    head_in_s3 = is_s3_uri(fields.get("drafter") or "")
     made = plan_with_live_prices(
         _for_optional_queries(account, aws), pinned.catalog, planned, head_in_s3
     )

@@ -78,15 +78,15 @@ def private_folder(folder: Path) -> Path:
     if not folder.is_relative_to(top):
         folder.mkdir(parents=True, exist_ok=True)
         return folder
-    inner = [one for one in (folder, *folder.parents) if one.is_relative_to(top)]
-    for one in reversed(inner):
+    inner = [path for path in (folder, *folder.parents) if path.is_relative_to(top)]
+    for path in reversed(inner):
         try:
-            one.mkdir(mode=0o700, parents=one == top, exist_ok=True)
+            path.mkdir(mode=0o700, parents=path == top, exist_ok=True)
         except FileExistsError:
-            raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(one)) from None
-        if one.stat().st_mode & _OTHERS:
+            raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(path)) from None
+        if path.stat().st_mode & _OTHERS:
             with suppress(PermissionError):  # of another user, as in some containers
-                one.chmod(stat.S_IMODE(one.stat().st_mode) & ~_OTHERS)
+                path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OTHERS)
     return folder
 
 

@@ -58,8 +58,8 @@ def parse_duration(text: str, units: str = "smh") -> int:
     """The seconds of a duration such as ``90s``, ``10m``, ``1h30m``, ``17h 44m`` or ``2d``: the
     larger units first, each once. Raises ValueError, which suggests ``units`` for a number
     without one."""
-    found = _DURATION.fullmatch(text.strip())
-    counts = dict(zip("dhms", found.groups(), strict=True)) if found else {}
+    match = _DURATION.fullmatch(text.strip())
+    counts = dict(zip("dhms", match.groups(), strict=True)) if match else {}
     if re.fullmatch("[0-9]{1,9}", text.strip()):
         suggested = one_of([f"{text.strip()}{unit}" for unit in units])
         raise ValueError(f"{text!r} has no unit: write {suggested}")
@@ -70,11 +70,11 @@ def parse_duration(text: str, units: str = "smh") -> int:
 
 def parse_share(text: str) -> float:
     """A share such as ``10%`` or ``0.1``, from 0.1 % to 99.9 %. Raises ValueError."""
-    found = re.fullmatch(r"(\d{0,3}(?:\.\d{1,6})?)(%?)", text.strip())
-    number = float(found[1] or 0) if found and found[1] != "." else 0.0
-    share = round(number / 100 if found and found[2] else number, 6)
+    match = re.fullmatch(r"(\d{0,3}(?:\.\d{1,6})?)(%?)", text.strip())
+    number = float(match[1] or 0) if match and match[1] != "." else 0.0
+    share = round(number / 100 if match and match[2] else number, 6)
     if not 0.001 <= share <= 0.999:
-        if found and not found[2] and 1 < number < 100:
+        if match and not match[2] and 1 < number < 100:
             raise ValueError(f"{number:g} is not a share: write {number:g}% for {number:g} of 100")
         raise ValueError("write a share between 0.1% and 99.9%, such as 10%")
     return share
@@ -99,9 +99,9 @@ def parse_batch(text: str) -> int:
 
 
 def _parse_count(text: str, factors: Mapping[str, int], what: str, most: float = math.inf) -> int:
-    found = _COUNT.fullmatch(text.strip())
-    factor = factors.get(found[2].lower(), 0) if found else 0
-    count = Fraction(found[1].replace(",", "").replace("_", "")) * factor if found else 0
+    match = _COUNT.fullmatch(text.strip())
+    factor = factors.get(match[2].lower(), 0) if match else 0
+    count = Fraction(match[1].replace(",", "").replace("_", "")) * factor if match else 0
     if not 1 <= count <= most or count != int(count):
         raise ValueError(f"{sanitize(text, 40)!r} is not a number of {what}")
     return int(count)

@@ -166,7 +166,7 @@ bench.add_command(sweep)
 @cloud_options
 @json_option
 @click.pass_context
-def run(ctx: click.Context, /, **given: Any) -> None:
+def run(ctx: click.Context, /, **options: Any) -> None:
     """Measure the endpoint NAME, the server at URL, or the engine of `peagle local up`.
 
     Requests are sent as fast as they are answered, so many at a time; a warm-up before is not
@@ -182,17 +182,19 @@ def run(ctx: click.Context, /, **given: Any) -> None:
     """
 
     def find(name: str) -> BenchTarget:
-        return find_target(ctx, given["session"], name, given["model"])
+        return find_target(ctx, options["session"], name, options["model"])
 
-    if _measures_text(given):
-        _measure_text(find(given["name"]), find, given)
+    if _measures_text(options):
+        _measure_text(find(options["name"]), find, options)
         return
     names = ("repetitions", "requests", "prompt_tokens", "output_tokens")
-    loads = make_loads(given["workload"], given["concurrency"], *(given[name] for name in names))
-    target = find(given["name"])
+    loads = make_loads(
+        options["workload"], options["concurrency"], *(options[name] for name in names)
+    )
+    target = find(options["name"])
     sender = find_sender()
-    if given["price_per_hour"] is not None:
-        target = target.at_price(given["price_per_hour"])
+    if options["price_per_hour"] is not None:
+        target = target.at_price(options["price_per_hour"])
     with StatusLine() as status:
         result = measure(
             target,
@@ -201,8 +203,8 @@ def run(ctx: click.Context, /, **given: Any) -> None:
             ["peagle", *sys.argv[1:]],
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
-    _print(result, given["as_json"])
-    require_gates(result, BenchGates(*(given[name] for name in BenchGates.__dataclass_fields__)))
+    _print(result, options["as_json"])
+    require_gates(result, BenchGates(*(options[name] for name in BenchGates.__dataclass_fields__)))
 
 
 def _print(result: BenchResult, as_json: bool) -> None:
@@ -276,18 +278,18 @@ def _only_engine() -> LocalEngine:
     return engine
 
 
-def _measures_text(given: dict[str, Any]) -> bool:
+def _measures_text(options: dict[str, Any]) -> bool:
     """Whether the command measures a text instead of a load. Raises UserError for an option that
     needs another one."""
-    if given["against"] and not given["lossless"]:
+    if options["against"] and not options["lossless"]:
         raise OptionsConflict("--against is for the lossless check", "add --lossless")
-    if given["save_acceptance"] and not given["acceptance"]:
+    if options["save_acceptance"] and not options["acceptance"]:
         raise OptionMissing("--save-acceptance needs acceptance", "add --acceptance FILE")
-    return given["acceptance"] is not None or given["lossless"]
+    return options["acceptance"] is not None or options["lossless"]
 
 
 def _measure_text(
-    target: BenchTarget, find: Callable[[str], BenchTarget], given: dict[str, Any]
+    target: BenchTarget, find: Callable[[str], BenchTarget], options: dict[str, Any]
 ) -> None:
     """Measure acceptance, check that nothing is lost, or both; print the results.
 
@@ -295,11 +297,11 @@ def _measure_text(
     answer, UserError if the engine refuses prompts, and what the server raises, after printing what
     was measured until then.
     """
-    prompts = _prompts(target, given["acceptance"])
-    max_tokens = given["output_tokens"] or DEFAULT_MAX_TOKENS
+    prompts = _prompts(target, options["acceptance"])
+    max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
     groups = GROUPS if target.counted_by == "counters" else GROUPS_OF_LOG
-    concurrency = max(given["concurrency"])
-    request = AcceptanceRequest(max_tokens, given["temperature"], concurrency, groups)
+    concurrency = max(options["concurrency"])
+    request = AcceptanceRequest(max_tokens, options["temperature"], concurrency, groups)
     acceptance: list[AcceptanceResult] = []
     lossless: list[LosslessResult] = []
     with StatusLine() as status:
@@ -307,9 +309,9 @@ def _measure_text(
         def show(what: str, done: int, count: int) -> None:
             status.show(what, f"{done} of {count} prompts")
 
-        alone = _alone(target, find, given["against"], status) if given["lossless"] else None
+        alone = _alone(target, find, options["against"], status) if options["lossless"] else None
         try:
-            if given["acceptance"]:
+            if options["acceptance"]:
                 measured = measure_acceptance(
                     target,
                     prompts,
@@ -329,7 +331,7 @@ def _measure_text(
                 )
                 lossless.append(compared)
         finally:
-            _print_text(acceptance, lossless, given["save_acceptance"], given["as_json"])
+            _print_text(acceptance, lossless, options["save_acceptance"], options["as_json"])
     for compared in lossless:
         require_lossless(compared)
     for measured in acceptance:

@@ -129,7 +129,7 @@ Examples:
 @yes_option
 @json_option
 @click.pass_context
-def sweep(ctx: click.Context, /, **given: Any) -> None:
+def sweep(ctx: click.Context, /, **options: Any) -> None:
     """Measure several settings of PAIR on this machine, one engine after the other.
 
     With the NAME of a deployment, the endpoint is updated to each setting, proved and measured,
@@ -137,57 +137,57 @@ def sweep(ctx: click.Context, /, **given: Any) -> None:
     interrupt or an error the same command continues. The loads at which speculation stops, or
     starts, paying are those of a verdict on the saved evidence.
     """
-    request = _request(ctx, given)
-    _require_outputs(given)
-    session: Session = given["session"]
+    request = _request(ctx, options)
+    _require_outputs(options)
+    session: Session = options["session"]
     lossless: SweepLossless | None = None
-    if session.names_deployment(given["pair"]):
+    if session.names_deployment(options["pair"]):
         _refuse_plan_options(ctx)
-        if given["lossless"]:
-            check = ("peagle", "bench", given["pair"], "--lossless", "--against", "NAME")
+        if options["lossless"]:
+            check = ("peagle", "bench", options["pair"], "--lossless", "--against", "NAME")
             raise UserError(
                 "a sweep checks answers of engines on this machine",
                 Fix("compare the deployment with one of the target alone", check),
             )
-        file = given["output"] or Path(f"bench-{given['pair']}.json")
-        result = _on_endpoint(ctx, given, request, session, file)
+        file = options["output"] or Path(f"bench-{options['pair']}.json")
+        result = _on_endpoint(ctx, options, request, session, file)
     else:
-        if given["max_cost"]:
+        if options["max_cost"]:
             raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
-        file, result, lossless = _on_this_machine(ctx, given, request)
-    _report(ctx, given, file, result, lossless.results if lossless else ())
+        file, result, lossless = _on_this_machine(ctx, options, request)
+    _report(ctx, options, file, result, lossless.results if lossless else ())
 
 
-def _request(ctx: click.Context, given: dict[str, Any]) -> SweepRequest:
+def _request(ctx: click.Context, options: dict[str, Any]) -> SweepRequest:
     """The options as a request."""
-    if is_plan_file(given["pair"]):
+    if is_plan_file(options["pair"]):
         raise UserError(
-            f"a sweep plans each setting, and {given['pair']} is one plan",
+            f"a sweep plans each setting, and {options['pair']} is one plan",
             "specify a pair, and the options of the plan",
         )
     same = ("loads", "prompt_tokens", "output_tokens", "repetitions", "requests",
             "acceptance", "domain", "again")  # fmt: skip
     return SweepRequest(
-        **{name: given[name] for name in same},
-        settings=given["sweep"],
-        workloads=given["workloads"] or ("short-prompt",),
-        usd_per_hour=given["price_per_hour"],
+        **{name: options[name] for name in same},
+        settings=options["sweep"],
+        workloads=options["workloads"] or ("short-prompt",),
+        usd_per_hour=options["price_per_hour"],
         command=own_command(ctx),
     )
 
 
-def _require_outputs(given: dict[str, Any]) -> None:
+def _require_outputs(options: dict[str, Any]) -> None:
     """Raise UserError, before anything is measured, for a path of --output, --report or --save
     that cannot be written."""
     folders = []
-    for flag, path in (("--output", given["output"]), ("--report", given["report_file"])):
+    for flag, path in (("--output", options["output"]), ("--report", options["report_file"])):
         if path is not None and path.is_dir():
             raise UserError(f"{flag} {path} is a folder", "name a file in it", "not-writable")
         folders += [(flag, path, path.parent)] if path is not None else []
-    if given["report_file"]:
+    if options["report_file"]:
         require_report()
-    if given["save"]:
-        folders.append(("--save", given["save"], given["save"] / "evidence"))
+    if options["save"]:
+        folders.append(("--save", options["save"], options["save"] / "evidence"))
     for flag, path, folder in folders:
         existing = next(
             parent for parent in (folder, *folder.parents) if os.access(parent, os.F_OK)
@@ -200,23 +200,23 @@ def _require_outputs(given: dict[str, Any]) -> None:
 
 
 def _on_this_machine(
-    ctx: click.Context, given: dict[str, Any], request: SweepRequest
+    ctx: click.Context, options: dict[str, Any], request: SweepRequest
 ) -> tuple[Path, BenchResult, SweepLossless | None]:
     """Measure with engines of this machine."""
-    kind, gpus = given["engine_kind"], given["gpus"]
+    kind, gpus = options["engine_kind"], options["gpus"]
     if gpus and kind != "docker":
         raise OptionMissing("--gpus needs a container", "add --engine docker")
-    plan_of = _plans(ctx, given, request)
+    plan_of = _plans(ctx, options, request)
     base = plan_of(BenchSetting(None, max(request.ks)))
     # Warnings and notes of a plan are about its deployment.
     raise_first_error(findings_on_this_machine(base, kind))
-    file = given["output"] or Path(f"bench-{base.name}.json")
+    file = options["output"] or Path(f"bench-{base.name}.json")
 
     # The image of the pair runs its target alone too.
-    options = LocalOptions(local_image(base, gpus) if kind == "docker" else None, gpus)
+    local_options = LocalOptions(local_image(base, gpus) if kind == "docker" else None, gpus)
     with StatusLine() as status, _kept(ctx, file, status) as observe:
         catalog, lossless = command_catalog(ctx), None
-        if given["lossless"]:
+        if options["lossless"]:
             lossless = sweep_lossless(
                 catalog,
                 base.pair,
@@ -226,17 +226,17 @@ def _on_this_machine(
                 ),
             )
         result = sweep_on_this_machine(
-            request, file, plan_of, options, catalog, status.show, observe, lossless
+            request, file, plan_of, local_options, catalog, status.show, observe, lossless
         )
     return file, result, lossless
 
 
 def _plans(
-    ctx: click.Context, given: dict[str, Any], request: SweepRequest
+    ctx: click.Context, options: dict[str, Any], request: SweepRequest
 ) -> Callable[[BenchSetting], Plan]:
     """Makes the plan of a setting: all on the instance type of the one with the largest K, for the
     largest load."""
-    chosen = planning_choices(given, _OWN) | {"concurrency": max(request.loads), "slo": None}
+    chosen = planning_choices(options, _OWN) | {"concurrency": max(request.loads), "slo": None}
     made: dict[int, Plan] = {}
 
     def plan_of(setting: BenchSetting) -> Plan:
@@ -245,7 +245,7 @@ def _plans(
             largest = made.get(max(request.ks))
             same = {"instance_type": largest.instance_type, "name": largest.name} if largest else {}
             speculation = {"k": k} if k else {"no_speculation": True}
-            made[k] = planned(ctx, given["pair"], {**chosen, **speculation, **same})
+            made[k] = planned(ctx, options["pair"], {**chosen, **speculation, **same})
         return made[k]
 
     plan_of(BenchSetting(None, max(request.ks)))
@@ -265,27 +265,27 @@ def _refuse_plan_options(ctx: click.Context) -> None:
 
 
 def _on_endpoint(
-    ctx: click.Context, given: dict[str, Any], request: SweepRequest, session: Session, file: Path
+    ctx: click.Context, options: dict[str, Any], request: SweepRequest, session: Session, file: Path
 ) -> BenchResult:
     """Measure a deployment, revision by revision, after a confirmation of the price."""
-    name = given["pair"]
-    if given["save"] and session.sandbox:
+    name = options["pair"]
+    if options["save"] and session.sandbox:
         raise UserError(
             "the sandbox has no GPU, so its speeds cannot be evidence",
             "omit --save",
             code="not-evidence",
         )
-    record, aws = session.find(name, given["region"], complete=True)
+    record, aws = session.find(name, options["region"], complete=True)
     with deployment_lock(*record.key), DeploymentProgress(session.sandbox) as status:
         prepared = sweep_on_endpoint(
             request, file, aws, record, command_catalog(ctx), status.observe
         )
-        print_facts(_price_facts(prepared, session, given["max_cost"]))
-        if not given["yes"]:
+        print_facts(_price_facts(prepared, session, options["max_cost"]))
+        if not options["yes"]:
             confirm("Update the endpoint to each setting?", "not measured")
         with _kept(ctx, file, status) as observe:
             try:
-                return prepared.run(given["max_cost"], observe)
+                return prepared.run(options["max_cost"], observe)
             except (PeagleError, KeyboardInterrupt):
                 if kept := prepared.plan_to_return_to:
                     back = command_text(("peagle", "deploy", str(kept)), ctx)
@@ -341,7 +341,7 @@ def _kept(
 
 def _report(
     ctx: click.Context,
-    given: dict[str, Any],
+    options: dict[str, Any],
     file: Path,
     result: BenchResult,
     compared: Sequence[LosslessResult],
@@ -350,13 +350,13 @@ def _report(
     cannot be written, and NotProved for a setting that changes an answer; the result is printed in
     any case, and before anything is written, so that a failure there hides no measurement."""
     result = priced_result(result, command_catalog(ctx))
-    lines, as_json = summaries(result, given["slo"]), given["as_json"]
+    lines, as_json = summaries(result, options["slo"]), options["as_json"]
     if not as_json:
         print_sweep(result, lines)
         print_line(f"Result:   {file}")
     written: dict[str, str | None] = {"file": str(file), "report": None, "evidence": None}
     try:
-        _write(given, result, written)
+        _write(options, result, written)
     finally:
         if as_json:
             lossless = [answers.document() for answers in compared]
@@ -364,8 +364,8 @@ def _report(
     if not as_json:
         if written["evidence"]:
             print_line(f"Evidence: {written['evidence']}")
-            pair = result.server.pair or given["pair"]
-            plan = ("peagle", "--catalog", str(given["save"]), "plan", pair)
+            pair = result.server.pair or options["pair"]
+            plan = ("peagle", "--catalog", str(options["save"]), "plan", pair)
             print_line("Plan with it", command_text(plan, ctx))
         if written["report"]:
             print_line(f"Report:   {written['report']}")
@@ -375,13 +375,13 @@ def _report(
         require_lossless(answers)
 
 
-def _write(given: dict[str, Any], result: BenchResult, written: dict[str, str | None]) -> None:
+def _write(options: dict[str, Any], result: BenchResult, written: dict[str, str | None]) -> None:
     """Write report and evidence as asked; ``written`` gets the path of each that is written."""
-    html, folder = given["report_file"], given["save"]
+    html, folder = options["report_file"], options["save"]
     try:
         if html:
             html.parent.mkdir(parents=True, exist_ok=True)
-            write_output(html, report(result, given["slo"]).encode())
+            write_output(html, report(result, options["slo"]).encode())
             written["report"] = str(html)
         if folder:
             written["evidence"] = str(save_evidence(result, folder))

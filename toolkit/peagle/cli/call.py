@@ -330,7 +330,7 @@ def prove(
     measured with. An endpoint that scaled to zero is woken first, in at most half an hour, and the
     copies that run then are proved.
     """
-    if sum(one is not None for one in (name, endpoint, url)) != 1:
+    if sum(value is not None for value in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
     if url is not None:
         plan = read_plan(plan_file) if plan_file else None

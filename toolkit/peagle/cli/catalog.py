@@ -52,8 +52,8 @@ def catalog() -> None:
 @click.pass_context
 def list_pairs(ctx: click.Context, as_json: bool) -> None:
     """List all targets with their drafters."""
-    own = catalog_of(ctx)
-    targets = summarize_targets(load_catalog(own), load_evidence(own))
+    folder = catalog_of(ctx)
+    targets = summarize_targets(load_catalog(folder), load_evidence(folder))
     if as_json:
         return click.echo(to_json({"targets": targets}, indent=2).decode())
     from peagle.cli.view.catalog import print_list
@@ -72,16 +72,17 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
 
     PAIR is TARGET or TARGET+DRAFTER; TARGET alone means its default drafter.
     """
-    own = catalog_of(ctx)
-    loaded, evidence = load_catalog(own), load_evidence(own)
-    found = find_pair(loaded, pair)
-    measured = evidence_for(evidence, found.target, found.drafter) if found.drafter else ()
+    folder = catalog_of(ctx)
+    loaded, evidence = load_catalog(folder), load_evidence(folder)
+    catalog_pair = find_pair(loaded, pair)
+    target, drafter = catalog_pair.target, catalog_pair.drafter
+    measured = evidence_for(evidence, target, drafter) if drafter else ()
     if as_json:
-        return print_json(describe_pair(loaded, found, measured))
+        return print_json(describe_pair(loaded, catalog_pair, measured))
     from peagle.cli.view.catalog import print_pair
 
-    support = default_support(loaded, found.drafter)
-    return print_pair(found, measured, summarize_target(found.target, evidence), support)
+    support = default_support(loaded, drafter)
+    return print_pair(catalog_pair, measured, summarize_target(target, evidence), support)
 
 
 @catalog.command(
@@ -100,23 +101,23 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
 
     Exits with 2 if there are problems.
     """
-    own = catalog_of(ctx)
-    found = {path: _checked(path, own) for path in paths or (None,)}
-    checked = len({file.resolve() for files, _ in found.values() for file in files})
-    problems = list(dict.fromkeys(problem for _, each in found.values() for problem in each))
+    catalog_folder = catalog_of(ctx)
+    checks = {path: _check_path(path, catalog_folder) for path in paths or (None,)}
+    checked = len({file.resolve() for files, _ in checks.values() for file in files})
+    problems = list(dict.fromkeys(problem for _, each in checks.values() for problem in each))
     if as_json:
         print_json({"files": checked, "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             print_line(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
-        for path, (_, of_path) in found.items():
+        for path, (_, of_path) in checks.items():
             if path is None or not path.is_file() or path.suffix != ".json" or of_path:
                 continue
             if not holds_measurements(path):
                 print_status(
                     f"{path} has no results, speeds or starts: the catalogue ignores the file"
                 )
-        places = ((path or own, files) for path, (files, _) in found.items())
+        places = ((path or catalog_folder, files) for path, (files, _) in checks.items())
         folders = [(place, files) for place, files in places if place and place.is_dir()]
         mine = (f", {_below(place, files)} of them in {place}" for place, files in folders)
         print_status(
@@ -132,13 +133,13 @@ def _below(folder: Path, files: list[Path]) -> int:
     return sum(file.resolve().is_relative_to(below) for file in files)
 
 
-def _checked(path: Path | None, own: Path | None) -> tuple[list[Path], list[Problem]]:
+def _check_path(path: Path | None, catalog_folder: Path | None) -> tuple[list[Path], list[Problem]]:
     """The files of the catalogue, or at ``path``, and their problems."""
-    folder = own if path is None or path.is_file() else path
+    folder = catalog_folder if path is None or path.is_file() else path
     if path is not None and path.is_file():
-        checked, problems = [path], check_catalog_file(path, own)
+        checked, problems = [path], check_catalog_file(path, catalog_folder)
     else:
         checked, problems = check_catalog(folder)
     with suppress(CatalogError):  # of the catalogue's tables or short names, reported above
-        problems += check_local_weights(path, own, load_catalog(folder))
+        problems += check_local_weights(path, catalog_folder, load_catalog(folder))
     return checked, problems

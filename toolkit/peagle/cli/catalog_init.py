@@ -91,7 +91,9 @@ def init(
                 "file": str(file) if output else None,
                 "unknown": entry.reasons,
                 "text": text,
-                "findings": [one.model_dump(mode="json") for one in findings_in_context(findings)],
+                "findings": [
+                    finding.model_dump(mode="json") for finding in findings_in_context(findings)
+                ],
             }
         )
         return

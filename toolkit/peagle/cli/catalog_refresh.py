@@ -61,7 +61,7 @@ def refresh(
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    **given: bool,
+    **selected: bool,
 ) -> None:
     """Update the catalogue's images, digests and prices.
 
@@ -75,16 +75,16 @@ def refresh(
         refuse_unwritable(folder)
     loaded = load_catalog(folder)
     before = Tables(loaded.runtimes, loaded.instances)
-    parts: list[Part] = [part for part in PARTS if given[part]] or list(PARTS)
+    parts: list[Part] = [part for part in PARTS if selected[part]] or list(PARTS)
     session.start()
     regions = regions or _regions_of(before.instances)
-    found = refresh_tables(before, parts, regions, _connector(session))
-    failures = list(found.failed.values())
+    refreshed = refresh_tables(before, parts, regions, _connector(session))
+    failures = list(refreshed.failed.values())
     is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
-    texts = new_texts(before, found.tables)
-    changes = table_changes(before, found.tables)
+    texts = new_texts(before, refreshed.tables)
+    changes = table_changes(before, refreshed.tables)
     if not as_json:
-        print_findings(() if is_one_reason else found.findings, err=True)
+        print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)
     written: list[Path] = []
     again = (*own_command(ctx), "--yes")
@@ -93,13 +93,13 @@ def refresh(
     if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):
         written = write_texts(folder, texts)
     if as_json:
-        findings = findings_in_context(found.findings)
+        findings = findings_in_context(refreshed.findings)
         print_json(
             {
                 "folder": str(folder),
                 "changes": [asdict(change) for change in changes],
                 "findings": [finding.model_dump(mode="json") for finding in findings],
-                "failed": list(found.failed),
+                "failed": list(refreshed.failed),
                 "written": [str(path) for path in written],
             }
         )
@@ -117,12 +117,12 @@ def refresh(
 def _folder(ctx: click.Context, session: Session, to: Path | None) -> Path:
     """The folder of the tables. Raises UserError for the bundled one with a sandbox's responses."""
     catalog = ctx.find_root().params.get("catalog_folder")  # it may be empty
-    own = to or (Path(catalog) if catalog else None)
-    if own is None and session.sandbox:
+    folder = to or (Path(catalog) if catalog else None)
+    if folder is None and session.sandbox:
         raise UserError(
             "responses of the sandbox must not go into the bundled catalogue", "add --to DIR"
         )
-    return own or data_folder("model_catalog")
+    return folder or data_folder("model_catalog")
 
 
 def _connector(session: Session) -> Callable[[str], Aws]:

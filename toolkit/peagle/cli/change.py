@@ -50,7 +50,8 @@ from peagle.deploy.comparison import (
 )
 from peagle.deploy.comparison import drop as drop_candidate
 from peagle.deploy.comparison import promote as promote_candidate
-from peagle.deploy.preflight import CHECKED_AGAIN, preflight
+from peagle.deploy.preflight import CHECKED_AGAIN
+from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import load_record
 from peagle.deploy.revisions import require_own, required_comparison
 from peagle.deploy.rollback import (
@@ -351,18 +352,22 @@ def _start(
     accept_unknown_price: bool,
 ) -> None:
     """Check, show, ask, and bring the candidate into service; show what exists after an error."""
-    refuse_errors([one for one in plan.findings if one.level == "error"])
+    refuse_errors([finding for finding in plan.findings if finding.level == "error"])
     with show_hashing():
-        found = preflight(change.aws, plan, session.catalog.instances, role, beside=True)
-    record = require_comparable(found)
-    show_candidate(change.aws, found, record, share, session)
-    kept = [one for one in plan.findings if one.level == "error" and one.code not in CHECKED_AGAIN]
-    refuse_errors((*kept, *found.findings))
-    require_known_price(found.desired.plan, accept_unknown_price)
+        preflight = run_preflight(change.aws, plan, session.catalog.instances, role, beside=True)
+    record = require_comparable(preflight)
+    show_candidate(change.aws, preflight, record, share, session)
+    kept = [
+        finding
+        for finding in plan.findings
+        if finding.level == "error" and finding.code not in CHECKED_AGAIN
+    ]
+    refuse_errors((*kept, *preflight.findings))
+    require_known_price(preflight.desired.plan, accept_unknown_price)
     if not yes:
         confirm("Serve both plans?", "not compared", _REVIEWED)
     Change(session, change.aws, record).run(
-        lambda aws, _, observe: start_comparison(aws, found, share, session.catalog, observe),
+        lambda aws, _, observe: start_comparison(aws, preflight, share, session.catalog, observe),
         again=own_command(ctx),
     )
 
@@ -377,16 +382,16 @@ def _change_share(change: Change, share: float, yes: bool) -> None:
 def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
     name or region, and what planning raises."""
-    pair, own = options_in(ctx, text, "--with")
+    pair, options = options_in(ctx, text, "--with")
     for option, value in (("name", record.name), ("region", record.region)):
-        if own.get(option, value) != value:
+        if options.get(option, value) != value:
             raise UserError(
-                f"--{option} {own[option]} cannot be used within --with: the plan is for "
+                f"--{option} {options[option]} cannot be used within --with: the plan is for "
                 f"{record.name} in {record.region}",
                 f"omit --{option}",
             )
     if is_plan_file(pair):
-        plan = planned(ctx, pair, own)
+        plan = planned(ctx, pair, options)
         if (plan.name, plan.region) != (record.name, record.region):
             raise UserError(
                 f"{pair} is for {plan.name} in {plan.region}, not for {record.name} in "
@@ -402,8 +407,8 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
             "This machine does not have the plan that serves: its --set, --env, tags, pins, "
             "scaling and rollout are not copied to the second variant."
         )
-        return planned(ctx, pair, {**options_of_served(revision.served, catalog), **own})
-    return planned(ctx, *options_beside(revision.plan, (pair, own), catalog))
+        return planned(ctx, pair, {**options_of_served(revision.served, catalog), **options})
+    return planned(ctx, *options_beside(revision.plan, (pair, options), catalog))
 
 
 def end_comparison(

@@ -72,14 +72,14 @@ def _typed(settings: dict[str, str]) -> dict[str, Value]:
 
 
 def _speculative(
-    _: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+    _: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, value in (_assignment(parameter, text) for text in given):
+    config: dict[str, object] = {}
+    for name, value in (_assignment(parameter, text) for text in texts):
         if name in _SET_BY:
             raise UserError(f"--speculative {name} has its own option", f"use {_SET_BY[name]}")
-        found[name] = _parsed(value)
-    return found
+        config[name] = _parsed(value)
+    return config
 
 
 def _assignment(parameter: click.Parameter, text: str) -> tuple[str, str]:
@@ -185,7 +185,7 @@ def check(
         _refuse_unread(session, pair, ("peagle", "check", pair, "--target", HUB))
     report = session.check(pair, **options)
     if in_sandbox:
-        kept = tuple(one for one in report.findings if one.code not in NOT_IN_SANDBOX)
+        kept = tuple(finding for finding in report.findings if finding.code not in NOT_IN_SANDBOX)
         report = replace(report, findings=kept)
     if as_json:
         findings = findings_in_context(report.findings)
@@ -402,7 +402,7 @@ def verdict(
     sizes = sizes_of_requests(
         workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
     )
-    given = {name: value for name, value in options.items() if value is not None}
+    options = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")
     catalog = command_catalog(ctx)
@@ -413,7 +413,7 @@ def verdict(
                 "The file covers one drafter; the others keep their known acceptance, so measure "
                 "them on the same prompts."
             )
-    made = make_verdict(VerdictRequest(pair, workloads=sizes, **given), catalog)
+    made = make_verdict(VerdictRequest(pair, workloads=sizes, **options), catalog)
     if output is not None:
         write_output(output, verdict_bytes(made))
         print_written(output)

@@ -62,7 +62,9 @@ def status(ctx: click.Context, as_json: bool) -> None:
     document = {
         "vllm": version,
         "python": used,
-        "installed": [{"vllm": one.vllm, "python": str(one.python)} for one in installed_engines()],
+        "installed": [
+            {"vllm": engine.vllm, "python": str(engine.python)} for engine in installed_engines()
+        ],
         "missing_packages": list(missing_libraries()),
     }
     print_small(document, as_json)

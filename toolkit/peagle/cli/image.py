@@ -163,10 +163,10 @@ def push_(name: str, registry: str | None, region: str, session: Session, as_jso
     Creates the repository if needed, with scans on push, immutable tags, and expiry of untagged
     images after a week. No credentials are written to disk.
     """
-    found = image_to_push(name)
+    image = image_to_push(name)
     session.start()
-    address = _push(found, registry, region, session)
-    _show_pushed(address, label_arguments(found.pair), found.baked, region, as_json)
+    address = _push(image, registry, region, session)
+    _show_pushed(address, label_arguments(image.pair), image.baked, region, as_json)
 
 
 def _is_configured(ctx: click.Context) -> bool:

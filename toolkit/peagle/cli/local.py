@@ -133,19 +133,23 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     """
     if everything == (name is not None):
         raise OptionMissing("exactly one of NAME and --all is required", "add a NAME, or --all")
-    chosen = local_engine_names() if everything else (str(name),)
+    names = local_engine_names() if everything else (str(name),)
     unreadable = unreadable_records() if everything else {}
-    chosen = tuple(one for one in chosen if one not in unreadable)
-    stopped = [one for one in chosen if _stop(one, now)]
+    names = tuple(engine_name for engine_name in names if engine_name not in unreadable)
+    stopped = [engine_name for engine_name in names if _stop(engine_name, now)]
     if as_json:
-        print_json({"ended": stopped, "removed": list(chosen)})
+        print_json({"ended": stopped, "removed": list(names)})
     else:
-        for one in chosen:
-            print_line(f"Stopped {one}." if one in stopped else f"Removed {one} (not running).")
-        if not chosen:
+        for engine_name in names:
+            print_line(
+                f"Stopped {engine_name}."
+                if engine_name in stopped
+                else f"Removed {engine_name} (not running)."
+            )
+        if not names:
             print_line("No engines are running.")
-    for one in unreadable:
-        read_local_engine(one)  # raises the error
+    for engine_name in unreadable:
+        read_local_engine(engine_name)  # raises the error
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
@@ -194,7 +198,7 @@ def document(engine: LocalEngine) -> dict[str, Any]:
         "acceptance_length": engine.acceptance_length,
         "drafts": engine.drafts,
         "second_turn": asdict(engine.second_turn) if engine.second_turn else None,
-        "findings": [one.model_dump() for one in proof_findings(engine.second_turn)],
+        "findings": [finding.model_dump() for finding in proof_findings(engine.second_turn)],
         "warm_start": warm.document() if warm else None,
         "openai_base_url": engine.openai_base_url,
         "served_as": engine.served_as,
@@ -262,15 +266,15 @@ def local_image(
     ctx = click.get_current_context()
     command = ("peagle", "image", "build", *pair_arguments(plan), "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None
-    found = find_image(docker, plan, runtime, named, command)
-    if found is None:
+    image = find_image(docker, plan, runtime, named, command)
+    if image is None:
         kind = "GPU" if gpus else "CPU"
         raise NotFound(
             f"this machine has no {kind} image of {plan.pair}",
             Fix("add --build, or build it" if "build_first" in ctx.params else "build it", command),
             code="image-missing",
         )
-    return found
+    return image
 
 
 def _compose_image(plan: Plan, gpus: bool, build_first: bool, base: str | None) -> Image:

@@ -277,8 +277,8 @@ def _unknown_option(error: click.NoSuchOption) -> UserError:
     longer = [option for option in options if option.startswith(f"{error.option_name}-")]
     similar = longer or sorted(name for name in error.possibilities or () if name != "--help")
     guess = f"did you mean {', '.join(similar)}?" if similar else ""
-    known = [*(error.possibilities or ()), *OPTION_HINTS]
-    near = get_close_matches(error.option_name, known, n=1, cutoff=0.8)
+    names = [*(error.possibilities or ()), *OPTION_HINTS]
+    near = get_close_matches(error.option_name, names, n=1, cutoff=0.8)
     key = error.option_name.removeprefix("--").replace("-", "_")
     if key in keys_of_file(error.ctx):
         guess = f"it is the key {key} of peagle.yaml"

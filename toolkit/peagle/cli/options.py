@@ -144,11 +144,11 @@ class Decimal(click.FloatRange):
         if isinstance(value, str) and _THOUSANDS.fullmatch(plain):
             plain = plain.replace(",", "").replace("_", "")
         try:
-            found = float(super().convert(plain, param, ctx))
+            number = float(super().convert(plain, param, ctx))
         except click.BadParameter:
-            found = math.nan
-        if math.isfinite(found):
-            return found
+            number = math.nan
+        if math.isfinite(number):
+            return number
         return self.fail(f"{sanitize(str(value), 40)!r} is not {self._allowed}", param, ctx)
 
 
@@ -361,13 +361,13 @@ def settings_option(help: str, *also: str) -> Callable[..., Any]:
     """``--set NAME=VALUE``, with other spellings in ``also``: ``settings``, arguments of vLLM as
     text by name."""
     names = ("--set", *also, "settings")
-    return _repeatable(names, "ARGUMENT[=VALUE]", help, lambda given: parse_settings(given))
+    return _repeatable(names, "ARGUMENT[=VALUE]", help, lambda texts: parse_settings(texts))
 
 
 def variables_option(help: str) -> Callable[..., Any]:
     """``--env NAME=VALUE``: ``environment``, by name."""
     names = ("--env", "environment")
-    return _repeatable(names, "NAME=VALUE", help, lambda given: parse_variables(given))
+    return _repeatable(names, "NAME=VALUE", help, lambda texts: parse_variables(texts))
 
 
 def _repeatable(
@@ -377,7 +377,7 @@ def _repeatable(
         *names,
         metavar=metavar,
         multiple=True,
-        callback=lambda _, __, given: parse(given),
+        callback=lambda _, __, texts: parse(texts),
         help=f"{help} Repeatable.",
     )
 

@@ -137,7 +137,7 @@ def _markdown(ctx: click.Context, comparison: PlanComparison, before: Plan | Non
         yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows)
     yield ""
     yield f"**Cost**: {_cost(comparison, before)}"
-    shown = [one for one in plan.findings if one.level in _SHOWN]
+    shown = [finding for finding in plan.findings if finding.level in _SHOWN]
     if shown:
         yield ""
         yield from _findings(shown)
@@ -156,8 +156,9 @@ def _cost(comparison: PlanComparison, before: Plan | None) -> str:
 
 
 def _findings(findings: Sequence[Finding]) -> Iterator[str]:
-    for one in findings:
-        yield f"- **{one.level}** `{one.code}` {_cell(where_text(one.where))}: {_cell(one.message)}"
+    for finding in findings:
+        where, message = _cell(where_text(finding.where)), _cell(finding.message)
+        yield f"- **{finding.level}** `{finding.code}` {where}: {message}"
 
 
 def _cell(text: str) -> str:

@@ -57,19 +57,19 @@ def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
             plan = plan_file_online(started_session(ctx), plan, command_catalog(ctx))
         return plan
     checkpoint = _own_target(ctx, pair)
-    given = _options_set(chosen)
-    verdict = given.pop("verdict", None)
-    given["speculation"] = not given.pop("no_speculation", False)
+    options = _options_set(chosen)
+    verdict = options.pop("verdict", None)
+    options["speculation"] = not options.pop("no_speculation", False)
     if checkpoint is not None:
-        given["target_checkpoint"] = checkpoint
+        options["target_checkpoint"] = checkpoint
     catalog = command_catalog(ctx)
     # A head of the user's own is read only if its kind cannot be assumed from other drafters.
     reads_head = _is_online(ctx) and not find_pair(catalog, pair).target.drafters
     reader = _aws(ctx) if reads_head else None
     with show_hashing():
         if online:
-            return plan_pair_online(started_session(ctx), pair, given, catalog, reader, verdict)
-        return plan_pair(pair, given, catalog, reader, verdict)
+            return plan_pair_online(started_session(ctx), pair, options, catalog, reader, verdict)
+        return plan_pair(pair, options, catalog, reader, verdict)
 
 
 def plan_in_project(
@@ -104,12 +104,12 @@ def _options_set(chosen: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
+def _read_plan(path: Path, options: dict[str, Any]) -> Plan:
     plan = read_plan(path)
-    region = given.pop("region", plan.region)
-    if given or region != plan.region:
-        typed = _as_typed(*next(iter((given or {"region": region}).items())))
-        option = typed[0] if typed else next(iter(given))  # else a key of the project file
+    region = options.pop("region", plan.region)
+    if options or region != plan.region:
+        typed = _as_typed(*next(iter((options or {"region": region}).items())))
+        option = typed[0] if typed else next(iter(options))  # else a key of the project file
         raise OptionsConflict(
             f"{option} cannot be combined with a plan file ({path})",
             Fix(
@@ -136,9 +136,9 @@ def _own_target(ctx: click.Context, pair: str) -> Checkpoint | None:
     read: dict[str, Checkpoint | None] = ctx.meta.setdefault(_OWN_TARGETS, {})
     if pair not in read:
         catalog = command_catalog(ctx)
-        own = with_own_target(catalog, pair, lambda location: _read_target(ctx, location))
-        read[pair] = own.checkpoint
-        set_command_catalog(ctx, own.catalog)
+        own_target = with_own_target(catalog, pair, lambda location: _read_target(ctx, location))
+        read[pair] = own_target.checkpoint
+        set_command_catalog(ctx, own_target.catalog)
     return read[pair]
 
 

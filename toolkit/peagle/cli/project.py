@@ -168,42 +168,44 @@ def check_gates(
     for name, values in gates.items():
         for option in _command(root, GATES[name]).params:
             if isinstance(option, click.Option) and not isinstance(option.type, click.Path):
-                value = values.get(key_of(option))
-                if value is not None and value.value is not None:
-                    _processed(ctx, project, option, value)
+                setting = values.get(key_of(option))
+                if setting is not None and setting.value is not None:
+                    _process(ctx, project, option, setting)
 
 
-def _processed(
-    ctx: click.Context, project: Project, option: click.Option, value: ProjectValue
+def _process(
+    ctx: click.Context, project: Project, option: click.Option, setting: ProjectValue
 ) -> Any:
     try:
-        return option.process_value(ctx, _as_typed(project, option, value))
+        return option.process_value(ctx, _as_typed(project, option, setting))
     except click.BadParameter as error:
-        raise project.error(value.location, error.message.rstrip(".")) from None
+        raise project.error(setting.location, error.message.rstrip(".")) from None
     except UserError as error:
-        raise project.error(value.location, error.message, error.fix) from None
+        raise project.error(setting.location, error.message, error.fix) from None
 
 
-def _apply(ctx: click.Context, project: Project, option: click.Option, given: ProjectValue) -> None:
+def _apply(
+    ctx: click.Context, project: Project, option: click.Option, setting: ProjectValue
+) -> None:
     name = str(option.name)
     is_typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
     if is_typed and not _is_mapping(option):
         return
-    value = _processed(ctx, project, option, given)
+    value = _process(ctx, project, option, setting)
     if _is_mapping(option):
-        own = ctx.params[name] or {}
-        value = {**value, **own} if is_typed else {**own, **value}
+        mapping = ctx.params[name] or {}
+        value = {**value, **mapping} if is_typed else {**mapping, **value}
     ctx.params[name] = value
     if not is_typed:
         ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)
 
 
-def _as_typed(project: Project, option: click.Option, given: ProjectValue) -> Any:
+def _as_typed(project: Project, option: click.Option, setting: ProjectValue) -> Any:
     """The value as click takes it from a command line. Numbers of a mapping are as the file spells
     them, so that ``0.90`` stays ``0.90``; paths are relative to the file."""
-    value = given.value
+    value = setting.value
     if isinstance(value, dict):
-        text = {key: project.document.source(given.parts[key]) for key in value}
+        text = {key: project.document.source(setting.parts[key]) for key in value}
         return tuple(f"{key}={part}" for key, part in text.items())
     if isinstance(value, list):
         return tuple(value) if option.multiple else ",".join(map(str, value))

@@ -176,8 +176,12 @@ def init(
     assert isinstance(root, click.Group)
     files[SCHEMA] = schema_bytes(project_schema(file_options(root)))
     endpoints = ["chat"] if STARTER in files else endpoints_of(_project(ctx, folder))
-    given = {"account": account, "repository": repository, "partition": account and partition}
-    values = {key: value for key, value in given.items() if value}
+    placeholders = {
+        "account": account,
+        "repository": repository,
+        "partition": account and partition,
+    }
+    values = {key: value for key, value in placeholders.items() if value}
     source = toolkit_source(toolkit, folder)
     files |= source.files
     made = pipeline_files(kind, endpoints, source.text, values)
@@ -211,8 +215,8 @@ def _project(ctx: click.Context, folder: Path) -> Project:
     """The project file. Raises UserError for an endpoint without an environment of the pipeline."""
     project = load_project(ctx, folder / STARTER)
     for endpoint in endpoints_of(project):
-        known = environments_of(project, endpoint)
-        missing = [one for one in ("staging", "production") if one not in known]
+        environments = environments_of(project, endpoint)
+        missing = [name for name in ("staging", "production") if name not in environments]
         if missing:
             names = " and ".join(missing)
             raise UserError(

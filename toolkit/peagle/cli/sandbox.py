@@ -89,21 +89,21 @@ def stop(as_json: bool) -> None:
 @json_option
 def status(as_json: bool) -> None:
     """Show whether the sandbox is running, and its endpoints."""
-    found = sandbox_status()
+    sandbox = sandbox_status()
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(sandbox))
         return
-    if not found.running:
+    if not sandbox.running:
         start, end = (command_text(("peagle", "sandbox", word)) for word in ("start", "stop"))
         print_line("The sandbox is not running. Start it", start)
-        if found.leftover_engines:
-            left = found.leftover_engines
+        if sandbox.leftover_engines:
+            left = sandbox.leftover_engines
             print_status(f"The sandbox was killed; engines still running: {left}. End them", end)
-            for engine in found.leftovers:
+            for engine in sandbox.leftovers:
                 print_status(f"  {engine.text}")
         return
-    print_line(f"The sandbox is running at {found.url} (process {found.pid}).")
-    print_documents([asdict(endpoint) for endpoint in found.endpoints], _ENDPOINT)
+    print_line(f"The sandbox is running at {sandbox.url} (process {sandbox.pid}).")
+    print_documents([asdict(endpoint) for endpoint in sandbox.endpoints], _ENDPOINT)
 
 
 @sandbox.command(cls=PeagleCommand, epilog='Example: eval "$(peagle sandbox env)"')

@@ -73,11 +73,11 @@ def account_options(command: Command, with_region: bool = False) -> Command:
         "--sandbox", is_flag=True, help="Use the AWS sandbox of this machine; needs no account."
     )
     @wraps(command)
-    def with_session(*, profile: str | None, sandbox: bool, **given: Any) -> Any:
-        region = given.pop("region") if with_region else None
+    def with_session(*, profile: str | None, sandbox: bool, **params: Any) -> Any:
+        region = params.pop("region") if with_region else None
         session = new_session(click.get_current_context(), region, profile, sandbox)
         with session.sandbox_loss_reported():
-            return command(session=session, **given)
+            return command(session=session, **params)
 
     return with_session
 
@@ -95,9 +95,9 @@ def deployment_options(command: Command, complete: bool = False) -> Command:
     @endpoint_argument(complete_name)
     @cloud_options
     @wraps(command)
-    def with_deployment(*, name: str, session: Session, **given: Any) -> Any:
+    def with_deployment(*, name: str, session: Session, **params: Any) -> Any:
         record, aws = session.find(name, complete=complete)
-        return command(aws=aws, record=record, session=session, **given)
+        return command(aws=aws, record=record, session=session, **params)
 
     return with_deployment
 

@@ -36,7 +36,8 @@ from peagle.cli.view.warm import (
     say_interrupted,
     show_intent,
 )
-from peagle.deploy.preflight import Preflight, preflight
+from peagle.deploy.preflight import Preflight
+from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import deployment_lock, load_record
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import require_known_price
@@ -225,38 +226,38 @@ def _collect_on_aws(
         with session.stopped_on_error(started):
             instances = command_catalog().instances
             with show_hashing():
-                found = preflight(aws, collecting, instances, role)
-            show_and_refuse(found, session)
-            show_intent(found.desired, place, session.sandbox)
-            require_known_price(found.desired.plan, accept_unknown_price)
+                preflight = run_preflight(aws, collecting, instances, role)
+            show_and_refuse(preflight, session)
+            show_intent(preflight.desired, place, session.sandbox)
+            require_known_price(preflight.desired.plan, accept_unknown_price)
             check_writable(aws, place)
             if not yes:
                 confirm("Start the temporary endpoint?", "not started")
         again = own_command(ctx, without=("--yes", "-y", "--json"))
-        stored = _collect(aws, found, session, place, again)
+        stored = _collect(aws, preflight, session, place, again)
     if as_json:
-        print_json(collected_document(found.desired.plan, stored))
+        print_json(collected_document(preflight.desired.plan, stored))
     else:
-        print_collected(found.desired.plan, stored, session.sandbox)
+        print_collected(preflight.desired.plan, stored, session.sandbox)
 
 
 def _collect(
-    aws: Aws, found: Preflight, session: Session, place: WeightsPrefix, again: Sequence[str]
+    aws: Aws, preflight: Preflight, session: Session, place: WeightsPrefix, again: Sequence[str]
 ) -> CollectedWarmStart:
     """Collect from the temporary endpoint, after the confirmation; if its removal fails, show what
     is left. ``again`` is the argv that starts over."""
-    name = found.desired.plan.name
+    name = preflight.desired.plan.name
     causes: list[BaseException] = []
 
     def failed(error: BaseException, record: Deployment) -> None:
         causes.append(error)
         if isinstance(error, KeyboardInterrupt):
-            say_interrupt(found.desired, record, session.sandbox)
+            say_interrupt(preflight.desired, record, session.sandbox)
 
     progress = DeploymentProgress(session.sandbox)
     with _sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
         try:
-            return collect_on_aws(aws, found, place, status.observe, failed)
+            return collect_on_aws(aws, preflight, place, status.observe, failed)
         except BaseException as error:
             if left := load_record(aws.scope, aws.region, name):
                 if causes and causes[0] is not error and isinstance(causes[0], PeagleError):

@@ -148,8 +148,8 @@ def status(aws: Aws, record: Deployment, session: Session, as_json: bool) -> Non
     near = f", ends in {format_duration(left)}" if left and left < _NEAR_SECONDS else ""
     print_line(f"{document['name']}: {document['state']}{near}", bold=True)
     fix = document["failure_fix"], fix_in_context("", document["failure_command"])
-    known = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
-    facts: list[Fact] = [*document_facts(known)]
+    values = {key: document[key] for key in _FACTS if document.get(key) not in (None, "", "peagle")}
+    facts: list[Fact] = [*document_facts(values)]
     second = (document["proof"] or {}).get("second_turn")
     turn = second_turn_text(SecondTurn(**second)) if second else ""
     facts += [("second turn", turn), ("comparison", comparison_text(document["comparison"]))]

@@ -108,8 +108,7 @@ def sync_command(
     company = Company(kms_key=kms_key, tags=tags)
     check_company(company)
     parts = _parts(**sources)
-    given = {part: sources[f"{part}_from"] for part in parts}
-    locations = {part: weights_at(at) for part, at in given.items() if at}
+    locations = {part: weights_at(source) for part in parts if (source := sources[f"{part}_from"])}
     chosen = weights_of_pair(command_catalog(ctx), pair, locations, parts)
     started, aws = session.start_and_connect(region)
     price = load_storage(catalog_of(ctx)).price_in(region)
@@ -176,14 +175,14 @@ def list_command(
 
     Exits with 3 if a copy is incomplete or the prefix cannot be mounted.
     """
-    found = inspect_weights(session.aws(region), weights_prefix(place))
+    weights = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_storage(catalog_of(ctx)).price_in(region)
     if as_json:
-        print_json(inspect_document(found, price))
+        print_json(inspect_document(weights, price))
     else:
-        print_weights(found, price)
-        print_findings(found.findings, err=True)
-    if not found.mountable:
+        print_weights(weights, price)
+        print_findings(weights.findings, err=True)
+    if not weights.mountable:
         ctx.exit(Refused.exit_code)
 
 
@@ -225,41 +224,43 @@ def remove_command(
         raise OptionsConflict("--take-over and --even-if-used cannot be combined with --warm",
                         "omit them: --warm keeps the weights")  # fmt: skip
     aws = session.aws(region)
-    found = inspect_weights(aws, weights_prefix(place))
+    weights = inspect_weights(aws, weights_prefix(place))
     if key:
-        return _remove_warm_start(aws, found, key, yes, as_json)
-    uri = found.prefix.uri
-    if not (found.manifest or found.warm):
+        return _remove_warm_start(aws, weights, key, yes, as_json)
+    uri = weights.prefix.uri
+    if not (weights.manifest or weights.warm):
         raise NotFound(f"no weights were synced to {uri}",
                        Fix("show its contents", ("peagle", "weights", "list", uri)),
                        code="nothing-synced")  # fmt: skip
     if not even_if_used:
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
     if not as_json:
-        print_weights(found, load_storage(catalog_of(ctx)).price_in(region))
+        print_weights(weights, load_storage(catalog_of(ctx)).price_in(region))
     if not yes:
         confirm(f"Remove this from {uri}?", "not removed")
-    remove_weights(aws, found, take_over)
-    warm = [one.key for one in found.warm]
+    remove_weights(aws, weights, take_over)
+    warm = [warm_start.key for warm_start in weights.warm]
     if as_json:
-        size = found.size - sum(found.others.values())
-        return print_json({"uri": uri, "folders": list(found.files), "warm": warm, "bytes": size})
+        size = weights.size - sum(weights.others.values())
+        return print_json({"uri": uri, "folders": list(weights.files), "warm": warm, "bytes": size})
     also = f" and {len(warm)} warm start{'s' if len(warm) > 1 else ''}" if warm else ""
     return print_status(
-        f"Removed the weights{also} from {uri}; {len(found.others)} other objects stay."
+        f"Removed the weights{also} from {uri}; {len(weights.others)} other objects stay."
     )
 
 
-def _remove_warm_start(aws: Aws, found: StoredWeights, key: str, yes: bool, as_json: bool) -> None:
-    one, uri = found.warm_start(key), found.prefix.uri
+def _remove_warm_start(
+    aws: Aws, weights: StoredWeights, key: str, yes: bool, as_json: bool
+) -> None:
+    warm_start, uri = weights.warm_start(key), weights.prefix.uri
     if not as_json:
-        print_document(warm_start_document(one))
+        print_document(warm_start_document(warm_start))
     if not yes:
         confirm(f"Remove this warm start from {uri}?", "not removed")
-    remove_warm_start(aws, found.prefix, one)
+    remove_warm_start(aws, weights.prefix, warm_start)
     if as_json:
-        return print_json({"uri": uri, "folders": [], "warm": [key], "bytes": one.size})
+        return print_json({"uri": uri, "folders": [], "warm": [key], "bytes": warm_start.size})
     return print_status(
-        f"Removed the warm start {key} from {uri}, {format_size(one.size)}. Engines that "
+        f"Removed the warm start {key} from {uri}, {format_size(warm_start.size)}. Engines that "
         "used it start cold."
     )

@@ -48,23 +48,23 @@ class EndpointChoice:
     @property
     def pair(self) -> ProjectValue:
         """The pair. Raises ProjectFileError for an endpoint without one."""
-        found = self.values.get(PAIR)
-        if found is None:
+        pair = self.values.get(PAIR)
+        if pair is None:
             where = (ENDPOINTS, self.endpoint)
             raise self.project.error(where, "missing key pair", "add `pair: gpt-oss-20b`")
-        return found
+        return pair
 
     @property
     def builds_image(self) -> bool:
         """Whether a pipeline builds its image. Raises ProjectFileError for an endpoint that also
         has ``image``."""
-        found = self.values.get(BUILD_IMAGE)
-        if found is None or not found.value:
+        setting = self.values.get(BUILD_IMAGE)
+        if setting is None or not setting.value:
             return False
         if "image" in self.values:
             fix = "leave out image: the pipeline builds it"
             message = "build_image and image are mutually exclusive"
-            raise self.project.error(found.location, message, fix)
+            raise self.project.error(setting.location, message, fix)
         return True
 
     def deployment_name(self, prefix: str) -> str:
@@ -73,16 +73,18 @@ class EndpointChoice:
 
         Raises ProjectFileError for a ``name`` that several endpoints would share.
         """
-        given = self.values.get("name")
-        if given is None:
+        setting = self.values.get("name")
+        if setting is None:
             parts = (self.endpoint, self.environment)
             return f"{prefix or DEFAULT_PREFIX}{'-'.join(filter(None, parts))}"
-        if given.location[0] != ENDPOINTS and len(endpoints_of(self.project)) > 1:
+        if setting.location[0] != ENDPOINTS and len(endpoints_of(self.project)) > 1:
             fix = f"give each endpoint its own, below {ENDPOINTS}, or leave it out"
-            raise self.project.error(given.location, "several endpoints would have this name", fix)
-        own = self.environment is None or ENVIRONMENTS in given.location
-        name = str(given.value)
-        return prefixed(name if own else f"{name}-{self.environment}", prefix)
+            raise self.project.error(
+                setting.location, "several endpoints would have this name", fix
+            )
+        is_specific = self.environment is None or ENVIRONMENTS in setting.location
+        name = str(setting.value)
+        return prefixed(name if is_specific else f"{name}-{self.environment}", prefix)
 
 
 def choose_endpoint(
@@ -120,44 +122,47 @@ def endpoints_of(project: Project) -> list[str]:
 def environments_of(project: Project, endpoint: str | None = None) -> list[str]:
     """The environments of the endpoint, or of all endpoints, in the order of the file."""
     endpoints = project.data[ENDPOINTS]
-    chosen = endpoints.values() if endpoint is None else (endpoints[endpoint],)
-    found = [_environments(project, own or {}) for own in chosen]
-    return list(dict.fromkeys(name for names in found for name in names))
+    parts = endpoints.values() if endpoint is None else (endpoints[endpoint],)
+    return list(
+        dict.fromkeys(name for part in parts for name in _environments(project, part or {}))
+    )
 
 
-def _environments(project: Project, own: Mapping[str, Any]) -> list[str]:
+def _environments(project: Project, endpoint: Mapping[str, Any]) -> list[str]:
     shared = project.data.get(ENVIRONMENTS) or {}
-    return list(dict.fromkeys((*shared, *(own.get(ENVIRONMENTS) or {}))))
+    return list(dict.fromkeys((*shared, *(endpoint.get(ENVIRONMENTS) or {}))))
 
 
-def _chosen_endpoint(project: Project, given: str | None) -> str:
-    """The endpoint that is given, or the only one."""
-    known, file = endpoints_of(project), project.document.file
-    if given is None and len(known) == 1:
-        return known[0]
-    if given is None:
-        names = ", ".join(known)
-        raise ProjectFileError(f"{file} has {len(known)} endpoints", f"name one of {names}")
-    if given not in known:
-        raise _unknown(file, "endpoint", given, known)
-    return given
+def _chosen_endpoint(project: Project, name: str | None) -> str:
+    """The endpoint of that name, or the only one."""
+    names, file = endpoints_of(project), project.document.file
+    if name is None and len(names) == 1:
+        return names[0]
+    if name is None:
+        fix = f"name one of {', '.join(names)}"
+        raise ProjectFileError(f"{file} has {len(names)} endpoints", fix)
+    if name not in names:
+        raise _unknown(file, "endpoint", name, names)
+    return name
 
 
-def _chosen_environment(project: Project, own: Mapping[str, Any], given: str | None) -> str | None:
-    """The environment that is given. It is not guessed, not even the only one: it may be
+def _chosen_environment(
+    project: Project, endpoint: Mapping[str, Any], name: str | None
+) -> str | None:
+    """The environment of that name. It is not guessed, not even the only one: it may be
     production."""
-    known, file = _environments(project, own), project.document.file
-    if given is None and known:
-        fix = f"name one with --environment: {', '.join(known)}"
+    names, file = _environments(project, endpoint), project.document.file
+    if name is None and names:
+        fix = f"name one with --environment: {', '.join(names)}"
         raise ProjectFileError(f"{file} has environments", fix)
-    if given is not None and given not in known:
-        raise _unknown(file, "environment", given, known)
-    return given
+    if name is not None and name not in names:
+        raise _unknown(file, "environment", name, names)
+    return name
 
 
-def _unknown(file: str, what: str, given: str, known: list[str]) -> ProjectFileError:
-    fix = nearest(given, known) or f"{what}s: {', '.join(known) or 'none'}"
-    return ProjectFileError(f"{file} has no {what} {sanitize(given, 60)!r}", fix)
+def _unknown(file: str, what: str, name: str, names: list[str]) -> ProjectFileError:
+    fix = nearest(name, names) or f"{what}s: {', '.join(names) or 'none'}"
+    return ProjectFileError(f"{file} has no {what} {sanitize(name, 60)!r}", fix)
 
 
 def _merged(
@@ -169,7 +174,7 @@ def _merged(
         for key, value in _items(project, layer):
             if key in allowed:
                 merged[key] = _over(merged.get(key), value, (*layer, key))
-    return {key: one for key, one in merged.items() if one.value not in (None, {})}
+    return {key: setting for key, setting in merged.items() if setting.value not in (None, {})}
 
 
 def _items(project: Project, layer: Location) -> Iterator[tuple[str, Any]]:
@@ -185,5 +190,5 @@ def _over(below: ProjectValue | None, value: Any, location: Location) -> Project
         return ProjectValue(value, location, {})
     old = below if below and isinstance(below.value, dict) else ProjectValue({}, location, {})
     parts = {**old.parts, **{key: (*location, key) for key in value}}
-    merged = {key: one for key, one in {**old.value, **value}.items() if one is not None}
+    merged = {key: entry for key, entry in {**old.value, **value}.items() if entry is not None}
     return ProjectValue(merged, location, {key: parts[key] for key in merged})

@@ -56,7 +56,7 @@ def pipeline_files(
     """
     _check(values)
     folder = data_folder("infra/pipelines") / kind
-    found = {
+    files = {
         str(Path(_FOLDERS[kind]) / file.name): _of_project(file, endpoints, toolkit)
         for file in sorted(folder.iterdir())
         if file.suffix in (".yml", ".yaml")
@@ -65,8 +65,8 @@ def pipeline_files(
         text = (data_folder("infra/iam") / name).read_text("utf-8")
         for key, value in values.items():
             text = text.replace(f"${{{key}}}", value)
-        found[f"iam/{name}"] = text.encode()
-    return found
+        files[f"iam/{name}"] = text.encode()
+    return files
 
 
 def schema_bytes(schema: Mapping[str, Any]) -> bytes:

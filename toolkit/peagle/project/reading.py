@@ -88,7 +88,9 @@ def file_model(options: FileOptions) -> type[BaseModel]:
     gates = create_model(
         "Gates",
         __base__=_Part,
-        **{name: _optional(one, f"Options of peagle {name}.") for name, one in commands.items()},
+        **{
+            name: _optional(model, f"Options of peagle {name}.") for name, model in commands.items()
+        },
     )
     settings = _model("Settings", (*OWN_KEYS, *options.keys))
     stage: Any = _with("Environment", settings, {GATES: gates})
@@ -106,7 +108,7 @@ def _model(name: str, keys: Iterable[OptionKey]) -> type[BaseModel]:
 
 
 def _with(name: str, base: type[BaseModel], parts: Mapping[str, Any]) -> type[BaseModel]:
-    fields: Mapping[str, Any] = {key: _optional(one, _HELP[key]) for key, one in parts.items()}
+    fields: Mapping[str, Any] = {key: _optional(part, _HELP[key]) for key, part in parts.items()}
     return create_model(name, __base__=base, **fields)
 
 
@@ -174,8 +176,8 @@ class Project:
 def find_project(folder: Path) -> Path | None:
     """``peagle.yaml`` in the folder or the nearest one above; ``None`` without one."""
     start = folder.absolute()
-    found = (one / FILE_NAME for one in (start, *start.parents))
-    return next((path for path in found if path.is_file()), None)
+    files = (parent / FILE_NAME for parent in (start, *start.parents))
+    return next((file for file in files if file.is_file()), None)
 
 
 def read_project(path: Path, options: FileOptions) -> Project:

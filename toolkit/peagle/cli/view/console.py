@@ -266,14 +266,14 @@ def print_small(document: Any, as_json: bool) -> None:
 def print_document(document: dict[str, Any], title: str = "") -> None:
     """Print a document as people read it: its values as facts, objects as sections, lists of
     objects as tables. What is empty is left out."""
-    known = {key: value for key, value in document.items() if value not in (None, "", [], {})}
+    values = {key: value for key, value in document.items() if value not in (None, "", [], {})}
     tables = {
         key: value
-        for key, value in known.items()
+        for key, value in values.items()
         if isinstance(value, list) and isinstance(value[0], dict)
     }
-    sections = {key: value for key, value in known.items() if isinstance(value, dict)}
-    facts = {key: value for key, value in known.items() if key not in {**tables, **sections}}
+    sections = {key: value for key, value in values.items() if isinstance(value, dict)}
+    facts = {key: value for key, value in values.items() if key not in {**tables, **sections}}
     label = max((len(key) for key in facts), default=0) + 2
     print_section(title, document_facts(facts), max(label, LABEL))
     for key, rows in tables.items():

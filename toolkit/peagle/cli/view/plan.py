@@ -117,7 +117,7 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
     print_facts(_answer(plan), indent=0, err=False)
     if not verbose:
         urgent = errors(plan.findings)
-        urgent = urgent or [one for one in plan.findings if one.level == "warning"][:2]
+        urgent = urgent or [finding for finding in plan.findings if finding.level == "warning"][:2]
         print_findings(urgent)
         others = [finding for finding in plan.findings if finding not in urgent]
         print_facts(

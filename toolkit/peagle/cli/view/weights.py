@@ -191,44 +191,44 @@ def sync_document(pair: str, plan: SyncPlan, result: SyncResult, seconds: float,
     }
 
 
-def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
+def print_weights(weights: StoredWeights, price: StoragePrice | None) -> None:
     """The files, warm starts and other objects at a prefix, on stdout."""
-    state = "complete" if found.complete else "not synced" if found.mountable else "incomplete"
-    print_line(f"{found.prefix.uri}: {state}, {format_size(found.size)}", bold=True)
-    if found.finish:
-        print_next("complete it", command_text(found.finish))
-    document = inspect_document(found, price)
+    state = "complete" if weights.complete else "not synced" if weights.mountable else "incomplete"
+    print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
+    if weights.finish:
+        print_next("complete it", command_text(weights.finish))
+    document = inspect_document(weights, price)
     print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
-    if found.lock is not None and found.lock.stale:
-        print_line(f"stale lock: {found.lock}")
+    if weights.lock is not None and weights.lock.stale:
+        print_line(f"stale lock: {weights.lock}")
     if price is not None:
-        print_line(f"storage: {month_text(found.size, price, price.region)}")
+        print_line(f"storage: {month_text(weights.size, price, price.region)}")
 
 
-def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
+def inspect_document(weights: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
     """What ``list --json`` prints; ``None`` is unknown, and ``k`` is 0 without speculation."""
     return {
-        "uri": found.prefix.uri,
-        "complete": found.complete,
-        "pairs": list(found.pairs),
-        "finish": command_text(found.finish) if found.finish else None,
-        "bytes": found.size,
-        "usd_per_month": _month(found.size, price),
+        "uri": weights.prefix.uri,
+        "complete": weights.complete,
+        "pairs": list(weights.pairs),
+        "finish": command_text(weights.finish) if weights.finish else None,
+        "bytes": weights.size,
+        "usd_per_month": _month(weights.size, price),
         "folders": {
             part: {
-                "source": found.manifest[part].source,
+                "source": weights.manifest[part].source,
                 "files": [
                     {"name": file.name, "state": file.state, "bytes": file.size,
                      "bytes_there": file.present, "checksum": file.checksum or None}
                     for file in files
                 ],
             }
-            for part, files in found.files.items()
+            for part, files in weights.files.items()
         },
-        "warm": [warm_start_document(warm) for warm in found.warm],
-        "at_work": str(found.lock) if found.lock and not found.lock.stale else None,
-        "others": dict(found.others),
-        "findings": findings_in_context(found.findings),
+        "warm": [warm_start_document(warm) for warm in weights.warm],
+        "at_work": str(weights.lock) if weights.lock and not weights.lock.stale else None,
+        "others": dict(weights.others),
+        "findings": findings_in_context(weights.findings),
     }  # fmt: skip
 
 
