@@ -173,7 +173,7 @@ def once_per_options(
 
     def plan(options: Options, catalog: Catalog) -> Plan:
         as_loaded = isinstance(catalog.targets, Targets) and isinstance(catalog.speeds, Speeds)
-        own = not as_loaded or catalog.speeds._own  # type: ignore[attr-defined]
+        own = not as_loaded or catalog.speeds._user_folder  # type: ignore[attr-defined]
         frozen = os.environ.get(BUNDLED_CATALOG) == str(folder)
         if own or not frozen or options.drafter_checkpoint is not None:
             return make_plan(options, catalog)

@@ -28,17 +28,19 @@ from peagle_serve.json_reader import read_regular
 Location = tuple[str | int, ...]
 
 
-def folders(own: Path | None) -> list[Path]:
+def folders(user_folder: Path | None) -> list[Path]:
     """The folders that make up the catalogue; a later one takes precedence."""
     bundled = data_folder("model_catalog")
-    if own is None or own.resolve() == bundled.resolve():
+    if user_folder is None or user_folder.resolve() == bundled.resolve():
         return [bundled]
-    return [bundled, own]
+    return [bundled, user_folder]
 
 
-def evidence_files(own: Path | None) -> list[Path]:
+def evidence_files(user_folder: Path | None) -> list[Path]:
     """The JSON files that may hold evidence."""
-    return [path for folder in folders(own) for path in sorted(folder.glob("evidence/*.json"))]
+    return [
+        path for folder in folders(user_folder) for path in sorted(folder.glob("evidence/*.json"))
+    ]
 
 
 def display_path(path: Path) -> str:
@@ -162,7 +164,7 @@ class Document:
             return node.value if node.style else plain_value(node.value)  # quoted text is text
         if id(node) not in self._shared:
             is_list = isinstance(node, yaml.SequenceNode)
-            self._shared[id(node)] = [self._value(item) for item in node.value] if is_list else {}
+            self._shared[id(node)] = [self._value(child) for child in node.value] if is_list else {}
             for key, value in () if is_list else node.value:
                 mapping = self._shared[id(node)]
                 if not isinstance(key, yaml.ScalarNode):

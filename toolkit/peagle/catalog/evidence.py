@@ -72,15 +72,15 @@ _LIMITS = Limits(size=LARGEST_EVIDENCE)
 _OF_RESULT = ("drafter", "k", "acceptance_length")
 
 
-def load_evidence(own: Path | None = None) -> tuple[Evidence, ...]:
-    """All evidence of the bundled catalogue and of the folder ``own``; raises CatalogError."""
-    found: list[Evidence] = []
-    for path in evidence_files(own):
+def load_evidence(user_folder: Path | None = None) -> tuple[Evidence, ...]:
+    """All evidence of the bundled catalogue and of ``user_folder``; raises CatalogError."""
+    evidence: list[Evidence] = []
+    for path in evidence_files(user_folder):
         try:
-            found += read_evidence(path)
+            evidence += read_evidence(path)
         except BadFile as bad:
             raise catalog_error([bad.problem]) from bad
-    return tuple(found)
+    return tuple(evidence)
 
 
 def evidence_for(
@@ -109,9 +109,9 @@ def read_evidence(path: Path, text: bytes | None = None) -> list[Evidence]:
     ]
 
 
-def read_speeds(path: Path, text: bytes | None = None, own: bool = False) -> SpeedRun | None:
+def read_speeds(path: Path, text: bytes | None = None, is_own: bool = False) -> SpeedRun | None:
     """The run in one file, ``None`` if it has no speeds; ``text`` is its content, if known already.
-    ``own`` is whether the file is in the user's catalogue.
+    ``is_own`` is whether the file is in the user's catalogue.
 
     Raises BadFile, with the key, if a key is missing or invalid.
     """
@@ -120,7 +120,7 @@ def read_speeds(path: Path, text: bytes | None = None, own: bool = False) -> Spe
         return None
     for problem in wrong_engine(document):
         raise _bad(path, *problem)
-    run = validated(SpeedRun, _common(document, path.name) | {"own": own}, path)
+    run = validated(SpeedRun, _common(document, path.name) | {"own": is_own}, path)
     for problem in wrong_rows(run, document):
         raise _bad(path, *problem)
     return run
@@ -141,16 +141,16 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
     for it.
     """
 
-    def __init__(self, own: Path | None, targets: Mapping[str, Target]) -> None:
-        self._own, self._targets = own, targets
+    def __init__(self, user_folder: Path | None, targets: Mapping[str, Target]) -> None:
+        self._user_folder, self._targets = user_folder, targets
         self._texts: dict[Path, bytes] | None = None
         self._read: dict[str, tuple[SpeedRun, ...]] = {}
 
     def __getitem__(self, target_id: str) -> tuple[SpeedRun, ...]:
         if target_id not in self._read:
             name = target_id.rpartition("/")[2]  # the slash may be escaped
-            found = (run for run in self._runs(name) if run.target == target_id)
-            self._read[target_id] = best_first(found)
+            runs = (run for run in self._runs(name) if run.target == target_id)
+            self._read[target_id] = best_first(runs)
         if not self._read[target_id]:
             raise KeyError(target_id)
         return self._read[target_id]
@@ -165,13 +165,13 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
         """The runs of all files that mention this name."""
         try:
             if self._texts is None:
-                texts = {path: read_bytes(path) for path in evidence_files(self._own)}
+                texts = {path: read_bytes(path) for path in evidence_files(self._user_folder)}
                 self._texts = {path: text for path, text in texts.items() if _HAS_RUN(text)}
             for path, text in self._texts.items():
-                own = self._own is not None and path.is_relative_to(self._own)
+                is_own = self._user_folder is not None and path.is_relative_to(self._user_folder)
                 if mentioned.encode() not in text:
                     continue
-                run = _run(path, text, own)
+                run = _run(path, text, is_own)
                 if run is None:
                     continue
                 # Bundled evidence may be of a target that the user's catalogue replaces.
@@ -187,17 +187,17 @@ _HAS_RUN = re.compile(rb'"(?:speeds|results)"').search
 
 
 @lru_cache(maxsize=64)  # a process that loads the catalogue again parses only what has changed
-def _run(path: Path, text: bytes, own: bool) -> SpeedRun | None:
+def _run(path: Path, text: bytes, is_own: bool) -> SpeedRun | None:
     """The run in one file, with or without speeds."""
-    return read_speeds(path, text, own) or _without_speeds(path, text)
+    return read_speeds(path, text, is_own) or _without_speeds(path, text)
 
 
 def _without_speeds(path: Path, text: bytes) -> SpeedRun | None:
     """The acceptance lengths of a file without speeds as a run; ``None`` without any."""
-    if not (found := read_evidence(path, text)):
+    if not (evidence := read_evidence(path, text)):
         return None
     common = _common(document_of(path, text), path.name)
-    rows = [one.model_dump(include=set(_OF_RESULT)) for one in found]
+    rows = [row.model_dump(include=set(_OF_RESULT)) for row in evidence]
     no_speeds = {"gpu": NO_GPU, "tensor_parallel_size": 1, "synthetic": False, "speeds": []}
     return validated(SpeedRun, {**common, **no_speeds, "on_text": rows}, path)
 
@@ -232,8 +232,8 @@ def validated(
     ``number`` is that of the result that the fields describe.
     """
     try:
-        known = {name: value for name, value in fields.items() if name in model.model_fields}
-        return model.model_validate_json(json.dumps(known))
+        values = {name: value for name, value in fields.items() if name in model.model_fields}
+        return model.model_validate_json(json.dumps(values))
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
     first, *rest = detail["loc"]

@@ -59,12 +59,12 @@ def find_instance(table: InstanceTable, name: str) -> Instance:
     for instance in table.instances:
         if instance.type == name:
             return instance
-    known = [instance.type for instance in table.instances]
-    family = [other for other in known if _family(other) == _family(name)]
-    families = sorted({_family(other) for other in known})
-    hint = nearest(name, known) or f"families with GPUs: {', '.join(families)}"
+    types = [instance.type for instance in table.instances]
+    family = [other for other in types if _family(other) == _family(name)]
+    families = sorted({_family(other) for other in types})
+    hint = nearest(name, types) or f"families with GPUs: {', '.join(families)}"
     hint = f"available in this family: {', '.join(family)}" if family else hint
-    close = close_matches(name, family or known)[:1]
+    close = close_matches(name, family or types)[:1]
     fix = Fix(hint, options=("--instance-type", *close) if close else ())
     raise NotFound(f"the catalogue has no GPU instance type {name!r}", fix, code="instance-unknown")
 
@@ -114,10 +114,10 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
 
 
-def same_sizes(one: Target, other: Target) -> bool:
+def same_sizes(target: Target, other: Target) -> bool:
     """Whether both have the same class and sizes, so that a head of one loads with the other."""
     keys = ("class_name", "hidden_size", "layers", "query_heads", "vocab_size", "intermediate_size")
-    return all(getattr(one.architecture, k) == getattr(other.architecture, k) for k in keys)
+    return all(getattr(target.architecture, k) == getattr(other.architecture, k) for k in keys)
 
 
 def target_named(catalog: Catalog, name: str) -> str | None:
@@ -126,22 +126,26 @@ def target_named(catalog: Catalog, name: str) -> str | None:
 
     Raises UserError if several targets have that name or those weights.
     """
-    given = name.lower()
-    by_id = (target_id for target_id in catalog.targets if target_id.lower() == given)
+    lower_name = name.lower()
+    by_id = (target_id for target_id in catalog.targets if target_id.lower() == lower_name)
     if (found_id := next(by_id, None)) is not None:
         return found_id
     for short_name, target_id in _short_names(catalog).items():
-        if short_name.lower() == given:
+        if short_name.lower() == lower_name:
             return target_id
-    if "/" in given:
+    if "/" in lower_name:
         weights = _weights(catalog)
-        found = [each for each in catalog.targets if weights.get(each, "").lower() == given]
+        target_ids = [
+            each for each in catalog.targets if weights.get(each, "").lower() == lower_name
+        ]
     else:
-        found = [each for each in catalog.targets if each.partition("/")[2].lower() == given]
-    if len(found) > 1:
+        target_ids = [
+            each for each in catalog.targets if each.partition("/")[2].lower() == lower_name
+        ]
+    if len(target_ids) > 1:
         message = f"{name!r} is the name of several targets"
-        raise UserError(message, f"write one of {', '.join(found)}", code="several-targets")
-    return found[0] if found else None
+        raise UserError(message, f"write one of {', '.join(target_ids)}", code="several-targets")
+    return target_ids[0] if target_ids else None
 
 
 def _weights(catalog: Catalog) -> Mapping[str, str]:
@@ -191,7 +195,7 @@ def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) 
         "drafter": pair.drafter.model_dump(mode="json") if pair.drafter else None,
         "method_support": support.model_dump(mode="json") if support else None,
         "verified": bool(measured),
-        "evidence": [item.model_dump() for item in measured],
+        "evidence": [evidence.model_dump() for evidence in measured],
     }
 
 
@@ -221,5 +225,5 @@ def _drafter(target: Target, drafter: Drafter, measured: tuple[Evidence, ...]) -
         "min_vllm": drafter.min_vllm,
         "licence": drafter.licence,
         "verified": bool(measured),
-        "evidence": [item.model_dump() for item in measured],
+        "evidence": [evidence.model_dump() for evidence in measured],
     }

@@ -107,8 +107,8 @@ class Targets(Mapping[str, Target]):
         """The weights of each target, by its id, without those of files that cannot be read. As
         short names they are found without parsing the files."""
         texts = {target_id: _text(path) or "" for target_id, path in self._files.items()}
-        found = {target_id: _WEIGHTS.search(text) for target_id, text in texts.items()}
-        return {target_id: match[1] for target_id, match in found.items() if match}
+        matches = {target_id: _WEIGHTS.search(text) for target_id, text in texts.items()}
+        return {target_id: match[1] for target_id, match in matches.items() if match}
 
 
 _TABLES: dict[str, type[BaseModel]] = {
@@ -124,67 +124,73 @@ _UPDATED_BY = {"runtimes.yaml": "images.yaml", "instances.yaml": "prices.yaml"}
 """Tables written by hand -> the files of a refresh, which need not exist."""
 
 
-def load_catalog(own: Path | None = None) -> Catalog:
-    """The bundled catalogue, with what the folder ``own`` adds to it or replaces in it.
+def load_catalog(user_folder: Path | None = None) -> Catalog:
+    """The bundled catalogue, with what ``user_folder`` adds to it or replaces in it.
 
     Raises CatalogError for a wrong table and for two targets with the same short name; a wrong
     target raises it when it is first used.
     """
-    files = target_files(own)
+    files = target_files(user_folder)
     short_names, problems = read_short_names(files)
     if problems:
         raise catalog_error(problems)
     targets = Targets(files, short_names)
     return Catalog(
         targets=targets,
-        runtimes=_updated("runtimes.yaml", own, RuntimeTable, ImageTable),
-        instances=_updated("instances.yaml", own, InstanceTable, PriceTable),
+        runtimes=_updated("runtimes.yaml", user_folder, RuntimeTable, ImageTable),
+        instances=_updated("instances.yaml", user_folder, InstanceTable, PriceTable),
         origins={target_id: display_path(path) for target_id, path in files.items()},
-        speeds=Speeds(own, targets),
-        read_starts=partial(load_starts, own),
-        speed_model=_read(table_file("speed_model.yaml", own), SpeedModel),
-        version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
-        is_extended=own is not None,
+        speeds=Speeds(user_folder, targets),
+        read_starts=partial(load_starts, user_folder),
+        speed_model=_read(table_file("speed_model.yaml", user_folder), SpeedModel),
+        version_rules=_read(table_file("version_rules.yaml", user_folder), VersionRuleTable),
+        is_extended=user_folder is not None,
     )
 
 
 def _updated(
-    name: str, own: Path | None, model: type[Model], refreshed: type[ImageTable] | type[PriceTable]
+    name: str,
+    user_folder: Path | None,
+    model: type[Model],
+    refreshed: type[ImageTable] | type[PriceTable],
 ) -> Model:
-    table = _read(table_file(name, own), model)
-    update = refreshed_file(name, own)
+    table = _read(table_file(name, user_folder), model)
+    update = refreshed_file(name, user_folder)
     return _read(update, refreshed).added_to(table) if update else table  # type: ignore
 
 
-def load_storage(own: Path | None = None) -> StorageTable:
+def load_storage(user_folder: Path | None = None) -> StorageTable:
     """The prices of storage. Raises CatalogError for a wrong table."""
-    return _read(table_file("storage.yaml", own), StorageTable)
+    return _read(table_file("storage.yaml", user_folder), StorageTable)
 
 
-def target_files(own: Path | None) -> dict[str, Path]:
+def target_files(user_folder: Path | None) -> dict[str, Path]:
     """The file of every target, by id, in the order of the ids."""
-    return _targets_in(folders(own))
+    return _targets_in(folders(user_folder))
 
 
 def _targets_in(folders: Iterable[Path]) -> dict[str, Path]:
     """As ``target_files``, of these folders; a later one takes precedence."""
     files: dict[str, Path] = {}
     for folder in folders:
-        found = {f"{path.parent.name}/{path.stem}": path for path in folder.glob("*/*.yaml")}
-        replaced = {target_id.lower() for target_id in found}
-        files = {key: path for key, path in files.items() if key.lower() not in replaced} | found
+        in_folder = {f"{path.parent.name}/{path.stem}": path for path in folder.glob("*/*.yaml")}
+        replaced = {target_id.lower() for target_id in in_folder}
+        kept = {key: path for key, path in files.items() if key.lower() not in replaced}
+        files = kept | in_folder
     return dict(sorted(files.items(), key=lambda item: item[0].lower()))
 
 
-def table_file(name: str, own: Path | None) -> Path:
+def table_file(name: str, user_folder: Path | None) -> Path:
     """The user's own table if there is one, else the bundled one."""
-    return next(folder / name for folder in reversed(folders(own)) if (folder / name).is_file())
+    return next(
+        folder / name for folder in reversed(folders(user_folder)) if (folder / name).is_file()
+    )
 
 
-def refreshed_file(name: str, own: Path | None) -> Path | None:
+def refreshed_file(name: str, user_folder: Path | None) -> Path | None:
     """What a refresh wrote for the table ``name``: in the user's folder, else beside the table."""
     update = _UPDATED_BY[name]
-    places = (folders(own)[-1] / update, table_file(name, own).with_name(update))
+    places = (folders(user_folder)[-1] / update, table_file(name, user_folder).with_name(update))
     return next((path for path in places if path.is_file()), None)
 
 
@@ -229,16 +235,17 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
 
 def _short_name_in(path: Path) -> str:
     """The short name in a target's file, without parsing it; empty if it has none."""
-    found = _SHORT_NAME.search(_text(path) or "")
-    return found[1] if found else ""
+    match = _SHORT_NAME.search(_text(path) or "")
+    return match[1] if match else ""
 
 
 def _same_short_name(name: str, path: Path, other_id: str, other: Path) -> Problem:
     """The problem of a file whose short name ``other`` has too. An own file must leave the name to
     the bundled one; of two files of one catalogue either may change."""
     (bundled,) = folders(None)
-    own, others_own = (not f.resolve().is_relative_to(bundled.resolve()) for f in (path, other))
-    if own and not others_own:
+    bundled = bundled.resolve()
+    is_own, other_is_own = (not f.resolve().is_relative_to(bundled) for f in (path, other))
+    if is_own and not other_is_own:
         message = f"{name} is already the short name of the bundled {other_id}"
         fix = "choose another name"
     else:
@@ -262,38 +269,38 @@ def _read(path: Path, model: type[Model]) -> Model:
     return entry
 
 
-def check_catalog(own: Path | None = None) -> tuple[list[Path], list[Problem]]:
+def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Problem]]:
     """The files of the catalogue, bundled and own, and all their problems."""
-    targets = target_files(own)
-    tables = [table_file(name, own) for name in _TABLES if name not in _UPDATED_BY.values()]
-    updates = [path for name in _UPDATED_BY if (path := refreshed_file(name, own))]
-    checked = [*targets.values(), *tables, *updates, *evidence_files(own)]
+    targets = target_files(user_folder)
+    tables = [table_file(name, user_folder) for name in _TABLES if name not in _UPDATED_BY.values()]
+    updates = [path for name in _UPDATED_BY if (path := refreshed_file(name, user_folder))]
+    checked = [*targets.values(), *tables, *updates, *evidence_files(user_folder)]
     problems = [problem for path in checked for problem in _file_problems(path)]
     problems += read_short_names(targets)[1]
-    for folder in folders(own):
+    for folder in folders(user_folder):
         problems += _never_read(folder)
-    problems += _misnamed(own, targets)
+    problems += _misnamed(user_folder, targets)
     return checked, problems
 
 
-def check_catalog_file(path: Path, own: Path | None = None) -> list[Problem]:
+def check_catalog_file(path: Path, user_folder: Path | None = None) -> list[Problem]:
     """All problems of one file; its name decides what it must hold.
 
     A target's short name may be that of no other one of the bundled catalogue, of the folder
-    ``own``, and of the folder that the file is in.
+    ``user_folder``, and of the folder that the file is in.
     """
     problems = _file_problems(path)
     is_target = path.suffix != ".json" and path.name not in _TABLES
-    return problems if problems or not is_target else list(_taken_short_name(path, own))
+    return problems if problems or not is_target else list(_taken_short_name(path, user_folder))
 
 
-def _taken_short_name(path: Path, own: Path | None) -> Iterator[Problem]:
+def _taken_short_name(path: Path, user_folder: Path | None) -> Iterator[Problem]:
     """Targets with the short name of the valid one in the file ``path``."""
-    folder, known = path.resolve().parent.parent, folders(own)
-    if folder not in (each.resolve() for each in known):
-        known.append(folder)
+    folder, searched = path.resolve().parent.parent, folders(user_folder)
+    if folder not in (each.resolve() for each in searched):
+        searched.append(folder)
     name, this = _short_name_in(path), f"{path.resolve().parent.name}/{path.stem}".lower()
-    for target_id, other in _targets_in(known).items():
+    for target_id, other in _targets_in(searched).items():
         if target_id.lower() != this and _short_name_in(other) == name:
             yield _same_short_name(name, path, target_id, other)
 
@@ -316,26 +323,27 @@ def holds_measurements(path: Path) -> bool:
     return bool(read_evidence(path) or read_speeds(path) or read_starts(path))
 
 
-def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
+def _misnamed(user_folder: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
     """Results of a pair or GPU that the catalogue does not have, so that no plan would use them,
     and those with a K for which the drafter was not trained.
 
     With an own folder only its files are checked: it may replace the targets of bundled results.
     """
-    table = validate_file(table_file("instances.yaml", own), InstanceTable)[0]
-    for path in sorted(folders(own)[-1].glob("evidence/*.json")):
+    table = validate_file(table_file("instances.yaml", user_folder), InstanceTable)[0]
+    for path in sorted(folders(user_folder)[-1].glob("evidence/*.json")):
         try:
             run, results = read_speeds(path), read_evidence(path)
         except BadFile:
             continue  # reported by check_catalog
         used: dict[str, list[tuple[str, str | None, int]]] = {}
-        for number, one in enumerate(results):
-            used.setdefault(one.target, []).append((f"results[{number}]", one.drafter, one.k))
+        for number, result in enumerate(results):
+            key = f"results[{number}]"
+            used.setdefault(result.target, []).append((key, result.drafter, result.k))
         names: list[tuple[str, str, set[str]]] = []
         if run is not None:
             used.setdefault(run.target, []).extend(rows_of(run))
             if table:
-                gpus = {NO_GPU, *(one.gpu for one in table.instances)}
+                gpus = {NO_GPU, *(instance.gpu for instance in table.instances)}
                 names.append(("gpu", run.gpu, gpus))
         for target_id, rows in used.items():
             names.append(("pair", target_id, set(targets)))
@@ -343,14 +351,14 @@ def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
             target = validate_file(file, Target)[0] if file else None
             if target is None:
                 continue
-            known = {name for d in target.drafters for name in (d.name, d.weights) if name}
+            valid_names = {name for d in target.drafters for name in (d.name, d.weights) if name}
             drafters = {(key.partition("[")[0], name) for key, name, _ in rows if name is not None}
-            names += [(key, name, known) for key, name in sorted(drafters)]
+            names += [(key, name, valid_names) for key, name in sorted(drafters)]
             for problem in above_trained(rows, target.drafters):
                 yield Problem(display_path(path), None, *problem)
-        for key, name, known in names:
-            if name not in known:
-                hint = nearest(name, known) or f"known: {', '.join(sorted(known))}"
+        for key, name, valid_names in names:
+            if name not in valid_names:
+                hint = nearest(name, valid_names) or f"known: {', '.join(sorted(valid_names))}"
                 message = f"{name!r} is not in the catalogue"
                 yield Problem(display_path(path), None, key, message, hint)
 

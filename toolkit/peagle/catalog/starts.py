@@ -14,6 +14,7 @@ takes is not in the numbers.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -62,28 +63,28 @@ def read_starts(path: Path, text: bytes | None = None) -> tuple[EngineStart, ...
     runs = document.get("runs")
     if not isinstance(runs, dict):
         return ()
-    if not any(isinstance(one, dict) and "starts" in one for one in runs.values()):
+    if not any(isinstance(run, dict) and "starts" in run for run in runs.values()):
         return ()
     file = validated(_StartFile, document, path)
     return tuple(
         EngineStart(
-            target=one.pair,
-            kind=one.kind,
-            seconds=one.green_seconds,
+            target=start.pair,
+            kind=start.kind,
+            seconds=start.green_seconds,
             device=file.device,
             vllm=file.engine.version,
             file=path.name,
         )
         for run in file.runs.values()
-        for one in run.starts
+        for start in run.starts
     )
 
 
-def load_starts(own: Path | None) -> tuple[EngineStart, ...]:
+def load_starts(user_folder: Path | None) -> tuple[EngineStart, ...]:
     """All measured starts. Raises CatalogError for a wrong file."""
     try:
-        texts = {path: read_bytes(path) for path in evidence_files(own)}
-        found = (read_starts(path, text) for path, text in texts.items() if _KEY in text)
-        return tuple(start for starts in found for start in starts)
+        texts = {path: read_bytes(path) for path in evidence_files(user_folder)}
+        starts = (read_starts(path, text) for path, text in texts.items() if _KEY in text)
+        return tuple(chain.from_iterable(starts))
     except BadFile as bad:
         raise catalog_error([bad.problem]) from bad

@@ -84,8 +84,8 @@ class ImageTable(CatalogEntry):
         """The table with these images and accounts; new versions are in their order."""
         runtimes = {runtime.vllm: runtime for runtime in table.runtimes}
         for image in self.images:
-            known = runtimes.get(image.vllm) or Runtime(**dict(image))
-            runtimes[image.vllm] = known.model_copy(update=dict(image))
+            runtime = runtimes.get(image.vllm) or Runtime(**dict(image))
+            runtimes[image.vllm] = runtime.model_copy(update=dict(image))
         ordered = sorted(runtimes.values(), key=lambda runtime: parse(runtime.vllm))
         update = {"checked": self.checked, "source": self.source, "runtimes": tuple(ordered)}
         return table.model_copy(update={**update, "accounts": {**table.accounts, **self.accounts}})
@@ -351,10 +351,11 @@ LARGE_REGIONS = ("us-east-1", "us-west-2", "us-east-2", "eu-west-1", "ap-northea
 ALL_REGIONS = "https://docs.aws.amazon.com/general/latest/gr/sagemaker.html"
 
 
-def region_hint(region: str, known: Collection[str]) -> str:
+def region_hint(region: str, regions: Collection[str]) -> str:
     """The known regions nearest to ``region``, else large ones and the URL of the list."""
-    usual = [name for name in LARGE_REGIONS if name in known] or sorted(known)[: len(LARGE_REGIONS)]
-    return nearest(region, known) or f"such as {', '.join(usual)}; all of them: {ALL_REGIONS}"
+    large = [name for name in LARGE_REGIONS if name in regions]
+    usual = large or sorted(regions)[: len(LARGE_REGIONS)]
+    return nearest(region, regions) or f"such as {', '.join(usual)}; all of them: {ALL_REGIONS}"
 
 
 _NEXT_AREA = {"af": "eu", "ap": "us-west", "ca": "us-east", "eu": "us-east", "il": "eu",
@@ -362,9 +363,9 @@ _NEXT_AREA = {"af": "eu", "ap": "us-west", "ca": "us-east", "eu": "us-east", "il
 """Prefix of a region -> the regions to use where its own area has none."""
 
 
-def nearest_region(region: str, known: Collection[str]) -> str:
-    """Of the regions ``known``, at least one, the nearest to ``region``: of its area, else of the
-    next area; there of its compass direction, else a large one. Regions of another partition
+def nearest_region(region: str, regions: Collection[str]) -> str:
+    """Of ``regions``, at least one, the nearest to ``region``: of its area, else of the next
+    area; there of its compass direction, else a large one. Regions of another partition
     (China, GovCloud) come last."""
     area, _, rest = region.partition("-")
     direction = rest.rpartition("-")[0]
@@ -382,7 +383,7 @@ def nearest_region(region: str, known: Collection[str]) -> str:
             other,
         )
 
-    return min(known, key=distance)
+    return min(regions, key=distance)
 
 
 _SUFFIXES = {

@@ -122,10 +122,10 @@ def target_violations(target: Target, path: Path) -> Iterator[Violation]:
 
 def runtime_violations(table: RuntimeTable, _path: Path) -> Iterator[Violation]:
     """Problems of the table of runtimes."""
-    known = [runtime.vllm for runtime in table.runtimes]
-    if table.default not in known:
-        yield ("default",), f"there is no runtime {table.default}", nearest(table.default, known)
-    yield from _duplicates(known, ("runtimes",), "vllm")
+    versions = [runtime.vllm for runtime in table.runtimes]
+    if table.default not in versions:
+        yield ("default",), f"there is no runtime {table.default}", nearest(table.default, versions)
+    yield from _duplicates(versions, ("runtimes",), "vllm")
     amis = [ami.name for ami in table.amis]
     yield from _duplicates(amis, ("amis",), "name")
     for number, runtime in enumerate(table.runtimes):
@@ -198,9 +198,9 @@ def _method(here: Location, drafter: Drafter) -> Iterator[Violation]:
         yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"
 
 
-def _unknown(where: Location, kind: str, name: str, known: list[str]) -> Iterator[Violation]:
-    if name not in known:
-        hint = nearest(name, known) or f"known: {', '.join(known)}"
+def _unknown(where: Location, kind: str, name: str, names: list[str]) -> Iterator[Violation]:
+    if name not in names:
+        hint = nearest(name, names) or f"known: {', '.join(names)}"
         yield where, f"there is no {kind} {name!r}", hint
 
 

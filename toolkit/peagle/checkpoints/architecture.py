@@ -242,7 +242,7 @@ def _compressed(settings: Config) -> str:
 
 
 def _first(text: Config, keys: tuple[str, ...]) -> int | None:
-    return next((found for key in keys if (found := _count(text, key))), None)
+    return next((count for key in keys if (count := _count(text, key))), None)
 
 
 def _tied(config: Config, text: Config) -> bool:
@@ -307,9 +307,9 @@ def _check_layer_types(text: Config, layers: int) -> None:
     """Raise DamagedCheckpoint for a list of layers that is too short."""
     types = text.get("layer_types")
     if types is not None and (not isinstance(types, list) or len(types) < layers):
-        found = len(types) if isinstance(types, list) else repr(types)
+        count = len(types) if isinstance(types, list) else repr(types)
         raise DamagedCheckpoint(
-            f"config.json: layer_types has {found} entries and num_hidden_layers is {layers}",
+            f"config.json: layer_types has {count} entries and num_hidden_layers is {layers}",
             _FIX,
             code="config-damaged",
         )

@@ -69,23 +69,23 @@ def files_below(folder: Path) -> tuple[LocalFile, ...]:
             f"there is no folder {folder}", "the plan needs the weights in it", "no-such-folder"
         )
     homes = link_homes(folder)
-    known = _cached_hashes()
+    cached = _cached_hashes()
     kept: dict[str, list[Any]] = {}
-    found = []
+    files = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if any(part.startswith(".") for part in name.parts):
             continue
         if follow_link(path, homes).is_file():
-            digest = _sha256(path, known, kept)
-            found.append(LocalFile(path, name.as_posix(), path.stat().st_size, digest))
-    if not found:
+            digest = _sha256(path, cached, kept)
+            files.append(LocalFile(path, name.as_posix(), path.stat().st_size, digest))
+    if not files:
         raise UserError(
             f"the folder {folder} is empty", "it must contain the model's weights", "empty-folder"
         )
     if kept:
-        _cache_hashes({**known, **kept})
-    return tuple(found)
+        _cache_hashes({**cached, **kept})
+    return tuple(files)
 
 
 def contents_of(folders: Iterable[Sequence[LocalFile]]) -> str:
@@ -94,12 +94,12 @@ def contents_of(folders: Iterable[Sequence[LocalFile]]) -> str:
     return json_digest(listed)[:_DIGITS]
 
 
-def _sha256(path: Path, known: dict[str, list[Any]], kept: dict[str, list[Any]]) -> str:
-    """The file's SHA-256: that of ``known`` if the file has not changed, else computed, and added
+def _sha256(path: Path, cached: dict[str, list[Any]], kept: dict[str, list[Any]]) -> str:
+    """The file's SHA-256: that of ``cached`` if the file has not changed, else computed, and added
     to ``kept`` if it is worth caching."""
     key, before = str(path.resolve()), path.stat()
     state = [before.st_ino, before.st_size, before.st_mtime_ns, before.st_ctime_ns]
-    entry = known.get(key)
+    entry = cached.get(key)
     if isinstance(entry, list) and entry[:-1] == state and isinstance(entry[-1], str):
         return entry[-1]
     digest = _computed(path, before.st_size)
@@ -128,8 +128,8 @@ def _cache_file() -> Path:
 def _cached_hashes() -> dict[str, list[Any]]:
     """The cached hashes by path; empty without a cache, or where it is damaged."""
     with suppress(ValueError, OSError):
-        found = read_json(_cache_file())
-        return found if isinstance(found, dict) else {}
+        hashes = read_json(_cache_file())
+        return hashes if isinstance(hashes, dict) else {}
     return {}
 
 

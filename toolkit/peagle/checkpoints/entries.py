@@ -67,7 +67,7 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
     head that is known to be a copy of the catalogue's has a licence. Raises CheckpointError.
     """
     weights, revision = split_revision(location)
-    own: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "title": f"your own head {location}",
         "public": True,
         "weights": weights,
@@ -77,21 +77,23 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
     }
     unknown = {"name": OWN, "k_trained": None, "published": ()}
     if kind.public:
-        own |= unknown
+        fields |= unknown
     if read is not None:
         head = read_head(read.config)
         if head.parallel_drafting != kind.parallel_drafting:
-            own |= unknown
-            alike = (one for one in target.drafters if one.method == kind.method)
-            same = (one for one in alike if one.parallel_drafting == head.parallel_drafting)
+            fields |= unknown
+            alike = (drafter for drafter in target.drafters if drafter.method == kind.method)
+            same = (
+                drafter for drafter in alike if drafter.parallel_drafting == head.parallel_drafting
+            )
             kind = next(same, kind)
-        own |= _read_values(head) | {
+        fields |= _read_values(head) | {
             "weight_bytes": _stored_bytes(read) or weight_bytes(head) or kind.weight_bytes,
             "attention": attention_of(head) or kind.attention,
         }
     if read is not None and read.pair == pair_name(target, kind):
-        own["licence"] = kind.licence
-    return kind.model_copy(update=own | {"source": f"{kind.title} ({kind.source})"})
+        fields["licence"] = kind.licence
+    return kind.model_copy(update=fields | {"source": f"{kind.title} ({kind.source})"})
 
 
 def drafter_from_checkpoint(read: Checkpoint) -> Drafter:

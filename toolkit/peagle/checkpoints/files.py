@@ -97,8 +97,11 @@ def parse_header(head: bytes, file_size: int, file: str) -> dict[str, Tensor]:
     is cut short, is not a safetensors file, or its header contradicts itself.
     """
     with _as_damaged_checkpoint():
-        found = parser.parse_header(head, file_size, file)
-    return {name: Tensor(one.dtype, one.shape, one.size, file) for name, one in found.items()}
+        tensors = parser.parse_header(head, file_size, file)
+    return {
+        name: Tensor(tensor.dtype, tensor.shape, tensor.size, file)
+        for name, tensor in tensors.items()
+    }
 
 
 def check_tensors(index: Mapping[str, str], tensors: Iterable[str], file: str) -> None:
@@ -223,16 +226,16 @@ def _regular_files(folder: Path) -> dict[str, int]:
     problems: dict[str, str] = {}
     for path in folder.iterdir():
         try:
-            found = path.stat()
+            status = path.stat()
         except FileNotFoundError:
             problems[path.name] = "is a broken link"
         except OSError as error:
             problems[path.name] = f"cannot be opened ({error.strerror})"
         else:
-            if S_ISREG(found.st_mode):
-                sizes[path.name] = found.st_size
+            if S_ISREG(status.st_mode):
+                sizes[path.name] = status.st_size
             else:
-                is_folder = S_ISDIR(found.st_mode)
+                is_folder = S_ISDIR(status.st_mode)
                 problems[path.name] = "is a folder" if is_folder else "is not a regular file"
     # Of weights that an index names, the error about the index lists all that are missing.
     indexed = any(name.endswith(_INDEX) for name in sizes)

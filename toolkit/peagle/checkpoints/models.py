@@ -57,13 +57,15 @@ def reserved_tokens(checkpoint: Checkpoint) -> dict[str, set[int]]:
     holders.append(checkpoint.tokenizer.get("generation", {}))
     numbers = checkpoint.tokenizer.get("special_tokens", {})
     roles = checkpoint.tokenizer.get("roles", {})
-    found: dict[str, set[int]] = {}
+    reserved: dict[str, set[int]] = {}
     for role in ("eos", "pad", "unk"):
         values = [holder.get(f"{role}_token_id") for holder in holders]
-        ids = [one for value in values for one in (value if isinstance(value, list) else [value])]
+        ids = [
+            number for value in values for number in (value if isinstance(value, list) else [value])
+        ]
         ids += [int(n) for n, text in numbers.items() if n.isdecimal() and text == roles.get(role)]
-        found[role] = {number for number in ids if type(number) is int}
-    return found
+        reserved[role] = {number for number in ids if type(number) is int}
+    return reserved
 
 
 class Source(Protocol):
@@ -124,8 +126,8 @@ def split_revision(location: str) -> tuple[str, str | None]:
 
 def hub_snapshot(folder: str) -> str:
     """``org/name@commit`` of a snapshot in the Hub's cache; empty for another folder."""
-    found = _SNAPSHOT.search(folder.rstrip("/"))
-    return f"{found[1]}/{found[2]}@{found[3]}" if found else ""
+    match = _SNAPSHOT.search(folder.rstrip("/"))
+    return f"{match[1]}/{match[2]}@{match[3]}" if match else ""
 
 
 def s3_prefix(location: str) -> S3Uri:

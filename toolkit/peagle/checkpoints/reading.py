@@ -87,9 +87,9 @@ def read_checkpoint(
     config, index = reader.parallel(partial(reader.config, sizes), partial(reader.index, sizes))
     with reader.located():
         files = weight_files(sizes, index)
-    headers = (partial(reader.header, file, sizes[file]) for file in files)
-    tokenizer, *found = reader.parallel(partial(reader.tokenizer, sizes), *headers)
-    tensors = {name: tensor for header in found for name, tensor in header.items()}
+    read_headers = (partial(reader.header, file, sizes[file]) for file in files)
+    tokenizer, *headers = reader.parallel(partial(reader.tokenizer, sizes), *read_headers)
+    tensors = {name: tensor for header in headers for name, tensor in header.items()}
     if index is not None:
         with reader.located():
             check_tensors(index, tensors, index_name(sizes))
@@ -212,7 +212,7 @@ def describe_tokenizer(
         role: token.get("content") if isinstance(token, Mapping) else token
         for role, token in named.items()
     }
-    found = {
+    properties = {
         "digests": {name: dict(values) for name, values in digests.items() if values},
         "vocab_size": _vocabulary_size(vocabulary, added),
         "class": kind if isinstance(kind, str) else None,
@@ -221,11 +221,11 @@ def describe_tokenizer(
         "special_tokens": _special_tokens(settings) or {str(n): text for n, text in added.items()},
         "chat_template": bool(settings.get("chat_template") or sizes.keys() & {*_CHAT_TEMPLATES}),
     }
-    known = {key: value for key, value in found.items() if value}
-    return {name: sizes[name] for name in _TOKENIZER_FILES if name in sizes} | known
+    present = {key: value for key, value in properties.items() if value}
+    return {name: sizes[name] for name in _TOKENIZER_FILES if name in sizes} | present
 
 
-def same_tokenizer(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
+def same_tokenizer(tokenizer: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
     """Whether two descriptions are of the same tokenizer; ``None`` if that is unknown.
 
     True: the vocabulary files are equal byte for byte. False: a token id has two meanings, or the
@@ -233,13 +233,13 @@ def same_tokenizer(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | N
     be written in several ways.
     """
     for name in _WHOLE_VOCABULARIES:
-        mine, theirs = (side.get("digests", {}).get(name, {}) for side in (one, other))
+        mine, theirs = (side.get("digests", {}).get(name, {}) for side in (tokenizer, other))
         if any(mine[algorithm] == theirs[algorithm] for algorithm in mine.keys() & theirs.keys()):
             return True
-    special = one.get("special_tokens", {}), other.get("special_tokens", {})
+    special = tokenizer.get("special_tokens", {}), other.get("special_tokens", {})
     if any(special[0][number] != special[1][number] for number in special[0].keys() & special[1]):
         return False
-    sizes = one.get("vocab_size"), other.get("vocab_size")
+    sizes = tokenizer.get("vocab_size"), other.get("vocab_size")
     return False if None not in sizes and sizes[0] != sizes[1] else None
 
 

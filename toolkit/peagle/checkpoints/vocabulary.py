@@ -75,8 +75,8 @@ def with_vocabulary(source: Source) -> Source:
     """``source`` with the vocabulary, if its model needs it, lacks it, and this machine has it."""
     if VOCABULARY_FILE in source.names() or not needs_vocabulary(source):
         return source
-    found = find_vocabulary()
-    return _WithVocabulary(source, found) if found else source
+    vocabulary = find_vocabulary()
+    return _WithVocabulary(source, vocabulary) if vocabulary else source
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ def pair_problem(case: Case, head: Head, code: str) -> Mapping[str, object] | No
     target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
               "vocab_size": shape.vocab_size}  # fmt: skip
     shapes = {name: tensor.shape for name, tensor in head.tensors.items()}
-    found = problems(HeadFiles(head.document, shapes), target, case.is_parallel)
-    return next((problem.values for problem in found if problem.code == code), None)
+    head_problems = problems(HeadFiles(head.document, shapes), target, case.is_parallel)
+    return next((problem.values for problem in head_problems if problem.code == code), None)
 
 
 def option_of(variable: str) -> str:
@@ -82,8 +82,8 @@ class EcrImage:
 
 def is_aws_image(image: str | None, runtimes: RuntimeTable) -> bool:
     """Whether the image is in a registry of AWS's own, so without the toolkit's entrypoint."""
-    found = parse_ecr_image(image)
-    return found is not None and found.account in runtimes.accounts.values()
+    ecr_image = parse_ecr_image(image)
+    return ecr_image is not None and ecr_image.account in runtimes.accounts.values()
 
 
 def needs_vocabulary(architecture: Architecture) -> bool:
@@ -107,10 +107,10 @@ def destinations(environment: Mapping[str, str], isolated: bool) -> Destinations
     """What the container with that environment reaches. SageMaker mounts weights through the VPC
     also for a container that is ``isolated``."""
     drafter = json_object(environment.get(SPECULATION)).get("model")
-    models = [str(one) for one in (environment.get(MODEL), drafter) if one]
+    models = [str(model) for model in (environment.get(MODEL), drafter) if model]
     streamed = any(map(is_s3_uri, models))
-    mounted = any(one.startswith(ML_ROOT) for one in models)
-    hosts = ["huggingface.co"] if any(HUB_ID.fullmatch(one) for one in models) else []
+    mounted = any(model.startswith(ML_ROOT) for model in models)
+    hosts = ["huggingface.co"] if any(HUB_ID.fullmatch(model) for model in models) else []
     return Destinations(
         s3="S3 (the weights)" if streamed or mounted else "",
         internet="" if isolated else " and ".join(f"{host} (the weights)" for host in hosts),
@@ -127,8 +127,8 @@ class TagVersions:
 
 def parse_ecr_image(image: str | None) -> EcrImage | None:
     """The parts of the name; ``None`` for no image or one of another registry."""
-    found = _ECR.fullmatch(image or "")
-    return EcrImage(**found.groupdict()) if found else None
+    match = _ECR.fullmatch(image or "")
+    return EcrImage(**match.groupdict()) if match else None
 
 
 def digest_in(image: str) -> str | None:
@@ -139,8 +139,8 @@ def digest_in(image: str) -> str | None:
 
 def parse_tag_versions(image: str) -> TagVersions | None:
     """The versions in the tag, or ``None`` unless it begins with a version such as ``0.28.0``."""
-    found = _TAG.search(image)
-    if found is None:
+    match = _TAG.search(image)
+    if match is None:
         return None
-    cuda = found["cuda"]
-    return TagVersions(found["vllm"], f"{cuda[:2]}.{cuda[2]}" if cuda else None)
+    cuda = match["cuda"]
+    return TagVersions(match["vllm"], f"{cuda[:2]}.{cuda[2]}" if cuda else None)

@@ -123,8 +123,8 @@ def stored_width(head: Head) -> int | None:
     if required(head.config) is None:
         return None
     shapes = {plain_name(name): tensor.shape for name, tensor in head.tensors.items()}
-    found = {shapes.get(name) for name in _NORMS}
-    width = found.pop() if len(found) == 1 else None
+    norm_shapes = {shapes.get(name) for name in _NORMS}
+    width = norm_shapes.pop() if len(norm_shapes) == 1 else None
     return width[0] if width and width != (head.config.hidden_size,) else None
 
 

@@ -141,11 +141,11 @@ def check(
         if about in (None, rule.about) and (only is None or rule.code in only)
     }
     # A rule that looked at the case replaces the catalogue's own text on a problem.
-    reported = {f.code for code, found in by_rule.items() if code != _KNOWN for f in found}
-    found = dict.fromkeys(
+    reported = {f.code for code, reports in by_rule.items() if code != _KNOWN for f in reports}
+    distinct = dict.fromkeys(
         finding
         for code, findings in by_rule.items()
         for finding in findings
         if code != _KNOWN or finding.code not in reported
     )
-    return tuple(sorted(found, key=lambda f: (findings.severity(f), f.code not in _CAUSES)))
+    return tuple(sorted(distinct, key=lambda f: (findings.severity(f), f.code not in _CAUSES)))

@@ -64,8 +64,8 @@ class CheckReport:
     read_command: tuple[str, ...]
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{one.level} {one.code}" for one in self.findings) or "nothing found"
-        return f"<CheckReport {self.pair}: {self.rules} rules, {found}>"
+        findings = ", ".join(f"{finding.level} {finding.code}" for finding in self.findings)
+        return f"<CheckReport {self.pair}: {self.rules} rules, {findings or 'nothing found'}>"
 
 
 def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> CheckReport:
@@ -84,14 +84,16 @@ def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> Chec
         if location != HUB and split_revision(location)[0] != entry.weights:
             drafter = own_drafter(location, pair.target, entry, None)
     target = _checkpoint(catalog, pair.target, request.target, pair.target, read)
-    own = request.target not in (None, HUB) or is_from_checkpoint(pair.target)
-    case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, own_target=own))
+    own_target = request.target not in (None, HUB) or is_from_checkpoint(pair.target)
+    case = build_case(
+        catalog, pair.target, drafter, request, Checkpoints(target, own_target=own_target)
+    )
     head = None
     # The id of another target's head is enough: the head need not be read.
     other = registry.check(case, only={head_not_for_target.code})
     if entry is not None and all(finding.level != "error" for finding in other):
         head = _checkpoint(catalog, pair.target, location, entry, read)
-    case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, head, own))
+    case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, head, own_target))
     unread = _unread(case)
     return CheckReport(
         pair=_title(pair.target, drafter),
@@ -121,18 +123,18 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
     if drafter is None or drafter == HUB or means_folder(drafter):
         return pair, drafter
     try:
-        known = find_drafter(pair.target, split_revision(drafter)[0])
+        entry = find_drafter(pair.target, split_revision(drafter)[0])
     except NotFound as missing:
         if is_location(drafter):
             return pair, drafter
         fix = location_fix(drafter, "--drafter") or missing.remedy
         raise NotFound(missing.message, fix, missing.code) from missing
-    if "+" in request.pair and pair.drafter != known:
+    if "+" in request.pair and pair.drafter != entry:
         raise OptionsConflict(
             f"{request.pair} and --drafter {drafter} specify different drafters", "specify only one"
         )
     # A Hub id also requests reading the checkpoint.
-    return Pair(target=pair.target, drafter=known), drafter if "/" in drafter else None
+    return Pair(target=pair.target, drafter=entry), drafter if "/" in drafter else None
 
 
 def _no_head_used(pair: Pair, location: str) -> UserError:
@@ -197,14 +199,16 @@ def _read_command(pair: str, drafter: Drafter | None, unread: tuple[str, ...]) -
     return ("peagle", "check", pair, *options)
 
 
-def check_local_weights(path: Path | None, own: Path | None, tables: Catalog) -> list[Problem]:
+def check_local_weights(
+    path: Path | None, user_folder: Path | None, tables: Catalog
+) -> list[Problem]:
     """Differences between the targets of catalogue files and the config.json of their weights.
 
-    ``path`` is one target's file or a catalogue folder, by default the catalogue with the folder
-    ``own``. Only weights in a folder next to the file are compared, so nothing is downloaded; a
-    file that is not valid is left to ``check_catalog``.
+    ``path`` is one target's file or a catalogue folder, by default the catalogue with
+    ``user_folder``. Only weights in a folder next to the file are compared, so nothing is
+    downloaded; a file that is not valid is left to ``check_catalog``.
     """
-    files: Iterable[Path] = target_files(path or own).values()
+    files: Iterable[Path] = target_files(path or user_folder).values()
     if path is not None and path.is_file():
         files = [path] if path.suffix == ".yaml" else []
     return [

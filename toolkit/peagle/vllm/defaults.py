@@ -119,16 +119,16 @@ def default_sequences(gpu: str, gpu_memory_gib: float) -> int:
 
 
 def batch_limits(
-    gpu: str, gpu_memory_gib: float, vllm: str, length: int, given: tuple[int | None, int | None]
+    gpu: str, gpu_memory_gib: float, vllm: str, length: int, explicit: tuple[int | None, int | None]
 ) -> tuple[int, int]:
-    """``--max-num-seqs`` and ``--max-num-batched-tokens`` of a server on that GPU. ``given`` has
+    """``--max-num-seqs`` and ``--max-num-batched-tokens`` of a server on that GPU. ``explicit`` has
     the explicit values; a default is limited by the other value
     (_set_default_max_num_seqs_and_batched_tokens_args). ``length`` is ``--max-model-len``.
     """
-    seqs = given[0] or default_sequences(gpu, gpu_memory_gib)
+    seqs = explicit[0] or default_sequences(gpu, gpu_memory_gib)
     usual = min(default_batched_tokens(gpu, gpu_memory_gib, vllm), seqs * length)
-    tokens = given[1] or usual
-    return given[0] or min(seqs, tokens), tokens
+    tokens = explicit[1] or usual
+    return explicit[0] or min(seqs, tokens), tokens
 
 
 def cache_element_bytes(engine: EngineConfig, dtype: str) -> int:

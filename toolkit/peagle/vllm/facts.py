@@ -59,7 +59,7 @@ def facts_of(vllm: str) -> EngineFacts:
     """
     table = _table()
     versions = sorted(table["versions"], key=parse)
-    version = ([one for one in versions if compare(one, vllm) <= 0] or versions[:1])[-1]
+    version = ([release for release in versions if compare(release, vllm) <= 0] or versions[:1])[-1]
     sections = {section: _at(table[section], version) for section in SECTIONS}
     aliases = sections.pop("aliases")
     for alias, entry in aliases.items():

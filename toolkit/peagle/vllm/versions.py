@@ -28,12 +28,12 @@ _OPERATORS: dict[str, Callable[[Parsed, Parsed], bool]] = {
 @lru_cache
 def parse(version: str) -> Parsed:
     """The three numbers of a version; raises UserError when it is not one."""
-    found = _VERSION.fullmatch(version)
-    if not found:
+    match = _VERSION.fullmatch(version)
+    if not match:
         raise UserError(
             f"{version!r} is not a vLLM version", "write it like 0.28.0", code="invalid-version"
         )
-    return int(found[1]), int(found[2]), int(found[3] or 0)
+    return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
 @lru_cache
@@ -66,11 +66,11 @@ def in_range(version: str, versions: str) -> bool:
 
 
 def _holds(number: Parsed, comparison: str) -> bool:
-    found = _COMPARISON.fullmatch(comparison)
-    if not found:
+    match = _COMPARISON.fullmatch(comparison)
+    if not match:
         raise UserError(
             f"{comparison!r} is not a comparison of versions",
             "write it like >=0.18.0,<0.22.0",
             code="invalid-version",
         )
-    return _OPERATORS[found[1]](number, parse(found[2]))
+    return _OPERATORS[match[1]](number, parse(match[2]))

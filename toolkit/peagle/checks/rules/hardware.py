@@ -18,10 +18,10 @@ def region_unknown(case: Case) -> Findings:
 
     SageMaker pulls images only from ECR in the endpoint's region.
     """
-    region, known = case.region, case.runtimes.accounts
-    if region is not None and region not in known and case.image is None:
+    region, regions = case.region, case.runtimes.accounts
+    if region is not None and region not in regions and case.image is None:
         message = f"{region!r} is not a region with AWS's vLLM images"
-        yield error("region", message, region_hint(region, known))
+        yield error("region", message, region_hint(region, regions))
 
 
 @rule("instance-unknown", about="hardware", vllm_notices="never")
@@ -135,8 +135,8 @@ def ami_unknown(case: Case) -> Findings:
 
     CreateEndpointConfig rejects it.
     """
-    known = [ami.name for ami in case.runtimes.amis]
-    if case.ami is not None and known and case.ami not in known:
+    ami_names = [ami.name for ami in case.runtimes.amis]
+    if case.ami is not None and ami_names and case.ami not in ami_names:
         name = case.runtime.ami
         fix = Fix(
             f"use --ami {name}, which the image of vLLM {case.runtime.vllm} needs",
@@ -201,7 +201,7 @@ def ami_unverified(case: Case) -> Findings:
         return
     needed = cuda_version(report.driver)
     if ami is None or cuda_version(ami.driver) < needed:
-        enough = [one.name for one in amis if cuda_version(one.driver) >= needed]
+        enough = [candidate.name for candidate in amis if cuda_version(candidate.driver) >= needed]
         fix = Fix("use another instance family; no known AMI has that driver")
         if enough:
             sentence = " or ".join(f"use --ami {name}" for name in enough)

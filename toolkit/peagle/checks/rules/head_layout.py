@@ -486,9 +486,9 @@ def layers_mismatch(case: Case, head: Head) -> Findings:
     """
     if not head.tensors or required(head.config) is None:
         return
-    found, expected = layers_in(head.tensors), head.config.layers
-    if found != set(range(expected or 0)):
-        message = f"the weights have layers {sorted(found)}; num_hidden_layers is {expected}"
+    layers, expected = layers_in(head.tensors), head.config.layers
+    if layers != set(range(expected or 0)):
+        message = f"the weights have layers {sorted(layers)}; num_hidden_layers is {expected}"
         yield error("drafter", message, MIXED_FILES)
 
 
@@ -508,10 +508,10 @@ def tensors_missing(case: Case, head: Head) -> Findings:
     layers.
     """
     shapes = required(head.config)
-    found, layers = {plain_name(name) for name in head.tensors}, layers_in(head.tensors)
-    if shapes is None or not found or any(map(_is_merged, found)):
+    names, layers = {plain_name(name) for name in head.tensors}, layers_in(head.tensors)
+    if shapes is None or not names or any(map(_is_merged, names)):
         return
-    missing = [name for name in shapes if name not in found and layer_of(name) in {None, *layers}]
+    missing = [name for name in shapes if name not in names and layer_of(name) in {None, *layers}]
     if missing:
         message = f"the weights lack {first_names(missing, 3)}"
         only_output = all(name.endswith("o_proj.bias") for name in missing)
@@ -526,16 +526,16 @@ def tensors_unknown(case: Case, head: Head) -> Findings:
     vLLM rejects such a tensor when it loads the weights. Other rules report extra layers, and
     biases, which it ignores.
     """
-    known = allowed(head.config)
+    allowed_names = allowed(head.config)
     unknown = [
         name
         for name in head.tensors
-        if plain_name(name) not in known
+        if plain_name(name) not in allowed_names
         and not has_own_rule(name)
         and (layer_of(name) or 0) < (head.config.layers or 0)
         and not _ignored(name)
     ]
-    if known and unknown:
+    if allowed_names and unknown:
         message = f"the weights have {first_names(unknown, 3)}, which the class does not have"
         yield error("drafter", message, MIXED_FILES)
 
@@ -557,8 +557,10 @@ def tensor_shape(case: Case, head: Head) -> Findings:
     if shapes is None:
         return
     if width is not None:
-        own = head.config.hidden_size
-        message = f"config.json sets hidden_size to {own}, but the weights have width {width}"
+        hidden_size = head.config.hidden_size
+        message = (
+            f"config.json sets hidden_size to {hidden_size}, but the weights have width {width}"
+        )
         yield error("drafter", message, f"set hidden_size to {width}, or {MIXED_FILES}")
         return
     stored = {plain_name(name): name for name in head.tensors}

@@ -33,15 +33,15 @@ def head_not_for_target(case: Case) -> Findings:
         return
     for other in case.targets.values():
         if other.id != case.target.id and _has(other, hub_id):
-            own = case.target
-            names = ", ".join(drafter.name for drafter in own.drafters)
-            message = f"{hub_id} was trained for {other.id}, not for {own.id}"
+            target = case.target
+            names = ", ".join(drafter.name for drafter in target.drafters)
+            message = f"{hub_id} was trained for {other.id}, not for {target.id}"
             if case.own_target and same_sizes(case.target, other):
                 fix = "measure acceptance: the head knows the base model, not what was tuned"
                 yield warning("drafter", message, fix)
                 continue
             fix = f"use the target {other.short_name}"
-            fix += f", or a drafter of {own.short_name}: {names}" if names else ""
+            fix += f", or a drafter of {target.short_name}: {names}" if names else ""
             yield error("drafter", message, fix)
 
 
@@ -144,10 +144,10 @@ def hidden_size_mismatch(case: Case, head: Head) -> Findings:
     vLLM loads it and crashes on the first request, when it multiplies the two. Other rules
     report a wrong target, and a head of which only config.json is wrong.
     """
-    own, width = head.config.target_hidden_size, case.architecture.hidden_size
-    if own in (None, width, case.target.architecture.hidden_size) or _fits(head, width):
+    head_width, width = head.config.target_hidden_size, case.architecture.hidden_size
+    if head_width in (None, width, case.target.architecture.hidden_size) or _fits(head, width):
         return
-    message = f"the head takes hidden states of size {own:,}; {case.target.id} has {width:,}"
+    message = f"the head takes hidden states of size {head_width:,}; {case.target.id} has {width:,}"
     yield error("drafter", message, OTHER_HEAD)
 
 
@@ -185,13 +185,12 @@ def target_numerics(case: Case) -> Findings:
     A head reads hidden states, which change with the target's numerics (a drift of 4 % lowered
     acceptance). vLLM cannot detect it.
     """
-    known = case.target.quantization or case.target.dtype
+    trained = case.target.quantization or case.target.dtype
     served = _served(case)
-    if case.is_eagle and served not in (None, known):
-        message = (
-            f"the target is served in {served}; the head was trained on {case.target.id} in {known}"
-        )
-        yield warning("target", message, f"measure acceptance, or serve the target in {known}")
+    if case.is_eagle and served not in (None, trained):
+        training = f"the head was trained on {case.target.id} in {trained}"
+        message = f"the target is served in {served}; {training}"
+        yield warning("target", message, f"measure acceptance, or serve the target in {trained}")
 
 
 def _served(case: Case) -> str | None:

@@ -97,9 +97,9 @@ def k_above_trained(case: Case) -> Findings:
 
 def k_trained(case: Case) -> int | None:
     """The trained K: the catalogue's, else ``speculative_tokens`` of a P-EAGLE speculators head."""
-    known = case.drafter.k_trained if case.drafter else None
-    if known or case.head is None:
-        return known
+    k = case.drafter.k_trained if case.drafter else None
+    if k or case.head is None:
+        return k
     return trained_k(case.head.document)
 
 
@@ -131,16 +131,16 @@ def drafting_slots(case: Case) -> Findings:
     """
     if not case.is_parallel:
         return
-    given, slots = case.setting(_BATCHED_TOKENS), case.k - 1
-    if type(given) is int and given <= slots:
+    tokens, slots = case.setting(_BATCHED_TOKENS), case.k - 1
+    if type(tokens) is int and tokens <= slots:
         message = (
-            f"--{_BATCHED_TOKENS} {given} leaves no room for a token besides the {slots} draft "
+            f"--{_BATCHED_TOKENS} {tokens} leaves no room for a token besides the {slots} draft "
             f"slots of K={case.k}"
         )
         fix = f"omit --{_BATCHED_TOKENS}, or set it to several thousand"
         yield error(_BATCHED_TOKENS, message, fix)
         return
-    step = given if type(given) is int else default_step_tokens(case)
+    step = tokens if type(tokens) is int else default_step_tokens(case)
     for entry in drafting_slots.entries(case):
         excess = _excess(case, step, all_requests=entry.value == "all")
         if excess is not None:

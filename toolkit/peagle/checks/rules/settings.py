@@ -132,11 +132,11 @@ def speculative_setting(case: Case) -> Findings:
     keys = set(case.speculative_settings)
     for entry in speculative_setting.entries(case):
         names = set(entry.names)
-        known = entry.value == _KNOWN
-        for key in sorted(keys - names if known else keys & names):
-            fix = nearest(key, entry.names) if known else ""
+        lists_known = entry.value == _KNOWN
+        for key in sorted(keys - names if lists_known else keys & names):
+            fix = nearest(key, entry.names) if lists_known else ""
             yield speculative_setting.of_entry(entry, "drafter", key, fix)
-        keys -= set() if known else names
+        keys -= set() if lists_known else names
     vllm = case.runtime.vllm
     if not in_range(vllm, _SETTINGS_FROM_WHEELS):
         return
@@ -170,7 +170,8 @@ def rejection_sample_method(case: Case) -> Findings:
         return
     entries = rejection_sample_method.entries(case)
     unknown = [entry for entry in entries if method not in entry.names]
-    usable = [one for one in facts_of(case.runtime.vllm).rejection_sample_methods if one != _LOSSY]
+    methods = facts_of(case.runtime.vllm).rejection_sample_methods
+    usable = [name for name in methods if name != _LOSSY]
     if method == _LOSSY:
         message = f"{_METHOD} {_LOSSY} is lossy: answers differ from those of the target alone"
         yield error("drafter", message, f"leave {_METHOD} out: the standard method is lossless")
@@ -364,7 +365,7 @@ def chat_template_missing(case: Case) -> Findings:
     named = case.settings.get(_TEMPLATE)
     mounted = f"{ML_ROOT.rstrip('/')}/"
     of_aws = case.image is None or is_aws_image(case.image, case.runtimes)
-    if not isinstance(named, str) or case.on_cpu or any(one in named for one in "{}\n"):
+    if not isinstance(named, str) or case.on_cpu or any(char in named for char in "{}\n"):
         return
     if named.startswith(mounted):
         message = f"--{_TEMPLATE} {named}: the weights must have this file, which is not checked"
@@ -472,12 +473,12 @@ def vpc_routes(case: Case) -> Findings:
     """
     if not case.in_vpc:
         return
-    found = destinations(case.environment, case.network_isolation)
-    reached = " and ".join(filter(None, (found.s3, found.internet)))
-    if not reached:
+    reached = destinations(case.environment, case.network_isolation)
+    names = " and ".join(filter(None, (reached.s3, reached.internet)))
+    if not names:
         return
     fix = "a gateway endpoint for S3 in the route tables of the subnets"
-    if found.internet:
-        fix = f"{fix}, and a NAT gateway" if found.s3 else "a NAT gateway"
-    message = f"from the subnets, the container must reach {reached}"
+    if reached.internet:
+        fix = f"{fix}, and a NAT gateway" if reached.s3 else "a NAT gateway"
+    message = f"from the subnets, the container must reach {names}"
     yield note("subnets", message, f"it needs {fix}; deploy checks what it may look at")

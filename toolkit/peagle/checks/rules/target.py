@@ -100,24 +100,24 @@ def _own_pair(case: Case) -> bool:
     """Whether the head that was read fits the target that was read, not the catalogue's."""
     if case.head is None:
         return False
-    head, read, known = case.head.config, case.architecture, case.target.architecture
+    head, read, listed = case.head.config, case.architecture, case.target.architecture
     sizes = (head.target_hidden_size, head.vocab_size)
-    return sizes == (read.hidden_size, read.vocab_size) != (known.hidden_size, known.vocab_size)
+    return sizes == (read.hidden_size, read.vocab_size) != (listed.hidden_size, listed.vocab_size)
 
 
-def _differences(read: Architecture, known: Architecture) -> Iterator[str]:
+def _differences(read: Architecture, listed: Architecture) -> Iterator[str]:
     pairs = {
-        "class": (read.class_name, known.class_name),
-        "hidden size": (read.hidden_size, known.hidden_size),
-        "layers": (read.layers, known.layers),
-        "attention heads": (read.query_heads, known.query_heads),
-        "vocabulary": (read.vocab_size, known.vocab_size),
-        "experts": (read.experts, known.experts),
-        "key-value heads": (_kv_heads(read), _kv_heads(known)),
+        "class": (read.class_name, listed.class_name),
+        "hidden size": (read.hidden_size, listed.hidden_size),
+        "layers": (read.layers, listed.layers),
+        "attention heads": (read.query_heads, listed.query_heads),
+        "vocabulary": (read.vocab_size, listed.vocab_size),
+        "experts": (read.experts, listed.experts),
+        "key-value heads": (_kv_heads(read), _kv_heads(listed)),
     }
-    for name, (found, expected) in pairs.items():
-        if found != expected:
-            yield f"{name} {found}, not {expected}"
+    for name, (value, expected) in pairs.items():
+        if value != expected:
+            yield f"{name} {value}, not {expected}"
 
 
 def _kv_heads(architecture: Architecture) -> tuple[int, ...]:
@@ -141,8 +141,8 @@ def target_incomplete(case: Case) -> Findings:
     names = _decoder_tensors(checkpoint.tensors)
     layers = layers_of(names)
     missing = ", ".join(_missing(case, names, layers))
-    known = depth + _prediction_layers(checkpoint)
-    extra = {layer for layer in layers if layer >= known}
+    layer_count = depth + _prediction_layers(checkpoint)
+    extra = {layer for layer in layers if layer >= layer_count}
     if missing:
         message = f"the weights at {checkpoint.location} lack {missing}"
     elif extra:

@@ -26,23 +26,23 @@ def runtime_unknown(case: Case) -> Findings:
 
     SageMaker fails to pull an image that AWS never published.
     """
-    found = unknown_version(case, takes_image=True)
-    if found is not None:
-        yield found
+    finding = unknown_version(case, takes_image=True)
+    if finding is not None:
+        yield finding
 
 
 def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
     """The finding if the version has no image; ``takes_image``: the user may name another one."""
-    known = [versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes]
+    releases = [versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes]
     version = case.runtime.vllm
-    if version in known or case.image is not None:
+    if version in releases or case.image is not None:
         return None
     who, minimum = minimum_of(case.target, case.drafter)
-    recent = [name for name in known if versions.compare(name, minimum) >= 0]
+    recent = [name for name in releases if versions.compare(name, minimum) >= 0]
     if recent:
         nearest = nearest_version(version, recent)
-        own = ", or your own image with --image" if takes_image else ""
-        fix = Fix(f"use --vllm {nearest}{own}", options=("--vllm", nearest))
+        alternative = ", or your own image with --image" if takes_image else ""
+        fix = Fix(f"use --vllm {nearest}{alternative}", options=("--vllm", nearest))
     elif takes_image:
         fix = Fix("use your own image with --image")
     else:
@@ -58,13 +58,13 @@ def vllm_below_minimum(case: Case) -> Findings:
     Older versions lack a class or a config key and do not start. If another rule names the
     missing feature, this one reports nothing.
     """
-    found = below_minimum(case)
-    if found is None:
+    finding = below_minimum(case)
+    if finding is None:
         return
     exact = (eagle3_target_support, kv_group_rule, speculators_format)
     target_too_new = versions.compare(case.runtime.vllm, case.target.min_vllm) < 0
     if target_too_new or not any(any(rule.check(case)) for rule in exact):
-        yield found
+        yield finding
 
 
 def below_minimum(case: Case) -> Finding | None:
@@ -91,8 +91,8 @@ def vllm_newer_than_catalogue(case: Case) -> Findings:
 
     The rules about versions, and the memory and speed models, were checked with older ones.
     """
-    known = (versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes)
-    newest = max(known, key=versions.parse)
+    releases = (versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes)
+    newest = max(releases, key=versions.parse)
     if case.image is None or versions.compare(case.runtime.vllm, newest) <= 0:
         return
     message = (
@@ -213,8 +213,8 @@ def _model_type(case: Case, name: str) -> str:
     config = case.target_checkpoint.config if case.target_checkpoint else {}
     inner = config.get("text_config") or config
     model_type = inner.get("model_type") if isinstance(inner, dict) else None
-    known = (kind for start, kind in _TYPES.items() if name.startswith(start))
-    return str(model_type) if model_type else next(known, name.lower())
+    kinds = (kind for start, kind in _TYPES.items() if name.startswith(start))
+    return str(model_type) if model_type else next(kinds, name.lower())
 
 
 ONE_GROUP = "disable-hybrid-kv-cache-manager"
@@ -258,11 +258,11 @@ def _fix_for_mixed(case: Case) -> str | Fix:
 def drafted(case: Case) -> tuple[AttentionGroup, ...]:
     """The head's layers: as read, from the catalogue, or like the target's full layers."""
     drafter = case.drafter
-    known = (attention_of(case.head.config) if case.head else ()) or (
+    groups = (attention_of(case.head.config) if case.head else ()) or (
         drafter.attention if drafter else ()
     )
-    if known or drafter is None or drafter.hidden_layers is None:
-        return known
+    if groups or drafter is None or drafter.hidden_layers is None:
+        return groups
     full = [group for group in case.architecture.attention if group.kind == "full"]
     layers = drafter.hidden_layers
     return tuple(group.model_copy(update={"layers": layers}) for group in full[:1])
@@ -460,9 +460,9 @@ def structured_output(case: Case) -> Findings:
     Drafts that violate the JSON schema are rejected, to a degree that depends on the version:
     the endpoint can be slower than without a drafter.
     """
-    given = [name for name in _STRUCTURED if case.setting(name) not in (None, False)]
-    if given and case.is_eagle:
-        yield from structured_output.by_version(case, "vllm", f"--{given[0]}")
+    options = [name for name in _STRUCTURED if case.setting(name) not in (None, False)]
+    if options and case.is_eagle:
+        yield from structured_output.by_version(case, "vllm", f"--{options[0]}")
 
 
 @rule("lora", about="version", vllm_notices="on a request")
@@ -476,8 +476,8 @@ def lora(case: Case) -> Findings:
     if not case.is_eagle or case.setting("enable-lora") is not True:
         return
     kind = "shared" if case.is_parallel and case.k > 1 and _shares(case) else "own"
-    known = {entry.value: entry for entry in lora.entries(case)}
-    entry = known.get(kind) or known.get("own")
+    entries = {entry.value: entry for entry in lora.entries(case)}
+    entry = entries.get(kind) or entries.get("own")
     if entry is not None:
         yield lora.of_entry(entry, "vllm", "--enable-lora")
 

@@ -29,10 +29,12 @@ def vocabulary_mismatch(case: Case, head: Head) -> Findings:
     vLLM does not compare them for EAGLE-3 heads. Drafted ids stand for different tokens, or
     vLLM reads beyond a table: no draft is accepted, or the engine crashes.
     """
-    own, vocabulary = head.config.vocab_size, case.architecture.vocab_size
+    head_size, target_size = head.config.vocab_size, case.architecture.vocab_size
     # Another rule reports a wrong target.
-    if own not in (None, vocabulary, case.target.architecture.vocab_size):
-        message = f"the vocabulary has {own:,} tokens, that of {case.target.id} {vocabulary:,}"
+    if head_size not in (None, target_size, case.target.architecture.vocab_size):
+        message = (
+            f"the vocabulary has {head_size:,} tokens, that of {case.target.id} {target_size:,}"
+        )
         yield error("drafter", message, OTHER_HEAD)
 
 
