@@ -72,13 +72,15 @@ def _findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Finding]:
     company = plan.company
     subnets = vpc.find_subnets(aws, company.subnets)
     groups = vpc.find_security_groups(aws, company.security_groups)
-    missing = [one for one in company.subnets if one not in subnets]
-    missing += [one for one in company.security_groups if one not in groups]
+    missing = [subnet for subnet in company.subnets if subnet not in subnets]
+    missing += [group for group in company.security_groups if group not in groups]
     if missing:
         message = f"{aws.region} has no {' and no '.join(missing)} in account {aws.account}"
         yield error("network-missing", "subnets", message, "correct the ids, or the --region")
         return
-    vpcs = sorted({one.vpc for one in subnets.values()} | {one.vpc for one in groups.values()})
+    vpcs = sorted(
+        {subnet.vpc for subnet in subnets.values()} | {group.vpc for group in groups.values()}
+    )
     if len(vpcs) > 1:
         message = f"subnets and security groups are of {len(vpcs)} VPCs: {', '.join(vpcs)}"
         yield error("network-of-several-vpcs", "subnets", message, "name those of one VPC")
@@ -89,11 +91,11 @@ def _findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Finding]:
 
 def _room(subnets: Collection[Subnet], more_instances: int) -> Iterator[Finding]:
     """Whether the subnets have an address for each new instance, and are in several zones."""
-    free = sum(one.free_addresses for one in subnets)
+    free = sum(subnet.free_addresses for subnet in subnets)
     if free < more_instances:
         message = f"the subnets have {free} free addresses; the change starts {more_instances} more"
         yield error("network-full", "subnets", message, "name larger subnets")
-    if len({one.zone for one in subnets}) == 1:
+    if len({subnet.zone for subnet in subnets}) == 1:
         zone = next(iter(subnets)).zone
         message = f"all subnets are in {zone}, so AWS finds instances only there"
         yield note("network-one-zone", "subnets", message, "name a subnet of another zone too")
@@ -102,7 +104,7 @@ def _room(subnets: Collection[Subnet], more_instances: int) -> Iterator[Finding]
 def _blocked(groups: Collection[SecurityGroup], outside: Collection[str]) -> Iterator[Finding]:
     """Whether the outbound rules evidently close the way to what is ``outside`` of the VPC. Ports
     and destinations count; network ACLs and the policies of endpoints are not looked at."""
-    names, ways = ", ".join(sorted(one.id for one in groups)), {one.https for one in groups}
+    names, ways = ", ".join(sorted(group.id for group in groups)), {group.https for group in groups}
     message = ""
     if ways == {"nowhere"}:
         message = f"no rule of {names} lets requests to port 443 leave, so nothing is reached"
@@ -165,11 +167,14 @@ def _route_fix(aws: Aws, vpc_id: str, is_s3: bool) -> Fix:
 
 def loosened_findings(changed: Iterable[Change]) -> Iterator[Finding]:
     """A warning about what a company prescribed for the deployment and an update leaves out."""
-    lost = [one for one in changed if one.path in _PRESCRIBED and one.before and not one.after]
+    lost = [
+        change
+        for change in changed
+        if change.path in _PRESCRIBED and change.before and not change.after
+    ]
     if lost:
-        message = (
-            f"the update leaves out what the deployment has: {'; '.join(o.text for o in lost)}"
-        )
+        texts = "; ".join(change.text for change in lost)
+        message = f"the update leaves out what the deployment has: {texts}"
         fix = f"set {' and '.join(change.path for change in lost)} to keep them"
         yield warning("company-settings-removed", lost[0].path, message, fix)
 

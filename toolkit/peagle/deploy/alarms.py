@@ -45,7 +45,7 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
     copies, command = served.copies is not None, tuple[str, ...]()
     if served.pair:  # else the command that switches speculation off is unknown
         command = without_speculation_of(served.pair, served.name, served.region)
-    names = [one.name for one in context.record.of_type("Alarm")]
+    names = [resource.name for resource in context.record.of_type("Alarm")]
     for alarm in cloudwatch.described_alarms(context.aws, names) if names else ():
         kind = kind_of_alarm(context.record.name, alarm["AlarmName"])
         if kind is None:
@@ -61,13 +61,13 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
 def _known_limits(revision: Revision) -> dict[AlarmKind | None, float]:
     """The limits that the account tells of a revision: the floor of its proof, and how many
     requests its engine runs at a time."""
-    found: dict[AlarmKind | None, float] = {}
+    limits: dict[AlarmKind | None, float] = {}
     if revision.proof and revision.proof.floor is not None:
-        found["acceptance"] = revision.proof.floor
+        limits["acceptance"] = revision.proof.floor
     most = revision.served.settings.get("max-num-seqs")
     if type(most) is int:
-        found["load"] = most
-    return found
+        limits["load"] = most
+    return limits
 
 
 def kept_of_plan_before(record: Deployment, revision: Revision) -> str:
@@ -75,14 +75,14 @@ def kept_of_plan_before(record: Deployment, revision: Revision) -> str:
     of alarms that the account does not tell, and the dashboard. Empty where nothing is kept."""
     if revision.plan is not None:
         return ""
-    known = _known_limits(revision)
-    kinds = {kind_of_alarm(record.name, one.name) for one in record.of_type("Alarm")}
+    known_limits = _known_limits(revision)
+    kinds = {kind_of_alarm(record.name, alarm.name) for alarm in record.of_type("Alarm")}
     limits = {
         "ttft": "the limit of the alarm on the time to the first token (--slo)",
         "acceptance": "the floor of the acceptance alarm",
         "load": "the limit of the load alarm",
     }
-    kept = [text for kind, text in limits.items() if kind in kinds and kind not in known]
+    kept = [text for kind, text in limits.items() if kind in kinds and kind not in known_limits]
     kept += ["the dashboard"] if record.of_type("Dashboard") else []
     return " and ".join(kept)
 
@@ -92,7 +92,7 @@ def mixes_drafts(record: Deployment, candidate: Served) -> bool:
     the engines of both variants write to one log."""
     name = alarm_name(record.name, "acceptance")
     both = record.serving is not None and record.serving.served.k > 0 and candidate.k > 0
-    return both and any(one.name == name for one in record.of_type("Alarm"))
+    return both and any(alarm.name == name for alarm in record.of_type("Alarm"))
 
 
 def suspend_acceptance(context: DeploymentContext, candidate: Served) -> None:
@@ -120,9 +120,9 @@ def rollout_parameter(context: DeploymentContext, revision: Revision, count: int
     if config is None:
         return {}
     rollback = config["AutoRollbackConfiguration"]
-    names = [one["AlarmName"] for one in rollback["Alarms"]]
+    names = [alarm["AlarmName"] for alarm in rollback["Alarms"]]
     fired = _in_alarm(context, tuple(names)) if context.record.returning_to else []
-    left = [one for one in rollback["Alarms"] if one["AlarmName"] not in fired]
+    left = [alarm for alarm in rollback["Alarms"] if alarm["AlarmName"] not in fired]
     for name in fired:
         context.notice(f"{name} is in the state ALARM already, and does not watch the rollback")
     if left:

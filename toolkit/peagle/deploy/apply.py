@@ -80,8 +80,8 @@ def put_copies(
         return
     if live.component is None:
         context.say("Creating copies", f"{request['RuntimeConfig']['CopyCount']}")
-        own = {"Key": ID_TAG, "Value": context.record.id}
-        tags = [*request.get("Tags", ()), own, revision.tag]
+        id_tag = {"Key": ID_TAG, "Value": context.record.id}
+        tags = [*request.get("Tags", ()), id_tag, revision.tag]
         sagemaker.create_component(context.aws, {**request, "Tags": tags})
     else:
         context.say("Updating copies", f"to {revision.name}")
@@ -122,9 +122,9 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
         nonlocal done, uploads
         with lock:
             done, uploads = done + count, uploads or is_sent
-            known = done
+            bytes_done = done
         if is_sent:
-            context.say_bytes("Uploading", known, total)
+            context.say_bytes("Uploading", bytes_done, total)
 
     sent, present = partial(advance, is_sent=True), partial(advance, is_sent=False)
 
@@ -236,7 +236,7 @@ class RolledBack(NotProved, code="rolled-back"):
 
 def deploy(
     aws: Aws,
-    found: Preflight,
+    preflight: Preflight,
     observe: Observer = unobserved,
     wait: bool = True,
     clock: Clock | None = None,
@@ -249,13 +249,13 @@ def deploy(
     Without ``wait`` it returns once the endpoint is requested; the next deploy continues. With
     ``keep_unproved``, an update whose proof fails stays in service.
     """
-    desired = found.desired
+    desired = preflight.desired
     name = desired.plan.name
-    record = found.record or Deployment(
+    record = preflight.record or Deployment(
         name=name, scope=aws.scope, account=aws.account, region=aws.region
     )
     context = DeploymentContext(aws, record, observe, clock or Clock())
-    if found.change not in ("nothing", "scale"):
+    if preflight.change not in ("nothing", "scale"):
         started = apply(context, desired, wait)
         if wait:
             request = request_of_plan(desired.plan, name)
@@ -265,14 +265,14 @@ def deploy(
         context.change(failure=None, returning_to="")
         end = planned_end(context, desired.revision)
         put(context, desired.revision, end)
-    if wait or found.change == "scale":
+    if wait or preflight.change == "scale":
         scaling = desired.plan.scaling
         # An update to another instance type has ended the scaling.
-        if found.scaling is not None or (scaling is not None and found.change == "update"):
+        if preflight.scaling is not None or (scaling is not None and preflight.change == "update"):
             apply_scaling(context, scaling)
             tag_scaling(context, desired.revision, scaling)
     serving = context.record.serving
-    if serving and found.change in ("nothing", "scale"):  # of the same fingerprint
+    if serving and preflight.change in ("nothing", "scale"):  # of the same fingerprint
         context.change(serving=serving.model_copy(update={"plan": desired.plan}))
     if wait:
         remove_stale(context)
@@ -430,13 +430,17 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
     plan's rollout, watched by its alarms. By default at once: what serves is not proved, or is half
     of a comparison."""
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
-    found = sagemaker.description(context.aws, kind, revision.name)
-    known: dict[str, str] = {}
+    description = sagemaker.description(context.aws, kind, revision.name)
+    existing_tags: dict[str, str] = {}
     with suppress(AccessDenied):
-        known = sagemaker.tags_of(context.aws, found[f"{kind}Arn"])
-    kept = known.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
-    tags = [{"Key": key, "Value": known[key]} for key in sorted(kept) if not key.startswith("aws:")]
-    tags += limits.keep_end(context, revision, known)
+        existing_tags = sagemaker.tags_of(context.aws, description[f"{kind}Arn"])
+    kept = existing_tags.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
+    tags = [
+        {"Key": key, "Value": existing_tags[key]}
+        for key in sorted(kept)
+        if not key.startswith("aws:")
+    ]
+    tags += limits.keep_end(context, revision, existing_tags)
     names = {"EndpointName": context.record.name, "EndpointConfigName": revision.endpoint_config}
     request = {**names, "Tags": tags}
     rolled_out = rolled_out and revision.plan is not None and revision.plan.rollout is not None
@@ -465,7 +469,7 @@ def restore_observability(context: DeploymentContext, revision: Revision) -> Non
     try:
         if plan is not None:
             put_settings(context, revision)
-        elif any(one.type in ("Alarm", "Dashboard") for one in context.record.resources):
+        elif any(resource.type in ("Alarm", "Dashboard") for resource in context.record.resources):
             alarms.follow(context, revision)
             if kept := alarms.kept_of_plan_before(context.record, revision):
                 context.notice(
@@ -486,7 +490,7 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
     live = sagemaker.describe(context.aws, context.record.name) if stale else None
     if live is None or live.status != "InService":
         return
-    if live.revision not in [one.name for one in context.record.revisions]:
+    if live.revision not in [revision.name for revision in context.record.revisions]:
         return
     for resource in stale:
         try:

@@ -105,33 +105,33 @@ def options_beside(
 ) -> tuple[str, dict[str, Any]]:
     """The pair and the options of the plan to compare with the deployed ``plan``, from those that
     the user states."""
-    pair, own = asked
+    pair, stated = asked
     deployed = reproduce_options(plan)
     options = {name: getattr(deployed, name) for name in Options.model_fields if name != "pair"}
     options["no_speculation"] = not options.pop("speculation")
     dropped = set(_LIMIT)
-    for option in own:
+    for option in stated:
         dropped |= _REPLACES.get(option, set())
-    target, drafter = _stated(pair, own.get("drafter"), catalog)
+    target, drafter = _stated(pair, stated.get("drafter"), catalog)
     names = {plan.target.id, plan.target.weights.location}
     if target not in names:
         dropped |= _TARGET_OPTIONS | _SPECULATION_OPTIONS
-    elif {"no_speculation", "verdict"} & own.keys():
+    elif {"no_speculation", "verdict"} & stated.keys():
         dropped |= _SPECULATION_OPTIONS
     elif drafter is not None:
         same = plan.drafter is not None and drafter in {plan.drafter.name, plan.drafter.id}
         dropped |= {"drafter", "no_speculation"} if same else _SPECULATION_OPTIONS
     elif plan.speculation is not None:
         pair = deployed.pair
-    elif "k" in own:
+    elif "k" in stated:
         dropped |= {"no_speculation"}
-    given = {name: value for name, value in options.items() if name not in dropped}
+    kept = {name: value for name, value in options.items() if name not in dropped}
     merged = {
-        name: {**given.get(name, {}), **own[name]}
+        name: {**kept.get(name, {}), **stated[name]}
         for name in _MERGED
-        if isinstance(own.get(name), dict)
+        if isinstance(stated.get(name), dict)
     }
-    return pair, {**given, **own, **merged}
+    return pair, {**kept, **stated, **merged}
 
 
 def _stated(pair: str, drafter: str | None, catalog: Catalog) -> tuple[str, str | None]:
@@ -142,15 +142,15 @@ def _stated(pair: str, drafter: str | None, catalog: Catalog) -> tuple[str, str 
     with suppress(NotFound, UserError):
         name = find_pair(catalog, name).target.id
         if head is not None:
-            found = find_pair(catalog, f"{name}+{head}").drafter
-            head = found.name if found else head
+            catalogued = find_pair(catalog, f"{name}+{head}").drafter
+            head = catalogued.name if catalogued else head
     return name, head
 
 
 def options_of_served(served: Served, catalog: Catalog) -> dict[str, Any]:
     """The options of what serves, as far as the account's descriptions show them."""
     concurrency = served.settings.get("max-num-seqs")
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "name": served.name,
         "region": served.region,
         "instance_type": served.instance_type,
@@ -165,7 +165,7 @@ def options_of_served(served: Served, catalog: Catalog) -> dict[str, Any]:
         "kms_key": served.kms_key,
     }
     by_aws = is_aws_image(served.image, catalog.runtimes)
-    return found | ({"vllm": served.vllm} if by_aws else {"image": served.image})
+    return options | ({"vllm": served.vllm} if by_aws else {"image": served.image})
 
 
 _UNKNOWN_PLAN = "the plan is unknown on this machine; deploy it for its alarms, dashboard and limit"
@@ -213,11 +213,11 @@ def promote(
 def _scale_again(context: DeploymentContext, before: Revision | None, now: Revision) -> None:
     """Register the scaling of the promoted plan, if it has one; else that of the plan before, which
     a change of the instance type has ended."""
-    own = now.plan.scaling if now.plan else None
+    planned = now.plan.scaling if now.plan else None
     earlier = before.plan.scaling if before and before.plan else None
-    if own is None and before and before.served.instance_type == now.served.instance_type:
+    if planned is None and before and before.served.instance_type == now.served.instance_type:
         return
-    if scaling := own or earlier:
+    if scaling := planned or earlier:
         apply_scaling(context, scaling)
 
 
@@ -294,19 +294,19 @@ class CandidateNotProved(NotProved, code="candidate-not-proved"):
     """
 
 
-def require_comparable(found: Preflight) -> Deployment:
+def require_comparable(preflight: Preflight) -> Deployment:
     """The record of the deployment that the checked plan is compared with. Raises Refused when
     nothing proved is in service, for copies, when the plan serves already, and during another
     comparison."""
-    record, name = found.record, found.desired.plan.name
-    is_stable = found.change in ("update", "prove", "nothing") and not found.broken
+    record, name = preflight.record, preflight.desired.plan.name
+    is_stable = preflight.change in ("update", "prove", "nothing") and not preflight.broken
     if record is None or record.serving is None or record.pending or not is_stable:
         look = Fix("look at it", ("peagle", "status", name))
         raise Refused(f"{name} serves no proved plan to compare with", look, "nothing-in-service")
     require_own(record)
-    candidate = found.desired.revision
+    candidate = preflight.desired.revision
     if record.serving.instances_config or candidate.instances_config:
-        beside = found.desired.plan.model_copy(update={"name": f"{name}-{CANDIDATE.lower()}"})
+        beside = preflight.desired.plan.model_copy(update={"name": f"{name}-{CANDIDATE.lower()}"})
         fix = Fix("serve the other plan as an endpoint of its own", deploy_command(beside))
         if not record.serving.instances_config:
             fix = Fix("use --copies 1 within --with, and no --scale-to-zero")
@@ -326,7 +326,7 @@ def require_comparable(found: Preflight) -> Deployment:
 
 def start_comparison(
     aws: Aws,
-    found: Preflight,
+    preflight: Preflight,
     share: float,
     catalog: Catalog,
     observe: Observer = unobserved,
@@ -339,13 +339,13 @@ def start_comparison(
     before serves alone again. ``catalog`` says what to prove of that if another machine deployed
     it.
     """
-    record = require_comparable(found)
+    record = require_comparable(preflight)
     context = DeploymentContext(aws, record, observe, clock or Clock())
     live = sagemaker.describe(aws, record.name)
     if live and record.comparison and compares_now(record, live) and record.comparison.since:
         set_share(context, share)
         return context.record
-    candidate = found.desired.revision
+    candidate = preflight.desired.revision
     both = as_compared(candidate)
     context.change(
         comparison=RunningComparison(candidate=candidate, config=both.name, share=share),
@@ -353,7 +353,7 @@ def start_comparison(
     )
     try:
         with context.recording_failure():
-            started = _put_beside(context, found, both, share)
+            started = _put_beside(context, preflight, both, share)
     except PeagleError:
         with suppress(PeagleError):  # without the second variant, nothing of the comparison stays
             live = sagemaker.describe(aws, record.name)
@@ -362,18 +362,18 @@ def start_comparison(
                 remove_stale(context)
                 restore_observability(context, record.serving)
         raise
-    _prove_candidate(context, found.desired, started, catalog)
+    _prove_candidate(context, preflight.desired, started, catalog)
     set_share(context, share)
     _show_candidate(context, candidate)
     return context.record
 
 
 def _put_beside(
-    context: DeploymentContext, found: Preflight, both: Revision, share: float
+    context: DeploymentContext, preflight: Preflight, both: Revision, share: float
 ) -> float:
     """Bring the configuration with both variants into service; returns what ``wait_in_service``
     does."""
-    desired, serving = found.desired, context.record.serving
+    desired, serving = preflight.desired, context.record.serving
     assert serving is not None
     name = context.record.name
     live = sagemaker.describe(context.aws, name)
@@ -460,8 +460,8 @@ def set_share(context: DeploymentContext, share: float) -> None:
     """Give the candidate this share of the requests, and count from now on if that is a change."""
     comparison = required_comparison(context.record)
     name = context.record.name
-    found = context.aws.call("sagemaker", "describe_endpoint", EndpointName=name)
-    weights = weights_of(found.get("ProductionVariants") or (), "DesiredWeight")
+    description = context.aws.call("sagemaker", "describe_endpoint", EndpointName=name)
+    weights = weights_of(description.get("ProductionVariants") or (), "DesiredWeight")
     if abs(candidate_share(weights) - share) > _SAME_SHARE:
         context.say("Changing the share", f"{share:.1%} of the requests")
         weight = candidate_weight(share, weights.get(VARIANT) or 1.0)

@@ -70,9 +70,9 @@ class DeploymentContext:
         If AWS rejects the request for a new resource, the resource does not exist, and its entry
         goes. Weights are many requests, of which one may be rejected: their entry stays.
         """
-        known = [r for r in self.record.of_type(resource.type) if r.name == resource.name]
-        keys = {*resource.keys, *(key for earlier in known for key in earlier.keys)}
-        made = any(earlier.made for earlier in known)
+        entries = [r for r in self.record.of_type(resource.type) if r.name == resource.name]
+        keys = {*resource.keys, *(key for earlier in entries for key in earlier.keys)}
+        made = any(earlier.made for earlier in entries)
         intended = resource.model_copy(update={"made": made, "keys": tuple(sorted(keys))})
         self.write(self.record.with_resource(intended))
         try:
@@ -82,7 +82,7 @@ class DeploymentContext:
             is_rejected = isinstance(error, Refused) or (
                 isinstance(error, CloudError) and error.rejected
             )
-            if not known and resource.type in _BY_ONE_REQUEST and is_rejected:
+            if not entries and resource.type in _BY_ONE_REQUEST and is_rejected:
                 self.write(self.record.without(resource.type, resource.name))
                 if resource.type == "Endpoint":
                     self.change(billing_since=None)

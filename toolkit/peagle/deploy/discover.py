@@ -97,10 +97,10 @@ def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> t
     served = now.served
     if live.instance_count and served.instance_count:  # as planned while none runs
         served = served.with_instances(live.instance_count)
-    found = changes(served, revision.served)
+    changed = changes(served, revision.served)
     if now.role and now.role != revision.role:
-        found += (Change("role", now.role, revision.role),)
-    return found
+        changed += (Change("role", now.role, revision.role),)
+    return changed
 
 
 def served_by_descriptions(
@@ -117,17 +117,20 @@ def served_by_descriptions(
     serves = live is not None and live.endpoint_config == config["EndpointConfigName"]
     component = live.component if live is not None and serves else None
     startup = component.specification.get("StartupParameters") if component else None
-    counts = {one["VariantName"]: int(one.get("InitialInstanceCount") or 1) for one in variants}
+    counts = {
+        variant["VariantName"]: int(variant.get("InitialInstanceCount") or 1)
+        for variant in variants
+    }
     configured = sum(counts.values())
     if live is not None and serves:
         counts |= {name: count for name, count in live.running.items() if count}
     read = settings_of(model, config, startup)
-    found = _VERSION_TAG.search(read["image"])
+    match = _VERSION_TAG.search(read["image"])
     return Served(
         name=tags.get(DEPLOYMENT_TAG, live.name if live else ""),
         region=region,
         pair=tags.get(PAIR_TAG, ""),
-        vllm=found[1] if found else None,
+        vllm=match[1] if match else None,
         instance_count=sum(counts.values()),
         copies=component.desired_copies if component else None,
         configured_count=None if configured == sum(counts.values()) else configured,
@@ -148,17 +151,17 @@ def _price(
     region: str,
 ) -> float | None:
     """USD per hour of the instances of all variants; ``None`` if one price is unknown."""
-    known = {
+    by_type = {
         instance.type: price.usd_per_hour
         for instance in instances.instances
         for price in instance.prices
         if price.region == region
     }
-    prices = [known.get(one.get("InstanceType", "")) for one in variants]
+    prices = [by_type.get(variant.get("InstanceType", "")) for variant in variants]
     if None in prices:
         return None
     pairs = zip(prices, variants, strict=True)
-    return round(sum((price or 0) * counts[one["VariantName"]] for price, one in pairs), 4)
+    return round(sum((price or 0) * counts[variant["VariantName"]] for price, variant in pairs), 4)
 
 
 Prices = Callable[[], InstanceTable | None]
@@ -180,25 +183,35 @@ class Found:
 
 def revisions_of(
     region: str,
-    found: list[Found],
+    resources: list[Found],
     live: Endpoint | None,
     endpoint_tags: Mapping[str, str],
     prices: Prices,
 ) -> list[Revision]:
     """The revision of every configuration, by the time of creation; of the models, where there is
     no configuration yet."""
-    models = {one.name: one for one in found if one.kind == "Model"}
-    configs = [f for f in found if f.kind == "EndpointConfig" and _is_of_one_revision(f)]
+    models = {resource.name: resource for resource in resources if resource.kind == "Model"}
+    configs = [
+        resource
+        for resource in resources
+        if resource.kind == "EndpointConfig" and _is_of_one_revision(resource)
+    ]
     revisions = []
-    shared = next((one.description for one in configs if not model_in(one.description)), None)
+    shared = next(
+        (config.description for config in configs if not model_in(config.description)), None
+    )
     if shared is not None:  # the instances of copies: a revision is a model on them
         configs = []
-    for one in sorted(configs or models.values(), key=lambda one: one.description["CreationTime"]):
-        description = one.description if configs else shared or _planned_config(one.name)
-        model = one if one.kind == "Model" else models.get(model_in(description))
-        fingerprint = fingerprint_of(one)
+    for resource in sorted(
+        configs or models.values(), key=lambda resource: resource.description["CreationTime"]
+    ):
+        description = resource.description if configs else shared or _planned_config(resource.name)
+        model = resource if resource.kind == "Model" else models.get(model_in(description))
+        fingerprint = fingerprint_of(resource)
         described = model.description if model else {}
-        served = served_by_descriptions(region, described, description, one.tags, live, prices())
+        served = served_by_descriptions(
+            region, described, description, resource.tags, live, prices()
+        )
         revisions.append(
             Revision(
                 fingerprint=fingerprint,
@@ -207,7 +220,7 @@ def revisions_of(
                 role=described.get("ExecutionRoleArn", ""),
                 bucket=bucket_of_weights(served),
                 model=model.name if model else "",
-                name=one.name if shared else description["EndpointConfigName"],
+                name=resource.name if shared else description["EndpointConfigName"],
                 instances_config=shared["EndpointConfigName"] if shared else "",
                 proof=proof_in(endpoint_tags, fingerprint),
             )
@@ -219,16 +232,22 @@ def _is_of_one_revision(config: Found) -> bool:
     return not is_comparison(fingerprint_of(config))
 
 
-def comparison_config(found: list[Found], live: Endpoint | None) -> Found | None:
+def comparison_config(resources: list[Found], live: Endpoint | None) -> Found | None:
     """The configuration with two variants: the one in service, else any that is left."""
-    configs = [f for f in found if f.kind == "EndpointConfig" and is_comparison(fingerprint_of(f))]
+    configs = [
+        resource
+        for resource in resources
+        if resource.kind == "EndpointConfig" and is_comparison(fingerprint_of(resource))
+    ]
     in_service = (
-        one for one in configs if live and one.name in (live.revision, live.pending_revision)
+        config
+        for config in configs
+        if live and config.name in (live.revision, live.pending_revision)
     )
     return next(in_service, configs[-1] if configs else None)
 
 
-def with_first_variant(live: Endpoint, found: list[Found], compares: Found) -> Endpoint:
+def with_first_variant(live: Endpoint, resources: list[Found], compares: Found) -> Endpoint:
     """The endpoint as if it served only the first of its two variants."""
     if live.pending_revision == compares.name:
         live = replace(live, pending_revision=None)
@@ -236,11 +255,11 @@ def with_first_variant(live: Endpoint, found: list[Found], compares: Found) -> E
         return live
     model = compares.description["ProductionVariants"][0].get("ModelName")
     alone = (
-        one.name
-        for one in found
-        if one.kind == "EndpointConfig"
-        and _is_of_one_revision(one)
-        and one.description["ProductionVariants"][0].get("ModelName") == model
+        resource.name
+        for resource in resources
+        if resource.kind == "EndpointConfig"
+        and _is_of_one_revision(resource)
+        and resource.description["ProductionVariants"][0].get("ModelName") == model
     )
     return replace(of_variant(live, VARIANT), revision=next(alone, ""))
 
@@ -250,7 +269,9 @@ def running_comparison(
 ) -> RunningComparison | None:
     """The comparison with that configuration; ``None`` once its candidate serves alone."""
     fingerprint = fingerprint_of(compares).removesuffix(COMPARISON_SUFFIX)
-    candidate = next((one for one in revisions if one.fingerprint == fingerprint), None)
+    candidate = next(
+        (revision for revision in revisions if revision.fingerprint == fingerprint), None
+    )
     if candidate is None or serving is None or candidate.fingerprint == serving.fingerprint:
         return None
     is_running = live is not None and live.serves_steadily(compares.name)
@@ -270,9 +291,9 @@ def _planned_config(model: str) -> dict[str, Any]:
     return {"EndpointConfigName": "", "ProductionVariants": [variant]}
 
 
-def fingerprint_of(one: Found) -> str:
+def fingerprint_of(resource: Found) -> str:
     """The revision's fingerprint; for what a template made, the plan's."""
-    return one.tags.get(REVISION_TAG) or one.tags.get(PLAN_TAG, "")
+    return resource.tags.get(REVISION_TAG) or resource.tags.get(PLAN_TAG, "")
 
 
 def uploaded_weights(
@@ -328,12 +349,12 @@ def find_deployment(aws: Aws, name: str, prices: Prices = unknown_prices) -> Dep
     An endpoint of that name is also looked up itself: the index of tags is minutes behind. Raises
     AccessDenied when tags or descriptions may not be read: then it is unknown.
     """
-    found = list(_found(aws, name))
-    if all(each.kind != "Endpoint" for each in found):
-        endpoint = _described(aws, "Endpoint", name)
+    resources = list(_find_tagged(aws, name))
+    if all(resource.kind != "Endpoint" for resource in resources):
+        endpoint = _describe(aws, "Endpoint", name)
         if endpoint and endpoint.tags.get(DEPLOYMENT_TAG) == name:
-            found.append(endpoint)
-    return _deployment(aws, name, found, prices) if found else None
+            resources.append(endpoint)
+    return _deployment(aws, name, resources, prices) if resources else None
 
 
 def current_deployment(
@@ -359,27 +380,33 @@ def current_deployment(
     is_same = tags is None or (tags.get(ID_TAG, ""), owner_of(tags)) == (record.id, record.owner)
     if is_same and serves_known_config(record, live):
         return limits.with_end_in(record, tags)
-    found = find_deployment(aws, name, prices)
-    if found is None or found.serving is None:
+    deployment = find_deployment(aws, name, prices)
+    if deployment is None or deployment.serving is None:
         return record
-    return with_resources(found, record.resources)
+    return with_resources(deployment, record.resources)
 
 
-def complete_deployment(aws: Aws, known: Deployment, prices: Prices = unknown_prices) -> Deployment:
+def complete_deployment(
+    aws: Aws, record: Deployment, prices: Prices = unknown_prices
+) -> Deployment:
     """The deployment with what the tags show besides: resources and the previous revision that
     another machine has added since; as it is known where the tags may not be read."""
     try:
-        found = find_deployment(aws, known.name, prices)
+        deployment = find_deployment(aws, record.name, prices)
     except AccessDenied:
-        return known
-    if found is None or found.id != known.id:
-        return known
-    keys = {key for one in known.of_type("S3Objects") for key in one.keys}
-    more = [one for one in found.resources if not one.keys or not keys.issuperset(one.keys)]
-    complete = with_resources(known, tuple(more))
-    serving = {one.serving.fingerprint if one.serving else "" for one in (known, found)}
-    if known.previous is None and len(serving) == 1:
-        return complete.model_copy(update={"previous": found.previous})
+        return record
+    if deployment is None or deployment.id != record.id:
+        return record
+    keys = {key for resource in record.of_type("S3Objects") for key in resource.keys}
+    more = [
+        resource
+        for resource in deployment.resources
+        if not resource.keys or not keys.issuperset(resource.keys)
+    ]
+    complete = with_resources(record, tuple(more))
+    serving = {side.serving.fingerprint if side.serving else "" for side in (record, deployment)}
+    if record.previous is None and len(serving) == 1:
+        return complete.model_copy(update={"previous": deployment.previous})
     return complete
 
 
@@ -410,21 +437,19 @@ def find_deployments(
     errors about those whose tags are damaged, which hide no other. Raises what ``find_deployment``
     does."""
     by_name: dict[str, list[Found]] = {}
-    for resource in _found(aws):
+    for resource in _find_tagged(aws):
         by_name.setdefault(resource.tags[DEPLOYMENT_TAG], []).append(resource)
     deployments: list[Deployment] = []
     damaged: list[DamagedTags] = []
-    for name, found in sorted(by_name.items()):
+    for name, resources in sorted(by_name.items()):
         try:
             if not is_endpoint_name(name):
                 raise ValueError(f"{sanitize(name, 80)!r} is not the name of an endpoint")
-            deployment = _deployment(aws, name, found, prices, stored=False)
+            deployment = _deployment(aws, name, resources, prices, stored=False)
         except (ValueError, TypeError, LookupError, OverflowError) as error:
-            resources = ", ".join(f"{one.kind} {one.name}" for one in found)
+            names = ", ".join(f"{resource.kind} {resource.name}" for resource in resources)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            message = (
-                f"the tag {DEPLOYMENT_TAG} of {resources} in {aws.region} is damaged: {reason}"
-            )
+            message = f"the tag {DEPLOYMENT_TAG} of {names} in {aws.region} is damaged: {reason}"
             damaged.append(DamagedTags(message, "correct the tag, or remove it"))
             continue
         deployments += [deployment] if deployment else []
@@ -439,42 +464,51 @@ def is_endpoint_name(name: str) -> bool:
 _ENDPOINT_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 
 
-def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:
+def _find_tagged(aws: Aws, name: str | None = None) -> Iterator[Found]:
     """The resources with our tags that still exist. ARNs have names in lower case."""
     kinds = tuple(f"sagemaker:{kind}" for kind in _KINDS)
-    for one in tagged(aws, DEPLOYMENT_TAG, name, kinds):
-        kind = _KINDS[one.kind]
+    for resource in tagged(aws, DEPLOYMENT_TAG, name, kinds):
+        kind = _KINDS[resource.kind]
         try:
-            description = sagemaker.description(aws, kind, one.name)
+            description = sagemaker.description(aws, kind, resource.name)
         except Missing:
             continue
-        yield Found(kind, description[f"{kind}Name"], one.tags, description)
+        yield Found(kind, description[f"{kind}Name"], resource.tags, description)
 
 
 def _deployment(
-    aws: Aws, name: str, found: list[Found], prices: Prices, stored: bool = True
+    aws: Aws, name: str, resources: list[Found], prices: Prices, stored: bool = True
 ) -> Deployment | None:
     """One deployment from its tagged resources; ``None`` when these are gone. The endpoint's owner
     counts; without an endpoint, that of any resource. ``stored``: with what it has in S3."""
-    endpoints = sorted((f for f in found if f.kind == "Endpoint"), key=lambda f: f.name != name)
+    endpoints = sorted(
+        (resource for resource in resources if resource.kind == "Endpoint"),
+        key=lambda resource: resource.name != name,
+    )
     live = sagemaker.with_component(aws, endpoints[0].description) if endpoints else None
-    tags = (endpoints or found)[0].tags
-    described = [*found, *_served_without_index(aws, found, live)] if live else found
+    tags = (endpoints or resources)[0].tags
+    described = [*resources, *_served_without_index(aws, resources, live)] if live else resources
     compares, whole = comparison_config(described, live), live
     if live and compares:
         live = with_first_variant(live, described, compares)
-    found = [one for one in described if one.tags.get(DEPLOYMENT_TAG) == name]
-    ids = [one.tags[ID_TAG] for one in (*endpoints, *found) if ID_TAG in one.tags]
+    resources = [resource for resource in described if resource.tags.get(DEPLOYMENT_TAG) == name]
+    ids = [
+        resource.tags[ID_TAG] for resource in (*endpoints, *resources) if ID_TAG in resource.tags
+    ]
     revisions = revisions_of(aws.region, described, live, tags, prices)
     if not revisions:
         return None
     roles = roles_by_tags(revisions, live, tags)
     compared = running_comparison(compares, revisions, roles.serving, whole) if compares else None
-    ends_at = limits.latest_end([tags] if endpoints else [one.tags for one in found])
-    copies = any(one.instances_config for one in revisions)
+    ends_at = limits.latest_end([tags] if endpoints else [resource.tags for resource in resources])
+    copies = any(revision.instances_config for revision in revisions)
     owner = owner_of(tags)
     models, configs = (
-        [(each.description, fingerprint_of(each)) for each in found if each.kind == kind]
+        [
+            (resource.description, fingerprint_of(resource))
+            for resource in resources
+            if resource.kind == kind
+        ]
         for kind in ("Model", "EndpointConfig")
     )
     shown = roles.serving or roles.pending
@@ -491,9 +525,14 @@ def _deployment(
         comparison=compared,
         resources=(
             *(
-                Resource(type=one.kind, name=one.name, made=True, revision=fingerprint_of(one))
-                for one in found
-                if one.kind != "Endpoint" or live is not None  # it was deleted meanwhile
+                Resource(
+                    type=resource.kind,
+                    name=resource.name,
+                    made=True,
+                    revision=fingerprint_of(resource),
+                )
+                for resource in resources
+                if resource.kind != "Endpoint" or live is not None  # it was deleted meanwhile
             ),
             *(() if owner or ends_at is None else limits.limit_resources(aws.region, name, copies)),
             *(() if owner or not stored else found_resources(aws, name, in_service, configs)),
@@ -506,35 +545,42 @@ def _deployment(
     )
 
 
-def _served_without_index(aws: Aws, found: list[Found], live: Endpoint) -> Iterator[Found]:
+def _served_without_index(aws: Aws, resources: list[Found], live: Endpoint) -> Iterator[Found]:
     """Configuration and model in service that the index of tags does not name: it is behind, or
     these carry no tags of ours."""
-    known = {(one.kind, one.name): one for one in found}
-    config = known.get(("EndpointConfig", live.endpoint_config))
+    indexed = {(resource.kind, resource.name): resource for resource in resources}
+    config = indexed.get(("EndpointConfig", live.endpoint_config))
     if config is None:
-        named = _described(aws, "EndpointConfig", live.endpoint_config)
-        config = named or _deleted_config(live, found)
+        named = _describe(aws, "EndpointConfig", live.endpoint_config)
+        config = named or _deleted_config(live, resources)
         yield config
     model = live.revision if live.hosts_components else model_in(config.description)
-    described = _described(aws, "Model", model) if ("Model", model) not in known else None
+    described = _describe(aws, "Model", model) if ("Model", model) not in indexed else None
     if described:
         yield described
 
 
-def _deleted_config(live: Endpoint, found: list[Found]) -> Found:
+def _deleted_config(live: Endpoint, resources: list[Found]) -> Found:
     """A configuration that was deleted while it serves: what the endpoint still says of it."""
-    tags = next((one.tags for one in found if (one.kind, one.name) == ("Endpoint", live.name)), {})
+    tags = next(
+        (
+            resource.tags
+            for resource in resources
+            if (resource.kind, resource.name) == ("Endpoint", live.name)
+        ),
+        {},
+    )
     variants = [{"VariantName": name} for name in live.running] or [{"VariantName": VARIANT}]
     description = {
         "EndpointConfigName": live.endpoint_config,
         "ProductionVariants": variants,
         "CreationTime": datetime.fromtimestamp(live.created, UTC),
     }
-    known = {key: tags[key] for key in (PAIR_TAG, REVISION_TAG) if key in tags}
-    return Found("EndpointConfig", live.endpoint_config, known, description)
+    kept_tags = {key: tags[key] for key in (PAIR_TAG, REVISION_TAG) if key in tags}
+    return Found("EndpointConfig", live.endpoint_config, kept_tags, description)
 
 
-def _described(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
+def _describe(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
     """The resource with its tags; ``None`` when it does not exist."""
     if not name:
         return None

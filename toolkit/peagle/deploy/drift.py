@@ -121,20 +121,20 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
     if live is None:
         missing = (Change("endpoint.status", None, "InService"),)
         return Drift(plan.name, aws.region, missing, ("endpoint",), {})
-    known = None
+    stored = None
     with suppress(records.DamagedRecord):  # then by the tags alone
-        known = records.load_record(aws.scope, aws.region, plan.name)
-    record = current_deployment(aws, plan.name, known, lambda: instances, live)
-    found = Compared(aws, live, _desired(aws, plan, record, role), instances)
+        stored = records.load_record(aws.scope, aws.region, plan.name)
+    record = current_deployment(aws, plan.name, stored, lambda: instances, live)
+    compared = Compared(aws, live, _desired(aws, plan, record, role), instances)
     fields: list[Change] = []
     unknown: dict[str, CloudError] = {}
     for area, compare in _AREAS.items():
         try:
-            fields += compare(found)
+            fields += compare(compared)
         except CloudError as error:
             unknown[area] = error
-    compared = tuple(area for area in _AREAS if area not in unknown)
-    return Drift(plan.name, aws.region, tuple(fields), compared, unknown)
+    areas = tuple(area for area in _AREAS if area not in unknown)
+    return Drift(plan.name, aws.region, tuple(fields), areas, unknown)
 
 
 def served_image(aws: Aws, name: str) -> str | None:
@@ -153,7 +153,7 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Cha
     of this plan; of JSON, the values. Raises UserError for a folder without such files."""
     formats = {name: format_files(name) for name in format_names()}
     written = [
-        name for name, files in formats.items() if all((folder / one).is_file() for one in files)
+        name for name, files in formats.items() if all((folder / file).is_file() for file in files)
     ]
     if not written:
         raise UserError(
@@ -165,16 +165,20 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Cha
         (render(name, plan, catalog) for name in written), key=partial(_differences, folder)
     )
     return tuple(
-        drift for one in rendered if one.path not in _NO_TEMPLATE for drift in _of_file(folder, one)
+        drift
+        for file in rendered
+        if file.path not in _NO_TEMPLATE
+        for drift in _of_file(folder, file)
     )
 
 
 def _differences(folder: Path, rendered: tuple[RenderedFile, ...]) -> tuple[int, int]:
     """The number of files whose kinds of objects differ, as those of formats for Kubernetes do, and
     of files whose content differs."""
-    pairs = [(one.content, _content(folder / one.path)) for one in rendered]
+    pairs = [(file.content, _content(folder / file.path)) for file in rendered]
     kinds = [[object_kinds(text.decode("utf-8", "replace")) for text in pair] for pair in pairs]
-    return sum(one != other for one, other in kinds), sum(one != other for one, other in pairs)
+    other_kinds = sum(planned != actual for planned, actual in kinds)
+    return other_kinds, sum(planned != actual for planned, actual in pairs)
 
 
 def _content(file: Path) -> bytes:
@@ -205,20 +209,20 @@ def _desired(aws: Aws, plan: Plan, record: Deployment | None, role: str | None) 
     return desired_state(pin_plan(aws, plan, serving).plan, used.arn, bucket, record)
 
 
-def _served(found: Compared) -> Iterator[Change]:
+def _served(compared: Compared) -> Iterator[Change]:
     """Image, engine arguments, environment, data, network, instance type, timeouts, counts."""
-    for change in changes(found.served(found.instances), found.desired.revision.served):
-        if change.path in _NOT_COMPARED or _scales_within(found, change.path, change.before):
+    for change in changes(compared.served(compared.instances), compared.desired.revision.served):
+        if change.path in _NOT_COMPARED or _scales_within(compared, change.path, change.before):
             continue
         area = "configuration" if change.path in _CONFIGURATION else "model"
         area = "endpoint" if change.path in _ENDPOINT else area
         yield Change(f"{area}.{change.path}", change.before, change.after)
 
 
-def _scales_within(found: Compared, setting: str, count: Any) -> bool:
+def _scales_within(compared: Compared, setting: str, count: Any) -> bool:
     """Whether this is a number of instances, or of copies, that automatic scaling may have chosen;
     no copies while an endpoint that scales to zero sleeps."""
-    scaling = found.plan.scaling
+    scaling = compared.plan.scaling
     if scaling is None or type(count) is not int:
         return False
     if setting == "copies":
@@ -228,10 +232,10 @@ def _scales_within(found: Compared, setting: str, count: Any) -> bool:
     return scaling.min_instances <= count <= scaling.max_instances
 
 
-def _configuration(found: Compared) -> Iterator[Change]:
+def _configuration(compared: Compared) -> Iterator[Change]:
     """What ``Served`` does not have: data capture, routing, volume, further variants."""
-    config, planned = found.config, found.desired.config
-    counts = [len(one.get("ProductionVariants") or ()) for one in (planned, config)]
+    config, planned = compared.config, compared.desired.config
+    counts = [len(side.get("ProductionVariants") or ()) for side in (planned, config)]
     yield from differing("configuration", {"variants": counts[0]}, {"variants": counts[1]})
     shadows = len(config.get("ShadowProductionVariants") or ())
     yield from differing("configuration", {"shadow_variants": 0}, {"shadow_variants": shadows})
@@ -239,29 +243,29 @@ def _configuration(found: Compared) -> Iterator[Change]:
     yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
     for key in _VARIANT:
-        yield from nested(f"configuration.{key}", *(one.get(key) for one in variants))
+        yield from nested(f"configuration.{key}", *(variant.get(key) for variant in variants))
 
 
-def _tags(found: Compared) -> Iterator[Change]:
+def _tags(compared: Compared) -> Iterator[Change]:
     """The user's tags on endpoint, configuration and model. Further tags are others'."""
-    planned = found.plan.company.tags
+    planned = compared.plan.company.tags
     if not planned:
         return
     arns = {
-        "Endpoint": found.endpoint.arn,
-        "EndpointConfig": found.config["EndpointConfigArn"],
-        "Model": found.model["ModelArn"],
+        "Endpoint": compared.endpoint.arn,
+        "EndpointConfig": compared.config["EndpointConfigArn"],
+        "Model": compared.model["ModelArn"],
     }
     for kind, arn in arns.items():
-        tags = sagemaker.tags_of(found.aws, arn)
+        tags = sagemaker.tags_of(compared.aws, arn)
         yield from differing(f"tags.{kind}", planned, {key: tags.get(key) for key in planned})
 
 
-def _scaling(found: Compared) -> Iterator[Change]:
+def _scaling(compared: Compared) -> Iterator[Change]:
     """The bounds and what the policy holds."""
-    scaling = found.plan.scaling
+    scaling = compared.plan.scaling
     planned = autoscaling.bounds_of(scaling) if scaling else None
-    registered = autoscaling.registered(found.aws, found.endpoint.name)
+    registered = autoscaling.registered(compared.aws, compared.endpoint.name)
     sides = (
         each.document()
         | {
@@ -275,12 +279,12 @@ def _scaling(found: Compared) -> Iterator[Change]:
     yield from differing("scaling", *sides)
 
 
-def _wake_up(found: Compared) -> Iterator[Change]:
+def _wake_up(compared: Compared) -> Iterator[Change]:
     """The policy that starts a copy where none runs, and the alarm that calls it."""
-    planned, name = found.plan.scaling, found.endpoint.name
+    planned, name = compared.plan.scaling, compared.endpoint.name
     if planned is None or not planned.scales_to_zero:
         return
-    policy = autoscaling.wake_policy(found.aws, name)
+    policy = autoscaling.wake_policy(compared.aws, name)
     steps = "StepScalingPolicyConfiguration"
     if policy is None:
         yield Change("wake_up.policy", None, "exists")
@@ -289,59 +293,59 @@ def _wake_up(found: Compared) -> Iterator[Change]:
         yield from nested("wake_up.policy", parameters[steps], policy.get(steps))
     alarm = wake_alarm(name, policy["PolicyARN"] if policy else None)
     if policy is None:  # the policy is the difference
-        for actual in ALARMS.read(found.aws, found.plan, [alarm["AlarmName"]]).values():
+        for actual in ALARMS.read(compared.aws, compared.plan, [alarm["AlarmName"]]).values():
             alarm["AlarmActions"] = actual.get("AlarmActions")
-    yield from differences(ALARMS, found.aws, found.plan, {alarm["AlarmName"]: alarm})
+    yield from differences(ALARMS, compared.aws, compared.plan, {alarm["AlarmName"]: alarm})
 
 
-def _limit(found: Compared) -> Iterator[Change]:
+def _limit(compared: Compared) -> Iterator[Change]:
     """The end and the budget, in the endpoint's tags. A plan without a limit keeps what is set."""
-    planned = found.plan.limit
+    planned = compared.plan.limit
     if planned is None:
         return
-    ends = found.tags.get(ENDS_TAG, "none")
+    ends = compared.tags.get(ENDS_TAG, "none")
     if planned.removes:
         yield from differing("limit", {"ends_at": "none"}, {"ends_at": ends})
         return
     if ends == "none":
         yield Change("limit.ends_at", None, "set")
     budget = None if planned.budget_usd is None else f"{planned.budget_usd:.15g}"
-    tagged = found.tags.get(BUDGET_TAG)
+    tagged = compared.tags.get(BUDGET_TAG)
     yield from differing(
         "limit", {"budget_usd": budget}, {"budget_usd": None if tagged == "none" else tagged}
     )
 
 
-def _schedule(found: Compared) -> Iterator[Change]:
+def _schedule(compared: Compared) -> Iterator[Change]:
     """The schedules that delete endpoint and copies. Their moment follows from the endpoint's tag,
     which ``limit`` compares; that of copies is before the end, at least in a minute."""
-    planned, plan = found.plan.limit, found.plan
-    ends = utc_moment(found.tags.get(ENDS_TAG, ""))
+    planned, plan = compared.plan.limit, compared.plan
+    ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
     if planned is None or planned.removes or ends is None:
         return
     desired: dict[str, dict[str, Any]] = {
         name: {"State": "ENABLED"}
-        for name in schedule_names(found.aws.region, plan.name, plan.copies is not None)
+        for name in schedule_names(compared.aws.region, plan.name, plan.copies is not None)
     }
-    end = limit_name(found.aws.region, plan.name)
+    end = limit_name(compared.aws.region, plan.name)
     desired[end]["ScheduleExpression"] = scheduler.at_expression(ends)
-    yield from differences(SCHEDULE, found.aws, plan, desired)
+    yield from differences(SCHEDULE, compared.aws, plan, desired)
 
 
-def _of_kind(kind: Kind, found: Compared) -> Iterator[Change]:
-    desired = kind.desired(found.plan, found.endpoint.revision)
-    yield from differences(kind, found.aws, found.plan, desired)
+def _of_kind(kind: Kind, compared: Compared) -> Iterator[Change]:
+    desired = kind.desired(compared.plan, compared.endpoint.revision)
+    yield from differences(kind, compared.aws, compared.plan, desired)
 
 
 _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
-    "endpoint": lambda found: differing(
-        "endpoint", {"status": "InService"}, {"status": found.endpoint.status}
+    "endpoint": lambda compared: differing(
+        "endpoint", {"status": "InService"}, {"status": compared.endpoint.status}
     ),
     "settings": _served,
-    "role": lambda found: differing(
+    "role": lambda compared: differing(
         "model",
-        {"role": found.desired.model["ExecutionRoleArn"]},
-        {"role": found.model.get("ExecutionRoleArn")},
+        {"role": compared.desired.model["ExecutionRoleArn"]},
+        {"role": compared.model.get("ExecutionRoleArn")},
     ),
     "configuration": _configuration,
     "scaling": _scaling,

@@ -144,12 +144,14 @@ def _with_account_findings(
     plan = pinned.plan
     unlisted = unlisted_findings(fresh.listed, plan.instance_type)
     quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
-    own = [one for one in plan.findings if not (unlisted and one.code == "price-unknown")]
+    plan_findings = [
+        finding for finding in plan.findings if not (unlisted and finding.code == "price-unknown")
+    ]
     if aws.in_sandbox:
-        own = [one for one in own if one.code not in NOT_IN_SANDBOX]
-    found = (*own, *fresh.findings, *unlisted, *quota, *stored, *pinned.findings)
+        plan_findings = [finding for finding in plan_findings if finding.code not in NOT_IN_SANDBOX]
+    findings = (*plan_findings, *fresh.findings, *unlisted, *quota, *stored, *pinned.findings)
     levels = ("error", "warning", "note")
-    by_level = sorted(found, key=lambda finding: levels.index(finding.level))
+    by_level = sorted(findings, key=lambda finding: levels.index(finding.level))
     return plan.model_copy(update={"findings": tuple(by_level)})
 
 
@@ -200,7 +202,7 @@ def preflight(
     if record and not beside:
         require_no_comparison(record)
     pinned = pin_plan(aws, plan, pins_of(record.current.served.variables) if record else None)
-    priced, found = with_price(aws, pinned.plan)
+    priced, findings = with_price(aws, pinned.plan)
     used, bucket = role_and_bucket(aws, plan, record, role, bucket)
     desired = desired_state(priced, used.arn, bucket, record)
     change = required_change(record, live, desired)
@@ -209,9 +211,9 @@ def preflight(
         change = "scale"
     if live and not (record and sagemaker.owner(aws, "Endpoint", plan.name) == record.id):
         message = f"an endpoint called {plan.name} exists that this toolkit did not create"
-        found.append(error("name-in-use", "name", message, "choose another --name"))
+        findings.append(error("name-in-use", "name", message, "choose another --name"))
     if change == "update":
-        found += instance_findings(desired, live)
+        findings += instance_findings(desired, live)
     count = priced.instance_count
     if change == "update" and live:
         count = count_at_update(aws, record, desired.revision, live)
@@ -220,33 +222,33 @@ def preflight(
         planned, rollout = rollout, rollout_of(rollout, count)
         if rollout.text != planned.text:
             message = f"with {count} running, the update is {rollout.text}"
-            found.append(note("rollout-adapted", "rollout", message, "nothing: it is automatic"))
+            findings.append(note("rollout-adapted", "rollout", message, "nothing: it is automatic"))
     if change in ("create", "update"):
         more = 0
         if change == "update":
             more = rollout.extra_instances if rollout else update_batch_size(count)
-        found += request_findings(desired.requests, plan.region)
+        findings += request_findings(desired.requests, plan.region)
         if beside and record and live:
-            found += _quota_beside(aws, priced, record, live, instances)
+            findings += _quota_beside(aws, priced, record, live, instances)
         else:
-            found += _quota(aws, plan, instances, count, more)
-        found += [*_foreign_objects(aws, desired), *image_findings(aws, plan)]
-        found += [*mounted_findings(aws, plan), *pinned.findings]
-        found += _prerequisites(aws, used, desired, more if change == "update" else count)
-    found += topic_findings(aws, plan)
+            findings += _quota(aws, plan, instances, count, more)
+        findings += [*_foreign_objects(aws, desired), *image_findings(aws, plan)]
+        findings += [*mounted_findings(aws, plan), *pinned.findings]
+        findings += _prerequisites(aws, used, desired, more if change == "update" else count)
+    findings += topic_findings(aws, plan)
     if change in ("nothing", "scale") and record:
-        found += rollout_findings(priced, record.serving)
+        findings += rollout_findings(priced, record.serving)
     changed: tuple[Change, ...] = ()
     if record:
         changed = tuple(_changes(aws, desired, record, live, change == "update", beside))
     if change == "update":
-        found += loosened_findings(changed)
+        findings += loosened_findings(changed)
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:
         usd = highest_price(aws, record, desired.revision, live, keeps_bounds=False)
     return Preflight(
-        desired, change, used, record, tuple(found), changed, broken, scaling, rollout, usd
+        desired, change, used, record, tuple(findings), changed, broken, scaling, rollout, usd
     )
 
 
@@ -296,18 +298,18 @@ def _record(
     Raises AccessDenied when an endpoint exists and its tags may not be read, and Refused for the
     deployment of another owner.
     """
-    known = records.load_record(aws.scope, aws.region, name)
+    stored = records.load_record(aws.scope, aws.region, name)
     try:
-        record = current_deployment(aws, name, known, lambda: instances, live)
+        record = current_deployment(aws, name, stored, lambda: instances, live)
     except AccessDenied:
-        if known is None and live is not None:
+        if stored is None and live is not None:
             raise
-        return known
+        return stored
     if record is None:
         return None
     require_own(record)
     # With what another machine has made since.
-    return complete_deployment(aws, record, lambda: instances) if known else record
+    return complete_deployment(aws, record, lambda: instances) if stored else record
 
 
 def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) -> Iterator[Finding]:
@@ -353,18 +355,18 @@ def _quota(
         need = QuotaNeed(plan.instance_type, count, more, is_update=True, may_roll=True)
     else:
         need = QuotaNeed(plan.instance_type, count, count, own=plan.name)
-    found = tuple(quota_findings(aws, need, instances))
-    if plan.scaling is None or errors(found):
-        return found
+    findings = tuple(quota_findings(aws, need, instances))
+    if plan.scaling is None or errors(findings):
+        return findings
     most = plan.scaling.max_instances
     need = QuotaNeed(plan.instance_type, most, most, own=plan.name)
     text = f"scaling to {most} instances will fail"
     at_most = (
-        one.model_copy(update={"level": "warning", "message": f"{text}: {one.message}"})
-        for one in quota_findings(aws, need, instances)
-        if one.level == "error"
+        finding.model_copy(update={"level": "warning", "message": f"{text}: {finding.message}"})
+        for finding in quota_findings(aws, need, instances)
+        if finding.level == "error"
     )
-    return (*found, *at_most)
+    return (*findings, *at_most)
 
 
 def _quota_beside(
@@ -383,8 +385,8 @@ def _foreign_objects(aws: Aws, desired: DesiredState) -> Iterator[Finding]:
     for upload in desired.uploads:
         if not s3.bucket_exists(aws, upload.bucket):
             continue
-        found = set(Bucket(aws, upload.bucket).sizes(upload.prefix))
-        foreign = sorted(found - set(upload.keys))
+        keys = set(Bucket(aws, upload.bucket).sizes(upload.prefix))
+        foreign = sorted(keys - set(upload.keys))
         if foreign:
             message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"
             yield error("prefix-in-use", "bucket", message, "remove them, or choose another --name")

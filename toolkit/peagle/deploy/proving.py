@@ -354,7 +354,7 @@ class Prover:
                     done if is_last else lambda: bool(counts.silent),
                     lambda: self.say(counts.progress(request.min_drafts, instances)),
                 )
-            drafted = sum(one.drafts for one in counts.counted.values())
+            drafted = sum(counters.drafts for counters in counts.counted.values())
             idle, drafts = (0 if drafted > drafts else idle + 1), drafted
             if (
                 _is_complete(counts, request, instances, rounds)
@@ -516,6 +516,6 @@ def _record(aws: Aws, record: Deployment, live: Endpoint, revision: Revision, cl
         tag_proofs(aws, live.name, revision, fields.get("previous", record.previous), clock)
     with records.deployment_lock(record.scope, record.region, record.name):
         now = records.load_record(record.scope, record.region, record.name)
-        found = revision_in_service(now, live.revision) if now else None
-        if now and found and found.fingerprint == revision.fingerprint:
+        in_service = revision_in_service(now, live.revision) if now else None
+        if now and in_service and in_service.fingerprint == revision.fingerprint:
             records.save(now.model_copy(update=fields_with_proof(now, revision)))

@@ -69,14 +69,14 @@ def all_records(scope: str | None = None) -> tuple[Deployment, ...]:
 
 def readable_records(scope: str) -> tuple[tuple[Deployment, ...], tuple[UserError, ...]]:
     """All records of ``scope`` that can be read, and the errors about the others."""
-    found: list[Deployment] = []
+    deployments: list[Deployment] = []
     errors: list[UserError] = []
     for path in _paths(scope):
         try:
-            found.append(_read(path))
+            deployments.append(_read(path))
         except UserError as error:
             errors.append(error)
-    return tuple(found), tuple(errors)
+    return tuple(deployments), tuple(errors)
 
 
 def deployment_names(scope: str | None = None) -> tuple[str, ...]:
@@ -91,17 +91,17 @@ def deployment_regions(scope: str) -> tuple[str, ...]:
 
 def find_record(name: str, scope: str | None = None, region: str | None = None) -> Deployment:
     """The deployment ``name``; raises NotFound, or Ambiguous when there are several."""
-    found = [
+    paths = [
         path
         for path in _paths(scope)
         if path.stem == name and (region is None or path.parent.name == region)
     ]
-    if not found:
+    if not paths:
         raise _not_found(name, scope, region)
-    if len(found) > 1:
-        places = ", ".join(f"{path.parent.name} of {path.parent.parent.name}" for path in found)
+    if len(paths) > 1:
+        places = ", ".join(f"{path.parent.name} of {path.parent.parent.name}" for path in paths)
         raise Ambiguous(f"{name} is deployed more than once: {places}", "choose with --region")
-    return _read(found[0])
+    return _read(paths[0])
 
 
 def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
@@ -184,7 +184,9 @@ def refuse_weights_in_use(
     names = []
     for record in all_records(scope):
         used = [prefix for each in record.revisions for prefix in weight_prefixes(each.served)]
-        is_used = any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)
+        is_used = any(
+            prefix.startswith(uri) or uri.startswith(prefix) for prefix in used for uri in uris
+        )
         if is_used and record.of_type("Endpoint"):
             names.append(record.name)
     if not names:

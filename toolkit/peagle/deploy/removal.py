@@ -81,13 +81,13 @@ def _targets(aws: Aws, name: str) -> Iterator[Leftover]:
     listed = aws.items(
         _SCALING, "describe_scalable_targets", "ScalableTargets", ServiceNamespace=_NAMESPACE
     )
-    for found in listed:
-        resource = found["ResourceId"]
+    for target in listed:
+        resource = target["ResourceId"]
         if resource.startswith(f"endpoint/{name}/") or resource == copies_id(name):
             parameters = {
                 "ServiceNamespace": _NAMESPACE,
                 "ResourceId": resource,
-                "ScalableDimension": found["ScalableDimension"],
+                "ScalableDimension": target["ScalableDimension"],
             }
             removal = (_SCALING, "deregister_scalable_target", parameters)
             yield Leftover("ScalableTarget", resource, *removal, goes_with_endpoint=True)
@@ -96,11 +96,14 @@ def _targets(aws: Aws, name: str) -> Iterator[Leftover]:
 def _alarms(aws: Aws, name: str) -> Iterator[Leftover]:
     """The alarms on metrics of the endpoint, and the one on its log, which has no dimension."""
     on_log, wakes = alarm_name(name, "acceptance"), wake_alarm_name(name)
-    for found in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
-        dimensions = {one["Name"]: one["Value"] for one in found.get("Dimensions") or ()}
+    for metric_alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
+        dimensions = {
+            dimension["Name"]: dimension["Value"]
+            for dimension in metric_alarm.get("Dimensions") or ()
+        }
         watched = (dimensions.get("EndpointName"), dimensions.get(COMPONENT_DIMENSION))
-        if name in watched or found["AlarmName"] == on_log:
-            alarm = found["AlarmName"]
+        if name in watched or metric_alarm["AlarmName"] == on_log:
+            alarm = metric_alarm["AlarmName"]
             scales = alarm == wakes or alarm.startswith("TargetTracking-")
             removal = ("cloudwatch", "delete_alarms", {"AlarmNames": [alarm]})
             yield Leftover("Alarm", alarm, *removal, goes_with_endpoint=scales)
@@ -109,7 +112,7 @@ def _alarms(aws: Aws, name: str) -> Iterator[Leftover]:
 def _log(aws: Aws, name: str) -> Iterator[Leftover]:
     for group in (log_group(name), log_group(name, copies=True)):
         there = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
-        if any(found["logGroupName"] == group for found in there):
+        if any(log["logGroupName"] == group for log in there):
             parameters = {"logGroupName": group}
             yield Leftover("LogGroup", group, "logs", "delete_log_group", parameters)
 
@@ -208,7 +211,9 @@ def remove_failed_start(
         destroy(aws, record, observer, context.clock)
     else:
         context.change(pending=None)
-        endpoints = [one for one in record.of_type("Endpoint") if one.name == record.name]
+        endpoints = [
+            endpoint for endpoint in record.of_type("Endpoint") if endpoint.name == record.name
+        ]
         for resource in (*endpoints, *stale_resources(context.record)):
             delete(context, resource)
     return saving
@@ -258,12 +263,12 @@ class Search:
     @property
     def own(self) -> tuple[Ended, ...]:
         """Those that this toolkit may remove."""
-        return tuple(one for one in self.ended if not one.record.owner)
+        return tuple(ended for ended in self.ended if not ended.record.owner)
 
     @property
     def of_others(self) -> tuple[Ended, ...]:
         """Those that a template or another program made, and removes."""
-        return tuple(one for one in self.ended if one.record.owner)
+        return tuple(ended for ended in self.ended if ended.record.owner)
 
 
 def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> Search:
@@ -272,19 +277,19 @@ def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> Search:
     readable, _ = records.readable_records(aws.scope)
     answers, unknown = in_each_region(aws, regions, "resourcegroupstaggingapi", _names)
     now = Clock().now()
-    found: list[Ended] = []
+    past_end: list[Ended] = []
     for region in sorted(regions):
-        known = {one.name: one for one in readable if one.region == region}
-        limited = {name for name, one in known.items() if one.ends_at is not None}
+        by_name = {record.name: record for record in readable if record.region == region}
+        limited = {name for name, record in by_name.items() if record.ends_at is not None}
         there = aws.in_region(region)
         for name in sorted({*answers.get(region, ()), *limited}):
             try:
-                ended = _ended(there, name, known.get(name), prices, now)
+                ended = _ended(there, name, by_name.get(name), prices, now)
             except CloudError as error:
                 unknown[region] = error
                 continue
-            found += [ended] if ended else []
-    return Search(tuple(found), unknown)
+            past_end += [ended] if ended else []
+    return Search(tuple(past_end), unknown)
 
 
 def _names(aws: Aws) -> set[str]:
@@ -292,17 +297,18 @@ def _names(aws: Aws) -> set[str]:
     another."""
     now = Clock().now()
     return {
-        one.tags[DEPLOYMENT_TAG]
-        for one in tagged(aws, ENDS_TAG, kinds=_KINDS)
-        if is_endpoint_name(one.tags.get(DEPLOYMENT_TAG, "")) and (end_in(one.tags) or now) < now
+        resource.tags[DEPLOYMENT_TAG]
+        for resource in tagged(aws, ENDS_TAG, kinds=_KINDS)
+        if is_endpoint_name(resource.tags.get(DEPLOYMENT_TAG, ""))
+        and (end_in(resource.tags) or now) < now
     }
 
 
 def _ended(
-    aws: Aws, name: str, known: Deployment | None, prices: Prices, now: float
+    aws: Aws, name: str, stored: Deployment | None, prices: Prices, now: float
 ) -> Ended | None:
     """The deployment, if its end has passed: the endpoint's own tag decides."""
-    record = current_deployment(aws, name, known, prices)
+    record = current_deployment(aws, name, stored, prices)
     if record is None or not is_past_end(record, now):
         return None
     record = complete_deployment(aws, record, prices)
@@ -324,8 +330,8 @@ def reap(
         there, key = aws.in_region(each.record.region), each.record.key
         try:
             with records.deployment_lock(*key):
-                known = records.load_record(*key)
-                latest = _ended(there, each.record.name, known, prices, clock.now())
+                stored = records.load_record(*key)
+                latest = _ended(there, each.record.name, stored, prices, clock.now())
                 if latest is not None:
                     removed, kept = destroy(there, latest.record, observe, clock)
                     each = replace(latest, removed=removed, kept=kept)

@@ -249,7 +249,7 @@ class MetricFilter(Kind):
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         listed = (cloudwatch.described_filters(aws, log_of(plan), name) for name in names)
-        return {str(each["filterName"]): each for found in listed for each in found}
+        return {str(each["filterName"]): each for filters in listed for each in filters}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         cloudwatch.put_metric_filter(context.aws, body, _company(revision).tags)
@@ -281,7 +281,9 @@ class Alarm(Kind):
         return {alarm["AlarmName"]: alarm for alarm in alarms(plan, revision)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        return {one["AlarmName"]: one for one in cloudwatch.described_alarms(aws, list(names))}
+        return {
+            alarm["AlarmName"]: alarm for alarm in cloudwatch.described_alarms(aws, list(names))
+        }
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         tags = [*body["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
@@ -293,9 +295,12 @@ class Alarm(Kind):
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         for alarm in cloudwatch.described_alarms(aws, all_alarm_names(endpoint)):
             # tiny and peagle-tiny name theirs alike.
-            dimensions = {(one["Name"], one["Value"]) for one in alarm.get("Dimensions") or ()}
-            stats = (one.get("MetricStat") or {} for one in alarm.get("Metrics") or ())
-            namespaces = {(one.get("Metric") or {}).get("Namespace") for one in stats}
+            dimensions = {
+                (dimension["Name"], dimension["Value"])
+                for dimension in alarm.get("Dimensions") or ()
+            }
+            stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
+            namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
             named = {("EndpointName", endpoint), (COMPONENT_DIMENSION, endpoint)} & dimensions
             if named or metric_namespace(endpoint) in namespaces:
                 yield alarm["AlarmName"]
@@ -543,8 +548,8 @@ def found_resources(
     ``configs`` capture, each with its revision. What may not be looked at is left out."""
     for kind in (ALARMS, FILTERS, DASHBOARD):
         with suppress(AccessDenied):
-            for found in kind.find(aws, name):
-                yield Resource(type=kind.type, name=found, made=True, revision=revision)
+            for resource_name in kind.find(aws, name):
+                yield Resource(type=kind.type, name=resource_name, made=True, revision=revision)
     for config, fingerprint in configs:
         if uri := CaptureRule.of_config(aws, name, config):
             yield Resource(type="LifecycleRule", name=uri, made=True, revision=fingerprint)
@@ -565,9 +570,9 @@ def _plain(value: Any) -> Any:
     """Dimensions, and actions, in any order are the same; none are as if not set."""
     if not isinstance(value, list):
         return value
-    if all(isinstance(one, str) for one in value):
+    if all(isinstance(action, str) for action in value):
         return sorted(value) or None
-    return {one["Name"]: one["Value"] for one in value}
+    return {dimension["Name"]: dimension["Value"] for dimension in value}
 
 
 def _company(revision: Revision) -> Company:

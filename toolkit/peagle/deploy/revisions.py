@@ -77,8 +77,10 @@ def revision_in(tags: Mapping[str, str], key: str) -> str:
 def proof_in(tags: Mapping[str, str], fingerprint: str) -> Proof | None:
     """The proof of that revision in an endpoint's tags; ``None`` without one, or for a value that
     this version cannot read."""
-    found = (_fields(tags, key) for key in (PROOF_TAG, PREVIOUS_TAG))
-    return next((_proof(one) for one in found if one.get("revision") == fingerprint), None)
+    proofs = (_fields(tags, key) for key in (PROOF_TAG, PREVIOUS_TAG))
+    return next(
+        (_proof(fields) for fields in proofs if fields.get("revision") == fingerprint), None
+    )
 
 
 def _fields(tags: Mapping[str, str], key: str) -> dict[str, str]:
@@ -143,8 +145,8 @@ def revision_in_service(record: Deployment, config: str) -> Revision | None:
     serving one, which has the first variant."""
     if record.comparison and config == record.comparison.config:
         return record.serving
-    found = (record.serving, record.pending)
-    return next((one for one in found if one and one.name == config), None)
+    revisions = (record.serving, record.pending)
+    return next((revision for revision in revisions if revision and revision.name == config), None)
 
 
 def shown_revision(record: Deployment, live: Endpoint | None) -> Revision:
@@ -165,10 +167,14 @@ def roles_by_tags(
 
     def tagged(key: str) -> Revision | None:
         fingerprint = revision_in(tags, key)
-        return next((one for one in revisions if one.fingerprint == fingerprint), None)
+        return next(
+            (revision for revision in revisions if revision.fingerprint == fingerprint), None
+        )
 
     def of_config(config: str | None) -> Revision | None:
-        return next((one for one in revisions if config and one.name == config), None)
+        return next(
+            (revision for revision in revisions if config and revision.name == config), None
+        )
 
     serving = of_config(live.revision) if live else None
     if live is None or serving is None:
@@ -187,9 +193,9 @@ def rollback_target(record: Deployment) -> Revision | None:
     """What ``peagle rollback`` returns to: with an update that is not finished, or not proved, what
     served before it; else the previous revision. A rollback that has not reported its result
     continues, and one whose proof failed is undone."""
-    for one in (record.serving, record.previous):
-        if one and record.returning_to and one.fingerprint == record.returning_to:
-            return one
+    for revision in (record.serving, record.previous):
+        if revision and record.returning_to and revision.fingerprint == record.returning_to:
+            return revision
     if record.pending is None or rollback_unfinished(record):
         return record.previous
     return record.serving
@@ -283,7 +289,8 @@ def _needs(revision: Revision, resource: Resource) -> bool:
     if resource.type == "S3Objects":
         prefixes = tuple(weight_prefixes(revision.served))
         return any(
-            resource.name.startswith(one) or one.startswith(resource.name) for one in prefixes
+            resource.name.startswith(prefix) or prefix.startswith(resource.name)
+            for prefix in prefixes
         )
     return resource.name in (revision.model, revision.name, revision.instances_config)
 
@@ -352,7 +359,7 @@ def candidate_weight(share: float, weight: float) -> float:
 
 def weights_of(variants: Iterable[Mapping[str, Any]], member: str) -> dict[str, float]:
     """The weights by variant: the ``member`` of a description of variants."""
-    return {one["VariantName"]: one.get(member) or 0.0 for one in variants}
+    return {variant["VariantName"]: variant.get(member) or 0.0 for variant in variants}
 
 
 def candidate_share(weights: Mapping[str, float]) -> float:

@@ -60,8 +60,8 @@ class RollbackPreview:
     def lines(self) -> tuple[tuple[str, str], ...]:
         """The rollout and what stays, for the user."""
         kept = f"of the plan before: {self.kept}" if self.kept else ""
-        found = (("rollout", self.rollout), ("keeps", kept))
-        return tuple((name, text) for name, text in found if text)
+        lines = (("rollout", self.rollout), ("keeps", kept))
+        return tuple((name, text) for name, text in lines if text)
 
 
 def preview_rollback(aws: Aws, record: Deployment, target: Revision) -> RollbackPreview:
@@ -145,4 +145,4 @@ def remove_previous(
     context.change(previous=None)
     before = context.record.resources
     remove_stale(context)
-    return tuple(one for one in before if one not in context.record.resources)
+    return tuple(resource for resource in before if resource not in context.record.resources)

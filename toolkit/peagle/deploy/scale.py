@@ -178,8 +178,8 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
     plan = record.current.plan
     planned = plan.scaling if plan else None
     copies = record.current.served.copies is not None
-    known = before.maximum if before else planned.maximum if planned else None
-    maximum = request.maximum or known
+    old_maximum = before.maximum if before else planned.maximum if planned else None
+    maximum = request.maximum or old_maximum
     if maximum is None:
         message = f"{record.name} does not scale automatically, so --max is required"
         raise OptionMissing(message, "add --max N, or use --to N for a fixed number")

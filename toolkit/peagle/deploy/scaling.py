@@ -73,10 +73,10 @@ def _scaling_of(revision: Revision | None) -> Scaling | None:
 def keeps_count(aws: Aws, record: Deployment | None, revision: Revision, live: Endpoint) -> bool:
     """Whether an update to ``revision`` keeps the number of instances, because scaling chose it."""
     try:
-        found = autoscaling.registered(aws, live.name, policies=False)
+        registered = autoscaling.registered(aws, live.name, policies=False)
     except AccessDenied:
         return _scaling_of(revision) is not None or planned_before(record)
-    return found is not None or _scaling_of(record.serving if record else None) is not None
+    return registered is not None or _scaling_of(record.serving if record else None) is not None
 
 
 def count_at_update(aws: Aws, record: Deployment | None, revision: Revision, live: Endpoint) -> int:
@@ -97,8 +97,8 @@ def end_scaling_for_new_type(
     planned = _scaling_of(revision) is not None or planned_before(context.record)
     with suppress(AccessDenied):
         # Without a plan of ours that scales, the plans may be another machine's.
-        found = autoscaling.registered(context.aws, live.name, policies=not planned)
-        if found and (planned or found.is_ours):
+        registered = autoscaling.registered(context.aws, live.name, policies=not planned)
+        if registered and (planned or registered.is_ours):
             context.say("Scaling", "ends while the instance type changes")
             autoscaling.deregister(context.aws, live.name)
 
@@ -145,10 +145,13 @@ def apply_scaling(context: DeploymentContext, after: Scaling | None) -> None:
 
 def _tags(context: DeploymentContext) -> list[Tag]:
     """The tags of an alarm of the deployment."""
-    own = {DEPLOYMENT_TAG: context.record.name, ID_TAG: context.record.id}
+    deployment_tags = {DEPLOYMENT_TAG: context.record.name, ID_TAG: context.record.id}
     plan = context.record.current.plan
-    given = plan.company.tag_list if plan else []
-    return [*({"Key": key, "Value": value} for key, value in own.items()), *given]
+    company_tags = plan.company.tag_list if plan else []
+    return [
+        *({"Key": key, "Value": value} for key, value in deployment_tags.items()),
+        *company_tags,
+    ]
 
 
 def kept_copies(aws: Aws, live: Endpoint, planned: int, scales: bool) -> int:
@@ -167,13 +170,13 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
     Of a plan that another machine has, the tag of its configuration says so; without that tag,
     what is registered stays.
     """
-    unknown = any(one.plan is None for one in context.record.revisions)
+    unknown = any(recorded.plan is None for recorded in context.record.revisions)
     after, is_known = _kept_scaling(context, revision)
     scales = any(map(_scaling_of, context.record.revisions)) or after is not None
     if not scales and unknown:
         with suppress(AccessDenied):
-            found = autoscaling.registered(context.aws, context.record.name)
-            scales = found is not None and found.is_ours
+            registered = autoscaling.registered(context.aws, context.record.name)
+            scales = registered is not None and registered.is_ours
     if scales and is_known:
         apply_scaling(context, after)
     elif scales:
@@ -184,14 +187,16 @@ def scaling_tag(scaling: Scaling | None) -> Tag:
     """The tag of a configuration with the scaling of its plan: bounds, target and cooldowns."""
     value = _NO_SCALING
     if scaling is not None:
-        value = _BETWEEN.join(str(one) for one in scaling.model_dump(exclude_none=True).values())
+        value = _BETWEEN.join(
+            str(number) for number in scaling.model_dump(exclude_none=True).values()
+        )
     return {"Key": SCALING_TAG, "Value": value}
 
 
 def tag_scaling(context: DeploymentContext, revision: Revision, scaling: Scaling | None) -> None:
     """Tag the configuration of a revision whose plan now has this scaling."""
-    found = sagemaker.description(context.aws, "EndpointConfig", revision.endpoint_config)
-    sagemaker.retag(context.aws, found["EndpointConfigArn"], [scaling_tag(scaling)])
+    config = sagemaker.description(context.aws, "EndpointConfig", revision.endpoint_config)
+    sagemaker.retag(context.aws, config["EndpointConfigArn"], [scaling_tag(scaling)])
 
 
 def _kept_scaling(context: DeploymentContext, revision: Revision) -> tuple[Scaling | None, bool]:
@@ -200,8 +205,8 @@ def _kept_scaling(context: DeploymentContext, revision: Revision) -> tuple[Scali
     if revision.plan is not None:
         return revision.plan.scaling, True
     with suppress(AccessDenied, Missing, ValueError):
-        found = sagemaker.description(context.aws, "EndpointConfig", revision.endpoint_config)
-        value = sagemaker.tags_of(context.aws, found["EndpointConfigArn"]).get(SCALING_TAG, "")
+        config = sagemaker.description(context.aws, "EndpointConfig", revision.endpoint_config)
+        value = sagemaker.tags_of(context.aws, config["EndpointConfigArn"]).get(SCALING_TAG, "")
         if value == _NO_SCALING:
             return None, True
         fields = zip(Scaling.model_fields, value.split(_BETWEEN), strict=False)
@@ -229,6 +234,6 @@ def listed_scaling(aws: Aws) -> Mapping[str, Bounds]:
 
 def bounds_fields(bounds: Bounds | None) -> dict[str, int | None]:
     """The bounds in a row of ``list``: of instances, or of copies, else ``None``."""
-    names = [f"{bound}_{one}" for one in ("instances", "copies") for bound in ("min", "max")]
-    known = bounds.document() if bounds else {}
-    return {name: known.get(name) for name in names}
+    names = [f"{bound}_{unit}" for unit in ("instances", "copies") for bound in ("min", "max")]
+    values = bounds.document() if bounds else {}
+    return {name: values.get(name) for name in names}

@@ -94,7 +94,7 @@ class Served(Frozen):
 def served_by_plan(plan: Plan, filled: Mapping[str, str] | None = None) -> Served:
     """What ``plan`` serves once it is applied; ``filled`` replaces its placeholders."""
     model, config, _, *component = (
-        with_replaced(one.parameters, filled or {}) for one in requests(plan)
+        with_replaced(request.parameters, filled or {}) for request in requests(plan)
     )
     return served_by_requests(plan, model, config, *component)
 
@@ -181,7 +181,7 @@ def start_seconds(served: Served) -> int:
     timeouts = [served.startup_timeout_seconds]
     if served.weights:
         timeouts.append(served.download_timeout_seconds)
-    return sum(MAX_TIMEOUT_SECONDS if one is None else one for one in timeouts)
+    return sum(MAX_TIMEOUT_SECONDS if seconds is None else seconds for seconds in timeouts)
 
 
 ResourceType = Literal[
@@ -327,7 +327,8 @@ class Deployment(Frozen):
     budget_usd: float | None = None
 
     def __repr__(self) -> str:
-        pairs = ", ".join(dict.fromkeys(one.served.pair for one in self.revisions)) or "nothing"
+        served = dict.fromkeys(revision.served.pair for revision in self.revisions)
+        pairs = ", ".join(served) or "nothing"
         return f"<Deployment {self.name} in {self.region}, {self.scope}: {pairs}>"
 
     @property
@@ -347,8 +348,8 @@ class Deployment(Frozen):
     def revisions(self) -> tuple[Revision, ...]:
         """The revisions whose configuration, model and weights are kept."""
         candidate = self.comparison.candidate if self.comparison else None
-        found = (self.serving, self.pending, self.previous, candidate)
-        return tuple(one for one in found if one)
+        revisions = (self.serving, self.pending, self.previous, candidate)
+        return tuple(revision for revision in revisions if revision)
 
     def with_resource(self, resource: Resource) -> Deployment:
         """The record with ``resource``, in place of an earlier entry of that type and name."""

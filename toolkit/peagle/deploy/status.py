@@ -147,7 +147,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     failure = record.failure or unfinished(record, live)
     price = usd_per_hour_now(record, live)
     scaling = scaling_document(aws, live)
-    own = of_variant(live, VARIANT) if live and compares_now(record, live) else live
+    variant = of_variant(live, VARIANT) if live and compares_now(record, live) else live
     return {
         "name": record.name,
         "state": state_of(record, live),
@@ -168,7 +168,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "price_date": served.price_date,
         "instance_type": served.instance_type,
         "instance_count": served.configured_count or served.instance_count,
-        "instances_running": own.instance_count if own else 0,
+        "instances_running": variant.instance_count if variant else 0,
         "scaling": scaling,
         **_copies(served, live),
         "vllm": served.vllm,
@@ -257,15 +257,15 @@ def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listin
         there = aws.in_region(region)
         try:
             deployments, bad_tags = find_deployments(there, prices)
-            found = {deployment.name: deployment for deployment in deployments}
+            tagged = {deployment.name: deployment for deployment in deployments}
             damaged = (*damaged, *bad_tags)
         except AccessDenied as denied:
-            found = {}
+            tagged = {}
             unknown.append(denied)
-        known = {name: record for (place, name), record in by_place.items() if place == region}
-        scaled = listed_scaling(there) if found or known else {}
-        for name in sorted({*found, *known}):
-            rows.append(_row(there, known.get(name), found.get(name), scaled.get(name)))
+        recorded = {name: record for (place, name), record in by_place.items() if place == region}
+        scaled = listed_scaling(there) if tagged or recorded else {}
+        for name in sorted({*tagged, *recorded}):
+            rows.append(_row(there, recorded.get(name), tagged.get(name), scaled.get(name)))
     return Listing(tuple(rows), tuple(unknown), damaged)
 
 
@@ -280,19 +280,19 @@ class Listing:
 
 
 def _row(
-    aws: Aws, record: Deployment | None, found: Deployment | None, bounds: Bounds | None
+    aws: Aws, record: Deployment | None, tagged: Deployment | None, bounds: Bounds | None
 ) -> dict[str, Any]:
     """One deployment, by its record unless the account serves something else."""
-    deployment = record or found
+    deployment = record or tagged
     assert deployment is not None
     live = sagemaker.describe(aws, deployment.name)
-    if record and found:
-        same = (record.id, record.owner) == (found.id, found.owner)
+    if record and tagged:
+        same = (record.id, record.owner) == (tagged.id, tagged.owner)
         is_known = live is None or (same and serves_known_config(record, live))
         if not is_known:
-            deployment = found
-        elif record.id == found.id:
-            deployment = with_resources(record, found.resources)
+            deployment = tagged
+        elif record.id == tagged.id:
+            deployment = with_resources(record, tagged.resources)
     tags = sagemaker.readable_tags(aws, live) or {}
     deployment = with_end_in(deployment, tags)
     revision = shown_revision(deployment, live)

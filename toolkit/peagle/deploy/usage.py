@@ -70,15 +70,15 @@ def age_of_newest_line(aws: Aws, record: Deployment, seconds: float) -> float | 
     return None
 
 
-def reported_warm_start(aws: Aws, found: Preflight, begun: float) -> WarmStart | None:
+def reported_warm_start(aws: Aws, preflight: Preflight, begun: float) -> WarmStart | None:
     """What the log reports about a warm start of the engine that ``deploy`` has just started, which
     needs mounted weights; ``begun`` is when that deploy began, in epoch seconds."""
-    name, mounts = found.desired.plan.name, found.desired.plan.mounts
-    if found.change not in ("create", "update") or not mounts:
+    name, mounts = preflight.desired.plan.name, preflight.desired.plan.mounts
+    if preflight.change not in ("create", "update") or not mounts:
         return None
-    created = endpoint_created(aws, name) if found.change == "create" else 0
+    created = endpoint_created(aws, name) if preflight.change == "create" else 0
     try:
-        has_copies = found.desired.plan.copies is not None
+        has_copies = preflight.desired.plan.copies is not None
         events = Tail(aws, name, created or begun, has_copies).drain()
     except PeagleError:
         return None  # the endpoint is in service; its log is optional
@@ -142,12 +142,12 @@ def usage_of_endpoint(
                 instances=live.running.get(name, 0),
                 usd_per_hour=prices[name],
             ),
-            one,
+            variant_revision,
             {**metric_dimensions(record.name, copies=False), "VariantName": name},
             logs[name],
             notes,
         )
-        for name, one in ((VARIANT, revision), (CANDIDATE, comparison.candidate))
+        for name, variant_revision in ((VARIANT, revision), (CANDIDATE, comparison.candidate))
     )
     return replace(_together(whole, variants), notes=tuple(dict.fromkeys(notes)))
 
@@ -189,9 +189,9 @@ def _together(whole: Usage, variants: tuple[Usage, ...]) -> Usage:
     """The sums of the variants; times, shares and acceptance are those of one plan only."""
 
     def total(number: str) -> float | None:
-        known = [getattr(one, number) for one in variants]
-        known = [value for value in known if value is not None]
-        return sum(known) if known else None
+        values = [getattr(variant, number) for variant in variants]
+        values = [value for value in values if value is not None]
+        return sum(values) if values else None
 
     return replace(
         whole,
@@ -292,7 +292,7 @@ def _statistics(
     aws: Aws, group: str, start: float, copies: bool, notes: list[str]
 ) -> dict[str, LogStatistics]:
     """Variant -> the statistics of its instances; those of copies are the first variant's."""
-    found = {VARIANT: LogStatistics(), CANDIDATE: LogStatistics()}
+    by_variant = {VARIANT: LogStatistics(), CANDIDATE: LogStatistics()}
     events = aws.items(
         "logs", "filter_log_events", "events",
         logGroupName=group, startTime=int(start * 1000), filterPattern=_LINES,
@@ -301,10 +301,10 @@ def _statistics(
         for event in events:
             stream = event["logStreamName"]
             is_second = not copies and stream.startswith(f"{CANDIDATE}/")
-            own = found[CANDIDATE if is_second else VARIANT]
-            own.add(stream, event["timestamp"] / 1000, event["message"])
+            statistics = by_variant[CANDIDATE if is_second else VARIANT]
+            statistics.add(stream, event["timestamp"] / 1000, event["message"])
     except Missing:
         notes.append("the endpoint has no log yet")
     except AccessDenied as denied:
         notes.append(f"ITL, KV cache, acceptance and tokens are unknown: {denied.message}")
-    return found
+    return by_variant

@@ -77,7 +77,7 @@ class EndpointLog:
     @property
     def fatal(self) -> Crash | None:
         """Why an engine will never serve, once that is known."""
-        return next((one.fatal for one in self._own() if one.fatal), None)
+        return next((container.fatal for container in self._own() if container.fatal), None)
 
     def read(self) -> None:
         """Read what is new. The log is optional: without the permission, or while CloudWatch does
@@ -101,11 +101,11 @@ class EndpointLog:
         for container in self._own():
             container.judge_end()
         crashes = [container.crash() for container in self._own()]
-        found = [crash for crash in crashes if crash.line]
-        return next((one for one in found if one.cause), found[0] if found else Crash(""))
+        logged = [crash for crash in crashes if crash.line]
+        return next((crash for crash in logged if crash.cause), logged[0] if logged else Crash(""))
 
     def _own(self) -> Iterator[StartLog]:
-        return (one for one in self._containers.values() if one)
+        return (container for container in self._containers.values() if container)
 
     def _container(self, stream: str) -> StartLog | None:
         """The container that writes the stream; ``None`` for one of an earlier revision."""
@@ -223,19 +223,19 @@ def _cause(live: Endpoint, log: EndpointLog) -> tuple[str, Fix]:
     reason = (live.failure or "SageMaker reports no reason").rstrip(".")
     if lacks_capacity(reason):  # nothing has started, so nothing has logged
         return reason, Fix(CAPACITY_FIX)
-    found = log.end()
-    explained = f"; log: {found.line}" if found.line and found.line not in reason else ""
-    return f"{reason}{explained}", _fix(live, found)
+    crash = log.end()
+    explained = f"; log: {crash.line}" if crash.line and crash.line not in reason else ""
+    return f"{reason}{explained}", _fix(live, crash)
 
 
-def _fix(live: Endpoint, found: Crash) -> Fix:
-    if found.fix:
-        return Fix(found.fix, found.command)
+def _fix(live: Endpoint, crash: Crash) -> Fix:
+    if crash.fix:
+        return Fix(crash.fix, crash.command)
     return Fix("read the log", ("peagle", "logs", live.name))
 
 
-def _will_not_serve(live: Endpoint, served: Served, log: EndpointLog, found: Crash) -> CloudError:
-    fix, line = _fix(live, found), found.line.rstrip(".")
+def _will_not_serve(live: Endpoint, served: Served, log: EndpointLog, crash: Crash) -> CloudError:
+    fix, line = _fix(live, crash), crash.line.rstrip(".")
     if live.status != "Creating":
         sentence = f"the earlier configuration keeps serving; {fix.sentence}"
         message = f"the update of {live.name} will fail: {line}"

@@ -125,26 +125,26 @@ def check_writable(aws: Aws, place: WeightsPrefix) -> None:
 
 def collect_on_aws(
     aws: Aws,
-    found: Preflight,
+    preflight: Preflight,
     place: WeightsPrefix,
     observe: Observer = unobserved,
     failed: Callable[[BaseException, Deployment], object] = lambda error, record: None,
     clock: Clock | None = None,
 ) -> CollectedWarmStart:
-    """Deploy what ``found`` describes, prove it, store its artifact at ``place``, and remove the
-    deployment, however this ends.
+    """Deploy what ``preflight`` describes, prove it, store its artifact at ``place``, and remove
+    the deployment, however this ends.
 
     After an error, ``failed`` is called with it and the record before the removal. Raises what
     ``deploy``, ``fetch`` and ``destroy`` raise; the record is left if the removal failed.
     """
     clock = clock or Clock()
     try:
-        record = deploy(aws, found, observe, clock=clock)
+        record = deploy(aws, preflight, observe, clock=clock)
         with TemporaryDirectory(prefix="peagle-warm-") as folder:
             context = DeploymentContext(aws, record, observe, clock)
             stored = _fetch_and_store(context, place, Path(folder))
     except BaseException as error:
-        if left := load_record(aws.scope, aws.region, found.desired.plan.name):
+        if left := load_record(aws.scope, aws.region, preflight.desired.plan.name):
             failed(error, left)
             destroy(aws, left, observe, clock)
         raise
@@ -230,19 +230,19 @@ def collect_locally(
     Nothing runs afterwards, however this ends; the log of a failure is kept. Raises what ``up``
     and ``peagle.warm.transfer.fetch`` raise.
     """
-    own = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
-    with exclusive(own.name, "warm --local"):
+    collecting_plan = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
+    with exclusive(collecting_plan.name, "warm --local"):
         try:
-            return _collect(own, options or LocalOptions(), folder, progress)
+            return _collect(collecting_plan, options or LocalOptions(), folder, progress)
         finally:
-            shutil.rmtree(engine_state.collected_folder(own.name), ignore_errors=True)
+            shutil.rmtree(engine_state.collected_folder(collecting_plan.name), ignore_errors=True)
 
 
 def _collect(
-    own: Plan, options: LocalOptions, folder: Path, progress: StepProgress
+    plan: Plan, options: LocalOptions, folder: Path, progress: StepProgress
 ) -> WarmArtifact:
     options = replace(options, compiled=not options.gpus, collecting=True)
-    engine = start_local(own, progress=progress, options=options)
+    engine = start_local(plan, progress=progress, options=options)
 
     def send(body: dict[str, Any]) -> WarmReply:
         headers = {"Content-Type": "application/json", ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
@@ -258,7 +258,7 @@ def _collect(
     try:
         progress("packing", "compile caches")
         artifact = fetch(send, folder, show_bytes, log=engine.process.log)
-        stop_local(own.name, now=True)
+        stop_local(plan.name, now=True)
     except BaseException:
         end_engine(engine)
         raise
