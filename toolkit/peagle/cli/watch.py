@@ -172,7 +172,8 @@ def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ..
     if record.owner or document["state"] not in ("Creating", "Unproved"):
         return ()
     plan = record.current.plan
-    return deploy_command(plan) if plan else ("peagle", "prove", record.name)
+    command = deploy_command(plan) if plan else ()
+    return command or ("peagle", "prove", record.name)
 
 
 _LONGEST_VALUE = 60

@@ -30,6 +30,7 @@ from peagle.deploy.state import (
     weight_prefixes,
 )
 from peagle.errors import Fix, Refused
+from peagle.options import keys_of_file
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
 from peagle.proof import Proof
@@ -40,6 +41,7 @@ from peagle.render.requests import (
     VARIANT,
     image_arguments,
     plan_arguments,
+    reproduce_options,
 )
 
 PREVIOUS_TAG = "peagle:previous"
@@ -226,11 +228,11 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
     if record.owner:
         return None
     if live is None and record.serving is None:
-        plan = record.current.plan
+        command = deploy_command(record.current.plan) if record.current.plan else ()
         return Failure(
             message="no endpoint was requested yet: the deploy was interrupted, or still runs",
-            fix="continue it" if plan else "continue it with the same deploy command",
-            command=deploy_command(plan) if plan else (),
+            fix="continue it" if command else "continue it with the same deploy command",
+            command=command,
         )
     state = "is not proved: it was interrupted" if rollback_unfinished(record) else ""
     state = "was interrupted at its end" if rollback_unreported(record) else state
@@ -244,7 +246,10 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
 
 
 def deploy_command(plan: Plan) -> tuple[str, ...]:
-    """The command that deploys the plan again, with its image if the user chose that."""
+    """The command that deploys the plan again, with its image if the user chose that; empty for a
+    plan with keys of ``peagle.yaml``, which no command has."""
+    if keys_of_file(reproduce_options(plan)):
+        return ()
     return ("peagle", "deploy", *plan_arguments(plan), *image_arguments(plan))
 
 

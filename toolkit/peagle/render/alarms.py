@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from peagle.options import keys_of_file
 from peagle.planning.observe import alarm_kinds
 from peagle.planning.operation_model import AlarmKind
 from peagle.planning.plan import Plan, Speculation
@@ -26,7 +27,12 @@ from peagle.render.metrics import (
     metric_dimensions,
     metric_namespace,
 )
-from peagle.render.requests import DEPLOYMENT_TAG, image_arguments, plan_arguments
+from peagle.render.requests import (
+    DEPLOYMENT_TAG,
+    image_arguments,
+    plan_arguments,
+    reproduce_options,
+)
 from peagle.text import json_number
 
 PERIOD_SECONDS = 60
@@ -82,7 +88,9 @@ def rollback_alarm_names(plan: Plan) -> tuple[str, ...]:
 
 def without_speculation(plan: Plan) -> tuple[str, ...]:
     """The command that switches speculation off, and leaves the rest of the plan and the end time
-    of the deployment."""
+    of the deployment; empty for a plan with keys of ``peagle.yaml``, which no command has."""
+    if keys_of_file(reproduce_options(plan)):
+        return ()
     options = plan.options.model_copy(
         update={**dict.fromkeys(("rollout", "ttl", "budget")), "no_limit": False}
     )
@@ -116,8 +124,8 @@ def alarm_text(
     if kind == "acceptance":
         text = f"The acceptance length is below {threshold:g}."
         then = f", then {owner}" if owner else ""
-        how = f"To switch speculation off: {shlex.join(command)}{then}"
-        return f"{text} {how}" if command else text
+        how = shlex.join(command) or "set no_speculation: true in peagle.yaml"
+        return f"{text} To switch speculation off: {how}{then}"
     if kind == "load":
         each = "copy" if copies else "instance"
         return (
