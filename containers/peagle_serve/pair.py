@@ -104,16 +104,19 @@ def _auxiliary_problems(
 
 def _vocabulary_problems(head: HeadFiles, vocabulary: int | None) -> Iterator[Problem]:
     config = head.config
-    own, drafted = config.vocab_size, config.draft_vocab_size
+    vocab_size, drafted = config.vocab_size, config.draft_vocab_size
     # With more tokens than the target, the head reads and writes beyond the target's tables; with
     # far fewer it belongs to another tokenizer.
     if vocabulary is not None:
-        values: dict[str, object] = {"of the head": own, "of the target": vocabulary}
-        if own is not None and not _MIN_VOCABULARY_RATIO * vocabulary <= own <= vocabulary:
+        values: dict[str, object] = {"of the head": vocab_size, "of the target": vocabulary}
+        if (
+            vocab_size is not None
+            and not _MIN_VOCABULARY_RATIO * vocabulary <= vocab_size <= vocabulary
+        ):
             yield Problem("vocabulary-mismatch", OTHER_HEAD, values)
         if drafted is not None and drafted > vocabulary:
             yield Problem("draft-vocabulary", OTHER_HEAD, {**values, "drafted": drafted})
-    drafted = drafted or own
+    drafted = drafted or vocab_size
     if drafted is None or config.quantized:
         return
     rows, table = head.tensor("lm_head.weight"), head.holding("d2t", "draft_id_to_target_id")
@@ -121,10 +124,10 @@ def _vocabulary_problems(head: HeadFiles, vocabulary: int | None) -> Iterator[Pr
         ("lm_head", rows, "draft-vocabulary", "lm-head-missing"),
         ("d2t", table, "d2t-size", "d2t-missing"),
     ):
-        values = {name: list(shape or ()), "drafted tokens": drafted, "vocab_size": own}
+        values = {name: list(shape or ()), "drafted tokens": drafted, "vocab_size": vocab_size}
         if shape and shape[0] != drafted:
             yield Problem(wrong, MIXED_FILES, values)
-        if head.tensors and shape is None and own is not None and drafted < own:
+        if head.tensors and shape is None and vocab_size is not None and drafted < vocab_size:
             yield Problem(missing, MIXED_FILES, values)
 
 

@@ -352,10 +352,10 @@ def first_difference(
     )
 
 
-def _shared(one: Sequence[object], other: Sequence[object]) -> int:
+def _shared(other: Sequence[object], target: Sequence[object]) -> int:
     """The length of the common beginning."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(other, target, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(other), len(target)))
 
 
 def require_lossless(result: LosslessResult) -> None:

@@ -440,7 +440,9 @@ def _add_log(
     span: tuple[float, float],
     period: int,
 ) -> None:
-    seconds = {variant: log_seconds(one, aws.in_sandbox) for variant, one in served.items()}
+    seconds = {
+        variant: log_seconds(settings, aws.in_sandbox) for variant, settings in served.items()
+    }
     events = aws.items(
         "logs", "filter_log_events", "events",
         logGroupName=log_group(name), filterPattern=_LINES,

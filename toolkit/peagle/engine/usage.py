@@ -170,8 +170,8 @@ def _increase(name: str, before: MetricsPage, now: MetricsPage) -> float | None:
 
 def _increases(name: str, before: MetricsPage, now: MetricsPage) -> dict[float, float]:
     earlier = before.buckets(name)
-    found = now.buckets(name).items()
-    return {bound: max(count - earlier.get(bound, 0.0), 0.0) for bound, count in found}
+    buckets = now.buckets(name)
+    return {bound: max(count - earlier.get(bound, 0.0), 0.0) for bound, count in buckets.items()}
 
 
 def _mean(name: str, before: MetricsPage, now: MetricsPage) -> float | None:
@@ -215,6 +215,6 @@ def read_metrics(engine: LocalEngine) -> str:
 
 def weighted_mean(pairs: Iterable[tuple[float, float]]) -> float | None:
     """The mean of values with their weights; ``None`` without any weight."""
-    known = list(pairs)
-    total = sum(weight for _, weight in known)
-    return sum(value * weight for value, weight in known) / total if total else None
+    weighted = list(pairs)
+    total = sum(weight for _, weight in weighted)
+    return sum(value * weight for value, weight in weighted) / total if total else None

@@ -231,8 +231,8 @@ def _load(plan: Plan) -> dict[str, Any]:
 def running_limit(plan: Plan) -> float:
     """How many requests an engine of the plan runs at a time; more wait."""
     words = plan.engine_arguments
-    given = [json_number(value) for name, value in pairwise(words) if name == "--max-num-seqs"]
-    return (given[-1] if given else None) or plan.concurrency
+    limits = [json_number(value) for name, value in pairwise(words) if name == "--max-num-seqs"]
+    return (limits[-1] if limits else None) or plan.concurrency
 
 
 def _acceptance(plan: Plan, speculation: Speculation) -> dict[str, Any]:
@@ -285,19 +285,23 @@ def following(
     """The parameters of PutMetricAlarm that let an alarm, as DescribeAlarms has it, watch another
     endpoint configuration and K, with this threshold and description. A ``k`` of 0 is no
     speculation: no drafts are counted then."""
-    found = {name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")}
-    if "Dimensions" in found:
-        found["Dimensions"] = [
-            {**one, "Value": config} if one["Name"] == "EndpointConfigName" else one
-            for one in found["Dimensions"]
+    parameters = {
+        name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")
+    }
+    if "Dimensions" in parameters:
+        parameters["Dimensions"] = [
+            {**dimension, "Value": config}
+            if dimension["Name"] == "EndpointConfigName"
+            else dimension
+            for dimension in parameters["Dimensions"]
         ]
-    found |= {"Threshold": threshold, "AlarmDescription": text}
-    if "Metrics" in found and k:
-        found["Metrics"] = [
-            {**one, "Expression": _length(k)} if one.get("Expression") else one
-            for one in found["Metrics"]
+    parameters |= {"Threshold": threshold, "AlarmDescription": text}
+    if "Metrics" in parameters and k:
+        parameters["Metrics"] = [
+            {**query, "Expression": _length(k)} if query.get("Expression") else query
+            for query in parameters["Metrics"]
         ]
-    return found
+    return parameters
 
 
 _SUSPENDED = "Suspended while two plans that draft are compared: both write to one log"
@@ -306,12 +310,14 @@ _SUSPENDED = "Suspended while two plans that draft are compared: both write to o
 def suspended(alarm: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of PutMetricAlarm that keep an acceptance alarm, as DescribeAlarms has it, in
     the state OK; ``following`` ends that."""
-    found = {name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")}
-    found["AlarmDescription"] = _SUSPENDED
-    found["Metrics"] = [
-        {**one, "Expression": f"{alarm['Threshold'] + 1:g} + 0 * drafted"}
-        if one.get("Expression")
-        else one
-        for one in found["Metrics"]
+    parameters = {
+        name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")
+    }
+    parameters["AlarmDescription"] = _SUSPENDED
+    parameters["Metrics"] = [
+        {**query, "Expression": f"{alarm['Threshold'] + 1:g} + 0 * drafted"}
+        if query.get("Expression")
+        else query
+        for query in parameters["Metrics"]
     ]
-    return found
+    return parameters

@@ -51,7 +51,7 @@ def dashboard_body(plan: Plan, beside: Mapping[str, Plan] | None = None) -> dict
     their names: each variant has its own charts."""
     widgets = _of_variant(plan, VARIANT, 0)
     for variant, other in (beside or {}).items():
-        below = max(one["y"] + one["height"] for one in widgets)
+        below = max(widget["y"] + widget["height"] for widget in widgets)
         widgets += _of_variant(other, variant, below)
     return {"widgets": widgets}
 
@@ -155,8 +155,8 @@ class _Charts:
         return {"type": "metric", "properties": properties}
 
     def _query(self, title: str, lines: str, stats: str, more: str = "") -> dict[str, Any]:
-        own = "" if self.plan.copies else f' | filter @logStream like "{self.variant}/"'
-        query = f"SOURCE '{log_of(self.plan)}' | {lines}{own}{more} | stats {stats}"
+        stream_filter = "" if self.plan.copies else f' | filter @logStream like "{self.variant}/"'
+        query = f"SOURCE '{log_of(self.plan)}' | {lines}{stream_filter}{more} | stats {stats}"
         properties = {
             "title": title, "region": self.plan.region, "view": "timeSeries", "query": query,
         }  # fmt: skip

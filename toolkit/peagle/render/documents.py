@@ -50,8 +50,8 @@ def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
     if detail["type"] == "missing":
         return f"the key {key!r} is missing"
     if detail["type"] == "extra_forbidden":
-        known = list(model.model_fields) if len(detail["loc"]) == 1 else []
+        keys = list(model.model_fields) if len(detail["loc"]) == 1 else []
         name = model.__name__.lower()
-        return f"there is no key {key!r} in a {name}; {nearest(key, known)}".rstrip("; ")
+        return f"there is no key {key!r} in a {name}; {nearest(key, keys)}".rstrip("; ")
     message = detail["msg"].removeprefix("Value error, ")
     return f"{key}: {message}" if key else message

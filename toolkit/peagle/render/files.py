@@ -89,7 +89,7 @@ def json_file(path: str, document: Any) -> RenderedFile:
     """A JSON file, keys in the order given; control characters, which are in strings only, are
     escaped."""
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    return text_file(path, _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    return text_file(path, _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def text_file(path: str, text: str) -> RenderedFile:

@@ -96,12 +96,13 @@ def weight_instructions(weights: Sequence[Baked]) -> str:
     if not weights:
         return ""
     lines = ["", "# Weights of the plan; other images mount or download them."]
-    if any(isinstance(one, Copied) for one in weights):
+    if any(isinstance(baked, Copied) for baked in weights):
         lines.append(f"COPY weights {BAKED_ROOT}")
-    for one in weights:
-        if isinstance(one, Download):
+    for baked in weights:
+        if isinstance(baked, Download):
             program = template("download.py.txt")
-            argv = ["python3", "-c", program, one.repo, one.commit, one.name, _HUB, *one.files]
+            arguments = (baked.repo, baked.commit, baked.name, _HUB, *baked.files)
+            argv = ["python3", "-c", program, *arguments]
             lines.append(f"RUN {json.dumps(argv)}")
     return "\n".join([*lines, ""])
 
@@ -164,9 +165,9 @@ def content_digest(plan: Plan, recipe: Recipe) -> str:
     counted = replace(recipe, base=digest or base, revision=None)
     kept = {k: v for k, v in _labels(plan, counted).items() if k not in _PROVENANCE_LABELS}
     weights = [
-        RenderedFile(one.path, one.digest.encode())
-        for one in recipe.weights
-        if isinstance(one, Copied)
+        RenderedFile(baked.path, baked.digest.encode())
+        for baked in recipe.weights
+        if isinstance(baked, Copied)
     ]
     text = text_file(DOCKERFILE, _text(plan, counted, kept, {}))
     return _digest((text, *_copied_files(plan, recipe), *weights))
@@ -205,7 +206,7 @@ def _facts(plan: Plan, target: Target | None) -> dict[str, dict[str, Any]]:
     if target is None:
         return {}
     numbers = target.architecture
-    found: dict[str, dict[str, Any]] = {
+    facts: dict[str, dict[str, Any]] = {
         "target": {
             "architecture": numbers.class_name,
             "hidden_size": numbers.hidden_size,
@@ -216,8 +217,8 @@ def _facts(plan: Plan, target: Target | None) -> dict[str, dict[str, Any]]:
     for drafter in target.drafters:
         same = plan.drafter is not None and plan.drafter.name == drafter.name
         if same and drafter.format == "vllm" and drafter.hidden_layers:
-            found["drafter"] = {"num_hidden_layers": drafter.hidden_layers}
-    return found
+            facts["drafter"] = {"num_hidden_layers": drafter.hidden_layers}
+    return facts
 
 
 def labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
@@ -231,7 +232,7 @@ def labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
 def _labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
     drafter = plan.drafter
     base, _, digest = recipe.base.partition("@")
-    found = {
+    values = {
         "org.opencontainers.image.title": "peagle-serve",
         "org.opencontainers.image.description": f"{plan.pair} on vLLM {plan.runtime.vllm}",
         "org.opencontainers.image.version": __version__,
@@ -248,7 +249,7 @@ def _labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
         "peagle.licence.target": plan.target.licence,
         "peagle.licence.drafter": drafter.licence if drafter else None,
     }
-    return {name: value or "" for name, value in found.items()}
+    return {name: value or "" for name, value in values.items()}
 
 
 def dockerfile(plan: Plan, recipe: Recipe) -> str:
@@ -273,7 +274,7 @@ def _text(plan: Plan, recipe: Recipe, labelled: Mapping[str, str], more: Mapping
     environment = {"HOME": CACHE_FOLDER, "USER": "peagle", "LOGNAME": "peagle"}
     if recipe.weights:
         environment |= {ROOT_VARIABLE: BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
-    if any(isinstance(one, Copied) and one.path == VOCABULARY for one in recipe.weights):
+    if any(isinstance(baked, Copied) and baked.path == VOCABULARY for baked in recipe.weights):
         environment[VOCABULARY_VARIABLE] = f"{BAKED_ROOT}/{VOCABULARY.partition('/')[2]}"
     return template("image.Dockerfile").format(
         vllm=plan.runtime.vllm,

@@ -37,14 +37,14 @@ def split_image(text: str) -> tuple[str, str | None]:
 
     Raises UserError for an invalid image name.
     """
-    found = _IMAGE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
-    if found is None:
+    match = _IMAGE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    if match is None:
         raise UserError(
             f"{text[:80]!r} is not an image name",
             "use a name such as debian:bookworm-slim",
             code="invalid-image-name",
         )
-    return found["name"], found["digest"]
+    return match["name"], match["digest"]
 
 
 def parse_tag(text: str) -> tuple[str, str]:

@@ -87,12 +87,12 @@ def resources(plan: Plan, catalog: Catalog) -> dict[str, Any]:
     """What a pod gets: GPUs, and the CPU cores and memory that leave something for the node."""
     gpus = plan.fit.tensor_parallel_size
     gpu = {"nvidia.com/gpu": gpus}
-    instances = {one.type: one for one in catalog.instances.instances}
+    instances = {instance.type: instance for instance in catalog.instances.instances}
     share = plan.copies
     if share is None and plan.instance_type in instances:
         share = reserved(instances[plan.instance_type], 1, gpus)
-    own = {"cpu": share.cpu_cores, "memory": f"{share.memory_mib}Mi"} if share else {}
-    return {"requests": {**own, **gpu}, "limits": gpu}
+    cpu_and_memory = {"cpu": share.cpu_cores, "memory": f"{share.memory_mib}Mi"} if share else {}
+    return {"requests": {**cpu_and_memory, **gpu}, "limits": gpu}
 
 
 def startup_probe(plan: Plan, path: str, port: int) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def start_seconds(plan: Plan) -> int:
 
 def has_hub_weights(plan: Plan) -> bool:
     models = (plan.target, plan.drafter)
-    return any(one.weights.kind == "hub" for one in models if one and one.weights)
+    return any(model.weights.kind == "hub" for model in models if model and model.weights)
 
 
 def refused(plan: Plan) -> str:
@@ -122,8 +122,8 @@ def refused(plan: Plan) -> str:
             plan.target.weights.kind == "image"
         ),
     }
-    own = next((reason for reason, applies in reasons.items() if applies), "")
-    return only_sagemaker(plan, "the nodes and their network belong to the cluster") or own
+    reason = next((why for why, applies in reasons.items() if applies), "")
+    return only_sagemaker(plan, "the nodes and their network belong to the cluster") or reason
 
 
 def location(weights: Weights) -> str:

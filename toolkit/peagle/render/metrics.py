@@ -64,10 +64,10 @@ def acceptance_filters(plan: Plan) -> tuple[dict[str, Any], ...]:
     writes it."""
     if plan.proof.source == "log":
         pattern = _stock_pattern()
-        found = {ACCEPTED: (pattern, "$accepted"), DRAFTED: (pattern, "$drafted")}
+        filters = {ACCEPTED: (pattern, "$accepted"), DRAFTED: (pattern, "$drafted")}
     else:
         fields = {ACCEPTED: ACCEPTED_FIELD, DRAFTED: DRAFTED_FIELD}
-        found = {name: (f"{{ $.{field} = * }}", f"$.{field}") for name, field in fields.items()}
+        filters = {name: (f"{{ $.{field} = * }}", f"$.{field}") for name, field in fields.items()}
     return tuple(
         {
             "logGroupName": log_of(plan),
@@ -81,7 +81,7 @@ def acceptance_filters(plan: Plan) -> tuple[dict[str, Any], ...]:
                 }
             ],
         }
-        for metric, (pattern, value) in found.items()
+        for metric, (pattern, value) in filters.items()
     )
 
 

@@ -104,13 +104,13 @@ def plan_from(document: Any, file: str) -> Plan:
 def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     """The fix for a plan file that cannot be read: the command that creates it again, with the
     options of the plan, else with its pair."""
-    known = {key: value for key, value in document.items() if key in Plan.model_fields}
+    fields = {key: value for key, value in document.items() if key in Plan.model_fields}
     words, keys, pair = ["PAIR"], "", document.get("pair")
     if isinstance(pair, str) and pair:
         target, _, drafter = pair.partition("+")
         words = [target, *(["--drafter", drafter] if drafter else ["--no-speculation"])]
     with suppress(ValidationError):
-        options = reproduce_options(plan_of({**known, "format": PLAN_FORMAT}))
+        options = reproduce_options(plan_of({**fields, "format": PLAN_FORMAT}))
         words = [options.pair, *arguments(options)]
         keys = ", ".join(keys_of_file(options))
     command = ("peagle", "plan", *words, "--output", json_name(file))

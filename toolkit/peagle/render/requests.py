@@ -124,8 +124,10 @@ def owned_requests(plan: Plan, owner: str) -> tuple[Request, ...]:
     """``requests`` with the tag of a render format as the owner."""
     tag = {"Key": OWNER_TAG, "Value": owner}
     return tuple(
-        replace(one, parameters=one.parameters | {"Tags": [*one.parameters["Tags"], tag]})
-        for one in requests(plan)
+        replace(
+            request, parameters=request.parameters | {"Tags": [*request.parameters["Tags"], tag]}
+        )
+        for request in requests(plan)
     )
 
 
@@ -237,10 +239,12 @@ def folders(plan: Plan) -> tuple[Folder, ...]:
     """All folders that the plan uploads; empty if no weights are local."""
     root = str(S3Uri(MODEL_BUCKET))
     parts = {"target": plan.target, "drafter": plan.drafter}
-    found = {part: model.weights for part, model in parts.items() if model and model.weights}
+    weights_by_part = {
+        part: model.weights for part, model in parts.items() if model and model.weights
+    }
     return tuple(
         Folder(part, weights.location, weights.s3_uri.removeprefix(root))
-        for part, weights in found.items()
+        for part, weights in weights_by_part.items()
         if weights.s3_uri is not None
     )
 

@@ -285,10 +285,11 @@ def capture_rule(plan: Plan) -> tuple[S3Uri, dict[str, Any]] | None:
 
 def not_in_templates(plan: Plan) -> str:
     """Why a template cannot express the plan's retention of captured data; empty if it can."""
-    found = capture_rule(plan)
-    if found is None:
+    rule = capture_rule(plan)
+    if rule is None:
         return ""
+    prefix, _ = rule
     return (
-        f"a template cannot add a rule to the lifecycle of {found[0].bucket}, which it does not "
+        f"a template cannot add a rule to the lifecycle of {prefix.bucket}, which it does not "
         "own (capture_retention 0 leaves that to the bucket)"
     )

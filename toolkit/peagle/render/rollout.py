@@ -28,9 +28,9 @@ def deployment_config(plan: Plan, count: int = 0) -> dict[str, Any] | None:
     if rollout is None:
         return None
     policy = "RollingUpdatePolicy" if rollout.kind == "rolling" else "BlueGreenUpdatePolicy"
-    own = _rolling(rollout) if rollout.kind == "rolling" else _blue_green(rollout)
+    settings = _rolling(rollout) if rollout.kind == "rolling" else _blue_green(rollout)
     return {
-        policy: {**own, "MaximumExecutionTimeoutInSeconds": _timeout(plan, rollout, count)},
+        policy: {**settings, "MaximumExecutionTimeoutInSeconds": _timeout(plan, rollout, count)},
         "AutoRollbackConfiguration": {
             "Alarms": [{"AlarmName": name} for name in rollback_alarm_names(plan)]
         },

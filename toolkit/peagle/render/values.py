@@ -38,7 +38,7 @@ _SCALING = (
 def values(plan: Plan, owner: str) -> dict[str, Any]:
     """The values of the plan; what it does not have is ``None`` or empty. ``owner`` is the format
     in the owner's tag. ``${ModelBucket}`` in the URIs of weights is the user's bucket."""
-    model, config, endpoint = (one.parameters for one in owned_requests(plan, owner))
+    model, config, endpoint = (request.parameters for request in owned_requests(plan, owner))
     (variant,) = config["ProductionVariants"]
     return {
         "name": endpoint["EndpointName"],
@@ -69,7 +69,8 @@ def _model(model: dict[str, Any]) -> dict[str, Any]:
         "image": container["Image"],
         "environment": container["Environment"],
         "data": [
-            {"uri": one["S3DataSource"]["S3Uri"], "channel": one["ChannelName"]} for one in sources
+            {"uri": source["S3DataSource"]["S3Uri"], "channel": source["ChannelName"]}
+            for source in sources
         ],
         "network_isolation": model.get("EnableNetworkIsolation", False),
         "subnets": network.get("Subnets", []),
@@ -120,12 +121,12 @@ def _alarms(plan: Plan, owner: str) -> dict[str, Any]:
     written: dict[str, Any] = {}
     for kind, alarm in zip(alarm_kinds(plan), alarms(plan, CONFIG_NAME, owner), strict=True):
         values = {name: alarm.get(parameter) for name, parameter in _ALARM.items()}
-        pairs = {one["Name"]: one["Value"] for one in alarm.get("Dimensions", [])}
+        pairs = {dimension["Name"]: dimension["Value"] for dimension in alarm.get("Dimensions", [])}
         written[kind] = values | {
             "dimensions": pairs or None,
             "actions": alarm.get("AlarmActions", []),
             "undoes_updates": kind in undoing,
-            "queries": [_query(one) for one in alarm.get("Metrics", [])],
+            "queries": [_query(query) for query in alarm.get("Metrics", [])],
         }
     return written
 

@@ -64,12 +64,14 @@ _INVALID_QUOTA, _NO_QUOTA = "IllegalArgumentException", "NoSuchResourceException
 
 def _instances() -> Iterable[Instance]:
     """The bundled catalogue's instance types and those that clients added."""
-    return ({one.type: one for one in catalog().instances.instances} | _added).values()
+    bundled = catalog().instances.instances
+    return ({instance.type: instance for instance in bundled} | _added).values()
 
 
 def gpu_count(instance_type: str) -> int:
     """The GPUs of one instance of this type; 0 where neither the catalogue nor a client has it."""
-    return next((one.gpu_count for one in _instances() if one.type == instance_type), 0)
+    counts = {instance.type: instance.gpu_count for instance in _instances()}
+    return counts.get(instance_type, 0)
 
 
 def add_instances(entries: Iterable[Mapping[str, Any]]) -> None:
@@ -349,7 +351,7 @@ class EcrOperations(ECRResponse):
             if not stored["failures"]:
                 return ActionResult(stored)
         image = {"registryId": account, "repositoryName": repository}
-        return ActionResult({"images": [{**image, "imageId": one} for one in image_ids]})
+        return ActionResult({"images": [{**image, "imageId": image_id} for image_id in image_ids]})
 
 
 def install() -> None:

@@ -262,7 +262,7 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
     def engines(self) -> tuple[EngineInstance, ...]:
         """The engines that run or start, those of a component included."""
         serving: list[Serving] = [self, *self.components.values()]
-        fleets = [one.current or one.starting for one in serving]
+        fleets = [resource.current or resource.starting for resource in serving]
         return tuple(instance for fleet in fleets if fleet for instance in fleet.instances)
 
     @property
@@ -540,7 +540,9 @@ class SandboxComponent(Serving):
     def _fits(self, parameters: Mapping[str, Any]) -> bool:
         """Whether the instances that the variant may have hold the copies."""
         name, accelerators = parameters["VariantName"], _count_accelerators(parameters)
-        variant = next(one for one in self.endpoint.variants if one["VariantName"] == name)
+        variant = next(
+            variant for variant in self.endpoint.variants if variant["VariantName"] == name
+        )
         scaling = variant.get("ManagedInstanceScaling") or {}
         instances = int(scaling.get("MaxInstanceCount") or variant.get("InitialInstanceCount") or 1)
         if not accelerators:

@@ -235,13 +235,13 @@ class Fleet:
         """Start or end engines of ``variant`` until ``count`` of them run. Raises LaunchFailed;
         then the engines that ran before still do."""
         spec = next(spec for spec in self.specs if spec.variant == variant)
-        running = [one for one in self.instances if one.spec.variant == variant]
+        running = [instance for instance in self.instances if instance.spec.variant == variant]
         added = [EngineInstance(spec) for _ in range(count - len(running))]
         self._start(added, on_chosen)
         removed = running[count:]
         with self._lock:
             self._instances += added
-            self._instances = [one for one in self._instances if one not in removed]
+            self._instances = [instance for instance in self._instances if instance not in removed]
         for instance in removed:
             instance.drain()
             instance.end()
@@ -270,11 +270,11 @@ class Fleet:
         with self._lock:
             chosen = variant or self._share(weights)
             self._turn += 1
-            candidates = [one for one in self._instances if one.spec.variant == chosen]
-            alive = [one for one in candidates if one.process and is_alive(one.process)]
+            candidates = [engine for engine in self._instances if engine.spec.variant == chosen]
+            alive = [engine for engine in candidates if engine.process and is_alive(engine.process)]
             alive = alive or candidates
             turned = [alive[(self._turn + place) % len(alive)] for place in range(len(alive))]
-            return min(turned, key=lambda instance: instance.in_progress)
+            return min(turned, key=lambda engine: engine.in_progress)
 
     def _share(self, weights: Mapping[str, float]) -> str:
         """The variant for the next request that names none: each collects its share, and the one
@@ -313,7 +313,7 @@ def _each(instances: Sequence[EngineInstance], do: Callable[[EngineInstance], ob
                 for other in instances:
                     other.give_up()
 
-    threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in instances]
+    threads = [threading.Thread(target=run, args=(engine,), daemon=True) for engine in instances]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -144,7 +144,9 @@ class Faults:
         were removed."""
         with self._changed:
             before = len(self._active)
-            self._active = [one for one in self._active if operation not in (None, one.operation)]
+            self._active = [
+                fault for fault in self._active if operation not in (None, fault.operation)
+            ]
             self._cleared += 1
             self._changed.notify_all()
             return before - len(self._active)

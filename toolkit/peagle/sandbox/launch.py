@@ -120,7 +120,7 @@ def launch_spec(
     image = container.get("Image", "")
     tagged = re.search(r":(\d+\.\d+\.\d+)(-|$)", image)
     runtimes = catalog().runtimes.runtimes
-    of_digest = {one.digest: one.vllm for one in runtimes if one.digest}
+    of_digest = {runtime.digest: runtime.vllm for runtime in runtimes if runtime.digest}
     timeout = variant.get("ContainerStartupHealthCheckTimeoutInSeconds")
     instances = int(variant.get("InitialInstanceCount") or 1)
     limitations = []
@@ -224,7 +224,7 @@ def _replace_speculation(changed: dict[str, str], tiny: Target, notes: list[str]
         return None
     method, parallel = config.get("method"), config.get("parallel_drafting") is True
     name = EAGLE3 if method in ("eagle", "eagle3") and not parallel else P_EAGLE
-    drafter = next(one for one in tiny.drafters if one.name == name)
+    drafter = next(drafter for drafter in tiny.drafters if drafter.name == name)
     if method not in ("eagle", "eagle3"):
         notes.append(f"tiny has no drafter for method {method}; its {drafter.title} drafts instead")
     else:

@@ -230,8 +230,10 @@ def _s3_bindings() -> Sequence[tuple[str, str, bool, frozenset[str], frozenset[s
         members = [operation.input_shape.members[name].serialization for name in required]
         parts = operation.http["requestUri"].partition("?")[2].split("&")
         query = {part.partition("=")[0] for part in parts if part}
-        query |= {one["name"] for one in members if one.get("location") == "querystring"}
-        headers = {one["name"].lower() for one in members if one.get("location") == "header"}
+        query |= {member["name"] for member in members if member.get("location") == "querystring"}
+        headers = {
+            member["name"].lower() for member in members if member.get("location") == "header"
+        }
         method, has_key = operation.http["method"], "Key" in required
         bindings.append((name, method, has_key, frozenset(query), frozenset(headers)))
     return sorted(bindings, key=lambda binding: -2 * len(binding[3]) - len(binding[4]))
@@ -280,15 +282,16 @@ def problems_text(service: str, operation: str, parameters: Mapping[str, Any], r
     Instance types of the catalogue are allowed even if botocore does not know them yet. Keys that
     botocore does not know are ignored, as a client may be newer than the sandbox.
     """
-    found = validate(service, operation, _without_nulls(parameters), region, tuple(quota_codes()))
-    problems = [
+    types = tuple(quota_codes())
+    problems = validate(service, operation, _without_nulls(parameters), region, types)
+    messages = [
         problem.aws_message or problem.text
-        for problem in found
+        for problem in problems
         if not problem.message.startswith("Unknown parameter")
     ]
-    errors = "error" if len(problems) == 1 else "errors"
-    text = f"{len(problems)} validation {errors} detected: {'; '.join(problems)}"
-    return text if problems else ""
+    errors = "error" if len(messages) == 1 else "errors"
+    text = f"{len(messages)} validation {errors} detected: {'; '.join(messages)}"
+    return text if messages else ""
 
 
 def _without_nulls(value: Any) -> Any:

@@ -243,7 +243,7 @@ def _control(method: str, path: str, document: Mapping[str, Any]) -> dict[str, A
             endpoints = [endpoint.sandbox_status for endpoint in all_endpoints()]
             endpoints.sort(key=lambda status: (status.region, status.name))
             uptime = round(time.time() - _STARTED, 1)
-            return {"uptime_seconds": uptime, "endpoints": [asdict(one) for one in endpoints]}
+            return {"uptime_seconds": uptime, "endpoints": [asdict(status) for status in endpoints]}
         case "PUT", "/quota":
             account.set_quota(**document)
         case "GET", "/quotas":

@@ -112,7 +112,9 @@ class EndpointConfig(FakeEndpointConfig):
 
     def variant(self, name: str) -> dict[str, Any]:
         """The variant of that name."""
-        return next(one for one in self.production_variants if one["VariantName"] == name)
+        return next(
+            variant for variant in self.production_variants if variant["VariantName"] == name
+        )
 
     def validate_production_variants(self, production_variants: list[dict[str, Any]]) -> None:
         """No-op: ``requests`` validates them; moto's list of types dates from 2020."""
@@ -389,10 +391,10 @@ class SageMakerBackend(SageMakerModelBackend):
                 f'Inference components are not supported for the endpoint "{endpoint.arn}", whose '
                 "variants have models."
             )
-        variant = parameters.get("VariantName")
-        if variant not in [one["VariantName"] for one in endpoint.production_variants]:
+        name = parameters.get("VariantName")
+        if name not in [variant["VariantName"] for variant in endpoint.production_variants]:
             raise ValidationError(
-                f'Variant "{variant}" is not present within endpoint '
+                f'Variant "{name}" is not present within endpoint '
                 f'configuration "{endpoint.endpoint_config_name}".'
             )
         return endpoint
@@ -417,7 +419,10 @@ class SageMakerBackend(SageMakerModelBackend):
             return
         targets = loaded.applicationautoscaling_backends[self.account_id][self.region_name].targets
         scaled = targets.get(DIMENSION, {})
-        types = {one["VariantName"]: one.get("InstanceType") for one in config.production_variants}
+        types = {
+            variant["VariantName"]: variant.get("InstanceType")
+            for variant in config.production_variants
+        }
         for variant in endpoint.variants:
             name = variant["VariantName"]
             changed = types.get(name) != variant.get("InstanceType")
@@ -464,8 +469,8 @@ def _with_retained(
     keep their numbers and weights, unless a property is excluded."""
     if not parameters.get("RetainAllVariantProperties"):
         return [dict(variant) for variant in variants]
-    excluded = parameters.get("ExcludeRetainedVariantProperties") or ()
-    excluded = {_RETAINED.get(one["VariantPropertyType"]) for one in excluded}
+    exclusions = parameters.get("ExcludeRetainedVariantProperties") or ()
+    excluded = {_RETAINED.get(exclusion["VariantPropertyType"]) for exclusion in exclusions}
     keys = [key for key in _RETAINED.values() if key not in excluded]
     by_name = {variant["VariantName"]: variant for variant in running}
     kept = []
@@ -519,8 +524,8 @@ class SageMakerOperations(SageMakerResponse):
     def list_inference_components(self) -> ActionResult:
         """ListInferenceComponents, of one endpoint or of all; in one answer."""
         endpoint = self.params.get("EndpointNameEquals")
-        summaries = [one.summary for one in self.sagemaker_backend.components.values()]
-        listed = [one for one in summaries if endpoint in (None, one["EndpointName"])]
+        summaries = [component.summary for component in self.sagemaker_backend.components.values()]
+        listed = [summary for summary in summaries if endpoint in (None, summary["EndpointName"])]
         return ActionResult({"InferenceComponents": listed})
 
     def delete_inference_component(self) -> ActionResult:
@@ -541,8 +546,8 @@ def backend_of(region: str) -> SageMakerBackend:
 
 
 def find_endpoint(region: str, name: str) -> SandboxEndpoint | None:
-    known = region in sagemaker_backends[ACCOUNT]
-    return backend_of(region).endpoints.get(name) if known else None
+    is_region = region in sagemaker_backends[ACCOUNT]
+    return backend_of(region).endpoints.get(name) if is_region else None
 
 
 def all_endpoints() -> Iterator[SandboxEndpoint]:
@@ -554,7 +559,7 @@ def requests_in_progress() -> Iterator[tuple[MetricSource, int]]:
     """Every instance and every copy that serves, with its requests in progress."""
     for endpoint in all_endpoints():
         serving: list[Serving] = [endpoint, *endpoint.components.values()]
-        for fleet in [one.current for one in serving]:
+        for fleet in [resource.current for resource in serving]:
             for instance in fleet.instances if fleet else ():
                 spec = instance.spec
                 source = MetricSource(

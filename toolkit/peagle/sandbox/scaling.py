@@ -173,23 +173,25 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
     parts, sagemaker = target.resource_id.split("/"), backend_of(region)
     is_woken = False
     if target.scalable_dimension == DIMENSION:
-        _, name, _, variant = parts
+        _, name, _, variant_name = parts
         endpoint = sagemaker.endpoints.get(name)
-        variants = {one["VariantName"]: one for one in endpoint.variants} if endpoint else {}
-        if endpoint is None or variant not in variants or not endpoint.is_serving:
+        if endpoint is None or not endpoint.is_serving:
+            return
+        variants = {variant["VariantName"]: variant for variant in endpoint.variants}
+        if variant_name not in variants:
             return
         fleet, is_busy = endpoint.current, endpoint.is_busy
-        count = variants[variant]["InitialInstanceCount"] or 1
+        count = variants[variant_name]["InitialInstanceCount"] or 1
 
         def set_count(count: int) -> None:
-            desired = [{"VariantName": variant, "DesiredInstanceCount": count}]
+            desired = [{"VariantName": variant_name, "DesiredInstanceCount": count}]
             sagemaker.update_endpoint_weights_and_capacities(name, desired)
 
     else:
         component = sagemaker.components.get(parts[1])
         if component is None or component.current is None or component.status == "Deleting":
             return
-        variant = component.parameters["VariantName"]
+        variant_name = component.parameters["VariantName"]
         fleet, is_busy, count = component.current, component.is_busy, component.copies
         is_woken = component.refused_at > 0 and _has_wake_up(region, backend, target)
 
@@ -200,7 +202,7 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
 
     bounds = target.min_capacity, target.max_capacity
     yield ScaledTarget(
-        region, target.resource_id, _load(fleet, variant), *bounds,
+        region, target.resource_id, _load(fleet, variant_name), *bounds,
         _tracking(backend, target), count, is_busy, set_count, is_woken,
     )  # fmt: skip
 
@@ -208,7 +210,7 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
 def _load(fleet: Fleet | None, variant: str) -> float:
     """The requests in progress of an average instance of the variant."""
     instances = fleet.instances if fleet else ()
-    loads = [one.in_progress for one in instances if one.spec.variant == variant]
+    loads = [instance.in_progress for instance in instances if instance.spec.variant == variant]
     return sum(loads) / len(loads) if loads else 0.0
 
 
@@ -254,9 +256,9 @@ def _let_moto_know_components() -> None:
     """Add the dimension of inference components, which moto 5.2 refuses."""
     from moto.applicationautoscaling import models, responses
 
-    known = {member.name: member.value for member in models.ScalableDimensionValueSet}
-    if COPY_DIMENSION not in known.values():
-        more = known | {"SAGEMAKER_INFERENCE_COMPONENT_DESIRED_COPY_COUNT": COPY_DIMENSION}
+    dimensions = {member.name: member.value for member in models.ScalableDimensionValueSet}
+    if COPY_DIMENSION not in dimensions.values():
+        more = dimensions | {"SAGEMAKER_INFERENCE_COMPONENT_DESIRED_COPY_COUNT": COPY_DIMENSION}
         extended = Enum("ScalableDimensionValueSet", more)  # type: ignore[misc]
         for module in (models, responses):
             vars(module)["ScalableDimensionValueSet"] = extended
@@ -272,9 +274,10 @@ def _register(region: str, parameters: Mapping[str, Any]) -> None:
         if resource.partition("/")[2] not in backend_of(region).components:
             raise AwsError(_INVALID, f"Inference component not found: {resource}")
     else:
-        _, name, _, variant = (resource.split("/") + [""] * 4)[:4]
+        _, name, _, variant_name = (resource.split("/") + [""] * 4)[:4]
         endpoint = find_endpoint(region, name)
-        if endpoint is None or variant not in [one["VariantName"] for one in endpoint.variants]:
+        variants = endpoint.variants if endpoint else []
+        if variant_name not in [variant["VariantName"] for variant in variants]:
             raise AwsError(_INVALID, f"Endpoint variant not found: {resource}")
     least, most = parameters.get("MinCapacity"), parameters.get("MaxCapacity")
     if least is not None and most is not None and most < least:

@@ -113,7 +113,10 @@ def fire_due(now: float) -> list[str]:
         for _, region, of_region in list(scheduler_backends.iter_backends()):
             backend = cast(EventBridgeSchedulerBackend, of_region)
             groups = list(backend.schedule_groups.values())
-            for schedule in [one for group in groups for one in list(group.schedules.values())]:
+            schedules = [
+                schedule for group in groups for schedule in list(group.schedules.values())
+            ]
+            for schedule in schedules:
                 due = due_time(schedule.schedule_expression, schedule.schedule_expression_timezone)
                 mark = (schedule.arn, schedule.schedule_expression, schedule.last_modified_date)
                 if due is None or due > now or mark in _fired or schedule.state != "ENABLED":

@@ -54,7 +54,11 @@ class SandboxStack(Stack):
     def status(self) -> str:
         """Its status; in progress, it ends with the last change of its endpoints."""
         with LOCK:
-            endpoints = [one for one in self.stack_resources if isinstance(one, SandboxEndpoint)]
+            endpoints = [
+                resource
+                for resource in self.stack_resources
+                if isinstance(resource, SandboxEndpoint)
+            ]
             is_busy = any(endpoint.is_busy for endpoint in endpoints)
             if self._status.endswith(_BUSY) and not (is_busy or self._is_changing):
                 failed = [
@@ -149,12 +153,12 @@ class SandboxStack(Stack):
 
     def _add_tags(self, resource: Any) -> None:
         """Add the tags of the stack, and CloudFormation's own."""
-        own = {
+        aws_tags = {
             "stack-id": self.stack_id,
             "stack-name": self.name,
             "logical-id": resource.logical_resource_id,
         }
-        added = self.tags | {f"aws:cloudformation:{key}": value for key, value in own.items()}
+        added = self.tags | {f"aws:cloudformation:{key}": value for key, value in aws_tags.items()}
         with LOCK:
             keys = {tag["Key"] for tag in resource.tags}
             new = [{"Key": key, "Value": text} for key, text in added.items() if key not in keys]

@@ -43,18 +43,18 @@ HUB_TOKEN = "HF_TOKEN"  # nosec B105 # the name of a variable
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    own = is_own_image(plan, catalog.runtimes)
+    has_own_image = is_own_image(plan, catalog.runtimes)
     recipe = recipe_of(plan, catalog)
-    context = () if own else context_files(plan, recipe)
+    context = () if has_own_image else context_files(plan, recipe)
     service = ComposeService(
         name=plan.name,
-        image=plan.runtime.image if own else image_name(plan, recipe),
+        image=plan.runtime.image if has_own_image else image_name(plan, recipe),
         environment=_environment(plan),
-        mounts={**_folders(plan), **{one.engine_path: f"./{one.folder}" for one in _in_s3(plan)}},
+        mounts={**_folders(plan), **{path: f"./{folder}" for path, folder, _ in _in_s3(plan)}},
         address=f"127.0.0.1:${{{PORT_VARIABLE}:-{DEFAULT_PORT}}}",
         start_seconds=plan.startup_timeout_seconds,
         gpus=plan.fit.tensor_parallel_size,
-        build=None if own else f"./{CONTEXT}",
+        build=None if has_own_image else f"./{CONTEXT}",
         labels=plan.company.tags,
         folder_variables=_FOLDER_VARIABLES,
     )
@@ -71,13 +71,13 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         copying=_copying(plan),
         folders=_OWN_FOLDERS if _folders(plan) else "",
         token=_TOKEN if has_hub_weights(plan) else "",
-        first_start=_PULLED if own else _BUILT.format(base=recipe.base),
+        first_start=_PULLED if has_own_image else _BUILT.format(base=recipe.base),
         port=DEFAULT_PORT,
         body=shlex.quote(request_example(plan, model=served_names(plan)[0])),
     )
     return (
         text_file(COMPOSE, compose_text(service, heading)),
-        *(RenderedFile(f"{CONTEXT}/{one.path}", one.content) for one in context),
+        *(RenderedFile(f"{CONTEXT}/{file.path}", file.content) for file in context),
         how_to,
     )
 
@@ -106,9 +106,9 @@ def _folders(plan: Plan) -> dict[str, str]:
     """Path in the container -> folder on this machine, of all local weights."""
     models = (plan.target, plan.drafter)
     return {
-        one.weights.engine_path: str(weights_folder(one.weights.location).resolve())
-        for one in models
-        if one and one.weights and one.weights.kind == "directory"
+        model.weights.engine_path: str(weights_folder(model.weights.location).resolve())
+        for model in models
+        if model and model.weights and model.weights.kind == "directory"
     }
 
 
@@ -142,7 +142,7 @@ def _login(plan: Plan) -> str:
 
 
 def _copying(plan: Plan) -> str:
-    commands = (["aws", "s3", "sync", one.s3_uri, f"{one.folder}/"] for one in _in_s3(plan))
+    commands = (["aws", "s3", "sync", uri, f"{folder}/"] for _, folder, uri in _in_s3(plan))
     return "".join(f"{shlex.join(command)}\n" for command in commands)
 
 

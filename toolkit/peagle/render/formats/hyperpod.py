@@ -67,7 +67,7 @@ def unsupported(plan: Plan) -> str:
 
 def endpoint(plan: Plan, catalog: Catalog) -> dict[str, Any]:
     """The ``InferenceEndpointConfig``."""
-    own = {
+    parts = {
         "tags": [{"name": tag["Key"], "value": tag["Value"]} for tag in plan.company.tag_list],
         "dataCapture": _capture(plan),
         "autoScalingSpec": _scaling(plan),
@@ -91,7 +91,7 @@ def endpoint(plan: Plan, catalog: Catalog) -> dict[str, Any]:
         },
         # The operator would add a cache in host memory, which the plan does not have.
         "kvCacheSpec": {"enableL1Cache": False, "enableL2Cache": False},
-        **{key: part for key, part in own.items() if part},
+        **{key: part for key, part in parts.items() if part},
     }
     return {
         "apiVersion": API_VERSION,
@@ -171,7 +171,7 @@ def _scaling(plan: Plan) -> dict[str, Any]:
         "prometheusTrigger": {
             "name": "requests-per-pod",
             "serverAddress": PROMETHEUS,
-            "query": " + ".join(f"sum(vllm:num_requests_{one}{served})" for one in gauges),
+            "query": " + ".join(f"sum(vllm:num_requests_{gauge}{served})" for gauge in gauges),
             "targetValue": scaling.target_concurrency,
             "metricType": "Average",
         },

@@ -93,12 +93,12 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 def unsupported(plan: Plan) -> str:
     """What only an endpoint, or the container's own entrypoint, does."""
-    own = plan.overrides
+    overrides = plan.overrides
     reasons = {
         "its autoscaler has no requests per pod as a target (--max-instances)": bool(plan.scaling),
         "it captures no requests (--capture-data)": bool(plan.observe and plan.observe.capture),
         "AWS's tags are not those of Kubernetes (--tag)": bool(plan.company.tags),
-        "it has no time limit for a download (download_timeout)": bool(own.download_timeout),
+        "it has no time limit for a download (download_timeout)": bool(overrides.download_timeout),
         f"{_NO_ENTRYPOINT} that compares the SHA-256s which --online pins": (
             plan.pins.weights is not None or bool(plan.pins.warm) or plan.pins.any_warm
         ),
@@ -161,17 +161,17 @@ def uri(weights: Weights) -> str:
 def engine_variables(plan: Plan) -> dict[str, str]:
     """The ``SM_VLLM_*`` variables of what KServe does not set itself, with the head where its init
     container puts it."""
-    found = {
+    variables = {
         name: text
         for name, text in plan.environment.items()
         if name.startswith(PREFIX) and name not in _GIVEN
     }
-    if SPECULATION in found and plan.drafter and plan.drafter.weights:
-        config = read_speculative_config(found)
-        own = {key: value for key, value in config.items() if key != "revision"}
-        own["model"] = DRAFTER_FOLDER
-        found[SPECULATION] = json.dumps(own, separators=(",", ":"), ensure_ascii=False)
-    return found
+    if SPECULATION in variables and plan.drafter and plan.drafter.weights:
+        config = read_speculative_config(variables)
+        speculation = {key: value for key, value in config.items() if key != "revision"}
+        speculation["model"] = DRAFTER_FOLDER
+        variables[SPECULATION] = json.dumps(speculation, separators=(",", ":"), ensure_ascii=False)
+    return variables
 
 
 def additional_arguments(engine: Mapping[str, str]) -> str:
