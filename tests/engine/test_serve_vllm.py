@@ -172,11 +172,11 @@ def test_a_value_that_vllms_parser_refuses_ends_the_container_with_that_cause(fa
     [
         (
             {"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")},
-            "the head has no mask_hidden",
+            "eagle3-as-p-eagle",
         ),
         (
             {"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "p-eagle", parallel_drafting=False)},
-            "the head is P-EAGLE, but parallel_drafting is not set",
+            "p-eagle-as-eagle3",
         ),
         (
             {

@@ -159,7 +159,7 @@ def test_weights_of_an_endpoint_are_replaced_only_with_the_option(
     replaced = sandbox.peagle(*other, "--even-if-used")
 
     assert refused.returncode == 3
-    assert "endpoint peagle-served uses s3://models/served/drafter/" in refused.stderr
+    assert "peagle destroy peagle-served" in refused.stderr
     assert "--even-if-used" in refused.stderr.splitlines()[-1]
     assert "Copying" not in refused.stderr
     assert kept == head

@@ -31,6 +31,9 @@ BOUNDED = {
     CONTAINER / "json_reader.py": "the one reader of JSON",
     TOOLKIT / "catalog" / "documents.py": "the one reader of YAML",
     CONTAINER / "environment.py": "arguments are split as AWS's container does, byte for byte",
+    TOOLKIT / "aws" / "ecr.py": "documents of this package",
+    TOOLKIT / "aws" / "prices.py": "an answer of AWS, which botocore has read",
+    TOOLKIT / "render" / "formats" / "cloudformation.py": "templates of this package",
 }
 
 

@@ -155,7 +155,7 @@ def write_json(path: Path, document: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically; make its folder if needed."""
     private_folder(path.parent)
-    write_file(path, text.encode())
+    write_file(path, text.encode(errors="replace"))
 
 
 def read_json(path: Path) -> Any:

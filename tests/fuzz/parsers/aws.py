@@ -14,7 +14,6 @@ from peagle.aws import ecr, runtime
 from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
-from peagle.aws.iam import find_role
 from peagle.aws.prices import QuotaNeed, prices_in, quota_findings
 from peagle.aws.refresh import sdk_images
 from peagle.aws.runtime import Tail
@@ -28,7 +27,7 @@ from peagle.deploy.revisions import proof_in, revision_in
 from peagle.errors import PeagleError
 from peagle.protocol import engine_message
 from peagle.warm.collect import _container_reply
-from tests.fuzz.inputs import documents, encoded
+from tests.fuzz.inputs import encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.account import (
     ACCOUNT,
@@ -42,7 +41,6 @@ from tests.fuzz.parsers.account import (
     PRODUCT,
     QUOTA,
     REGION,
-    ROLE,
     TAGS,
 )
 from tests.fuzz.parsers.engines import ANSWER, COUNTERS, FAILURE, PIECE, STREAM, WHOLE_LOG
@@ -132,11 +130,6 @@ def _quota(case: tuple[Any, Any]) -> None:
 
 def _prices(row: str) -> None:
     prices_in([row], REGION)
-
-
-def _role(role: Any) -> None:
-    for given in (None, "peagle"):
-        find_role(Answers(get_role={"Role": role}, list_roles=[role]), given)
 
 
 def _images(content: bytes) -> None:
@@ -229,14 +222,7 @@ PARSERS = (
         typed=True,
         kept=("InferenceComponentName", "InferenceComponentArn"),
     ),
-    Parser("price-list", _prices, [json.dumps(PRODUCT)]),
-    Parser(
-        "roles",
-        _role,
-        [ROLE],
-        PeagleError,
-        inputs=documents(ROLE, kept=("Arn", "RoleName")).filter(lambda one: isinstance(one, dict)),
-    ),
+    Parser("price-list", _prices, [json.dumps(PRODUCT)], PeagleError),
     Parser("image-table", _images, [encoded(IMAGES)], PeagleError),
     Parser("codebuild", _build, [BUILD], PeagleError, typed=True),
     Parser("ecr-login", _login, [LOGIN], PeagleError),

@@ -182,7 +182,7 @@ def test_a_bad_file_is_one_clear_line(command: str, tmp_path: Path) -> None:
     done = in_process(command, "gpt-oss-20b", "--verdict", str(path))
 
     assert done.code == 2
-    assert f"{path} is truncated" in done.error
+    assert f"{path} is not valid JSON" in done.error
 
 
 def test_a_plan_file_and_a_verdict_exclude_each_other(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ def trusts_sagemaker(role: dict[str, Any]) -> bool:
 def _allows(statement: dict[str, Any], account: str) -> bool:
     principal = statement.get("Principal")
     services = _as_list(principal.get("Service", [])) if isinstance(principal, dict) else []
-    equal = statement.get("Condition", {}).get("StringEquals", {})
+    condition = statement.get("Condition")
+    equal = condition.get("StringEquals", {}) if isinstance(condition, dict) else {}
     return (
         statement.get("Effect") == "Allow"
         and not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(_as_list(statement.get("Action", [])))
