@@ -85,7 +85,8 @@ def _auxiliary_problems(
             yield Problem("aux-layers-outside", OTHER_HEAD, values)
         if len(set(layers)) < len(layers):
             yield Problem("aux-layers-collide", OTHER_HEAD, values)
-    if len(layers) != config.built_for:
+    has_fc = fc is not None and len(fc) == 2 and not config.quantized
+    if has_fc and width is not None and len(layers) != config.built_for:
         values = {"layers": list(layers), "built_for": config.built_for}
         yield Problem("aux-layer-count", MIXED_FILES, values)
         return

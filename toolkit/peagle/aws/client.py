@@ -269,8 +269,8 @@ MAX_TOKEN_SECONDS = 12 * 3600
 BEST_EFFORT_SECONDS = 10.0
 """Time budget of all calls of a best-effort connection together; after it, no call starts."""
 
-BEST_EFFORT_TIMEOUTS = (2, 3, 5)
-"""Attempts, connect timeout, read timeout (seconds). The second attempt is for throttling."""
+BEST_EFFORT_TIMEOUTS = (1, 3, 5)
+"""Attempts, connect timeout, read timeout (seconds)."""
 
 _TIMEOUTS = (5, 10, 60)
 _TIMEOUTS_BY_SERVICE = {

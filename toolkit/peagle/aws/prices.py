@@ -16,6 +16,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.errors import QUOTA_SUFFIX, AccessDenied, Missing, quota_fix
 from peagle.catalog.tables import InstanceTable, Price
-from peagle.errors import CloudError, Fix, PeagleError, parsing
+from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.rollout import rolling_step
 from peagle.store import SANDBOX, home, read_json, write_json
@@ -197,14 +198,15 @@ def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
     Of several rows for a type the one whose usage is ``Host:`` counts, else the most expensive.
     """
     rows: dict[str, list[tuple[bool, float]]] = {}
-    with parsing("the answer of the Pricing API", CloudError):
-        for product in map(json.loads, products):
-            attributes = product["product"]["attributes"]
+    for product in products:
+        with suppress(KeyError, ValueError, TypeError, AttributeError):  # a row of another shape
+            row = json.loads(product)
+            attributes = row["product"]["attributes"]
             is_hosting = attributes.get("component") == PRICE_COMPONENT
             if not is_hosting or attributes.get("regionCode", region) != region:
                 continue
             of_host = bool(_HOST_USAGE.search(attributes.get("usagetype", "")))
-            for term in product["terms"].get("OnDemand", {}).values():
+            for term in row["terms"].get("OnDemand", {}).values():
                 for dimension in term["priceDimensions"].values():
                     usd = float(dimension["pricePerUnit"].get("USD", 0))
                     if usd > 0:

@@ -193,12 +193,13 @@ def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
     """Delete objects and their unfinished uploads, whose parts cost money; ignores objects that no
     longer exist."""
     doomed = sorted(set(keys))
+    uploads: list[dict[str, Any]] = []
     with suppress(Missing):
         with suppress(AccessDenied):
             uploads = list(aws.items("s3", "list_multipart_uploads", "Uploads", Bucket=bucket))
-            for upload in (entry for entry in uploads if entry["Key"] in doomed):
-                place = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-                aws.call("s3", "abort_multipart_upload", **place)
+        for upload in (entry for entry in uploads if entry["Key"] in doomed):
+            place = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+            aws.call("s3", "abort_multipart_upload", **place)
         for start in range(0, len(doomed), _DELETE_BATCH):
             objects = [{"Key": key} for key in doomed[start : start + _DELETE_BATCH]]
             request = {"Objects": objects, "Quiet": True}

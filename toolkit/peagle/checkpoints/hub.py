@@ -164,7 +164,8 @@ class Hub:
         if unknown or status in (401, 404):
             message = f"the Hub has no {repo}, or {f'{token} has no access' if token else _PRIVATE}"
             fix = Fix("check the spelling, and that the token may read it")
-            return CheckpointError(message, fix if token else sign_in, "hub-not-found")
+            private = Fix(f"check the spelling; for a private model, {_SET_TOKEN}", _SIGN_IN)
+            return CheckpointError(message, fix if token else private, "hub-not-found")
         if status == 429:
             after = response.headers.get("Retry-After", "")
             wait = f"try again in {f'{after} seconds' if after.isdigit() else 'a few minutes'}"

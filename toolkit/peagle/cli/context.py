@@ -46,7 +46,7 @@ class PeagleCommand(click.Command):
                 formatter.write_dl(groups[group])
         if keys := keys_of_file(ctx):
             formatter.write_paragraph()
-            formatter.write_text(f"Further keys of peagle.yaml: {', '.join(keys)}.")
+            formatter.write_text(f"Further keys of peagle.yaml: {', '.join(map(gate_key, keys))}.")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; the fix of an error that ends it gets the kept options."""
@@ -69,6 +69,11 @@ def keys_of_file(ctx: click.Context | None) -> list[str]:
     """The keys of ``peagle.yaml`` that the command takes and the command line does not."""
     parameters = ctx.command.params if ctx else []
     return [str(option.name) for option in parameters if isinstance(option, KeyOfFile)]
+
+
+def gate_key(key: str) -> str:
+    """Where a key stands in ``peagle.yaml``: the one of a gate is below its command."""
+    return f"gates.plan.{key}" if key == "max_price_increase" else key
 
 
 def is_typed(ctx: click.Context, parameter: str) -> bool:

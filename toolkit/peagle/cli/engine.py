@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import PeagleCommand, fix_in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.view.console import (
     json_option,
@@ -69,4 +69,4 @@ def status(ctx: click.Context, as_json: bool) -> None:
     }
     print_small(document, as_json)
     if missing and not as_json:
-        print_status(missing.message, command_text(missing.command))
+        print_status(missing.message, fix_in_context(missing.fix, missing.command))

@@ -18,7 +18,7 @@ import click
 from click.exceptions import NoSuchCommand
 
 from peagle import __version__
-from peagle.cli.context import keys_of_file
+from peagle.cli.context import gate_key, keys_of_file
 from peagle.cli.view.console import STARTED_AT
 from peagle.errors import Fix, PeagleError, UserError, nearest
 
@@ -115,6 +115,7 @@ OPTION_HINTS: dict[str, str] = {
     "plan --gpu": _INSTANCE,
     "deploy --gpu": _INSTANCE,
     "--max-num-seqs": "use --concurrency",
+    "--allow-unpinned-warm": "it is an option of deploy",
     "--users": "use --concurrency",
     "--num-speculative-tokens": "use --k",
     "--target": "specify the target first; --catalog DIR before the command adds your own targets",
@@ -281,7 +282,7 @@ def _unknown_option(error: click.NoSuchOption) -> UserError:
     near = get_close_matches(error.option_name, names, n=1, cutoff=0.8)
     key = error.option_name.removeprefix("--").replace("-", "_")
     if key in keys_of_file(error.ctx):
-        guess = f"it is the key {key} of peagle.yaml"
+        guess = f"it is the key {gate_key(key)} of peagle.yaml"
     of_command = OPTION_HINTS.get(f"{command[-1]} {error.option_name}")
     hint = of_command or (OPTION_HINTS.get(near[0]) if near else None) or guess
     message = f"{' '.join(command)} has no option {error.option_name}{f': {hint}' if hint else ''}"

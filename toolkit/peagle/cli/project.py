@@ -19,6 +19,7 @@ from pydantic import Field
 from peagle.catalog import find_instance, find_pair
 from peagle.cli.context import PeagleCommand, is_plan_file, is_typed
 from peagle.cli.options import PLAN_FIELDS, Decimal, Parsed, ParsedNumber, command_catalog
+from peagle.cli.view.console import print_status
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.project.choosing import (
     EndpointChoice,
@@ -349,6 +350,8 @@ def _take_from_project(ctx: click.Context) -> None:
     typed = ctx.params[str(argument.name)]
     if environment is None and path is None:
         if typed is not None or any(is_typed(ctx, name) for name in option.instead):
+            if ctx.command.name in (ALL, "plan") and not is_plan_file(typed or ""):
+                _say_unused()
             return
         path = find_project(Path()) if option.implicit else None
         if path is None and option.instead:
@@ -361,6 +364,12 @@ def _take_from_project(ctx: click.Context) -> None:
     choice = choose_endpoint(project, endpoint, environment)
     ctx.meta[CHOICE] = choice
     apply_choice(ctx, choice, option.keys, is_plan, image_from)
+
+
+def _say_unused() -> None:
+    """A company's network and key may be in the file, and the user may think that they apply."""
+    if path := find_project(Path()):
+        print_status(f"{path.name} is not used: name one of its endpoints, with -e or --project")
 
 
 def project_words(choice: EndpointChoice, path: Path | None = None) -> list[str]:

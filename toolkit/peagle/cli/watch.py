@@ -172,8 +172,9 @@ def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ..
     if record.owner or document["state"] not in ("Creating", "Unproved"):
         return ()
     plan = record.current.plan
-    command = deploy_command(plan) if plan else ()
-    return command or ("peagle", "prove", record.name)
+    if plan and (command := deploy_command(plan)):
+        return command
+    return ("peagle", "prove", record.name) if document["state"] == "Unproved" else ()
 
 
 _LONGEST_VALUE = 60

@@ -14,6 +14,7 @@ from typing import Any
 
 from peagle.aws import vpc
 from peagle.aws.client import Aws
+from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.iam import Role
 from peagle.aws.s3 import default_bucket
 from peagle.aws.vpc import SecurityGroup, Subnet
@@ -24,6 +25,7 @@ from peagle.findings import Finding, error, finding, note, warning
 from peagle.planning.plan import Plan
 from peagle.render.alarms import rollback_alarm_names
 from peagle.s3uri import S3Uri
+from peagle_serve.contract import MODEL_FOLDER, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 ROLE_ACTIONS = (
     "ec2:CreateNetworkInterface",
@@ -177,6 +179,32 @@ def loosened_findings(changed: Iterable[Change]) -> Iterator[Finding]:
         message = f"the update leaves out what the deployment has: {texts}"
         fix = f"set {' and '.join(change.path for change in lost)} to keep them"
         yield warning("company-settings-removed", lost[0].path, message, fix)
+
+
+def vocabulary_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
+    """Whether the vocabulary that an isolated container reads from the mounted weights is there."""
+    folder = plan.environment.get(VOCABULARY_VARIABLE, "")
+    mount = next((mount for mount in plan.mounts if mount.channel is None), None)
+    is_local = plan.target.weights.kind != "s3"
+    if not plan.company.network_isolation or mount is None or is_local:
+        return
+    if not f"{folder}/".startswith(f"{MODEL_FOLDER}/"):
+        return
+    place = S3Uri.parse(mount.s3_uri).folder
+    inside = folder.removeprefix(MODEL_FOLDER).strip("/")
+    key = f"{place.key}{inside}/{VOCABULARY_FILE}" if inside else f"{place.key}{VOCABULARY_FILE}"
+    try:
+        aws.call("s3", "head_object", Bucket=place.bucket, Key=key)
+    except AccessDenied:
+        return  # the weights themselves are reported as not readable
+    except Missing:
+        uri = S3Uri(place.bucket, key).uri
+        message = f"{uri} does not exist, and a container without a network cannot download it"
+        fix = Fix(
+            "put the file there, or copy the pair again from a folder that holds it",
+            ("peagle", "weights", "sync", "PAIR", mount.s3_uri),
+        )
+        yield error("mounted-vocabulary-missing", "network_isolation", message, fix)
 
 
 _KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}")

@@ -35,6 +35,7 @@ from peagle.deploy.access import (
     loosened_findings,
     network_findings,
     role_access_findings,
+    vocabulary_findings,
 )
 from peagle.deploy.alarms import rollout_findings, topic_findings
 from peagle.deploy.context import DeploymentContext
@@ -324,6 +325,7 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
         yield from role_access_findings(aws, role, desired.plan)
     yield from presence_findings(aws, desired.plan.runtime.image)
     yield from network_findings(aws, desired.plan, started)
+    yield from vocabulary_findings(aws, desired.plan)
 
 
 def instance_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:

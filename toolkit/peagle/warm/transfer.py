@@ -171,16 +171,13 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
     if response.status >= 500:
         message = f"the container failed to collect ({response.status}): {reason}"
         return EngineError(message, f"see {log}", "collection-failed")
-    collecting = f"start it with {WARM_MODE_VARIABLE}={COLLECT}"
-    refusals: dict[int, tuple[str, str, str]] = {
-        409: ("there is nothing to collect", f"see {log}", "nothing-compiled"),
-        403: ("the container does not offer compile caches", collecting, "not-collecting"),
-    }
-    if response.status not in refusals:
-        message = f"the container does not support warm starts ({response.status}: {reason})"
-        return Refused(message, _REBUILD, "image-too-old")
-    message, fix, code = refusals[response.status]
-    return Refused(f"{message}: {reason}", fix, code)
+    if response.status == 409:
+        return Refused(f"there is nothing to collect: {reason}", f"see {log}", "nothing-compiled")
+    if response.status == 403:
+        message = f"the container does not offer compile caches: {reason}"
+        return Refused(message, f"start it with {WARM_MODE_VARIABLE}={COLLECT}", "not-collecting")
+    message = f"the container does not support warm starts ({response.status}: {reason})"
+    return Refused(message, _REBUILD, "image-too-old")
 
 
 def _read_manifest(text: bytes, folder: Path) -> WarmArtifact:

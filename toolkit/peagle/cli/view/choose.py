@@ -240,6 +240,8 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
         load = _load_options(verdict)
         command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
         print_line("\nPlan with it", command_text(command))
+        if shared := verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)[0].shared_prompt_tokens:
+            print_line(f"with shared_prompt_tokens: {shared} in peagle.yaml")
 
 
 def _load_options(verdict: Verdict) -> tuple[str, ...]:
@@ -252,7 +254,6 @@ def _load_options(verdict: Verdict) -> tuple[str, ...]:
         "--prompt-tokens": size.prompt_tokens,
         "--output-tokens": size.output_tokens,
         "--cached-prompt-tokens": size.cached_prompt_tokens,
-        "--shared-prompt-tokens": size.shared_prompt_tokens,
     }
     return tuple(word for flag, value in sizes.items() if value for word in (flag, str(value)))
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -318,7 +318,6 @@ def print_table(
     """Print a table on stdout, below its title, if there are rows. Columns whose heading is in
     ``right`` are aligned to the right; all others are folded where the terminal is narrow, and a
     table that would lose digits has a paragraph for each row. Cells are text, or rich's."""
-    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -328,20 +327,20 @@ def print_table(
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(headings)
+    least = 2 * len(headings)
     for number, heading in enumerate(headings):
         longest = max(row[number].cell_len for row in cells)
-        table.add_column(
-            heading,
-            justify="right" if heading in right else "left",
-            min_width=max(longest, len(heading)) if heading in right else min(longest, 16),
-            overflow="fold",
-        )
+        is_right = heading in right
+        width = max(longest, *map(len, heading.split())) if is_right and heading else longest
+        width = width if is_right else min(longest, 16)
+        least += width
+        justify: Literal["right", "left"] = "right" if is_right else "left"
+        table.add_column(heading, justify=justify, min_width=width, overflow="fold")
     for row in cells:
         table.add_row(*row)
     if title:
         print_line(f"\n{title}", bold=True)
-    unlimited = console.options.update(max_width=UNLIMITED)
-    if Measurement.get(console, unlimited, table).minimum <= console.width:
+    if least <= console.width:
         console.print(table)
         return
     for row in cells:

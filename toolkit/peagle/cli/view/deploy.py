@@ -23,7 +23,7 @@ from peagle.cli.view.console import (
     print_status,
     print_table,
 )
-from peagle.cli.view.plan import operation_facts, proof_facts, speed_of_plan
+from peagle.cli.view.plan import company_facts, operation_facts, proof_facts, speed_of_plan
 from peagle.cli.view.proof import floor_text, second_turn_text
 from peagle.deploy.alarms import mixes_drafts
 from peagle.deploy.diff import Change
@@ -75,6 +75,7 @@ def _deployment(preflight: Preflight, account: Account, keep_unproved: bool) -> 
         operation["rollout"] = cost_text(preflight.rollout)
     yield from operation.items()
     yield _limit(preflight)
+    yield from company_facts(plan.company)
     if plan.speed is not None and plan.speed.tokens_per_second is not None:
         yield "speed", speed_of_plan(plan, plan.speed)
     yield "role", f"{role.arn}{f' ({role.because})' if role.because else ''}"

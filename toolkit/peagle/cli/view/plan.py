@@ -26,6 +26,7 @@ from peagle.deploy.diff import PlanComparison
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
+from peagle.planning.company import Company
 from peagle.planning.drafter import NO_HEAD
 from peagle.planning.limit import limit_text, most_usd_per_hour
 from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
@@ -218,7 +219,7 @@ def _instance_text(plan: Plan) -> str:
     copies = _copies(plan.copies.per_instance if plan.copies else None, plan.instance_count)
     text = f"{plan.instance_count} x {plan.instance_type} ({gpus}{copies}) in {plan.region}"
     if plan.engines > 1:
-        text += f", {plan.concurrency / _busy_engines(plan):,.3g} at a time per engine"
+        text += f", {plan.concurrency / _busy_engines(plan):,.4g} at a time per engine"
     if plan.price_per_hour_usd is not None:
         return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
     others = [other.price_per_hour_usd for other in plan.alternatives]
@@ -413,7 +414,7 @@ def _row(plan: Plan, other: Alternative) -> tuple[str, ...]:
 
 def _details(plan: Plan) -> Iterator[tuple[str, str]]:
     """What the answer does not have."""
-    company, speed = plan.company, plan.speed
+    speed = plan.speed
     yield "endpoint", plan.name
     yield "price", price_text(plan)
     yield from proof_facts(plan)
@@ -425,8 +426,13 @@ def _details(plan: Plan) -> Iterator[tuple[str, str]]:
         if part is not None:
             how = "streamed by the engine" if part.streamed else _WEIGHTS[part.kind]
             yield "weights", f"{part.location} ({how})"
-    if company.in_vpc:
-        yield "VPC", f"{', '.join(company.subnets)}; {', '.join(company.security_groups)}"
+    yield from company_facts(plan.company)
+
+
+def company_facts(company: Company) -> Iterator[tuple[str, str]]:
+    """What a company prescribes; empty texts for what it does not."""
+    vpc = f"{', '.join(company.subnets)}; {', '.join(company.security_groups)}"
+    yield "VPC", vpc if company.in_vpc else ""
     yield "network", "isolated" if company.network_isolation else ""
     yield "KMS key", company.kms_key or ""
     yield "tags", ", ".join(f"{key}={value}" for key, value in sorted(company.tags.items()))

@@ -199,8 +199,8 @@ def print_weights(weights: StoredWeights, price: StoragePrice | None) -> None:
         print_next("complete it", command_text(weights.finish))
     document = inspect_document(weights, price)
     print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
-    if weights.lock is not None and weights.lock.stale:
-        print_line(f"stale lock: {weights.lock}")
+    if weights.lock is not None:
+        print_line(f"{'stale lock' if weights.lock.stale else 'locked'}: {weights.lock}")
     if price is not None:
         print_line(f"storage: {month_text(weights.size, price, price.region)}")
 
