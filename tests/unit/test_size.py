@@ -31,7 +31,7 @@ BUDGET = {
     "project": (650, 450),
     "cli": (11_100, 6_000),
 }
-MOST_LINES, MOST_FILES = 75_700, 315
+MOST_LINES, MOST_FILES = 75_800, 315
 
 
 def test_no_package_has_more_lines_than_its_budget() -> None:
