@@ -269,8 +269,8 @@ MAX_TOKEN_SECONDS = 12 * 3600
 BEST_EFFORT_SECONDS = 10.0
 """Time budget of all calls of a best-effort connection together; after it, no call starts."""
 
-BEST_EFFORT_TIMEOUTS = (1, 3, 5)
-"""Attempts, connect timeout, read timeout (seconds)."""
+BEST_EFFORT_TIMEOUTS = (2, 3, 5)
+"""Attempts, connect timeout, read timeout (seconds). The second attempt is for throttling."""
 
 _TIMEOUTS = (5, 10, 60)
 _TIMEOUTS_BY_SERVICE = {
@@ -397,6 +397,9 @@ class Aws:
                     endpoint_url=self.endpoint_url,
                     config=_config(service, self.endpoint_url, self._breaker is not None),
                 )
+            if self._breaker is not None:
+                name = made.meta.service_model.service_id.hyphenize()
+                made.meta.events.register_first(f"needs-retry.{name}", _give_up_without_answer)
             self._clients[service] = made
         return self._clients[service]
 
@@ -561,6 +564,12 @@ def _session_of(keys: Keys) -> Any:
     core = botocore.session.Session(session_vars=variables)
     core.set_credentials(keys.access_key, keys.secret_key)
     return boto3.Session(botocore_session=core)
+
+
+def _give_up_without_answer(caught_exception: Exception | None = None, **_: Any) -> bool | None:
+    """No second attempt at a service that does not answer; else botocore's own rules decide."""
+    no_answer = isinstance(caught_exception, boto.ConnectionError | boto.ReadTimeoutError)
+    return False if no_answer else None
 
 
 def _config(service: str, endpoint_url: str | None, best_effort: bool) -> Config:
