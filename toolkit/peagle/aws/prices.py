@@ -199,7 +199,7 @@ def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
     """
     rows: dict[str, list[tuple[bool, float]]] = {}
     for product in products:
-        with suppress(KeyError, ValueError, TypeError, AttributeError):  # a row of another shape
+        with suppress(LookupError, ValueError, TypeError, AttributeError, RecursionError):
             row = json.loads(product)
             attributes = row["product"]["attributes"]
             is_hosting = attributes.get("component") == PRICE_COMPONENT
