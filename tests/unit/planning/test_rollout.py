@@ -10,9 +10,12 @@ import pytest
 from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.operation_model import Step
+from peagle.planning.pins import with_pins
+from peagle.planning.plan import Pins
 from peagle.planning.rollout import cost_text, longest_seconds, rollout_of, rollout_of_copies
 from peagle.render.alarms import alarms, without_speculation
 from peagle.render.metrics import metric_filters
+from peagle.render.requests import deploy_command
 from peagle.render.rollout import deployment_config
 from peagle.render.values import values
 from peagle.speed.slo import Slo
@@ -243,6 +246,16 @@ def test_the_command_that_switches_speculation_off_is_a_deploy_of_the_target() -
     assert not {"--k", "--drafter", "--rollout"} & set(words)
     assert words[-2:] == ("--image", OWN_IMAGE)
     assert shlex.join(words) in alarms(plan, "c")[-1]["AlarmDescription"]
+
+
+def test_a_deploy_is_a_command_unless_the_user_has_set_keys_of_the_file() -> None:
+    agent = planned(workload="agent", rollout="all-at-once", instance_count=1)
+    assert agent.shared_prompt_tokens  # by the preset, and found by the deploy
+    pinned = with_pins(agent, Pins(warm=("1" * 64,)))
+    for plan in (agent, pinned):
+        assert deploy_command(plan)[:2] == without_speculation(plan)[:2] == ("peagle", "deploy")
+    company = planned(kms_key="alias/models", rollout="all-at-once", instance_count=1)
+    assert deploy_command(company) == without_speculation(company) == ()
 
 
 @pytest.mark.thorough

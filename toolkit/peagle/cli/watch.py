@@ -51,7 +51,6 @@ from peagle.cli.view.proof import second_turn_text
 from peagle.cli.view.top import document, screen
 from peagle.deploy.drift import Drift, find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
-from peagle.deploy.revisions import deploy_command
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
 from peagle.deploy.usage import age_of_newest_line, endpoint_log, usage_of_endpoint
@@ -61,6 +60,7 @@ from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
 from peagle.proof import SecondTurn
 from peagle.render import read_plan
+from peagle.render.requests import deploy_command
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
 from peagle.text import (

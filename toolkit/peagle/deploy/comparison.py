@@ -47,7 +47,6 @@ from peagle.deploy.revisions import (
     candidate_share,
     candidate_weight,
     compares_now,
-    deploy_command,
     is_proved,
     require_no_comparison,
     require_own,
@@ -70,7 +69,7 @@ from peagle.errors import (
 from peagle.options import Options
 from peagle.planning import Plan
 from peagle.render.dashboard import dashboard_body, dashboard_name, has_dashboard
-from peagle.render.requests import VARIANT, reproduce_options
+from peagle.render.requests import VARIANT, deploy_command, reproduce_options
 
 _LIMIT = {"ttl", "budget", "no_limit"}
 _INSTANCES = {"instance_type", "instance_count"}

@@ -30,8 +30,6 @@ from peagle.deploy.state import (
     weight_prefixes,
 )
 from peagle.errors import Fix, Refused
-from peagle.options import keys_of_file
-from peagle.planning.plan import Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
 from peagle.proof import Proof
 from peagle.render.requests import (
@@ -39,9 +37,7 @@ from peagle.render.requests import (
     PROOF_TAG,
     STACK_TAG,
     VARIANT,
-    image_arguments,
-    plan_arguments,
-    reproduce_options,
+    deploy_command,
 )
 
 PREVIOUS_TAG = "peagle:previous"
@@ -243,14 +239,6 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
         fix="finish it",
         command=("peagle", "rollback", record.name),
     )
-
-
-def deploy_command(plan: Plan) -> tuple[str, ...]:
-    """The command that deploys the plan again, with its image if the user chose that; empty for a
-    plan with keys of ``peagle.yaml``, which no command has."""
-    if keys_of_file(reproduce_options(plan)):
-        return ()
-    return ("peagle", "deploy", *plan_arguments(plan), *image_arguments(plan))
 
 
 def fields_when_proved(record: Deployment, proved: Revision) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from peagle.options import keys_of_file
 from peagle.planning.observe import alarm_kinds
 from peagle.planning.operation_model import AlarmKind
 from peagle.planning.plan import Plan, Speculation
@@ -29,9 +28,7 @@ from peagle.render.metrics import (
 )
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
-    image_arguments,
-    plan_arguments,
-    reproduce_options,
+    deploy_command,
 )
 from peagle.text import json_number
 
@@ -88,20 +85,17 @@ def rollback_alarm_names(plan: Plan) -> tuple[str, ...]:
 
 def without_speculation(plan: Plan) -> tuple[str, ...]:
     """The command that switches speculation off, and leaves the rest of the plan and the end time
-    of the deployment; empty for a plan with keys of ``peagle.yaml``, which no command has."""
-    if keys_of_file(reproduce_options(plan)):
-        return ()
+    of the deployment; empty where ``deploy_command`` is."""
     options = plan.options.model_copy(
         update={**dict.fromkeys(("rollout", "ttl", "budget")), "no_limit": False}
     )
     without = dict.fromkeys(("speculation", "drafter", "rollout", "limit"))
     target_alone = plan.model_copy(update={**without, "options": options})
-    words = ["peagle", "deploy", *plan_arguments(target_alone)]
-    if "--no-speculation" not in words:  # a target that is not in the catalogue has no drafter
-        words.append("--no-speculation")
-    words += image_arguments(plan)
+    words = deploy_command(target_alone)
+    if words and "--no-speculation" not in words:  # the user's own target has no drafter
+        words = (*words, "--no-speculation")
     if len(shlex.join(words)) <= _LONGEST_COMMAND:
-        return tuple(words)
+        return words
     return without_speculation_of(plan.pair, plan.name, plan.region)
 
 

@@ -22,10 +22,10 @@ from peagle.planning.limit import COPIES_BEFORE_SECONDS, ends_after
 from peagle.planning.plan import Plan, price_origin
 from peagle.render.components import component_path
 from peagle.render.requests import (
+    command_options,
     folders,
     openai_base_url,
     plan_arguments,
-    reproduce_options,
 )
 from peagle.text import format_duration, format_usd, sanitize
 
@@ -142,7 +142,7 @@ def readme(plan: Plan, catalog: Catalog, *parts: str, **values: object) -> Rende
 
 def _keys(plan: Plan) -> str:
     """The keys of the project file without which the commands make another plan."""
-    keys = keys_of_file(reproduce_options(plan))
+    keys = keys_of_file(command_options(plan))
     if not keys:
         return ""
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}

@@ -17,7 +17,7 @@ from peagle.checkpoints.entries import OWN
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
-from peagle.options import Options, arguments
+from peagle.options import Options, arguments, keys_of_file
 from peagle.planning.company import model_network
 from peagle.planning.observe import alarm_kinds
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
@@ -293,14 +293,29 @@ _SIZE = (
 """Options that change no resource of a plan whose instances are chosen."""
 
 
-def plan_arguments(plan: Plan, tag_flag: str = "--tag") -> list[str]:
-    """PAIR and the options of `peagle deploy` that make the same endpoint, except its image.
-    ``tag_flag`` is that of the user's tags, which differs in `peagle image build`."""
+def command_options(plan: Plan) -> Options:
+    """The options of a command that makes the same endpoint, except its image. Of archives it has
+    those that the user pins: a deploy pins what is next to the weights."""
     omitted = [*_SIZE, "image"] if alarm_kinds(plan) or plan.scaling else [*_SIZE, "image", "slo"]
-    options = reproduce_options(plan).model_copy(
-        update={**dict.fromkeys(omitted), "baked_weights": False}
+    pins = {"warm_sha256": plan.options.warm_sha256}
+    return reproduce_options(plan).model_copy(
+        update={**dict.fromkeys(omitted), **pins, "baked_weights": False}
     )
+
+
+def plan_arguments(plan: Plan, tag_flag: str = "--tag") -> list[str]:
+    """PAIR and the words of ``command_options``. ``tag_flag`` is that of the user's tags, which
+    differs in `peagle image build`."""
+    options = command_options(plan)
     return [options.pair, *arguments(options, tag_flag)]
+
+
+def deploy_command(plan: Plan) -> tuple[str, ...]:
+    """The command that deploys the plan again, with its image if the user chose that; empty for a
+    plan with keys of ``peagle.yaml``, which no command has."""
+    if keys_of_file(command_options(plan)):
+        return ()
+    return ("peagle", "deploy", *plan_arguments(plan), *image_arguments(plan))
 
 
 def image_arguments(plan: Plan) -> list[str]:
