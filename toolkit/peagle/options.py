@@ -32,6 +32,12 @@ AUTO: Final = "auto"
 
 LONGEST_CAPTURE_DAYS = 36_500
 
+DEFAULT_REGION = "us-east-1"
+REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+
+ONLY_DEPLOY = "allow_unpinned_warm"
+"""An option of ``peagle deploy`` alone: nothing in a file may open it for good."""
+
 Kind = Literal[
     "text", "switch", "choice", "count", "number", "k", "copies", "tokens", "requests", "batch",
     "percent", "days", "usd", "speed", "load", "duration", "hours", "slo", "ids", "texts",
@@ -325,8 +331,8 @@ class Options(Frozen):
     region: str | None = _option(
         "Instances",
         "text",
-        "AWS region.  [env: AWS_REGION; default: us-east-1]",
-        variables=("AWS_REGION", "AWS_DEFAULT_REGION"),
+        f"AWS region.  [env: AWS_REGION; default: {DEFAULT_REGION}]",
+        variables=REGION_VARIABLES,
     )
     min_instances: int | None = _option(
         "Instances", "number", "Fewest instances of an endpoint that scales.  [default: 1]"

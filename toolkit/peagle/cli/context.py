@@ -36,10 +36,9 @@ class PeagleCommand(click.Command):
         """The options in their groups, those of the command itself last."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = (
-                parameter.get_help_record(ctx) if parameter.param_type_name == "option" else None
-            )
-            if record:
+            if not isinstance(parameter, click.Option):
+                continue  # click lists arguments in the usage
+            if record := parameter.get_help_record(ctx):
                 groups.setdefault(getattr(parameter, "group", "Options"), []).append(record)
         for group in sorted(groups, key=lambda name: name == "Options"):
             with formatter.section(group):

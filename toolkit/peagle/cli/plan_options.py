@@ -36,6 +36,7 @@ from peagle.options import (
     AUTO,
     GROUPS,
     LONGEST_CAPTURE_DAYS,
+    ONLY_DEPLOY,
     Flag,
     Kind,
     Options,
@@ -123,9 +124,6 @@ _COMPLETIONS = {
     "vllm": complete_version,
     "region": complete_region,
 }
-
-ONLY_DEPLOY = "allow_unpinned_warm"
-"""An option of ``peagle deploy`` alone: nothing in a file may open it for good."""
 
 
 class PlanOption(click.Option):

@@ -21,6 +21,7 @@ from peagle.cli.context import PeagleCommand, is_plan_file, is_typed
 from peagle.cli.options import PLAN_FIELDS, Decimal, Parsed, ParsedNumber, command_catalog
 from peagle.cli.view.console import print_status
 from peagle.errors import Fix, NotFound, PeagleError, UserError
+from peagle.options import ONLY_DEPLOY
 from peagle.project.choosing import (
     EndpointChoice,
     ProjectValue,
@@ -45,7 +46,7 @@ ALL = "deploy"
 
 NOT_IN_FILE = frozenset(
     {
-        "allow_unpinned_warm",
+        ONLY_DEPLOY,
         "environment",
         "image_from",
         "json",

@@ -23,15 +23,14 @@ from peagle.checks.facts import is_aws_image
 from peagle.checks.rules.version import below_minimum, unknown_version
 from peagle.errors import Fix, NotFound, Refused, UserError
 from peagle.findings import Finding, warning
+from peagle.options import DEFAULT_REGION as DEFAULT_REGION
+from peagle.options import REGION_VARIABLES as REGION_VARIABLES
 from peagle.options import Options
 from peagle.planning.company import check_prefix, prefixed
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import PRICE_ELSEWHERE, Decision, decide
 from peagle.text import format_usd
 from peagle.vllm import versions
-
-DEFAULT_REGION = "us-east-1"
-REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 LOG_STATS_OFF = "log-stats-off"
 """The code of the finding that the log of AWS's image will have no statistics."""

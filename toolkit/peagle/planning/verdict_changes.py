@@ -70,7 +70,7 @@ class ComparedSettings:
         self, setting: Setting, workload: Workload, requests: float, assumed: bool = False
     ) -> Performance:
         """The speed of one engine, measured or estimated; if ``assumed``, with a likely acceptance
-        where nobody has measured one. Unknown where it does not fit, or does not draft for requests
+        where none is measured. Unknown where it does not fit, or does not draft for requests
         of this size."""
         drafter = self._drafter(setting)
         load, engine = self._engine(setting, workload, requests)
