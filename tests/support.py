@@ -173,9 +173,9 @@ def once_per_options(
 
     def plan(options: Options, catalog: Catalog) -> Plan:
         as_loaded = isinstance(catalog.targets, Targets) and isinstance(catalog.speeds, Speeds)
-        own = not as_loaded or catalog.speeds._user_folder  # type: ignore[attr-defined]
+        is_own = not as_loaded or catalog.speeds._user_folder  # type: ignore[attr-defined]
         frozen = os.environ.get(BUNDLED_CATALOG) == str(folder)
-        if own or not frozen or options.drafter_checkpoint is not None:
+        if is_own or not frozen or options.drafter_checkpoint is not None:
             return make_plan(options, catalog)
         tables = (catalog.runtimes, catalog.instances, catalog.speed_model, catalog.version_rules)
         key = (*map(id, tables), repr(options))  # a kept catalogue keeps the numbers of its tables

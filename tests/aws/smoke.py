@@ -170,31 +170,31 @@ class Smoke:
 
 def _document(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def inventory(session: boto3.Session) -> list[str]:
     """Everything of the account that a smoke could leave behind."""
     sagemaker = session.client("sagemaker")
-    found = [
-        f"{kind} {one[key]}"
+    resources = [
+        f"{kind} {entry[key]}"
         for kind, operation, listed, key in (
             ("Endpoint", "list_endpoints", "Endpoints", "EndpointName"),
             ("EndpointConfig", "list_endpoint_configs", "EndpointConfigs", "EndpointConfigName"),
             ("Model", "list_models", "Models", "ModelName"),
         )
         for page in sagemaker.get_paginator(operation).paginate()
-        for one in page[listed]
+        for entry in page[listed]
     ]
     s3 = session.client("s3")
-    found += [f"S3Bucket {one['Name']}" for one in s3.list_buckets()["Buckets"]]
+    resources += [f"S3Bucket {bucket['Name']}" for bucket in s3.list_buckets()["Buckets"]]
     groups = session.client("logs").get_paginator("describe_log_groups")
     for page in groups.paginate(logGroupNamePrefix=LOG_GROUPS):
-        found += [f"LogGroup {one['logGroupName']}" for one in page["logGroups"]]
-    return sorted(found)
+        resources += [f"LogGroup {group['logGroupName']}" for group in page["logGroups"]]
+    return sorted(resources)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -243,18 +243,23 @@ def _run(smoke: Smoke, session: boto3.Session, folder: Path) -> int:
     finally:
         smoke.clean_up()
     left = sorted(set(inventory(session)) - set(before))
-    ours = [one for one in left if NAME in one or "peagle" in one]
+    ours = [resource for resource in left if NAME in resource or "peagle" in resource]
     smoke.write(failure=failure or None, left=ours)
     print(f"Wrote {smoke.output}.")
-    for one in ours:
-        print(f"LEFT: {one}")
+    for resource in ours:
+        print(f"LEFT: {resource}")
     return 1 if failure or ours else 0
 
 
 def _price(instance_type: str) -> float:
     """USD per hour; AWS's price for us-east-1, as the catalogue has it."""
-    known = load_catalog().instances.instances
-    prices = [price for one in known if one.type == instance_type for price in one.prices]
+    instances = load_catalog().instances.instances
+    prices = [
+        price
+        for instance in instances
+        if instance.type == instance_type
+        for price in instance.prices
+    ]
     return prices[0].usd_per_hour if prices else 1.5
 
 

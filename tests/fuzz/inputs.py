@@ -268,32 +268,34 @@ def damaged(*examples: Any, typed: bool = False, kept: Collection[str] = ()) -> 
     """Inputs like the examples, by their type: JSON as a document, then as text; other text and
     bytes by their parts; of tuples and lists of text each part. ``typed`` and ``kept`` are as in
     ``documents``."""
-    known = [example for example in examples if example is not None]
-    if not known:
+    values = [example for example in examples if example is not None]
+    if not values:
         return st.none()
-    if len(known) < len(examples):
-        return st.none() | damaged(*known, typed=typed, kept=kept)
-    if isinstance(known[0], str | bytes):
-        is_text = isinstance(known[0], str)
-        parts: SearchStrategy[Any] = texts(*known) if is_text else binary(*known)
-        read = [document for document in map(_json, known) if document is not None]
+    if len(values) < len(examples):
+        return st.none() | damaged(*values, typed=typed, kept=kept)
+    if isinstance(values[0], str | bytes):
+        is_text = isinstance(values[0], str)
+        parts: SearchStrategy[Any] = texts(*values) if is_text else binary(*values)
+        read = [document for document in map(_json, values) if document is not None]
         written: Any = json_texts if is_text else json_bytes
         return written(*read) | parts if read else parts
-    if isinstance(known[0], tuple):
-        columns = zip(*known, strict=True)
+    if isinstance(values[0], tuple):
+        columns = zip(*values, strict=True)
         return st.tuples(*(damaged(*column, typed=typed, kept=kept) for column in columns))
-    if isinstance(known[0], list) and known[0] and isinstance(known[0][0], str | bytes):
-        return st.lists(damaged(*(part for example in known for part in example)), max_size=8)
-    if all(isinstance(one, dict) and {*map(type, one.values())} == {str} for one in known):
-        return variables(*known)
-    if isinstance(known[0], dict | list):
-        return documents(*known, typed=typed, kept=kept)
-    return st.sampled_from(known)
+    if isinstance(values[0], list) and values[0] and isinstance(values[0][0], str | bytes):
+        return st.lists(damaged(*(part for example in values for part in example)), max_size=8)
+    if all(
+        isinstance(example, dict) and {*map(type, example.values())} == {str} for example in values
+    ):
+        return variables(*values)
+    if isinstance(values[0], dict | list):
+        return documents(*values, typed=typed, kept=kept)
+    return st.sampled_from(values)
 
 
 def _json(example: str | bytes) -> Any:
     try:
-        found = json.loads(example)
+        document = json.loads(example)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict | list) else None
+    return document if isinstance(document, dict | list) else None

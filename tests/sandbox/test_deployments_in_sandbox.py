@@ -229,9 +229,9 @@ def test_it_is_deployed_and_removed(sandbox: Sandbox, own: str) -> None:
 def test_top_shows_requests_and_drafts(sandbox: Sandbox) -> None:
     sandbox.json("deploy", "tiny", "--sandbox", "--yes", "--name", "watched")
 
-    def asked_in(found: dict[str, Any]) -> float:
+    def asked_in(document: dict[str, Any]) -> float:
         """The window begins with the endpoint."""
-        return float((found["requests_per_minute"] or 0) * found["window_seconds"] / 60)
+        return float((document["requests_per_minute"] or 0) * document["window_seconds"] / 60)
 
     before = until(
         lambda: sandbox.json("top", "watched", "--sandbox"),

@@ -232,7 +232,10 @@ PARSERS = (
         [(code, message, 400, json.dumps(FAILURE)) for code in CODES for message in MESSAGES],
     ),
     Parser(
-        "invocation", _invoked, [encoded(one) for one in (ANSWER, COUNTERS, FAILURE)], PeagleError
+        "invocation",
+        _invoked,
+        [encoded(answer) for answer in (ANSWER, COUNTERS, FAILURE)],
+        PeagleError,
     ),
     Parser("event-stream", _streamed, [[STREAM[:50], STREAM[50:]], [encoded(PIECE)]], PeagleError),
     Parser("log-events", _tail, [WHOLE_LOG]),

@@ -115,13 +115,13 @@ FAILED = {
     "metadata": METADATA, "metrics": {},
     "error": {"code": 500, "type": "X", "message": '{"error": {"message": "died"}}'},
 }  # fmt: skip
-RECORDS = b"".join(json.dumps(one).encode() + b"\n" for one in (RECORD, FAILED))
+RECORDS = b"".join(json.dumps(record).encode() + b"\n" for record in (RECORD, FAILED))
 
 
 def _records(data: bytes) -> None:
-    for one in requests_in(data.splitlines(keepends=True)):
-        assert one.error or one.output_tokens
-        assert one.repetition >= 0
+    for request in requests_in(data.splitlines(keepends=True)):
+        assert request.error or request.output_tokens
+        assert request.repetition >= 0
 
 
 PAGE = (
@@ -183,7 +183,7 @@ PARSERS = (
         PeagleError,
         inputs=json_texts(CONFIG).filter(lambda text: _is_object(text)),
     ),
-    Parser("bench-result", _result, [encoded(one) for one in RESULTS], UserError),
+    Parser("bench-result", _result, [encoded(result) for result in RESULTS], UserError),
     Parser("bench-settings", parse_settings, ["k=none,1,3"], UserError),
     Parser(
         "bench-gpu",

@@ -135,10 +135,10 @@ def test_what_is_wrong_at_a_prefix_is_found(
     for key, body in objects.items():
         delete(copied, key) if body is None else put(copied, key, body)
 
-    found = mounted_findings(copied, plan)
+    findings = mounted_findings(copied, plan)
 
-    assert [finding.code for finding in found] == codes
-    for finding in found:
+    assert [finding.code for finding in findings] == codes
+    for finding in findings:
         assert finding.level == ("warning" if finding.code == "foreign-objects" else "error")
         assert finding.fix
 

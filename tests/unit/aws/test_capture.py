@@ -84,7 +84,9 @@ def test_each_folder_of_a_bucket_keeps_its_rule_and_the_change_is_shown(world: W
     world.deploy(captured(a_plan()))
     elsewhere = captured(another(a_plan()), uri=f"s3://{BUCKET}/b")
 
-    (shown,) = [one for one in world.preflight(elsewhere).changes if "captured" in one.path]
+    (shown,) = [
+        change for change in world.preflight(elsewhere).changes if "captured" in change.path
+    ]
     world.deploy(elsewhere)
 
     assert (shown.before or "").startswith(f"100% of prompts and answers to s3://{BUCKET}/a")

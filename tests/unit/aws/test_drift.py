@@ -66,7 +66,7 @@ def drift_of(world: World, plan: Plan | None = None) -> Drift:
 
 
 def fields(drift: Drift) -> dict[str, tuple[Any, Any]]:
-    return {one.path: (one.after, one.before) for one in drift.fields}
+    return {change.path: (change.after, change.before) for change in drift.fields}
 
 
 @pytest.mark.thorough
@@ -256,11 +256,13 @@ def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
 
     other = plan.model_copy(update={"instance_count": 2})
     (tmp_path / "main.tf").write_text("# mine\n")
-    found = {one.path: one.before for one in find_template_drift(other, tmp_path, catalog)}
+    before = {
+        change.path: change.before for change in find_template_drift(other, tmp_path, catalog)
+    }
 
-    assert found.pop("template.main.tf") == "other text"
-    assert all(field.startswith("template.values.json.") for field in found)
-    assert 1 in found.values()
+    assert before.pop("template.main.tf") == "other text"
+    assert all(field.startswith("template.values.json.") for field in before)
+    assert 1 in before.values()
 
 
 @pytest.mark.parametrize("format", ["hyperpod", "kserve"])
@@ -276,8 +278,8 @@ def test_formats_with_the_same_files_are_told_apart(
 
     (tmp_path / edited).write_text("kind: Mine\n")
 
-    found = [one.path for one in find_template_drift(plan, tmp_path, catalog)]
-    assert found == [f"template.{edited}"]
+    paths = [change.path for change in find_template_drift(plan, tmp_path, catalog)]
+    assert paths == [f"template.{edited}"]
 
 
 def test_a_folder_without_a_template_is_an_error(tmp_path: Path) -> None:

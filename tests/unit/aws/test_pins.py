@@ -86,7 +86,7 @@ def test_a_new_archive_is_an_update(synced: World) -> None:
     found = synced.preflight(in_s3())
 
     assert found.change == "update"
-    assert [(one.path, one.after) for one in found.changes] == [
+    assert [(change.path, change.after) for change in found.changes] == [
         ("variable.PEAGLE_WARM_SHA256", added)
     ]
 

@@ -282,8 +282,8 @@ def test_the_prompts_are_those_of_the_workload_or_the_catalogue(tmp_path: Path) 
     file, catalog = tmp_path / "p.jsonl", load_catalog()
     file.write_text('{"prompt": "Hi"}')
 
-    own = sweep_lossless(catalog, "peagle/tiny+p-eagle", ("short-prompt", str(file)))
+    from_file = sweep_lossless(catalog, "peagle/tiny+p-eagle", ("short-prompt", str(file)))
     default = sweep_lossless(catalog, "peagle/tiny+p-eagle", ("short-prompt",))
 
-    assert own.prompts.file == str(file)
+    assert from_file.prompts.file == str(file)
     assert len(default.prompts.prompts) == len(catalog.targets["peagle/tiny"].proof.prompts)

@@ -50,10 +50,10 @@ def test_prompts_and_chats_of_several_domains_are_read(tmp_path: Path) -> None:
     }
     assert prompts.ignored == ("id",)
     code, chat, _ = prompts.prompts
-    own = {"max_tokens": 7, "temperature": 0.0}
-    assert code.body(chat=False, max_tokens=99) == {"prompt": "def f(", **own}
+    settings = {"max_tokens": 7, "temperature": 0.0}
+    assert code.body(chat=False, max_tokens=99) == {"prompt": "def f(", **settings}
     assert code.body(chat=True, max_tokens=99) == {
-        "messages": [{"role": "user", "content": "def f("}], **own,
+        "messages": [{"role": "user", "content": "def f("}], **settings,
     }  # fmt: skip
     assert chat.body(chat=False, max_tokens=99, temperature=0.5) == {
         "messages": [USER],

@@ -114,8 +114,8 @@ def test_no_rule_refuses_the_gpus_that_the_fix_names(pair: str) -> None:
 def test_the_fix_of_a_cut_block_names_sizes_and_whole_experts(
     size: int, settings: dict[str, str], levels: list[str]
 ) -> None:
-    found = check(block_fp8(size, "ml.p5.48xlarge", **settings), only={"quantization-block"})
-    assert [finding.level for finding in found] == levels
-    for finding in found:
+    report = check(block_fp8(size, "ml.p5.48xlarge", **settings), only={"quantization-block"})
+    assert [finding.level for finding in report] == levels
+    for finding in report:
         assert "1, 2, 4" in finding.fix
         assert "--set enable-expert-parallel=true" in finding.fix

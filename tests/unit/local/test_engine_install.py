@@ -107,7 +107,7 @@ def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
 
     document = json.loads(peagle("engine", "status", "--json").stdout)
     assert document["python"] == str(engine_folder(VLLM) / "bin" / "python")
-    assert str(other / "bin" / "python") in [one["python"] for one in document["installed"]]
+    assert str(other / "bin" / "python") in [engine["python"] for engine in document["installed"]]
     assert document["missing_packages"] == ["libnuma1"]
 
 

@@ -28,15 +28,15 @@ _PARTS = ("says", "message", "fix")
 def check_plan(made: Plan, expected: Expected) -> None:
     """Fail for the first key whose value is another one."""
     for key, value in expected.items():
-        found = read(made, key)
+        actual = read(made, key)
         if key == "has":
-            assert set(value) <= set(found), (key, value, found)
+            assert set(value) <= set(actual), (key, value, actual)
         elif key == "lacks":
-            assert not set(value) & set(found), (key, value, found)
+            assert not set(value) & set(actual), (key, value, actual)
         elif key.partition(" ")[0] in _PARTS:
-            assert value in str(found), (key, value, found)
+            assert value in str(actual), (key, value, actual)
         else:
-            assert found == value, (key, value, found)
+            assert actual == value, (key, value, actual)
 
 
 def read(made: Plan, key: str) -> Any:

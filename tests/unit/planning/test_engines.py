@@ -91,10 +91,10 @@ RUN = run(speeds=(row("p-eagle", 5, 8, 900.0, acceptance_length=3.1),))
 
 def test_the_runs_of_a_drafter_say_its_acceptance_but_not_that_of_a_head_of_the_same_name() -> None:
     load = Load(CHAT, "0.28.0", 4096, 8, measured(RUN))
-    own = replace(load, own_head=UNPUBLISHED)
+    unpublished = replace(load, own_head=UNPUBLISHED)
 
     acceptance = load.acceptance(UNPUBLISHED, 5)
     assert (acceptance.basis, acceptance.length) == ("measured", 3.1)
-    assert set(own.names(UNPUBLISHED)) == {"s3://my-bucket/head"}
-    assert own.acceptance(UNPUBLISHED, 5).basis == "unknown"
-    assert own.acceptance(None, 0).basis == "none"
+    assert set(unpublished.names(UNPUBLISHED)) == {"s3://my-bucket/head"}
+    assert unpublished.acceptance(UNPUBLISHED, 5).basis == "unknown"
+    assert unpublished.acceptance(None, 0).basis == "none"

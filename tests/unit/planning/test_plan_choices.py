@@ -308,9 +308,11 @@ def test_the_version_that_a_fix_names_is_not_below_the_minimum() -> None:
         "choose another pair: no image is new enough for Chat": (newer, P_EAGLE, "0.96.0"),
     }
     for fix, (target, drafter, vllm) in fixes.items():
-        known = unknown_version(make_case(CATALOG, target, drafter, vllm=vllm), takes_image=False)
-        assert known is not None
-        assert known.fix == fix
+        reported = unknown_version(
+            make_case(CATALOG, target, drafter, vllm=vllm), takes_image=False
+        )
+        assert reported is not None
+        assert reported.fix == fix
 
 
 def test_changes_of_the_target() -> None:
@@ -332,8 +334,8 @@ def test_changes_of_the_target() -> None:
 def test_an_image_of_aws_with_a_known_digest_is_planned_by_it() -> None:
     digest = f"sha256:{'d' * 64}"
     table = CATALOG.runtimes
-    known = [runtime.model_copy(update={"digest": digest}) for runtime in table.runtimes]
-    exact = table.model_copy(update={"runtimes": tuple(known)})
+    runtimes = [runtime.model_copy(update={"digest": digest}) for runtime in table.runtimes]
+    exact = table.model_copy(update={"runtimes": tuple(runtimes)})
     by_digest, by_tag = plan(catalog=replace(CATALOG, runtimes=exact)), plan()
     name = by_tag.runtime.image.rpartition(":")[0]
     assert by_digest.runtime.image == f"{name}@{digest}"

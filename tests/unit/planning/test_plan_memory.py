@@ -84,9 +84,9 @@ def test_the_terms_add_up_to_the_gpu() -> None:
     assert 93 < visible < 96
     assert fit.terms["kept_free"] == pytest.approx(visible / 10, abs=0.001)
     # 16 + 4 layers, 8 heads of 64, bfloat16, key and value, 4096 tokens; the drafter's as full.
-    one = fit.terms["cache_of_one_full_request"]
-    assert one == pytest.approx(20 * 2 * 8 * 64 * 2 * 4096 / GIB, abs=0.001)
-    assert fit.max_concurrency == pytest.approx(fit.kv_cache_gib / one, rel=0.01)
+    cache = fit.terms["cache_of_one_full_request"]
+    assert cache == pytest.approx(20 * 2 * 8 * 64 * 2 * 4096 / GIB, abs=0.001)
+    assert fit.max_concurrency == pytest.approx(fit.kv_cache_gib / cache, rel=0.01)
     assert fit.kv_cache_tokens == pytest.approx(fit.max_concurrency * 4096, rel=0.001)
 
 

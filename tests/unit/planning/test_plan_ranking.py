@@ -30,8 +30,8 @@ HUGE = _with_target(CHAT.model_copy(update={"weight_bytes": 10**13}))
 
 
 def types(made: Plan) -> list[str]:
-    found: list[str] = read(made, "types")
-    return found
+    names: list[str] = read(made, "types")
+    return names
 
 
 def with_instances(*instances: Instance) -> Catalog:
@@ -44,9 +44,11 @@ def only(*gpus: str) -> Catalog:
     here = {"region": "us-east-1"}
     return with_instances(
         *(
-            one.model_copy(update={"prices": tuple(p.model_copy(update=here) for p in one.prices)})
-            for one in CATALOG.instances.instances
-            if one.gpu in gpus
+            instance.model_copy(
+                update={"prices": tuple(p.model_copy(update=here) for p in instance.prices)}
+            )
+            for instance in CATALOG.instances.instances
+            if instance.gpu in gpus
         )
     )
 
@@ -202,13 +204,13 @@ def test_alternatives_have_the_numbers_of_their_candidates() -> None:
     assert first.kv_cache_tokens == made.fit.kv_cache_tokens
     for row_of in made.alternatives:
         assert (row_of.tokens_per_second, row_of.basis, row_of.verified) == (None, "unknown", False)
-    known = plan(concurrency=8, catalog=MEASURED)
-    by_type = {row.instance_type: row for row in known.alternatives}
+    planned = plan(concurrency=8, catalog=MEASURED)
+    by_type = {row.instance_type: row for row in planned.alternatives}
     fast = by_type["ml.g7e.2xlarge"]
     assert (fast.k, fast.tokens_per_second, fast.verified) == (3, 900, True)
     assert fast.source.startswith("speed.json: GPU-sm_120, vLLM 0.28.0, 2,048 + 256 tokens")
     assert by_type["ml.g5.12xlarge"].k == 5
-    assert known.instance_type == "ml.g5.12xlarge", "not all speeds are known, so price decides"
+    assert planned.instance_type == "ml.g5.12xlarge", "not all speeds are known, so price decides"
     loses = {
         row.instance_type: row.k for row in plan(catalog=MEASURED, concurrency=32).alternatives
     }
@@ -362,7 +364,8 @@ def test_instances_with_equal_gpus_fit_equally() -> None:
 
 def test_imposed_acceptance_is_labelled() -> None:
     rows = tuple(
-        one.model_copy(update={"acceptance_length": 2.5 if one.k else None}) for one in run().speeds
+        speed.model_copy(update={"acceptance_length": 2.5 if speed.k else None})
+        for speed in run().speeds
     )
     catalog = measured(run(synthetic=True, speeds=rows))
     for speculation, length, basis in ((True, 2.5, "imposed"), (False, 1, "none")):
@@ -399,8 +402,8 @@ def changed(*names: str, **fields: Any) -> Catalog:
     """The small catalogue, with these fields of the named types, by default of all."""
     return with_instances(
         *(
-            one.model_copy(update=fields) if not names or one.type in names else one
-            for one in CATALOG.instances.instances
+            instance.model_copy(update=fields) if not names or instance.type in names else instance
+            for instance in CATALOG.instances.instances
         )
     )
 
@@ -433,7 +436,7 @@ def test_a_scarce_type_is_a_warning_that_names_others() -> None:
 def test_types_that_have_no_price_say_once_how_to_get_one(type: str) -> None:
     made = make_plan(Options(pair="gpt-oss-20b", instance_type=type), load_catalog())
     assert made.price_per_hour_usd is None
-    (finding,) = (one for one in made.findings if "price" in one.code)
+    (finding,) = (finding for finding in made.findings if "price" in finding.code)
     assert (finding.code, finding.level) == ("price-unknown", "warning")
     refresh = ("peagle", "catalog", "refresh", "--prices", "--region", "us-east-1")
     assert finding.command == refresh

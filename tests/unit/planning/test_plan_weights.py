@@ -274,18 +274,18 @@ def test_the_streamer_has_a_region_and_a_buffer_limit() -> None:
 
 
 def test_the_startup_timeout_includes_streaming() -> None:
-    one = streamed(instance_type="ml.g6e.xlarge", region="eu-west-1")
+    made = streamed(instance_type="ml.g6e.xlarge", region="eu-west-1")
     # 17 GB at 100 MB/s, 600 s to compile; SageMaker itself copies nothing.
-    assert (one.download_timeout_seconds, one.startup_timeout_seconds) == (60, 780)
+    assert (made.download_timeout_seconds, made.startup_timeout_seconds) == (60, 780)
     several = streamed(instance_type="ml.g5.12xlarge")
-    assert several.startup_timeout_seconds > one.startup_timeout_seconds, "each GPU reads all"
+    assert several.startup_timeout_seconds > made.startup_timeout_seconds, "each GPU reads all"
 
 
 def test_streaming_overrides_the_catalogues_load_format() -> None:
     target = CATALOG.targets["acme/chat"]
     changes = {"name": "load-format", "value": "fastsafetensors", "gpu_architectures": ()}
-    own = target.engine_arguments[0].model_copy(update=changes)
-    changed = target.model_copy(update={"engine_arguments": (own,)})
+    argument = target.engine_arguments[0].model_copy(update=changes)
+    changed = target.model_copy(update={"engine_arguments": (argument,)})
     catalog = replace(STREAMING, targets={**STREAMING.targets, target.id: changed})
     formats = {"mount": "fastsafetensors", "stream": "runai_streamer"}
     for by, expected in formats.items():
