@@ -164,10 +164,8 @@ def selected(names: str, loads: str) -> list[load.Workload]:
 
     Raises ValueError for a name that does not exist or a load that is not a number.
     """
-    known = {
-        workload.name: workload
-        for workload in (*load.WORKLOADS, load.CONVERSATION, load.MANY_REQUESTS)
-    }
+    more = (load.CONVERSATION, load.MANY_REQUESTS, load.DOCUMENT)
+    known = {workload.name: workload for workload in (*load.WORKLOADS, *more)}
     chosen = names.split(",") if names else [workload.name for workload in load.WORKLOADS]
     if unknown := sorted(set(chosen) - set(known)):
         raise ValueError(f"unknown workloads: {', '.join(unknown)} (known: {', '.join(known)})")
