@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 import pytest
 
-from peagle.checkpoints import FolderSource
 from peagle.cli.context import in_context
 from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import Refused
@@ -16,9 +15,6 @@ from peagle.planning.plan import MODEL_BUCKET
 from peagle.sandbox.client import Address
 from peagle.sandbox.state import AccessKey
 from peagle.weights.layout import weights_prefix
-from peagle.weights.manifest import FolderEntry
-from peagle.weights.sources import WeightSource
-from peagle.weights.sync import other_sources
 from tests.support import raises_code
 from tests.unit.cli.endpoints import deployed
 
@@ -99,19 +95,3 @@ def test_a_command_of_the_aws_cli_reaches_the_same_account(
     command.main(typed, standalone_mode=False)
 
     assert seen == [(*REMOVE, *appended)]
-
-
-def test_a_sync_over_another_pair_names_it() -> None:
-    sources = {
-        part: WeightSource(f"catalog:new/{part}", (), (0, 0), FolderSource(Path()))
-        for part in ("target", "drafter")
-    }
-    manifest = {
-        "target": FolderEntry("catalog:new/target", True, {}, "peagle/tiny+p-eagle"),
-        "drafter": FolderEntry("catalog:old/drafter", True, {}, "peagle/tiny+p-eagle"),
-    }
-
-    (found,) = other_sources(PLACE, sources, manifest)
-
-    assert (found.level, found.code) == ("warning", "other-weights-there")
-    assert "the drafter of peagle/tiny+p-eagle from catalog:old/drafter" in found.message
