@@ -185,7 +185,7 @@ def test_a_comparison_is_of_an_endpoint_of_the_file(folder: Path, terminal: Term
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("chat",), "peagle.yaml: add --environment staging|production)"),
+        (("chat",), "it is an endpoint in peagle.yaml: add --environment"),
         ((), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
         (("-e", "staging"), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
         (("chot", "-e", "staging"), "peagle.yaml has no endpoint 'chot' (did you mean chat?)"),
