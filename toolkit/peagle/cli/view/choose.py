@@ -24,7 +24,6 @@ from peagle.cli.view.console import (
     print_findings,
     print_line,
     print_table,
-    seconds_text,
 )
 from peagle.findings import errors
 from peagle.fit.estimate import INSIDE
@@ -265,14 +264,11 @@ def capacity_text(fit: Fit, max_model_len: int, load: int = 0) -> str:
     )
 
 
-_HEADINGS = ("requests", "GPUs", "best", "tokens/s", "range", "gain", "$/1M", "TTFT", "break-even")
-
-_LEGEND = (
-    "~: estimated, ?: with an extrapolated acceptance, else measured (the best repetition, or "
-    "between those of the loads around); "
-    "gain: over the target alone; break-even: tokens per step above which speculation pays, of "
-    "those expected"
-)
+_SPEED = (
+    "requests", "GPUs", "best", "tokens_per_second", "low", "high", "basis", "gain",
+    "usd_per_million_tokens", "ttft_seconds", "break_even_acceptance_length", "acceptance_length",
+)  # fmt: skip
+"""What is shown of the best setting; ``gain`` is that over the target alone."""
 
 
 def print_verdict(verdict: Verdict, written: Path | None) -> None:
@@ -285,9 +281,8 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
         price = f"{format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
     several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
     print_line(f"{verdict.instance_type}{several}: {price}; speeds are of one engine")
-    print_line(_LEGEND)
     for size in verdict.workloads:
-        _print_size(size, verdict.tensor_parallel_size)
+        _print_size(size)
     if verdict.changes:
         print_line("\nWhat would change it", bold=True)
         for change in verdict.changes:
@@ -306,40 +301,23 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
             print_line(f"with shared_prompt_tokens: {size.shared_prompt_tokens} in peagle.yaml")
 
 
-def _print_size(size: WorkloadVerdict, gpus: int) -> None:
+def _print_size(size: WorkloadVerdict) -> None:
     words = size.name.replace("-", " ").capitalize()
     hits = f" ({size.workload.cached_text})" if size.cached_prompt_tokens else ""
-    tokens = f"{size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
-    several = any(load.tensor_parallel_size for load in size.loads)
-    table = [_HEADINGS, *(_row(load, gpus, several) for load in size.loads)]
-    columns = [column for column in zip(*table, strict=True) if any(column[1:])]
-    headings, *rows = zip(*columns, strict=True)
-    right = [heading for heading in headings if heading != "best"]
-    print_table(headings, rows, right, title=f"{words}: {tokens}")
+    title = f"{words}: {size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
+    rows = []
+    for load in size.loads:
+        row: dict[str, Any] = {"requests": load.concurrency, "GPUs": load.tensor_parallel_size}
+        if best := load.speed(load.best):
+            row |= best.model_dump() | {"best": f"{best.setting.text}{' =' if load.ties else ''}"}
+            row["basis"] += ", extrapolated" if best.extrapolated else ""
+        if (ratio := _ratio(load)) is not None:
+            row["gain"] = f"{100 * ratio - 100:+.0f}%"
+        rows.append(row)
+    print_documents(rows, _SPEED, title)
     for text in _summary(size):
         print_line(text)
     _print_regrets(size)
-
-
-def _row(load: LoadVerdict, gpus: int, several: bool) -> tuple[str, ...]:
-    """The winner at one load, and the gain of the best drafter over the target alone."""
-    best, ratio = load.speed(load.best), _ratio(load)
-    engine = str(load.tensor_parallel_size or gpus) if several else ""
-    if best is None or best.tokens_per_second is None:
-        return (f"{load.concurrency:,}", engine, "unknown", *[""] * (len(_HEADINGS) - 3))
-    even, usd = best.break_even_acceptance_length, best.usd_per_million_tokens
-    mark = " ?" if best.extrapolated else "" if best.basis == "measured" else " ~"
-    return (
-        f"{load.concurrency:,}",
-        engine,
-        f"{best.setting.text}{' =' if load.ties else ''}",
-        f"{best.tokens_per_second:,.0f}{mark}",
-        f"{best.low:,.0f}-{best.high:,.0f}" if best.low and best.high else "",
-        "" if ratio is None else f"{100 * ratio - 100:+.0f}%",
-        "" if usd is None else format_usd(usd),
-        "" if best.ttft_seconds is None else seconds_text(best.ttft_seconds),
-        f"{even:.2f}/{best.acceptance_length:.2f}" if even else "",
-    )
 
 
 def _summary(size: WorkloadVerdict) -> Iterator[str]:
