@@ -109,7 +109,7 @@ def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch)
         server = OpenAiServer(simulated.base_url, "simulated", key="a-secret-key")
         sent = find_sender().send(server, [[body], [body, body]], 2)
 
-    assert [one.repetition for one in sent.requests] == [0, 1, 1]
+    assert [request.repetition for request in sent.requests] == [0, 1, 1]
     assert simulated.keys == {"Bearer a-secret-key"}
 
 
