@@ -10,7 +10,7 @@ from dataclasses import asdict
 import click
 
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import OneOf, WholeNumber, region_option
+from peagle.cli.options import region_option
 from peagle.cli.sandbox_rehearse import fault, quota, scaling
 from peagle.cli.view.console import (
     json_option,
@@ -53,10 +53,10 @@ sandbox.add_command(scaling)
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")
-@click.option("--port", type=WholeNumber(0, 65535), default=0, help="[default: a free port]")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free port]")
 @click.option(
     "--engine",
-    type=OneOf(["process", "docker"]),
+    type=click.Choice(["process", "docker"]),
     help="How endpoints run.  [default: process]",
 )
 @json_option

@@ -15,7 +15,6 @@ from peagle.cli.context import command_text, own_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
 from peagle.cli.options import (
-    OneOf,
     command_catalog,
     deploy_options,
     names_own_image,
@@ -88,7 +87,7 @@ Examples:
 @click.option(
     "--engine",
     "engine_kind",
-    type=OneOf(["process", "docker"]),
+    type=click.Choice(["process", "docker"]),
     help="Local: as a process or in a container.  [default: process]",
 )
 @click.option("--gpus", is_flag=True, help="Local, Docker: use the GPU image and all GPUs.")
