@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 
+from peagle.account import Account, default_region
 from peagle.aws.client import Aws, Clock
 from peagle.catalog import load_catalog
 from peagle.planning import Options, make_plan
-from peagle.session import Account, default_region
 from tests.support import Done, in_process
 from tests.unit.aws.cloud import Cloud
 from tests.unit.aws.world import READING, World

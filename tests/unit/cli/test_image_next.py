@@ -12,7 +12,6 @@ import pytest
 from peagle.cli import image as image_commands
 from peagle.errors import CloudError
 from peagle.images.inspect import unchecked_image
-from peagle.options import Overrides
 from peagle.session import Session
 from tests.support import Peagle, command_line
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
@@ -72,17 +71,9 @@ def test_failed_push_names_the_built_image(
 )
 def test_build_shows_the_next_command(runtime: str, session: Session, command: str) -> None:
     built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
-    assert image_commands.next_command(plan_of("uploaded"), built, session) == command
-
-
-def test_the_next_command_keeps_what_the_user_set() -> None:
-    built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": "cpu"})
-    own = Overrides(settings={"seed": "7"}, environment={"A": "b"}, startup_timeout=900)
-    plan = plan_of("uploaded").model_copy(update={"overrides": own})
-
-    command = image_commands.next_command(plan, built, Session())
-
-    assert "--set seed=7 --env A=b --engine docker" in command
+    served = ["peagle/tiny+p-eagle"]
+    shown = image_commands.next_command(plan_of("uploaded"), built, session, served)
+    assert shown == command
 
 
 @pytest.mark.thorough

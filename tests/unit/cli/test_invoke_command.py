@@ -10,7 +10,6 @@ import pytest
 
 from peagle.aws.errors import CREDENTIALS_FIX
 from peagle.errors import UserError
-from peagle.sandbox.client import EndpointStatus, Status
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import FIRST, NAME, Terminal
 from tests.unit.cli.endpoints import deployed as record_endpoint
@@ -180,7 +179,6 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_engines_words(deployed: T
     assert len(done.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("is_of_peagle", [True, False])
 @pytest.mark.parametrize("has_credentials", [True, False])
 @pytest.mark.parametrize(
     "command", [("invoke", NAME, "Say hello"), ("token", NAME, "--duration", "30m")]
@@ -190,14 +188,8 @@ def test_for_an_endpoint_of_the_sandbox_the_fix_is_the_command_with_sandbox(
     monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],
     has_credentials: bool,
-    is_of_peagle: bool,
 ) -> None:
-    if is_of_peagle:
-        record_endpoint("s3://models/tiny/", name=NAME)
-    else:
-        found = EndpointStatus(NAME, "us-east-1", "InService", None, None, 1, 1, 1.0)
-        status = Status(running=True, endpoints=(found,))
-        monkeypatch.setattr("peagle.sandbox.client.sandbox_status", lambda: status)
+    record_endpoint("s3://models/tiny/", name=NAME)
     if not has_credentials:
         monkeypatch.setattr(terminal.world.aws, "call", _no_credentials)
 

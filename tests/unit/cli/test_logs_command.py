@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from peagle.account import Account
 from peagle.aws.client import Keys, connect
 from peagle.engine.state import log_of
-from peagle.session import Account
 from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import NAME, Terminal
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from peagle.cli.main import cli
-from peagle.cli.sandbox_rehearse import add, fault
+from peagle.cli.sandbox import add, fault
 from tests.support import run_in_process
 
 ADD = ("sandbox", "fault", "add")

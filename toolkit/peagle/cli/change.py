@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
-from peagle.aws.client import Aws
+from peagle.account import Change
 from peagle.bench.variants import comparison_report
 from peagle.cli.context import deployment_in_context, in_context, is_plan_file, own_command
 from peagle.cli.options import (
@@ -50,29 +51,43 @@ from peagle.deploy.comparison import (
 )
 from peagle.deploy.comparison import drop as drop_candidate
 from peagle.deploy.comparison import promote as promote_candidate
-from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import load_record
 from peagle.deploy.revisions import require_own, required_comparison
-from peagle.deploy.rollback import (
-    RollbackPreview,
-    end_rollback,
-    preview_rollback,
-    revision_for_rollback,
-)
+from peagle.deploy.rollback import end_rollback, preview_rollback, revision_for_rollback
 from peagle.deploy.rollback import rollback as roll_back
-from peagle.deploy.scale import Scale, plan_scale, scale_request
+from peagle.deploy.scale import plan_scale, scale_request
 from peagle.deploy.scale import scale as apply_scale
-from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, require_known_price
 from peagle.errors import Fix, NotProved, OptionsConflict, UserError
 from peagle.planning import Plan
-from peagle.session import Change
 from peagle.text import counted, format_price, parse_share
 
 _DEFAULT_SHARE = 0.1
 
-_REVIEWED = Fix("review the above, then pass --yes", options=("--yes",))
+
+def _print_changed(document: dict[str, Any], session: Session, as_json: bool, how: str) -> None:
+    """A deployment that serves one configuration after a change."""
+    if as_json:
+        return print_json(deployment_in_context(document))
+    print_line(f"{document['name']} is {document['state']}{measured(document)}", bold=True)
+    print_line(f"It serves configuration {document['endpoint_config']} {how}.")
+    price = format_price(document["price_per_hour_usd"], session.sandbox)
+    return print_status(f"Costs    {price}")
+
+
+def _run_until_proved(
+    ctx: click.Context, change: Change, verb: Callable[..., Deployment]
+) -> NotProved | None:
+    """Run a change that ends with a proof, and return why it is not proved: what serves then is
+    shown first."""
+    again = in_context(("peagle", ctx.command.name or "", change.record.name))
+    try:
+        change.run(verb, command_catalog(ctx), again=again)
+    except NotProved as error:
+        return error
+    return None
 
 
 @click.command(
@@ -132,58 +147,44 @@ def scale(
     """
     request = scale_request(to, minimum, maximum, target, off)
     with session.changing(name) as change:
-        planned = plan_scale(change.aws, change.record, request)
-        _show(change.record, planned, session)
-        if not planned.is_nothing:
+        scaling = plan_scale(change.aws, change.record, request)
+        served, live = change.record.current.served, scaling.live
+
+        def price(count: int) -> str:
+            return format_price(served.with_instances(count).usd_per_hour, session.sandbox)
+
+        facts = [("where", session.where(change.record.region))]
+        if scaling.count is not None:
+            counts = counted(2, live.hosts_components)
+            facts.append((counts, f"{scaling.running} -> {scaling.count}"))
+        after = scaling.scaling.after if scaling.scaling else None
+        if scaling.scaling is not None:
+            facts.append(("scaling", scaling.scaling.text))
+        if after is not None:
+            bounds = f"{price(after.min_instances)}; at most {price(after.max_instances)}"
+            facts.append(("price", bounds))
+        else:
+            facts.append(("price", price(scaling.instances or live.desired_count)))
+        facts += [("ends", scaling.end_text), ("change", "none" if scaling.is_nothing else "")]
+        print_status(name, bold=True)
+        print_facts(facts)
+        if not scaling.is_nothing:
             if not yes:
                 confirm("Scale?", "not scaled")
-            change.run(apply_scale, planned)
-    _report(change.aws, change.record, planned, as_json)
-
-
-def _show(record: Deployment, change: Scale, session: Session) -> None:
-    """What changes, and its price per hour: on stderr, before the confirmation."""
-    served, copies = record.current.served, change.live.hosts_components
-    lines = [("where", session.where(record.region))]
-    if change.count is not None:
-        lines.append((counted(2, copies), f"{change.running} -> {change.count}"))
-    if change.scaling is not None:
-        lines.append(("scaling", change.scaling.text))
-
-    def price(count: int) -> str:
-        return format_price(served.with_instances(count).usd_per_hour, session.sandbox)
-
-    after = change.scaling.after if change.scaling else None
-    if after is not None:
-        lines.append(
-            ("price", f"{price(after.min_instances)}; at most {price(after.max_instances)}")
-        )
-    else:
-        lines.append(("price", price(change.instances or change.live.desired_count)))
-    if change.end_text:
-        lines.append(("ends", change.end_text))
-    if change.is_nothing:
-        lines.append(("change", "none"))
-    print_status(record.name, bold=True)
-    print_facts(lines)
-
-
-def _report(aws: Aws, record: Deployment, change: Scale, as_json: bool) -> None:
-    document = deployment_status(aws, record)
-    document["changed"] = not change.is_nothing
-    copies, component = change.live.hosts_components, change.live.component
-    counts = counted(2, copies)
+            change.run(apply_scale, scaling)
+    document = deployment_status(change.aws, change.record)
+    document["changed"] = not scaling.is_nothing
+    counts = counted(2, live.hosts_components)
     running = document[f"{counts}_running"]
-    desired = change.count or (component.desired_copies if component else change.live.desired_count)
+    component = live.component
+    desired = scaling.count or (component.desired_copies if component else live.desired_count)
     document[f"{counts}_desired"] = desired
     if as_json:
-        print_json(deployment_in_context(document))
-        return
-    text = f"{record.name} runs {running} {counted(running, copies)}"
+        return print_json(deployment_in_context(document))
+    text = f"{name} runs {running} {counted(running, live.hosts_components)}"
     if running != desired:
         text += f", on the way to {desired}"
-    after = change.scaling.after if change.scaling else None
-    print_line(f"{text}; scaling: {after.text}" if after else text, bold=True)
+    return print_line(f"{text}; scaling: {after.text}" if after else text, bold=True)
 
 
 @click.command(
@@ -210,48 +211,25 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
         record = change.record
         target = revision_for_rollback(record)
         preview = preview_rollback(change.aws, record, target)
-        _show_rollback(record, target, preview, session)
+        print_status(name, bold=True)
+        serves = f"configuration {target.name} again"
+        if record.returning_to == target.fingerprint:
+            serves += ": the rollback to it had begun, and is continued"
+        print_facts((("where", session.where(record.region)), ("serves", serves)))
+        show_changes(preview.changes)
+        price = format_price(target.served.usd_per_hour, session.sandbox)
+        print_facts((*preview.lines, ("price", price)))
         if not yes:
             confirm("Return to this revision?", "not rolled back")
         unproved = _run_until_proved(ctx, change, roll_back)
         record = load_record(*record.key) or record
         document = deployment_status(change.aws, record.model_copy(update={"returning_to": ""}))
         document["changes"] = [setting.document() for setting in preview.changes]
-        if as_json:
-            print_json(deployment_in_context(document))
-        elif not unproved:
-            print_line(f"{record.name} is {document['state']}{measured(document)}", bold=True)
-            print_line(f"It serves configuration {document['endpoint_config']} again.")
+        if as_json or not unproved:
+            _print_changed(document, session, as_json, "again")
         end_rollback(record)
     if unproved:
         raise unproved
-
-
-def _run_until_proved(
-    ctx: click.Context, change: Change, verb: Callable[..., Deployment]
-) -> NotProved | None:
-    """Run a change that ends with a proof, and return why it is not proved: what serves then is
-    shown first."""
-    again = in_context(("peagle", ctx.command.name or "", change.record.name))
-    try:
-        change.run(verb, command_catalog(ctx), again=again)
-    except NotProved as error:
-        return error
-    return None
-
-
-def _show_rollback(
-    record: Deployment, target: Revision, preview: RollbackPreview, session: Session
-) -> None:
-    """What the endpoint returns to: on stderr, before the confirmation."""
-    print_status(record.name, bold=True)
-    serves = f"configuration {target.name} again"
-    if record.returning_to == target.fingerprint:
-        serves += ": the rollback to it had begun, and is continued"
-    print_facts((("where", session.where(record.region)), ("serves", serves)))
-    show_changes(preview.changes)
-    price = format_price(target.served.usd_per_hour, session.sandbox)
-    print_facts((*preview.lines, ("price", price)))
 
 
 @click.command(
@@ -326,13 +304,33 @@ def compare(
     if last is not None:
         raise OptionsConflict("--last is for the report only", "omit --with and --share, or --last")
     with session.changing(name) as change:
+        running = change.record.comparison
         if text is None:
-            _change_share(change, share or _DEFAULT_SHARE, yes)
+            before, chosen = required_comparison(change.record).share, share or _DEFAULT_SHARE
+            if not yes and abs(before - chosen) > 1e-6:
+                confirm(f"Change the share from {before:.1%} to {chosen:.1%}?", "not changed")
+            change.run(change_share, chosen)
         else:
-            plan = candidate_plan(ctx, change.record, text)
-            running = change.record.comparison
+            plan = _candidate_plan(ctx, change.record, text)
+            refuse_errors([finding for finding in plan.findings if finding.level == "error"])
+            with show_hashing():
+                preflight = run_preflight(
+                    change.aws, plan, session.catalog.instances, role, beside=True
+                )
+            record = require_comparable(preflight)
             chosen = share or (running.share if running else _DEFAULT_SHARE)
-            _start(ctx, change, plan, session, chosen, role, yes, accept_unknown_price)
+            show_candidate(change.aws, preflight, record, chosen, session)
+            refuse_errors(preflight.findings)
+            require_known_price(preflight.desired.plan, accept_unknown_price)
+            if not yes:
+                fix = Fix("review the above, then pass --yes", options=("--yes",))
+                confirm("Serve both plans?", "not compared", fix)
+            Change(session, change.aws, record).run(
+                lambda aws, _, observe: start_comparison(
+                    aws, preflight, chosen, session.catalog, observe
+                ),
+                again=own_command(ctx),
+            )
     record = load_record(*change.record.key) or change.record
     document = deployment_status(change.aws, record)
     if as_json:
@@ -341,45 +339,7 @@ def compare(
         print_started(document, session)
 
 
-def _start(
-    ctx: click.Context,
-    change: Change,
-    plan: Plan,
-    session: Session,
-    share: float,
-    role: str | None,
-    yes: bool,
-    accept_unknown_price: bool,
-) -> None:
-    """Check, show, ask, and bring the candidate into service; show what exists after an error."""
-    refuse_errors([finding for finding in plan.findings if finding.level == "error"])
-    with show_hashing():
-        preflight = run_preflight(change.aws, plan, session.catalog.instances, role, beside=True)
-    record = require_comparable(preflight)
-    show_candidate(change.aws, preflight, record, share, session)
-    kept = [
-        finding
-        for finding in plan.findings
-        if finding.level == "error" and finding.code not in CHECKED_AGAIN
-    ]
-    refuse_errors((*kept, *preflight.findings))
-    require_known_price(preflight.desired.plan, accept_unknown_price)
-    if not yes:
-        confirm("Serve both plans?", "not compared", _REVIEWED)
-    Change(session, change.aws, record).run(
-        lambda aws, _, observe: start_comparison(aws, preflight, share, session.catalog, observe),
-        again=own_command(ctx),
-    )
-
-
-def _change_share(change: Change, share: float, yes: bool) -> None:
-    before = required_comparison(change.record).share
-    if not yes and abs(before - share) > 1e-6:
-        confirm(f"Change the share from {before:.1%} to {share:.1%}?", "not changed")
-    change.run(change_share, share)
-
-
-def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
+def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
     name or region, and what planning raises."""
     pair, options = options_in(ctx, text, "--with")
@@ -411,7 +371,7 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     return planned(ctx, *options_beside(revision.plan, (pair, options), catalog))
 
 
-def end_comparison(
+def _end_comparison(
     ctx: click.Context,
     end: Callable[..., Deployment],
     question: str,
@@ -430,13 +390,8 @@ def end_comparison(
             confirm(question, "the comparison goes on")
         unproved = _run_until_proved(ctx, change, end)
     document = deployment_status(change.aws, load_record(*change.record.key) or change.record)
-    if as_json:
-        print_json(deployment_in_context(document))
-    elif not unproved:
-        print_line(f"{name} is {document['state']}{measured(document)}", bold=True)
-        print_line(f"It serves configuration {document['endpoint_config']} alone.")
-        price = format_price(document["price_per_hour_usd"], session.sandbox)
-        print_status(f"Costs    {price}")
+    if as_json or not unproved:
+        _print_changed(document, session, as_json, "alone")
     if unproved:
         raise unproved
 
@@ -461,7 +416,7 @@ def promote(ctx: click.Context, name: str, session: Session, yes: bool, as_json:
     The plan that served is the previous revision then, for `peagle rollback`. Without a proof, it
     serves again, and the comparison has ended. Repeat the command after an interruption.
     """
-    end_comparison(
+    _end_comparison(
         ctx, promote_candidate, "Let this plan serve alone?", name, session, yes, as_json
     )
 
@@ -484,4 +439,4 @@ def drop(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bo
 
     What only the compared plan needs is removed with it. Repeat the command after an interruption.
     """
-    end_comparison(ctx, drop_candidate, "Remove this plan?", name, session, yes, as_json)
+    _end_comparison(ctx, drop_candidate, "Remove this plan?", name, session, yes, as_json)

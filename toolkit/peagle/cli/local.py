@@ -1,4 +1,4 @@
-"""``peagle local``: run a plan on this machine, without AWS."""
+"""``peagle local`` and ``engine``: run a plan on this machine, and vLLM for its CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from peagle.aws.images import ImageRequest
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.context import PeagleCommand, command_text, fix_in_context
 from peagle.cli.image import build_with_status
 from peagle.cli.options import OneOf, WholeNumber, command_catalog, names_own_image, refuse_errors
 from peagle.cli.plan_options import plan_options
@@ -23,13 +23,16 @@ from peagle.cli.view.console import (
     print_findings,
     print_json,
     print_line,
+    print_small,
     print_status,
 )
 from peagle.cli.view.progress import StatusLine
 from peagle.cli.view.proof import second_turn_text
 from peagle.engine.container import find_image
+from peagle.engine.install import install_engine, is_installed, missing_libraries
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
+from peagle.engine.machine import find_engine, installed_engines
 from peagle.engine.process import is_healthy
 from peagle.engine.runner import LocalOptions, compose_of_plan
 from peagle.engine.state import (
@@ -40,7 +43,15 @@ from peagle.engine.state import (
     read_warm_start,
     unreadable_records,
 )
-from peagle.errors import DockerMissing, Fix, NotFound, OptionMissing, OptionsConflict, command_line
+from peagle.errors import (
+    DockerMissing,
+    EngineMissing,
+    Fix,
+    NotFound,
+    OptionMissing,
+    OptionsConflict,
+    command_line,
+)
 from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
 from peagle.images.docker import compose_command, connect_docker
@@ -108,17 +119,59 @@ def up(
     if compiled and gpus:
         raise OptionsConflict("with --gpus the engine always compiles", "omit --compile")
     if engine_kind == "docker":
-        image = (_compose_image if emit_compose else local_image)(plan, gpus, build_first, base)
+        try:
+            image = local_image(plan, gpus, build_first, base)
+        except (DockerMissing, NotFound) as missing:
+            if not emit_compose or build_first or not names_own_image(plan):
+                raise
+            named = plan.runtime.image  # of a compose file, which may run on another machine
+            print_status(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
+            image = unchecked_image(named)
     elif gpus or build_first or base or emit_compose:
         raise OptionMissing(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
         )
     options = LocalOptions(image, gpus, compiled)
     if emit_compose:
-        return _write_compose(plan, options, port, emit_compose, as_json)
+        text, published = compose_of_plan(plan, options, port)
+        is_stdout = str(emit_compose) == "-"
+        if is_stdout:
+            click.echo(text, nl=False)
+        else:
+            write_output(emit_compose, text.encode())
+        if as_json:
+            print_json({"file": str(emit_compose), "port": published})
+        elif not is_stdout:
+            up = f"{compose_command()} --file {emit_compose} up"
+            print_status(f"{emit_compose} publishes port {published}", up)
+        return None
     with StatusLine() as status:
         engine = start_local(plan, port, status.show, options)
-    return print_json(document(engine)) if as_json else _print_engine(engine)
+    if as_json:
+        return print_json(engine_document(engine))
+    if engine.acceptance_length is None:
+        print_line(f"{engine.pair} responds.")
+    else:
+        print_line(
+            f"{engine.pair} speculates: acceptance length {engine.acceptance_length:.2f} over "
+            f"{engine.drafts} drafts."
+        )
+    if engine.second_turn:
+        print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
+        print_findings(proof_findings(engine.second_turn), err=True)
+    if warm := read_warm_start(Path(engine.process.log)):
+        print_line(warm.text)
+    if engine.notes:
+        count = len(engine.notes)
+        print_line(f"{count} settings were changed for the CPU; the log lists them first.")
+    body = request_body("Hello!", chat=True, max_tokens=64)
+    body |= {"model": engine.served_as, "stream": True}
+    request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
+               "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
+    print_line(f"OpenAI base URL:  {engine.openai_base_url}")
+    click.echo(f"Send a request:   {command_line(request)}")
+    click.echo(f"Read the log:     {command_text(['peagle', 'local', 'logs', engine.name, '-f'])}")
+    return click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local down peagle-tiny")
@@ -133,23 +186,29 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     """
     if everything == (name is not None):
         raise OptionMissing("exactly one of NAME and --all is required", "add a NAME, or --all")
-    names = local_engine_names() if everything else (str(name),)
     unreadable = unreadable_records() if everything else {}
-    names = tuple(engine_name for engine_name in names if engine_name not in unreadable)
-    stopped = [engine_name for engine_name in names if _stop(engine_name, now)]
+    names = local_engine_names() if everything else (str(name),)
+    names = tuple(engine for engine in names if engine not in unreadable)
+
+    def stop(engine: str) -> bool:
+        with StatusLine() as status:
+            wait = f"for running requests of {engine} (--now skips this)"
+            stopped = stop_local(
+                engine, now, lambda left: status.show(f"waiting up to {left:.0f} s {wait}")
+            )
+            return stopped is not None
+
+    stopped = [engine for engine in names if stop(engine)]
     if as_json:
         print_json({"ended": stopped, "removed": list(names)})
     else:
-        for engine_name in names:
-            print_line(
-                f"Stopped {engine_name}."
-                if engine_name in stopped
-                else f"Removed {engine_name} (not running)."
-            )
+        for engine in names:
+            was = "Stopped" if engine in stopped else "Removed, without a running engine,"
+            print_line(f"{was} {engine}.")
         if not names:
             print_line("No engines are running.")
-    for engine_name in unreadable:
-        read_local_engine(engine_name)  # raises the error
+    for engine in unreadable:
+        read_local_engine(engine)  # raises the error
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
@@ -165,18 +224,16 @@ def logs(name: str, follow: bool) -> None:
 @json_option
 def list_(as_json: bool) -> None:
     """List the engines of this machine."""
-    engines, unreadable = local_engines(), unreadable_records()
-    documents = [document(engine) for engine in engines]
-    documents += [
-        {"name": name, "state": "unknown", "record": str(path)} for name, path in unreadable.items()
-    ]
+    documents = [engine_document(engine) for engine in local_engines()]
+    for name, path in unreadable_records().items():
+        documents.append({"name": name, "state": "unknown", "record": str(path)})
     if as_json:
-        print_json({"engines": documents})
-        return
+        return print_json({"engines": documents})
     print_documents(documents, _LISTED)
-    if not engines and not unreadable:
+    if not documents:
         start = command_text(("peagle", "local", "up", "PAIR"))
         print_status("No engines are running. Start one", start)
+    return None
 
 
 _LISTED = (
@@ -184,8 +241,7 @@ _LISTED = (
 )  # fmt: skip
 
 
-def document(engine: LocalEngine) -> dict[str, Any]:
-    """The engine as one JSON document."""
+def engine_document(engine: LocalEngine) -> dict[str, Any]:
     warm = read_warm_start(Path(engine.process.log))
     return {
         "name": engine.name,
@@ -209,45 +265,6 @@ def document(engine: LocalEngine) -> dict[str, Any]:
         "notes": list(engine.notes),
         "started_at": engine.started_at,
     }
-
-
-def _stop(name: str, now: bool) -> bool:
-    """Stop the engine; whether it was running."""
-    with StatusLine() as status:
-
-        def waiting(seconds: float) -> None:
-            status.show(
-                f"waiting up to {seconds:.0f} s for running requests of {name} (--now skips this)"
-            )
-
-        return stop_local(name, now, waiting) is not None
-
-
-def _print_engine(engine: LocalEngine) -> None:
-    if engine.acceptance_length is not None:
-        print_line(
-            f"{engine.pair} speculates: acceptance length {engine.acceptance_length:.2f} over "
-            f"{engine.drafts} drafts."
-        )
-        if engine.second_turn:
-            print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
-            print_findings(proof_findings(engine.second_turn), err=True)
-    else:
-        print_line(f"{engine.pair} responds.")
-    if warm := read_warm_start(Path(engine.process.log)):
-        print_line(warm.text)
-    if engine.notes:
-        print_line(
-            f"{len(engine.notes)} settings were changed for the CPU; the log lists them first."
-        )
-    body = request_body("Hello!", chat=True, max_tokens=64)
-    body |= {"model": engine.served_as, "stream": True}
-    request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
-               "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
-    print_line(f"OpenAI base URL:  {engine.openai_base_url}")
-    click.echo(f"Send a request:   {command_line(request)}")
-    click.echo(f"Read the log:     {command_text(['peagle', 'local', 'logs', engine.name, '-f'])}")
-    click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
 
 
 def local_image(
@@ -277,28 +294,55 @@ def local_image(
     return image
 
 
-def _compose_image(plan: Plan, gpus: bool, build_first: bool, base: str | None) -> Image:
-    """The image for a compose file, whose ``--image`` need not be on this machine."""
+@click.group(epilog="Example: peagle engine install")
+def engine() -> None:
+    """Install vLLM for this machine's CPU, and show what is installed."""
+
+
+@engine.command(
+    cls=PeagleCommand, epilog="Example: peagle engine install --python /usr/bin/python3.12"
+)
+@click.option("--vllm", metavar="VERSION", help="vLLM version.  [default: the catalogue's]")
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    help="Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
+)
+@json_option
+@click.pass_context
+def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: bool) -> None:
+    """Install the engine below $PEAGLE_HOME, from a lock file.
+
+    Needs 2 GB of disk and takes a minute or more; does nothing if already installed. uv installs
+    it from the indexes and folders that pip is configured with, and checks every hash. Without
+    PyTorch's index, torch's wheel for your Python must be in a folder of PIP_FIND_LINKS.
+    """
+    version = vllm or command_catalog(ctx).runtimes.default
+    present = is_installed(version)
+    installed = install_engine(version, python, progress=print_status)
+    document = {"vllm": version, "python": str(installed.python), "was_installed": present}
+    print_small(document, as_json)
+
+
+@engine.command("status", cls=PeagleCommand, epilog="Example: peagle engine status --json")
+@json_option
+@click.pass_context
+def engine_status(ctx: click.Context, as_json: bool) -> None:
+    """Show the engine in use and all installed engines."""
+    version = command_catalog(ctx).runtimes.default
+    used, missing = None, None
     try:
-        return local_image(plan, gpus, build_first, base)
-    except (DockerMissing, NotFound) as missing:
-        if build_first or not names_own_image(plan):
-            raise
-        named = plan.runtime.image
-        print_status(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
-        return unchecked_image(named)
-
-
-def _write_compose(
-    plan: Plan, options: LocalOptions, port: int | None, file: Path, as_json: bool
-) -> None:
-    text, published = compose_of_plan(plan, options, port)
-    if str(file) == "-":
-        click.echo(text, nl=False)
-    else:
-        write_output(file, text.encode())
-    if as_json:
-        print_json({"file": str(file), "port": published})
-    elif str(file) != "-":
-        up = f"{compose_command()} --file {file} up"
-        print_status(f"{file} publishes port {published}", up)
+        used = str(find_engine(version).python)
+    except EngineMissing as error:
+        missing = error
+    document = {
+        "vllm": version,
+        "python": used,
+        "installed": [
+            {"vllm": engine.vllm, "python": str(engine.python)} for engine in installed_engines()
+        ],
+        "missing_packages": list(missing_libraries()),
+    }
+    print_small(document, as_json)
+    if missing and not as_json:
+        print_status(missing.message, fix_in_context(missing.fix, missing.command))

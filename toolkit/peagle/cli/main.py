@@ -71,6 +71,7 @@ _MODULES = {
     "call": ("invoke", "prove", "token"),
     "change": ("scale", "rollback", "compare", "promote", "drop"),
     "choose": ("check", "fit", "verdict"),
+    "local": ("local", "engine"),
     "machine": ("doctor", "demo"),
     "remove": ("destroy", "reap"),
     "render": ("render", "ci"),

@@ -11,22 +11,46 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from peagle.account import NOT_SEARCHED as NOT_SEARCHED
+from peagle.account import Change, leads_to_sandbox
+from peagle.catalog.schema import Catalog
 from peagle.cli.options import catalog_of, command_catalog
 from peagle.cli.project import endpoint_argument
 from peagle.cli.view.console import print_status
 from peagle.cli.view.progress import DeploymentProgress
 from peagle.deploy.records import deployment_names
-from peagle.session import NOT_SEARCHED as NOT_SEARCHED
 from peagle.session import Session as Session
-from peagle.session import leads_to_sandbox
 from peagle.store import SANDBOX
 
 if TYPE_CHECKING:
-    from peagle.aws.client import Aws
     from peagle.deploy.context import Observer
-    from peagle.deploy.state import Deployment
 
 Command = Callable[..., Any]
+
+
+class CommandSession(Session):
+    """A session with the command's catalogue, which shows what it does."""
+
+    def __init__(self, ctx: click.Context, *place: str | None, sandbox: bool = False) -> None:
+        super().__init__(*place, sandbox=sandbox, catalog=catalog_of(ctx))
+        self._ctx = ctx
+
+    @property
+    def catalog(self) -> Catalog:
+        return command_catalog(self._ctx)
+
+    def say(self, line: str) -> None:
+        print_status(line)
+
+    @contextmanager
+    def progress(self) -> Iterator[Observer]:
+        with DeploymentProgress(self.sandbox) as status:
+            yield status.observe
+
+    def reporting(self, change: Change, again: Sequence[str]) -> AbstractContextManager[None]:
+        from peagle.cli.view.deploy import remaining_resources_shown
+
+        return remaining_resources_shown(change.aws, change.record, self, again)
 
 
 def new_session(
@@ -35,26 +59,10 @@ def new_session(
     profile: str | None = None,
     sandbox: bool = False,
 ) -> Session:
-    """A session with the command's catalogue, which shows what it does. Raises UserError when the
-    options and AWS_ENDPOINT_URL contradict each other."""
-    session = Session(region, profile, sandbox=sandbox, catalog=catalog_of(ctx))
-    in_sandbox = session.sandbox
-    session.load_catalog = lambda: command_catalog(ctx)
-    session.say = print_status
-
-    @contextmanager
-    def progress() -> Iterator[Observer]:
-        with DeploymentProgress(in_sandbox) as status:
-            yield status.observe
-
-    def reporting(
-        aws: Aws, record: Deployment, again: Sequence[str]
-    ) -> AbstractContextManager[None]:
-        from peagle.cli.view.deploy import remaining_resources_shown
-
-        return remaining_resources_shown(aws, record, session, again)
-
-    session.progress, session.reporting = progress, reporting
+    """The session of a command. Raises UserError when the options and AWS_ENDPOINT_URL contradict
+    each other."""
+    session = CommandSession(ctx, region, profile, sandbox=sandbox)
+    _ = session.sandbox
     return session
 
 
@@ -76,8 +84,7 @@ def account_options(command: Command, with_region: bool = False) -> Command:
     def with_session(*, profile: str | None, sandbox: bool, **params: Any) -> Any:
         region = params.pop("region") if with_region else None
         session = new_session(click.get_current_context(), region, profile, sandbox)
-        with session.sandbox_loss_reported():
-            return command(session=session, **params)
+        return command(session=session, **params)
 
     return with_session
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +14,6 @@ from typing import Any
 import click
 
 from peagle.aws.client import Aws
-from peagle.aws.runtime import LogEvent
 from peagle.cli.context import (
     PeagleCommand,
     command_text,
@@ -23,7 +21,7 @@ from peagle.cli.context import (
     fix_in_context,
     is_plan_file,
 )
-from peagle.cli.options import command_catalog, duration
+from peagle.cli.options import duration
 from peagle.cli.planned import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
 from peagle.cli.session import (
@@ -45,17 +43,16 @@ from peagle.cli.view.console import (
     print_status,
     print_table,
 )
-from peagle.cli.view.deploy import comparison_text
+from peagle.cli.view.deploy import comparison_text, usage_document, usage_screen
 from peagle.cli.view.progress import show_hashing
 from peagle.cli.view.proof import second_turn_text
-from peagle.cli.view.top import document, screen
-from peagle.deploy.drift import Drift, find_drift, find_template_drift, served_image
+from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
 from peagle.deploy.usage import age_of_newest_line, endpoint_log, usage_of_endpoint
 from peagle.engine.state import ready_engine
-from peagle.engine.usage import WINDOW_SECONDS, EngineMeter, Usage
+from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
 from peagle.proof import SecondTurn
@@ -95,8 +92,7 @@ def list_deployments(ctx: click.Context, session: Session, as_json: bool) -> Non
     where scaling, another machine or another client has changed it. --ttl and --budget of deploy
     make it end.
     """
-    listing = Listing((), ())
-    unreachable = ""
+    listing, unreachable = Listing((), ()), ""
     if session.is_available:
         try:
             listing = session.listing()
@@ -218,27 +214,34 @@ def drift(
 
     Exits with 0 without drift, 3 with drift, and 4 if something could not be read.
     """
-    plan = _plan(ctx, session, name)
+    plan = _planned(ctx, session, name)
     if not session.is_available:
         raise sandbox_not_running()
-    catalog = command_catalog(ctx)
-    files = find_template_drift(plan, template, catalog) if template else ()
+    files = find_template_drift(plan, template, session.catalog) if template else ()
     with show_hashing():
-        drifted = find_drift(session.aws(plan.region), plan, catalog.instances, role)
-    drifted = replace(drifted, fields=(*drifted.fields, *files))
+        drift = find_drift(session.aws(plan.region), plan, session.catalog.instances, role)
+    drift = replace(drift, fields=(*drift.fields, *files))
+    fields, where = drift.fields, f"{drift.name} in {session.where(drift.region)}"
     if as_json:
-        print_json(drifted.document())
+        print_json(drift.document())
+    elif not fields:
+        print_line(f"{where}: no drift in {', '.join(drift.compared)}")
+    elif [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
+        print_line(f"{where} is not deployed: it has no endpoint", bold=True)
     else:
-        _show(drifted, session)
-    for area, error in drifted.unknown.items():
+        count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
+        print_line(f"{where}: {count} from the plan", bold=True)
+        rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
+        print_table(("FIELD", "PLANNED", "FOUND"), rows)
+    for area, error in drift.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
-    if drifted.fields:
+    if fields:
         ctx.exit(Refused.exit_code)
-    for error in drifted.unknown.values():
+    for error in drift.unknown.values():
         raise error
 
 
-def _plan(ctx: click.Context, session: Session, name: str) -> Plan:
+def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
     """The plan to compare with: of a file, of the project file, or of the record of NAME."""
     if is_plan_file(name):
         return read_plan(Path(name))
@@ -256,21 +259,6 @@ def _plan(ctx: click.Context, session: Session, name: str) -> Plan:
             code="no-plan",
         )
     return plan
-
-
-def _show(drift: Drift, session: Session) -> None:
-    where, fields = session.where(drift.region), drift.fields
-    if not fields:
-        areas = ", ".join(drift.compared)
-        print_line(f"{drift.name} in {where}: no drift in {areas}")
-        return
-    if [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
-        print_line(f"{drift.name} in {where} is not deployed: it has no endpoint", bold=True)
-        return
-    count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
-    print_line(f"{drift.name} in {where}: {count} from the plan", bold=True)
-    rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
-    print_table(("FIELD", "PLANNED", "FOUND"), rows)
 
 
 def _shown(value: Any) -> str:
@@ -303,11 +291,20 @@ def logs(
     """Show the CloudWatch log of the deployment NAME."""
     if follow and as_json:
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
-    typed = click.get_current_context().meta[STARTED_AT]
-    lines = endpoint_log(aws, record, None if since is None else typed - since, follow)
+    ctx = click.get_current_context()
+    lines = endpoint_log(
+        aws, record, None if since is None else ctx.meta[STARTED_AT] - since, follow
+    )
     if as_json:
-        print_json({"name": record.name, "events": [_document(event) for event in lines]})
-        return
+        events = [
+            {
+                "time": datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds"),
+                "stream": event.stream,
+                "message": event.message,
+            }
+            for event in lines
+        ]
+        return print_json({"name": record.name, "events": events})
     shown = False
     try:
         for event in lines:
@@ -316,29 +313,19 @@ def logs(
     except KeyboardInterrupt:
         if not follow:
             raise
-        # the usual end, so without an error message
-        click.get_current_context().exit(_INTERRUPTED)
-    if not shown:
-        print_status(*_no_lines(aws, record, since))
+        ctx.exit(_INTERRUPTED)  # the usual end, so without an error message
+    age = None if shown or since is None else age_of_newest_line(aws, record, since)
+    if since is not None and age is not None:
+        newest = ("peagle", "logs", record.name, "--since", duration_argument(age + 1))
+        print_status(
+            f"No lines in the last {format_duration(since)}; the newest line is "
+            f"{format_duration(age)} old",
+            command_text(newest),
+        )
+    elif not shown:
+        print_status("No lines yet.")
+    return None
 
-
-def _no_lines(aws: Aws, record: Deployment, since: int | None) -> tuple[str, str]:
-    """The message if there are no lines; if ``since`` excludes them all, with the command for the
-    newest."""
-    age = None if since is None else age_of_newest_line(aws, record, since)
-    if since is None or age is None:
-        return "No lines yet.", ""
-    command = command_text(("peagle", "logs", record.name, "--since", duration_argument(age + 1)))
-    none = f"No lines in the last {format_duration(since)}"
-    return f"{none}; the newest line is {format_duration(age)} old", command
-
-
-def _document(event: LogEvent) -> dict[str, str]:
-    moment = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds")
-    return {"time": moment, "stream": event.stream, "message": event.message}
-
-
-Read = Callable[[], Usage]
 
 _ON_AWS_SECONDS, _HERE_SECONDS = 10, 2
 """How often the screen is read again: on AWS most numbers change once a minute, and queries cost
@@ -383,47 +370,34 @@ def top(
     """
     if window is not None and window < _SHORTEST_WINDOW:
         raise UserError("--window is shorter than a minute", "use 1m or more", "window")
-    read, seconds = _reader(name, session, window or WINDOW_SECONDS)
+    on_aws, here = session.names_deployment(name), True
+    if engine := None if on_aws else ready_engine(name):
+        read = EngineMeter(engine, window or WINDOW_SECONDS).read
+    else:
+        record, aws = session.find(name)
+        here = session.sandbox
+        read = partial(usage_of_endpoint, aws, record, window or WINDOW_SECONDS)
     if as_json:
-        return print_json(document(read()))
+        return print_json(usage_document(read()))
     if once or not sys.stdout.isatty():
-        for line in screen(read(), min(line_width(), 120)):
+        for line in usage_screen(read(), min(line_width(), 120)):
             click.echo(line)
         return None
-    return _show_top(read, every or seconds)
-
-
-def _reader(name: str, session: Session, window: float) -> tuple[Read, int]:
-    """How to read the use of that name, and how often. As in ``peagle invoke``, options about AWS
-    exclude local engines, and a deployment comes first."""
-    on_aws = session.names_deployment(name)
-    if engine := None if on_aws else ready_engine(name):
-        return EngineMeter(engine, window).read, _HERE_SECONDS
-    record, aws = session.find(name)
-    seconds = _HERE_SECONDS if session.sandbox else _ON_AWS_SECONDS
-    return partial(usage_of_endpoint, aws, record, window), seconds
-
-
-def _show_top(read: Read, seconds: float) -> None:
-    """Show the screen again and again, until Ctrl-C, which is the usual end."""
-    out = sys.stdout
+    seconds, out = every or (_HERE_SECONDS if here else _ON_AWS_SECONDS), sys.stdout
     usage = read()  # an error before the first screen stays on the usual one
     out.write(_OTHER_SCREEN)
     try:
         while True:
-            lines = [*screen(usage, line_width()), "", _footer(usage, seconds)]
+            at = time.strftime("%H:%M:%S", time.localtime(usage.at))
+            end = click.style(f"  {at}, again every {seconds:g} s; Ctrl-C ends", dim=True)
+            lines = [*usage_screen(usage, line_width()), "", end]
             text = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines)
             out.write(f"{_HOME}{text}{_CLEAR_REST}")
             out.flush()
             time.sleep(seconds)
             usage = read()
-    except KeyboardInterrupt:
-        pass
+    except KeyboardInterrupt:  # the usual end
+        return None
     finally:
         out.write(_USUAL_SCREEN)
         out.flush()
-
-
-def _footer(usage: Usage, seconds: float) -> str:
-    at = time.strftime("%H:%M:%S", time.localtime(usage.at))
-    return click.style(f"  {at}, again every {seconds:g} s; Ctrl-C ends", dim=True)
