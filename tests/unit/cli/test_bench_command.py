@@ -115,8 +115,8 @@ def test_a_server_that_cannot_be_measured_is_one_error(
         (("http://user@host",), "is not the URL of a server"),
         (("local",), "no engine of this machine is running"),
         (("http://h", "--workload", "nothing"), "there is no workload and no file nothing"),
-        (("http://h", "--concurrency", "0"), "loads are from 1 to 100,000"),
-        (("http://h", "--repetitions", "0"), "is not a whole number from 1 to 50"),
+        (("http://h", "--concurrency", "0"), "from 1 to 100,000"),
+        (("http://h", "--repetitions", "0"), "0 is not in the range 1<=x<=50"),
     ],
 )
 def test_bad_input_is_one_error(peagle: Peagle, arguments: tuple[str, ...], message: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peagle import __version__
-from peagle.project import toolkit
+from peagle.project import pipelines
 from tests.support import in_process
 from tests.unit.cli.test_pipelines import TOOLKIT, WORKFLOWS
 
@@ -202,7 +202,7 @@ def test_a_source_that_a_pipeline_cannot_trust_is_refused(tmp_path: Path, source
 def test_an_installed_toolkit_needs_a_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolkit, "checkout_folder", lambda: None)
+    monkeypatch.setattr(pipelines, "checkout_folder", lambda: None)
     done = in_process("ci", "init", "github", folder=tmp_path)
 
     assert done.code == 2

@@ -16,7 +16,7 @@ from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.url_proof import prove_url
 from peagle.cli.context import PeagleCommand, is_typed
-from peagle.cli.options import TOKENS, Decimal, WholeNumber, duration
+from peagle.cli.options import TOKENS, Decimal, duration
 from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import (
     Session,
@@ -86,7 +86,7 @@ _IN_BODY = {
 )
 @click.option(
     "--temperature",
-    type=Decimal("a temperature of 0 or more, such as 0.7", min=0.0),
+    type=Decimal(min=0.0),
     default=0.0,
     show_default=True,
     help="Sampling temperature; 0 is greedy decoding.",
@@ -241,7 +241,7 @@ Examples:
 @click.option("--model", help="Served model, for --url.  [default: the only one]")
 @click.option(
     "--instances",
-    type=WholeNumber(1),
+    type=click.IntRange(1),
     default=1,
     show_default=True,
     help="Number of engines that --url must have.",
@@ -254,12 +254,12 @@ Examples:
 )
 @click.option(
     "--floor",
-    type=Decimal("an acceptance length of 1 or more, such as 2.2", min=1.0),
+    type=Decimal(min=1.0),
     help="Minimum acceptance length of every instance.  [default: the pair's, from the catalogue]",
 )
 @click.option(
     "--min-drafts",
-    type=WholeNumber(1),
+    type=click.IntRange(1),
     default=MIN_DRAFTS,
     show_default=True,
     help="Number of drafts that each instance must have made.",

@@ -11,9 +11,8 @@ from peagle.account import Change
 from peagle.bench.variants import comparison_report
 from peagle.cli.context import deployment_in_context, in_context, is_plan_file, own_command
 from peagle.cli.options import (
-    REQUESTS_AT_A_TIME,
+    POSITIVE,
     Parsed,
-    WholeNumber,
     command_catalog,
     complete_pair,
     deploy_options,
@@ -22,7 +21,7 @@ from peagle.cli.options import (
     yes_option,
 )
 from peagle.cli.plan import options_in
-from peagle.cli.planned import planned
+from peagle.cli.plan_options import planned
 from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
 from peagle.cli.session import Session, cloud_options, complete_name
 from peagle.cli.view.console import (
@@ -101,25 +100,25 @@ Examples:
 )
 @endpoint_argument(complete_name)
 @cloud_options
-@click.option("--to", type=WholeNumber(1), metavar="N", help="A fixed number.")
+@click.option("--to", type=click.IntRange(1), metavar="N", help="A fixed number.")
 @click.option(
     "--min",
     "minimum",
-    type=WholeNumber(0),
+    type=click.IntRange(0),
     metavar="N",
     help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero.",
 )
 @click.option(
     "--max",
     "maximum",
-    type=WholeNumber(1),
+    type=click.IntRange(1),
     metavar="N",
     help="Most that scaling starts; begins to scale automatically.",
 )
 @click.option(
     "--target-concurrency",
     "target",
-    type=REQUESTS_AT_A_TIME,
+    type=POSITIVE,
     metavar="REQUESTS",
     help="Requests at a time that scaling gives each.  [default: the plan's]",
 )

@@ -20,8 +20,7 @@ from peagle.cli.options import (
     raise_first_error,
     refuse_errors,
 )
-from peagle.cli.plan_options import plan_options
-from peagle.cli.planned import plan_on_type
+from peagle.cli.plan_options import plan_on_type, plan_options
 from peagle.cli.project import ProjectCommand, require_built_image
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import confirm, confirmed, json_option, print_json, print_status

@@ -17,7 +17,7 @@ from peagle.aws.images import (
     push_image,
 )
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import OneOf, OutputPath, refuse_errors, region_option
+from peagle.cli.options import FILE, refuse_errors, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
@@ -36,7 +36,7 @@ from peagle.images.build import findings_for_build
 from peagle.options import Options, arguments
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.project.choosing import EndpointChoice
+from peagle.project.reading import EndpointChoice
 from peagle.render.image import RuntimeKind
 from peagle.render.requests import (
     deploy_arguments,
@@ -55,7 +55,7 @@ def image() -> None:
 @partial(plan_options, tag_flag="--resource-tag")
 @click.option(
     "--runtime",
-    type=OneOf(["gpu", "cpu"]),
+    type=click.Choice(["gpu", "cpu"]),
     default="gpu",
     show_default=True,
     help="gpu: based on AWS's image, for SageMaker. cpu: based on --base, for this machine.",
@@ -70,7 +70,7 @@ def image() -> None:
 @click.option("--push", is_flag=True, help="Push the image to ECR afterwards.")
 @click.option(
     "--builder",
-    type=OneOf(["docker", "codebuild"]),
+    type=click.Choice(["docker", "codebuild"]),
     default="docker",
     show_default=True,
     help="docker: on this machine. codebuild: on AWS, which pushes the image too.",
@@ -83,7 +83,7 @@ def image() -> None:
 @click.option(
     "--address-file",
     metavar="FILE",
-    type=OutputPath(dir_okay=False),
+    type=FILE,
     help="Write the pushed address, with its digest, to this file, for deploy --image-from.",
 )
 @account_options

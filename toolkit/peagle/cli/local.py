@@ -13,7 +13,7 @@ import click
 from peagle.aws.images import ImageRequest
 from peagle.cli.context import PeagleCommand, command_text, fix_in_context
 from peagle.cli.image import build_with_status
-from peagle.cli.options import OneOf, WholeNumber, command_catalog, names_own_image, refuse_errors
+from peagle.cli.options import command_catalog, names_own_image, refuse_errors
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.cli.session import new_session
@@ -76,12 +76,12 @@ def local() -> None:
 @local.command(cls=ProjectCommand, epilog="Example: peagle local up tiny --port 8000")
 @partial(plan_options, tag_flag=None)
 @click.option(
-    "--port", type=WholeNumber(1, 65535), help="Port to listen on.  [default: a free one]"
+    "--port", type=click.IntRange(1, 65535), help="Port to listen on.  [default: a free one]"
 )
 @click.option(
     "--engine",
     "engine_kind",
-    type=OneOf(["process", "docker"]),
+    type=click.Choice(["process", "docker"]),
     default="process",
     show_default=True,
     help="Run the engine as a process or in a container.",

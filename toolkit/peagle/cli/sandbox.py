@@ -13,8 +13,6 @@ from peagle.catalog import find_instance
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import (
     Decimal,
-    OneOf,
-    WholeNumber,
     command_catalog,
     complete_instance_type,
     region_option,
@@ -62,10 +60,10 @@ def sandbox() -> None:
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")
-@click.option("--port", type=WholeNumber(0, 65535), default=0, help="[default: a free port]")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free port]")
 @click.option(
     "--engine",
-    type=OneOf(["process", "docker"]),
+    type=click.Choice(["process", "docker"]),
     help="How endpoints run.  [default: process]",
 )
 @json_option
@@ -162,10 +160,6 @@ def _times(_: click.Context, parameter: click.Parameter, value: str) -> int | No
     return int(value)
 
 
-def _complete_kind(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
-    return [kind for kind in KINDS if kind.startswith(typed)]
-
-
 def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
     return [name for name in sorted(set(operation_names())) if name.startswith(typed)]
 
@@ -184,7 +178,7 @@ def fault() -> None:
     epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity",
 )
 @click.argument("operation", shell_complete=_complete_operation)
-@click.argument("kind", metavar="KIND", type=OneOf(list(KINDS)), shell_complete=_complete_kind)
+@click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
 @click.option(
     "--times",
     metavar="once|always|N",
@@ -200,7 +194,7 @@ def fault() -> None:
 )
 @click.option(
     "--seconds",
-    type=Decimal("a number of seconds of 0 or more, such as 90", min=0),
+    type=Decimal(min=0),
     default=DEFAULT_SECONDS,
     help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]",
 )
@@ -242,7 +236,7 @@ def quota() -> None:
 
 @quota.command("set", cls=PeagleCommand, epilog="Example: peagle sandbox quota set ml.g5.xlarge 0")
 @click.argument("instance_type", metavar="TYPE", shell_complete=complete_instance_type)
-@click.argument("value", type=WholeNumber(min=0))
+@click.argument("value", type=click.IntRange(min=0))
 @region_option("the quota")
 @json_option
 def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
@@ -262,7 +256,7 @@ def list_quotas(as_json: bool) -> None:
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
 @click.option(
     "--speed",
-    type=Decimal("a factor from 1 to 1000, such as 100", min=1, max=1000),
+    type=Decimal(min=1, max=1000),
     required=True,
     metavar="N",
     help="How many seconds pass in one; 1 is AWS's time.",

@@ -14,7 +14,7 @@ import click
 from peagle.cli.context import command_text, own_command
 from peagle.cli.deploy import show_and_refuse
 from peagle.cli.local import local_image
-from peagle.cli.options import OneOf, deploy_options, names_own_image, refuse_errors
+from peagle.cli.options import deploy_options, names_own_image, refuse_errors
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.cli.session import Session, account_options
@@ -89,7 +89,7 @@ Examples:
 @click.option(
     "--engine",
     "engine_kind",
-    type=OneOf(["process", "docker"]),
+    type=click.Choice(["process", "docker"]),
     help="Local: as a process or in a container.  [default: process]",
 )
 @click.option("--gpus", is_flag=True, help="Local, Docker: use the GPU image and all GPUs.")

@@ -22,7 +22,7 @@ from peagle.cli.context import (
     is_plan_file,
 )
 from peagle.cli.options import duration
-from peagle.cli.planned import plan_in_project
+from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
 from peagle.cli.session import (
     Session,

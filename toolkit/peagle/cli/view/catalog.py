@@ -1,4 +1,4 @@
-"""Prints the catalogue and the changes of a refresh as tables."""
+"""Pairs of the catalogue, and changes to its tables, on stdout."""
 
 from __future__ import annotations
 
@@ -12,23 +12,17 @@ from peagle.catalog.evidence import Evidence
 from peagle.catalog.schema import Pair, kv_bytes
 from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
-from peagle.cli.view.console import (
-    document_facts,
-    print_documents,
-    print_line,
-    print_section,
-    print_table,
-)
+from peagle.cli.view.console import print_document, print_documents, print_line, print_table
 
 if TYPE_CHECKING:  # a list must not import boto3
     from peagle.aws.refresh import Change
 
 _COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
-_LABEL = 26
 _TABLES = {
     "architecture", "drafters", "engine_arguments", "environment", "problems", "proof", "published",
     "title",
 }  # fmt: skip
+"""Parts of an entry with a table of their own."""
 
 
 def print_list(targets: list[dict[str, Any]]) -> None:
@@ -52,39 +46,34 @@ def print_pair(
     support: MethodSupport | None,
 ) -> None:
     """Everything about a pair; ``support`` is what the default vLLM does with its method."""
-    shape = pair.target.architecture
+
+    def section(title: str, *entries: BaseModel, **more: Any) -> None:
+        """The values that the file states."""
+        values: dict[str, Any] = {}
+        for entry in entries:
+            values |= entry.model_dump(mode="json", exclude_defaults=True, exclude=_TABLES)
+        print_document({**values, **more}, title)
+
+    def table(title: str, entries: Sequence[BaseModel], keys: str) -> None:
+        print_documents([entry.model_dump(mode="json") for entry in entries], keys.split(), title)
+
+    shape, drafter = pair.target.architecture, pair.drafter
     cache = kv_bytes(shape.attention, pair.target.default_max_model_len)
-    settings = {**_dump(pair.target), **_dump(shape), "kv_cache_bytes_at_default": cache}
-    print_section(pair.target.title, document_facts(settings), _LABEL)
-    arguments, environment = pair.target.engine_arguments, pair.target.environment
-    if drafter := pair.drafter:
+    section(pair.target.title, pair.target, shape, kv_cache_bytes_at_default=cache)
+    arguments = (*pair.target.engine_arguments, *pair.target.environment)
+    if drafter is not None:
         arguments += drafter.engine_arguments
-        print_section(drafter.title, document_facts(_dump(drafter)), _LABEL)
+        section(drafter.title, drafter)
         if support is not None:
-            print_section("In the default vLLM", document_facts(_dump(support)), _LABEL)
-        for title, entries, keys in (
-            ("Measured acceptance length", measured, "file k acceptance_length vllm device date"),
-            (
-                "Claimed acceptance length",
-                drafter.published,
-                "benchmark k acceptance_length source",
-            ),
-            ("Known problems", drafter.problems, "level vllm summary fix source"),
-        ):
-            print_documents(list(map(_json, entries)), keys.split(), title)
-    keys = "name value gpu_architectures vllm because"
-    print_documents(list(map(_json, (*arguments, *environment))), keys.split(), "Engine settings")
-    print_section("Proof", enumerate(pair.target.proof.prompts, start=1))
+            section("In the default vLLM", support)
+        keys = "file k acceptance_length vllm device date"
+        table("Measured acceptance length", measured, keys)
+        keys = "benchmark k acceptance_length source"
+        table("Claimed acceptance length", drafter.published, keys)
+        table("Known problems", drafter.problems, "level vllm summary fix source")
+    table("Engine settings", arguments, "name value gpu_architectures vllm because")
+    print_document({"prompts": pair.target.proof.prompts}, "Proof")
     print_table(_COLUMNS, _rows(target), title="All drafters")
-
-
-def _json(entry: BaseModel) -> dict[str, Any]:
-    return entry.model_dump(mode="json")
-
-
-def _dump(entry: BaseModel) -> dict[str, Any]:
-    """The values of an entry that the file states, without the parts that are tables."""
-    return entry.model_dump(mode="json", exclude_defaults=True, exclude=_TABLES)
 
 
 def print_changes(changes: Sequence[Change]) -> None:
@@ -99,22 +88,19 @@ def print_changes(changes: Sequence[Change]) -> None:
 
 
 def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The drafters; as evidence the acceptance length measured nearest to the recommended K."""
     for drafter in target["drafters"]:
-        trained = f" of {drafter['k_trained']}" if drafter["k_trained"] else ""
+        k, trained = drafter["k_recommended"], drafter["k_trained"]
+        evidence = "unverified" if drafter["public"] else "not public"
+        if drafter["public"] and drafter["evidence"]:
+            near = min(drafter["evidence"], key=lambda item: abs(item["k"] - k))
+            evidence = f"{near['acceptance_length']:.2f} at K={near['k']}"
         yield (
             "*" if drafter["name"] == target["default_drafter"] else "",
             f"{target['short_name']}+{drafter['name']}",
             drafter["kind"],
-            f"{drafter['k_recommended']}{trained}",
+            f"{k} of {trained}" if trained else str(k),
             drafter["min_vllm"],
             drafter["licence"] or "-",
-            _evidence(drafter) if drafter["public"] else "not public",
+            evidence,
         )
-
-
-def _evidence(drafter: dict[str, Any]) -> str:
-    """The acceptance length measured nearest to the recommended K."""
-    if not drafter["evidence"]:
-        return "unverified"
-    near = min(drafter["evidence"], key=lambda item: abs(item["k"] - drafter["k_recommended"]))
-    return f"{near['acceptance_length']:.2f} at K={near['k']}"

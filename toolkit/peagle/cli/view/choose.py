@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
-from peagle.checks import Rule
 from peagle.cli.context import command_text
 from peagle.cli.view.console import (
     bar,
@@ -23,7 +22,7 @@ from peagle.cli.view.console import (
 )
 from peagle.findings import errors
 from peagle.fit.estimate import INSIDE
-from peagle.fit.models import Comparison, Fit
+from peagle.fit.models import Fit
 from peagle.fit.report import FitReport
 from peagle.planning.by_verdict import is_covered
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
@@ -53,26 +52,16 @@ def print_check(report: CheckReport, seconds: float) -> None:
     print_facts([*facts, ("checked", verdict)], indent=0, err=False)
 
 
-def print_rules(rules: Sequence[Rule]) -> None:
-    """All rules as a table."""
-    rows = ((rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules)
-    print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
-
-
 def _verdict(report: CheckReport) -> str:
     """``2 errors, 1 note``, or that there are none, and what that is limited to."""
     text = count_text(report.findings)
     if errors(report.findings):
         return text
-    limit = ""
-    if not report.read:
-        limit = " in the catalogue's values"
-    elif report.unread or any(checkpoint.tensors is None for checkpoint in report.read):
+    limit = "" if report.read else " in the catalogue's values"
+    if report.read and (report.unread or any(part.tensors is None for part in report.read)):
         limit = " in what was read"
     return f"no problems found{limit}{f'; {text}' if text else ''}"
 
-
-_BAR_WIDTH = 60
 
 MEANINGS: dict[str, str] = {
     "kept_by_driver": "memory that the GPU driver reserves",
@@ -95,21 +84,55 @@ MEANINGS: dict[str, str] = {
 
 def print_fit(report: FitReport) -> None:
     """The report on stdout."""
-    engine = report.case.engine
-    print_line(f"{click.style(report.pair, bold=True)}  {_hardware(report)}")
-    print_line(f"{_settings(report)}\n")
-    print_memory(report.fit)
+    engine, fit = report.case.engine, report.fit
+    where = f"{fit.gpu_memory_gib:.1f} GiB (GPU assumed: {engine.gpu})"
+    if report.instance_type:
+        where = f"{engine.gpu} ({fit.gpu_memory_gib:.1f} GiB) of {report.instance_type}"
+    if engine.tensor_parallel_size > 1:
+        where = f"{engine.tensor_parallel_size} x {where}"
+    drafts = f", K={engine.k}" if engine.k else ""
+    pair = click.style(report.pair, bold=True)
+    print_line(f"{pair}  on {where}, vLLM {engine.vllm}{drafts}")
+    is_auto = engine.kv_cache_dtype == "auto"
+    dtype = report.case.target.dtype if is_auto else engine.kv_cache_dtype
+    print_line(
+        f"context {engine.max_model_len:,}, {format_concurrency(engine.max_num_seqs)}, "
+        f"max-num-batched-tokens {engine.max_num_batched_tokens:,}, "
+        f"gpu-memory-utilization {engine.gpu_memory_utilization:g}, KV cache {dtype}\n"
+    )
+    print_memory(fit)
     text = f"does not fit: {report.refusal}"
-    print_line(f"\n{text if report.refusal else capacity_text(report.fit, engine.max_model_len)}")
-    if report.without_speculation:
-        print_line(_cost(report.without_speculation))
-    if planned := _planned_values(report):
+    print_line(f"\n{text if report.refusal else capacity_text(fit, engine.max_model_len)}")
+    if without := report.without_speculation:
+        text = f"without speculation {without.kv_cache_tokens:,} tokens"
+        text += f", or {without.max_concurrency:,.2f} requests"
+        if (kept := without.concurrency_kept) is not None and kept < 1:
+            text += f": speculation reduces it by {1 - kept:.0%}"
+        print_line(text)
+    defaults = (
+        ("gpu_memory_utilization", PLANNED_GPU_MEMORY_UTILIZATION),
+        ("max_num_seqs", USUAL_CONCURRENCY),
+    )
+    planned = [
+        f"--{name.replace('_', '-')} {value:g}"
+        for name, value in defaults
+        if getattr(report.request, name) is None and getattr(engine, name) != value
+    ]
+    if report.planned and planned:
         print_line(f"plan uses different defaults: {' '.join(planned)}")
     click.echo()
-    _print_terms(report.fit)
+    terms = {**fit.terms, "kv_cache": fit.kv_cache_gib}
+    rows = []
+    for name, meaning in MEANINGS.items():
+        if name in terms:
+            label = name.replace("_estimate", " ~").replace("_", " ")
+            indent = "  " if name.startswith(INSIDE) else ""
+            rows.append((f"{indent}{label}", f"{terms[name]:.2f}", meaning))
+    print_table(("term", "GiB", "description"), rows, right=("GiB",))
+    print_line("~: an estimate")
     holds = "{0.kv_cache_tokens:,} tokens, {0.max_concurrency:.2f} requests"
-    rows = [(item.option, holds.format(item)) for item in report.advice]
-    print_table(("option", "then the cache holds"), rows, title="Any one of these makes it fit")
+    advice = [(item.option, holds.format(item)) for item in report.advice]
+    print_table(("option", "then the cache holds"), advice, title="Any one of these makes it fit")
     print_findings(report.findings, title="Findings")
 
 
@@ -127,7 +150,7 @@ def print_memory(fit: Fit) -> None:
     *used, _ = parts.values()
     whole = max(total, sum(gib for gib, _ in used))
     console = make_console()
-    console.print(bar(((gib / whole, style) for gib, style in used), _BAR_WIDTH))
+    console.print(bar(((gib / whole, style) for gib, style in used), 60))
     shown = ((name, gib, style) for name, (gib, style) in parts.items() if gib >= 0.05)
     legend = Text("  ").join(Text(f"{name} {gib:.1f}", style) for name, gib, style in shown)
     console.print(legend.append(f"  of {total:.1f} GiB"))
@@ -146,73 +169,6 @@ def capacity_text(fit: Fit, max_model_len: int, load: int = 0) -> str:
     )
 
 
-def _hardware(report: FitReport) -> str:
-    engine, memory = report.case.engine, f"{report.fit.gpu_memory_gib:.1f} GiB"
-    over = f"{engine.tensor_parallel_size} x " if engine.tensor_parallel_size > 1 else ""
-    drafts = f", K={engine.k}" if engine.k else ""
-    if report.instance_type:
-        where = f"{over}{engine.gpu} ({memory}) of {report.instance_type}"
-    else:
-        where = f"{over}{memory} (GPU assumed: {engine.gpu})"
-    return f"on {where}, vLLM {engine.vllm}{drafts}"
-
-
-def _settings(report: FitReport) -> str:
-    """The engine settings of the estimate, given or the defaults of ``vllm serve``."""
-    engine = report.case.engine
-    is_auto = engine.kv_cache_dtype == "auto"
-    dtype = report.case.target.dtype if is_auto else engine.kv_cache_dtype
-    return (
-        f"context {engine.max_model_len:,}, "
-        f"{format_concurrency(engine.max_num_seqs)}, max-num-batched-tokens "
-        f"{engine.max_num_batched_tokens:,}, gpu-memory-utilization "
-        f"{engine.gpu_memory_utilization:g}, KV cache {dtype}"
-    )
-
-
-def _planned_values(report: FitReport) -> list[str]:
-    """The options, not given here, for which a plan has other defaults than ``vllm serve``."""
-    request, engine = report.request, report.case.engine
-    values = (
-        ("gpu_memory_utilization", PLANNED_GPU_MEMORY_UTILIZATION),
-        ("max_num_seqs", USUAL_CONCURRENCY),
-    )
-    return [
-        f"--{name.replace('_', '-')} {value:g}"
-        for name, value in values
-        if report.planned and getattr(request, name) is None and getattr(engine, name) != value
-    ]
-
-
-def _cost(without: Comparison) -> str:
-    """What the cache holds without speculation, and what speculation costs of it."""
-    text = f"without speculation {without.kv_cache_tokens:,} tokens"
-    text += f", or {without.max_concurrency:,.2f} requests"
-    kept = without.concurrency_kept
-    return (
-        text if kept is None or kept >= 1 else f"{text}: speculation reduces it by {1 - kept:.0%}"
-    )
-
-
-def _print_terms(fit: Fit) -> None:
-    """Every term with GiB, estimates with a tilde; those inside the cache follow it."""
-    terms = {**fit.terms, "kv_cache": fit.kv_cache_gib}
-    rows = [
-        (
-            f"{'  ' if name.startswith(INSIDE) else ''}"
-            f"{name.replace('_estimate', ' ~').replace('_', ' ')}",
-            f"{terms[name]:.2f}",
-            meaning,
-        )
-        for name, meaning in MEANINGS.items()
-        if name in terms
-    ]
-    print_table(("term", "GiB", "description"), rows, right=("GiB",))
-    print_line("~: an estimate")
-
-
-_MOST_REGRETS = 5
-
 _HEADINGS = ("requests", "GPUs", "best", "tokens/s", "range", "gain", "$/1M", "TTFT", "break-even")
 
 _LEGEND = (
@@ -228,7 +184,11 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
     context = f", context {verdict.max_model_len:,}" if verdict.max_model_len else ""
     print_line(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}{context}", bold=True)
-    print_line(f"{_price(verdict)}; speeds are of one engine")
+    price = "price unknown"
+    if verdict.usd_per_hour is not None:
+        price = f"{format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
+    several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
+    print_line(f"{verdict.instance_type}{several}: {price}; speeds are of one engine")
     print_line(_LEGEND)
     for size in verdict.workloads:
         _print_size(size, verdict.tensor_parallel_size)
@@ -258,14 +218,6 @@ def _load_options(verdict: Verdict) -> tuple[str, ...]:
     return tuple(word for flag, value in sizes.items() if value for word in (flag, str(value)))
 
 
-def _price(verdict: Verdict) -> str:
-    price = "price unknown"
-    if verdict.usd_per_hour is not None:
-        price = f"{format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
-    several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
-    return f"{verdict.instance_type}{several}: {price}"
-
-
 def _print_size(size: WorkloadVerdict, gpus: int) -> None:
     words = size.name.replace("-", " ").capitalize()
     hits = f" ({size.workload.cached_text})" if size.cached_prompt_tokens else ""
@@ -287,7 +239,7 @@ def _row(load: LoadVerdict, gpus: int, several: bool) -> tuple[str, ...]:
     engine = str(load.tensor_parallel_size or gpus) if several else ""
     if best is None or best.tokens_per_second is None:
         return (f"{load.concurrency:,}", engine, "unknown", *[""] * (len(_HEADINGS) - 3))
-    even = best.break_even_acceptance_length
+    even, usd = best.break_even_acceptance_length, best.usd_per_million_tokens
     mark = " ?" if best.extrapolated else "" if best.basis == "measured" else " ~"
     return (
         f"{load.concurrency:,}",
@@ -296,14 +248,10 @@ def _row(load: LoadVerdict, gpus: int, several: bool) -> tuple[str, ...]:
         f"{best.tokens_per_second:,.0f}{mark}",
         f"{best.low:,.0f}-{best.high:,.0f}" if best.low and best.high else "",
         "" if ratio is None else f"{100 * ratio - 100:+.0f}%",
-        "" if best.usd_per_million_tokens is None else format_usd(best.usd_per_million_tokens),
-        _seconds(best.ttft_seconds),
+        "" if usd is None else format_usd(usd),
+        "" if best.ttft_seconds is None else seconds_text(best.ttft_seconds),
         f"{even:.2f}/{best.acceptance_length:.2f}" if even else "",
     )
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else seconds_text(value)
 
 
 def _summary(size: WorkloadVerdict) -> Iterator[str]:
@@ -315,14 +263,11 @@ def _summary(size: WorkloadVerdict) -> Iterator[str]:
     alone = [f"{load.concurrency:,}" for load in decided if load.best == NO_SPECULATION]
     if all(_ratio(load) is None for load in size.loads):
         yield "No drafter could be compared: see below."
-    elif size.crossovers:
-        return
-    elif len(alone) == len(decided):
+    elif not size.crossovers and len(alone) == len(decided):
         yield "Speculation does not pay at any of these loads."
-    elif alone:
-        yield f"Speculation pays, except with {', '.join(alone)} requests, where it is a tie."
-    else:
-        yield "Speculation pays at all of these loads."
+    elif not size.crossovers:
+        but = f", except with {', '.join(alone)} requests, where it is a tie" if alone else ""
+        yield f"Speculation pays at all of these loads{but}."
 
 
 def _print_regrets(size: WorkloadVerdict) -> None:
@@ -334,7 +279,7 @@ def _print_regrets(size: WorkloadVerdict) -> None:
         return
     loads = tuple(f"{load.concurrency:,g}" for load in size.loads)
     rows = []
-    for setting in list(settings)[:_MOST_REGRETS]:
+    for setting in list(settings)[:5]:
         speeds = [load.speed(setting) for load in size.loads]
         regrets = [speed.regret_percent if speed else None for speed in speeds]
         cells = ["-" if regret is None else f"{regret:.0f}" for regret in regrets]

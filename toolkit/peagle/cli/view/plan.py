@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from rich.text import Text
 
-from peagle.cli.context import fix_in_context
+from peagle.cli.context import command_text
 from peagle.cli.view.choose import capacity_text, print_memory
 from peagle.cli.view.console import (
     Fact,
@@ -120,12 +120,8 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
         urgent = errors(plan.findings)
         urgent = urgent or [finding for finding in plan.findings if finding.level == "warning"][:2]
         print_findings(urgent)
-        others = [finding for finding in plan.findings if finding not in urgent]
-        print_facts(
-            [("more", f"{text}: --verbose" if (text := count_text(others)) else "")],
-            indent=0,
-            err=False,
-        )
+        if others := count_text(finding for finding in plan.findings if finding not in urgent):
+            print_facts([("more", f"{others}: --verbose")], indent=0, err=False)
     if next_command:
         print_next("Next", next_command)
 
@@ -144,9 +140,6 @@ def _load_text(plan: Plan) -> str:
         text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
         text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
-    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
-        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
-        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -159,15 +152,25 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     if not _is_priced(plan):
         return
     reasons = {reason.what: reason for reason in plan.reasons}
-    why = f": {reasons['speculation'].because}" if "speculation" in reasons else ""
-    yield "speculate", f"{_choice(plan)}{why}"
+    because = f": {reasons['speculation'].because}" if "speculation" in reasons else ""
+    choice = "no"
+    if plan.speculation is not None:
+        head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
+        beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
+        choice = f"yes, {_method(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
+    yield "speculate", f"{choice}{because}"
     for finding in plan.findings:
         if finding.code == NO_HEAD:  # what the owner of a target without a head can do
-            yield "option", (finding.fix, fix_in_context("", finding.command))
+            yield "option", (finding.fix, command_text(finding.command or ()))
     yield "instance", _instance_text(plan)
     if plan.speed is not None:
-        speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
-        yield "speed", f"{speed}{_times_text(plan.speed)}"
+        text = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
+        if plan.speed.ttft_seconds is not None and plan.speed.itl_seconds is not None:
+            is_drafted = plan.speed.acceptance_length and plan.speed.acceptance_basis != "none"
+            tokens = f"{plan.speed.acceptance_length:.2g} tokens" if is_drafted else "one"
+            first, then = map(seconds_text, (plan.speed.ttft_seconds, plan.speed.itl_seconds))
+            text += f"; first token after {first}, then {tokens} every {then}"
+        yield "speed", text
         if plan.cached_prompt_tokens and plan.speed.tokens_per_second:
             yield "cache", _cache_text(plan, plan.speed)
     if plan.batch is not None:
@@ -185,27 +188,16 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         drafts = drafts or (" without speculation" if plan.speculation else "")
-        yield "or", f"{_alternative_text(plan, other, drafts)}{_tie_text(plan, other)}"
+        text = _alternative_text(plan, other, drafts)
+        planned = plan.speed.usd_per_million_tokens if plan.speed else None
+        if (other.usd_per_million_tokens or math.inf) < (planned or 0) and (
+            plan.price_per_hour_usd or math.inf
+        ) < (other.price_per_hour_usd or 0):
+            share = SAME_COST_FACTOR * 100 - 100
+            text += f"; within {share:.0f} % the lower price per hour wins"
+        yield "or", text
     if plan.speed is not None and not errors(plan.findings):
         yield "uncertain", "; ".join(_uncertainties(plan, plan.speed))
-
-
-def _tie_text(plan: Plan, other: Alternative) -> str:
-    """Why instances that cost less per token are not planned."""
-    planned = plan.speed.usd_per_million_tokens if plan.speed else None
-    is_tie = (other.usd_per_million_tokens or math.inf) < (planned or 0)
-    is_cheaper = (plan.price_per_hour_usd or math.inf) < (other.price_per_hour_usd or 0)
-    share = SAME_COST_FACTOR * 100 - 100
-    return f"; within {share:.0f} % the lower price per hour wins" if is_tie and is_cheaper else ""
-
-
-def _choice(plan: Plan) -> str:
-    """``yes, P-EAGLE with K=3``, or ``no``."""
-    if plan.speculation is None:
-        return "no"
-    head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
-    beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
-    return f"yes, {_method(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
 
 
 def _method(speculation: Speculation) -> str:
@@ -220,12 +212,9 @@ def _instance_text(plan: Plan) -> str:
     text = f"{plan.instance_count} x {plan.instance_type} ({gpus}{copies}) in {plan.region}"
     if plan.engines > 1:
         text += f", {plan.concurrency / _busy_engines(plan):,.4g} at a time per engine"
-    if plan.price_per_hour_usd is not None:
-        return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
-    others = [other.price_per_hour_usd for other in plan.alternatives]
-    is_everywhere = others and not any(price is not None for price in others)
-    why = f": no type that fits has a known price in {plan.region}" if is_everywhere else ""
-    return f"{text}, price unknown{why}"
+    if plan.price_per_hour_usd is None:
+        return f"{text}, price unknown"
+    return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
 
 
 def _copies(copies: int | None, instances: int) -> str:
@@ -281,16 +270,6 @@ def _speed_text(speed: SpeedEstimate, price: float | None, engines: int, each: s
 def _busy_engines(plan: Plan) -> int:
     """How many of the plan's engines have requests."""
     return min(plan.engines, plan.concurrency)
-
-
-def _times_text(speed: SpeedEstimate) -> str:
-    """``; first token after 514 ms, then 3.2 tokens every 31 ms``; empty where unknown."""
-    if speed.ttft_seconds is None or speed.itl_seconds is None:
-        return ""
-    is_drafted = speed.acceptance_length and speed.acceptance_basis != "none"
-    tokens = f"{speed.acceptance_length:.2g} tokens" if is_drafted else "one"
-    first, then = (seconds_text(seconds) for seconds in (speed.ttft_seconds, speed.itl_seconds))
-    return f"; first token after {first}, then {tokens} every {then}"
 
 
 def _is_planned(plan: Plan, other: Alternative) -> bool:
@@ -376,7 +355,7 @@ def print_details(plan: Plan) -> None:
     shown = {name for name, _, _ in arguments}
     settings = (
         (
-            f"{'' if name.startswith('--') else '  '}{name}",
+            name if name.startswith("--") else f"  {name}",
             _value_and_why(value, "; ".join(filter(None, (meaning, because.get(name))))),
         )
         for name, value, meaning in arguments
@@ -395,10 +374,8 @@ def _value_and_why(value: str, why: str) -> Text:
 
 
 def _row(plan: Plan, other: Alternative) -> tuple[str, ...]:
-    speed, prices = (
-        other.tokens_per_second,
-        (other.price_per_hour_usd, other.usd_per_million_tokens),
-    )
+    speed = other.tokens_per_second
+    prices = (other.price_per_hour_usd, other.usd_per_million_tokens)
     per_hour, per_million = ("-" if usd is None else f"{usd:,.2f}" for usd in prices)
     return (
         "*" if _is_planned(plan, other) else "",
@@ -460,8 +437,22 @@ def price_text(plan: Plan) -> str:
 def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """The speculation, how deploy proves it, the licences, and what is pinned."""
     target, drafter, pins = plan.target, plan.drafter, plan.pins
-    yield "speculation", _speculation_text(plan.speculation)
-    yield "proof", _proof_text(plan)
+    text = "none"
+    if speculation := plan.speculation:
+        text = _method(speculation)
+        if speculation.parallel_drafting:
+            text += f" ({speculation.method} with parallel_drafting)"
+        text += f", K={speculation.k}"
+        if (floor := speculation.acceptance_floor) is not None:
+            origin = ", to break even" if speculation.floor_source == "break-even" else ""
+            text += f"; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
+    yield "speculation", text
+    proof = "an answer: there is no speculation to prove"
+    if plan.speculation is not None:
+        where = "the engine's counters" if plan.proof.source == "counters" else "the endpoint's log"
+        each = f" of each {'copy' if plan.copies else 'instance'}" if plan.engines > 1 else ""
+        proof = f"at least {MIN_DRAFTS} drafts{each}, from {where}"
+    yield "proof", proof
     licences = f"target {target.licence or 'unknown'}"
     if drafter is not None and drafter.weights:
         licences += f", drafter {drafter.licence or 'unknown'}"
@@ -471,60 +462,26 @@ def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "warm start", "any archive next to the weights" if pins.any_warm else warm
 
 
-def _speculation_text(speculation: Speculation | None) -> str:
-    if speculation is None:
-        return "none"
-    how = f" ({speculation.method} with parallel_drafting)" if speculation.parallel_drafting else ""
-    text = f"{_method(speculation)}{how}, K={speculation.k}"
-    floor = speculation.acceptance_floor
-    if floor is None:
-        return text
-    origin = ", to break even" if speculation.floor_source == "break-even" else ""
-    return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
-
-
-def _proof_text(plan: Plan) -> str:
-    if plan.speculation is None:
-        return "an answer: there is no speculation to prove"
-    each = "copy" if plan.copies else "instance"
-    where = "the engine's counters" if plan.proof.source == "counters" else "the endpoint's log"
-    if plan.engines == 1:
-        return f"at least {MIN_DRAFTS} drafts, from {where}"
-    return f"at least {MIN_DRAFTS} drafts of each {each}, from the log stream of each {each}"
-
-
 def operation_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """Scaling, rollout, dashboard, alarms, log and captured data, each with its cost; empty texts
     without them."""
-    observe = plan.observe
-    yield "scaling", _scaling_text(plan)
+    scaling, observe, text = plan.scaling, plan.observe, ""
+    if scaling is not None:
+        text = scaling.text
+        if prices := scaling.prices(plan.price_per_hour_usd, plan.instance_count):
+            text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
+        if scaling.wake_up_seconds is not None:
+            text += f"; wakes up in about {scaling.wake_up_seconds // 60} min"
+    yield "scaling", text
     yield "rollout", cost_text(plan.rollout)
-    yield "observe", _observe_text(plan)
-    yield "capture", capture_text(observe.capture) if observe and observe.capture else ""
-
-
-def _scaling_text(plan: Plan) -> str:
-    scaling = plan.scaling
-    if scaling is None:
-        return ""
-    text = scaling.text
-    if prices := scaling.prices(plan.price_per_hour_usd, plan.instance_count):
-        text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
-    if scaling.wake_up_seconds is not None:
-        text += f"; wakes up in about {scaling.wake_up_seconds // 60} min"
-    return text
-
-
-def _observe_text(plan: Plan) -> str:
-    observe = plan.observe
-    if observe is None:
-        return ""
-    parts = ["dashboard"] if observe.dashboard else []
-    parts += [f"alarms on {', '.join(alarm_kinds(plan))}"] if observe.alarms else []
-    days = observe.log_retention_days
-    parts += [f"log kept {days} days"] if days else []
-    usd = usd_per_month(plan) if parts else 0
-    return "; ".join(parts) + (f" (about {format_usd(usd)} per month)" if usd else "")
+    if observe is not None:
+        parts = ["dashboard"] if observe.dashboard else []
+        parts += [f"alarms on {', '.join(alarm_kinds(plan))}"] if observe.alarms else []
+        days = observe.log_retention_days
+        parts += [f"log kept {days} days"] if days else []
+        usd = usd_per_month(plan) if parts else 0
+        yield "observe", "; ".join(parts) + (f" (about {format_usd(usd)} per month)" if usd else "")
+        yield "capture", capture_text(observe.capture) if observe.capture else ""
 
 
 _NOT_COMPARED = ("source", "refused")
