@@ -68,9 +68,14 @@ if TYPE_CHECKING:
     from peagle.planning.plan import Plan
     from peagle.proof import Proof
     from peagle.render.files import RenderedFile
-    from peagle.speed.models import WorkloadName
     from peagle.speed.verdict import Verdict
     from peagle.weights.layout import AwsOf
+
+
+SIZE_OPTIONS = (
+    "workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "shared_prompt_tokens",
+)  # fmt: skip
+"""The options of a verdict that are the size of its requests."""
 
 
 class Session(Account):
@@ -107,9 +112,8 @@ class Session(Account):
                 ``max_model_len=8192``, ``slo="ttft=0.5"``, ``ttl=3600`` (seconds), or
                 ``speculation=False``; ``peagle.Options`` has all of them with their types.
         Returns: the plan. Its ``findings`` may have errors, with which ``deploy`` refuses it.
-        Raises:
-            NotFound: the catalogue does not have the pair or the drafter.
-            UserError: an option is unknown, impossible, or contradicts another.
+        Raises: NotFound: the catalogue does not have the pair or the drafter; UserError: an option
+            is unknown, impossible, or contradicts another.
         """
         region = options.get("region") or self.region
         fields = _validate_options({"pair": pair, **options, "region": region}, Options, "plan")
@@ -142,9 +146,8 @@ class Session(Account):
         Parameters:
             plan: the plan.
             path: the file, which is replaced at once if it exists: readers see one or the other.
-        Raises:
-            Refused: the plan has an error; its code is that of the finding.
-            UserError: the file cannot be written.
+        Raises: Refused: the plan has an error; its code is that of the finding; UserError: the file
+            cannot be written.
         """
         refuse_errors(plan.findings)
         write_output(read_path(path, "the plan file"), plan_bytes(plan))
@@ -160,41 +163,23 @@ class Session(Account):
         return compare_plans(first, second)
 
     def verdict(
-        self,
-        pair: str,
-        *,
-        gpu: str | None = None,
-        instance_type: str | None = None,
-        concurrency: Sequence[int] | int | None = None,
-        workload: WorkloadName | None = None,
-        prompt_tokens: int | None = None,
-        cached_prompt_tokens: int | None = None,
-        shared_prompt_tokens: int | None = None,
-        output_tokens: int | None = None,
-        vllm: str | None = None,
+        self, pair: str, *, concurrency: Sequence[int] | int | None = None, **options: Any
     ) -> Verdict:
         """Compare speculation by load: the fastest drafter and K, and where it stops paying.
 
         Parameters:
             pair: a target, or a target and the one drafter to compare.
-            gpu: a GPU such as ``H200``; this or ``instance_type`` is needed.
-            instance_type: a SageMaker instance type.
             concurrency: numbers of requests at a time; by default 1, 2, 4 ... 256.
-            workload: a preset of the size of requests: chat, agent, rag or batch.
-            prompt_tokens: tokens of each prompt, with ``output_tokens``; by default three sizes.
-            cached_prompt_tokens: tokens of the prompt that are in the prefix cache.
-            shared_prompt_tokens: of these, the tokens with which all prompts begin.
-            output_tokens: tokens of each answer.
-            vllm: a version of vLLM; by default the catalogue's.
+            options: the options of ``peagle verdict`` with underscores: ``gpu="H200"`` or
+                ``instance_type``, one of which is needed, ``workload="chat"``, ``prompt_tokens``
+                and ``output_tokens``, ``cached_prompt_tokens``, ``vllm`` ...
         Returns: the verdict, with an entry for each size and load.
-        Raises:
-            NotFound: an unknown pair, GPU or instance type.
-            UserError: neither GPU nor instance type, or only one number of tokens.
-            Refused: not even the target alone fits.
+        Raises: NotFound: an unknown pair, GPU or instance type; UserError: neither GPU nor instance
+            type, or only one number of tokens; Refused: not even the target alone fits.
         """
         from peagle.planning.verdict import LOADS, VerdictRequest
 
-        if gpu is None and instance_type is None:
+        if options.get("gpu") is None and options.get("instance_type") is None:
             raise OptionMissing(
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
@@ -206,22 +191,15 @@ class Session(Account):
                 f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
                 "use whole numbers from 1 on",
             )
-        engine = {"gpu": gpu, "instance_type": instance_type, "loads": tuple(loads)}
-        fields = _validate_options({"pair": pair, **engine}, VerdictRequest, "verdict")
-        size = {
-            "workload": workload,
-            "prompt_tokens": prompt_tokens,
-            "cached_prompt_tokens": cached_prompt_tokens,
-            "shared_prompt_tokens": shared_prompt_tokens,
-            "output_tokens": output_tokens,
-            "vllm": vllm,
-        }
-        _validate_options(size, Options, "verdict")
-        sizes = sizes_of_requests(
-            workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
+        sizes = {name: options.pop(name, None) for name in SIZE_OPTIONS}
+        _validate_options(sizes, Options, "verdict")
+        fields = _validate_options(
+            {"pair": pair, "loads": tuple(loads), "region": self.region, **options},
+            VerdictRequest,
+            "verdict",
         )
-        request = VerdictRequest(workloads=sizes, vllm=vllm, region=self.region, **fields)
-        return make_verdict(request, self.catalog)
+        workloads = sizes_of_requests(**sizes)
+        return make_verdict(VerdictRequest(workloads=workloads, **fields), self.catalog)
 
     def check(
         self, pair: str, *, target: str | None = None, drafter: str | None = None, **options: Any
@@ -236,10 +214,8 @@ class Session(Account):
             options: fields of ``peagle check``, such as ``k``, ``max_model_len``,
                 ``instance_type`` or ``vllm``.
         Returns: the report; ``findings`` of the level ``error`` are what ``deploy`` would refuse.
-        Raises:
-            NotFound: an unknown pair or location.
-            CheckpointError: files that cannot be read, or are damaged.
-            UserError: an unknown option.
+        Raises: NotFound: an unknown pair or location; CheckpointError: files that cannot be read,
+            or are damaged; UserError: an unknown option.
         """
         from peagle.checks.report import HUB, CheckRequest
 
@@ -260,10 +236,8 @@ class Session(Account):
             options: the options of ``peagle fit`` with underscores: ``gpu_memory_gib`` or
                 ``instance_type``, ``max_model_len``, ``max_num_seqs``, ``k`` ...
         Returns: the report; ``refusal`` says why it does not fit, and ``advice`` what would.
-        Raises:
-            NotFound: an unknown pair or instance type.
-            CheckpointError: files that cannot be read.
-            UserError: an option is unknown, or contradicts another.
+        Raises: NotFound: an unknown pair or instance type; CheckpointError: files that cannot be
+            read; UserError: an option is unknown, or contradicts another.
         """
         from peagle.fit.report import FitRequest
 
@@ -287,10 +261,8 @@ class Session(Account):
             folder: write the files here, which must be empty or missing. By default nothing is
                 written.
         Returns: the files: path below the folder, and content.
-        Raises:
-            NotFound: an unknown format.
-            Unsupported: the format cannot express the plan; the fix names one that can.
-            Refused: the plan has an error; its code is that of the finding.
+        Raises: NotFound: an unknown format; Unsupported: the format cannot express the plan; the
+            fix names one that can; Refused: the plan has an error; its code is that of the finding;
             UserError: the folder is not empty, or cannot be written.
         """
         from peagle.images.build import findings_of_format
@@ -317,10 +289,8 @@ class Session(Account):
             min_drafts: how many drafts each instance must have made.
             say: gets a line for every new state.
         Returns: the proof, which passed.
-        Raises:
-            NotProved: an instance drafts nothing, or is below the floor.
-            NotFound: there is no such endpoint.
-            CloudError: AWS failed or rejected a request.
+        Raises: NotProved: an instance drafts nothing, or is below the floor; NotFound: there is no
+            such endpoint; CloudError: AWS failed or rejected a request.
         """
         from peagle.deploy.proving import prove, request_of_revision
 
@@ -366,10 +336,9 @@ class Session(Account):
             wait_seconds: how long to wait for them.
             say: gets a line for every new state.
         Returns: the proof, which passed.
-        Raises:
-            NotProved: an engine drafts nothing or is below the floor, or engines are missing.
-            EngineError: an engine does not answer.
-            UserError: the URL, the key or the model is wrong.
+        Raises: NotProved: an engine drafts nothing or is below the floor, or engines are missing;
+            EngineError: an engine does not answer; UserError: the URL, the key or the model is
+            wrong.
         """
         from peagle.bench.url_proof import prove_url
 
@@ -415,12 +384,11 @@ class Session(Account):
             accept_unknown_price: also deploy if the price is unknown.
             say: gets a line for every new state.
         Returns: the deployment; ``serving.proof`` is what was measured.
-        Raises:
-            Refused: a check of plan or account failed; nothing was created.
-            NotProved: its drafts are not accepted; an update has returned to what served before.
-            CloudError: AWS failed or rejected a request; what exists is on record for ``destroy``.
-            EngineError: the engine cannot serve; a new endpoint was removed.
-            UserError: no credentials or role, or the sandbox has no engine.
+        Raises: Refused: a check of plan or account failed; nothing was created; NotProved: its
+            drafts are not accepted; an update has returned to what served before; CloudError: AWS
+            failed or rejected a request; what exists is on record for ``destroy``; EngineError: the
+            engine cannot serve; a new endpoint was removed; UserError: no credentials or role, or
+            the sandbox has no engine.
         """
         from peagle.deploy.apply import deploy
         from peagle.deploy.preflight import preflight as run_preflight
@@ -468,10 +436,8 @@ class Session(Account):
             temperature: 0 is greedy decoding.
             on_text: gets the answer piece by piece as it arrives.
         Returns: the answer, its tokens, times in seconds, and where known the acceptance length.
-        Raises:
-            NotFound: there is no such endpoint.
-            UserError: the engine rejects the prompt, such as one that is too long.
-            CloudError: AWS failed or rejected the request.
+        Raises: NotFound: there is no such endpoint; UserError: the engine rejects the prompt, such
+            as one that is too long; CloudError: AWS failed or rejected the request.
         """
         from peagle.deploy.invoke import InvokeRequest, invoke
 
@@ -485,9 +451,7 @@ class Session(Account):
         Parameters:
             name: the deployment.
         Returns: what ``peagle status --json`` prints: state, acceptance, address, price, resources.
-        Raises:
-            NotFound: there is no such deployment.
-            CloudError: AWS failed or rejected a request.
+        Raises: NotFound: there is no such deployment; CloudError: AWS failed or rejected a request.
         """
         from peagle.deploy.status import deployment_status
 
@@ -500,9 +464,8 @@ class Session(Account):
 
         Returns: the rows of ``peagle list --json``, of the session's region and of those that this
             machine has deployed to; of the given region only, if the session has one.
-        Raises:
-            AccessDenied: the deployments of a region may not be listed.
-            UserError: no credentials.
+        Raises: AccessDenied: the deployments of a region may not be listed; UserError: no
+            credentials.
         """
         if not self.is_available:
             return []
@@ -520,9 +483,7 @@ class Session(Account):
             name: the deployment.
             window_seconds: over how long, until now.
         Returns: requests, errors, times in seconds, tokens, acceptance, cost; ``None`` is unknown.
-        Raises:
-            NotFound: there is no such deployment.
-            CloudError: AWS failed or rejected a request.
+        Raises: NotFound: there is no such deployment; CloudError: AWS failed or rejected a request.
         """
         from peagle.deploy.usage import usage_of_endpoint
 
@@ -536,11 +497,9 @@ class Session(Account):
             name: the deployment.
             say: gets a line for every new state.
         Returns: the deployment, of which the revision that served is now the previous one.
-        Raises:
-            NotFound: there is no such deployment.
-            Refused: it has no previous revision, or its weights have changed.
-            NotProved: the previous revision serves again, and its drafts are not accepted.
-            CloudError: AWS failed or rejected a request; the same call continues.
+        Raises: NotFound: there is no such deployment; Refused: it has no previous revision, or its
+            weights have changed; NotProved: the previous revision serves again, and its drafts are
+            not accepted; CloudError: AWS failed or rejected a request; the same call continues.
         """
         from peagle.deploy.rollback import end_rollback, rollback
 
@@ -563,10 +522,8 @@ class Session(Account):
             missing_ok: an unknown name is not an error; nothing is removed then.
             say: gets a line for every new state.
         Returns: what was removed.
-        Raises:
-            NotFound: there is no such deployment.
-            Refused: a template or another program owns it.
-            CloudError: AWS failed or rejected a request; repeat it for the rest.
+        Raises: NotFound: there is no such deployment; Refused: a template or another program owns
+            it; CloudError: AWS failed or rejected a request; repeat it for the rest.
         """
         from peagle.deploy.removal import find_leftovers
         from peagle.deploy.revisions import require_own
@@ -594,9 +551,8 @@ class Session(Account):
         Parameters:
             region: by default the session's.
         Returns: a connection, which sends nothing yet.
-        Raises:
-            UserError: a wrong profile, or one together with the sandbox.
-            EngineError: the sandbox cannot be started.
+        Raises: UserError: a wrong profile, or one together with the sandbox; EngineError: the
+            sandbox cannot be started.
         """
         self.start()
         return self.aws(region)

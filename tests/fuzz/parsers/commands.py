@@ -20,10 +20,10 @@ from peagle.catalog import load_catalog
 from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_versions
 from peagle.cli.call import _read_prompt
 from peagle.cli.choose import read_value
+from peagle.cli.local import _times
 from peagle.cli.main import cli
 from peagle.cli.options import LOADS, POSITIVE
 from peagle.cli.plan_options import parse_copies
-from peagle.cli.sandbox import _times
 from peagle.cli.view.console import line_width
 from peagle.errors import PeagleError, UserError
 from peagle.planning import Options, make_plan

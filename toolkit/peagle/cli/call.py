@@ -17,11 +17,11 @@ from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.url_proof import prove_url
 from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import TOKENS, Decimal, duration
-from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import (
     Session,
     cloud_options,
     complete_name,
+    deployment_command,
 )
 from peagle.cli.view.console import (
     json_option,
@@ -209,16 +209,12 @@ def _payload(text: str) -> dict[str, Any] | None:
     return body
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle prove peagle-tiny --sandbox
-  peagle prove --endpoint my-endpoint --floor 2.1 --json
-  peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m
-""",
+@deployment_command(
+    "peagle prove peagle-tiny --sandbox",
+    "peagle prove --endpoint my-endpoint --floor 2.1 --json",
+    "peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m",
+    instead=("endpoint", "url"),
 )
-@endpoint_argument(complete_name, instead=("endpoint", "url"))
 @click.option(
     "--endpoint",
     metavar="NAME",
@@ -264,8 +260,6 @@ Examples:
     show_default=True,
     help="Number of drafts that each instance must have made.",
 )
-@cloud_options
-@json_option
 def prove(
     name: str | None,
     endpoint: str | None,
@@ -353,11 +347,7 @@ def _show(name: str, proof: Proof, place: dict[str, str], as_json: bool) -> None
     return print_findings(proof_findings(proof.second_turn), err=True)
 
 
-@click.command(
-    cls=ProjectCommand, epilog='Example: export OPENAI_API_KEY="$(peagle token peagle-tiny)"'
-)
-@endpoint_argument(complete_name)
-@cloud_options
+@deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')
 @click.option(
     "--duration",
     callback=duration,
@@ -365,7 +355,6 @@ def _show(name: str, proof: Proof, place: dict[str, str], as_json: bool) -> None
     show_default=True,
     help="Validity: 30m, 2h; 12h at most.",
 )
-@json_option
 def token(name: str, session: Session, duration: int, as_json: bool) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 

@@ -18,15 +18,13 @@ from peagle.cli.options import (
     deploy_options,
     duration,
     refuse_errors,
-    yes_option,
 )
 from peagle.cli.plan import options_in
 from peagle.cli.plan_options import planned
-from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
-from peagle.cli.session import Session, cloud_options, complete_name
+from peagle.cli.project import ACCOUNT
+from peagle.cli.session import Session, deployment_command
 from peagle.cli.view.console import (
     confirm,
-    json_option,
     print_facts,
     print_json,
     print_line,
@@ -89,17 +87,12 @@ def _run_until_proved(
     return None
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle scale peagle-gpt-oss-20b --to 2
-  peagle scale peagle-gpt-oss-20b --min 2 --max 8
-  peagle scale peagle-gpt-oss-20b --off --to 1
-""",
+@deployment_command(
+    "peagle scale peagle-gpt-oss-20b --to 2",
+    "peagle scale peagle-gpt-oss-20b --min 2 --max 8",
+    "peagle scale peagle-gpt-oss-20b --off --to 1",
+    yes=True,
 )
-@endpoint_argument(complete_name)
-@cloud_options
 @click.option("--to", type=click.IntRange(1), metavar="N", help="A fixed number.")
 @click.option(
     "--min",
@@ -123,8 +116,6 @@ Examples:
     help="Requests at a time that scaling gives each.  [default: the plan's]",
 )
 @click.option("--off", is_flag=True, help="End automatic scaling; what runs stays.")
-@yes_option
-@json_option
 def scale(
     name: str,
     session: Session,
@@ -186,18 +177,11 @@ def scale(
     return print_line(f"{text}; scaling: {after.text}" if after else text, bold=True)
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle rollback peagle-tiny --sandbox
-  peagle rollback peagle-gpt-oss-20b --yes --json
-""",
+@deployment_command(
+    "peagle rollback peagle-tiny --sandbox",
+    "peagle rollback peagle-gpt-oss-20b --yes --json",
+    yes=True,
 )
-@endpoint_argument(complete_name)
-@cloud_options
-@yes_option
-@json_option
 @click.pass_context
 def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
     """Return the deployment NAME to its previous revision, and prove that again.
@@ -231,17 +215,13 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
         raise unproved
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle sandbox quota set ml.g6.xlarge 3
-  peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox
-  peagle compare peagle-gpt-oss-20b --with plan.json --share 10%
-  peagle compare peagle-gpt-oss-20b
-""",
+@deployment_command(
+    "peagle sandbox quota set ml.g6.xlarge 3",
+    "peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox",
+    "peagle compare peagle-gpt-oss-20b --with plan.json --share 10%",
+    "peagle compare peagle-gpt-oss-20b",
+    keys=(*ACCOUNT, "accept_unknown_price", "role"),
 )
-@endpoint_argument(complete_name, keys=(*ACCOUNT, "accept_unknown_price", "role"))
 @click.option(
     "--with",
     "text",
@@ -263,8 +243,6 @@ Examples:
     help="Report on this time only, such as 1h.  [default: since the comparison began]",
 )
 @deploy_options
-@cloud_options
-@json_option
 @click.pass_context
 def compare(
     ctx: click.Context,
@@ -395,18 +373,11 @@ def _end_comparison(
         raise unproved
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle promote peagle-tiny --sandbox
-  peagle promote peagle-gpt-oss-20b --yes --json
-""",
+@deployment_command(
+    "peagle promote peagle-tiny --sandbox",
+    "peagle promote peagle-gpt-oss-20b --yes --json",
+    yes=True,
 )
-@endpoint_argument(complete_name)
-@cloud_options
-@yes_option
-@json_option
 @click.pass_context
 def promote(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
     """Let the compared plan of the deployment NAME serve alone, and prove that.
@@ -420,18 +391,12 @@ def promote(ctx: click.Context, name: str, session: Session, yes: bool, as_json:
     )
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle drop peagle-tiny --sandbox
-  peagle drop peagle-gpt-oss-20b --yes --json
-""",
+@deployment_command(
+    "peagle drop peagle-tiny --sandbox",
+    "peagle drop peagle-gpt-oss-20b --yes --json",
+    yes=True,
+    implicit=False,
 )
-@endpoint_argument(complete_name, implicit=False)
-@cloud_options
-@yes_option
-@json_option
 @click.pass_context
 def drop(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
     """Remove the compared plan of the deployment NAME; what served before serves alone.

@@ -16,13 +16,11 @@ from peagle.aws.errors import AccessDenied
 from peagle.aws.regions import hosting_regions
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import complete_region, yes_option
-from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import (
     NOT_SEARCHED,
     Session,
     account_options,
-    cloud_options,
-    complete_name,
+    deployment_command,
 )
 from peagle.cli.view.console import confirm, json_option, print_json, print_line, print_status
 from peagle.deploy.records import DamagedRecord, deployment_names
@@ -42,16 +40,13 @@ _ALIKE = 0.8
 """Names at least this similar (difflib's ratio) are taken for misspelled ones."""
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle destroy peagle-gpt-oss-20b --yes
-  peagle destroy --images
-""",
+@deployment_command(
+    "peagle destroy peagle-gpt-oss-20b --yes",
+    "peagle destroy --images",
+    yes=True,
+    instead=("images",),
+    implicit=False,
 )
-@endpoint_argument(complete_name, instead=("images",), implicit=False)
-@cloud_options
 @click.option("--images", is_flag=True, help="Remove what `peagle image` created, with the images.")
 @click.option(
     "--all",
@@ -64,8 +59,6 @@ Examples:
     is_flag=True,
     help="Remove only what the previous revision needs, which then cannot be returned to.",
 )
-@yes_option
-@json_option
 def destroy(
     session: Session,
     name: str | None,

@@ -14,9 +14,9 @@ from click.shell_completion import CompletionItem
 from peagle.account import NOT_SEARCHED as NOT_SEARCHED
 from peagle.account import Change, leads_to_sandbox
 from peagle.catalog.schema import Catalog
-from peagle.cli.options import catalog_of, command_catalog
-from peagle.cli.project import endpoint_argument
-from peagle.cli.view.console import print_status
+from peagle.cli.options import catalog_of, command_catalog, yes_option
+from peagle.cli.project import ProjectCommand, endpoint_argument
+from peagle.cli.view.console import json_option, print_status
 from peagle.cli.view.progress import DeploymentProgress
 from peagle.deploy.records import deployment_names
 from peagle.session import Session as Session
@@ -95,18 +95,23 @@ def cloud_options(command: Command) -> Command:
     return click.option("--region", help=help_text)(account_options(command, with_region=True))
 
 
-def deployment_options(command: Command, complete: bool = False) -> Command:
-    """NAME, the project's and the account options; a ``ProjectCommand`` receives ``aws``,
-    ``record`` and ``session``. ``complete`` is that of ``Session.find``."""
+def deployment_command(
+    *examples: str, yes: bool = False, **argument: Any
+) -> Callable[[Command], click.Command]:
+    """A command about the deployment NAME: it receives ``name`` and ``session``, and has
+    ``--json`` and with ``yes`` also ``--yes`` behind its own options. ``argument`` is that of
+    ``endpoint_argument``."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    epilog = f"\b\nExamples:\n{lines}\n" if len(examples) > 1 else f"Example: {examples[0]}"
 
-    @endpoint_argument(complete_name)
-    @cloud_options
-    @wraps(command)
-    def with_deployment(*, name: str, session: Session, **params: Any) -> Any:
-        record, aws = session.find(name, complete=complete)
-        return command(aws=aws, record=record, session=session, **params)
+    def add(command: Command) -> click.Command:
+        own_options = vars(command).pop("__click_params__", [])
+        command = yes_option(json_option(command)) if yes else json_option(command)
+        vars(command)["__click_params__"] += own_options
+        with_name = endpoint_argument(complete_name, **argument)(cloud_options(command))
+        return click.command(cls=ProjectCommand, epilog=epilog)(with_name)
 
-    return with_deployment
+    return add
 
 
 def complete_name(

@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from peagle.aws.client import Aws
 from peagle.cli.context import (
     PeagleCommand,
     command_text,
@@ -23,12 +22,11 @@ from peagle.cli.context import (
 )
 from peagle.cli.options import duration
 from peagle.cli.plan_options import plan_in_project
-from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
+from peagle.cli.project import ACCOUNT, CHOICE
 from peagle.cli.session import (
     Session,
     cloud_options,
-    complete_name,
-    deployment_options,
+    deployment_command,
 )
 from peagle.cli.view.console import (
     STARTED_AT,
@@ -127,16 +125,15 @@ _NEAR_SECONDS = 2 * 3600
 """An end that is nearer belongs into the first line."""
 
 
-@click.command(cls=ProjectCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
-@partial(deployment_options, complete=True)
-@json_option
-def status(aws: Aws, record: Deployment, session: Session, as_json: bool) -> None:
+@deployment_command("peagle status peagle-tiny --sandbox --json")
+def status(name: str, session: Session, as_json: bool) -> None:
     """Show the deployment NAME: state, measured acceptance, URL, price and resources.
 
     States are SageMaker's, and four more: Unproved (in service, acceptance not proved),
     Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere), Ended (it was
     deleted at its end time).
     """
+    record, aws = session.find(name, complete=True)
     document = deployment_status(aws, record)
     if as_json:
         return print_json(deployment_in_context(document))
@@ -176,16 +173,13 @@ def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ..
 _LONGEST_VALUE = 60
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle drift plan.json
-  peagle drift -e production --json
-  peagle drift peagle-tiny --sandbox
-""",
+@deployment_command(
+    "peagle drift plan.json",
+    "peagle drift -e production --json",
+    "peagle drift peagle-tiny --sandbox",
+    metavar="NAME|PLAN",
+    keys=(*ACCOUNT, "role"),
 )
-@endpoint_argument(complete_name, "NAME|PLAN", keys=(*ACCOUNT, "role"))
 @click.option("--role", envvar="PEAGLE_ROLE", help="Execution role of the plan: ARN or name.")
 @click.option(
     "--template",
@@ -193,8 +187,6 @@ Examples:
     type=click.Path(file_okay=False, path_type=Path),
     help="Compare the files of `peagle render` in this folder as well.",
 )
-@cloud_options
-@json_option
 @click.pass_context
 def drift(
     ctx: click.Context,
@@ -271,27 +263,19 @@ def _shown(value: Any) -> str:
 _INTERRUPTED = 130
 
 
-@click.command(cls=ProjectCommand, epilog="Example: peagle logs peagle-tiny -f --sandbox")
-@deployment_options
+@deployment_command("peagle logs peagle-tiny -f --sandbox")
 @click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
 @click.option(
     "--since",
     callback=duration,
     help="Show lines newer than this, such as 10m or 2h.  [default: since creation]",
 )
-@json_option
-def logs(
-    aws: Aws,
-    record: Deployment,
-    follow: bool,
-    since: int | None,
-    as_json: bool,
-    **_: object,
-) -> None:
+def logs(name: str, session: Session, follow: bool, since: int | None, as_json: bool) -> None:
     """Show the CloudWatch log of the deployment NAME."""
     if follow and as_json:
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
     ctx = click.get_current_context()
+    record, aws = session.find(name)
     lines = endpoint_log(
         aws, record, None if since is None else ctx.meta[STARTED_AT] - since, follow
     )
@@ -336,9 +320,7 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _OTHER_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 
-@click.command(cls=ProjectCommand, epilog="Example: peagle top peagle-tiny --sandbox --once")
-@endpoint_argument(complete_name)
-@cloud_options
+@deployment_command("peagle top peagle-tiny --sandbox --once")
 @click.option(
     "--once", is_flag=True, help="Print one screen and end.  [default without a terminal]"
 )
@@ -352,7 +334,6 @@ _OTHER_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
     callback=duration,
     help="Time between two screens.  [default: 10s; 2s in the sandbox and for a local engine]",
 )
-@json_option
 def top(
     name: str,
     session: Session,
