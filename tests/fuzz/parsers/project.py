@@ -58,7 +58,7 @@ def _project(text: str) -> Project:
             try:
                 choice = choose_endpoint(project, endpoint, environment)
                 choice.deployment_name("")
-                assert choice.pair.value
+                assert choice.pair
             except ProjectFileError:
                 continue
     return project

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.errors import CatalogError, NotFound
+from peagle.errors import CatalogError
 from tests.unit.catalog.catalog_files import GOOD, write_target
 
 
@@ -51,17 +50,6 @@ def test_check_says_that_nothing_is_read_from_a_file_without_measurements(tmp_pa
 
     assert result.exit_code == 0
     assert "the catalogue ignores the file" in result.stderr
-
-
-@pytest.mark.parametrize(
-    "command",
-    [("check", "plan.json"), ("fit", "plan.json"), ("catalog", "show", "./plan.json")],
-)
-def test_a_plan_file_in_the_place_of_a_pair_is_named_as_one(command: Sequence[str]) -> None:
-    result = peagle(*command)
-
-    assert isinstance(result.exception, NotFound)
-    assert "plan.json' is a plan file" in result.exception.message
 
 
 def test_check_takes_several_files_and_folders(tmp_path: Path) -> None:

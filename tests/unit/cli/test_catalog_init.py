@@ -10,7 +10,6 @@ import pytest
 from peagle.catalog import find_pair, load_catalog
 from tests.support import Done, in_process
 from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
-from tests.unit.checks.cases import GEOMETRY
 from tests.unit.checks.damage import tiny
 
 TARGET, HEAD = str(tiny("target")), str(tiny("p-eagle"))
@@ -54,14 +53,6 @@ def test_the_numbers_are_those_of_the_checkpoint() -> None:
     assert made.target.proof.chat
 
 
-def test_without_a_drafter_plans_use_no_speculation() -> None:
-    init(TARGET, "-o", "own/acme/chat-7b.yaml")
-
-    plan = in_process("--catalog", "own", "plan", "chat-7b", "--json").document
-    assert plan["speculation"] is None
-    assert plan["name"] == "peagle-chat-7b"
-
-
 def test_what_is_unknown_is_marked() -> None:
     document = init(TARGET, "--drafter", HEAD, "--json").document
 
@@ -69,12 +60,6 @@ def test_what_is_unknown_is_marked() -> None:
     expected = {"licence", "min_vllm", "engine_arguments", "drafters[0].k_trained"}
     assert expected <= document["unknown"].keys()
     assert "licence: unknown # unknown: " in document["text"]
-
-
-def test_config_json_alone_gives_an_estimate_of_the_size() -> None:
-    document = init(str(GEOMETRY / "gpt-oss-20b" / "target"), "--json").document
-
-    assert {"weight_bytes", "parameters", "proof.chat"} <= document["unknown"].keys()
 
 
 @pytest.mark.thorough
@@ -106,14 +91,6 @@ def test_a_model_on_the_hub_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert done.code == 0, done.err
     assert load_catalog(Path("own")).targets[REPO].weights == REPO
-
-
-def test_a_head_for_another_model_is_a_finding() -> None:
-    head = str(GEOMETRY / "gpt-oss-20b" / "p-eagle")
-
-    document = init(TARGET, "--drafter", head, "--json").document
-
-    assert "hidden-size-mismatch" in {finding["code"] for finding in document["findings"]}
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from peagle.cli.main import cli
-from peagle.errors import CheckpointError, Refused, UserError
-from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
+from peagle.errors import Refused, UserError
+from tests.unit.cli.fitting import H200, answer, folder, peagle, shown
 
 
 def test_a_pair_and_the_geometry_it_was_made_of_agree(tmp_path: Path) -> None:
@@ -78,11 +76,6 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     assert "tp" not in {item["knob"] for item in fit["advice"]}, "it has one GPU"
 
 
-def test_as_few_gpus_as_fit_are_taken() -> None:
-    assert answer("gpt-oss-120b", "--instance-type", "ml.p5e.48xlarge")["tensor_parallel_size"] == 1
-    assert not shown("gpt-oss-120b", "--instance-type", "ml.g5.xlarge")["fits"]
-
-
 @pytest.mark.parametrize(("vllm", "fits"), [("0.27.1", False), ("0.28.0", True)])
 def test_drafts_of_many_requests_stop_older_vllm_only(vllm: str, fits: bool) -> None:
     many = ("--max-num-seqs", "1024", "--max-num-batched-tokens", "2048", "--k", "5")
@@ -91,50 +84,6 @@ def test_drafts_of_many_requests_stop_older_vllm_only(vllm: str, fits: bool) -> 
     assert (
         "4,096 tokens of a step for 1,024 concurrent requests" in (found["refusal"] or "")
     ) != fits
-
-
-def test_the_cache_of_an_older_vllm_is_cut_its_way() -> None:
-    """Two hybrid groups of 12 and 16 layers: padded to 16 since 0.18, cut to 12 before."""
-    arguments = ("gpt-oss-20b", *H200, "--max-num-seqs", "64", "--max-model-len", "32768", "--vllm")
-    padding = [
-        shown(*arguments, vllm)["terms"]["cache_padding_in_it"] for vllm in ("0.17.1", "0.18.0")
-    ]
-    assert padding[0] > padding[1] > 0
-
-
-def test_damaged_config_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"hidden_size": "many"}')
-    result = peagle("--target", str(tmp_path), *H200)
-    assert isinstance(result.exception, CheckpointError)
-    assert "hidden_size" in str(result.exception)
-    (tmp_path / "config.json").write_text("{}")
-    without_images = str(peagle("--target", str(tmp_path), *H200).exception)
-    assert str(tmp_path) in without_images, "which of the two places"
-    assert "config.json has no hidden_size" in without_images
-
-
-def test_draftless_methods_take_no_weights() -> None:
-    fit = answer("gpt-oss-20b+ngram", *H200, "--max-num-seqs", "64")
-    assert fit["drafter_gib"] == 0
-    assert fit["settings"]["k"] == 5
-    assert fit["without_speculation"]["max_concurrency"] > 0
-
-
-def test_as_plan_would_is_as_plan_does() -> None:
-    on = ("gpt-oss-20b", "--instance-type", "ml.g6e.xlarge")
-    fit = answer(*on, "--gpu-memory-utilization", "0.9", "--max-num-seqs", "8")
-    plan = CliRunner().invoke(cli, ["plan", *on, "--k", "7", "--json"])
-    assert json.loads(plan.stdout)["fit"]["kv_cache_tokens"] == fit["kv_cache_tokens"]
-
-
-def test_a_folders_own_context_is_taken(tmp_path: Path) -> None:
-    short = changed(tmp_path, "gpt-oss-20b", "target", max_position_embeddings=2048)
-    assert (
-        answer("gpt-oss-20b", *H200, "--target", short, "--max-num-seqs", "64")["settings"][
-            "max_model_len"
-        ]
-        == 2048
-    )
 
 
 def test_an_argument_of_vllm_that_has_no_option_here() -> None:

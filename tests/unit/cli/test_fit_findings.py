@@ -41,13 +41,3 @@ def test_rules_check_the_settings_of_fit() -> None:
     }
     assert answer("gpt-oss-20b", *H200, *small)["findings"] == []
     assert answer("gpt-oss-20b", "--instance-type", "ml.g6e.xlarge", *small)["findings"] == []
-
-
-def test_a_step_that_drafts_for_some_requests_only_is_warned_about() -> None:
-    arguments = ("gpt-oss-20b", *H200, "--max-model-len", "8192")
-    (found,) = answer(*arguments, "--max-num-seqs", "2000")["findings"]
-    assert (found["level"], found["code"]) == ("warning", "drafting-slots")
-    assert "holds the drafts (K=7) of 585 of 2,000 requests" in found["message"]
-    room = ("--max-num-batched-tokens", "32768")
-    assert answer(*arguments, "--max-num-seqs", "2000", *room)["findings"] == []
-    assert answer(*arguments)["findings"] == [], "the default is lower"

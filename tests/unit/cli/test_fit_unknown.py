@@ -10,7 +10,7 @@ import pytest
 
 from peagle.errors import UserError
 from tests.unit.checks.damage import WEIGHTS, RawTensor, write_tensors
-from tests.unit.cli.fitting import H200, answer, folder, peagle, shown
+from tests.unit.cli.fitting import H200, peagle, shown
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -54,20 +54,6 @@ def test_a_cache_that_is_not_modelled_counts_as_full_and_is_named(
         assert "cache-estimated" in {finding["code"] for finding in fit["findings"]}
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"layer_types": ["attention"] * 4, "mamba_d_state": 128},
-        {"attn_type_list": [1, 1, 1, 1]},
-        {"attention_chunk_size": None, "kv_lora_rank": None},
-        {"attention_chunk_size": 8192},
-    ],
-)
-def test_one_of_the_usual_kind_is_not(tmp_path: Path, more: dict[str, Any]) -> None:
-    plain = answer("--target", written(tmp_path, LLAMA), *SMALL)
-    assert answer("--target", written(tmp_path, LLAMA | more), *SMALL)["terms"] == plain["terms"]
-
-
 HQQ = LLAMA | {"quantization_config": {"quant_method": "hqq"}}
 AWQ = LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}}
 
@@ -89,10 +75,3 @@ def test_embeddings_in_the_headers_are_counted_and_mentioned(tmp_path: Path) -> 
     found = [finding for finding in fit["findings"] if finding["code"] == "quantization-estimated"]
     assert [finding["level"] for finding in found] == ["warning"]
     assert "awq" in found[0]["message"]
-
-
-def test_quantized_head_is_counted_as_unquantized_with_a_note(tmp_path: Path) -> None:
-    config = json.loads(Path(folder("gpt-oss-20b", "eagle3"), "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8"}
-    fit = shown("gpt-oss-20b", *SMALL, "--drafter", written(tmp_path, config))
-    assert "quantization-estimated" in {finding["code"] for finding in fit["findings"]}

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.unit.checkpoints.files import file_of, header_of
 from tests.unit.cli.fitting import H200, folder, shown
 
 SHORT = ("--max-model-len", "8192", "--max-num-seqs", "64")
@@ -41,32 +40,3 @@ def test_a_target_in_float32_fits_a_gpu_that_holds_half_of_its_files(tmp_path: P
     fit = shown("--target", place, "--gpu-memory-gib", "23.6", *SHORT)
     assert fit["fits"]
     assert 14.5 < fit["weights_gib"] < 15.5
-
-
-def weights_of(config: dict[str, Any], dtype: str, place: Path) -> None:
-    """A whole weight file of such a Llama, all holes: only its header takes room on disk."""
-    hidden, width = config["hidden_size"], config["intermediate_size"]
-    kv = config["num_key_value_heads"] * hidden // config["num_attention_heads"]
-    shapes = {f"{name}.weight": (dtype, (config["vocab_size"], hidden))
-              for name in ("model.embed_tokens", "lm_head")}  # fmt: skip
-    for layer in range(config["num_hidden_layers"]):
-        for name, shape in (
-            ("self_attn.q_proj", (hidden, hidden)), ("self_attn.k_proj", (kv, hidden)),
-            ("self_attn.v_proj", (kv, hidden)), ("self_attn.o_proj", (hidden, hidden)),
-            ("mlp.gate_proj", (width, hidden)), ("mlp.up_proj", (width, hidden)),
-            ("mlp.down_proj", (hidden, width)),
-        ):  # fmt: skip
-            shapes[f"model.layers.{layer}.{name}.weight"] = (dtype, shape)
-    header, size = header_of(shapes)
-    with (place / "model.safetensors").open("wb") as file:
-        file.truncate(file.write(file_of(header, 0)) + size)
-
-
-def test_weights_in_float32_count_as_what_the_config_serves_them_in(tmp_path: Path) -> None:
-    seen = {}
-    for dtype in ("F32", "BF16"):
-        place = saved_as("bfloat16", tmp_path / dtype, LLAMA_8B)
-        weights_of(LLAMA_8B, dtype, Path(place))
-        seen[dtype] = shown("--target", place, "--gpu-memory-gib", "23.6", *SHORT)
-    assert seen["F32"]["terms"] == seen["BF16"]["terms"]
-    assert 14.5 < seen["F32"]["weights_gib"] < 15.5

@@ -95,11 +95,6 @@ def succeeds(terminal: Terminal, text: str) -> None:
     assert (text, done.code) == (text, 0), done.err + done.out
 
 
-@pytest.mark.parametrize("text", all_commands())
-def test_a_command_of_a_pipeline_prints_a_document(text: str) -> None:
-    assert "--json" in text or "--markdown" in text
-
-
 @pytest.mark.thorough
 def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal) -> None:
     (text,) = (one for one in all_commands() if one.startswith("peagle image build"))
@@ -339,61 +334,8 @@ def _listed(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else value or []
 
 
-def test_production_waits_for_staging_and_for_a_reviewer() -> None:
-    jobs = read(PIPELINES / "github" / "peagle-deploy.yml")["jobs"]
-    assert jobs["production"]["needs"] == "staging"
-    assert jobs["production"]["environment"] == "production"
-    assert "if" not in jobs["production"], "a job runs only once what it needs has succeeded"
-
-    template = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
-    assert template.index("Category: Approval") < template.index("ProjectName: !Ref Production")
-
-
 @pytest.mark.thorough
 def test_the_template_of_the_pipeline_has_no_findings() -> None:
     from cfnlint.api import lint_file  # the import takes a second, and each worker collects
 
     assert lint_file(PIPELINES / "codepipeline" / "pipeline.yaml") == []
-
-
-def test_the_template_attaches_each_policy() -> None:
-    text = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
-
-    for name in ("Deploy", "Limit", "Scaling"):
-        assert f"        - !Ref {name}PolicyArn\n" in text
-
-
-@pytest.mark.thorough
-def test_the_nightly_build_may_use_the_connection() -> None:
-    """CodeBuild clones with a token of the connection, where CodePipeline does not hand it the
-    source."""
-    resources = _template()["Resources"]
-    assert resources["NightlyProject"]["Properties"]["Source"]["Auth"]["Type"] == "CODECONNECTIONS"
-    (policy,) = resources["BuildRole"]["Properties"]["Policies"]
-    statements = policy["PolicyDocument"]["Statement"]
-    (actions,) = (one["Action"] for one in statements if "connections:" in str(one["Action"]))
-    assert {"codeconnections:GetConnectionToken", "codeconnections:GetConnection"} <= set(actions)
-
-
-@pytest.mark.thorough
-def test_a_night_that_fails_is_told_and_stays_failed() -> None:
-    rule = _template()["Resources"]["NightlyFailed"]["Properties"]
-    assert rule["EventPattern"]["detail"]["build-status"] == ["FAILED"]
-
-    build = read(PIPELINES / "codepipeline" / "buildspec-nightly.yml")["phases"]["build"]
-    assert "on-failure" not in build, "by default the next phase runs, and the build has failed"
-
-
-def _template() -> dict[str, Any]:
-    """The pipeline's template, with its functions."""
-    from cfnlint.decode import cfn_yaml
-
-    template: dict[str, Any] = cfn_yaml.load(str(PIPELINES / "codepipeline" / "pipeline.yaml"))
-    return template
-
-
-def test_the_template_says_that_the_repository_is_on_github() -> None:
-    parameters = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
-
-    assert "https://github.com/${Repository}.git" in parameters
-    assert "Description: The repository on GitHub" in parameters

@@ -30,15 +30,6 @@ PAYS: tuple[Curve, ...] = (
     ("p-eagle", 7, (120, 350, 700)),
 )
 """Speeds with 1, 8 and 32 requests at a time: speculation pays with 1 and 8."""
-LOSES: tuple[Curve, ...] = (
-    (None, 0, (50, 300, 900)),
-    ("p-eagle", 3, (45, 290, 800)),
-    ("p-eagle", 7, (40, 280, 700)),
-    ("eagle3", 3, (42, 250, 600)),
-)
-"""Speculation never pays, whatever drafts."""
-MIXED: tuple[Curve, ...] = (*PAYS, ("eagle3", 3, (40, 250, 600)))
-"""P-EAGLE pays, and EAGLE-3 does not."""
 
 
 @pytest.fixture
@@ -125,44 +116,3 @@ def planned(catalog: str, *arguments: str) -> Any:
 def fix_of(made: Any, code: str) -> str:
     (finding,) = [finding for finding in made["findings"] if finding["code"] == code]
     return str(finding["fix"])
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("asked", [(), ("--min-tokens-per-second", "200")])
-def test_where_all_drafters_lose_the_plan_proposes_none(
-    asked: tuple[str, ...], tmp_path: Path
-) -> None:
-    losing = measured(tmp_path, LOSES)
-    made = planned(losing, "gpt-oss-20b", *ON_L40S, *asked)
-    assert (made["speculation"], made["drafter"]) == (None, None)
-    assert "--speculative-config" not in made["engine_arguments"]
-
-
-def test_slow_named_drafter_gets_the_better_choice(tmp_path: Path) -> None:
-    catalog = measured(tmp_path, MIXED)
-    made = planned(catalog, "gpt-oss-20b+eagle3", *ON_L40S)
-    assert made["speculation"]["k"] == 3, "it was named"
-    assert fix_of(made, "speculation-loses").startswith("use --no-speculation")
-    again = planned(catalog, "gpt-oss-20b+eagle3", "--no-speculation", *ON_L40S)
-    assert again["speed"]["tokens_per_second"] == 300
-    assert "speculation-loses" not in [finding["code"] for finding in again["findings"]]
-
-
-@pytest.mark.thorough
-def test_the_document_has_the_places_and_the_speed(own: str) -> None:
-    made = json.loads(run("--catalog", own, "plan", "gpt-oss-20b", "--json").stdout)
-    assert len(made["alternatives"]) >= 3
-    speed = {
-        "tokens_per_second", "low", "high", "basis", "ttft_seconds", "itl_seconds",
-        "usd_per_million_tokens", "acceptance_length", "acceptance_basis", "source",
-        "cached_prompt_tokens", "conversations", "extrapolated",
-    }  # fmt: skip
-    place = {
-        "instance_type", "instance_count", "tensor_parallel_size", "price_per_hour_usd", "gpu",
-        "max_concurrency", "kv_cache_tokens", "drafter", "k", "verified",
-        "speed_source", "batch",
-    }  # fmt: skip
-    assert set(made["speed"]) == speed
-    for one in (made["without_speculation"], *made["alternatives"]):
-        assert set(one) == speed | place
-    assert made["without_speculation"]["drafter"] is None

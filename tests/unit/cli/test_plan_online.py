@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.aws import prices
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.errors import CREDENTIALS_FIX
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
-from peagle.store import SANDBOX
 from tests.support import Done
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import NAME, Terminal
@@ -98,36 +95,6 @@ def test_unknown_price_is_one_warning(terminal: Terminal, tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_a_stand_in_s_prices_are_not_called_amazon_s(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal.cloud.price = 1.0
-    listed = prices._price_list
-    monkeypatch.setattr(
-        prices, "_price_list", lambda *arguments: replace(listed(*arguments), source=SANDBOX)
-    )
-
-    done = terminal.run(*PLAN, "--json")
-
-    reported = {one["code"]: one for one in done.document["findings"]}["price-not-from-aws"]
-    assert reported["level"] == "note"
-    assert "the sandbox" in reported["message"]
-    shown = terminal.run(*PLAN).out
-    assert "(not AWS's price, queried on " in shown
-    assert "list price" not in shown
-
-
-@pytest.mark.thorough
-def test_the_sandbox_has_no_note_about_digests(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert '"image-by-tag"' in terminal.run(*PLAN, "--json").out
-    monkeypatch.setattr(Aws, "in_sandbox", True)
-
-    assert '"image-by-tag"' not in terminal.run(*PLAN, "--json").out
-
-
-@pytest.mark.thorough
 def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
     terminal.cloud.price = 0.01  # of ml.g5.xlarge, which is not the cheapest by the snapshot
 
@@ -195,16 +162,6 @@ def test_denied_query_falls_back_to_the_snapshot_with_a_warning(
     assert "cannot read the quota" in reported["quota-unknown"]
 
 
-@pytest.mark.thorough
-def test_a_type_without_a_price_in_the_region_is_doubted(terminal: Terminal) -> None:
-    terminal.cloud.price = 1.0
-    terminal.cloud.quotas = {"ml.g6.xlarge for endpoint usage": 1}
-
-    done = terminal.run("plan", "tiny", "--instance-type", "ml.g6.xlarge", "--online", "--json")
-
-    assert codes(done)["price-not-listed"] == "warning"
-
-
 def test_a_plan_file_gets_current_prices_and_keeps_the_rest(
     terminal: Terminal, tmp_path: Path
 ) -> None:
@@ -219,16 +176,6 @@ def test_a_plan_file_gets_current_prices_and_keeps_the_rest(
     assert done.document["price_per_hour_usd"] == 6.0
     changed = {key for key in before if before[key] != done.document.get(key)}
     assert changed <= {"price_per_hour_usd", "price_date", "findings", "digest"}
-
-
-@pytest.mark.thorough
-def test_second_plan_uses_cached_prices(terminal: Terminal) -> None:
-    terminal.cloud.price = 1.0
-    terminal.run(*PLAN)
-    terminal.run(*PLAN)
-
-    assert terminal.cloud.calls.count("get_products") == 1
-    assert terminal.cloud.calls.count("list_service_quotas") == 1
 
 
 @pytest.mark.thorough

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
 from peagle.errors import NotFound, Refused
-from tests.support import Peagle
 
 
 def run(*arguments: str, **settings: str) -> Result:
@@ -23,11 +21,6 @@ def run(*arguments: str, **settings: str) -> Result:
 
 def words(*arguments: str) -> str:
     return " ".join(run(*arguments).stdout.split())
-
-
-def test_cache_holds_a_quarter_of_a_requested_load() -> None:
-    made = json.loads(run("plan", "qwen3-8b", "--concurrency", "64", "--json").stdout)
-    assert made["fit"]["max_concurrency"] * made["instance_count"] >= 16
 
 
 @pytest.mark.parametrize("more", [(), ("--verbose",)])
@@ -40,30 +33,6 @@ def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, .
     estimates = [made["speed"], made["without_speculation"], *made["alternatives"]]
     assert {one["basis"] for one in estimates} == {"unknown"}
     assert not any(one["usd_per_million_tokens"] for one in estimates)
-
-
-def test_an_extrapolated_k_says_where_it_breaks_even() -> None:
-    asked = ("plan", "gpt-oss-20b", "--k", "10", "--instance-type", "ml.g7e.2xlarge")
-    made = json.loads(run(*asked, "--json").stdout)
-    assert made["speed"]["extrapolated"]
-    (reason,) = [reason for reason in made["reasons"] if reason["what"] == "break_even"]
-    assert 1 < float(reason["value"].split()[0]) < made["speed"]["acceptance_length"]
-
-
-def test_the_longest_context_of_the_target_bounds_what_is_planned() -> None:
-    too_long = json.loads(
-        run("plan", "gpt-oss-20b", "--max-model-len", "10000000", "--json").stdout
-    )
-    assert too_long["max_model_len"] == 131072
-    assert "10,000,000 tokens exceed the 131,072" in too_long["findings"][0]["message"]
-    assert too_long["price_per_hour_usd"] < 10
-
-
-def test_a_home_that_is_a_file_is_one_line(peagle: Peagle) -> None:
-    done = peagle("list", env={**os.environ, "PEAGLE_HOME": "/dev/null"})
-    assert done.returncode == 2
-    assert "/dev/null" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_word_that_is_a_folder_or_hf_gets_a_hint(

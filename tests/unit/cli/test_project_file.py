@@ -75,10 +75,6 @@ def test_a_more_specific_part_replaces_another_and_mappings_are_merged() -> None
     }  # fmt: skip
 
 
-def test_null_takes_a_value_back() -> None:
-    assert "region" not in values("plain", "production")
-
-
 def test_a_plan_takes_its_options_from_the_file_above(folder: Path) -> None:
     plan = planned(folder, "chat", "-e", "staging")
 
@@ -120,13 +116,6 @@ def test_commands_that_are_printed_name_the_environment(folder: Path) -> None:
     assert "peagle deploy chat -e staging" in done.out
 
 
-@pytest.mark.thorough
-def test_a_file_with_one_endpoint_needs_no_argument(tmp_path: Path) -> None:
-    (tmp_path / "peagle.yaml").write_text("endpoints:\n  chat: {pair: tiny}\n", encoding="utf-8")
-
-    assert planned(tmp_path)["name"] == "peagle-chat"
-
-
 @pytest.mark.parametrize(
     ("text", "name"),
     [
@@ -162,21 +151,6 @@ def test_paths_are_relative_to_the_file(folder: Path) -> None:
     assert done.error.startswith("error: there is no file ../v.json")
 
 
-@pytest.mark.thorough
-def test_a_plan_file_leaves_only_the_account_to_the_project(
-    folder: Path, terminal: Terminal
-) -> None:
-    output = folder / "plan.json"
-    planned(folder, "chat", "-e", "staging", "--k", "4", "-o", str(output))
-    at = ("--project", str(folder.parent / "peagle.yaml"), "-e", "staging")
-
-    done = terminal.run("deploy", str(output), *at, "--yes", "--no-wait", "--json")
-
-    assert done.code == 0, done.err
-    assert done.document["name"] == "peagle-chat-staging"
-    assert terminal.run("status", "chat", *at, "--json").document["k"] == 4
-
-
 def test_the_endpoint_of_a_plan_file_is_one_that_has_the_environment(
     folder: Path, terminal: Terminal
 ) -> None:
@@ -192,18 +166,6 @@ def test_the_endpoint_of_a_plan_file_is_one_that_has_the_environment(
     assert terminal.run("deploy", output, *at, "night", "--yes", "--no-wait").code == 0
     error = terminal.run("deploy", output, *at, "nigth", "--yes").error
     assert "has no environment 'nigth'" in error
-
-
-@pytest.mark.thorough
-def test_one_endpoint_is_proved_with_the_floor_of_the_gates(
-    folder: Path, terminal: Terminal
-) -> None:
-    at = ("--project", str(folder.parent / "peagle.yaml"), "-e", "staging")
-    assert terminal.run("deploy", "chat", *at, "--yes", "--json").code == 0
-
-    proved = terminal.run("prove", "chat", *at, "--json").document
-
-    assert (proved["name"], proved["floor"], proved["passed"]) == ("peagle-chat-staging", 2.0, True)
 
 
 @pytest.mark.thorough

@@ -4,7 +4,6 @@ plan and check agree about the user's own image."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import click
 import pytest
@@ -27,9 +26,6 @@ LINES = {
 }
 """The commands that need an image, or know the times of one, with their arguments."""
 
-WITHOUT_IMAGE = {"engine install", "fit"}
-"""Commands that do without: one installs a version from the package index, the other estimates."""
-
 
 def options_of(name: str) -> set[str]:
     group: click.Command = cli
@@ -39,22 +35,6 @@ def options_of(name: str) -> set[str]:
         assert found is not None
         group = found
     return {option for parameter in group.params for option in parameter.opts}
-
-
-def commands(group: click.Group, name: str = "") -> Iterator[str]:
-    context = click.Context(group)
-    for word in group.list_commands(context):
-        command = group.get_command(context, word)
-        if isinstance(command, click.Group):
-            yield from commands(command, f"{name}{word} ")
-        yield f"{name}{word}"
-
-
-@pytest.mark.thorough
-def test_all_commands_with_a_version_are_here() -> None:
-    assert {name for name in commands(cli) if "--vllm" in options_of(name)} == (
-        LINES.keys() | WITHOUT_IMAGE
-    )
 
 
 @pytest.mark.parametrize("name", LINES)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.invoke import WakeUpOptions
 from peagle.deploy.records import deployment_lock
 from peagle.engine.runner import LocalOptions
-from peagle.engine.state import LocalEngine, local_engines, ready_engine
+from peagle.engine.state import local_engines, ready_engine
 from peagle.errors import (
     EngineError,
     Fix,
@@ -244,48 +244,35 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
         return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
+    on_aws, engine = session.names_deployment(name), None
     if name == LOCAL:
-        return target_of_engine(_only_engine())
-    on_aws = session.names_deployment(name)
-    if engine := None if on_aws else ready_engine(name):
+        names = [engine.name for engine in local_engines() if engine.state == "ready"]
+        if len(names) > 1:
+            message = f"{len(names)} engines are running: {', '.join(names)}"
+            raise UserError(message, "specify only one of them", code="several-engines")
+        engine = ready_engine(names[0]) if names else None
+        if engine is None:
+            start = Fix("start one", ("peagle", "local", "up", "PAIR"))
+            raise NotFound("no engine of this machine is running", start, code="no-such-engine")
+    elif not on_aws:
+        engine = ready_engine(name)
+    if engine is not None:
         return target_of_engine(engine)
     try:
         record, aws = session.find_served(name)
     except NotFound as unknown:
-        if on_aws or (fix := _local_fix(ctx, name)) is None:
+        if on_aws:
             raise
-        raise NotFound(f"there is no deployment {name!r}", fix, unknown.code) from unknown
+        try:
+            find_pair(command_catalog(ctx), name)
+        except PeagleError:
+            raise unknown from None
+        command = ("peagle", "bench", name, "--sweep", "k=none,5")
+        fix = Fix("this is the name of a pair: measure it on this machine", command)
+        raise NotFound(unknown.message, fix, unknown.code) from unknown
     with StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
         return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
-
-
-def _local_fix(ctx: click.Context, name: str) -> Fix | None:
-    """What the user of a local engine, or of a pair's name, may have meant; ``None`` without."""
-    ready = [engine for engine in local_engines() if engine.state == "ready"]
-    for engine in ready:
-        target = engine.pair.partition("+")[0]
-        if name in (engine.pair, target, target.rpartition("/")[2]):
-            shown = LOCAL if len(ready) == 1 else engine.name
-            return Fix("measure the local engine that runs", ("peagle", "bench", shown))
-    with suppress(PeagleError):
-        find_pair(command_catalog(ctx), name)
-        command = ("peagle", "bench", name, "--sweep", "k=none,5")
-        return Fix("this is the name of a pair: measure the pair on this machine", command)
-    return None
-
-
-def _only_engine() -> LocalEngine:
-    """The only engine of this machine. Raises NotFound without one, and UserError for several."""
-    names = [engine.name for engine in local_engines() if engine.state == "ready"]
-    if len(names) > 1:
-        message = f"{len(names)} engines are running: {', '.join(names)}"
-        raise UserError(message, "specify only one of them", code="several-engines")
-    engine = ready_engine(names[0]) if names else None
-    if engine is None:
-        start = Fix("start one", ("peagle", "local", "up", "PAIR"))
-        raise NotFound("no engine of this machine is running", start, code="no-such-engine")
-    return engine
 
 
 def _measure_text(

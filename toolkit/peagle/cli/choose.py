@@ -46,7 +46,6 @@ from peagle.planning.overrides import checked_settings
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.project.reading import EndpointChoice
 from peagle.render.verdict_file import verdict_bytes, verdict_document
-from peagle.speed.models import WorkloadName
 from peagle.store import write_output
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 from peagle.vllm.environment import Value, settings_in
@@ -333,11 +332,6 @@ def verdict(
     ctx: click.Context,
     /,
     pair: str,
-    workload: WorkloadName | None,
-    prompt_tokens: int | None,
-    cached_prompt_tokens: int | None,
-    shared_prompt_tokens: int | None,
-    output_tokens: int | None,
     acceptance: Path | None,
     domain: str | None,
     output: Path | None,
@@ -357,9 +351,9 @@ def verdict(
 
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
-    sizes = sizes_of_requests(
-        workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
-    )
+    names = ("workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens",
+             "shared_prompt_tokens")  # fmt: skip
+    sizes = sizes_of_requests(*(options.pop(name) for name in names))
     options = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")

@@ -19,6 +19,7 @@ from peagle.project.pipelines import (
     SCHEMA,
     STARTER,
     PipelineKind,
+    next_steps,
     pipeline_files,
     schema_bytes,
     starter_project,
@@ -73,48 +74,6 @@ def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) ->
     for path in paths:
         click.echo(path)
     return None
-
-
-_EXECUTION_ROLE = (
-    "create the role that SageMaker assumes, such as peagle-execution, with "
-    "iam/execution-role-trust.json and iam/execution-role-policy.json, unless the account has one"
-)
-_NEXT: dict[str, tuple[str, ...]] = {
-    "github": (
-        "fill in ${account}, ${partition} and ${repository} in iam/*.json, or repeat with "
-        "--account, --repository and --force",
-        "add GitHub as an identity provider of the account: token.actions.githubusercontent.com, "
-        "audience sts.amazonaws.com",
-        _EXECUTION_ROLE,
-        "create a role with iam/github-oidc-trust.json, a maximum session duration of 3 hours and "
-        "the policies iam/deploy-policy.json, iam/limit-policy.json and iam/scaling-policy.json, "
-        "and one with iam/github-oidc-plan-trust.json and iam/read-policy.json",
-        "set the variables AWS_REGION, AWS_DEPLOY_ROLE and AWS_PLAN_ROLE of the repository",
-        "for targets of your own in a folder, such as catalog, set the variable PEAGLE_CATALOG",
-        "for an image of your own, create a role with iam/github-oidc-trust.json and "
-        "iam/image-policy.json, set the variable AWS_IMAGE_ROLE, and add build_image: true to the "
-        "endpoint in peagle.yaml",
-        "create the environments staging and production, with reviewers for production",
-    ),
-    "codepipeline": (
-        "fill in ${account} and ${partition} in iam/*.json, or repeat with --account and --force",
-        _EXECUTION_ROLE,
-        "create the policies iam/read-policy.json, iam/deploy-policy.json, iam/limit-policy.json "
-        "and iam/scaling-policy.json",
-        "connect the repository on GitHub: AWS CodeConnections",
-        "deploy pipeline.yaml with CloudFormation, with ConnectionArn, Repository, "
-        "ReadPolicyArn, DeployPolicyArn, LimitPolicyArn, ScalingPolicyArn; for endpoints with "
-        "build_image: true also ImagePolicyArn, of iam/image-policy.json; for targets of "
-        "your own in a folder Catalog; NotificationTopicArn is notified of approvals and of "
-        "nightly builds that fail",
-    ),
-}
-"""What to configure after ``ci init``."""
-
-_PIN = (
-    "pin in peagle.yaml what the README of a rendered plan names as not pinned: "
-    "drafter: ID@COMMIT, and image: HOST/NAME@sha256:DIGEST, unless build_image is true"
-)
 
 
 @click.group(epilog="Example: peagle ci init github --repository acme/models")
@@ -188,8 +147,7 @@ def init(
             files[name] = content
     _write(folder, files, force)
     filled = account is not None and (repository is not None or kind != "github")
-    steps = list(_NEXT[kind][1:] if filled else _NEXT[kind])
-    steps.append(_PIN)
+    steps = next_steps(kind)[filled:]
     if kind == "codepipeline" and endpoints[1:]:
         others = ", ".join(endpoints[1:])
         steps.append(

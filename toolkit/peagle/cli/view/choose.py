@@ -197,25 +197,17 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
         for change in verdict.changes:
             print_line(f"  - {change.text}")
     if written is not None:
-        load = _load_options(verdict)
+        size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
+        load: list[str] = []
+        if not is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
+            load = ["--concurrency", str(entry.concurrency)]
+            for name in ("prompt_tokens", "output_tokens", "cached_prompt_tokens"):
+                if tokens := getattr(size, name):
+                    load += [f"--{name.replace('_', '-')}", str(tokens)]
         command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
         print_line("\nPlan with it", command_text(command))
-        if shared := verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)[0].shared_prompt_tokens:
-            print_line(f"with shared_prompt_tokens: {shared} in peagle.yaml")
-
-
-def _load_options(verdict: Verdict) -> tuple[str, ...]:
-    """Planning options of a load that the verdict covers; empty if it covers the usual one."""
-    size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
-    if is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
-        return ()
-    sizes = {
-        "--concurrency": entry.concurrency,
-        "--prompt-tokens": size.prompt_tokens,
-        "--output-tokens": size.output_tokens,
-        "--cached-prompt-tokens": size.cached_prompt_tokens,
-    }
-    return tuple(word for flag, value in sizes.items() if value for word in (flag, str(value)))
+        if size.shared_prompt_tokens:
+            print_line(f"with shared_prompt_tokens: {size.shared_prompt_tokens} in peagle.yaml")
 
 
 def _print_size(size: WorkloadVerdict, gpus: int) -> None:

@@ -25,12 +25,11 @@ from peagle.cli.view.console import (
 from peagle.deploy.diff import PlanComparison
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.company import Company
 from peagle.planning.drafter import NO_HEAD
 from peagle.planning.limit import limit_text, most_usd_per_hour
 from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
-from peagle.planning.plan import Alternative, Batch, Speculation, SpeedEstimate, price_origin
+from peagle.planning.plan import Alternative, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
 from peagle.proof import MIN_DRAFTS
 from peagle.text import (
@@ -157,7 +156,8 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     if plan.speculation is not None:
         head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
         beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
-        choice = f"yes, {_method(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
+        method = method_title(plan.speculation.method, plan.speculation.parallel_drafting)
+        choice = f"yes, {method} with K={plan.speculation.k}{beyond}{head}"
     yield "speculate", f"{choice}{because}"
     for finding in plan.findings:
         if finding.code == NO_HEAD:  # what the owner of a target without a head can do
@@ -173,8 +173,13 @@ def _answer(plan: Plan) -> Iterator[Fact]:
         yield "speed", text
         if plan.cached_prompt_tokens and plan.speed.tokens_per_second:
             yield "cache", _cache_text(plan, plan.speed)
-    if plan.batch is not None:
-        yield "batch", _batch_text(plan.batch)
+    if (batch := plan.batch) is not None:
+        text = "time and cost are unknown, because the speed is"
+        if batch.seconds is not None:
+            text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
+            text += "" if batch.usd is None else f" and cost {format_usd(batch.usd)}"
+            text += ", the start of the instances included; delete the endpoint afterwards"
+        yield "batch", text
     if plan.limit and (text := limit_text(plan.limit, most_usd_per_hour(plan))):
         yield "limit", f"the endpoint is deleted after {text}"
     yield from operation_facts(plan)
@@ -188,20 +193,9 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         drafts = drafts or (" without speculation" if plan.speculation else "")
-        text = _alternative_text(plan, other, drafts)
-        planned = plan.speed.usd_per_million_tokens if plan.speed else None
-        if (other.usd_per_million_tokens or math.inf) < (planned or 0) and (
-            plan.price_per_hour_usd or math.inf
-        ) < (other.price_per_hour_usd or 0):
-            share = SAME_COST_FACTOR * 100 - 100
-            text += f"; within {share:.0f} % the lower price per hour wins"
-        yield "or", text
+        yield "or", _alternative_text(plan, other, drafts)
     if plan.speed is not None and not errors(plan.findings):
         yield "uncertain", "; ".join(_uncertainties(plan, plan.speed))
-
-
-def _method(speculation: Speculation) -> str:
-    return method_title(speculation.method, speculation.parallel_drafting)
 
 
 def _instance_text(plan: Plan) -> str:
@@ -231,19 +225,11 @@ def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     text += " prefix cache"
     if plan.engines > 1:
         text += f", because SageMaker spreads turns over {plan.engines} engines"
-    if speed.conversations is None or not speed.cached_prompt_tokens:
-        return text
-    each = "each engine keeps" if plan.engines > 1 else "it keeps"
-    size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
-    return f"{text}; {each} {speed.conversations:,} conversations of {size:,} tokens"
-
-
-def _batch_text(batch: Batch) -> str:
-    if batch.seconds is None:
-        return "time and cost are unknown, because the speed is"
-    text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
-    cost = "" if batch.usd is None else f" and cost {format_usd(batch.usd)}"
-    return f"{text}{cost}, the start of the instances included; delete the endpoint afterwards"
+    if speed.conversations is not None and speed.cached_prompt_tokens:
+        each = "each engine keeps" if plan.engines > 1 else "it keeps"
+        size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
+        text += f"; {each} {speed.conversations:,} conversations of {size:,} tokens"
+    return text
 
 
 def speed_of_plan(plan: Plan, speed: SpeedEstimate, price: float | None = None) -> str:
@@ -287,11 +273,9 @@ def _others(plan: Plan) -> Collection[Alternative]:
         if not (_is_planned(plan, other) or _misses(plan, other))
         and other != plan.without_speculation
     ]
-    if not others:
-        return ()
-    cheapest = min(others, key=lambda other: other.price_per_hour_usd or math.inf)
-    least = min(others, key=lambda other: other.usd_per_million_tokens or math.inf)
-    return dict.fromkeys((cheapest, least))
+    keys = ("price_per_hour_usd", "usd_per_million_tokens")
+    best = (min(others, key=lambda other: getattr(other, key) or math.inf) for key in keys)
+    return dict.fromkeys(best) if others else ()
 
 
 def _misses(plan: Plan, other: Alternative) -> bool:
@@ -439,7 +423,7 @@ def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     target, drafter, pins = plan.target, plan.drafter, plan.pins
     text = "none"
     if speculation := plan.speculation:
-        text = _method(speculation)
+        text = method_title(speculation.method, speculation.parallel_drafting)
         if speculation.parallel_drafting:
             text += f" ({speculation.method} with parallel_drafting)"
         text += f", K={speculation.k}"
