@@ -248,12 +248,7 @@ class Account:
             not_searched = error
         if self._is_only_in_sandbox(name):
             raise unknown from not_searched
-        if isinstance(unknown, DamagedRecord):
-            if not_searched is None:
-                unknown.is_alone = True
-                unknown.fix = "nothing of it is in the account; remove the record"
-                unknown.command = ("peagle", "destroy", name)
-        elif not_searched is not None:
+        if not_searched is not None and not isinstance(unknown, DamagedRecord):
             message = (
                 f"{unknown.message} on this machine, and the account is unknown: "
                 f"{not_searched.message}"

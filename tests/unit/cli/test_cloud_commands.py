@@ -43,22 +43,6 @@ def test_status_agrees_with_deploy(deployed: Terminal) -> None:
     assert document["state"] == "InService"
 
 
-def test_an_endpoint_deleted_elsewhere_is_missing(deployed: Terminal) -> None:
-    deployed.cloud.endpoints.clear()
-
-    assert deployed.run("status", NAME, "--json").document["state"] == "Missing"
-
-
-@pytest.mark.thorough
-def test_a_failure_is_shown_by_status(deployed: Terminal) -> None:
-    deployed.cloud.endpoints[NAME].script = [("Failed", "the instance died")]
-
-    document = deployed.run("status", NAME, "--json").document
-
-    assert document["state"] == "Failed"
-    assert document["failure_reason"] == "the instance died"
-
-
 def _killed_at(terminal: Terminal, operation: str, *arguments: str, after: bool = False) -> None:
     """Run the command and kill it before or after its first call of ``operation``."""
 
@@ -117,24 +101,6 @@ def test_a_rollback_interrupted_after_the_switch_is_finished_by_the_command_of_s
     assert f"finish it: peagle rollback {NAME}" in deployed.run("status", NAME).out
     done = deployed.run(*document["failure_command"][1:], "--yes", "--json").document
     assert (done["state"], done["endpoint_config"], done["k"]) == ("InService", first, 7)
-
-
-@pytest.mark.thorough
-def test_another_engine_than_planned_is_named(deployed: Terminal) -> None:
-    deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:engine"] = "vllm 0.99.0"
-
-    document = deployed.run("status", NAME, "--json").document
-
-    assert document["vllm_here"] == "0.99.0"
-
-
-@pytest.mark.thorough
-def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> None:
-    deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:stand-in"] = "peagle/tiny"
-
-    (row,) = deployed.run("list", "--json").document["deployments"]
-    assert row["stand_in"] == "peagle/tiny"
-    assert row["speculation"] is True
 
 
 def test_list_shows_state_and_price_of_each(deployed: Terminal) -> None:
@@ -208,27 +174,6 @@ def test_a_deployment_of_another_machine_is_found(deployed: Terminal, command: s
     assert done.code == 0
     for key in ("state", "pair", "k", "proved", "price_per_hour_usd", "instance_type"):
         assert after[key] == before[key], key
-
-
-def test_a_deployment_of_another_machine_is_destroyed(deployed: Terminal) -> None:
-    without_record(deployed)
-
-    done = deployed.run("destroy", NAME, "--yes")
-
-    assert done.code == 0
-    assert deployed.cloud.is_empty
-    assert deployed.world.record() is None
-
-
-@pytest.mark.thorough
-def test_status_shows_the_instances_that_run_and_their_price(deployed: Terminal) -> None:
-    endpoint = deployed.cloud.endpoints[NAME]
-    deployed.cloud.configs[endpoint.config]["ProductionVariants"][0]["InitialInstanceCount"] = 3
-
-    document = deployed.run("status", NAME, "--json").document
-
-    assert document["instances_running"] == 3
-    assert document["price_per_hour_usd"] == pytest.approx(3 * (price_of() or 0))
 
 
 @pytest.mark.thorough

@@ -30,19 +30,6 @@ def project(terminal: Terminal, tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_never_deployed_is_not_compared_field_by_field(
-    terminal: Terminal, tmp_path: Path
-) -> None:
-    file = tmp_path / "plan.json"
-    assert terminal.run("plan", "tiny", "--name", "never", "--out", str(file)).code == 0
-
-    by_plan, by_name = terminal.run("drift", str(file)), terminal.run("drift", "never")
-
-    assert (by_plan.code, by_name.code) == (3, 2)
-    assert by_plan.out == "never in us-east-1 is not deployed: it has no endpoint\n"
-    assert "there is no deployment 'never'" in by_name.error
-
-
 @pytest.mark.thorough
 def test_an_edited_project_file_is_drift(terminal: Terminal, project: Path) -> None:
     at = ("drift", "--project", str(project), "-e", "staging")

@@ -16,8 +16,6 @@ from peagle.aws import images as codebuild
 from peagle.aws.client import Keys, connect
 from peagle.cli.context import command_text
 from peagle.errors import UserError
-from peagle.images import Docker
-from peagle.images.build import Login, logged_in
 from peagle.images.context import member_of
 from peagle.render.requests import deploy_arguments
 from tests.support import Peagle, command_line, raises_code
@@ -112,21 +110,6 @@ def test_refused_push_is_an_error(
     assert "log in to the registry" in error
 
 
-@pytest.mark.thorough
-def test_refused_base_image_is_an_error(
-    peagle: Peagle, docker: FakeDocker, place: dict[str, str]
-) -> None:
-    docker.answers("version", out="28.2")
-    docker.answers(
-        "build", code=1, err=f"pull {DENIED} for private/base, repository does not exist"
-    )
-
-    done = peagle(*BUILD, env=place)
-
-    assert done.returncode == 4
-    assert "log in to the registry" in _only_error(done)
-
-
 def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
     own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -147,24 +130,6 @@ def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
         assert "TMPDIR" in raised.value.fix
         assert not [made for made in ecr.image_resources(aws) if made.kind in ("Object", "Project")]
     assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_full_disk_at_docker_login_is_an_error_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-    def full(path: Path, *_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-
-    login = Login("reg.example.com", "AWS", "s3cret")
-    with raises_code("disk-full", UserError) as raised, logged_in(Docker(), [login]):
-        pass
-
-    assert "s3cret" not in str(raised.value)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

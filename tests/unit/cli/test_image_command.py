@@ -74,16 +74,6 @@ def built_image(docker: FakeDocker, runtime: str) -> tuple[str, ...]:
 
 
 @pytest.mark.thorough
-def test_a_build_as_json_says_that_nothing_was_pushed(peagle: Peagle, docker: FakeDocker) -> None:
-    done = peagle(*built_image(docker, "gpu"), "--json")
-
-    document = json.loads(done.stdout)
-    assert (document["name"], document["pushed"]) == ("mine:1", None)
-    assert document["seconds"] >= 0
-    assert document["labels"]["peagle.pair"] == "peagle/tiny+p-eagle"
-
-
-@pytest.mark.thorough
 def test_local_up_can_build_the_image_that_a_compose_file_runs(
     peagle: Peagle, docker: FakeDocker, tmp_path: Path
 ) -> None:

@@ -65,17 +65,6 @@ def test_json_has_the_agreed_keys(deployed: Terminal, stream: bool) -> None:
     assert _asked(deployed).get("stream", False) is stream
 
 
-@pytest.mark.thorough
-def test_an_image_that_cannot_tell_has_no_acceptance_length(deployed: Terminal) -> None:
-    deployed.cloud.engine.acceptance = None
-
-    done = deployed.run("invoke", NAME, "Say hello", "--json")
-
-    assert done.code == 0
-    assert done.document["acceptance_length"] is None
-    assert len(deployed.cloud.engine.prompts) == 1
-
-
 def test_the_image_of_aws_is_not_asked_for_counters(terminal: Terminal) -> None:
     """It would answer with an error, which counts in the endpoint's metrics."""
     assert terminal.run(*FIRST, "--yes").code == 0
@@ -85,15 +74,6 @@ def test_the_image_of_aws_is_not_asked_for_counters(terminal: Terminal) -> None:
 
     assert document["acceptance_length"] is None
     assert terminal.cloud.calls.count("invoke_endpoint") == calls + 1
-
-
-@pytest.mark.thorough
-def test_of_several_instances_no_acceptance_length_is_claimed(terminal: Terminal) -> None:
-    terminal.run(*FIRST, "--instance-count", "2", "--yes")
-
-    document = terminal.run("invoke", NAME, "Say hello", "--json").document
-
-    assert document["acceptance_length"] is None
 
 
 def test_an_engine_restarted_meanwhile_has_no_acceptance_length(
@@ -119,12 +99,6 @@ def test_options_reach_the_engine(deployed: Terminal) -> None:
     assert body["prompt"] == "x = "
     assert body["max_tokens"] == 7
     assert body["temperature"] == 0.5
-
-
-def test_chat_is_what_the_target_is_made_for(deployed: Terminal) -> None:
-    deployed.run("invoke", NAME, "Hi")
-
-    assert _asked(deployed)["messages"] == [{"role": "user", "content": "Hi"}]
 
 
 @pytest.mark.parametrize("prompt", ['\'; DROP "x" $(rm) `ls` \\n', "日本語 🦅", "line\nline\n"])

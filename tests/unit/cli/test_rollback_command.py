@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.aws.plans import a_plan
-from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
 
 
@@ -92,32 +90,8 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 3
 
 
-@pytest.mark.thorough
-def test_an_interrupted_update_says_how_to_undo_it(deployed: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "update_endpoint":
-            raise KeyboardInterrupt
-
-    deployed.cloud.after = interrupt
-    done = deployed.run(*FIRST, "--k", "3", "--yes")
-    deployed.cloud.after = lambda operation: None
-
-    assert done.code == 130
-    assert f"Undo     peagle rollback {NAME}" in done.err
-    assert deployed.run("rollback", NAME, "--yes", "--json").document["k"] == 7
-
-
 def test_without_a_previous_revision_nothing_is_rolled_back(deployed: Terminal) -> None:
     done = deployed.run("rollback", NAME, "--yes")
 
     assert done.code == 3
     assert "there is no revision" in done.error
-
-
-def test_what_a_template_owns_is_not_rolled_back(terminal: Terminal) -> None:
-    by_template(terminal.world, a_plan(), "terraform")
-
-    done = terminal.run("rollback", "peagle-pair", "--yes")
-
-    assert done.code == 3
-    assert "belongs to a Terraform module" in done.error

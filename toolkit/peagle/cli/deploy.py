@@ -45,8 +45,7 @@ from peagle.deploy.records import (
     readable_records,
     remove_record,
 )
-from peagle.deploy.removal import Saving, possible_saving, remove_failed_start
-from peagle.deploy.state import Deployment
+from peagle.deploy.removal import remove_failed_start
 from peagle.deploy.status import deployment_status, require_known_price
 from peagle.deploy.usage import reported_warm_start
 from peagle.deploy.wait import WillNotServe
@@ -381,7 +380,9 @@ def _end_failed_start(
         return error
     print_status(error.message, bold=True)
     if remove is None:
-        remove = sys.stdin.isatty() and _agrees(record, error, session)
+        for resource in record.resources:
+            print_status(f"  {resource.text}")
+        remove = sys.stdin.isatty() and confirmed("Remove what will never serve?")
     if not remove:
         show_remaining_resources(aws, record, session, again)
         return error
@@ -389,30 +390,9 @@ def _end_failed_start(
         remaining_resources_shown(aws, record, session, again),
         session.progress() as observe,
     ):
-        saving = remove_failed_start(aws, record, error, observe)
+        remove_failed_start(aws, record, error, observe)
     add_remaining()
-    outcome = "removed"
-    if saving.seconds:
-        outcome = f"removed, which saves up to {_saving_text(saving, session)}"
-    elif error.gives_up is not None:
-        outcome += "; SageMaker accepted that only when it had given up, so nothing is saved"
-    error.message = f"{error.message}; {outcome}"
+    error.message += "; removed"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone
         error.fix, error.command = "deploy with --keep-failed to read its log", ()
     return error
-
-
-def _agrees(record: Deployment, error: WillNotServe, session: Session) -> bool:
-    for resource in record.resources:
-        print_status(f"  {resource.text}")
-    possible = possible_saving(record, error)
-    if possible.seconds:
-        print_status(f"SageMaker keeps trying for up to {_saving_text(possible, session)}.")
-    return confirmed("Remove what will never serve?")
-
-
-def _saving_text(saving: Saving, session: Session) -> str:
-    if saving.usd is None:
-        return format_duration(saving.seconds)
-    where = " on AWS" if session.sandbox else ""
-    return f"{format_usd(saving.usd)}{where} ({format_duration(saving.seconds)})"

@@ -50,7 +50,6 @@ from peagle.engine.state import (
     LocalEngine,
     local_engine_names,
     local_engines,
-    read_local_engine,
     read_warm_start,
     unreadable_records,
 )
@@ -213,9 +212,7 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     """
     if everything == (name is not None):
         raise OptionMissing("exactly one of NAME and --all is required", "add a NAME, or --all")
-    unreadable = unreadable_records() if everything else {}
     names = local_engine_names() if everything else (str(name),)
-    names = tuple(engine for engine in names if engine not in unreadable)
 
     def stop(engine: str) -> bool:
         with StatusLine() as status:
@@ -234,8 +231,6 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
             print_line(f"{was} {engine}.")
         if not names:
             print_line("No engines are running.")
-    for engine in unreadable:
-        read_local_engine(engine)  # raises the error
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")

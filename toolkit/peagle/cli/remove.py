@@ -23,7 +23,7 @@ from peagle.cli.session import (
     deployment_command,
 )
 from peagle.cli.view.console import confirm, json_option, print_json, print_line, print_status
-from peagle.deploy.records import DamagedRecord, deployment_names
+from peagle.deploy.records import deployment_names
 from peagle.deploy.removal import Ended, Leftover, find_ended, find_leftovers, remove_leftover
 from peagle.deploy.removal import reap as remove_ended
 from peagle.deploy.revisions import require_own
@@ -91,12 +91,6 @@ def destroy(
             if unknown.code in (NOT_SEARCHED, SANDBOX_KILLED) or _is_misspelled(name, session):
                 raise
             return _destroy_leftovers(session, name, session.region, everything, yes, as_json)
-        except DamagedRecord as damaged:
-            if previous or not damaged.is_alone:
-                raise
-            _destroy_leftovers(session, name, damaged.region, everything, yes, as_json)
-            damaged.path.unlink(missing_ok=True)
-            return print_status(f"Removed the damaged record {damaged.path}.")
         if not previous:
             return _destroy_deployment(change, session, everything, yes, as_json)
         resources = previous_resources(change.record)
@@ -161,8 +155,6 @@ def _destroy_leftovers(
         nowhere = f"neither this machine nor the tags in {where} know {name}"
         if not session.is_available:
             nowhere = "the sandbox is not running, and this machine has no record of it"
-        elif name in deployment_names(session.scope):  # by a damaged record
-            nowhere = f"nothing of {name} is in {where}"
         print_status(f"Nothing to remove: {nowhere}.")
     elif not yes:
         _show(f"Left by {name}:", removable)

@@ -48,7 +48,7 @@ from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
-from peagle.deploy.usage import age_of_newest_line, endpoint_log, usage_of_endpoint
+from peagle.deploy.usage import endpoint_log, usage_of_endpoint
 from peagle.engine.state import ready_engine
 from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
@@ -59,7 +59,6 @@ from peagle.render.requests import deploy_command
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
 from peagle.text import (
-    duration_argument,
     format_duration,
     format_price,
     shortened,
@@ -298,16 +297,8 @@ def logs(name: str, session: Session, follow: bool, since: int | None, as_json: 
         if not follow:
             raise
         ctx.exit(_INTERRUPTED)  # the usual end, so without an error message
-    age = None if shown or since is None else age_of_newest_line(aws, record, since)
-    if since is not None and age is not None:
-        newest = ("peagle", "logs", record.name, "--since", duration_argument(age + 1))
-        print_status(
-            f"No lines in the last {format_duration(since)}; the newest line is "
-            f"{format_duration(age)} old",
-            command_text(newest),
-        )
-    elif not shown:
-        print_status("No lines yet.")
+    if not shown:
+        print_status("No lines yet." if since is None else "No lines in that time.")
     return None
 
 
