@@ -12,14 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from peagle.account import (
-    Account,
-    Say,
-    observer_of,
-    read_path,
-    remove_with_leftovers,
-    silent,
-)
+from peagle.account import Account, Say, observer_of, read_path, remove_with_leftovers, silent
 from peagle.catalog import find_pair
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.checkpoints.contents import contents_of, files_below
@@ -27,17 +20,8 @@ from peagle.checkpoints.models import location_fix
 from peagle.checks.report import check
 from peagle.data import weights_folder
 from peagle.deploy.diff import compare_plans
-from peagle.deploy.records import (
-    deployment_lock,
-    load_record,
-)
-from peagle.errors import (
-    NotFound,
-    NotProved,
-    OptionMissing,
-    UserError,
-    nearest,
-)
+from peagle.deploy.records import deployment_lock, load_record
+from peagle.errors import NotFound, NotProved, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.fit.report import fit
 from peagle.options import Options
@@ -94,12 +78,7 @@ class Session(Account):
     """
 
     def plan(
-        self,
-        pair: str,
-        *,
-        online: bool = False,
-        verdict: str | Path | None = None,
-        **options: Any,
+        self, pair: str, *, online: bool = False, verdict: str | Path | None = None, **options: Any
     ) -> Plan:
         """Plan a deployment: drafter, K, instances, price, arguments, and the reasons.
 
@@ -296,13 +275,7 @@ class Session(Account):
 
         record, aws = self.find_served(name)
         proof: Proof = prove(
-            aws,
-            name,
-            self.catalog,
-            record,
-            floor=floor,
-            min_drafts=min_drafts,
-            say=say or silent,
+            aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent
         )
         pair = request_of_revision(record.current, self.catalog).pair if record else ""
         require_passed(proof, pair, name)
@@ -401,10 +374,7 @@ class Session(Account):
         observe = observer_of(say)
         if self.sandbox:
             check_sandbox_engine()
-        with (
-            self.starting(plan.region) as aws,
-            deployment_lock(aws.scope, plan.region, plan.name),
-        ):
+        with self.starting(plan.region) as aws, deployment_lock(aws.scope, plan.region, plan.name):
             preflight = run_preflight(aws, plan, self.catalog.instances, role, bucket)
             refuse_errors(preflight.findings)
             require_known_price(preflight.desired.plan, accept_unknown_price)

@@ -17,12 +17,7 @@ from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.url_proof import prove_url
 from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import TOKENS, Decimal, duration
-from peagle.cli.session import (
-    Session,
-    cloud_options,
-    complete_name,
-    deployment_command,
-)
+from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
     json_option,
     print_documents,
@@ -40,13 +35,7 @@ from peagle.deploy.proving import request_of_revision
 from peagle.deploy.status import stand_in_of
 from peagle.engine.state import ready_engine
 from peagle.errors import OptionMissing, OptionsConflict, UserError
-from peagle.proof import (
-    MIN_DRAFTS,
-    Proof,
-    pair_in_catalogue,
-    proof_findings,
-    require_passed,
-)
+from peagle.proof import MIN_DRAFTS, Proof, pair_in_catalogue, proof_findings, require_passed
 from peagle.render import read_plan
 from peagle.sandbox.state import engine_version
 from peagle_serve import json_reader

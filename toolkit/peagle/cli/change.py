@@ -23,13 +23,7 @@ from peagle.cli.plan import options_in
 from peagle.cli.plan_options import planned
 from peagle.cli.project import ACCOUNT
 from peagle.cli.session import Session, deployment_command
-from peagle.cli.view.console import (
-    confirm,
-    print_facts,
-    print_json,
-    print_line,
-    print_status,
-)
+from peagle.cli.view.console import confirm, print_facts, print_json, print_line, print_status
 from peagle.cli.view.deploy import (
     measured,
     print_comparison_report,
@@ -159,8 +153,7 @@ def scale(
         print_status(name, bold=True)
         print_facts(facts)
         if not scaling.is_nothing:
-            if not yes:
-                confirm("Scale?", "not scaled")
+            confirm("Scale?", "not scaled", yes=yes)
             change.run(apply_scale, scaling)
     document = deployment_status(change.aws, change.record)
     document["changed"] = not scaling.is_nothing
@@ -202,8 +195,7 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
         show_changes(preview.changes)
         price = format_price(target.served.usd_per_hour, session.sandbox)
         print_facts((*preview.lines, ("price", price)))
-        if not yes:
-            confirm("Return to this revision?", "not rolled back")
+        confirm("Return to this revision?", "not rolled back", yes=yes)
         unproved = _run_until_proved(ctx, change, roll_back)
         record = load_record(*record.key) or record
         document = deployment_status(change.aws, record.model_copy(update={"returning_to": ""}))
@@ -299,9 +291,8 @@ def compare(
             show_candidate(change.aws, preflight, record, chosen, session)
             refuse_errors(preflight.findings)
             require_known_price(preflight.desired.plan, accept_unknown_price)
-            if not yes:
-                fix = Fix("review the above, then pass --yes", options=("--yes",))
-                confirm("Serve both plans?", "not compared", fix)
+            fix = Fix("review the above, then pass --yes", options=("--yes",))
+            confirm("Serve both plans?", "not compared", fix, yes)
             Change(session, change.aws, record).run(
                 lambda aws, _, observe: start_comparison(
                     aws, preflight, chosen, session.catalog, observe
@@ -363,8 +354,7 @@ def _end_comparison(
         require_own(change.record)
         comparison = required_comparison(change.record)
         show_end(change.record, comparison, session, end is promote_candidate)
-        if not yes:
-            confirm(question, "the comparison goes on")
+        confirm(question, "the comparison goes on", yes=yes)
         unproved = _run_until_proved(ctx, change, end)
     document = deployment_status(change.aws, load_record(*change.record.key) or change.record)
     if as_json or not unproved:

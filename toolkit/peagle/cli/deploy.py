@@ -185,9 +185,8 @@ def deploy(
         if preflight.change in _CHANGES or preflight.scaling is not None:
             if fallbacks:
                 print_status(f"  {'fallback':<12}{', '.join(map(_priced, fallbacks))}")
-            if not yes:
-                fix = Fix("review the plan above, then pass --yes", options=("--yes",))
-                confirm(_CHANGES.get(preflight.change, _CHANGES["scale"]), "not deployed", fix)
+            fix = Fix("review the plan above, then pass --yes", options=("--yes",))
+            confirm(_CHANGES.get(preflight.change, _CHANGES["scale"]), "not deployed", fix, yes)
         begun = time.time()
         try:
             with session.progress() as observe:
@@ -386,10 +385,7 @@ def _end_failed_start(
     if not remove:
         show_remaining_resources(aws, record, session, again)
         return error
-    with (
-        remaining_resources_shown(aws, record, session, again),
-        session.progress() as observe,
-    ):
+    with remaining_resources_shown(aws, record, session, again), session.progress() as observe:
         remove_failed_start(aws, record, error, observe)
     add_remaining()
     error.message += "; removed"

@@ -38,11 +38,7 @@ from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.project.reading import EndpointChoice
 from peagle.render.image import RuntimeKind
-from peagle.render.requests import (
-    deploy_arguments,
-    label_arguments,
-    pair_arguments,
-)
+from peagle.render.requests import deploy_arguments, label_arguments, pair_arguments
 from peagle.store import write_output
 
 
@@ -143,7 +139,7 @@ def build_(
                     "the sandbox's ECR stores no images, so --push has no target",
                     Fix(
                         "omit --push, and push to your own registry",
-                        _push_command("NAME", "--registry", "HOST"),
+                        _push_command("NAME", DEFAULT_REGION, "--registry", "HOST"),
                     ),
                     code="sandbox-stores-no-images",
                 )
@@ -225,17 +221,13 @@ def push_built(built: Image, region: str, session: Session, tags: Mapping[str, s
     try:
         return _push(built, None, region, session, tags)
     except (PeagleError, KeyboardInterrupt):
-        push = command_text(_push_command(built.name, *_elsewhere(region)))
+        push = command_text(_push_command(built.name, region))
         print_status(f"{built.name} is built. Push it", push)
         raise
 
 
 def _push(
-    built: Image,
-    registry: str | None,
-    region: str,
-    session: Session,
-    tags: Mapping[str, str] = {},
+    built: Image, registry: str | None, region: str, session: Session, tags: Mapping[str, str] = {}
 ) -> str:
     aws = None if registry and not session.sandbox else session.aws(region)
     with StatusLine() as status:
@@ -243,12 +235,9 @@ def _push(
         return push_image(built, aws, registry, print_status, progress, tags)
 
 
-def _push_command(name: str, *more: str) -> tuple[str, ...]:
-    return ("peagle", "image", "push", name, *more)
-
-
-def _elsewhere(region: str) -> tuple[str, ...]:
-    return ("--region", region) if region != DEFAULT_REGION else ()
+def _push_command(name: str, region: str = DEFAULT_REGION, *more: str) -> tuple[str, ...]:
+    elsewhere = ("--region", region) if region != DEFAULT_REGION else ()
+    return ("peagle", "image", "push", name, *elsewhere, *more)
 
 
 def next_command(plan: Plan, built: Image, session: Session, served: Sequence[str]) -> str:
@@ -258,8 +247,8 @@ def next_command(plan: Plan, built: Image, session: Session, served: Sequence[st
         up = ("peagle", "local", "up", *served, "--engine", "docker", "--image", built.name)
         return command_text(up)
     if session.sandbox:  # its ECR stores no images
-        return command_text(_push_command(built.name, "--registry", "HOST"))
-    return command_text(_push_command(built.name, *_elsewhere(plan.region)))
+        return command_text(_push_command(built.name, DEFAULT_REGION, "--registry", "HOST"))
+    return command_text(_push_command(built.name, plan.region))
 
 
 def _show_pushed(

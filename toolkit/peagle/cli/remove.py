@@ -16,12 +16,7 @@ from peagle.aws.errors import AccessDenied
 from peagle.aws.regions import hosting_regions
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import complete_region, yes_option
-from peagle.cli.session import (
-    NOT_SEARCHED,
-    Session,
-    account_options,
-    deployment_command,
-)
+from peagle.cli.session import NOT_SEARCHED, Session, account_options, deployment_command
 from peagle.cli.view.console import confirm, json_option, print_json, print_line, print_status
 from peagle.deploy.records import deployment_names
 from peagle.deploy.removal import Ended, Leftover, find_ended, find_leftovers, remove_leftover
@@ -88,7 +83,10 @@ def destroy(
         try:
             change = held.enter_context(session.changing(name))
         except NotFound as unknown:
-            if unknown.code in (NOT_SEARCHED, SANDBOX_KILLED) or _is_misspelled(name, session):
+            here = deployment_names(session.scope) if session.is_available else ()
+            elsewhere = deployment_names(None if session.sandbox else SANDBOX)
+            is_misspelled = get_close_matches(name, here, n=1, cutoff=_ALIKE) or name in elsewhere
+            if is_misspelled or unknown.code in (NOT_SEARCHED, SANDBOX_KILLED):
                 raise
             return _destroy_leftovers(session, name, session.region, everything, yes, as_json)
         if not previous:
@@ -204,14 +202,6 @@ def _destroy_images(session: Session, yes: bool, as_json: bool) -> None:
         )
 
 
-def _is_misspelled(name: str, session: Session) -> bool:
-    """Whether a similar name is known here, or this one elsewhere."""
-    here = deployment_names(session.scope) if session.is_available else ()
-    elsewhere = deployment_names(None if session.sandbox else SANDBOX)
-    near = get_close_matches(name, here, n=1, cutoff=_ALIKE)
-    return bool(near) or name in here or name in elsewhere
-
-
 def _report(
     name: str,
     as_json: bool,
@@ -285,8 +275,7 @@ def reap(
         print_status(f"{region} is unknown: {error.message} ({error.fix})")
     done: tuple[Ended, ...] = ()
     if search.own and not dry_run:
-        if not yes:
-            confirm("Delete all of these?", "not deleted")
+        confirm("Delete all of these?", "not deleted", yes=yes)
         with session.progress() as observe:
             done = remove_ended(aws, search.own, session.prices, observe)
     failed = [ended for ended in done if ended.error]

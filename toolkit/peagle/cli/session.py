@@ -54,10 +54,7 @@ class CommandSession(Session):
 
 
 def new_session(
-    ctx: click.Context,
-    region: str | None = None,
-    profile: str | None = None,
-    sandbox: bool = False,
+    ctx: click.Context, region: str | None = None, profile: str | None = None, sandbox: bool = False
 ) -> Session:
     """The session of a command. Raises UserError when the options and AWS_ENDPOINT_URL contradict
     each other."""

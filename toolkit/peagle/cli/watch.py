@@ -23,11 +23,7 @@ from peagle.cli.context import (
 from peagle.cli.options import duration
 from peagle.cli.plan_options import plan_in_project
 from peagle.cli.project import ACCOUNT, CHOICE
-from peagle.cli.session import (
-    Session,
-    cloud_options,
-    deployment_command,
-)
+from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
     STARTED_AT,
     Fact,
@@ -46,7 +42,6 @@ from peagle.cli.view.progress import show_hashing
 from peagle.cli.view.proof import second_turn_text
 from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
-from peagle.deploy.state import Deployment
 from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
 from peagle.deploy.usage import endpoint_log, usage_of_endpoint
 from peagle.engine.state import ready_engine
@@ -58,11 +53,7 @@ from peagle.render import read_plan
 from peagle.render.requests import deploy_command
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
-from peagle.text import (
-    format_duration,
-    format_price,
-    shortened,
-)
+from peagle.text import format_duration, format_price, shortened
 
 _COLUMNS = (
     "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
@@ -149,24 +140,15 @@ def status(name: str, session: Session, as_json: bool) -> None:
         facts.append(("price", format_price(document["price_per_hour_usd"], session.sandbox)))
     if any(fix):
         facts.append(("fix", fix))
-    elif command := _next_command(document, record):
-        facts.append(("to continue", ("", command_text(command))))
+    elif document["state"] == ENDED:
+        facts.append(("to continue", ("", command_text(("peagle", "reap")))))
+    elif document["state"] in ("Creating", "Unproved") and not record.owner:  # as after --no-wait
+        again = deploy_command(record.current.plan) if record.current.plan else None
+        prove = ("peagle", "prove", name) if document["state"] == "Unproved" else ()
+        facts.append(("to continue", ("", command_text(again or prove) if again or prove else "")))
     resources = (f"{resource['type']} {resource['name']}" for resource in document["resources"])
     facts += [("resource", text) for text in resources]
     return print_facts(facts, label=20, err=False)
-
-
-def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ...]:
-    """The command that waits for and proves what a deploy has requested, as after Ctrl-C or
-    --no-wait; empty where there is nothing to continue."""
-    if document["state"] == ENDED:
-        return ("peagle", "reap")
-    if record.owner or document["state"] not in ("Creating", "Unproved"):
-        return ()
-    plan = record.current.plan
-    if plan and (command := deploy_command(plan)):
-        return command
-    return ("peagle", "prove", record.name) if document["state"] == "Unproved" else ()
 
 
 _LONGEST_VALUE = 60
@@ -316,9 +298,7 @@ _OTHER_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
     "--once", is_flag=True, help="Print one screen and end.  [default without a terminal]"
 )
 @click.option(
-    "--window",
-    callback=duration,
-    help="How far back to measure; 1m at least.  [default: 5m]",
+    "--window", callback=duration, help="How far back to measure; 1m at least.  [default: 5m]"
 )
 @click.option(
     "--every",
@@ -326,12 +306,7 @@ _OTHER_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
     help="Time between two screens.  [default: 10s; 2s in the sandbox and for a local engine]",
 )
 def top(
-    name: str,
-    session: Session,
-    once: bool,
-    window: int | None,
-    every: int | None,
-    as_json: bool,
+    name: str, session: Session, once: bool, window: int | None, every: int | None, as_json: bool
 ) -> None:
     """Show how the deployment NAME, or the local engine of that name, is used: requests, times,
     KV cache, acceptance and cost.

@@ -197,8 +197,7 @@ def sync_command(
                 "the next instance of the endpoint would start with different weights",
                 "use a different prefix, or ",
             )
-        if not yes:
-            confirm(f"Copy this to {place.uri}?", "not copied")
+        confirm(f"Copy this to {place.uri}?", "not copied", yes=yes)
     again = own_command(ctx, without=("--yes", "-y", "--json", "--take-over"))
     remove = in_context(("peagle", "weights", "remove", destination))
     begun = time.monotonic()
@@ -457,8 +456,7 @@ def remove_command(
         warm = weights.warm_start(key)
         if not as_json:
             print_document(_warm_document(warm))
-        if not yes:
-            confirm(f"Remove this warm start from {uri}?", "not removed")
+        confirm(f"Remove this warm start from {uri}?", "not removed", yes=yes)
         remove_warm_start(aws, weights.prefix, warm)
         document = {"uri": uri, "folders": [], "warm": [key], "bytes": warm.size}
         text = f"Removed the warm start {key} from {uri}. Engines that used it start cold."
@@ -470,8 +468,7 @@ def remove_command(
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
     if not as_json:
         _print_stored(weights, load_storage(catalog_of(ctx)).price_in(region))
-    if not yes:
-        confirm(f"Remove this from {uri}?", "not removed")
+    confirm(f"Remove this from {uri}?", "not removed", yes=yes)
     remove_weights(aws, weights, take_over)
     keys = [warm.key for warm in weights.warm]
     if as_json:
@@ -662,8 +659,7 @@ def _collect_on_aws(
         )
         require_known_price(preflight.desired.plan, accept_unknown_price)
         check_writable(aws, place)
-        if not yes:
-            confirm("Start the temporary endpoint?", "not started")
+        confirm("Start the temporary endpoint?", "not started", yes=yes)
 
         def failed(error: BaseException, record: Deployment) -> None:
             causes.append(error)

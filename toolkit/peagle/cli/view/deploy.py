@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -421,6 +422,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS = ".:-=+*#@"
 _GAUGE = 20
 _UNKNOWN = "-"
+_BELOW = ", below the floor"
 
 
 def usage_document(usage: Usage) -> dict[str, Any]:
@@ -454,18 +456,12 @@ def usage_screen(usage: Usage, width: int) -> list[str]:
         lines += fact_lines([("together", together)], width)
     else:
         for label, text in _usage_facts(usage, width - LABEL - 2):
-            is_low = label == "acceptance" and is_below_floor(usage)
+            is_low = label == "acceptance" and text.endswith(_BELOW)
             shown = fact_lines([(label, text)], width)
             lines += (click.style(line, fg="red") if is_low else line for line in shown)
     for note in usage.notes:
         lines += folded(f"  {note}", width, "")
     return lines
-
-
-def is_below_floor(usage: Usage) -> bool:
-    """Whether fewer drafts are accepted than a proof requires."""
-    length, floor = usage.acceptance_length, usage.acceptance_floor
-    return length is not None and floor is not None and length < floor
 
 
 def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
@@ -501,8 +497,9 @@ def _usage_facts(usage: Usage, width: int) -> Iterator[tuple[str, str]]:
     if usage.k is not None:
         floor = f", floor {usage.acceptance_floor:g}" if usage.acceptance_floor is not None else ""
         length = number(usage.acceptance_length, "{:.2f} tokens per step")
-        low = ", below the floor" if is_below_floor(usage) else ""
-        acceptance = f"{length} (K={usage.k}{floor}){low}"
+        acceptance = f"{length} (K={usage.k}{floor})"
+        if (usage.acceptance_length or math.inf) < (usage.acceptance_floor or 0):
+            acceptance += _BELOW
     yield "acceptance", acceptance
     cost = "this machine" if usage.where == "local" else "unknown price"
     if usage.where != "local" and usage.usd_per_hour is not None:
