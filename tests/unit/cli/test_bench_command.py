@@ -43,17 +43,6 @@ def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
 
 
 @pytest.mark.thorough
-def test_prompts_of_a_file_are_not_in_the_document(peagle: Peagle, tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_text('{"prompt": "a secret"}\n')
-    with simulated_server(FAST) as server:
-        done = peagle("bench", server.base_url, "--workload", str(tmp_path / "mine.jsonl"),
-                      "--concurrency", "1", "--output-tokens", "4", "--json")  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert "a secret" not in done.stdout
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fails_with", "message"),
     [(500, "EngineCore died"), (0, "closed the connection")],

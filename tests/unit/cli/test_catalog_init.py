@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -60,24 +59,6 @@ def test_what_is_unknown_is_marked() -> None:
     expected = {"licence", "min_vllm", "engine_arguments", "drafters[0].k_trained"}
     assert expected <= document["unknown"].keys()
     assert "licence: unknown # unknown: " in document["text"]
-
-
-@pytest.mark.thorough
-def test_folders_beside_the_file_are_named_as_such() -> None:
-    shutil.copytree(TARGET, "own/acme/chat-7b/target")
-    shutil.copytree(HEAD, "own/acme/chat-7b/head")
-
-    done = init(
-        "own/acme/chat-7b/target", "--drafter", "own/acme/chat-7b/head",
-        "-o", "own/acme/chat-7b.yaml",
-    )  # fmt: skip
-
-    assert done.code == 0, done.err
-    made = find_pair(load_catalog(Path("own")), "chat-7b")
-    assert made.target.weights == "./chat-7b/target"
-    assert made.drafter is not None
-    assert made.drafter.weights == "./chat-7b/head"
-    assert in_process("catalog", "check", "own").code == 0
 
 
 @pytest.mark.thorough

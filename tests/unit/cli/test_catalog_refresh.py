@@ -67,21 +67,6 @@ def test_json_is_one_document_and_writes_only_with_yes(terminal: Terminal, mine:
 
 
 @pytest.mark.thorough
-def test_a_new_folder_gets_only_what_changed_and_is_used(
-    terminal: Terminal, tmp_path: Path
-) -> None:
-    terminal.cloud.price = 1.75
-    folder = tmp_path / "new" / "catalogue"
-
-    terminal.run(*PRICES, str(folder), "--yes")
-
-    assert [path.name for path in folder.iterdir()] == ["prices.yaml"]
-    plan = terminal.run("--catalog", str(folder), "plan", "tiny", "--instance-type",
-                        "ml.g5.xlarge", "--json").document  # fmt: skip
-    assert plan["price_per_hour_usd"] == 1.75
-
-
-@pytest.mark.thorough
 def test_digests_of_images_come_from_ecr(terminal: Terminal, mine: Path) -> None:
     shutil.copy(data_folder("model_catalog") / "runtimes.yaml", mine)
     runtime = next(r for r in load_catalog().runtimes.runtimes if r.vllm == "0.28.0")

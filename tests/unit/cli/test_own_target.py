@@ -85,26 +85,6 @@ def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Pa
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("head", "parallel"), [("p-eagle", True), ("eagle3", False)])
-def test_a_folder_is_planned_with_an_own_head(model: Path, head: str, parallel: bool) -> None:
-    done = in_process("plan", str(model), "--drafter", str(tiny(head)), "--json")
-
-    assert done.code == 0, done.err
-    assert done.document["speculation"]["parallel_drafting"] is parallel
-    assert done.document["pair"] == f"own/My-Model+{tiny(head).resolve()}"
-
-
-def test_config_json_alone_is_enough() -> None:
-    done = in_process("plan", str(GEOMETRY / "gpt-oss-20b" / "target"), "--json")
-
-    assert done.code == 0, done.err
-    # The catalogue has 13.76 GB from the headers.
-    assert done.document["target"]["weight_bytes"] == pytest.approx(13.76e9, rel=0.02)
-    (note,) = [f for f in done.document["findings"] if f["code"] == "target-not-in-catalogue"]
-    assert "config.json alone" in note["message"]
-
-
-@pytest.mark.thorough
 def test_a_model_on_the_hub_is_read_online_only(terminal: Terminal, hub: FakeHub) -> None:
     offline = terminal.run("plan", REPO, "--concurrency", "4")
 

@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from peagle.aws import images as codebuild
-from peagle.cli.main import cli
 from tests.pipelines import gh
 from tests.pipelines.steps import build_commands, read, run_steps
 from tests.support import Done, in_process
@@ -133,19 +131,6 @@ def test_a_later_push_replaces_the_comment_of_the_endpoint(tmp_path: Path) -> No
 def is_here(text: str) -> bool:
     words = tuple(peagle_words(text)[0])
     return not any(words[: len(start)] == start for start in NOT_HERE)
-
-
-@pytest.mark.parametrize("text", all_commands())
-def test_a_command_of_a_pipeline_parses(repository: Terminal, text: str) -> None:
-    words, _ = peagle_words(text)
-    command: click.Command = cli
-    context = cli.make_context("peagle", words)
-    while isinstance(command, click.Group):
-        _, below, words = command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
-        assert below is not None
-        command, context = below, below.make_context(below.name, words, parent=context)
 
 
 @pytest.mark.thorough
@@ -267,44 +252,6 @@ def test_a_build_rolls_back_only_what_it_has_changed(
 
     assert (tmp_path / "called").read_text().split() == called, done.stderr
     assert done.returncode == (0 if proved else 3)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("changed", [True, False])
-def test_a_workflow_rolls_back_only_what_it_has_changed(tmp_path: Path, changed: bool) -> None:
-    steps = read(PIPELINES / "github" / "peagle-deploy.yml")["jobs"]["production"]["steps"]
-    (deployed,) = (step for step in steps if step.get("id") == "deployed")
-    (tmp_path / "deployed.json").write_text(json.dumps({"changed": changed}))
-    subprocess.run(
-        ["bash", "-ec", deployed["run"]],
-        cwd=tmp_path,
-        env={**os.environ, "GITHUB_OUTPUT": "output"},
-        check=True,
-    )
-
-    assert (tmp_path / "output").read_text() == f"changed={str(changed).lower()}\n"
-    assert steps[-1]["name"] == "Roll back"
-    assert steps[-1]["if"] == "failure() && steps.deployed.outputs.changed == 'true'"
-
-
-@pytest.mark.thorough
-def test_the_catalogue_of_a_repository_is_checked_and_used(
-    repository: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In every job with a checkout, where the user says the folder; it may be none."""
-    for path in WORKFLOWS:
-        for job in read(path)["jobs"].values():
-            if any("actions/checkout@" in step.get("uses", "") for step in job["steps"]):
-                assert job["env"]["PEAGLE_CATALOG"] == "${{ vars.PEAGLE_CATALOG }}"
-    template = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
-    assert template.count("Name: PEAGLE_CATALOG, Value: !Ref Catalog") == 4
-
-    monkeypatch.setenv("PEAGLE_CATALOG", "")
-    assert run(repository, "peagle catalog check").code == 0
-    Path("catalog").mkdir()
-    Path("catalog/wrong.yaml").write_text("wrong: [", "utf-8")
-    monkeypatch.setenv("PEAGLE_CATALOG", "catalog")
-    assert run(repository, "peagle catalog check").code == 2
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

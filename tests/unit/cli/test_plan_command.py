@@ -43,21 +43,6 @@ def head(tmp_path: Path) -> Path:
     return damaged(tiny("p-eagle"), tmp_path / "my head", Damage())
 
 
-@pytest.mark.parametrize(
-    ("options", "tokens"),
-    [
-        (("--workload", "agent"), (32_768, 30_720, 12_288)),
-        (("--workload", "rag", "--prompt-tokens", "16k"), (16_384, 2048, 2048)),
-    ],
-)  # fmt: skip
-def test_what_all_prompts_share_is_a_part_of_what_is_cached(
-    options: tuple[str, ...], tokens: tuple[int, ...]
-) -> None:
-    shown = document("gpt-oss-20b", *options)
-    kinds = ("prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens")
-    assert tuple(shown[kind] for kind in kinds) == tokens
-
-
 def test_a_batch_has_a_time_and_a_total_cost() -> None:
     shown = document("gpt-oss-20b", "--requests", "1m", "--within", "8h")
     batch = shown["batch"]
@@ -108,18 +93,6 @@ def test_a_refused_plan_is_shown_and_ends_with_three(
     assert done.exit_code == 3
     assert "error" in done.stdout
     assert "Next:" not in done.stdout
-
-
-@pytest.mark.thorough
-def test_an_own_head_is_looked_at(head: Path) -> None:
-    made = document("tiny", "--drafter", str(head))
-    assert made["speculation"]["parallel_drafting"]
-    assert made["drafter"]["weights"]["location"] == str(head)
-    assert made["drafter"]["weights"]["engine_path"] == "/opt/ml/model/drafter"
-    assert [f for f in made["findings"] if f["level"] == "error"] == []
-    wrong = run("gpt-oss-20b", "--drafter", str(head))
-    assert wrong.exit_code == 3
-    assert "hidden states of size 256" in " ".join(wrong.stdout.split())
 
 
 OVERRIDES = (

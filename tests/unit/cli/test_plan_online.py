@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.client import Aws
 from peagle.aws.errors import CREDENTIALS_FIX
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
@@ -176,30 +175,3 @@ def test_a_plan_file_gets_current_prices_and_keeps_the_rest(
     assert done.document["price_per_hour_usd"] == 6.0
     changed = {key for key in before if before[key] != done.document.get(key)}
     assert changed <= {"price_per_hour_usd", "price_date", "findings", "digest"}
-
-
-@pytest.mark.thorough
-def test_service_that_does_not_answer_is_queried_once(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (2, 1, 1))
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        aws = connect("us-east-1", endpoint_url=url, keys=Keys("a", "b"))
-        monkeypatch.setattr(terminal, "_connect", lambda region: aws)
-        done = terminal.run(*PLAN, "--json")
-
-    assert done.code == 0
-    assert codes(done) == {"price-snapshot": "warning", "quota-unknown": "warning"}
-    reported = {one["code"]: one["message"] for one in done.document["findings"]}
-    assert "Read timeout" in reported["price-snapshot"]
-    assert "skipped service-quotas: pricing in us-east-1 cannot" in reported["quota-unknown"]
-
-
-@pytest.mark.thorough
-def test_the_way_on_leads_to_the_same_account(terminal: Terminal) -> None:
-    terminal.cloud.price = 1.0
-
-    done = terminal.run(*PLAN, "--profile", "work")
-
-    assert "Next: peagle deploy tiny --instance-type ml.g5.xlarge --profile work" in done.out

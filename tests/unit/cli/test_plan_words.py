@@ -1,4 +1,4 @@
-"""What a plan says in its verdict, findings and hints, and that it is fit for pipes and shells."""
+"""What a plan says in its verdict, findings and hints, of its arguments, and to the shell."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
+from peagle.catalog import load_catalog
 from peagle.cli.main import cli
+from peagle.cli.view.plan import MEANINGS, explain
 from peagle.errors import NotFound, Refused
+from peagle.planning import Options, make_plan
 
 
 def run(*arguments: str, **settings: str) -> Result:
@@ -72,3 +75,36 @@ def test_completion_shows_no_errors(tmp_path: Path) -> None:
 def completions(*words: str) -> list[str]:
     complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
     return [item.value for item in complete.get_completions([*words[:-1]], words[-1])]
+
+
+CATALOG = load_catalog()
+ONE_OF_EACH_GPU = list({i.gpu_architecture: i.type for i in CATALOG.instances.instances}.values())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("target_id", CATALOG.targets)
+def test_every_argument_that_a_pair_can_get_has_a_meaning(target_id: str) -> None:
+    """With each drafter, and with the first one on each GPU."""
+    target = CATALOG.targets[target_id]
+    settings = {setting.name for setting in target.engine_arguments}
+    settings |= {s.name for drafter in target.drafters for s in drafter.engine_arguments}
+    assert {f"--{name}" for name in settings} <= set(MEANINGS)
+    first, *others = [f"{target.short_name}+{drafter.name}" for drafter in target.drafters]
+    some = [(first, instance_type) for instance_type in ONE_OF_EACH_GPU]
+    for pair, instance_type in [*some, *((pair, None) for pair in others)]:
+        made = make_plan(Options(pair=pair, instance_type=instance_type), CATALOG)
+        for name, _, meaning in explain(made.engine_arguments):
+            assert meaning, (pair, name)
+
+
+def test_argv_is_parsed_as_vllm_does() -> None:
+    config = '{"method":"eagle3","num_speculative_tokens":7,"parallel_drafting":true}'
+    found = explain(["--async-scheduling", "--unheard-of", "x", "--speculative-config", config])
+    assert [(name, value) for name, value, _ in found] == [
+        ("--async-scheduling", ""),
+        ("--unheard-of", "x"),
+        ("--speculative-config", ""),
+        ("method", "eagle3"),
+        ("num_speculative_tokens", "7"),
+        ("parallel_drafting", "true"),
+    ]

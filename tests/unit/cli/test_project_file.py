@@ -100,16 +100,6 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_variables(
     assert planned(folder, "plain", "-e", "production")["region"] == "eu-west-1"
 
 
-def test_a_profile_that_is_typed_replaces_the_sandbox_of_the_file(folder: Path) -> None:
-    file = folder.parent / "peagle.yaml"
-    file.write_text("endpoints: {chat: {pair: tiny, sandbox: true}}\n", encoding="utf-8")
-
-    done = in_process("status", "--profile", "none", folder=folder)
-
-    assert "mutually exclusive" not in done.error
-    assert "profile" in done.error
-
-
 def test_commands_that_are_printed_name_the_environment(folder: Path) -> None:
     done = in_process("plan", "chat", "-e", "staging", folder=folder)
 
@@ -168,24 +158,10 @@ def test_the_endpoint_of_a_plan_file_is_one_that_has_the_environment(
     assert "has no environment 'nigth'" in error
 
 
-@pytest.mark.thorough
-def test_a_comparison_is_of_an_endpoint_of_the_file(folder: Path, terminal: Terminal) -> None:
-    terminal.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 8
-    at = ("chat", "--project", str(folder.parent / "peagle.yaml"), "-e", "staging")
-    assert terminal.run("deploy", *at, "--yes").code == 0
-
-    done = terminal.run("compare", *at, "--with", "tiny --k 5", "--yes", "--json")
-
-    assert done.code == 0, done.err
-    compared = done.document["comparison"]
-    assert (done.document["name"], compared["k"]) == ("peagle-chat-staging", 5)
-    assert terminal.run("drop", *at, "--yes", "--json").document["k"] == 3
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("chat",), "peagle.yaml: add --environment staging|production)"),
+        (("chat",), "it is an endpoint in peagle.yaml: add --environment"),
         ((), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
         (("-e", "staging"), "peagle.yaml has 2 endpoints (name one of chat, plain)"),
         (("chot", "-e", "staging"), "peagle.yaml has no endpoint 'chot' (did you mean chat?)"),
@@ -260,12 +236,6 @@ def test_a_wrong_file_is_an_error_with_file_line_key_and_fix(
     assert done.code == 2
     assert done.error.startswith("error: peagle.yaml:")
     assert error in done.error
-
-
-def test_an_endpoint_without_a_pair_is_named(tmp_path: Path) -> None:
-    error = _of_file(tmp_path, "endpoints:\n  chat: {k: 3}\n").error
-
-    assert "peagle.yaml:2: endpoints.chat: missing key pair" in error
 
 
 def _of_file(folder: Path, text: str) -> Done:

@@ -120,16 +120,6 @@ def _refused(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "class_name",
-    ["ChatGLMModel", "GPT2LMHeadModel", "InternVLChatModel", "MiniCPMV", "UltravoxModel",
-     "NemotronH_Nano_VL_V2", "Qwen2_5OmniModel"],
-)  # fmt: skip
-def test_what_vllm_generates_text_with_is_planned(tmp_path: Path, class_name: str) -> None:
-    config = AWQ | {"architectures": [class_name]}
-    assert in_process("check", written(tmp_path / "model", config)).code == 0
-
-
-@pytest.mark.parametrize(
     ("class_name", "model_type", "code"),
     [
         ("RwkvForCausalLM", "rwkv", 2), ("RWKV7ForCausalLM", "rwkv7", 2),

@@ -12,7 +12,6 @@ from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
 from peagle.errors import PeagleError, Refused, Unsupported, UserError
-from peagle.render.plan_file import read_plan
 
 
 def run(*arguments: str) -> Result:
@@ -123,14 +122,3 @@ def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
     others = "cdk, cloudformation, hyperpod, kserve or terraform"
     assert f"use {others}" in refused[1]
     assert "nameplate" in two_prefixes[1]
-
-
-@pytest.mark.parametrize("format", ["cloudformation", "terraform", "kserve"])
-def test_each_finding_is_printed_once(format: str, tmp_path: Path) -> None:
-    folder = tmp_path / "made"
-    done = run(format, "qwen3-coder-30b", "--instance-type", "ml.g7e.2xlarge", "-o", str(folder))
-
-    findings = read_plan(folder / "plan.json").findings
-    assert "instance-scarce" in [one.code for one in findings]
-    for code in {one.code for one in findings}:
-        assert done.stderr.count(f"[{code}]") == [one.code for one in findings].count(code), code

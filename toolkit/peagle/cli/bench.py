@@ -51,18 +51,18 @@ from peagle.cli.options import (
     OUTPUT,
     PLAN_FIELDS,
     POSITIVE,
+    REQUESTS,
     TOKENS,
     Decimal,
+    add_options,
     command_catalog,
     complete_pair,
     objective,
     raise_first_error,
-    repetitions_option,
-    requests_option,
     yes_option,
 )
 from peagle.cli.plan_options import planned, planning_options
-from peagle.cli.project import Decorator, ProjectCommand, endpoint_argument
+from peagle.cli.project import ProjectCommand, endpoint_argument
 from peagle.cli.session import Session, account_options, cloud_options, complete_name
 from peagle.cli.view.bench import print_acceptance, print_lossless, print_result, print_sweep
 from peagle.cli.view.console import (
@@ -99,41 +99,45 @@ from peagle.text import format_duration, format_price, format_usd
 LOCAL = "local"
 """The target that is the only engine of ``peagle local up``."""
 
+_LOAD_OPTIONS = (
+    click.Option(["--repetitions"], type=click.IntRange(1, 50), default=3, show_default=True,
+                 help="Repetitions of each load, for the intervals."),
+    click.Option(["--requests"], type=REQUESTS, metavar="N",
+                 help="Requests of each repetition.  [default: twice the concurrency, at least 4]"),
+)  # fmt: skip
 _RUN_OPTIONS = (
-    click.option("--workload", metavar="NAME|FILE", default="short-prompt", show_default=True,
+    click.Option(["--workload"], metavar="NAME|FILE", default="short-prompt", show_default=True,
                  help="short-prompt (128 tokens, answers of 400), long-prompt (2048, 256), "
                  "long-answer (128, 1024), or a file of JSON lines with prompts."),
-    click.option("--concurrency", type=LOADS, metavar="N[,N...]", default="8", show_default=True,
+    click.Option(["--concurrency"], type=LOADS, metavar="N[,N...]", default="8", show_default=True,
                  help="Requests at a time; several loads are measured in turn."),
-    repetitions_option,
-    requests_option,
-    click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Size of the random prompts."),
-    click.option("--output-tokens", type=TOKENS, metavar="N", help="Size of the answers."),
-    click.option("--model", metavar="ID",
+    click.Option(["--prompt-tokens"], type=TOKENS, metavar="N", help="Size of the random prompts."),
+    click.Option(["--output-tokens"], type=TOKENS, metavar="N", help="Size of the answers."),
+    click.Option(["--model"], metavar="ID",
                  help="Model in the requests.  [default: the served one]"),
-    click.option("--price-per-hour", type=POSITIVE, metavar="USD",
+    click.Option(["--price-per-hour"], type=POSITIVE, metavar="USD",
                  help="Price of the server.  [default: the endpoint's, on demand]"),
-    click.option("--acceptance", metavar="FILE", type=click.Path(path_type=Path),
+    click.Option(["--acceptance"], metavar="FILE", type=click.Path(path_type=Path),
                  help="Measure the acceptance on these prompts instead: JSON lines with prompt or "
                  "messages, and optionally domain and max_tokens."),
-    click.option("--save-acceptance", metavar="FILE", type=OUTPUT,
+    click.Option(["--save-acceptance"], metavar="FILE", type=OUTPUT,
                  help="With --acceptance: write the result, for `peagle verdict --acceptance`."),
-    click.option("--temperature", default=0.0, show_default=True,
+    click.Option(["--temperature"], default=0.0, show_default=True,
                  type=Decimal(min=0, max=10),
                  help="With --acceptance: sampling temperature; 0 is greedy decoding."),
-    click.option("--lossless", is_flag=True,
+    click.Option(["--lossless"], is_flag=True,
                  help="Check that speculation does not change greedy answers to the prompts of "
                  "--acceptance.  [default: the catalogue's prompts]"),
-    click.option("--against", metavar="NAME|URL",
+    click.Option(["--against"], metavar="NAME|URL",
                  help="With --lossless: a server of the target alone.  [default: started on this "
                  "machine]"),
-    click.option("--slo", metavar="TIMES", callback=objective,
+    click.Option(["--slo"], metavar="TIMES", callback=objective,
                  help="Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds."),
-    click.option("--min-tokens-per-second", type=POSITIVE, metavar="N",
+    click.Option(["--min-tokens-per-second"], type=POSITIVE, metavar="N",
                  help="Exit with 3 if a load has fewer output tokens per second."),
-    click.option("--max-usd-per-million-tokens", type=POSITIVE, metavar="USD",
+    click.Option(["--max-usd-per-million-tokens"], type=POSITIVE, metavar="USD",
                  help="Exit with 3 if a million output tokens cost more."),
-    click.option("--min-acceptance-length", metavar="N",
+    click.Option(["--min-acceptance-length"], metavar="N",
                  type=Decimal(min=1),
                  help="Exit with 3 if fewer tokens are accepted per step."),
 )  # fmt: skip
@@ -171,20 +175,9 @@ def bench() -> None:
     """
 
 
-def _with_options(options: Sequence[Decorator]) -> Decorator:
-    """Add the options to a command, in this order."""
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
 @bench.command(cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json")
 @endpoint_argument(complete_name, "NAME|URL|local")
-@_with_options(_RUN_OPTIONS)
+@add_options([*_LOAD_OPTIONS, *_RUN_OPTIONS])
 @cloud_options
 @json_option
 @click.pass_context
@@ -376,38 +369,36 @@ _OF_LOADS = {"region", "prompt_tokens", "output_tokens", "slo"}
 """Planning options that a sweep of a deployment takes too."""
 
 _SWEEP_OPTIONS = (
-    click.option("--sweep", required=True, metavar="k=LIST",
+    click.Option(["--sweep"], required=True, metavar="k=LIST",
                  help="K of each setting, and none for no speculation: k=none,1,3,5."),
-    click.option("--concurrency", "loads", type=LOADS, default="1,8,32", show_default=True,
+    click.Option(["--concurrency", "loads"], type=LOADS, default="1,8,32", show_default=True,
                  metavar="N[,N...]",
                  help="Requests at a time; several loads are measured in turn."),
-    click.option("--workload", "workloads", multiple=True, metavar="NAME|FILE",
+    click.Option(["--workload", "workloads"], multiple=True, metavar="NAME|FILE",
                  help="short-prompt, long-prompt, long-answer, or a file of prompts; repeatable.  "
                  "[default: short-prompt]"),
-    repetitions_option,
-    requests_option,
-    click.option("--engine", "engine_kind", type=click.Choice(["process", "docker"]),
+    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
                  default="process", show_default=True,
                  help="Run the engines as processes or in containers."),
-    click.option("--gpus", is_flag=True, help="Docker: use the GPU image and all GPUs."),
-    click.option("--impose-acceptance", "acceptance", metavar="FILE",
+    click.Option(["--gpus"], is_flag=True, help="Docker: use the GPU image and all GPUs."),
+    click.Option(["--impose-acceptance", "acceptance"], metavar="FILE",
                  type=click.Path(path_type=Path),
                  help="GPU: impose the acceptance in FILE, a result of bench --acceptance."),
-    click.option("--domain", help="With --impose-acceptance: of this domain only."),
-    click.option("--lossless", is_flag=True,
+    click.Option(["--domain"], help="With --impose-acceptance: of this domain only."),
+    click.Option(["--lossless"], is_flag=True,
                  help="Check that speculation changes no greedy answer to the prompts of the "
                  "workload's file, else the catalogue's."),
-    click.option("--price-per-hour", type=POSITIVE, metavar="USD",
+    click.Option(["--price-per-hour"], type=POSITIVE, metavar="USD",
                  help="Price of this machine.  [default: of its GPUs in the catalogue]"),
-    click.option("--max-cost", type=POSITIVE, metavar="USD",
+    click.Option(["--max-cost"], type=POSITIVE, metavar="USD",
                  help="Deployment: limit of what the sweep costs in all.  "
                  "[default: 1.5 times the shown cost]"),
-    click.option("-o", "--output", type=OUTPUT, metavar="FILE",
+    click.Option(["-o", "--output"], type=OUTPUT, metavar="FILE",
                  help="Result, written after each row.  [default: bench-NAME.json]"),
-    click.option("--again", is_flag=True, help="Measure again what FILE has."),
-    click.option("--save", type=OUTPUT, metavar="CATALOG",
+    click.Option(["--again"], is_flag=True, help="Measure again what FILE has."),
+    click.Option(["--save"], type=OUTPUT, metavar="CATALOG",
                  help="Write evidence that plans read to the catalogue in this folder."),
-    click.option("--report", "report_file", type=OUTPUT, metavar="HTML",
+    click.Option(["--report", "report_file"], type=OUTPUT, metavar="HTML",
                  help="Write the HTML report."),
 )  # fmt: skip
 
@@ -424,7 +415,7 @@ Examples:
 )
 @click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)
 @planning_options(without=_NOT_OF_SWEEP)
-@_with_options(_SWEEP_OPTIONS)
+@add_options([*_LOAD_OPTIONS, *_SWEEP_OPTIONS])
 @account_options
 @yes_option
 @json_option

@@ -27,6 +27,7 @@ from peagle.cli.options import (
     output_option,
     raise_first_error,
     settings_option,
+    tp_option,
 )
 from peagle.cli.plan_options import field_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
@@ -100,13 +101,7 @@ Examples:
 @click.option("--drafter", help="Location of the head: folder, s3://..., Hub id, or hf.")
 @click.option("--k", type=COUNT, help="Tokens drafted per step.")
 @field_options("max_model_len", "concurrency", "vllm", "instance_type")
-@click.option(
-    "--tp",
-    "--tensor-parallel-size",
-    "tensor_parallel_size",
-    type=COUNT,
-    help="GPUs per model.",
-)
+@tp_option("GPUs per model.")
 @field_options("ami", "image", "region", "environment")
 @settings_option(
     "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.", "--engine"
@@ -213,9 +208,7 @@ def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> Non
     help="Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
 )
 @click.option("--instance-type", help="Use the GPUs of this instance type.")
-@click.option(
-    "--tp", "--tensor-parallel-size", "tp", type=COUNT, help=f"GPUs per model, {MAX_GPUS} at most."
-)
+@tp_option(f"GPUs per model, {MAX_GPUS} at most.")
 @click.option(
     "--gpu-memory-utilization",
     type=Decimal(min=0, max=1, min_open=True),
@@ -265,6 +258,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     """
     session = new_session(ctx)
     options["settings"] = checked_settings(options["settings"])
+    options["tp"] = options.pop("tensor_parallel_size")
     if pair is not None and options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
     report = session.fit(pair, **options)
@@ -295,13 +289,7 @@ Examples:
 @click.argument("pair", shell_complete=complete_pair)
 @click.option("--gpu", help="GPU such as H200.", shell_complete=complete_gpu)
 @field_options("instance_type", "vllm", "region")
-@click.option(
-    "--tp",
-    "--tensor-parallel-size",
-    "tensor_parallel_size",
-    type=COUNT,
-    help="GPUs per model.  [default: the plan's on --instance-type, the fewest with --gpu]",
-)
+@tp_option("GPUs per model.  [default: the plan's on --instance-type, the fewest with --gpu]")
 @field_options("workload")
 @click.option(
     "--prompt-tokens",

@@ -105,33 +105,26 @@ POSITIVE = Decimal(min=0, min_open=True)
 FILE = click.Path(dir_okay=False, path_type=Path)
 OUTPUT = click.Path(path_type=Path)
 
-repetitions_option = click.option(
-    "--repetitions",
-    type=click.IntRange(1, 50),
-    default=3,
-    show_default=True,
-    help="Repetitions of each load, for the intervals.",
-)
-requests_option = click.option(
-    "--requests",
-    type=REQUESTS,
-    metavar="N",
-    help="Requests of each repetition.  [default: twice the concurrency, at least 4]",
-)
 
+def add_options(options: Sequence[click.Option]) -> Callable[..., Any]:
+    """A decorator: add the options to a command, in this order."""
 
-class _Output(click.Option):
-    """An option with the earlier spelling ``--out``, which help does not show."""
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        vars(command).setdefault("__click_params__", []).extend(reversed(options))
+        return command
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        record = super().get_help_record(ctx)
-        return record and (record[0].replace(", --out ", " "), record[1])
+    return add
 
 
 def output_option(help: str) -> Callable[..., Any]:
     """``-o/--output FILE``: ``output``."""
-    names = ("-o", "--output", "--out", "output")
-    return click.option(*names, cls=_Output, type=FILE, metavar="FILE", help=help)
+    return click.option("-o", "--output", "--out", "output", type=FILE, metavar="FILE", help=help)
+
+
+def tp_option(help: str) -> Callable[..., Any]:
+    """``--tensor-parallel-size``."""
+    names = ("--tp", "--tensor-parallel-size", "tensor_parallel_size")
+    return click.option(*names, type=COUNT, help=help)
 
 
 def region_option(what: str) -> Callable[..., Any]:

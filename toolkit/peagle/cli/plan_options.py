@@ -28,6 +28,7 @@ from peagle.cli.options import (
     REQUESTS,
     TOKENS,
     Parsed,
+    add_options,
     command_catalog,
     complete_instance_type,
     complete_pair,
@@ -37,7 +38,7 @@ from peagle.cli.options import (
     objective,
     set_command_catalog,
 )
-from peagle.cli.project import CHOICE, image_from_option, project_options
+from peagle.cli.project import CHOICE, project_options
 from peagle.cli.session import started_session
 from peagle.cli.view.progress import show_hashing
 from peagle.errors import OptionsConflict
@@ -174,10 +175,6 @@ def _make_options(command: str, tag_flag: str | None) -> list[click.Option]:
     return [*(make_option(field, flag, tag_flag or "--tag") for field, flag in flags), verdict]
 
 
-def _add(command: Callable[..., Any], options: list[click.Option]) -> None:
-    vars(command).setdefault("__click_params__", []).extend(reversed(options))
-
-
 def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") -> Callable[..., Any]:
     """Add the argument PAIR|PLAN and all planning options to a ``ProjectCommand``, which receives
     ``plan``. ``tag_flag`` is the option that adds tags; ``None`` leaves out what a company
@@ -189,35 +186,32 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
         chosen = {name: parameters.pop(name) for name in PLAN_FIELDS & parameters.keys()}
         return ctx.invoke(command, plan=planned(ctx, pair, chosen), **parameters)
 
-    _add(with_plan, _make_options(command.__name__, tag_flag))
     argument = click.argument(
         "pair", metavar="PAIR|PLAN", required=False, shell_complete=complete_pair
     )
-    return argument(project_options()(image_from_option(with_plan)))
+    image_from = click.Option(
+        ["--image-from"],
+        type=FILE,
+        metavar="FILE",
+        help="The image of an endpoint with build_image in the project file: its address, from "
+        "`peagle image build --address-file`. Without build_image the file is not read.",
+    )
+    options = [image_from, *_make_options(command.__name__, tag_flag)]
+    return argument(project_options()(add_options(options)(with_plan)))
 
 
 def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: add the planning options, except for parameters ``without``, to a command that
     calls ``planned`` itself."""
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        options = _make_options(command.__name__, "--tag")
-        _add(command, [option for option in options if option.name not in without])
-        return command
-
-    return add
+    return add_options([part for part in _make_options("", "--tag") if part.name not in without])
 
 
 def field_options(*fields: str) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: add the options of these fields, also of keys of the file, to a command without
     a project file."""
     flags = {name: replace(flag, in_file=False, group="Options") for name, flag in read_flags()}
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        _add(command, [make_option(field, flags[field]) for field in fields])
-        return command
-
-    return add
+    return add_options([make_option(field, flags[field]) for field in fields])
 
 
 def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:

@@ -16,11 +16,12 @@ import click
 from click.core import ParameterSource
 
 from peagle.cli.context import PeagleCommand, is_plan_file, is_typed, root_group
-from peagle.cli.options import PLAN_FIELDS, Decimal, Parsed
+from peagle.cli.options import FILE, PLAN_FIELDS, Decimal, Parsed, add_options
 from peagle.cli.view.console import print_status
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.options import ONLY_DEPLOY
 from peagle.project.reading import (
+    FILE_NAME,
     EndpointChoice,
     FileOptions,
     OptionKey,
@@ -176,19 +177,14 @@ class ProjectCommand(PeagleCommand):
         try:
             return super().invoke(ctx)
         except NotFound as error:
-            name = ctx.params.get("pair") or ctx.params.get("name")
-            names: list[str] = []
-            if CHOICE not in ctx.meta and (path := find_project(Path())):
-                try:
-                    project = load_project(ctx, path)
-                    names = endpoints_of(project)
-                except PeagleError:
-                    pass
-            if name not in names:
+            file = None if CHOICE in ctx.meta else find_project(Path())
+            try:
+                names = endpoints_of(load_project(ctx, file)) if file else []
+            except PeagleError:
+                raise error from None
+            if (ctx.params.get("pair") or ctx.params.get("name")) not in names:
                 raise
-            stages = "|".join(environments_of(project, name))
-            option = f"--environment {stages}" if stages else f"--project {path}"
-            fix = f"it is an endpoint in {project.document.file}: add {option}"
+            fix = f"it is an endpoint in {FILE_NAME}: add --environment NAME, or --project FILE"
             raise NotFound(error.message, fix, error.code) from None
 
 
@@ -198,27 +194,21 @@ def project_options(
     """Add ``--environment`` and ``--project`` to a ``ProjectCommand``; the parameters are those of
     ``_EnvironmentOption``."""
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        environment = _EnvironmentOption(
-            ["-e", "--environment", "project_environment"],
-            metavar="NAME",
-            help="Environment in the project file, such as staging. The argument is then the name "
-            "of an endpoint there, if it has several.",
-            shell_complete=_complete_environment,
-        )
-        environment.keys, environment.instead, environment.implicit = keys, instead, implicit
-        file = click.option(
-            "--project",
-            "project_file",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="Project file.  [default: peagle.yaml in this folder or above]",
-        )
-        command = file(command)
-        vars(command)["__click_params__"].append(environment)
-        return command
-
-    return add
+    environment = _EnvironmentOption(
+        ["-e", "--environment", "project_environment"],
+        metavar="NAME",
+        help="Environment in the project file, such as staging. The argument is then the name "
+        "of an endpoint there, if it has several.",
+        shell_complete=_complete_environment,
+    )
+    environment.keys, environment.instead, environment.implicit = keys, instead, implicit
+    file = click.Option(
+        ["--project", "project_file"],
+        type=FILE,
+        metavar="FILE",
+        help="Project file.  [default: peagle.yaml in this folder or above]",
+    )
+    return add_options([environment, file])
 
 
 def endpoint_argument(
@@ -240,17 +230,6 @@ def endpoint_argument(
     return add
 
 
-def image_from_option(command: Callable[..., Any]) -> Any:
-    """Add ``--image-from`` to a ``ProjectCommand`` with ``--image``."""
-    return click.option(
-        "--image-from",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="The image of an endpoint with build_image in the project file: its address, from "
-        "`peagle image build --address-file`. Without build_image the file is not read.",
-    )(command)
-
-
 def _take_from_project(ctx: click.Context) -> None:
     """Give the command's argument and options the values of the file."""
     option = next(part for part in ctx.command.params if isinstance(part, _EnvironmentOption))
@@ -266,10 +245,8 @@ def _take_from_project(ctx: click.Context) -> None:
         if typed is not None or any(is_typed(ctx, name) for name in option.instead):
             # The user may think that the network and the key in it apply.
             if nearest and ctx.command.name in ("deploy", "plan") and not is_plan:
-                text = (
-                    f"{nearest.name} is not used: name one of its endpoints, with -e or --project"
-                )
-                print_status(text)
+                file = f"{nearest.name} is not used"
+                print_status(f"{file}: name one of its endpoints, with -e or --project")
             return
         path = nearest if option.implicit else None
         if path is None and option.instead:
