@@ -112,25 +112,30 @@ def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: s
 
 
 @pytest.mark.parametrize(
-    ("prompt", "stdin", "words"),
+    ("typed", "stdin", "said"),
     [
-        ("", b"", "empty"),
-        (" \n", b"", "empty"),
-        ("-", b"", "empty"),
-        ("-", b"ok \xff\xfe", "not UTF-8 (invalid byte at offset 3)"),
-        ("caf\udce9", b"", "not UTF-8 (invalid byte at offset 3)"),
-        ("-", b"a" * 6_300_000, "6,291,456"),
+        (("",), b"", "empty"),
+        ((" \n",), b"", "empty"),
+        (("-",), b"", "empty"),
+        (("-",), b"ok \xff\xfe", "not UTF-8 (invalid byte at offset 3)"),
+        (("caf\udce9",), b"", "not UTF-8 (invalid byte at offset 3)"),
+        (("-",), b"a" * 6_300_000, "6,291,456"),
+        (('{"prompt": "Hi",}',), b"", "(line 1, column 17)"),
+        (("{'prompt': 'Hi'}",), b"", "(line 1, column 2)"),
+        (('{"prompt": "Hi"}', "--max-tokens", "4"), b"", "--max-tokens cannot be combined"),
+        (('{"prompt": "Hi"}', "--no-stream"), b"", "--stream/--no-stream cannot be combined"),
+        (("{}", "--chat"), b"", "--chat/--completion cannot be combined"),
     ],
 )
 def test_a_prompt_that_cannot_be_is_one_line_and_not_sent(
-    deployed: Terminal, prompt: str, stdin: bytes, words: str
+    deployed: Terminal, typed: tuple[str, ...], stdin: bytes, said: str
 ) -> None:
     before = len(deployed.cloud.calls)
 
-    done = deployed.run("invoke", NAME, prompt, stdin=stdin)
+    done = deployed.run("invoke", NAME, *typed, stdin=stdin)
 
     assert done.code == 2
-    assert words in done.error
+    assert said in done.error
     assert len(done.err.splitlines()) == 1
     assert not [call for call in deployed.cloud.calls[before:] if call.startswith("invoke")]
 
@@ -186,26 +191,6 @@ def test_a_json_object_is_the_body_of_the_request(deployed: Terminal) -> None:
     sent, text = deployed.cloud.engine.prompts
     assert sent == body
     assert text["messages"][0]["content"] == "{name} says hello"
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (('{"prompt": "Hi",}',), "(line 1, column 17)"),
-        (("{'prompt': 'Hi'}",), "(line 1, column 2)"),
-        (('{"prompt": "Hi"}', "--max-tokens", "4"), "--max-tokens cannot be combined"),
-        (('{"prompt": "Hi"}', "--no-stream"), "--stream/--no-stream cannot be combined"),
-        (("{}", "--chat"), "--chat/--completion cannot be combined"),
-    ],
-)
-def test_json_that_cannot_be_sent_as_it_is_is_not_sent(
-    deployed: Terminal, typed: tuple[str, ...], said: str
-) -> None:
-    done = deployed.run("invoke", NAME, *typed)
-
-    assert done.code == 2
-    assert said in done.error
-    assert not deployed.cloud.engine.prompts
 
 
 def test_another_machine_asks_an_endpoint_of_copies_once(

@@ -58,20 +58,16 @@ def test_the_first_refusal_becomes_a_wait_with_progress(asleep: Terminal) -> Non
 
 
 @pytest.mark.thorough
-def test_the_wait_ends_with_the_timeout(asleep: Terminal) -> None:
-    done = asleep.run(*ASK, "--wake-timeout", "0s")
-
-    assert done.code == 4
-    assert f"{NAME} scaled to zero, and did not wake up within 0s" in done.err
-
-
-@pytest.mark.thorough
-def test_nobody_waits_for_copies_that_nothing_starts(asleep: Terminal) -> None:
+@pytest.mark.parametrize("words", [ASK, ("prove", NAME)])
+def test_nobody_waits_for_copies_that_nothing_starts(
+    asleep: Terminal, words: tuple[str, ...]
+) -> None:
+    late = asleep.run(*ASK, "--wake-timeout", "0s")
     assert asleep.run("scale", NAME, "--off", "--yes").code == 0
+    never = asleep.run(*words)
 
-    done = asleep.run(*ASK)
-
-    assert (done.code, f"peagle scale {NAME} --to 1" in done.err) == (4, True), done.err
+    assert (late.code, "did not wake up within 0s" in late.err) == (4, True)
+    assert (never.code, f"peagle scale {NAME} --to 1" in never.err) == (4, True), never.err
 
 
 @pytest.mark.thorough
