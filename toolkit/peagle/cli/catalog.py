@@ -55,7 +55,7 @@ def list_pairs(ctx: click.Context, as_json: bool) -> None:
     targets = summarize_targets(load_catalog(folder), load_evidence(folder))
     if as_json:
         return click.echo(to_json({"targets": targets}, indent=2).decode())
-    from peagle.cli.view.catalog import print_list
+    from peagle.cli.view.choose import print_list
 
     return print_list(targets)
 
@@ -78,7 +78,7 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
     measured = evidence_for(evidence, target, drafter) if drafter else ()
     if as_json:
         return print_json(describe_pair(loaded, catalog_pair, measured))
-    from peagle.cli.view.catalog import print_pair
+    from peagle.cli.view.choose import print_pair
 
     support = default_support(loaded, drafter)
     return print_pair(catalog_pair, measured, summarize_target(target, evidence), support)
@@ -245,7 +245,7 @@ def refresh(
     or a package are missing.
     """
     from peagle.aws.refresh import PARTS, Part, refresh_tables, table_changes  # imports boto3
-    from peagle.cli.view.catalog import print_changes
+    from peagle.cli.view.choose import print_changes
 
     own_folder = ctx.find_root().params.get("catalog_folder")  # it may be empty
     if to is None and own_folder is None and session.sandbox:

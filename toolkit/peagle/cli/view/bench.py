@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from peagle.bench.acceptance import AcceptanceResult
 from peagle.bench.lossless import LosslessResult
@@ -14,7 +15,7 @@ from peagle.bench.result import (
     Times,
     highest,
 )
-from peagle.cli.view.console import print_line, print_status, print_table
+from peagle.cli.view.console import print_documents, print_line, print_status, print_table
 from peagle.text import format_usd, sanitize
 
 _HEADINGS = (
@@ -196,21 +197,10 @@ def print_lossless(result: LosslessResult) -> None:
             f"{explained} differ where the target itself is undecided: its two best log "
             f"probabilities are less than {result.largest_gap:g} apart."
         )
-    rows = [
-        (
-            str(difference.line),
-            str(difference.position),
-            "ended" if difference.gap is None else f"{difference.gap:.4f}",
-            *(
-                repr(text[:40]) if text else "(the end)"
-                for text in (difference.other_text, difference.target_text)
-            ),
-        )
-        for difference in result.unexplained
-    ]
-    print_table(("line", "token", "gap", "with speculation", "without"), rows[:5])
-    if rows[5:]:
-        print_status(f"{len(rows) - 5} more differences are in --json.")
+    differences = [asdict(difference) for difference in result.unexplained]
+    print_documents(differences[:5], ("line", "position", "gap", "other_text", "target_text"))
+    if differences[5:]:
+        print_status(f"{len(differences) - 5} more differences are in --json.")
     if result.refused:
         lines = ", ".join(str(prompt.line) for prompt in result.refused[:10])
         print_status(f"Refused by the engine, and left out: line {lines}.")

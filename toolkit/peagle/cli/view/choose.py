@@ -1,24 +1,29 @@
-"""What ``peagle check``, ``fit`` and ``verdict`` print."""
+"""What ``peagle catalog``, ``check``, ``fit`` and ``verdict`` print."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from pydantic import BaseModel
 from rich.text import Text
 
+from peagle.catalog.evidence import Evidence
+from peagle.catalog.schema import Pair, kv_bytes
+from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
 from peagle.cli.view.console import (
     bar,
     count_text,
     make_console,
+    print_document,
+    print_documents,
     print_facts,
     print_findings,
     print_line,
     print_table,
-    seconds_text,
 )
 from peagle.findings import errors
 from peagle.fit.estimate import INSIDE
@@ -31,8 +36,98 @@ from peagle.speed.decision import crossover_text
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency, format_usd
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a list must not import boto3
+    from peagle.aws.refresh import Change
     from peagle.checks.report import CheckReport
+
+
+_COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
+_TABLES = {
+    "architecture", "drafters", "engine_arguments", "environment", "problems", "proof", "published",
+    "title",
+}  # fmt: skip
+"""Parts of an entry with a table of their own."""
+
+
+def print_list(targets: list[dict[str, Any]]) -> None:
+    """One block per target, one line per drafter; ``*`` marks the default."""
+    for target in targets:
+        none = "" if target["drafters"] else ", no drafters"
+        needs = f"vLLM {target['min_vllm']} or later, {target['licence']}{none}"
+        print_line(f"{click.style(target['id'], bold=True)}  {needs}")
+        if target["drafters"]:
+            print_table(_COLUMNS, _rows(target))
+    print_line(
+        "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
+    )
+    print_line("Details of a pair", command_text(("peagle", "catalog", "show", "PAIR")))
+
+
+def print_pair(
+    pair: Pair,
+    measured: tuple[Evidence, ...],
+    target: dict[str, Any],
+    support: MethodSupport | None,
+) -> None:
+    """Everything about a pair; ``support`` is what the default vLLM does with its method."""
+
+    def section(title: str, *entries: BaseModel, **more: Any) -> None:
+        """The values that the file states."""
+        values: dict[str, Any] = {}
+        for entry in entries:
+            values |= entry.model_dump(mode="json", exclude_defaults=True, exclude=_TABLES)
+        print_document({**values, **more}, title)
+
+    def table(title: str, entries: Sequence[BaseModel], keys: str) -> None:
+        print_documents([entry.model_dump(mode="json") for entry in entries], keys.split(), title)
+
+    shape, drafter = pair.target.architecture, pair.drafter
+    cache = kv_bytes(shape.attention, pair.target.default_max_model_len)
+    section(pair.target.title, pair.target, shape, kv_cache_bytes_at_default=cache)
+    arguments = (*pair.target.engine_arguments, *pair.target.environment)
+    if drafter is not None:
+        arguments += drafter.engine_arguments
+        section(drafter.title, drafter)
+        if support is not None:
+            section("In the default vLLM", support)
+        keys = "file k acceptance_length vllm device date"
+        table("Measured acceptance length", measured, keys)
+        keys = "benchmark k acceptance_length source"
+        table("Claimed acceptance length", drafter.published, keys)
+        table("Known problems", drafter.problems, "level vllm summary fix source")
+    table("Engine settings", arguments, "name value gpu_architectures vllm because")
+    print_document({"prompts": pair.target.proof.prompts}, "Proof")
+    print_table(_COLUMNS, _rows(target), title="All drafters")
+
+
+def print_changes(changes: Sequence[Change]) -> None:
+    """One line per change; prices that AWS confirms are only counted."""
+    for file in dict.fromkeys(change.file for change in changes):
+        here = [change for change in changes if change.file == file]
+        new = [change for change in here if not change.confirmed]
+        rows = ((change.entry, change.key, change.before or "", change.after) for change in new)
+        print_table(("entry", "key", "before", "after"), rows, title=file)
+        if confirmed := len(here) - len(new):
+            print_line(f"{file}: {confirmed} prices are unchanged and get today's date")
+
+
+def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The drafters; as evidence the acceptance length measured nearest to the recommended K."""
+    for drafter in target["drafters"]:
+        k, trained = drafter["k_recommended"], drafter["k_trained"]
+        evidence = "unverified" if drafter["public"] else "not public"
+        if drafter["public"] and drafter["evidence"]:
+            near = min(drafter["evidence"], key=lambda item: abs(item["k"] - k))
+            evidence = f"{near['acceptance_length']:.2f} at K={near['k']}"
+        yield (
+            "*" if drafter["name"] == target["default_drafter"] else "",
+            f"{target['short_name']}+{drafter['name']}",
+            drafter["kind"],
+            f"{k} of {trained}" if trained else str(k),
+            drafter["min_vllm"],
+            drafter["licence"] or "-",
+            evidence,
+        )
 
 
 def print_check(report: CheckReport, seconds: float) -> None:
@@ -169,14 +264,11 @@ def capacity_text(fit: Fit, max_model_len: int, load: int = 0) -> str:
     )
 
 
-_HEADINGS = ("requests", "GPUs", "best", "tokens/s", "range", "gain", "$/1M", "TTFT", "break-even")
-
-_LEGEND = (
-    "~: estimated, ?: with an extrapolated acceptance, else measured (the best repetition, or "
-    "between those of the loads around); "
-    "gain: over the target alone; break-even: tokens per step above which speculation pays, of "
-    "those expected"
-)
+_SPEED = (
+    "requests", "GPUs", "best", "tokens_per_second", "low", "high", "basis", "gain",
+    "usd_per_million_tokens", "ttft_seconds", "break_even_acceptance_length", "acceptance_length",
+)  # fmt: skip
+"""What is shown of the best setting; ``gain`` is that over the target alone."""
 
 
 def print_verdict(verdict: Verdict, written: Path | None) -> None:
@@ -189,9 +281,8 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
         price = f"{format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
     several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
     print_line(f"{verdict.instance_type}{several}: {price}; speeds are of one engine")
-    print_line(_LEGEND)
     for size in verdict.workloads:
-        _print_size(size, verdict.tensor_parallel_size)
+        _print_size(size)
     if verdict.changes:
         print_line("\nWhat would change it", bold=True)
         for change in verdict.changes:
@@ -210,40 +301,23 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
             print_line(f"with shared_prompt_tokens: {size.shared_prompt_tokens} in peagle.yaml")
 
 
-def _print_size(size: WorkloadVerdict, gpus: int) -> None:
+def _print_size(size: WorkloadVerdict) -> None:
     words = size.name.replace("-", " ").capitalize()
     hits = f" ({size.workload.cached_text})" if size.cached_prompt_tokens else ""
-    tokens = f"{size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
-    several = any(load.tensor_parallel_size for load in size.loads)
-    table = [_HEADINGS, *(_row(load, gpus, several) for load in size.loads)]
-    columns = [column for column in zip(*table, strict=True) if any(column[1:])]
-    headings, *rows = zip(*columns, strict=True)
-    right = [heading for heading in headings if heading != "best"]
-    print_table(headings, rows, right, title=f"{words}: {tokens}")
+    title = f"{words}: {size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
+    rows = []
+    for load in size.loads:
+        row: dict[str, Any] = {"requests": load.concurrency, "GPUs": load.tensor_parallel_size}
+        if best := load.speed(load.best):
+            row |= best.model_dump() | {"best": f"{best.setting.text}{' =' if load.ties else ''}"}
+            row["basis"] += ", extrapolated" if best.extrapolated else ""
+        if (ratio := _ratio(load)) is not None:
+            row["gain"] = f"{100 * ratio - 100:+.0f}%"
+        rows.append(row)
+    print_documents(rows, _SPEED, title)
     for text in _summary(size):
         print_line(text)
     _print_regrets(size)
-
-
-def _row(load: LoadVerdict, gpus: int, several: bool) -> tuple[str, ...]:
-    """The winner at one load, and the gain of the best drafter over the target alone."""
-    best, ratio = load.speed(load.best), _ratio(load)
-    engine = str(load.tensor_parallel_size or gpus) if several else ""
-    if best is None or best.tokens_per_second is None:
-        return (f"{load.concurrency:,}", engine, "unknown", *[""] * (len(_HEADINGS) - 3))
-    even, usd = best.break_even_acceptance_length, best.usd_per_million_tokens
-    mark = " ?" if best.extrapolated else "" if best.basis == "measured" else " ~"
-    return (
-        f"{load.concurrency:,}",
-        engine,
-        f"{best.setting.text}{' =' if load.ties else ''}",
-        f"{best.tokens_per_second:,.0f}{mark}",
-        f"{best.low:,.0f}-{best.high:,.0f}" if best.low and best.high else "",
-        "" if ratio is None else f"{100 * ratio - 100:+.0f}%",
-        "" if usd is None else format_usd(usd),
-        "" if best.ttft_seconds is None else seconds_text(best.ttft_seconds),
-        f"{even:.2f}/{best.acceptance_length:.2f}" if even else "",
-    )
 
 
 def _summary(size: WorkloadVerdict) -> Iterator[str]:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -316,11 +316,12 @@ def print_table(
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(headings)
-    for heading in headings:
+    for number, heading in enumerate(headings):
+        longest = max(row[number].cell_len for row in cells)
         is_right = heading in right
-        table.add_column(
-            heading, justify="right" if is_right else "left", no_wrap=is_right, overflow="fold"
-        )
+        justify: Literal["right", "left"] = "right" if is_right else "left"
+        width = longest if is_right else min(longest, 16)
+        table.add_column(heading, justify=justify, min_width=width, overflow="fold")
     for row in cells:
         table.add_row(*row)
     if title:

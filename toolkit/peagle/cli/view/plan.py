@@ -6,14 +6,13 @@ import json
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from rich.text import Text
-
 from peagle.cli.context import command_text
 from peagle.cli.view.choose import capacity_text, print_memory
 from peagle.cli.view.console import (
     Fact,
     count_text,
     document_facts,
+    print_documents,
     print_facts,
     print_findings,
     print_line,
@@ -66,9 +65,12 @@ _WEIGHTS = {
     "image": "baked into the image",
 }
 
-_HEADINGS = (
-    "", "instances", "GPUs each", "USD/hour", "full requests", "drafter, K", "tokens/s", "USD/1M",
+_PLACE = (
+    "instance_count", "instance_type", "tensor_parallel_size", "copies", "gpu",
+    "price_per_hour_usd", "max_concurrency", "drafter", "k", "tokens_per_second", "basis",
+    "usd_per_million_tokens",
 )  # fmt: skip
+"""The keys of an alternative that are shown."""
 
 MEANINGS: dict[str, str] = {
     "--model": "the target: a Hugging Face id, folder or s3:// prefix",
@@ -331,46 +333,18 @@ def print_details(plan: Plan) -> None:
     print_memory(plan.fit)
     load = -(-plan.concurrency // plan.engines)
     print_line(capacity_text(plan.fit, plan.max_model_len, load))
-    rows = [_row(plan, other) for other in plan.alternatives]
-    print_table(_HEADINGS, rows, _HEADINGS[3:], "Best instances for this load")
+    alternatives = [other.model_dump(mode="json") for other in plan.alternatives]
+    print_documents(alternatives, _PLACE, "Best instances for this load")
     print_findings(plan.findings, title="Findings")
     because = {reason.what: reason.because for reason in plan.reasons}
-    arguments = list(explain(plan.engine_arguments))
+    arguments = [
+        (name, value, "; ".join(filter(None, (meaning, because.get(name)))))
+        for name, value, meaning in explain(plan.engine_arguments)
+    ]
+    print_table(("argument", "value", "meaning"), arguments, title="Engine arguments")
     shown = {name for name, _, _ in arguments}
-    settings = (
-        (
-            name if name.startswith("--") else f"  {name}",
-            _value_and_why(value, "; ".join(filter(None, (meaning, because.get(name))))),
-        )
-        for name, value, meaning in arguments
-    )
-    print_table(("", ""), settings, title="Engine arguments")
-    decisions = (
-        (reason.what, _value_and_why(reason.value, reason.because))
-        for reason in plan.reasons
-        if reason.what not in shown
-    )
-    print_table(("", ""), decisions, title="Decisions")
-
-
-def _value_and_why(value: str, why: str) -> Text:
-    return Text.assemble((f"{value}  " if value else "", "bold"), (why, "dim"))
-
-
-def _row(plan: Plan, other: Alternative) -> tuple[str, ...]:
-    speed = other.tokens_per_second
-    prices = (other.price_per_hour_usd, other.usd_per_million_tokens)
-    per_hour, per_million = ("-" if usd is None else f"{usd:,.2f}" for usd in prices)
-    return (
-        "*" if _is_planned(plan, other) else "",
-        f"{other.instance_count} x {other.instance_type}".removeprefix("1 x "),
-        f"{f'{other.copies} x ' if other.copies else ''}{other.tensor_parallel_size} x {other.gpu}",
-        per_hour,
-        f"{other.max_concurrency * other.engines:,.1f}",
-        f"{other.drafter} K={other.k}" if other.drafter else "none",
-        "unknown" if speed is None else f"{speed:,.0f} {other.basis}",
-        per_million,
-    )
+    decisions = [reason.model_dump() for reason in plan.reasons if reason.what not in shown]
+    print_documents(decisions, ("what", "value", "because"), "Decisions")
 
 
 def _details(plan: Plan) -> Iterator[tuple[str, str]]:
