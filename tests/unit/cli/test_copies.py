@@ -89,13 +89,9 @@ def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("call", ["create_endpoint", "create_inference_component"])
 def test_an_interrupted_deploy_continues(terminal: Terminal, call: str) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == call:
-            raise KeyboardInterrupt
-
-    terminal.cloud.after = interrupt
+    terminal.interrupts(call, after=True)
     assert terminal.run(*COPIES).code != 0
-    terminal.cloud.after = lambda operation: None
+    terminal.recovers()
 
     done = terminal.run(*COPIES)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -112,18 +111,8 @@ def test_credentials_that_aws_refuses(
     assert "Traceback" not in done.err
 
 
-def rejecting(operation: str, code: str) -> Callable[[str], None]:
-    """AWS answers ``operation`` with status 400 and this error code."""
-
-    def reject(called: str) -> None:
-        if called == operation:
-            raise service_error(code, "rejected", ResponseMetadata={"HTTPStatusCode": 400})
-
-    return reject
-
-
 def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:
-    terminal.cloud.before = rejecting("create_endpoint", "ResourceLimitExceeded")
+    terminal.rejects("create_endpoint", "ResourceLimitExceeded", 400)
 
     done = terminal.run(*FIRST, "--yes")
 

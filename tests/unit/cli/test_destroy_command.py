@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import NAME, Terminal, price_shown
@@ -70,11 +69,7 @@ def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:
 
 
 def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Terminal) -> None:
-    def deny(operation: str) -> None:
-        if operation == "describe_alarms":
-            raise service_error("AccessDenied", "no", "DescribeAlarms")
-
-    deployed.cloud.before = deny
+    deployed.rejects("describe_alarms", "AccessDenied")
 
     everything = deployed.run("destroy", NAME, "--all", "--yes")
     done = deployed.run("destroy", NAME, "--yes")

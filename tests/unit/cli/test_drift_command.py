@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.aws.cloud import ROLE, service_error
+from tests.unit.aws.cloud import ROLE
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
 FILE = """\
@@ -47,11 +47,7 @@ def test_an_edited_project_file_is_drift(terminal: Terminal, project: Path) -> N
 
 
 def test_what_cannot_be_read_is_exit_4(deployed: Terminal) -> None:
-    def refuse(operation: str) -> None:
-        if operation == "describe_scalable_targets":
-            raise service_error("AccessDenied", "no", "DescribeScalableTargets")
-
-    deployed.cloud.before = refuse
+    deployed.rejects("describe_scalable_targets", "AccessDenied")
     done = deployed.run("drift", NAME)
 
     assert done.code == 4

@@ -82,11 +82,7 @@ def test_json_has_what_remains_and_the_commands_for_it(deletable: Terminal) -> N
 
 
 def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "delete_endpoint":
-            raise KeyboardInterrupt
-
-    failing.cloud.before = interrupt
+    failing.interrupts("delete_endpoint")
     done = failing.run(*FIRST, "--yes", "--json")
 
     assert done.code == 130

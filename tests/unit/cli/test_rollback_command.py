@@ -56,13 +56,9 @@ def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
 
 @pytest.mark.thorough
 def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "update_endpoint":
-            raise KeyboardInterrupt
-
-    updated.cloud.after = interrupt
+    updated.interrupts("update_endpoint", after=True)
     done = updated.run("rollback", NAME, "--yes")
-    updated.cloud.after = lambda operation: None
+    updated.recovers()
 
     assert done.code == 130
     assert f"Continue peagle rollback {NAME}" in done.err
@@ -81,7 +77,7 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
 
     updated.cloud.before = interrupt
     assert updated.run("rollback", NAME, "--yes").code == 130
-    updated.cloud.before = lambda operation: None
+    updated.recovers()
 
     done = updated.run("rollback", NAME, "--yes", "--json")
 

@@ -75,19 +75,8 @@ def test_the_stock_image_is_refused_with_the_command(stocked: Terminal) -> None:
     assert stocked.cloud.calls == []
 
 
-def refuse(terminal: Terminal, operation: str, code: str) -> None:
-    """From now on AWS refuses this."""
-
-    def before(called: str) -> None:
-        if called == operation:
-            name = "".join(part.capitalize() for part in operation.split("_"))
-            raise service_error(code, "Access Denied", name)
-
-    terminal.cloud.before = before
-
-
 def test_a_prefix_without_write_permission_costs_nothing(stocked: Terminal) -> None:
-    refuse(stocked, "create_multipart_upload", "AccessDenied")
+    stocked.rejects("create_multipart_upload")
 
     done = warmed(stocked)
 
@@ -127,15 +116,11 @@ def test_the_endpoint_is_removed_after_any_error(
 
 @pytest.mark.parametrize("operation", ["create_model", "create_endpoint", "upload_file"])
 def test_ctrl_c_at_any_moment_leaves_nothing(stocked: Terminal, operation: str) -> None:
-    def interrupt(called: str) -> None:
-        if called == operation:
-            raise KeyboardInterrupt
-
-    stocked.cloud.after = interrupt
+    stocked.interrupts(operation, after=True)
 
     done = warmed(stocked)
 
-    stocked.cloud.after = lambda called: None
+    stocked.recovers()
     assert done.code == 130
     assert is_removed(stocked)
 
@@ -152,7 +137,7 @@ def test_a_cancelled_pipeline_leaves_nothing(stocked: Terminal) -> None:
 
     done = warmed(stocked)
 
-    stocked.cloud.after = lambda called: None
+    stocked.recovers()
     assert done.code == 130
     assert is_removed(stocked)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -176,6 +161,6 @@ def test_a_failed_removal_lists_the_remaining_resources(
     assert f"Endpoint {NAME}-warm" in done.err
     assert price_shown() in done.err
     assert f"peagle destroy {NAME}-warm" in done.err
-    stocked.cloud.before = lambda called: None
+    stocked.recovers()
     assert stocked.run("destroy", f"{NAME}-warm", "--yes").code == 0
     assert is_removed(stocked)
