@@ -49,7 +49,6 @@ from peagle.deploy.removal import remove_failed_start
 from peagle.deploy.status import deployment_status, require_known_price
 from peagle.deploy.usage import reported_warm_start
 from peagle.deploy.wait import WillNotServe
-from peagle.engine_log import WarmStart
 from peagle.errors import (
     Fix,
     NotProved,
@@ -139,11 +138,8 @@ def deploy(
     role: str | None,
     bucket: str | None,
     yes: bool,
-    no_wait: bool,
-    keep_failed: bool,
     keep_unproved: bool,
     accept_unknown_price: bool,
-    as_json: bool,
     **_: Any,
 ) -> None:
     """Deploy PAIR to a SageMaker endpoint and prove that its drafts are accepted.
@@ -165,21 +161,20 @@ def deploy(
     fallbacks = _plan_fallbacks(ctx, plan)
     if session.sandbox:
         check_sandbox_engine()
-    again = own_command(ctx, without=_NOT_REPEATED)
-    unproved: NotProved | None = None
-    warm: WarmStart | None = None
-    attempts: list[Attempt] = []
     with session.starting(plan.region) as aws, deployment_lock(aws.scope, plan.region, plan.name):
 
-        def prepare(plan: Plan) -> Preflight:
+        def prepare(instance_type: str) -> Preflight:
+            wanted = plan
+            if instance_type != plan.instance_type:
+                wanted = plan_on_type(ctx, instance_type)
             with show_hashing():
-                preflight = run_preflight(aws, plan, session.catalog.instances, role, bucket)
+                preflight = run_preflight(aws, wanted, session.catalog.instances, role, bucket)
             show_and_refuse(preflight, session, keep_unproved)
             if preflight.change in _CHANGES:
                 require_known_price(preflight.desired.plan, accept_unknown_price)
             return preflight
 
-        preflight = prepare(plan)
+        preflight = prepare(plan.instance_type)
         if preflight.change == "create" and not (ctx.params.get("name") or _is_file(ctx)):
             _refuse_second(aws, preflight.desired.plan, ctx.params.get("name_prefix"), yes)
         if preflight.change in _CHANGES or preflight.scaling is not None:
@@ -187,71 +182,83 @@ def deploy(
                 print_status(f"  {'fallback':<12}{', '.join(map(_priced, fallbacks))}")
             fix = Fix("review the plan above, then pass --yes", options=("--yes",))
             confirm(_CHANGES.get(preflight.change, _CHANGES["scale"]), "not deployed", fix, yes)
-        begun = time.time()
-        try:
-            with session.progress() as observe:
-                preflight = deploy_where_possible(
-                    preflight,
-                    lambda preflight: apply_plan(
-                        aws, preflight, observe, not no_wait, keep_unproved=keep_unproved
-                    ),
-                    Fallback(
-                        lambda error: _choose_types(ctx, plan, fallbacks, error),
-                        lambda name: prepare(
-                            plan if name == plan.instance_type else plan_on_type(ctx, name)
-                        ),
-                        ctx.params["retry_for"] or 0.0,
-                    ),
-                    attempts,
-                    observe,
-                )
-        except NotProved as error:
-            unproved = error
-        except WillNotServe as error:
-            _show_attempts(attempts)
-            remove = False if keep_failed else (yes or None)
-            raise _end_failed_start(aws, plan.name, error, session, again, remove) from None
-        except (PeagleError, KeyboardInterrupt):
-            _show_attempts(attempts)
-            left = load_record(aws.scope, aws.region, plan.name)
-            if left and left.resources:
-                show_remaining_resources(aws, left, session, again)
-            else:
-                if left:
-                    remove_record(left)
-                print_status("Nothing was created.")
-                add_remaining()
-            raise
+        fallback = Fallback(
+            lambda error: _choose_types(ctx, plan, fallbacks, error),
+            prepare,
+            ctx.params["retry_for"] or 0.0,
+        )
+        _apply(ctx, aws, session, preflight, fallback)
+
+
+def _apply(
+    ctx: click.Context, aws: Aws, session: Session, preflight: Preflight, fallback: Fallback
+) -> None:
+    """Apply the plan that the user has confirmed, prove it and report; if something ends it early,
+    show what exists."""
+    name, again = preflight.desired.plan.name, own_command(ctx, without=_NOT_REPEATED)
+    is_waited_for, keep_unproved = not ctx.params["no_wait"], ctx.params["keep_unproved"]
+    unproved: NotProved | None = None
+    attempts: list[Attempt] = []
+    begun = time.time()
+    try:
+        with session.progress() as observe:
+            preflight = deploy_where_possible(
+                preflight,
+                lambda preflight: apply_plan(
+                    aws, preflight, observe, is_waited_for, keep_unproved=keep_unproved
+                ),
+                fallback,
+                attempts,
+                observe,
+            )
+    except NotProved as error:
+        unproved = error
+    except WillNotServe as error:
         _show_attempts(attempts)
-        if not no_wait and (warm := reported_warm_start(aws, preflight, begun)):
-            print_status(warm.text)
-        record = find_record(plan.name, aws.scope, aws.region)
-        deployed = preflight.desired.plan
-        document = deployment_status(aws, record) | {
-            "changed": preflight.change in _CHANGES or bool(preflight.changes),
-            "changes": [change.document() for change in preflight.changes],
-            "rolled_back": isinstance(unproved, RolledBack),
-            "warm_start": warm.document() if warm else None,
-            "tried": [attempt.document() for attempt in attempts],
-            "licences": {
-                "target": deployed.target.licence or None,
-                "drafter": deployed.drafter.licence if deployed.drafter else None,
-            },
-            "pins": deployed.pins.model_dump(mode="json"),
-        }
-        if session.sandbox and not no_wait:
-            document["not_applied"] = show_not_applied(record.name, aws.region)
-        if as_json:
-            print_json(deployment_in_context(document))
-        elif no_wait:
-            requested = "The endpoint was requested. To wait for it and verify acceptance"
-            print_status(requested, command_line(again))
-        elif not unproved:
-            print_calls(document, preflight, session)
-        if unproved:  # what served before may serve
-            is_serving = document["state"] == "InService"
-            show_remaining_resources(aws, record, session, () if is_serving else again)
-            raise unproved
+        remove = False if ctx.params["keep_failed"] else (ctx.params["yes"] or None)
+        raise _end_failed_start(aws, name, error, session, again, remove) from None
+    except (PeagleError, KeyboardInterrupt):
+        _show_attempts(attempts)
+        left = load_record(aws.scope, aws.region, name)
+        if left and left.resources:
+            show_remaining_resources(aws, left, session, again)
+        else:
+            if left:
+                remove_record(left)
+            print_status("Nothing was created.")
+            add_remaining()
+        raise
+    _show_attempts(attempts)
+    warm = reported_warm_start(aws, preflight, begun) if is_waited_for else None
+    if warm:
+        print_status(warm.text)
+    record = find_record(name, aws.scope, aws.region)
+    plan = preflight.desired.plan
+    document = deployment_status(aws, record) | {
+        "changed": preflight.change in _CHANGES or bool(preflight.changes),
+        "changes": [change.document() for change in preflight.changes],
+        "rolled_back": isinstance(unproved, RolledBack),
+        "warm_start": warm.document() if warm else None,
+        "tried": [attempt.document() for attempt in attempts],
+        "licences": {
+            "target": plan.target.licence or None,
+            "drafter": plan.drafter.licence if plan.drafter else None,
+        },
+        "pins": plan.pins.model_dump(mode="json"),
+    }
+    if session.sandbox and is_waited_for:
+        document["not_applied"] = show_not_applied(name, aws.region)
+    if ctx.params["as_json"]:
+        print_json(deployment_in_context(document))
+    elif not is_waited_for:
+        requested = "The endpoint was requested. To wait for it and verify acceptance"
+        print_status(requested, command_line(again))
+    elif not unproved:
+        print_calls(document, preflight, session)
+    if unproved:  # what served before may serve
+        is_serving = document["state"] == "InService"
+        show_remaining_resources(aws, record, session, () if is_serving else again)
+        raise unproved
 
 
 def show_and_refuse(preflight: Preflight, session: Session, keep_unproved: bool = False) -> None:

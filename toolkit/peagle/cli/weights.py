@@ -84,6 +84,7 @@ from peagle.text import (
 )
 from peagle.warm.collect import (
     COLLECTING_SUFFIX,
+    CollectedWarmStart,
     check_writable,
     collect_locally,
     collect_on_aws,
@@ -682,14 +683,19 @@ def _collect_on_aws(
             elif isinstance(error, KeyboardInterrupt):
                 print_status("Interrupted: nothing was kept. Start over", command_line(again))
             raise
-    planned = preflight.desired.plan
+    _print_collected(preflight.desired.plan, stored, session, as_json)
+
+
+def _print_collected(
+    plan: Plan, stored: CollectedWarmStart, session: Session, as_json: bool
+) -> None:
     document = {
-        "pair": planned.pair,
+        "pair": plan.pair,
         "uri": stored.uri,
         **_artifact_document(stored.artifact),
-        "region": planned.region,
-        "instance_type": planned.instance_type,
-        "endpoint": planned.name,
+        "region": plan.region,
+        "instance_type": plan.instance_type,
+        "endpoint": plan.name,
         "endpoint_seconds": round(stored.seconds, 1),
         "stand_in": stored.stand_in,
         "others": [{"key": key, "bytes": size} for key, size in stored.others.items()],
@@ -698,8 +704,8 @@ def _collect_on_aws(
         return print_json(document)
     print_line(f"{stored.uri} is stored", bold=True)
     print_document(document)
-    if usd is not None and not session.sandbox:
-        cost = format_usd(usd * stored.seconds / 3600)
+    if plan.price_per_hour_usd is not None and not session.sandbox:
+        cost = format_usd(plan.price_per_hour_usd * stored.seconds / 3600)
         print_line(f"The endpoint is removed; it cost about {cost}.")
     print_line(
         "Only the sandbox can use it."
