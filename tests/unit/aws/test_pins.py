@@ -11,8 +11,8 @@ import pytest
 from peagle.errors import Refused, UserError
 from peagle.findings import Finding
 from peagle.options import Options
-from peagle.planning.pins import choose_pins, pin_variables, pins_of, with_pins
 from peagle.planning.plan import Pins, Plan
+from peagle.planning.weights import choose_pins, pin_variables, pins_of, with_pins
 from peagle.weights.pins import pin_plan
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error

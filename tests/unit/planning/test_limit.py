@@ -9,12 +9,12 @@ import pytest
 
 from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.limit import (
+from peagle.planning.operation import (
     end_time,
     ends_after,
     limit_text,
 )
-from peagle.planning.operation_model import Limit
+from peagle.planning.plan import Limit
 from peagle.render.requests import plan_arguments, requests
 from peagle.text import exact_duration
 from tests.unit.rendering.plans import CATALOG

@@ -10,8 +10,8 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import Unsupported, UserError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.observe import alarm_kinds, usd_per_month
-from peagle.planning.operation_model import Capture, Observe
+from peagle.planning.operation import alarm_kinds, usd_per_month
+from peagle.planning.plan import Capture, Observe
 from peagle.render import render
 from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_body, dashboard_name

@@ -10,7 +10,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError, UserError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.operation_model import Scaling
+from peagle.planning.plan import Scaling
 from peagle.render.plan_file import plan_document, plan_from
 from peagle.render.requests import plan_arguments
 from peagle.speed.slo import Slo

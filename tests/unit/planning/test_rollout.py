@@ -9,10 +9,9 @@ import pytest
 
 from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.operation_model import Step
-from peagle.planning.pins import with_pins
-from peagle.planning.plan import Pins
+from peagle.planning.plan import Pins, Step
 from peagle.planning.rollout import cost_text, longest_seconds, rollout_of, rollout_of_copies
+from peagle.planning.weights import with_pins
 from peagle.render.alarms import alarms, without_speculation
 from peagle.render.metrics import metric_filters
 from peagle.render.requests import deploy_command

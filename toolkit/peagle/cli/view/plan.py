@@ -28,8 +28,13 @@ from peagle.planning import Plan
 from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.company import Company
 from peagle.planning.drafter import NO_HEAD
-from peagle.planning.limit import limit_text, most_usd_per_hour
-from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
+from peagle.planning.operation import (
+    alarm_kinds,
+    capture_text,
+    limit_text,
+    most_usd_per_hour,
+    usd_per_month,
+)
 from peagle.planning.plan import Alternative, Batch, Speculation, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
 from peagle.proof import MIN_DRAFTS
@@ -479,7 +484,7 @@ def _speculation_text(speculation: Speculation | None) -> str:
     floor = speculation.acceptance_floor
     if floor is None:
         return text
-    origin = ", to break even" if speculation.floor_source == "break-even" else ""
+    origin = ", to break even" if speculation.acceptance_floor_source == "break-even" else ""
     return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
 
 
