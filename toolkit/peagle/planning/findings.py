@@ -12,10 +12,9 @@ from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB, refusal_reason, step_too_small
 from peagle.options import AUTO, Options
 from peagle.planning.candidates import SAME_COST_FACTOR, Candidate, rank
-from peagle.planning.reasons import cost_text, instances_text, speed_text, token_cost_text
+from peagle.planning.reasons import at_cost, instances_text, speed_text, token_cost_text
 from peagle.planning.search import MOST_INSTANCES, Selection
 from peagle.planning.speculation import is_drafter_named
-from peagle.speed.slo import Slo
 from peagle.text import exact_duration, format_concurrency, format_requests, format_usd
 from peagle.vllm.facts import facts_of
 
@@ -106,10 +105,11 @@ def review(selection: Selection) -> Iterator[Finding]:
     ours, theirs = candidate.usd_per_million_tokens, best.usd_per_million_tokens
     is_as_good = best.holds_load and (best.meets or not candidate.meets)
     if ours is not None and theirs is not None and theirs < ours and is_as_good:
+        target, head = instances_text(best), instances_text(candidate)
         message = (
-            f"without speculation, {_at_cost(best)} costs {token_cost_text(theirs)} "
-            f"({speed_text(best)}); with {candidate.drafter.title}, {_at_cost(candidate)} costs "
-            f"{format_usd(ours)} ({speed_text(candidate)})"
+            f"without speculation, {target}{at_cost(best)} costs {token_cost_text(theirs)} "
+            f"({speed_text(best)}); with {candidate.drafter.title}, {head}{at_cost(candidate)} "
+            f"costs {format_usd(ours)} ({speed_text(candidate)})"
         )
         yield warning("speculation-costs-more", "drafter", message, "use --no-speculation")
 
@@ -123,9 +123,7 @@ def _too_small(selection: Selection, where: str) -> Finding:
     message = f"the pair does not fit {where.format(candidate.instance.type, gpus)}: "
     message += f"{refusal_reason(candidate.engine.case)}"
     larger = sorted(selection.ranked, key=lambda other: not other.affordable)[:1]
-    fixes = [
-        _use_type(best, f", the best for this load {cost_text(best)}".rstrip()) for best in larger
-    ]
+    fixes = [_use_type(best, f", the best for this load{at_cost(best)}") for best in larger]
 
     def fits(k: int = candidate.k, **changed: Any) -> bool:
         return replace(load, **changed).engine_on(candidate.instance, 0, drafter, k).fit.fits
@@ -165,7 +163,17 @@ def _cache(selection: Selection) -> Iterator[Finding]:
             )
             yield note("cache-below-concurrency", "concurrency", message, fix)
         else:
-            larger = combine_fixes(_larger_cache(selection))
+            held = candidate.engine.most_requests * candidate.copies
+            enough, fixes = math.ceil(load.concurrency / max(held, 1)), list[Fix]()
+            other = next((other for other in selection.ranked if other.holds_load), None)
+            if other is not None and other.instance != candidate.instance:
+                fixes.append(_use_type(other, f"{at_cost(other)}, which holds that load"))
+            if held and candidate.count < enough <= MOST_INSTANCES:
+                option = ("--instance-count", f"{enough}")
+                fixes.append(Fix(f"use {' '.join(option)}", options=option))
+            if held:
+                fixes.append(_lower("--concurrency", held * candidate.count))
+            larger = combine_fixes(fixes or [Fix("lower --max-model-len, or take a larger type")])
             yield warning("cache-below-concurrency", "concurrency", message, larger)
     cached, where = load.workload.cached_prompt_tokens, "cached_prompt_tokens"
     conversations = candidate.performance.conversations
@@ -191,34 +199,6 @@ def _cache(selection: Selection) -> Iterator[Finding]:
         )
         fix = "use one larger instance, where all turns meet the same cache"
         yield note("conversations-spread", where, message, fix)
-
-
-def _larger_cache(selection: Selection) -> Iterator[Fix]:
-    """What makes the load fit in the cache: another type, more instances, fewer requests, or
-    shorter ones."""
-    candidate, load = selection.candidate, selection.search.load
-    other = next((other for other in selection.ranked if other.holds_load), None)
-    if other is not None and other.instance != candidate.instance:
-        yield _use_type(other, f" {cost_text(other)}, which holds that load".replace(" ,", ","))
-    held = candidate.engine.most_requests * candidate.copies
-    enough = math.ceil(load.concurrency / max(held, 1))
-    if held and candidate.count < enough <= MOST_INSTANCES:
-        yield Fix(f"use --instance-count {enough}", options=("--instance-count", f"{enough}"))
-    if held:
-        yield _lower("--concurrency", held * candidate.count)
-
-    def holds(length: int) -> bool:
-        """Of one engine on the instance, or of a copy on its GPUs."""
-        shorter, of = replace(load, max_model_len=length), (candidate.drafter, candidate.k)
-        if candidate.asked.copies is None:
-            engine = shorter.engine_on(candidate.instance, candidate.load, *of)
-        else:
-            engine = shorter.engine(candidate.instance, candidate.gpus, *of)
-        return candidate.load <= engine.most_requests
-
-    least = load.workload.tokens
-    if length := _largest(max(_SHORTEST, least), load.max_model_len, holds):
-        yield _lower("--max-model-len", max(length // _STEP * _STEP, least))
 
 
 def _scarce(selection: Selection) -> Iterator[Finding]:
@@ -267,64 +247,39 @@ def _price(selection: Selection) -> Iterator[Finding]:
 
 def _required(selection: Selection, where: str, required: str) -> Iterator[Finding]:
     """The finding about one requirement, apart from the others, where it is not met or not
-    certain."""
+    certain, with the best type that is known to meet what is required."""
     others = dict.fromkeys({"slo", "min_tokens_per_second", "within"} - {where})
-    candidate, options = selection.candidate, selection.search.options
-    only = replace(candidate, asked=options.model_copy(update=others))
-    name, times, speed = instances_text(only), only.performance, only.tokens_per_second
-    ttft, itl, slo = times.ttft_seconds, times.itl_seconds, only.asked.slo
+    candidate, asked = selection.candidate, selection.search.options.model_copy(update=others)
+    only = replace(candidate, asked=asked)
+    name, times, excess = instances_text(only), only.performance, only.excess
     reached = speed_text(only)
-    if slo and ttft is not None and itl is not None:
-        reached += f", ttft={ttft:.3g}, itl={itl:.3g}"
+    if asked.slo and times.ttft_seconds is not None and times.itl_seconds is not None:
+        reached += f", ttft={times.ttft_seconds:.3g}, itl={times.itl_seconds:.3g}"
     reached += f" ({only.source})"
     missed = _SLO_MISSED if where == "slo" else _SPEED_BELOW_MINIMUM
     unverified = _SLO_UNVERIFIED if where == "slo" else _SPEED_UNVERIFIED
-    benchmark = Fix("run a benchmark before you rely on it")
-    if only.excess is None:
-        message = f"the speed of {name} is unknown, so it may not reach {required}"
-        fix = combine_fixes([*_better(selection, lambda other: other), benchmark])
-        yield warning(unverified, where, message, fix)
-    elif only.excess > 1:
-        load = format_concurrency(selection.search.load.concurrency)
-        message = f"with {load}, {name} does not reach {required}: {reached}"
-        relaxed = _lower("--min-tokens-per-second", math.floor(speed or 0))
-        if where == "within" and only.batch:
-            hours = f"{math.ceil((only.batch.seconds or 0) / 3600)}h"
-            relaxed = Fix(f"use --within {hours}", options=("--within", hours))
-        elif slo is not None:
-            limits = {"ttft": (slo.ttft, ttft), "itl": (slo.itl, itl)}
-            asked = {
-                key: max(limit, math.ceil(time * 1000) / 1000)
-                for key, (limit, time) in limits.items()
-                if limit is not None and time is not None
-            }
-            text = Slo(**asked).text
-            relaxed = Fix(f"use --slo {text}", options=("--slo", text))
-        fix = combine_fixes([*_better(selection, lambda other: other), relaxed])
-        yield error(missed, where, message, fix)
-    elif not _slowest(only).meets:
-        message = f"{required}: only the estimate reaches it, not the lower end of its range: "
-        fix = combine_fixes([*_better(selection, _slowest), benchmark])
-        yield warning(unverified, where, message + reached, fix)
-
-
-def _better(selection: Selection, at: Callable[[Candidate], Candidate]) -> Iterator[Fix]:
-    """Options that meet what is required: another type, K, or more instances; ``at`` the lower end
-    of the range, where that has to be certain."""
-    search, instance = selection.search, selection.candidate.instance
+    is_certain = excess is not None and _slowest(only).meets
+    if is_certain:
+        return
+    fixes = []
     for other in selection.ranked:
-        if other.instance != instance and at(other).meets and other.holds_load and other.affordable:
-            yield _use_type(other, f" {cost_text(other)} ({speed_text(other)})".replace("  ", " "))
+        certain = _slowest(other) if excess is not None and excess <= 1 else other
+        is_enough = certain.meets and other.holds_load and other.affordable
+        if other.instance != candidate.instance and is_enough:
+            fixes.append(_use_type(other, f"{at_cost(other)} ({speed_text(other)})"))
             break
-    if search.options.k is not None:
-        best = search.with_options(k=None).candidate(instance)
-        if at(best).meets and best.holds_load and best.drafter is not None:
-            yield Fix(f"use --k {best.k} ({speed_text(best)})", options=("--k", f"{best.k}"))
-    if (count := search.options.instance_count) is not None:
-        more = search.with_options(instance_count=None).candidate(instance)
-        if at(more).meets and more.holds_load and more.count > count:
-            sentence = f"use --instance-count {more.count} ({speed_text(more)})"
-            yield Fix(sentence, options=("--instance-count", f"{more.count}"))
+    if excess is not None and excess > 1:
+        load = format_concurrency(selection.search.load.concurrency)
+        fixes.append(Fix("leave --instance-type, --instance-count and --k out, or ask for less"))
+        message = f"with {load}, {name} does not reach {required}: {reached}"
+        yield error(missed, where, message, combine_fixes(fixes))
+        return
+    message = f"the speed of {name} is unknown, so it may not reach {required}"
+    if excess is not None:
+        message = f"{required}: only the estimate reaches it, not the lower end of its range: "
+        message += reached
+    fixes.append(Fix("run a benchmark before you rely on it"))
+    yield warning(unverified, where, message, combine_fixes(fixes))
 
 
 def _slowest(candidate: Candidate) -> Candidate:
@@ -345,18 +300,13 @@ def _slowest(candidate: Candidate) -> Candidate:
 def _several(selection: Selection) -> Finding:
     """The warning that several instances are planned and billed."""
     candidate, load = selection.candidate, selection.search.load
-    engine, asked = candidate.engine, format_concurrency(load.concurrency)
-    held = engine.most_requests * candidate.copies
+    asked = format_concurrency(load.concurrency)
+    held = candidate.engine.most_requests * candidate.copies
     because = f"one is not known to meet what is required with {asked}"
     if candidate.asked.within is not None:
         because = "fewer do not finish in time"
     elif held * (candidate.count - 1) < load.concurrency:
         because = f"the KV cache of one is enough for {format_requests(held)}, not for {asked}"
-        share = engine.cache_share + engine.shared
-        reserved = math.ceil(share * load.max_model_len)
-        if reserved > 2 * load.workload.tokens:
-            because += f", each with {reserved:,} tokens ({share:.0%} of the context)"
-            because += "; lower --max-model-len to reserve less"
     count = str(candidate.count)
     message = f"{count} instances are planned and billed, because {because}"
     sentence = f"confirm the number with --instance-count {count}"
@@ -374,8 +324,7 @@ def _idle_gpus(selection: Selection) -> Iterator[Finding]:
     instance, idle, better = candidate.instance, candidate.idle_gpus, None
     is_known = candidate.tokens_per_second is not None and instance.gpu_count > 1
     if is_known and (options.copies is None or (options.copies != AUTO and idle > 0)):
-        free = {"copies": AUTO, "capture_data": None, "rollout": None}
-        other = selection.search.with_options(**free).candidate(instance)
+        other = selection.search.with_copies().candidate(instance)
         if other.tokens_per_second is not None and other.copies > 1:
             better = other if rank((candidate, other))[0] is other else None
     comparison, fix = "", Fix("")
@@ -432,10 +381,6 @@ def _largest(low: int, high: int, works: Callable[[int], bool]) -> int | None:
         else:
             high = middle - 1
     return best
-
-
-def _at_cost(candidate: Candidate) -> str:
-    return f"{instances_text(candidate)} {cost_text(candidate)}".rstrip()
 
 
 def _speed_and_cost(candidate: Candidate) -> str:

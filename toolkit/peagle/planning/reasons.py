@@ -22,12 +22,12 @@ def instances_text(candidate: Candidate) -> str:
     return f"{candidate.count} x {name}" if candidate.count > 1 else name
 
 
-def cost_text(candidate: Candidate) -> str:
-    """``at $4.20 an hour``, for all instances; empty if the price is unknown."""
+def at_cost(candidate: Candidate) -> str:
+    """`` at $4.20 an hour``, for all instances; empty if the price is unknown."""
     if candidate.usd_per_hour is None:
         return ""
     together = f" for {candidate.count}" if candidate.count > 1 else ""
-    return f"at {format_usd(candidate.usd_per_hour)} an hour{together}"
+    return f" at {format_usd(candidate.usd_per_hour)} an hour{together}"
 
 
 def token_cost_text(usd: float) -> str:
@@ -67,7 +67,7 @@ def selection_reasons(
     )
     best = selection.best_alone
     if best is not None and best.instance != selection.alone[0].instance:
-        because = cost_text(best).removeprefix("at ") or "price unknown"
+        because = at_cost(best).removeprefix(" at ") or "price unknown"
         if (usd := best.usd_per_million_tokens) is not None:
             because += f", {token_cost_text(usd)}"
         what = "instance_without_speculation"
@@ -86,7 +86,7 @@ def _why_instance(selection: Selection) -> str:
         return peer.holds_load, peer.affordable, peer.meets, peer.excess is None
 
     asked, usd = candidate.asked, candidate.usd_per_million_tokens
-    cost = cost_text(candidate) or "price unknown"
+    cost = at_cost(candidate).strip() or "price unknown"
     peers = sum(apart_from_cost(other) == apart_from_cost(candidate) for other in ranked)
     which = " for this load" if candidate.holds_load else ""
     if asked.min_tokens_per_second or asked.slo or asked.within:

@@ -38,7 +38,7 @@ from peagle.planning.plan import Plan, Reason
 from peagle.planning.planner import make_plan, select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, price_in, price_of
 from peagle.planning.speculation import likely_acceptance
-from peagle.speed.decision import ESTIMATE_MUST_WIN_BY, Question, decide_workload
+from peagle.speed.decision import Question, decide_workload
 from peagle.speed.models import WORKLOADS, Acceptance, Performance, Workload, WorkloadName, is_on
 from peagle.speed.verdict import (
     NO_SPECULATION,
@@ -386,7 +386,6 @@ def _changes(
             loads = "all loads" if len(guessed) == len(wins) else f"{_listed(guessed)} at a time"
             estimated.append(f"{size.name}, {loads}")
     texts = [f"estimated, not measured: {'; '.join(estimated)}"] if estimated else []
-    texts += [text for size in decided if (text := _faster_estimates(size))]
     unknown = {
         setting.drafter
         for setting in question.settings
@@ -449,27 +448,6 @@ def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
                 f"{speed.acceptance_length:.2f} is {origin}"
             )
             yield VerdictChange(kind="acceptance", text=text)
-
-
-def _faster_estimates(size: WorkloadVerdict) -> str:
-    """The setting that the model finds faster than the best measured one; empty without one."""
-    faster: dict[Setting, list[tuple[int, float]]] = {}
-    for load in size.loads:
-        best = load.speed(load.best)
-        if best is None or best.basis != "measured" or not best.tokens_per_second:
-            continue
-        for speed in load.speeds:
-            gain = (speed.tokens_per_second or 0) / best.tokens_per_second - 1
-            if speed.basis == "estimated" and gain > ESTIMATE_MUST_WIN_BY:
-                faster.setdefault(speed.setting, []).append((load.concurrency, gain))
-    if not faster:
-        return ""
-    setting = max(faster, key=lambda setting: max(gain for _, gain in faster[setting]))
-    loads, gains = zip(*faster[setting], strict=True)
-    return (
-        f"{size.name}, {_listed(loads)} at a time: {setting.text} is estimated to be up to "
-        f"{max(gains):.0%} faster; a measurement would decide"
-    )
 
 
 def _versions(compared: _Compared) -> Iterator[VerdictChange]:
