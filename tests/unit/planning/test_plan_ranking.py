@@ -73,8 +73,7 @@ PLANS: dict[str, tuple[str, dict[str, Any], Expected]] = {
             "use --instance-type ml.g7e.2xlarge at $4.20 an hour (900 tokens/s"}),
     "a missed speed": ("chat", {**ON_FAST, "min_tokens_per_second": 5000}, {
         "errors": ["speed-below-minimum"],
-        "message error": "8 x ml.g7e.2xlarge does not reach 5,000 tokens/s: 1,920 tokens/s, 8 tim",
-        "fix error": "lower --min-tokens-per-second to 1920"}),
+        "message error": "8 x ml.g7e.2xlarge does not reach 5,000 tokens/s: 1,920 tokens/s, 8 tim"}),
     "times decide": ("chat", {"catalog": MEASURED, "slo": Slo(ttft=0.2)}, {
         "instance_type": "ml.g7e.2xlarge", "errors": [], "slo": Slo(ttft=0.2)}),
     "missed times": ("chat", {**ON_FAST, "slo": Slo(ttft=0.05)}, {
@@ -259,28 +258,10 @@ def test_the_cheapest_candidate_that_reaches_the_speed_is_chosen() -> None:
     assert types(plan(catalog=slower, instance_count=1, **asked))[0] == "ml.g7e.2xlarge"
 
 
-@pytest.mark.parametrize(
-    ("options", "fix"),
-    [
-        ({"k": 7, "min_tokens_per_second": 850}, "use --k 3 (900 tokens/s measured)"),
-        ({"min_tokens_per_second": 950, "instance_count": 1}, "use --instance-count 2"),
-        ({"min_tokens_per_second": 1500, "instance_count": 3}, "use --instance-count 6"),
-        ({"min_tokens_per_second": 950}, "lower --min-tokens-per-second to 900"),
-        ({"slo": Slo(itl=0.05)}, "use --slo itl=0.1"),
-    ],
-)
-def test_fixes_for_a_missed_requirement(options: dict[str, Any], fix: str) -> None:
-    made = plan("chat+p-eagle", **{"instance_count": 1, **ON_FAST, **options})
-    code = "slo-missed" if "slo" in options else "speed-below-minimum"
-    check_plan(made, {"errors": [code], "fix error": fix})
-
-
 def test_each_missed_requirement_is_an_error_of_its_own() -> None:
     made = plan(**ON_FAST, min_tokens_per_second=5000, slo=Slo(ttft=0.05))
-    found = {one.where: one.fix for one in made.findings if one.level == "error"}
-    assert set(found) == {"min_tokens_per_second", "slo"}
-    assert "--slo" in found["slo"]
-    assert "--slo" not in found["min_tokens_per_second"]
+    missed = {finding.where for finding in made.findings if finding.level == "error"}
+    assert missed == {"min_tokens_per_second", "slo"}
 
 
 def test_more_instances_are_planned_for_a_required_speed() -> None:
