@@ -232,7 +232,6 @@ def test_the_collecting_plan_has_the_pins_of_the_weights(synced: World) -> None:
     ("given", "code"),
     [
         ({"warm_sha256": ("0" * 63,)}, "invalid-pin"),
-        ({"warm_sha256": ("0" * 64,), "allow_unpinned_warm": True}, "conflicting-options"),
         ({"warm_sha256": tuple(f"{n:064x}" for n in range(16))}, "invalid-pin"),
     ],
 )

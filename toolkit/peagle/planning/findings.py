@@ -258,28 +258,28 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     reached += f" ({only.source})"
     missed = _SLO_MISSED if where == "slo" else _SPEED_BELOW_MINIMUM
     unverified = _SLO_UNVERIFIED if where == "slo" else _SPEED_UNVERIFIED
-    is_certain = excess is not None and _slowest(only).meets
-    if is_certain:
+    if excess is not None and _slowest(only).meets:
         return
-    fixes = []
+    better, option = "", tuple[str, ...]()
     for other in selection.ranked:
         certain = _slowest(other) if excess is not None and excess <= 1 else other
         is_enough = certain.meets and other.holds_load and other.affordable
         if other.instance != candidate.instance and is_enough:
-            fixes.append(_use_type(other, f"{at_cost(other)} ({speed_text(other)})"))
+            option = ("--instance-type", other.instance.type)
+            better = f"use {' '.join(option)}{at_cost(other)} ({speed_text(other)}); or "
             break
     if excess is not None and excess > 1:
         load = format_concurrency(selection.search.load.concurrency)
-        fixes.append(Fix("leave --instance-type, --instance-count and --k out, or ask for less"))
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        yield error(missed, where, message, combine_fixes(fixes))
+        sentence = f"{better}leave --instance-type, --instance-count and --k out, or ask for less"
+        yield error(missed, where, message, Fix(sentence, options=option))
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"
     if excess is not None:
         message = f"{required}: only the estimate reaches it, not the lower end of its range: "
         message += reached
-    fixes.append(Fix("run a benchmark before you rely on it"))
-    yield warning(unverified, where, message, combine_fixes(fixes))
+    sentence = f"{better}run a benchmark before you rely on it"
+    yield warning(unverified, where, message, Fix(sentence, options=option))
 
 
 def _slowest(candidate: Candidate) -> Candidate:
