@@ -28,9 +28,9 @@ from peagle.cli.view.console import line_width
 from peagle.errors import PeagleError, UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.overrides import checked_settings, parse_settings, parse_variables
-from peagle.planning.pins import pins_of
 from peagle.planning.rollout import parse_step
 from peagle.planning.verdict import VerdictRequest, make_verdict
+from peagle.planning.weights import pins_of
 from peagle.project.pipelines import toolkit_source
 from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix

@@ -244,7 +244,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
         two_turns=caches_prefixes(settings_in(engine.environment)),
         **settings,
     )
-    judged = replace(measured, floor_source=plan.speculation.floor_source)
+    judged = replace(measured, floor_source=plan.speculation.acceptance_floor_source)
     proof.require_passed(judged, proof.pair_in_catalogue(plan.target, plan.drafter))
     return replace(
         engine,

@@ -15,8 +15,8 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.pins import MAX_ARCHIVES, with_pins
 from peagle.planning.plan import MODEL_BUCKET, Pins, Plan
+from peagle.planning.weights import MAX_ARCHIVES, with_pins
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import MANIFEST, WeightsPrefix
