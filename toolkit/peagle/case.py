@@ -28,8 +28,8 @@ from peagle.checkpoints.models import Checkpoint
 from peagle.errors import DamagedCheckpoint, OutOfRange
 from peagle.text import json_object
 from peagle.vllm import versions
+from peagle.vllm.defaults import NO_PREFIX_CACHING
 from peagle.vllm.environment import Value, settings_in
-from peagle.vllm.prefix_caching import NO_PREFIX_CACHING
 from peagle_serve.environment import canonical_name, variable_of
 from peagle_serve.heads import is_head
 

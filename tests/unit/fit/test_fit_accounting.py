@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.checkpoints.division import divisions
-from peagle.fit.advice import advise
 from peagle.fit.estimate import INSIDE, compare, fit_of, missing_bytes, refusal_reason
+from peagle.fit.report import advise
 from tests.support import examples
 from tests.unit.fit.geometry import TARGETS, case, changes_of, target, with_engine
 

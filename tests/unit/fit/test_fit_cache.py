@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.fit.kv_cache import Layout, layout_of
+from peagle.fit.estimate import Layout, layout_of
 from peagle.vllm.defaults import BLOCK_TOKENS
 
 GIB = 1 << 30

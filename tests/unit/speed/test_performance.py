@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from measurements.speed_fit import bounds_of, coefficients_of
 from peagle.catalog.schema import Seconds, SpeedRun
+from peagle.fit.building import with_sizes
 from peagle.fit.models import FitCase
 from peagle.speed.estimate import performance
-from peagle.speed.geometry import geometry_of
 from peagle.speed.models import Acceptance, Workload, names_in_runs
-from peagle.speed.step import Kernel, StepTimes, Terms, further_tiles, tile_rows, tile_size
+from peagle.speed.step import Kernel, StepTimes, Terms, further_tiles, geometry_of, tile_size
 from tests.support import examples
 from tests.unit.speed.cases import (
     CODER,
@@ -232,7 +233,7 @@ def test_floating_point_operations_and_logits_do_not_depend_on_bytes() -> None:
     wide = sums(replace(P_EAGLE, target=replace(P_EAGLE.target, dtype="float32")))
     assert wide[0] > plain[0]
     assert wide[1] == plain[1]
-    narrow = sums(replace(P_EAGLE, drafter=replace(P_EAGLE.drafter, hidden_size=1440)))
+    narrow = sums(replace(P_EAGLE, drafter=with_sizes(P_EAGLE.drafter, hidden_size=1440)))
     assert narrow[0] < plain[0]
     assert narrow[2] == plain[2]
 
@@ -243,19 +244,13 @@ def test_a_kernel_takes_the_longer_side_and_both_where_it_converts(
 ) -> None:
     kernel = Kernel(read, compute, grouped, converts=False, of_cache=of_cache)
     sides = kernel.sides(MODEL.constants)
-    assert kernel.seconds(MODEL.constants) == max(sides)
     converting = kernel._replace(converts=True)
-    assert converting.seconds(MODEL.constants) == sum(sides)
-    for one in (kernel, converting):
+    for one, seconds in ((kernel, max(sides)), (converting, sum(sides))):
         terms = Terms((one,), step=0.0)
-        factors = terms.coefficients(terms.bounds(MODEL.constants))
+        assert terms.seconds(MODEL.constants) == seconds
+        factors = coefficients_of(terms, bounds_of(terms, MODEL.constants))
         linear = sum(factor * getattr(MODEL.constants, name) for name, factor in factors.items())
         assert linear == pytest.approx(terms.seconds(MODEL.constants))
-
-
-@pytest.mark.parametrize(("rows", "computed"), [(1, 16), (8, 16), (16, 32), (32, 64), (1024, 1056)])
-def test_an_expert_computes_whole_tiles(rows: float, computed: float) -> None:
-    assert tile_rows(rows) == computed
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,7 @@ from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
 from peagle.cli.view.console import json_option, print_json, print_status, print_written
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
-from peagle.fit.advice import MAX_GPUS, mildest
-from peagle.fit.report import fit_document
+from peagle.fit.report import MAX_GPUS, fit_document, mildest
 from peagle.planning.overrides import checked_settings
 from peagle.planning.runtime import REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests

@@ -35,8 +35,8 @@ from peagle.planning.pins import choose_pins, pin_variables
 from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation
 from peagle.planning.speculation import planned_speculation, speculative_config
 from peagle.planning.weights import LOADER, PlacedWeights, WeightSizes, stream
+from peagle.vllm.defaults import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle.vllm.environment import Value, check_environment, to_environment
-from peagle.vllm.prefix_caching import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle_serve.contract import (
     IMAGE_DIGEST_VARIABLE,
     ML_ROOT,

@@ -1,6 +1,4 @@
-"""The verdict on speculation, as data: the best setting for each load and size of requests, what
-another one would lose, and what would change it. ``peagle.speed.decision`` makes it.
-"""
+"""The verdict on speculation, as data; ``peagle.speed.decision`` makes it."""
 
 from __future__ import annotations
 
@@ -195,21 +193,21 @@ class Verdict(VerdictEntry):
     def at(self, workload: Workload | None, load: float) -> tuple[WorkloadVerdict, LoadVerdict]:
         """The verdict for the nearest size of requests (``None``: the first) and, of it, for the
         nearest load; both nearest by ratio."""
-        sizes = self.workloads
-        planned = sizes[0].workload if workload is None else workload
-        chosen = min(sizes, key=lambda size: _distance(size.workload, planned))
+        planned = self.workloads[0].workload if workload is None else workload
+
+        def distance(verdict: WorkloadVerdict) -> float:
+            size = verdict.workload
+            ratios = (
+                size.prompt_tokens / planned.prompt_tokens,
+                size.new_prompt_tokens / planned.new_prompt_tokens,
+                size.output_tokens / planned.output_tokens,
+            )
+            return sum(abs(math.log(ratio)) for ratio in ratios)
+
+        chosen = min(self.workloads, key=distance)
         return chosen, nearest_load(chosen.loads, load)
 
 
 def nearest_load(loads: Sequence[LoadVerdict], load: float) -> LoadVerdict:
     """The entry whose load is nearest by ratio; the smaller one of two."""
     return min(loads, key=lambda entry: abs(math.log(entry.concurrency / max(load, 1))))
-
-
-def _distance(workload: Workload, planned: Workload) -> float:
-    pairs = (
-        (workload.prompt_tokens, planned.prompt_tokens),
-        (workload.new_prompt_tokens, planned.new_prompt_tokens),
-        (workload.output_tokens, planned.output_tokens),
-    )
-    return sum(abs(math.log(ours / theirs)) for ours, theirs in pairs)

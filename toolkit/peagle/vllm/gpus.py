@@ -87,8 +87,6 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
-
 _SERVED_AS_STORED = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16"}
 
 _WIDE_BYTES = {"F32": 4, "F64": 8}
@@ -97,7 +95,7 @@ _WIDE_BYTES = {"F32": 4, "F64": 8}
 
 def element_bytes(dtype: str) -> int:
     """Bytes per element of this dtype."""
-    return _BYTES.get(dtype, 2)
+    return 4 if dtype in ("float32", "float") else 2
 
 
 def served_dtype(saved: str) -> str:

@@ -15,7 +15,7 @@ from peagle.checks.registry import Findings, error, for_head, note, rule, warnin
 from peagle.errors import Fix
 from peagle.findings import Finding, finding
 from peagle.vllm import versions
-from peagle.vllm.prefix_caching import PREFIX_CACHING
+from peagle.vllm.defaults import PREFIX_CACHING
 from peagle_serve.contract import K_SCHEDULE
 from peagle_serve.heads import DEFAULT_AUXILIARY
 
