@@ -85,14 +85,6 @@ VOCABULARIES = (
     ),
     Broken("d2t of another size", lambda f: tiny_case(f, with_d2t(256)), "d2t-size"),
     Broken(
-        "t2d of another size",
-        lambda f: tiny_case(
-            f, replace(REDUCED, add={**REDUCED.add, "t2d": booleans([True] * 512)})
-        ),
-        "t2d-size",
-        "warning",
-    ),
-    Broken(
         "a reduced vocabulary without d2t",
         lambda f: tiny_case(f, without("d2t", "t2d")),
         "d2t-missing",
@@ -134,7 +126,7 @@ TENSORS = (
     Broken(
         "a quantization in config.json without scales",
         lambda f: tiny_case(f, Damage(set_keys={"quantization_config": {"quant_method": "fp8"}})),
-        "quantization-without-scales",
+        "tensor-dtype",
     ),
     Broken(
         "no final norm", lambda f: tiny_case(f, Damage(drop=("norm.weight",))), "tensors-missing"
@@ -221,7 +213,7 @@ FORMATS = (
         lambda f: speculators_case(
             f, "peagle", Damage(set_keys={"speculators_model_type": "eagle"})
         ),
-        "speculators-type"
+        "method-not-for-architecture"
     ),
     Broken(
         "no speculators_config",

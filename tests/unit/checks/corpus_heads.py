@@ -220,15 +220,9 @@ def biases(*projections: str) -> Damage:
 
 LAYERS = (
     Broken(
-        "the order of the layers",
-        lambda f: tiny_case(f, Damage(set_keys={EAGLE: [7, 2, 5]})),
-        "aux-layers-order",
-        "warning",
-    ),
-    Broken(
         "a bias that config.json does not mention",
         lambda f: tiny_case(f, biases("q_proj", "k_proj", "v_proj", "o_proj")),
-        "biases-dropped",
+        "tensors-unknown",
         "warning",
     ),
     Broken(

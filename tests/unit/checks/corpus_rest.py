@@ -243,8 +243,9 @@ LOADS = (
     Broken(
         "K of a head whose trained K is unknown",
         lambda f: catalog_case("qwen3-8b", k=20),
-        "k-training-unknown",
+        "k-above-trained",
         "note",
+        not_shown="it is about what is known of the pair",
     ),
     Broken(
         "a context above the target's",
@@ -358,12 +359,12 @@ LOADS = (
     Broken(
         "no padding in parallel",
         lambda f: tiny_case(f, speculative_settings={"disable_padded_drafter_batch": True}),
-        "drafter-batch-padding",
+        "speculative-setting",
     ),
     Broken(
         "a drafter on three GPUs",
         lambda f: tiny_case(f, speculative_settings={"draft_tensor_parallel_size": 3}),
-        "draft-tensor-parallel",
+        "speculative-setting",
     ),
 )
 
@@ -408,7 +409,7 @@ HARDWARE = (
     Broken(
         "an image of another region",
         lambda f: catalog_case("tiny", image=OWN_IMAGE, region="eu-west-1"),
-        "image-in-another-region",
+        "image-not-in-region",
     ),
     Broken(
         "AWS's image by its tag",
@@ -453,7 +454,7 @@ HARDWARE = (
     Broken(
         "SageMaker's own AMI on g6",
         lambda f: catalog_case("tiny", instance_type="ml.g6.xlarge"),
-        "ami-missing",
+        "ami-driver",
     ),
     Broken(
         "any archive of compiled code",

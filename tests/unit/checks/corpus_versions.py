@@ -116,7 +116,7 @@ VERSIONS = (
             pair="tiny+eagle3",
             speculative_settings={"enable_adaptive_verification": True},
         ),
-        "adaptive-verification",
+        "speculative-setting",
     ),
     Broken("adapters", lambda f: tiny_case(f, settings={"enable-lora": True}), "lora"),
     Broken(
@@ -217,19 +217,19 @@ VERSIONS = (
     Broken(
         "a value that is none of an argument's choices",
         lambda f: tiny_case(f, settings={"kv-cache-dtype": "fp7"}),
-        "engine-choice",
+        "engine-value",
         not_shown="vLLM's parser refuses it before there is an engine",
     ),
     Broken(
         "a word instead of a number",
         lambda f: tiny_case(f, settings={"block-size": "large"}),
-        "engine-choice",
+        "engine-value",
         not_shown="vLLM's parser refuses it before there is an engine",
     ),
     Broken(
         "a fraction instead of a whole number",
         lambda f: tiny_case(f, settings={"block-size": 1.5}),
-        "engine-choice",
+        "engine-value",
         not_shown="vLLM's parser refuses it before there is an engine",
     ),
     Broken(

@@ -31,7 +31,7 @@ def found(case: Case) -> dict[Found, str]:
          "use vLLM 0.29.0 or later"),
         ("0.29.0", {"settings": {"max-num-queued-reqs": 8}}, None, ""),
         ("0.33.0", {"settings": {"device-memory-utilization": 0.9}}, None, ""),
-        ("0.33.0", {"settings": {"max-num-queued-reqs": "many"}}, ("engine-choice", "error"),
+        ("0.33.0", {"settings": {"max-num-queued-reqs": "many"}}, ("engine-value", "error"),
          "whole number"),
         ("0.33.0", {"settings": {"ir-op-priority": "{}"}}, ("engine-argument", "note"),
          "leave --ir-op-priority out"),

@@ -64,14 +64,14 @@ def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
 
 ABOUT_ANY_ENGINE = frozenset(
     {
-        "amx-small-layers", "aux-layers-order", "biases-dropped", "cache-estimated",
+        "amx-small-layers", "cache-estimated",
         "chat-template-missing", "code-variable", "context-above-drafter", "drafting-slots",
         "dynamic-k", "engine-argument", "head-not-for-target", "head-not-public", "head-not-read",
-        "head-window", "k-training-unknown", "long-context-head", "lora", "mask-token-used",
+        "head-window", "k-above-trained", "long-context-head", "lora", "mask-token-used",
         "model-runner-v2", "no-head", "norm-before-residual", "pipeline-parallel", "prefix-caching",
         "quantization-block", "revision-not-pinned", "speculative-setting", "speculators-verifier",
-        "structured-output", "t2d-size", "target-differs", "target-is-gated",
-        "target-not-in-catalogue", "target-numerics", "timeout-at-maximum", "timeout-short",
+        "structured-output", "target-differs", "target-is-gated", "target-not-in-catalogue",
+        "target-numerics", "tensors-unknown", "timeout-at-maximum", "timeout-short",
         "tokenizer-differs", "variable-ignored", "vllm-newer-than-catalogue", "vocabulary-download",
         "warm-unpinned", "weights-unread",
     }

@@ -85,7 +85,7 @@ def test_what_uses_memory_counts_in_the_choice_of_the_instance() -> None:
         ({"environment": {"1X": "y"}}, "not the name of a variable", "letters"),
         ({"environment": {"UNSET": ""}}, "the plan does not set UNSET", "give it a value"),
         ({"environment": {"X": "y" * 1025}}, "1025 characters; SageMaker's limit", "shorter"),
-        ({"environment": {f"V{n}": "1" for n in range(100)}}, "limit of 100", "remove"),
+        ({"environment": {f"V{n}": "1" for n in range(100)}}, "limits are 100", "remove"),
         ({"startup_timeout": 3601}, "startup_timeout 3601s is outside", "60s to 1h"),
         ({"download_timeout": 59}, "download_timeout 59s is outside", "60s"),
     ],
@@ -132,7 +132,7 @@ def test_the_rules_look_at_what_the_user_sets() -> None:
     too_small = found(settings={"max-num-batched-tokens": "4"})
     assert all("omit --" in one and "max-num-batched-tokens" in one for one in too_small)
     assert found(ami="al2-ami-of-mine")[0].startswith("ami-unknown")
-    assert found(ami="default", instance_type="ml.g6.xlarge")[0].startswith("ami-missing")
+    assert found(ami="default", instance_type="ml.g6.xlarge")[0].startswith("ami-driver")
     assert found(ami=AMI, instance_type="ml.g6.xlarge") == []
 
 

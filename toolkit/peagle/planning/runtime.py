@@ -38,7 +38,7 @@ LOG_STATS_OFF = "log-stats-off"
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
 _ABOUT_VERSIONS = frozenset({"vllm-below-minimum", "vllm-newer-than-catalogue"})
-_ABOUT_IMAGES = frozenset({"image-not-in-ecr", "image-in-another-region", "image-version"})
+_ABOUT_IMAGES = frozenset({"image-not-in-ecr", "image-not-in-region", "image-version"})
 """Codes of the rules that need no other decisions."""
 
 
