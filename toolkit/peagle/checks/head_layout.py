@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.heads import Head, attention_of
@@ -100,17 +99,10 @@ def stored_width(head: Head) -> int | None:
     return width[0] if width and width != (head.config.hidden_size,) else None
 
 
-class CacheGroups(NamedTuple):
-    """The groups of the KV cache: ``total`` of all layers, ``draft`` with layers of the drafter."""
-
-    total: int
-    draft: int
-
-
-def cache_groups(
+def draft_groups(
     target: Sequence[AttentionGroup], draft: Sequence[AttentionGroup], ratio: float
-) -> CacheGroups | None:
-    """vLLM's groups; it starts only with all of the drafter's layers in one.
+) -> int | None:
+    """The groups of vLLM's KV cache with layers of the drafter; it starts only with one.
 
     Layers of one kind and size share a bucket. A group has as many layers as the smallest bucket,
     or as the largest when that has fewer than ``ratio`` times as many. vLLM deals out layer after
@@ -119,7 +111,7 @@ def cache_groups(
     """
     groups = (*target, *draft)
     if len({(group.kind, group.window) for group in groups}) == 1:
-        return CacheGroups(1, 1)
+        return 1
 
     def bucket(group: AttentionGroup) -> tuple[object, ...]:
         return group.kind, group.kv_heads, group.head_dim, group.window
@@ -132,7 +124,4 @@ def cache_groups(
         return None
     fewest, most = min(buckets.values()), max(buckets.values())
     size = most if most < fewest * ratio else fewest
-    return CacheGroups(
-        sum(math.ceil(layers / size) for layers in buckets.values()),
-        sum(min(group.layers, math.ceil(buckets[bucket(group)] / size)) for group in draft),
-    )
+    return sum(min(group.layers, math.ceil(buckets[bucket(group)] / size)) for group in draft)

@@ -59,7 +59,7 @@ _OF_SAGEMAKER = frozenset(
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
         "price-unknown", "queue-unbounded", "rollout-of-one", "scale-to-zero-refused",
         "scaling-target-high", "several-instances", "slo-unverified", "speculation-costs-more",
-        "speculation-loses", "speed-unverified", "verdict-other-gpus", "volume-key", "vpc-routes",
+        "speculation-loses", "speed-unverified", "verdict-other-gpus", "vpc-routes",
         "weights-streamed",
     }
 )  # fmt: skip

@@ -7,7 +7,7 @@ from peagle.catalog.find import find_instance
 from peagle.catalog.tables import Ami, ami_report, nearest_region, region_hint
 from peagle.checks.facts import is_aws_image, parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Findings, error, note, rule, warning
-from peagle.errors import Fix, NotFound, nearest
+from peagle.errors import Fix, NotFound
 from peagle.vllm import versions
 from peagle.vllm.gpus import FIRST_CUDA, needed_capability
 
@@ -245,9 +245,9 @@ def image_version(case: Case) -> Findings:
     """An image whose vLLM or CUDA version differs from the plan's.
 
     Its arguments, AMI and known bugs differ from those that the plan assumes. The tag names
-    both versions. AWS's own repository has only the tags of the catalogue.
+    both versions.
     """
-    image, runtime = parse_ecr_image(case.image), case.runtime
+    runtime = case.runtime
     tagged = parse_tag_versions(case.image) if case.image else None
     if tagged is None:
         return
@@ -259,23 +259,3 @@ def image_version(case: Case) -> Findings:
         uses = f"vLLM {runtime.vllm} uses {runtime.cuda}"
         message = f"the image is tagged for CUDA {tagged.cuda}, but {uses}"
         yield error("image", message, f"use the tag {runtime.tag}")
-    elif image is not None and image.account in case.runtimes.accounts.values():
-        tags = [other.tag for other in case.runtimes.runtimes]
-        if image.repository == runtime.repository and image.tag and image.tag not in tags:
-            fix = nearest(image.tag, tags) or f"use the tag {runtime.tag}"
-            yield error("image", f"AWS has no image with the tag {image.tag}", fix)
-
-
-@rule("volume-key", about="hardware", vllm_notices="never")
-def volume_key(case: Case) -> Findings:
-    """A key of KMS for an instance that keeps weights on its local storage.
-
-    SageMaker's service model: KmsKeyId does not encrypt the local storage of Nitro instances.
-    """
-    if case.kms_key is not None and case.instance is not None and case.instance.nvme_gb:
-        yield note(
-            "kms_key",
-            f"the key does not encrypt the local storage of {case.instance.type}: a module of its "
-            "hardware does, with a key of its own",
-            "nothing, unless your rules demand that key",
-        )

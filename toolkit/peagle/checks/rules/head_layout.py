@@ -8,17 +8,10 @@ from math import prod
 from pathlib import PurePath
 
 from peagle.case import Case
-from peagle.checkpoints.heads import Head, attention_of
+from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import is_folder
-from peagle.checks.head_layout import (
-    cache_groups,
-    has_own_rule,
-    plain_name,
-    required,
-    stored_width,
-)
+from peagle.checks.head_layout import has_own_rule, plain_name, required, stored_width
 from peagle.checks.registry import Findings, error, note, rule, warning
-from peagle.checks.rules.version import ONE_GROUP, kv_group_rule
 from peagle.errors import Fix
 from peagle_serve.checkpoint import first_names
 from peagle_serve.heads import (
@@ -196,17 +189,11 @@ def layer_types(case: Case, head: Head) -> Findings:
         yield error("drafter", f"config.json: {head.config.window_problem}", COPY_CONFIG)
 
 
-MANY_GROUPS = 16
-"""Chosen."""
-
-
 @rule("head-window", about="head", vllm_notices="never")
 def head_window(case: Case, head: Head) -> Findings:
     """A head whose layers attend to a sliding window.
 
-    It sees the last tokens of a context only, so acceptance falls in longer ones. A few sliding
-    layers beside full ones also make vLLM divide the KV cache into small groups, each with a
-    block table to fill in every step.
+    It sees the last tokens of a context only, so acceptance falls in longer ones.
     """
     window = max((size for size in head.config.windows if size), default=None)
     if window is not None and case.max_model_len > window:
@@ -216,16 +203,6 @@ def head_window(case: Case, head: Head) -> Findings:
         )
         fix = f"use a head with full attention, or lower --max-model-len to {window}"
         yield warning("drafter", message, fix)
-    draft = attention_of(head.config)
-    if case.setting(ONE_GROUP) is True or len(draft) != 1 or draft[0].window is None:
-        return
-    for entry in kv_group_rule.entries(case):
-        groups = cache_groups(case.architecture.attention, draft, float(entry.value or 0))
-        if groups is not None and groups.draft == 1 and groups.total > MANY_GROUPS:
-            message = f"few sliding layers: {groups.total} groups, each with a block table per step"
-            option = f"{ONE_GROUP}=true"
-            sentence = f"use --set {option}: one group, in which sliding layers keep all tokens"
-            yield warning("drafter", message, Fix(sentence, options=("--set", option)))
 
 
 @rule("auxiliary-states-off", about="head", vllm_notices="at start")
@@ -264,15 +241,7 @@ def aux_layer_count(case: Case, head: Head) -> Findings:
     fc, width = head.shape("fc.weight"), head.config.target_hidden_size
     states = fc[-1] // width if fc and width else len(layers)
     key = layers_key(head, states)
-    if states == len(layers):
-        # Keys with which a config overrides the number of listed layers.
-        counts = [k for k in ("num_aux_hidden_states", "num_aux_layers") if head.counts_with(k)]
-        remove = f", and remove {' and '.join(counts)}" if counts else ""
-        fix = f"in config.json, set {key} to {list(layers)}{remove}"
-    else:
-        # Training lists the last layer too: its hidden states are what the head learns to predict.
-        drop = f": without {depth}, the target's last" if layers[-1] == depth else ""
-        fix = f"in config.json, set {key} to the {states} layers that fc was trained on{drop}"
+    fix = f"in config.json, list in {key} alone the {states} layers that fc was trained on"
     yield error("drafter", message, fix)
 
 

@@ -9,7 +9,7 @@ from peagle.case import Case, family_of, nearest_version, prefix_caching_with
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
 from peagle.checkpoints.architecture import read_dtype
 from peagle.checkpoints.heads import Head, attention_of
-from peagle.checks.head_layout import cache_groups
+from peagle.checks.head_layout import draft_groups
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix
 from peagle.findings import Finding, finding
@@ -218,9 +218,9 @@ def kv_group_rule(case: Case) -> Findings:
                 fix = Fix(sentence, options=("--set", f"{ONE_GROUP}=true"))
             yield kv_group_rule.of_entry(entry, "drafter", who, fix)
             continue
-        made = cache_groups(groups, draft, float(entry.value or 0))
-        if made is not None and made.draft > 1:
-            who = f"{drafter.title}, with {draft[0].layers} layers in {made.draft} groups"
+        count = draft_groups(groups, draft, float(entry.value or 0))
+        if count is not None and count > 1:
+            who = f"{drafter.title}, with {draft[0].layers} layers in {count} groups"
             yield kv_group_rule.of_entry(entry, "drafter", who)
 
 
