@@ -12,7 +12,7 @@ from peagle.checks.head_layout import required
 from peagle.findings import Finding
 from peagle_serve.heads import read_head
 from tests.unit.checks.cases import geometry_case, speculators_case, tiny_case
-from tests.unit.checks.corpus_heads import FULL, SLIDING, biases, layer_types
+from tests.unit.checks.corpus_heads import FULL, SLIDING, layer_types
 from tests.unit.checks.damage import Damage
 
 AUX = "eagle_aux_hidden_state_layer_ids"
@@ -112,14 +112,6 @@ def test_biases_are_those_of_the_class(
 
     assert shapes is not None
     assert {name.split(".")[-2] for name in shapes if name.endswith(".bias")} == expected
-
-
-def test_a_llama_head_with_attention_bias_needs_one_for_its_output(tmp_path: Path) -> None:
-    damage = biases("q_proj", "k_proj", "v_proj")
-    every = Damage(set_keys={"attention_bias": True, "num_hidden_layers": 1}, add=damage.add)
-    case = tiny_case(tmp_path, every, head="eagle3", pair="tiny+eagle3")
-
-    assert "as zeros" in found(case, "tensors-missing").fix
 
 
 @pytest.mark.parametrize(
