@@ -36,47 +36,34 @@ probabilities, noise and its inverse (RejectionSampler.forward, sample_recovered
 _SAMPLED_BY_RUNNER_V2 = 4
 """Model runner V2 keeps bfloat16 and works in place; a soft cap copies it once."""
 
-_FILTER_ROWS = 128
-"""Rows in the buffer of the top-k and top-p kernel, one per multiprocessor, a power of two."""
+_FILTER_FROM, _FILTER_ROWS = 8, 128
+"""Requests from which vLLM uses the top-k and top-p kernel instead of sorting, and the rows in its
+buffer, one per multiprocessor, a power of two."""
 
-_FILTER_FROM = 8
-"""Requests from which vLLM uses that kernel instead of sorting."""
+_CUBLAS, _STREAMS = 32 * MIB, 2 * 32 * MIB
+"""cuBLAS workspace on Hopper and later, and those of the two streams of a capture."""
 
-_CUBLAS = 32 << 20
-"""cuBLAS workspace on Hopper and later."""
-
-_CACHE_FLUSH = 60 << 20
+_CACHE_FLUSH = 60 * MIB
 """Buffer with which the compiler clears the GPU's L2 cache between two timings."""
 
-_STREAMS = 2 * 32 * MIB
-"""Another cuBLAS workspace for each of the two streams of a capture."""
-
-_PIECE = 144 << 10
-"""Driver memory of one graph; a piecewise capture has one per layer."""
-
-_WHOLE = 2 * MIB
-"""Memory of a full-graph capture: the driver's allocation granularity."""
+_PIECE, _WHOLE = 144 << 10, 2 * MIB
+"""Driver memory of one graph, of which a piecewise capture has one per layer, and of a full-graph
+capture: the driver's allocation granularity."""
 
 _SPLITS = 32
 """Largest number of KV splits of attention in a graph; partial sums are float32
 (AttentionConfig.flash_attn_max_num_splits_for_cuda_graph). FlashAttention 3 on Hopper allocates
 all of them; FlashAttention 4, for heads wider than 256, decides at run time within this bound."""
 
-_LIBRARIES = 240 * MIB
-"""Kernels and cuBLAS, loaded on first use."""
+_LIBRARIES, _NCCL = 240 * MIB, 200 * MIB
+"""Kernels and cuBLAS, and NCCL, allocated on first use after vLLM's first memory snapshot."""
 
 _FRAGMENTS = 150 * MIB
 """Segments partly in use after the profiling run, which the allocator cannot free."""
 
-_NCCL = 200 * MIB
-"""NCCL memory allocated on first use, after vLLM's first memory snapshot."""
-
 _FUSED_MIB = {9: {2: 64, 4: 2, 8: 1}, 10: {2: 64, 4: 32, 8: 1}}
 """MiB of the largest all-reduce that is fused with the following norm, by compute capability and
-number of GPUs (FI_ALLREDUCE_FUSION_MAX_SIZE_MB)."""
-
-_FUSED_BUFFERS = 4
-"""Buffers of that size that each GPU keeps per GPU: one, and three in rotation."""
+number of GPUs (FI_ALLREDUCE_FUSION_MAX_SIZE_MB). Each GPU keeps four buffers of it per GPU."""
 
 
 class Working(NamedTuple):
@@ -89,11 +76,8 @@ class Working(NamedTuple):
 def working_memory(case: FitCase) -> Working:
     """The memory of the profiling run."""
     target, drafter, engine, shape = case.target, case.drafter, case.engine, _shape(case)
-    tp, tokens, element = (
-        engine.tensor_parallel_size,
-        engine.max_num_batched_tokens,
-        element_bytes(target.dtype),
-    )
+    tp, tokens = engine.tensor_parallel_size, engine.max_num_batched_tokens
+    element = element_bytes(target.dtype)
     kept = {"cublas": _CUBLAS, "experts": 0}
     kernel = ""
     if shape.experts and shape.experts_per_token:
@@ -139,12 +123,8 @@ def _target_step(case: FitCase) -> int:
     """The target's forward pass: activations of its widest layer, and the hidden states for the
     drafter."""
     target, engine, shape = case.target, case.engine, _shape(case)
-    tp, tokens, hidden, latent = (
-        engine.tensor_parallel_size,
-        engine.max_num_batched_tokens,
-        shape.hidden_size,
-        shape.latent,
-    )
+    tp, tokens = engine.tensor_parallel_size, engine.max_num_batched_tokens
+    hidden, latent = shape.hidden_size, shape.latent
     # Attention: residual stream and input; fused queries, keys and values; rotated queries and
     # keys; the output; and normalized queries.
     queries = 4 if target.normalizes_queries else 3
@@ -174,22 +154,16 @@ def _target_step(case: FitCase) -> int:
 
 def _drafter_step(case: FitCase, *, with_states: bool = True) -> int:
     """The drafter's forward pass over the same tokens, with the target's hidden states."""
-    drafter = case.drafter
+    drafter, engine = case.drafter, case.engine
     assert drafter is not None
-    tp, tokens, draft = (
-        case.engine.tensor_parallel_size,
-        case.engine.max_num_batched_tokens,
-        drafter.shape,
-    )
+    tp, tokens, draft = engine.tensor_parallel_size, engine.max_num_batched_tokens, drafter.shape
     queries = draft.query_heads * drafter.head_dim / tp
     keys = drafter.kv_heads * drafter.head_dim / tp
     # Residual stream and the first layer's two inputs; q, k, v, rotated q and k, and the output.
     attention = 3 * draft.hidden_size + 3 * queries + 3 * keys
     feed_forward = 2 * draft.hidden_size + queries + 3 * draft.intermediate_size / tp
-    states, element = (
-        (1 + _auxiliary(case)) * _shape(case).hidden_size,
-        element_bytes(case.target.dtype),
-    )
+    states = (1 + _auxiliary(case)) * _shape(case).hidden_size
+    element = element_bytes(case.target.dtype)
     step = int(tokens * (states + max(attention, feed_forward)) * element)
     return step if with_states else step - tokens * states * element
 
@@ -254,7 +228,7 @@ def library_bytes(case: FitCase) -> int:
     if tp == 1:
         return _LIBRARIES
     fused = _FUSED_MIB.get(engine.capability // 10, {}).get(tp, 0)
-    return _LIBRARIES + _NCCL + (0 if engine.enforce_eager else _FUSED_BUFFERS * tp * fused * MIB)
+    return _LIBRARIES + _NCCL + (0 if engine.enforce_eager else 4 * tp * fused * MIB)
 
 
 def buffer_bytes(case: FitCase) -> int:

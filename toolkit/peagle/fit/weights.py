@@ -27,7 +27,6 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import ceil
-from typing import Literal
 
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.checkpoints.models import Tensor
@@ -41,8 +40,6 @@ _MAX_SPLIT_BYTES, _MIN_REMAINDER_BYTES = 20 * MIB, MIB
 
 _SCALED = 32
 """MXFP4 elements that share one scale."""
-
-Kernel = Literal["triton", "trtllm", "marlin"]
 
 _VOCABULARY_PADDING = 64
 """DEFAULT_VOCAB_PADDING_SIZE of vLLM's VocabParallelEmbedding."""
@@ -64,7 +61,7 @@ def allocated(size: float) -> int:
     return segment
 
 
-def mxfp4_kernel(capability: int, hidden: int, intermediate: int) -> tuple[Kernel, int, int]:
+def mxfp4_kernel(capability: int, hidden: int, intermediate: int) -> tuple[str, int, int]:
     """The kernel of experts in MXFP4, and the hidden and intermediate size that it requires:
     OpenAI's on Hopper, FlashInfer's on data-centre Blackwell, else Marlin
     (mxfp4_round_up_hidden_size_and_intermediate_size)."""
@@ -93,12 +90,8 @@ def _tensors(
 ) -> list[tuple[int, float]]:
     """The tensors of the target on one of ``tp`` GPUs, as vLLM keeps them on a GPU of that
     capability, or as the weight files have them: how many there are, and the bytes of one."""
-    shape, element, latent = (
-        target.architecture,
-        element_bytes(target.dtype),
-        target.architecture.latent,
-    )
-    hidden, layers = shape.hidden_size, shape.layers
+    shape, element = target.architecture, element_bytes(target.dtype)
+    hidden, layers, latent = shape.hidden_size, shape.layers, shape.latent
     gemma = shape.class_name.startswith("Gemma")
     tensors: list[tuple[int, float]] = []
     for group, count in attention_layers(shape):

@@ -67,16 +67,13 @@ _REDUCED_VOCABULARY = 64_000
 """Tokens that an EAGLE-3 head drafts from when its config.json was not read: 32,000 to 64,000 in
 the published ones."""
 
-_MANY = 1024
-"""Requests with which vLLM captures the most sizes."""
+_MANY, _FEWEST_LAYERS = 1024, 24
+"""Requests with which vLLM captures the most sizes, and the fewest layers of the measured targets:
+``uncaptured`` is in proportion below."""
 
-_FEWEST_LAYERS = 24
-"""Of the measured targets: ``uncaptured`` is in proportion below."""
-
-_SMALLEST_TILE, _LARGEST_EXTRA = 16, 32
-"""Rows of the smallest tile, and of half the largest one that kernels choose for few rows."""
-_LARGEST_MXFP4_TILE = 128
-"""Rows of the largest tile with MXFP4 weights."""
+_SMALLEST_TILE, _LARGEST_EXTRA, _LARGEST_MXFP4_TILE = 16, 32, 128
+"""Rows of the smallest tile, of half the largest one that kernels choose for few rows, and of the
+largest one with MXFP4 weights."""
 _LEAST_LIKELY_TILE = 1e-3
 """Tiles that are less likely than this do not count."""
 
@@ -339,15 +336,11 @@ class StepTimes:
     model: SpeedModel
 
     @cached_property
-    def bandwidth(self) -> float:
-        """Bytes per second of all GPUs together."""
-        return self.gpu.memory_gb_per_second * 1e9 * self.geometry.tensor_parallel_size
-
-    @cached_property
-    def peak(self) -> float:
-        """FLOPs per second of all GPUs together, in the dtype of the target's weights."""
-        rate = (self.gpu.fp8_tflops if self.geometry.low_precision else None) or self.gpu.tflops
-        return rate * 1e12 * self.geometry.tensor_parallel_size
+    def rates(self) -> tuple[float, float]:
+        """Bytes and FLOPs per second of all GPUs together, in the dtype of the target's weights."""
+        gpu, size = self.gpu, self.geometry.tensor_parallel_size
+        tflops = (gpu.fp8_tflops if self.geometry.low_precision else None) or gpu.tflops
+        return gpu.memory_gb_per_second * 1e9 * size, tflops * 1e12 * size
 
     def decode_terms(self, requests: float, context: float) -> Terms:
         """The terms of a step with this many requests of this mean length."""
@@ -375,20 +368,21 @@ class StepTimes:
             ]
             logits += drafted * draft.vocab_size
             drafter_layers = draft.layers * draft.passes
-        fixed = self._reduce_seconds(tokens) if geo.tensor_parallel_size > 1 else 0.0
+        fixed = self._reduce_seconds(tokens)
         fixed += 0.0 if geo.schedules_ahead else self.model.constants.without_async
         return Terms(
             kernels=tuple(kernels),
             layer=geo.layers,
             request=requests,
-            logits=logits * _LOGIT_BYTES / self.bandwidth,
+            logits=logits * _LOGIT_BYTES / self.rates[0],
             drafter=1 if draft else 0,
             drafter_layer=drafter_layers,
             fixed=fixed,
         )
 
     def _kernel(self, read: float, flops: float, **kind: bool) -> Kernel:
-        return Kernel(read / self.bandwidth, flops / self.peak, **kind)
+        bandwidth, peak = self.rates
+        return Kernel(read / bandwidth, flops / peak, **kind)
 
     def _layers(self, tokens: float) -> list[Kernel]:
         """The projections and the experts of all layers."""
@@ -452,8 +446,7 @@ class StepTimes:
             kernels.append(self._kernel(read, 0.0, of_cache=True))
         if geo.draft:
             kernels.append(self._kernel(geo.draft.body_bytes, tokens * geo.draft.body_bytes))
-        fixed = self._reduce_seconds(tokens) if geo.tensor_parallel_size > 1 else 0.0
-        return Terms(tuple(kernels), step=0.0, fixed=fixed)
+        return Terms(tuple(kernels), step=0.0, fixed=self._reduce_seconds(tokens))
 
     def prefill_step_seconds(self, tokens: float, workload: Workload) -> float:
         """One step with ``tokens`` of these prompts."""
@@ -483,6 +476,8 @@ class StepTimes:
         """The all-reduces of a step with this many tokens."""
         geo, constants = self.geometry, self.model.constants
         size = geo.tensor_parallel_size
+        if size == 1:
+            return 0.0
         latency = constants.nvlink_reduce if self.gpu.link == "nvlink" else constants.pcie_reduce
         moved = 2 * (size - 1) / size * tokens * geo.hidden_size * 2
         all_reduce = latency + moved / (self.gpu.link_gb_per_second * 1e9)

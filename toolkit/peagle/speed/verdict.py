@@ -75,17 +75,6 @@ class SettingSpeed(VerdictEntry):
     source: Line
     extrapolated: bool = False
 
-    @model_validator(mode="after")
-    def _consistent(self) -> SettingSpeed:
-        speed = self.tokens_per_second
-        if (self.basis == "unknown") != (speed is None):
-            raise ValueError(f"basis {self.basis!r} with tokens_per_second {speed}")
-        if speed is not None and not (self.low or speed) <= speed <= (self.high or speed):
-            raise ValueError("tokens_per_second is not between low and high")
-        if max(self.acceptance_length, self.break_even_acceptance_length or 1) > self.setting.k + 1:
-            raise ValueError(f"an acceptance length above K + 1 = {self.setting.k + 1}")
-        return self
-
 
 class LoadVerdict(VerdictEntry):
     """The settings at one load. ``best`` is the simplest of those that tie with the fastest,
@@ -144,13 +133,6 @@ class WorkloadVerdict(VerdictEntry):
     crossovers: tuple[VerdictCrossover, ...]
     robust: Setting | None
     robust_regret_percent: Percent | None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> WorkloadVerdict:
-        loads = [load.concurrency for load in self.loads]
-        if loads != sorted(set(loads)):
-            raise ValueError("the loads do not ascend")
-        return self
 
     @property
     def workload(self) -> Workload:

@@ -329,13 +329,8 @@ def mask_shape(case: Case, head: Head) -> Findings:
 def embeddings_shape(case: Case, head: Head) -> Findings:
     """Embeddings of the head whose shape differs from config.json."""
     name, config = "embed_tokens.weight", head.config
-    shape, expected = (
-        head.shape(name),
-        (
-            config.vocab_size or case.architecture.vocab_size,
-            config.hidden_size,
-        ),
-    )
+    expected = (config.vocab_size or case.architecture.vocab_size, config.hidden_size)
+    shape = head.shape(name)
     if shape is None or config.quantized or shape[-1:] == (stored_width(head),):
         return
     if shape != expected:
