@@ -16,10 +16,7 @@ _REFRESH = ("peagle", "catalog", "refresh", "--prices")
 
 @rule("region-unknown", about="hardware", vllm_notices="never")
 def region_unknown(case: Case) -> Findings:
-    """A region without AWS's vLLM images, where the image is not the user's own.
-
-    SageMaker pulls images only from ECR in the endpoint's region.
-    """
+    """A region without AWS's vLLM images, where the image is not the user's own."""
     region, regions = case.region, case.runtimes.accounts
     if region is not None and region not in regions and case.image is None:
         message = f"{region!r} is not a region with AWS's vLLM images"
@@ -28,10 +25,7 @@ def region_unknown(case: Case) -> Findings:
 
 @rule("instance-unknown", about="hardware", vllm_notices="never")
 def instance_unknown(case: Case) -> Findings:
-    """An instance type that GPU endpoints cannot use.
-
-    SageMaker rejects it, but only after weights are uploaded.
-    """
+    """An instance type that GPU endpoints cannot use."""
     if case.instance_type is None or case.instance is not None:
         return
     try:
@@ -44,10 +38,7 @@ def instance_unknown(case: Case) -> Findings:
 
 @rule("instance-not-in-region", about="hardware", vllm_notices="never")
 def instance_not_in_region(case: Case) -> Findings:
-    """An instance type that endpoints in the region cannot have.
-
-    SageMaker rejects it, but only after weights are uploaded.
-    """
+    """An instance type that endpoints in the region cannot have."""
     instance, region = case.instance, case.region
     if instance is None or region is None or instance.hosted_in(region) is not False:
         return
@@ -119,10 +110,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @rule("ami-unknown", about="hardware", vllm_notices="never")
 def ami_unknown(case: Case) -> Findings:
-    """A host AMI that SageMaker does not have for GPU endpoints.
-
-    CreateEndpointConfig rejects it.
-    """
+    """A host AMI that SageMaker does not have for GPU endpoints."""
     ami_names, name = [ami.name for ami in case.runtimes.amis], case.runtime.ami
     if case.ami is not None and ami_names and case.ami not in ami_names:
         sentence = f"use --ami {name}, which the image of vLLM {case.runtime.vllm} needs"
@@ -151,10 +139,7 @@ def ami_driver(case: Case) -> Findings:
 
 @rule("ami-unverified", about="hardware", vllm_notices="never")
 def ami_unverified(case: Case) -> Findings:
-    """An instance family for which AWS's SDK has no rule about the host AMI.
-
-    Too old a driver shows only when the endpoint starts: vLLM finds no GPU.
-    """
+    """An instance family for which AWS's SDK has no rule about the host AMI."""
     if case.instance is None or case.on_cpu or not case.runtimes.amis:
         return
     family, amis = family_of(case.instance.type), case.runtimes.amis
@@ -183,10 +168,7 @@ def ami_unverified(case: Case) -> Findings:
 
 @rule("image-not-in-ecr", about="hardware", vllm_notices="never")
 def image_not_in_ecr(case: Case) -> Findings:
-    """An image outside ECR, from which SageMaker cannot pull.
-
-    CreateModel accepts the name of any registry, and the endpoint then fails.
-    """
+    """An image outside ECR, from which SageMaker cannot pull."""
     if case.image is not None and parse_ecr_image(case.image) is None:
         message = f"SageMaker pulls images from ECR only; {case.image} is not in ECR"
         fix = "push the image to ECR and pass the address that this command prints with --image"
@@ -197,10 +179,7 @@ def image_not_in_ecr(case: Case) -> Findings:
 
 @rule("image-not-in-region", about="hardware", vllm_notices="never")
 def image_not_in_region(case: Case) -> Findings:
-    """An image that is not in the endpoint's region: AWS's of this vLLM version, or an own one.
-
-    SageMaker does not pull from another region's ECR; the endpoint fails after some minutes.
-    """
+    """An image that is not in the endpoint's region: AWS's of this vLLM version, or an own one."""
     runtime, region, image = case.runtime, case.region, parse_ecr_image(case.image)
     if region is None:
         return
@@ -242,11 +221,7 @@ def image_by_tag(case: Case) -> Findings:
 
 @rule("image-version", about="hardware", vllm_notices="never")
 def image_version(case: Case) -> Findings:
-    """An image whose vLLM or CUDA version differs from the plan's.
-
-    Its arguments, AMI and known bugs differ from those that the plan assumes. The tag names
-    both versions.
-    """
+    """An image whose vLLM or CUDA version differs from the plan's."""
     runtime = case.runtime
     tagged = parse_tag_versions(case.image) if case.image else None
     if tagged is None:

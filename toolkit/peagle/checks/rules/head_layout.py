@@ -49,10 +49,7 @@ def other_shape(head: Head, name: str, expected: object) -> str:
 
 @rule("head-not-a-drafter", about="head", vllm_notices="at start")
 def head_not_a_drafter(case: Case) -> Findings:
-    """A drafter location that is not a draft head.
-
-    vLLM fails while it loads the weights, after minutes on a paid instance.
-    """
+    """A drafter location that is not a draft head."""
     checkpoint = case.drafter_checkpoint
     if checkpoint is not None and case.is_eagle and not is_head(checkpoint.config):
         what = ", ".join(classes_of(checkpoint.config)) or "no class"
@@ -150,12 +147,7 @@ def method_not_for_architecture(case: Case, head: Head) -> Findings:
 
 @rule("speculators-layout", about="head", vllm_notices="at start")
 def speculators_layout(case: Case, head: Head) -> Findings:
-    """A head in the speculators format whose config.json lacks required parts.
-
-    vLLM recognizes the format by speculators_config, the kind of head by
-    speculators_model_type, and takes its sizes from transformer_layer_config, which other formats
-    have too.
-    """
+    """A head in the speculators format whose config.json lacks required parts."""
     kinds = {
         "speculators_model_type": str,
         "speculators_config": Mapping,
@@ -191,10 +183,7 @@ def layer_types(case: Case, head: Head) -> Findings:
 
 @rule("head-window", about="head", vllm_notices="never")
 def head_window(case: Case, head: Head) -> Findings:
-    """A head whose layers attend to a sliding window.
-
-    It sees the last tokens of a context only, so acceptance falls in longer ones.
-    """
+    """A head whose layers attend to a sliding window."""
     window = max((size for size in head.config.windows if size), default=None)
     if window is not None and case.max_model_len > window:
         message = (
@@ -340,10 +329,7 @@ def embeddings_shape(case: Case, head: Head) -> Findings:
 
 @rule("lm-head-missing", about="head", vllm_notices="never")
 def lm_head_missing(case: Case, head: Head) -> Findings:
-    """A head without lm_head that cannot use the target's.
-
-    With a reduced vocabulary the rows of the target's belong to different tokens.
-    """
+    """A head without lm_head that cannot use the target's."""
     config, vocabulary = head.config, case.architecture.vocab_size
     drafted = config.draft_vocab_size or config.vocab_size
     if not head.tensors or head.named("lm_head") or drafted is None:
@@ -360,10 +346,7 @@ def layers_in(head: Head) -> set[int]:
 
 @rule("layers-mismatch", about="head", vllm_notices="at start")
 def layers_mismatch(case: Case, head: Head) -> Findings:
-    """Weights whose layers differ from num_hidden_layers of config.json.
-
-    vLLM rejects extra layers. Missing layers stay uninitialized: nearly no draft is accepted.
-    """
+    """Weights whose layers differ from num_hidden_layers of config.json."""
     layers, expected = layers_in(head), head.config.layers
     if head.tensors and required(head.config) is not None and layers != set(range(expected or 0)):
         message = f"the weights have layers {sorted(layers)}; num_hidden_layers is {expected}"

@@ -119,11 +119,7 @@ def _sibling_pair(case: Case, *, parallel: bool) -> str:
 
 @rule("eagle3-as-p-eagle", about="head", vllm_notices="at start")
 def eagle3_as_p_eagle(case: Case, head: Head) -> Findings:
-    """A plain EAGLE-3 head started as P-EAGLE.
-
-    With parallel_drafting vLLM requires a placeholder token and mask_hidden, which such a head
-    lacks.
-    """
+    """A plain EAGLE-3 head started as P-EAGLE."""
     if not case.is_parallel or head.config.parallel_drafting:
         return
     if not head.has_mask or head.config.speculators == "eagle3":
@@ -148,10 +144,7 @@ def p_eagle_as_eagle3(case: Case, head: Head) -> Findings:
 
 @rule("hidden-size-mismatch", about="head", vllm_notices="on a request")
 def hidden_size_mismatch(case: Case, head: Head) -> Findings:
-    """A head for a hidden size that differs from the target's.
-
-    Other rules report a wrong target, and a head of which only config.json is wrong.
-    """
+    """A head for a hidden size that differs from the target's."""
     config, fc = head.config, head.shape("fc.weight")
     head_width, width = config.target_hidden_size, case.architecture.hidden_size
     if head_width in (None, width, case.target.architecture.hidden_size):
@@ -201,11 +194,7 @@ def target_numerics(case: Case) -> Findings:
 
 @rule("vocabulary-mismatch", about="head", vllm_notices="never")
 def vocabulary_mismatch(case: Case, head: Head) -> Findings:
-    """A head whose vocabulary size differs from the target's.
-
-    Drafted ids stand for different tokens, or vLLM reads beyond a table: no draft is accepted, or
-    the engine crashes. Another rule reports a wrong target.
-    """
+    """A head whose vocabulary size differs from the target's."""
     ours, size = head.config.vocab_size, case.architecture.vocab_size
     if ours not in (None, size, case.target.architecture.vocab_size):
         message = f"the vocabulary has {ours:,} tokens, that of {case.target.id} {size:,}"
@@ -214,11 +203,7 @@ def vocabulary_mismatch(case: Case, head: Head) -> Findings:
 
 @rule("tokenizer-differs", about="head", vllm_notices="never")
 def tokenizer_differs(case: Case) -> Findings:
-    """A head whose tokenizer differs from the target's.
-
-    vLLM never reads the head's tokenizer. The head was trained on different token ids from
-    those that it gets. Different special tokens are only a warning.
-    """
+    """A head whose tokenizer differs from the target's."""
     head, target = case.drafter_checkpoint, case.target_checkpoint
     if head is None or target is None or case.head is None:
         return
@@ -249,10 +234,7 @@ def draft_vocabulary(case: Case, head: Head) -> Findings:
 
 @rule("d2t-missing", about="head", vllm_notices="never")
 def d2t_missing(case: Case, head: Head) -> Findings:
-    """A head with a reduced vocabulary but no d2t, which maps its tokens to the target's.
-
-    vLLM uses the drafted ids as the target's first tokens: nearly no draft is accepted.
-    """
+    """A head with a reduced vocabulary but no d2t, which maps its tokens to the target's."""
     drafted, vocabulary = head.config.draft_vocab_size, case.architecture.vocab_size
     if drafted is None or drafted >= vocabulary or "lm_head.weight" not in head.tensors:
         return
@@ -282,10 +264,7 @@ def _placeholders(case: Case, head: Head) -> Iterator[tuple[VersionRule, tuple[s
 
 @rule("placeholder-missing", about="head", vllm_notices="at start")
 def placeholder_missing(case: Case, head: Head) -> Findings:
-    """A P-EAGLE head that does not name the placeholder token of its masked slots.
-
-    The key in config.json depends on the vLLM version.
-    """
+    """A P-EAGLE head that does not name the placeholder token of its masked slots."""
     config = head.config
     if config.speculators == "eagle3" or not (config.parallel_drafting or head.has_mask):
         return
@@ -298,11 +277,7 @@ def placeholder_missing(case: Case, head: Head) -> Findings:
 
 @rule("placeholder-outside-vocabulary", about="head", vllm_notices="on a request")
 def placeholder_outside_vocabulary(case: Case, head: Head) -> Findings:
-    """A placeholder token outside the vocabulary.
-
-    vLLM looks up its embedding with the first drafts: the GPU reads other memory, or the engine
-    crashes, after the endpoint is healthy.
-    """
+    """A placeholder token outside the vocabulary."""
     vocabulary = case.architecture.vocab_size
     if head.config.vocab_size not in (None, vocabulary):
         return

@@ -80,10 +80,7 @@ _NUMBERS: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, flo
 
 @rule("engine-value", about="version", vllm_notices="at start")
 def engine_value(case: Case) -> Findings:
-    """A value that an argument of vLLM does not take: of a switch, none of its choices, no number.
-
-    vLLM's parser refuses it at start. ``gpu-memory-utilization`` has a rule of its own.
-    """
+    """A value that an argument of vLLM does not take: for a switch, no choice of it, no number."""
     facts = facts_of(case.runtime.vllm)
     for name, value in sorted(case.settings.items()) if facts.exact else ():
         plain, is_switch = name.removeprefix("no-"), isinstance(value, bool)
@@ -157,10 +154,7 @@ _LOSSY = "fly"
 
 @rule("rejection-sample-method", about="version", vllm_notices="at start")
 def rejection_sample_method(case: Case) -> Findings:
-    """A rejection_sample_method that is lossy, or that version or machine do not support.
-
-    vLLM runs ``fly``, which accepts drafts that the target would not have written.
-    """
+    """A rejection_sample_method that is lossy, or that version or machine do not support."""
     method = case.speculative_settings.get(_METHOD)
     if method is None:
         return
@@ -240,10 +234,7 @@ def variable_ignored(case: Case) -> Findings:
 
 @rule("code-variable", about="load", vllm_notices="never")
 def code_variable(case: Case) -> Findings:
-    """A variable or an argument that may choose the code that the engine loads.
-
-    The author of the plan then runs code in the container, with the endpoint's role.
-    """
+    """A variable or an argument that may choose the code that the engine loads."""
     facts = facts_of(case.runtime.vllm)
     for name in code_variables(case.variables):
         if name == CONFIG_FILE:
@@ -261,11 +252,7 @@ def code_variable(case: Case) -> Findings:
 
 @rule("remote-code", about="load", vllm_notices="never")
 def remote_code(case: Case) -> Findings:
-    """The plan lets the engine run code from a model's repository (``trust_remote_code``).
-
-    Weights are data: vLLM's own model classes load them, and no code from their repository
-    runs.
-    """
+    """The plan lets the engine run code from a model's repository (``trust_remote_code``)."""
     speculation = {"speculative-config": str(dict(case.speculative_settings))}
     for name, value in {**case.variables, **speculation}.items():
         if trusts_remote_code(name, value):
@@ -338,11 +325,7 @@ LONGEST_INTERVAL = 30.0
 
 @rule("log-stats-off", about="hardware", vllm_notices="never")
 def log_stats_off(case: Case) -> Findings:
-    """AWS's image with the engine's statistics off: deploy cannot prove that drafts are accepted.
-
-    That image exposes no counters, so the proof reads vLLM's lines of statistics in the
-    endpoint's log.
-    """
+    """AWS's image with the engine's statistics off: deploy cannot prove the accepted drafts."""
     if case.drafter is None or not is_aws_image(case.image, case.runtimes):
         return
     environment = case.environment
@@ -383,10 +366,7 @@ def warm_unpinned(case: Case) -> Findings:
 
 @rule("isolated-container", about="load", vllm_notices="at start")
 def isolated_container(case: Case) -> Findings:
-    """Weights that a container without a network would have to download.
-
-    Network isolation leaves the container only what SageMaker mounts or the image contains.
-    """
+    """Weights that a container without a network would have to download."""
     models = {
         "target": case.environment.get(MODEL) or case.environment.get(HUB_MODEL),
         "drafter": json_object(case.environment.get(SPECULATION)).get("model"),
@@ -406,10 +386,7 @@ def isolated_container(case: Case) -> Findings:
 
 @rule("vpc-routes", about="load", vllm_notices="never")
 def vpc_routes(case: Case) -> Findings:
-    """What a container in the user's own VPC must reach from its subnets.
-
-    SageMaker itself pulls the image, writes the log and answers requests, outside of the VPC.
-    """
+    """What a container in the user's own VPC must reach from its subnets."""
     s3, internet = destinations(case.environment, case.network_isolation)
     if case.in_vpc and (s3 or internet):
         gateways = ["a gateway endpoint for S3 in the route tables of the subnets"] if s3 else []

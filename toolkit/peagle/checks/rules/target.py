@@ -25,11 +25,7 @@ from peagle_serve.contract import HUB_ID, MODEL, VOCABULARY_FILE, VOCABULARY_VAR
 
 @rule("target-not-in-catalogue", about="target", vllm_notices="never")
 def target_not_in_catalogue(case: Case) -> Findings:
-    """A target that the catalogue does not have, so that only its checkpoint is known.
-
-    vLLM serves it with its own defaults. Its licence, the oldest vLLM that supports it, and
-    settings that its model card asks for are unknown.
-    """
+    """A target that the catalogue does not have, so that only its checkpoint is known."""
     read, target = case.target_checkpoint, case.target
     if read is None or not is_from_checkpoint(target):
         return
@@ -116,11 +112,7 @@ _OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "encoder.")
 
 @rule("target-incomplete", about="target", vllm_notices="at start")
 def target_incomplete(case: Case) -> Findings:
-    """A target whose weights lack layers or embeddings, or have extra layers.
-
-    vLLM rejects them after it has downloaded and loaded the others. Layers of multi-token
-    prediction follow the others.
-    """
+    """A target whose weights lack layers or embeddings, or have extra layers."""
     checkpoint, depth = case.target_read, case.architecture.layers
     if checkpoint is None or not checkpoint.tensors:
         return
@@ -158,11 +150,7 @@ def _decoder(tensors: Iterable[str]) -> list[str]:
 @rule("cache-estimated", about="target", vllm_notices="never")
 def cache_estimated(case: Case) -> Findings:
     """A target with layers whose cache vLLM accounts for in a way that the memory model does not
-    know.
-
-    They count as full attention, so the memory shown is more than needed, and the speed has a
-    wide range.
-    """
+    know."""
     unknown = case.architecture.unknown_cache
     if unknown:
         message = (
@@ -212,10 +200,7 @@ def quantization_differs(case: Case) -> Findings:
 @rule("quantization-block", about="load", vllm_notices="at start")
 def quantization_block(case: Case) -> Findings:
     """Tensor parallelism over a number of GPUs that cuts a block of quantized weights, an expert
-    or a recurrent head in two.
-
-    vLLM rejects it while it builds the layers, minutes into the start.
-    """
+    or a recurrent head in two."""
     shape, size = case.architecture, case.tensor_parallel_size
     whole_experts = is_expert_parallel(case.settings)
     gpus = max(size, case.instance.gpu_count if case.instance else size)
@@ -242,11 +227,7 @@ def quantization_block(case: Case) -> Findings:
 
 @rule("vocabulary-download", about="target", vllm_notices="at start")
 def vocabulary_download(case: Case) -> Findings:
-    """A target whose vocabulary the engine downloads at start, next to its weights.
-
-    GPT-OSS needs openaipublic.blob.core.windows.net then; without egress the engine does not
-    start.
-    """
+    """A target whose vocabulary the engine downloads at start, next to its weights."""
     model, environment = case.environment.get(MODEL, ""), case.environment
     if not (needs_vocabulary(case.target.architecture) and model) or case.on_cpu:
         return

@@ -21,10 +21,7 @@ from peagle_serve.heads import DEFAULT_AUXILIARY
 
 @rule("runtime-unknown", about="hardware", vllm_notices="never")
 def runtime_unknown(case: Case) -> Findings:
-    """A vLLM version without an image.
-
-    SageMaker fails to pull an image that AWS never published.
-    """
+    """A vLLM version without an image."""
     finding = unknown_version(case, takes_image=True)
     if finding is not None:
         yield finding
@@ -86,10 +83,7 @@ def minimum_of(target: Target, drafter: Drafter | None) -> tuple[str, str]:
 
 @rule("vllm-newer-than-catalogue", about="version", vllm_notices="never")
 def vllm_newer_than_catalogue(case: Case) -> Findings:
-    """An image of your own with a newer vLLM version than any in the catalogue.
-
-    The rules about versions, and the memory and speed models, were checked with older ones.
-    """
+    """An image of your own with a newer vLLM version than any in the catalogue."""
     releases = (versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes)
     newest, version = max(releases, key=versions.parse), case.runtime.vllm
     if case.image is not None and versions.compare(version, newest) > 0:
@@ -103,11 +97,7 @@ def vllm_newer_than_catalogue(case: Case) -> Findings:
 
 @rule("vllm-cpu-broken", about="version", vllm_notices="on a request")
 def vllm_cpu_broken(case: Case) -> Findings:
-    """A vLLM version whose CPU build cannot draft.
-
-    In 0.30.0 every greedy request with drafts crashes the engine, after the sandbox endpoint or
-    local process is healthy.
-    """
+    """A vLLM version whose CPU build cannot draft."""
     if not case.on_cpu or case.drafter is None or case.runtime.cpu != "broken":
         return
     good = [runtime.vllm for runtime in case.runtimes.runtimes if runtime.cpu == "works"]
@@ -118,10 +108,7 @@ def vllm_cpu_broken(case: Case) -> Findings:
 
 @rule("known-problem", about="version", vllm_notices="never")
 def known_problem(case: Case) -> Findings:
-    """Known problems of a drafter on a vLLM version.
-
-    Each problem has its own code, with level, summary, fix and source in the target's file.
-    """
+    """Known problems of a drafter on a vLLM version."""
     family = case.instance_type and family_of(case.instance_type)
     for problem in case.drafter.problems if case.drafter else ():
         here = problem.vllm is None or versions.in_range(case.runtime.vllm, problem.vllm)
@@ -151,10 +138,7 @@ def peagle_qwen3_head(case: Case, head: Head) -> Findings:
 
 @rule("norm-before-fc", about="version", vllm_notices="never")
 def norm_before_fc(case: Case, head: Head) -> Findings:
-    """A head with a norm before ``fc`` on a vLLM version that ignores that norm.
-
-    The endpoint becomes healthy, and nearly no draft is accepted.
-    """
+    """A head with a norm before ``fc`` on a vLLM version that ignores that norm."""
     if head.config.norm_before_fc:
         yield from norm_before_fc.by_version(case, "vllm", head.location)
 
@@ -254,10 +238,7 @@ def model_runner_v2(case: Case) -> Findings:
 
 @rule("prefix-caching", about="version", vllm_notices="never")
 def prefix_caching(case: Case) -> Findings:
-    """Prefix caching with an EAGLE head where it is not known to work.
-
-    Hits may be missing or acceptance may fall, without a warning.
-    """
+    """Prefix caching with an EAGLE head where it is not known to work."""
     caching = prefix_caching_with(case.target, case.drafter, case.runtime.vllm, case.runtimes)
     if caching and not caching.works and case.setting(PREFIX_CACHING) is True:
         message = f"--{PREFIX_CACHING}: {caching.says} ({caching.source})"
@@ -370,11 +351,7 @@ _STRUCTURED = ("structured-outputs-config", "guided-decoding-backend", "tool-cal
 
 @rule("structured-output", about="version", vllm_notices="never")
 def structured_output(case: Case) -> Findings:
-    """Structured output with a drafter.
-
-    Drafts that violate the JSON schema are rejected, to a degree that depends on the version:
-    the endpoint can be slower than without a drafter.
-    """
+    """Structured output with a drafter."""
     options = [name for name in _STRUCTURED if case.setting(name) not in (None, False)]
     if options and case.is_eagle:
         yield from structured_output.by_version(case, "vllm", f"--{options[0]}")
