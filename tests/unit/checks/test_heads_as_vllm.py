@@ -11,13 +11,11 @@ from peagle.checks import Case, check
 from peagle.checks.head_layout import required
 from peagle.findings import Finding
 from peagle_serve.heads import read_head
-from tests.unit.checks.cases import geometry_case, speculators_case, tiny_case
+from tests.unit.checks.cases import geometry_case, tiny_case
 from tests.unit.checks.corpus_heads import FULL, SLIDING, layer_types
-from tests.unit.checks.damage import Damage
 
 AUX = "eagle_aux_hidden_state_layer_ids"
 INNER = "transformer_layer_config"
-FOUR = {"fc.weight": (256, 1024)}
 
 
 def found(case: Case, code: str) -> Finding:
@@ -69,28 +67,6 @@ def test_the_class_of_a_head_decides_its_layers(architecture: str, layers: str) 
     head = read_head({"architectures": [architecture], "model_type": "qwen3"})
 
     assert head.model_type == layers
-
-
-@pytest.mark.parametrize(
-    ("listed", "cut", "key"),
-    [
-        ([2, 4, 5, 7], FOUR, f"{INNER}.eagle_config.{AUX}"),
-        ([2, 4, 7, 8], {}, AUX),
-        ([2, 7], {"fc.weight": (256, 512)}, f"{INNER}.eagle_config.{AUX}"),
-    ],
-)
-def test_the_fix_for_layers_is_in_the_heads_own_format(
-    listed: list[int], cut: dict[str, tuple[int, ...]], key: str, tmp_path: Path
-) -> None:
-    damage = Damage(set_keys={AUX: listed}, cut=cut)
-    case = speculators_case(tmp_path, "eagle3", damage, pair="tiny+eagle3")
-
-    assert f" {key} " in found(case, "aux-layer-count").fix
-    keys = {f"{INNER}.eagle_config": {AUX: listed}}
-    followed = Damage(set_keys=keys, drop_keys=(AUX,), cut=cut)
-    if cut:
-        again = speculators_case(tmp_path / "again", "eagle3", followed, pair="tiny+eagle3")
-        assert codes(again) == set()
 
 
 @pytest.mark.parametrize(

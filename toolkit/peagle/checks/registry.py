@@ -38,7 +38,7 @@ class Rule:
     """One rule: a function that yields the findings of a case, without the code, and what it is.
 
     ``about`` is what it looks at; ``vllm_notices``: whether and when vLLM itself rejects what the
-    rule rejects.
+    rule rejects; ``guards``: what it guards against. ``fix`` is for a rule that has a single one.
     """
 
     code: str
@@ -46,12 +46,8 @@ class Rule:
     vllm_notices: Notices
     function: Check
     needs_head: bool
-
-    @property
-    def guards(self) -> str:
-        """The first sentence of the function: what it guards against."""
-        guards, _, _ = inspect.cleandoc(self.function.__doc__ or "").partition("\n\n")
-        return " ".join(guards.split()).replace("``", "`")
+    guards: str
+    fix: str = ""
 
     def document(self) -> dict[str, str]:
         """For ``--json``."""
@@ -86,12 +82,17 @@ class Rule:
 _RULES: dict[str, Rule] = {}
 
 
-def rule(code: str, *, about: About, vllm_notices: Notices) -> Callable[[Check], Rule]:
-    """Make a rule of a function; its findings get the code."""
+def rule(
+    code: str, *, about: About, vllm_notices: Notices, guards: str = "", fix: str = ""
+) -> Callable[[Check], Rule]:
+    """Make a rule of a function; its findings get the code. What it guards against is the first
+    sentence of the function, unless ``guards`` says it."""
 
     def register(function: Check) -> Rule:
         needs_head = "head" in inspect.signature(function).parameters
-        _RULES[code] = Rule(code, about, vllm_notices, function, needs_head)
+        first, _, _ = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
+        text = guards or " ".join(first.split()).replace("``", "`")
+        _RULES[code] = Rule(code, about, vllm_notices, function, needs_head, text, fix)
         return _RULES[code]
 
     return register

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import prod
 from pathlib import PurePath
 
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import is_folder
 from peagle.checks.head_layout import has_own_rule, plain_name, required, stored_width
-from peagle.checks.registry import Findings, error, note, rule, warning
+from peagle.checks.registry import Check, Findings, Notices, error, note, rule, warning
 from peagle.errors import Fix
 from peagle_serve.checkpoint import first_names
 from peagle_serve.heads import (
-    AUX_LAYERS,
-    DEFAULT_AUXILIARY,
-    MASK,
     MIXED_FILES,
     HeadFiles,
     classes_of,
@@ -25,21 +21,144 @@ from peagle_serve.heads import (
     layer_of,
     vllm_class,
 )
-from peagle_serve.pair import problems
+from peagle_serve.pair import Problem, problems
 
 OTHER_HEAD = "use a head trained for this target"
 COPY_AGAIN = "copy the head again, or export it again"
 COPY_CONFIG = "copy the head again, including config.json"
+_MASK = "copy the head again, or export it with mask_hidden"
+_LISTED = "list the trained layers in the key of config.json from which vLLM also builds fc"
+_KIND = "use a pair whose drafter is of the head's kind, P-EAGLE or EAGLE-3"
+_PROBLEMS: dict[str, tuple[Notices, str, str]] = {
+    # vLLM loads it without its mask and drafts token by token: slow, without an error.
+    "p-eagle-as-eagle3": ("never", "A P-EAGLE head started as a plain EAGLE-3 head.", _KIND),
+    "eagle3-as-p-eagle": ("at start", "A plain EAGLE-3 head started as P-EAGLE.", _KIND),
+    "head-without-mask": (
+        "at start", "A P-EAGLE head without mask_hidden, the tensor of its masked slots.", _MASK
+    ),
+    # The GPU reads other memory, or the engine crashes, with the first drafts.
+    "placeholder-outside-vocabulary": (
+        "on a request", "A placeholder token outside the vocabulary.", COPY_CONFIG
+    ),
+    "auxiliary-states-off": (
+        "at start", "A P-EAGLE head that turns auxiliary hidden states off.",
+        "set use_aux_hidden_state to true if the head was trained with it",
+    ),
+    # Layer i is the hidden state after i layers, so 0 to L exist. For a head that lists none, vLLM
+    # reads layers 2, L/2 and L-3, of which two are equal in a shallow target.
+    "aux-layers-outside": (
+        "on a request",
+        "Auxiliary layers that the target does not have, also those that vLLM uses by default.",
+        OTHER_HEAD,
+    ),
+    "aux-layers-collide": (
+        "on a request",
+        "Auxiliary layers that are not distinct, also those that vLLM uses by default.", _LISTED
+    ),
+    # vLLM takes the layers from one key of config.json and the width of fc from another: in a head
+    # with Llama layers from num_aux_hidden_states or the list in eagle_config, else 3; in one with
+    # Qwen3 layers from the list that it reads.
+    "aux-layer-count": (
+        "on a request",
+        "A head that reads a different number of target layers from what its `fc` is built for.",
+        _LISTED,
+    ),
+    "hidden-size-mismatch": (
+        "on a request", "A head for a hidden size that differs from the target's.",
+        f"{OTHER_HEAD}, or correct config.json",
+    ),
+    "fc-width": (
+        "at start", "An `fc` whose input width is not auxiliary layers x the target's width.",
+        MIXED_FILES,
+    ),
+    "mask-shape": (  # vLLM broadcasts a single value without a warning
+        "at start",
+        "A mask_hidden whose shape is not [1, 1, auxiliary layers x the target's width].", _MASK
+    ),
+    # Drafted ids stand for different tokens, or vLLM reads beyond a table.
+    "vocabulary-mismatch": (
+        "never", "A head whose vocabulary size differs from the target's.", OTHER_HEAD
+    ),
+    "draft-vocabulary": (
+        "at start", "A draft vocabulary that differs from lm_head or exceeds the target's.",
+        MIXED_FILES,
+    ),
+    # The rows of the target's lm_head belong to other tokens than those that are drafted.
+    "lm-head-missing": (
+        "never", "A head without lm_head that cannot use the target's.", COPY_AGAIN
+    ),
+    # vLLM uses the drafted ids as the target's first tokens: nearly no draft is accepted.
+    "d2t-missing": (
+        "never",
+        "A head with a reduced vocabulary but no d2t, which maps its tokens to the target's.",
+        COPY_AGAIN,
+    ),
+    "d2t-size": (
+        "at start",
+        "A d2t, which maps drafted tokens to the target's, without one entry per drafted token.",
+        COPY_AGAIN,
+    ),
+    # vLLM keeps an uninitialized table and reports it in one log line.
+    "embeddings-not-shared": (
+        "never", "A head without embeddings of its own whose width differs from the target's.",
+        "export the head with embed_tokens",
+    ),
+    "embeddings-shape": (
+        "at start", "Embeddings of the head whose shape differs from config.json.", MIXED_FILES
+    ),
+    "layer-types": (
+        "at start",
+        "A head whose layer_types do not fit its layers, or need a missing sliding_window.",
+        COPY_CONFIG,
+    ),
+    # Missing layers stay uninitialized: nearly no draft is accepted.
+    "layers-mismatch": (
+        "at start", "Weights whose layers differ from num_hidden_layers of config.json.",
+        MIXED_FILES,
+    ),
+}  # fmt: skip
+"""Code of a problem that the container refuses too: when vLLM notices it, what it is, the fix."""
 
 
-def pair_problem(case: Case, head: Head, code: str) -> Mapping[str, object] | None:
-    """The values of a problem that the container finds too, if the case has it."""
-    shape = case.architecture
+_CAUSES = ("hidden-size-mismatch", "vocabulary-mismatch")
+"""Problems of the head of another model, from which others follow."""
+
+
+def first_problem(case: Case, head: Head) -> Problem | None:
+    """The first reason for which the container refuses the head, causes before what follows. Other
+    rules report another target than that of the pair, and a wrong width in config.json."""
+    shape, listed, config = case.architecture, case.target.architecture, head.config
+    is_listed = (config.target_hidden_size, config.vocab_size) == (
+        listed.hidden_size,
+        listed.vocab_size,
+    )
+    read = (shape.hidden_size, shape.vocab_size)
+    other_target = is_listed and read != (listed.hidden_size, listed.vocab_size)
+    if other_target or stored_width(head) is not None:
+        return None
     target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
               "vocab_size": shape.vocab_size}  # fmt: skip
     shapes = {name: tensor.shape for name, tensor in head.tensors.items()}
-    head_problems = problems(HeadFiles(head.document, shapes), target, case.is_parallel)
-    return next((problem.values for problem in head_problems if problem.code == code), None)
+    found = list(problems(HeadFiles(head.document, shapes), target, case.is_parallel))
+    causes = (problem for problem in found if problem.code in _CAUSES)
+    return next(causes, None) or next(iter(found), None)
+
+
+def _refused_as(code: str, guards: str, fix: str) -> Check:
+    def check(case: Case, head: Head) -> Findings:
+        problem = first_problem(case, head)
+        if problem is not None and problem.code == code:
+            values = ", ".join(f"{name} {value}" for name, value in problem.values.items())
+            what = guards[0].lower() + guards[1:].rstrip(".").replace("`", "")
+            yield error("drafter", f"{what}: {values}", fix)
+
+    return check
+
+
+for _code, (_notices, _guards, _fix) in _PROBLEMS.items():
+    rule(_code, about="head", vllm_notices=_notices, guards=_guards, fix=_fix)(
+        _refused_as(_code, _guards, _fix)
+    )
 
 
 def other_shape(head: Head, name: str, expected: object) -> str:
@@ -174,13 +293,6 @@ def norm_before_residual(case: Case, head: Head) -> Findings:
         yield note("drafter", message, fix)
 
 
-@rule("layer-types", about="head", vllm_notices="at start")
-def layer_types(case: Case, head: Head) -> Findings:
-    """A head whose layer_types do not fit its layers, or need a sliding_window that is missing."""
-    if pair_problem(case, head, "layer-types") is not None:
-        yield error("drafter", f"config.json: {head.config.window_problem}", COPY_CONFIG)
-
-
 @rule("head-window", about="head", vllm_notices="never")
 def head_window(case: Case, head: Head) -> Findings:
     """A head whose layers attend to a sliding window."""
@@ -194,163 +306,9 @@ def head_window(case: Case, head: Head) -> Findings:
         yield warning("drafter", message, fix)
 
 
-@rule("auxiliary-states-off", about="head", vllm_notices="at start")
-def auxiliary_states_off(case: Case, head: Head) -> Findings:
-    """A P-EAGLE head that turns auxiliary hidden states off, without which vLLM cannot start it."""
-    if head.config.parallel_drafting and pair_problem(case, head, "auxiliary-states-off"):
-        message = "the head drafts in parallel but sets use_aux_hidden_state to false"
-        nested = "transformer_layer_config." if head.config.speculators_format else ""
-        key = f"{nested}eagle_config.use_aux_hidden_state"
-        yield error("drafter", message, f"set {key} to true if the head was trained with it")
-
-
-def layers_key(head: Head, count: int) -> str:
-    """The key of the head's config.json that lists ``count`` auxiliary layers, such that vLLM also
-    builds ``fc`` for as many (0.28.0, llama_eagle3.py, qwen3_eagle3.py, speculators/algos.py)."""
-    if not head.config.speculators_format:
-        return f"eagle_config.{AUX_LAYERS}"
-    if head.config.model_type == "qwen3" or count == DEFAULT_AUXILIARY:
-        return AUX_LAYERS
-    return f"transformer_layer_config.eagle_config.{AUX_LAYERS}"
-
-
-@rule("aux-layer-count", about="head", vllm_notices="on a request")
-def aux_layer_count(case: Case, head: Head) -> Findings:
-    """A head that reads a different number of target layers from what its ``fc`` is built for.
-
-    vLLM takes the layers from one key of config.json and the width of ``fc`` from another: in a
-    head with Llama layers from num_aux_hidden_states or the list in eagle_config, else 3; in
-    one with Qwen3 layers from the list that it reads. It starts, and crashes on a request.
-    """
-    if pair_problem(case, head, "aux-layer-count") is None:
-        return
-    depth, built_for = case.architecture.layers, head.config.built_for
-    layers = head.layers_read(depth)
-    message = f"vLLM reads {len(layers)} layers of the target and builds fc for {built_for}"
-    fc, width = head.shape("fc.weight"), head.config.target_hidden_size
-    states = fc[-1] // width if fc and width else len(layers)
-    key = layers_key(head, states)
-    fix = f"in config.json, list in {key} alone the {states} layers that fc was trained on"
-    yield error("drafter", message, fix)
-
-
-@rule("aux-layers-collide", about="head", vllm_notices="on a request")
-def aux_layers_collide(case: Case, head: Head) -> Findings:
-    """Auxiliary layers that are not distinct, including those that vLLM uses by default.
-
-    For a head that lists none, vLLM reads layers 2, L/2 and L-3, of which two are equal in a
-    shallow target: ``fc`` gets fewer hidden states than it expects.
-    """
-    if (problem := pair_problem(case, head, "aux-layers-collide")) is not None:
-        source = "listed" if head.config.auxiliary_layers else "the default"
-        message = (
-            f"the target's layers {problem['layers']} ({source}) are not distinct: "
-            f"{case.target.id} has {problem['num_hidden_layers']} layers"
-        )
-        fix = f"list the trained layers in {layers_key(head, head.config.built_for)}"
-        yield error("drafter", message, fix)
-
-
-@rule("aux-layers-outside", about="head", vllm_notices="on a request")
-def aux_layers_outside(case: Case, head: Head) -> Findings:
-    """Auxiliary layers that the target does not have, including those that vLLM uses by default.
-
-    Layer i is the hidden state after i layers, so 0 to L exist. For any other layer vLLM passes
-    one hidden state too few.
-    """
-    if (problem := pair_problem(case, head, "aux-layers-outside")) is not None:
-        depth = problem["num_hidden_layers"]
-        message = f"the head reads layers {problem['layers']}; {case.target.id} has {depth} layers"
-        yield error("drafter", message, OTHER_HEAD)
-
-
-@rule("fc-width", about="head", vllm_notices="at start")
-def fc_width(case: Case, head: Head) -> Findings:
-    """An ``fc`` whose input width is not auxiliary layers x the target's width."""
-    config, fc = head.config, head.shape("fc.weight")
-    if fc is None or config.quantized or not config.uses_auxiliary:
-        return
-    if config.hidden_size is None or config.target_hidden_size is None:
-        return
-    states, width = config.built_for, case.architecture.hidden_size
-    expected = config.hidden_size, states * config.target_hidden_size
-    if fc == expected or stored_width(head) is not None or any(aux_layer_count.check(case)):
-        return
-    if fc == (config.hidden_size, states * width):
-        message = (
-            f"config.json sets target_hidden_size to {config.target_hidden_size}, but fc.weight "
-            f"takes {states} hidden states of {width}, the width of {case.target.id}"
-        )
-        fix = f"set target_hidden_size to {width}, or copy the head again"
-        yield error("drafter", message, fix)
-    else:
-        size = f"{states} hidden states of {config.target_hidden_size:,}"
-        message = other_shape(head, "fc.weight", f"{list(expected)}: {size}")
-        yield error("drafter", message, MIXED_FILES)
-
-
-@rule("head-without-mask", about="head", vllm_notices="at start")
-def head_without_mask(case: Case, head: Head) -> Findings:
-    """A P-EAGLE head without mask_hidden, the tensor of its masked slots."""
-    if pair_problem(case, head, "head-without-mask") is not None:
-        message = f"the head drafts in parallel but its weights have no {MASK}"
-        yield error("drafter", message, f"copy the head again, or export it with {MASK}")
-
-
-@rule("mask-shape", about="head", vllm_notices="at start")
-def mask_shape(case: Case, head: Head) -> Findings:
-    """A mask_hidden whose shape is not [1, 1, auxiliary layers x the target's width].
-
-    vLLM broadcasts a single value without a warning, and rejects another size. If fc has the
-    same wrong width, the rule for fc reports it.
-    """
-    name, width, states = head.named(MASK), head.config.target_hidden_size, head.config.built_for
-    if name is None or not case.is_parallel or not width:
-        return
-    shape, fc = head.tensors[name].shape, head.shape("fc.weight")
-    size, expected = prod(shape), states * width
-    if size != expected and (fc is None or fc[-1:] != (size,)):
-        message = f"{name} has shape {list(shape)}; the head needs [1, 1, {expected}]"
-        yield error("drafter", message, f"copy the head again, or export it with {MASK}")
-
-
-@rule("embeddings-shape", about="head", vllm_notices="at start")
-def embeddings_shape(case: Case, head: Head) -> Findings:
-    """Embeddings of the head whose shape differs from config.json."""
-    name, config = "embed_tokens.weight", head.config
-    expected = (config.vocab_size or case.architecture.vocab_size, config.hidden_size)
-    shape = head.shape(name)
-    if shape is None or config.quantized or shape[-1:] == (stored_width(head),):
-        return
-    if shape != expected:
-        fix = "copy the head again, or leave embed_tokens out to share the target's"
-        yield error("drafter", other_shape(head, name, list(expected)), fix)
-
-
-@rule("lm-head-missing", about="head", vllm_notices="never")
-def lm_head_missing(case: Case, head: Head) -> Findings:
-    """A head without lm_head that cannot use the target's."""
-    config, vocabulary = head.config, case.architecture.vocab_size
-    drafted = config.draft_vocab_size or config.vocab_size
-    if not head.tensors or head.named("lm_head") or drafted is None:
-        return
-    if config.vocab_size in (None, vocabulary) and drafted < vocabulary:
-        message = f"the head drafts {drafted:,} of {vocabulary:,} tokens but has no lm_head"
-        yield error("drafter", message, "copy the head again, or export it with lm_head")
-
-
 def layers_in(head: Head) -> set[int]:
     """The numbers of the layers that have a tensor."""
     return {layer for layer in map(layer_of, head.tensors) if layer is not None}
-
-
-@rule("layers-mismatch", about="head", vllm_notices="at start")
-def layers_mismatch(case: Case, head: Head) -> Findings:
-    """Weights whose layers differ from num_hidden_layers of config.json."""
-    layers, expected = layers_in(head), head.config.layers
-    if head.tensors and required(head.config) is not None and layers != set(range(expected or 0)):
-        message = f"the weights have layers {sorted(layers)}; num_hidden_layers is {expected}"
-        yield error("drafter", message, MIXED_FILES)
 
 
 def is_merged(name: str) -> bool:

@@ -16,11 +16,10 @@ from peagle.checkpoints.architecture import read_dtype, read_quantization
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import is_hub_id, reserved_tokens, split_revision
 from peagle.checkpoints.reading import same_tokenizer
-from peagle.checks.head_layout import stored_width
 from peagle.checks.registry import Findings, error, rule, warning
-from peagle.checks.rules.head_layout import COPY_AGAIN, OTHER_HEAD, other_shape
+from peagle.checks.rules.head_layout import OTHER_HEAD
 from peagle.findings import Finding
-from peagle_serve.heads import MIXED_FILES, classes_of, placeholder
+from peagle_serve.heads import classes_of, placeholder
 
 
 @rule("head-not-for-target", about="head", vllm_notices="never")
@@ -108,72 +107,6 @@ def speculators_verifier(case: Case, head: Head) -> Findings:
         yield error("drafter", message, OTHER_HEAD)
 
 
-def _sibling_pair(case: Case, *, parallel: bool) -> str:
-    """The name of this target's pair with a P-EAGLE (``parallel``) or EAGLE-3 drafter."""
-    for drafter in case.target.drafters:
-        if drafter.method == "eagle3" and drafter.parallel_drafting == parallel:
-            return f"{case.target.short_name}+{drafter.name}"
-    kind = "a P-EAGLE" if parallel else "an EAGLE-3"
-    return f"{case.target.short_name} with {kind} drafter"
-
-
-@rule("eagle3-as-p-eagle", about="head", vllm_notices="at start")
-def eagle3_as_p_eagle(case: Case, head: Head) -> Findings:
-    """A plain EAGLE-3 head started as P-EAGLE."""
-    if not case.is_parallel or head.config.parallel_drafting:
-        return
-    if not head.has_mask or head.config.speculators == "eagle3":
-        message = f"{head.location} is a plain EAGLE-3 head, but the pair starts it as P-EAGLE"
-        fix = f"use the pair {_sibling_pair(case, parallel=False)}, or a P-EAGLE head"
-        yield error("drafter", message, fix)
-
-
-@rule("p-eagle-as-eagle3", about="head", vllm_notices="never")
-def p_eagle_as_eagle3(case: Case, head: Head) -> Findings:
-    """A P-EAGLE head started as a plain EAGLE-3 head.
-
-    vLLM loads it without its mask, with one log line, and drafts token by token from states
-    that the head was not trained on: slow, without an error.
-    """
-    masked = head.config.parallel_drafting if head.has_mask is None else head.has_mask
-    if masked and not case.is_parallel:
-        message = f"{head.location} is a P-EAGLE head, but the pair starts it as plain EAGLE-3"
-        fix = f"use the pair {_sibling_pair(case, parallel=True)}, or an EAGLE-3 head"
-        yield error("drafter", message, fix)
-
-
-@rule("hidden-size-mismatch", about="head", vllm_notices="on a request")
-def hidden_size_mismatch(case: Case, head: Head) -> Findings:
-    """A head for a hidden size that differs from the target's."""
-    config, fc = head.config, head.shape("fc.weight")
-    head_width, width = config.target_hidden_size, case.architecture.hidden_size
-    if head_width in (None, width, case.target.architecture.hidden_size):
-        return
-    readable = not config.quantized and config.uses_auxiliary
-    if fc is not None and readable and fc[-1:] == (config.built_for * width,):
-        return
-    message = f"the head takes hidden states of size {head_width:,}; {case.target.id} has {width:,}"
-    yield error("drafter", message, OTHER_HEAD)
-
-
-@rule("embeddings-not-shared", about="head", vllm_notices="never")
-def embeddings_not_shared(case: Case, head: Head) -> Findings:
-    """A head without embeddings of its own whose width differs from the target's.
-
-    vLLM shares the target's embeddings when the widths are equal. Otherwise it keeps an
-    uninitialized table and reports it in one log line: nearly no draft is accepted.
-    """
-    width, own_width = case.architecture.hidden_size, head.config.hidden_size
-    if not head.tensors or head.named("embed_tokens"):
-        return
-    if own_width in (None, width, case.target.architecture.hidden_size):
-        return
-    # Other rules report a wrong config.json, and the head of a different model.
-    if stored_width(head) is None and not any(hidden_size_mismatch.check(case)):
-        message = f"no embeddings; those of {case.target.id} are {width:,} wide, not {own_width:,}"
-        yield error("drafter", message, "export the head with embed_tokens")
-
-
 @rule("target-numerics", about="target", vllm_notices="never")
 def target_numerics(case: Case) -> Findings:
     """A target with a different dtype or quantization from the one the head was trained on.
@@ -192,15 +125,6 @@ def target_numerics(case: Case) -> Findings:
         yield warning("target", message, f"measure acceptance, or serve the target in {trained}")
 
 
-@rule("vocabulary-mismatch", about="head", vllm_notices="never")
-def vocabulary_mismatch(case: Case, head: Head) -> Findings:
-    """A head whose vocabulary size differs from the target's."""
-    ours, size = head.config.vocab_size, case.architecture.vocab_size
-    if ours not in (None, size, case.target.architecture.vocab_size):
-        message = f"the vocabulary has {ours:,} tokens, that of {case.target.id} {size:,}"
-        yield error("drafter", message, OTHER_HEAD)
-
-
 @rule("tokenizer-differs", about="head", vllm_notices="never")
 def tokenizer_differs(case: Case) -> Findings:
     """A head whose tokenizer differs from the target's."""
@@ -216,42 +140,6 @@ def tokenizer_differs(case: Case) -> Findings:
     else:
         message = f"the special tokens of {head.location} differ from those of the target"
         yield warning("drafter", message, f"compare the tokenizers, or {OTHER_HEAD}")
-
-
-@rule("draft-vocabulary", about="head", vllm_notices="at start")
-def draft_vocabulary(case: Case, head: Head) -> Findings:
-    """A draft vocabulary that differs from lm_head or exceeds the target's."""
-    config, most = head.config, case.architecture.vocab_size
-    drafted = config.draft_vocab_size or config.vocab_size or most
-    lm_head = head.shape("lm_head.weight")
-    if config.vocab_size in (None, most) and drafted > most:
-        message = f"the head drafts {drafted:,} tokens, more than the {most:,} of {case.target.id}"
-        yield error("drafter", message, OTHER_HEAD)
-    elif lm_head not in (None, (drafted, config.hidden_size)) and not config.quantized:
-        message = other_shape(head, "lm_head.weight", [drafted, config.hidden_size])
-        yield error("drafter", message, MIXED_FILES)
-
-
-@rule("d2t-missing", about="head", vllm_notices="never")
-def d2t_missing(case: Case, head: Head) -> Findings:
-    """A head with a reduced vocabulary but no d2t, which maps its tokens to the target's."""
-    drafted, vocabulary = head.config.draft_vocab_size, case.architecture.vocab_size
-    if drafted is None or drafted >= vocabulary or "lm_head.weight" not in head.tensors:
-        return
-    if head.named("d2t") is None:
-        message = f"{drafted:,} of {vocabulary:,} tokens are drafted, but no d2t maps them"
-        yield error("drafter", message, "copy the head again, or export it with d2t")
-
-
-@rule("d2t-size", about="head", vllm_notices="at start")
-def d2t_size(case: Case, head: Head) -> Findings:
-    """A d2t, which maps drafted tokens to the target's, without one entry per drafted token."""
-    name, config = head.named("d2t"), head.config
-    drafted = config.draft_vocab_size or config.vocab_size or case.architecture.vocab_size
-    if name is not None and head.shape(name) != (drafted,):
-        shape = list(head.tensors[name].shape)
-        message = f"{name} has shape {shape}, but the head drafts {drafted:,} tokens"
-        yield error("drafter", message, COPY_AGAIN)
 
 
 def _placeholders(case: Case, head: Head) -> Iterator[tuple[VersionRule, tuple[str, Any] | None]]:
@@ -273,20 +161,6 @@ def placeholder_missing(case: Case, head: Head) -> Findings:
             fix = "copy the head again, or set mask_token_id to the token it was trained with"
             fix = fix if config.speculators_format else ""
             yield placeholder_missing.of_entry(entry, "drafter", head.location, fix)
-
-
-@rule("placeholder-outside-vocabulary", about="head", vllm_notices="on a request")
-def placeholder_outside_vocabulary(case: Case, head: Head) -> Findings:
-    """A placeholder token outside the vocabulary."""
-    vocabulary = case.architecture.vocab_size
-    if head.config.vocab_size not in (None, vocabulary):
-        return
-    for _, named in _placeholders(case, head):
-        key, token = named or ("", 0)
-        if type(token) is not int or not 0 <= token < vocabulary:
-            message = f"{key} is {token!r}; the vocabulary has the ids 0 to {vocabulary - 1:,}"
-            fix = "copy the head again, or set the token it was trained with"
-            yield error("drafter", message, fix)
 
 
 _ROLES = {"eos": "EOS", "pad": "padding", "unk": "unknown"}

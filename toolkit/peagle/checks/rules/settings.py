@@ -217,7 +217,12 @@ def _ignored_as(name: str, facts: EngineFacts) -> tuple[str, str] | None:
     return None
 
 
-@rule("variable-ignored", about="version", vllm_notices="never")
+@rule(
+    "variable-ignored",
+    about="version",
+    vllm_notices="never",
+    fix="remove it, or use the option in its place",
+)
 def variable_ignored(case: Case) -> Findings:
     """A variable that nothing in the image reads: the setting that it means stays off, silently.
 
