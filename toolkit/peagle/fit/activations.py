@@ -1,4 +1,4 @@
-"""Working memory, CUDA graphs, libraries and buffers of one GPU, in bytes: estimates.
+"""Working memory and CUDA graphs of one GPU, in bytes: estimates.
 
 Before vLLM allocates the KV cache, it profiles one step of ``max_num_batched_tokens`` tokens
 through target and drafter, samples ``max_num_seqs`` tokens and reserves the peak (profile_run of
@@ -10,17 +10,10 @@ its source.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from peagle.catalog.schema import Architecture
 from peagle.fit.models import FitCase
 from peagle.fit.weights import MIB, mxfp4_kernel, padded_vocabulary
-from peagle.vllm.defaults import (
-    ALL_MEMORY_COUNTED,
-    GRAPHS_COUNTED,
-    capture_sizes,
-    uses_model_runner_v2,
-)
+from peagle.vllm.defaults import GRAPHS_COUNTED, capture_sizes, uses_model_runner_v2
 from peagle.vllm.gpus import element_bytes, round_up
 from peagle.vllm.versions import in_range
 
@@ -55,27 +48,15 @@ _SPLITS = 32
 (AttentionConfig.flash_attn_max_num_splits_for_cuda_graph). FlashAttention 3 on Hopper allocates
 all of them; FlashAttention 4, for heads wider than 256, decides at run time within this bound."""
 
-_LIBRARIES, _NCCL = 240 * MIB, 200 * MIB
-"""Kernels and cuBLAS, and NCCL, allocated on first use after vLLM's first memory snapshot."""
 
-_FRAGMENTS = 150 * MIB
-"""Segments partly in use after the profiling run, which the allocator cannot free."""
-
-_FUSED_MIB = {9: {2: 64, 4: 2, 8: 1}, 10: {2: 64, 4: 32, 8: 1}}
-"""MiB of the largest all-reduce that is fused with the following norm, by compute capability and
-number of GPUs (FI_ALLREDUCE_FUSION_MAX_SIZE_MB). Each GPU keeps four buffers of it per GPU."""
-
-
-class Working(NamedTuple):
-    """``kept`` stays allocated after the run; ``phases`` are the extra bytes of each phase."""
-
-    kept: dict[str, int]
-    phases: dict[str, int]
-
-
-def working_memory(case: FitCase) -> Working:
-    """The memory of the profiling run."""
-    target, drafter, engine, shape = case.target, case.drafter, case.engine, _shape(case)
+def working_memory(case: FitCase) -> tuple[dict[str, int], dict[str, int]]:
+    """The memory of the profiling run: what stays allocated, and the extra bytes of each phase."""
+    target, drafter, engine, shape = (
+        case.target,
+        case.drafter,
+        case.engine,
+        case.target.architecture,
+    )
     tp, tokens = engine.tensor_parallel_size, engine.max_num_batched_tokens
     element = element_bytes(target.dtype)
     kept = {"cublas": _CUBLAS, "experts": 0}
@@ -116,13 +97,13 @@ def working_memory(case: FitCase) -> Working:
     states = (tokens + 2 * requests) * shape.hidden_size * element
     logits = (requests * per_logit + filter_rows * 4) * shape.vocab_size
     phases["sampling"] = states + logits
-    return Working(kept, phases)
+    return kept, phases
 
 
 def _target_step(case: FitCase) -> int:
     """The target's forward pass: activations of its widest layer, and the hidden states for the
     drafter."""
-    target, engine, shape = case.target, case.engine, _shape(case)
+    target, engine, shape = case.target, case.engine, case.target.architecture
     tp, tokens = engine.tensor_parallel_size, engine.max_num_batched_tokens
     hidden, latent = shape.hidden_size, shape.latent
     # Attention: residual stream and input; fused queries, keys and values; rotated queries and
@@ -162,14 +143,10 @@ def _drafter_step(case: FitCase, *, with_states: bool = True) -> int:
     # Residual stream and the first layer's two inputs; q, k, v, rotated q and k, and the output.
     attention = 3 * draft.hidden_size + 3 * queries + 3 * keys
     feed_forward = 2 * draft.hidden_size + queries + 3 * draft.intermediate_size / tp
-    states = (1 + _auxiliary(case)) * _shape(case).hidden_size
+    states = (1 + _auxiliary(case)) * case.target.architecture.hidden_size
     element = element_bytes(case.target.dtype)
     step = int(tokens * (states + max(attention, feed_forward)) * element)
     return step if with_states else step - tokens * states * element
-
-
-def _shape(case: FitCase) -> Architecture:
-    return case.target.architecture
 
 
 def _attention_width(shape: Architecture) -> int:
@@ -179,7 +156,7 @@ def _attention_width(shape: Architecture) -> int:
 
 
 def _expert_width(case: FitCase) -> int:
-    width = -(-_shape(case).intermediate_size // case.engine.tensor_parallel_size)
+    width = -(-case.target.architecture.intermediate_size // case.engine.tensor_parallel_size)
     return round_up(width, 64) if case.target.has_mxfp4_experts else width
 
 
@@ -190,7 +167,7 @@ def _auxiliary(case: FitCase) -> int:
 
 
 def _runner_v2(case: FitCase) -> bool:
-    experts = bool(_shape(case).experts)
+    experts = bool(case.target.architecture.experts)
     return uses_model_runner_v2(case.engine, case.drafter, mixture_of_experts=experts)
 
 
@@ -201,7 +178,7 @@ def graph_bytes(case: FitCase) -> int:
     further size. Model runner V2 subtracts nothing: its graphs use the memory that
     ``gpu_memory_utilization`` leaves free.
     """
-    engine, shape = case.engine, _shape(case)
+    engine, shape = case.engine, case.target.architecture
     if _runner_v2(case) or not in_range(engine.vllm, GRAPHS_COUNTED):
         return 0
     piecewise, full = capture_sizes(engine, case.drafter, shape.class_name)
@@ -220,21 +197,3 @@ def graph_bytes(case: FitCase) -> int:
     first += [full[-1] * (step + splits)] if full else []
     further = (len(piecewise) - 1) * pieces * _PIECE + max(len(full) - 1, 0) * _WHOLE
     return max(first) + further
-
-
-def library_bytes(case: FitCase) -> int:
-    """Driver memory of kernels, cuBLAS and NCCL after vLLM's first memory snapshot."""
-    tp, engine = case.engine.tensor_parallel_size, case.engine
-    if tp == 1:
-        return _LIBRARIES
-    fused = _FUSED_MIB.get(engine.capability // 10, {}).get(tp, 0)
-    return _LIBRARIES + _NCCL + (0 if engine.enforce_eager else 4 * tp * fused * MIB)
-
-
-def buffer_bytes(case: FitCase) -> int:
-    """Memory that vLLM also subtracts since 0.27: the runner's buffers (one hidden state per token,
-    and two for a drafter), and fragments in torch's allocator."""
-    if not in_range(case.engine.vllm, ALL_MEMORY_COUNTED):
-        return 0
-    states = (1 + 2 * bool(case.drafter)) * case.engine.max_num_batched_tokens
-    return _FRAGMENTS + states * _shape(case).hidden_size * element_bytes(case.target.dtype)

@@ -23,9 +23,10 @@ from math import ceil
 from typing import NamedTuple
 
 from peagle.catalog.schema import AttentionGroup, RecurrentGroup
-from peagle.fit.activations import buffer_bytes, graph_bytes, library_bytes, working_memory
+from peagle.fit.activations import graph_bytes, working_memory
 from peagle.fit.models import Comparison, DraftModel, Fit, FitCase, TargetModel
 from peagle.fit.weights import (
+    MIB,
     allocated,
     bytes_from_headers,
     checkpoint_bytes,
@@ -36,6 +37,7 @@ from peagle.fit.weights import (
     vision_bytes,
 )
 from peagle.vllm.defaults import (
+    ALL_MEMORY_COUNTED,
     ALL_SLOTS_RESERVED,
     BLOCK_TOKENS,
     EngineConfig,
@@ -44,6 +46,7 @@ from peagle.vllm.defaults import (
     in_flight_tokens,
     padding_ratio,
 )
+from peagle.vllm.gpus import element_bytes
 from peagle.vllm.versions import in_range
 
 GIB = 1 << 30
@@ -122,7 +125,7 @@ class Layout(NamedTuple):
 def layout_of(
     groups: tuple[AttentionGroup, ...],
     tensor_parallel_size: int,
-    element_bytes: int,
+    element: int,
     padding_ratio: float,
     recurrent: tuple[RecurrentGroup, ...] = (),
     *,
@@ -132,8 +135,8 @@ def layout_of(
 ) -> Layout:
     """How vLLM groups these layers on one GPU, and its block size (get_kv_cache_groups).
 
-    A token takes a key and a value per layer and head: 2 x heads x head_dim x element_bytes, and in
-    a latent layer head_dim x element_bytes on each GPU. Heads are divided among the GPUs, at least
+    A token takes a key and a value per layer and head: 2 x heads x head_dim x element, and in
+    a latent layer head_dim x element bytes on each GPU. Heads are divided among the GPUs, at least
     one on each. Groups whose layer counts are nearer than ``padding_ratio`` are padded to the
     larger one. ``block_tokens`` is vLLM's ``--block-size``.
 
@@ -146,8 +149,8 @@ def layout_of(
 
     def token_bytes(group: AttentionGroup) -> int:
         if group.kind == "latent":
-            return group.head_dim * element_bytes
-        return 2 * ceil(group.kv_heads / tp) * group.head_dim * element_bytes
+            return group.head_dim * element
+        return 2 * ceil(group.kv_heads / tp) * group.head_dim * element
 
     # Layers with other heads are another group, even where a token takes as many bytes.
     counts: Counter[tuple[int | None, int, int]] = Counter()
@@ -286,20 +289,43 @@ def missing_bytes(case: FitCase) -> int:
     return max(int(request_bytes - available), 0)
 
 
+_LIBRARIES, _NCCL = 240 * MIB, 200 * MIB
+"""Kernels and cuBLAS, and NCCL, allocated on first use after vLLM's first memory snapshot."""
+
+_FRAGMENTS = 150 * MIB
+"""Segments partly in use after the profiling run, which the allocator cannot free."""
+
+_FUSED_MIB = {9: {2: 64, 4: 2, 8: 1}, 10: {2: 64, 4: 32, 8: 1}}
+"""MiB of the largest all-reduce that is fused with the following norm, by compute capability and
+number of GPUs (FI_ALLREDUCE_FUSION_MAX_SIZE_MB). Each GPU keeps four buffers of it per GPU."""
+
+
 def bytes_taken(case: FitCase) -> dict[str, int]:
     """Bytes that are used before the KV cache is allocated, by term."""
     engine, tp = case.engine, case.engine.tensor_parallel_size
-    working = working_memory(case)
-    steps = max(size for name, size in working.phases.items() if name != "sampling")
+    kept, phases = working_memory(case)
+    steps = max(size for name, size in phases.items() if name != "sampling")
+    # Driver memory of kernels, cuBLAS and NCCL after vLLM's first memory snapshot.
+    libraries, buffers = _LIBRARIES, 0
+    if tp > 1:
+        fused = (
+            0 if engine.enforce_eager else _FUSED_MIB.get(engine.capability // 10, {}).get(tp, 0)
+        )
+        libraries += _NCCL + 4 * tp * fused * MIB
+    if in_range(engine.vllm, ALL_MEMORY_COUNTED):
+        # The runner's buffers: one hidden state per token, and two for a drafter.
+        states = (1 + 2 * bool(case.drafter)) * engine.max_num_batched_tokens
+        hidden = case.target.architecture.hidden_size
+        buffers = _FRAGMENTS + states * hidden * element_bytes(case.target.dtype)
     return {
         "kept_free": int(engine.gpu_memory_gib * GIB * (1 - engine.gpu_memory_utilization)),
         "target_weights": target_on_gpu(case.target, engine),
         "drafter_weights": drafter_on_gpu(case.drafter, tp) if case.drafter else 0,
-        "activations_estimate": sum(working.kept.values()) + steps,
-        "logits_estimate": max(working.phases["sampling"] - steps, 0),
+        "activations_estimate": sum(kept.values()) + steps,
+        "logits_estimate": max(phases["sampling"] - steps, 0),
         "cuda_graphs_estimate": graph_bytes(case),
-        "libraries_estimate": library_bytes(case),
-        "buffers_estimate": buffer_bytes(case),
+        "libraries_estimate": libraries,
+        "buffers_estimate": buffers,
     }
 
 

@@ -28,10 +28,6 @@ the largest share here."""
 
 _LARGEST_LOSS = 0.03
 
-EC2_ARCHITECTURES = {"T4g": "sm_75", "RTX PRO Server 6000": "sm_120"}
-"""GPU as EC2 names it -> ``gpu_architecture``, which EC2 does not report, of GPUs that the
-catalogue does not have under this name: a refresh adds their types. All others are there."""
-
 FIRST_CUDA = {"sm_100": "12.8", "sm_103": "12.9", "sm_120": "12.8"}
 """``gpu_architecture`` -> first CUDA version that supports it (release notes of CUDA 12.8 and
 12.9). Every image of the catalogue supports the architectures that are not listed."""
