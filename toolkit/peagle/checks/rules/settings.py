@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from difflib import get_close_matches
 
 from peagle.case import Case
 from peagle.catalog.tables import support_of
@@ -56,10 +55,17 @@ def _option_of(variable: str) -> str:
     return f"--set {flag_of(variable)[2:]}" if is_argument else f"--env {variable}"
 
 
+def _fix(name: str, section: str, facts: EngineFacts) -> str:
+    """What to do about a name that the section of the facts does not have."""
+    if later := first_version(section, name, facts.version):
+        return f"use vLLM {later} or later, or leave it out"
+    return nearest(name, getattr(facts, section)) or "leave it out"
+
+
 @rule("engine-argument", about="version", vllm_notices="at start")
 def engine_argument(case: Case) -> Findings:
     """An argument that vLLM does not have, or that it announces to remove."""
-    vllm, facts = case.runtime.vllm, facts_of(case.runtime.vllm)
+    facts = facts_of(case.runtime.vllm)
     report = error if facts.exact else warning
     for name in sorted(case.settings):
         # ``no-`` turns an argument off; ``compilation-config.mode`` sets a key of one.
@@ -69,10 +75,8 @@ def engine_argument(case: Case) -> Findings:
             yield note("vllm", message, f"leave --{plain} out")
         if plain in facts.arguments:
             continue
-        later = first_version("arguments", plain, vllm)
-        fix = f"use vLLM {later} or later, or leave it out" if later else ""
         message = f"--{name}: vLLM {facts.version} has no such argument"
-        yield report("vllm", message, fix or nearest(plain, facts.arguments) or "leave it out")
+        yield report("vllm", message, _fix(plain, "arguments", facts))
 
 
 _NUMBERS: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, float)}
@@ -94,7 +98,7 @@ def engine_value(case: Case) -> Findings:
         elif kind not in (SWITCH, ON_ONLY, EITHER) and is_switch:
             expected = "a value"
         elif kind == CHOICE and not is_switch and str(value) not in choices:
-            expected = nearest(str(value), choices) or f"one of {', '.join(choices)}"
+            expected = f"one of {', '.join(choices)}"
         elif kind in _NUMBERS and not isinstance(value, _NUMBERS[kind]):
             expected = "" if name == "gpu-memory-utilization" else f"a {kind}"
         if expected:
@@ -122,11 +126,8 @@ def speculative_setting(case: Case) -> Findings:
         facts = facts_of(vllm)
         report = error if facts.exact else warning
         for key in sorted(keys - facts.speculative_keys.keys()):
-            later = first_version("speculative_keys", key, vllm)
-            fix = f"use vLLM {later} or later, or leave it out" if later else ""
-            fix = fix or nearest(key, facts.speculative_keys) or "remove it"
             message = f"{key}: --speculative-config of vLLM {facts.version} has no such key"
-            yield report("drafter", message, fix)
+            yield report("drafter", message, _fix(key, "speculative_keys", facts))
         if drafter is not None and drafter.method not in facts.speculative_methods:
             message = f"vLLM {facts.version} has no method {drafter.method}"
             yield report("drafter", message, "use an older vLLM version, or another drafter")
@@ -184,17 +185,6 @@ _LMI = {
     "DJL_": "remove it",
 }
 """Variables of AWS's LMI images by their beginning, and the fix."""
-_FIELDS = {
-    "containerstartuphealthchecktimeout": "use startup_timeout",
-    "modeldatadownloadtimeout": "use download_timeout",
-    "inferenceamiversion": "use --ami",
-    "initialinstancecount": "use --instance-count",
-    "enablenetworkisolation": "use network_isolation",
-    "volumesize": "leave it out: the plan's instances have their own volume",
-    "routingconfig": "leave it out: the plan decides how requests are routed",
-    "managedinstancescaling": "use --max-instances",
-}
-"""Fields of CreateEndpointConfig and CreateModel, without case, underscores and unit."""
 
 
 def _ignored_as(name: str, facts: EngineFacts) -> tuple[str, str] | None:
@@ -202,33 +192,24 @@ def _ignored_as(name: str, facts: EngineFacts) -> tuple[str, str] | None:
     upper = name.upper()
     argument = upper.removeprefix(_OPTION).removeprefix(_VLLM).lower().replace("_", "-")
     as_argument = f"use --set {argument}=VALUE instead" if argument in facts.arguments else ""
-    field = name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
     if lmi := next((fix for start, fix in _LMI.items() if upper.startswith(start)), None):
         is_option = upper.startswith(_OPTION) and not upper.startswith(_SPECULATIVE)
         return "a variable of AWS's LMI images", (is_option and as_argument) or lmi
-    if field in _FIELDS:
-        return "a setting of the endpoint", _FIELDS[field]
     if name.startswith(_VLLM) and facts.exact and name not in facts.variables:
-        later = first_version("variables", name, facts.version)
-        meant = get_close_matches(name, facts.variables, 1, 0.85)
-        fix = f"did you mean {meant[0]}?" if meant else "remove it"
-        fix = f"use vLLM {later} or later, or remove it" if later else fix
-        return f"no variable of vLLM {facts.version}", as_argument or fix
+        return f"no variable of vLLM {facts.version}", as_argument or _fix(name, "variables", facts)
     return None
 
 
-@rule(
-    "variable-ignored",
-    about="version",
-    vllm_notices="never",
-    fix="remove it, or use the option in its place",
-)
+_USE_OPTION = "remove it, or use the option in its place"
+
+
+@rule("variable-ignored", about="version", vllm_notices="never", fix=_USE_OPTION)
 def variable_ignored(case: Case) -> Findings:
     """A variable that nothing in the image reads: the setting that it means stays off, silently.
 
     vLLM ignores variables that its version does not have. AWS's LMI images (DJL Serving) have
     variables of their own; SageMaker's SDK sets OPTION_SPECULATIVE_DRAFT_MODEL also for other
-    images, with which nothing is drafted. Fields of the endpoint's variant are no variables.
+    images, with which nothing is drafted.
     """
     facts = facts_of(case.runtime.vllm)
     for name in sorted(case.environment):
