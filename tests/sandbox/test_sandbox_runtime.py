@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -158,28 +157,6 @@ def test_a_broken_stream_ends_with_a_model_stream_error(account: Account, name: 
         next(parts)
     assert raised.value.response["Error"]["Code"] == "ModelStreamError"
     assert raised.value.response["Error"]["Message"].startswith("The model's stream broke")
-
-
-@pytest.mark.parametrize("begin", [False, True], ids=["before the head", "in the body"])
-def test_a_disconnected_client_ends_the_request_at_the_engine(
-    account: Account, name: str, address: str, token: str, begin: bool
-) -> None:
-    line = "fake: the client disconnected"
-    before = account.log(name).count(line)
-    body = json.dumps({"do": "slow", "begin": begin}).encode()
-    request = (
-        f"POST /endpoints/{name}/openai/v1/chat/completions HTTP/1.1\r\nHost: {address}\r\n"
-        f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    host, _, port = address.partition(":")
-    with socket.create_connection((host, int(port))) as client:
-        client.sendall(request.encode() + body)
-        account.wait_for_line(name, "fake: busy")
-        assert account.log(name).count(line) == before
-    until_gone = time.monotonic() + 10
-    while account.log(name).count(line) == before:
-        assert time.monotonic() < until_gone
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(

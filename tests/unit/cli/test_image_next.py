@@ -11,7 +11,7 @@ import pytest
 
 from peagle.cli import image as image_commands
 from peagle.errors import CloudError
-from peagle.images.inspect import unchecked_image
+from peagle.images.docker import unchecked_image
 from peagle.options import Overrides
 from peagle.session import Session
 from tests.support import Peagle, command_line

@@ -20,7 +20,7 @@ from peagle.images import (
 )
 from peagle.images.build import Packages, context, context_of, engine_image, engine_image_name
 from peagle.images.context import baked, source_revision, tar
-from peagle.images.inspect import check_pair
+from peagle.images.docker import check_pair
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import Recipe, image_name
 from tests.support import raises_code
@@ -184,7 +184,6 @@ def test_a_base_with_another_python_is_refused_before_anything_is_built(
     with raises_code("unusable-base", UserError) as caught:
         engine_image(Docker(), "base", packages)
     assert "Python 3.12" in caught.value.message
-    assert "3.11" in caught.value.message
     assert all(one["argv"][0] != "build" for one in docker.calls)
 
 

@@ -8,12 +8,13 @@ import platform
 import sys
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from peagle.data import data_folder
-from peagle.engine import environment, install
-from peagle.engine.environment import PYTHONS, Environment, pip_settings, uv_variables
+from peagle.engine import install
+from peagle.engine.install import PYTHONS, Environment, pip_settings, uv_variables
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
@@ -53,7 +54,7 @@ def wheels(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", (tmp_path / "pytorch").as_uri())
+    monkeypatch.setattr(install, "PYTORCH_CPU_INDEX", (tmp_path / "pytorch").as_uri())
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
     monkeypatch.setattr(install, "NEEDED_BYTES", 0)
     return folder
@@ -113,7 +114,7 @@ def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
 
 def test_torch_is_locked_for_every_python_and_machine() -> None:
     text = (data_folder("containers") / "engine" / VLLM / "torch.txt").read_text()
-    locked = environment._LOCKED_TORCH.findall(text)
+    locked = install._LOCKED_TORCH.findall(text)
 
     assert {(python, machine) for _, python, machine, _ in locked} == set(
         product(PYTHONS, ("x86_64", "aarch64"))
@@ -219,7 +220,8 @@ def test_uv_uses_the_indexes_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
         "global.index-url='https://user:secret@c.example/simple'", "global.timeout='9'",
         "install.find-links='/one /two'", ":env:.timeout='20'", "no setting",
     )  # fmt: skip
-    monkeypatch.setattr(environment, "_pip_config", lambda: printed)
+    done = SimpleNamespace(stdout="\n".join(printed))
+    monkeypatch.setattr(install.subprocess, "run", lambda *_, **__: done)
     for name in ("PIP_FIND_LINKS", "SSL_CERT_FILE", "PIP_CERT", "PIP_DEFAULT_TIMEOUT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_TIMEOUT", "20")

@@ -15,16 +15,16 @@ from click.testing import CliRunner
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.engine import state as records
-from peagle.engine.container import (
+from peagle.engine.local import start_local
+from peagle.engine.process import EngineProcess, is_alive, stop_engine
+from peagle.engine.runner import (
     Container,
+    LocalOptions,
     compose_file,
     find_image,
     run_arguments,
     start_container,
 )
-from peagle.engine.local import start_local
-from peagle.engine.process import EngineProcess, is_alive, stop_engine
-from peagle.engine.runner import LocalOptions
 from peagle.errors import CloudError, NotFound, PeagleError, Refused, UserError
 from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, Plan, make_plan

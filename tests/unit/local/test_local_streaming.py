@@ -26,7 +26,7 @@ def test_local_up_refuses_streamed_weights_with_the_fix(
     with pytest.raises(Refused) as refused:
         start_local(plan_for(**STREAMED))
 
-    assert "streaming s3://bucket/tiny/" in refused.value.message
+    assert "s3://bucket/tiny/" in refused.value.message
     assert refused.value.command[:2] == ("peagle", "deploy")
     assert records.local_engine_names() == ()
 

@@ -27,11 +27,10 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.progress import StatusLine
 from peagle.cli.view.proof import second_turn_text
-from peagle.engine.container import find_image
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
 from peagle.engine.process import is_healthy
-from peagle.engine.runner import LocalOptions, compose_of_plan
+from peagle.engine.runner import LocalOptions, find_image
 from peagle.engine.state import (
     LocalEngine,
     local_engine_names,
@@ -43,8 +42,7 @@ from peagle.engine.state import (
 from peagle.errors import DockerMissing, Fix, NotFound, OptionMissing, OptionsConflict, command_line
 from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import compose_command, connect_docker
-from peagle.images.inspect import unchecked_image
+from peagle.images.docker import compose_command, connect_docker, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.protocol import request_body
@@ -292,7 +290,7 @@ def _compose_image(plan: Plan, gpus: bool, build_first: bool, base: str | None) 
 def _write_compose(
     plan: Plan, options: LocalOptions, port: int | None, file: Path, as_json: bool
 ) -> None:
-    text, published = compose_of_plan(plan, options, port)
+    text, published = options.compose(plan, port)
     if str(file) == "-":
         click.echo(text, nl=False)
     else:

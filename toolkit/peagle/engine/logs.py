@@ -117,7 +117,7 @@ def local_log(name: str, follow: bool = False) -> Iterator[str]:
     log = log_of(name)
     if name not in local_engine_names() or not log.is_file():
         raise unknown_engine(name)
-    return map(log_text, _lines(_chunks(log, name if follow else None)))
+    return map(log_text, _lines(log, name if follow else None))
 
 
 def _last_lines(log: Path, size: int) -> list[str]:
@@ -130,24 +130,19 @@ def _last_lines(log: Path, size: int) -> list[str]:
         return []
 
 
-def _chunks(log: Path, follow: str | None) -> Iterator[bytes]:
-    """The log in chunks; ``follow`` names a running engine whose new output is included."""
+def _lines(log: Path, follow: str | None) -> Iterator[str]:
+    """The log line by line, each as soon as it is complete; ``follow`` names a running engine whose
+    new output is included."""
+    rest = b""
     with log.open("rb") as stream:
         while True:
             engine = read_local_engine(follow) if follow else None
             while chunk := stream.read(_CHUNK_BYTES):
-                yield chunk
+                *complete, rest = (rest + chunk).split(b"\n")
+                yield from (line.decode("utf-8", errors="replace") for line in complete)
             if engine is None or engine.state == "dead":
-                return
+                break
             time.sleep(_FOLLOW_SECONDS)
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
-    """The text line by line, each as soon as it is complete."""
-    rest = b""
-    for chunk in chunks:
-        *complete, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode("utf-8", errors="replace") for line in complete)
     if rest:
         yield rest.decode("utf-8", errors="replace")
 
@@ -201,7 +196,9 @@ class StartLog:
         """Read one more line, as the container wrote it."""
         fields, text = log_fields(line), log_text(line)
         if fields.get("event") == "start" or _START.search(text):
-            self._begin()
+            if self._ended_by is not None:  # it starts again
+                self._lines.clear()
+            self._ended_by, self._is_judged, self._traceback_of = None, False, None
         self._lines.append(line)
         self.progress = progress_line(line) or self.progress
         self._by_us = self._by_us or bool(fields)
@@ -218,7 +215,9 @@ class StartLog:
             return
         self._is_judged = True
         end = self.crash()
-        if any(_TRANSIENT.search(line) for line in self._errors()):
+        texts = [log_text(line) for line in self._lines]
+        errors = [bare_line(text) for text in texts if not _LEVEL.match(text) or "ERROR" in text]
+        if any(map(_TRANSIENT.search, errors)):
             return
         is_known = end.cause not in _PERHAPS_CURED
         lasting = self._ended_by == _SERVER and _LASTING.search(end.line)
@@ -237,12 +236,6 @@ class StartLog:
         self._ended_by, self._is_judged = _SERVER, False
         self.judge()
 
-    def _begin(self) -> None:
-        """The container starts, perhaps again."""
-        if self._ended_by is not None:
-            self._lines.clear()
-        self._ended_by, self._is_judged, self._traceback_of = None, False, None
-
     def _uncaught(self, text: str) -> str | None:
         """The process that this line ends: "" for one that gives no name."""
         if _END.search(text):
@@ -256,8 +249,3 @@ class StartLog:
             if writer == self._traceback_of and writer in (_SERVER, ""):
                 return writer
         return None
-
-    def _errors(self) -> list[str]:
-        """The lines that are not of a level below an error."""
-        texts = [log_text(line) for line in self._lines]
-        return [bare_line(text) for text in texts if not _LEVEL.match(text) or "ERROR" in text]

@@ -144,7 +144,9 @@ def start_program(
 
 def is_alive(process: EngineProcess) -> bool:
     """Whether the engine's leading process still runs. Reaps it if it was our child."""
-    _reap(process.pid)
+    if process.pid > 0:  # a record may be damaged, and -1 is any child
+        with contextlib.suppress(ChildProcessError, OverflowError):
+            os.waitpid(process.pid, os.WNOHANG)
     return start_time(process.pid) == process.started
 
 
@@ -286,14 +288,6 @@ def _members(process: EngineProcess) -> tuple[int, ...]:
     The system does not reuse a pid while a session has that number: a leader with another start
     time means that the session is gone.
     """
-    _reap(process.pid)
-    if start_time(process.pid) not in (None, process.started):
+    if not is_alive(process) and start_time(process.pid) is not None:
         return ()
     return session_members(process.pid, since=process.started)
-
-
-def _reap(pid: int) -> None:
-    """Collect the exit status of a dead child, so that no zombie remains."""
-    if pid > 0:  # a record may be damaged, and -1 is any child
-        with contextlib.suppress(ChildProcessError, OverflowError):
-            os.waitpid(pid, os.WNOHANG)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peagle.errors import EngineError, Fix, NotFound, UserError
+from peagle.errors import EngineError, NotFound, UserError
 from peagle.findings import Finding
 from peagle.images.context import (
     Member,
@@ -33,8 +33,7 @@ from peagle.images.context import (
     tar,
     tar_member,
 )
-from peagle.images.docker import Docker, Progress
-from peagle.images.inspect import Image, show_image
+from peagle.images.docker import Docker, Image, Progress, show_image
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import LOG_STATS_OFF
 from peagle.render.image import (
@@ -123,8 +122,6 @@ def for_gpus(docker: Docker) -> Docker:
 
 REPOSITORY = "peagle-engine-cpu"
 
-_PRINT_VERSION = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-
 
 def _template(name: str) -> str:
     return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
@@ -158,12 +155,28 @@ def engine_image(
     split_image(base)
     base_id = str(pulled(docker, base, progress).get("Id", ""))
     name = engine_image_name(base_id, packages)
-    if docker.inspect("image", name) is None:
-        _check_base(docker, base, packages)
-        progress(f"building {name} (2 GB, once for this base and engine)")
-        context = tar(context_of(packages))
-        docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
-                      doing=f"building {name}", given=context, each_line=progress)  # fmt: skip
+    if docker.inspect("image", name) is not None:
+        return name
+    print_version = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+    try:
+        version = docker.run(
+            "run", "--rm", "--network", "none", "--entrypoint", "python3", base,
+            "-c", print_version, doing=f"running Python in {base}",
+        ).strip()  # fmt: skip
+        problem = f"it has Python {version}" if version != packages.python else ""
+    except (EngineError, NotFound) as error:
+        problem = error.message
+    if problem:
+        raise UserError(
+            f"the base {base} cannot run the engine: {problem}",
+            f"choose a --base with Python {packages.python} and venv, or install the engine for "
+            "another Python",
+            "unusable-base",
+        )
+    progress(f"building {name} (2 GB, once for this base and engine)")
+    docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
+                  doing=f"building {name}", given=tar(context_of(packages)),
+                  each_line=progress)  # fmt: skip
     return name
 
 
@@ -182,32 +195,6 @@ def context_of(packages: Packages) -> list[Member]:
     return [member_of("Dockerfile", _DOCKERFILE.encode()), tar_member("engine.tar", files)]
 
 
-def _check_base(docker: Docker, base: str, packages: Packages) -> None:
-    """Raise UserError for a base without the engine's version of Python."""
-    try:
-        version = docker.run(
-            "run", "--rm", "--network", "none", "--entrypoint", "python3", base,
-            "-c", _PRINT_VERSION,
-            doing=f"running Python in {base}",
-        ).strip()  # fmt: skip
-    except (EngineError, NotFound) as error:
-        raise UserError(
-            f"the base {base} cannot run the engine: {error.message}",
-            f"choose a --base with Python {packages.python} and venv",
-            "unusable-base",
-        ) from error
-    if version != packages.python:
-        raise UserError(
-            f"the base {base} has Python {version}, but the installed engine is for "
-            f"{packages.python}",
-            Fix(
-                f"choose another --base, or install the engine for Python {version}",
-                ("peagle", "engine", "install", "--python", "PATH"),
-            ),
-            "unusable-base",
-        )
-
-
 def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
     """The plan's findings for an image of this toolkit, which exposes speculation counters."""
     return tuple(finding for finding in plan.findings if finding.code != LOG_STATS_OFF)
@@ -222,16 +209,15 @@ def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...
     """The findings for a local engine: all errors but those of ECR for a container, and what does
     not concern SageMaker, its instances or their prices."""
     left_out = _ABOUT_REGISTRY if engine_kind == "docker" else {"image-by-tag"}
-    findings = (
-        finding for finding in findings_with_own_image(plan) if finding.code not in left_out
-    )
     return tuple(
-        finding for finding in findings if finding.level == "error" or not _is_of_sagemaker(finding)
+        finding
+        for finding in findings_with_own_image(plan)
+        if finding.code not in left_out
+        and (
+            finding.level == "error"
+            or (finding.code not in _OF_SAGEMAKER and finding.where != _DOWNLOAD_TIMEOUT)
+        )
     )
-
-
-def _is_of_sagemaker(finding: Finding) -> bool:
-    return finding.code in _OF_SAGEMAKER or finding.where == _DOWNLOAD_TIMEOUT
 
 
 def findings_of_format(plan: Plan, format: str) -> tuple[Finding, ...]:
@@ -298,9 +284,8 @@ def push(
 def repository_part(address: str) -> str:
     """``host:5000/name`` of ``host:5000/name:tag``. Raises UserError without a registry's host."""
     if not has_host(address):
-        raise UserError(
-            f"{address!r} has no registry", "use registry.example.com/name:tag", "no-registry"
-        )
+        fix = "use registry.example.com/name:tag"
+        raise UserError(f"{address!r} has no registry", fix, "no-registry")
     return without_tag(address)
 
 

@@ -151,7 +151,15 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     with state.lock() as lock:
         daemon = state.read_daemon()
         if daemon is None or _request(daemon, "GET", "/status") is None:
-            check_moto()
+            try:
+                version = importlib.metadata.version("moto")
+                importlib.metadata.version("flask-cors")
+                problem = f"moto 5.2, but {version} is installed"
+            except importlib.metadata.PackageNotFoundError as missing:
+                version, problem = "", missing.name
+            if not version.startswith("5.2."):  # whose internals the sandbox extends
+                fix = Fix("install the extra", ("pip", "install", "peagle-toolkit[sandbox]"))
+                raise UserError(f"the sandbox needs {problem}", fix, "sandbox-extra-missing")
             if engine == "docker":
                 Docker().check()
             state.sweep()
@@ -165,20 +173,6 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
         fix = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
         raise UserError(message, fix, "sandbox-running")
     return _address(daemon)
-
-
-def check_moto() -> None:
-    """Raise UserError unless moto is installed in the minor version whose internals the sandbox
-    extends."""
-    try:
-        version = importlib.metadata.version("moto")
-        importlib.metadata.version("flask-cors")
-        problem = f"moto 5.2, but {version} is installed"
-    except importlib.metadata.PackageNotFoundError as missing:
-        version, problem = "", missing.name
-    if not version.startswith("5.2."):
-        install = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
-        raise UserError(f"the sandbox needs {problem}", install, "sandbox-extra-missing")
 
 
 def _start_daemon(port: int, lock: int) -> EngineProcess:
@@ -283,12 +277,10 @@ def sandbox_status() -> Status:
 
 def sandbox_not_running() -> NotFound:
     """The error of a command that needs it; after a kill it says what still runs."""
-    left = state.leftovers()
-    if left:
-        fix = Fix("end them", ("peagle", "sandbox", "stop"))
+    if left := state.leftovers():
         names = ", ".join(engine.text for engine in left)
         message = f"the sandbox was killed; engines still running: {len(left)}: {names}"
-        return NotFound(message, fix, SANDBOX_KILLED)
+        return NotFound(message, Fix("end them", ("peagle", "sandbox", "stop")), SANDBOX_KILLED)
     fix = Fix("start it", ("peagle", "sandbox", "start"))
     return NotFound("the sandbox is not running", fix, "sandbox-not-running")
 

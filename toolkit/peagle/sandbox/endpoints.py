@@ -39,9 +39,9 @@ from peagle.engine.process import is_alive
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
 from peagle.sandbox.account import gpu_count, is_missing_image
 from peagle.sandbox.client import EndpointStatus
-from peagle.sandbox.engines import EngineInstance, Fleet, OnChosen
+from peagle.sandbox.engines import EngineInstance, Fleet
 from peagle.sandbox.faults import FAULTS
-from peagle.sandbox.launch import LaunchFailed, LaunchSpec, engines_for
+from peagle.sandbox.launch import MAX_ENGINES, LaunchFailed, LaunchSpec
 from peagle.sandbox.observability import alarms_in_alarm, set_alarms, unknown_alarms
 
 if TYPE_CHECKING:
@@ -80,12 +80,14 @@ def alarm_names(config: Mapping[str, Any] | None) -> list[str]:
     return [alarm["AlarmName"] for alarm in alarms]
 
 
-def rollout_problem(config: Mapping[str, Any] | None, region: str) -> str:
-    """Why SageMaker rejects the DeploymentConfig of an update, in our words; "" for nothing."""
+def check_rollout(config: Mapping[str, Any] | None, region: str) -> None:
+    """Raise ValidationError, in our words, for a DeploymentConfig that SageMaker rejects."""
     if {"BlueGreenUpdatePolicy", "RollingUpdatePolicy"} <= (config or {}).keys():
-        return "Only one update policy should be used in the deployment configuration."
-    unknown = unknown_alarms(region, alarm_names(config))
-    return f"The following CloudWatch alarms do not exist: {', '.join(unknown)}." if unknown else ""
+        message = "Only one update policy should be used in the deployment configuration."
+        raise ValidationError(message)
+    if unknown := unknown_alarms(region, alarm_names(config)):
+        message = f"The following CloudWatch alarms do not exist: {', '.join(unknown)}."
+        raise ValidationError(message)
 
 
 class Serving:
@@ -118,6 +120,10 @@ class Serving:
             is_for_new = self._requests * self._share % 1 < self._share
             return self.starting if self.current and self.starting and is_for_new else self.current
 
+    def tag_engine(self, chosen: EngineInstance) -> None:
+        """Record in tags of the endpoint what runs instead of the requested model or engine."""
+        raise NotImplementedError
+
     def join(self) -> None:
         """Wait for the change that is in progress."""
         if self._thread:
@@ -140,6 +146,61 @@ class Serving:
             return "Deleting"
 
         self._begin("Deleting", delete)
+
+    def _begin_replacing(
+        self, operation: str, specs: Sequence[LaunchSpec], config: Mapping[str, Any] | None,
+        use: Callable[[], object], fault: str = "", problem: str = "",
+    ) -> None:  # fmt: skip
+        """Start the engines of ``specs``, and let them serve in the place of others; ``use`` makes
+        what the ``operation`` brought hold. ``config`` is its DeploymentConfig; a ``problem`` lets
+        it fail."""
+        fleet = self.starting = Fleet(specs)
+        alarms = alarm_names(config)
+
+        def replace_engines() -> str:
+            if fault == "stuck-creating":
+                FAULTS.hold_until_cleared()
+                if self._is_ended:
+                    raise LaunchFailed("The endpoint was removed.")
+            if problem:
+                raise LaunchFailed(problem)
+            for spec in specs:
+                if is_missing_image(spec.image, spec.region):
+                    raise LaunchFailed(
+                        "Please make sure all images included in the model for the production "
+                        f"variant {spec.variant} exist, and that the execution role used to create "
+                        "the model has permissions to access them."
+                    )
+            self._stage = "Creating"
+            fleet.start(self.tag_engine)
+            if self.current and alarms:
+                self._bake(fleet, operation, alarms)
+            with LOCK:
+                old, self.current = self.current, fleet
+                use()
+                self._end_update()
+            if old:
+                old.retire()
+            return "OutOfService" if fault == "out-of-service" else "InService"
+
+        undone = "UpdateRollbackFailed" if fault == "update-rollback-failed" else "InService"
+        self._begin("Updating" if self.current else "Creating", replace_engines, undone)
+
+    def _bake(self, fleet: Fleet, operation: str, alarms: Sequence[str]) -> None:
+        """Let the new engines have a share of the requests while the alarms watch. Raises
+        LaunchFailed, after which the old engines have all requests again."""
+        self._stage, self._share, region = "Baking", 0.5, self.region
+        if FAULTS.meet_alarm(operation):
+            set_alarms(region, alarms, "ALARM")
+        end, fired = time.monotonic() + _BAKING_SECONDS, list[str]()
+        while time.monotonic() < end and not (self._is_ended or fired):
+            time.sleep(_POLL_SECONDS)
+            fired = alarms_in_alarm(region, alarms)
+        if self._is_ended or fired:
+            self.status, self._share = self.undoing, 0.0
+            fleet.retire()
+            set_alarms(region, alarms, "OK")
+            raise LaunchFailed(f"{_FIRED} {', '.join(fired)}.")
 
     def _begin(self, status: str, work: Callable[[], str], undone: str = "InService") -> None:
         """Do ``work``, which returns the status after it, in a thread. ``undone`` is the status
@@ -171,37 +232,6 @@ class Serving:
         self.starting = None
         self._stage, self._share = "", 0.0
 
-    def _replace(
-        self, fleet: Fleet, on_chosen: OnChosen, operation: str, alarms: Sequence[str]
-    ) -> None:
-        """Start the engines of ``fleet``, and let them serve in the place of others. ``alarms``
-        watch an update. Raises LaunchFailed, after which the old engines have all requests again.
-        """
-        self._stage, region = "Creating", self.region
-        fleet.start(on_chosen)
-        if self.current and alarms:
-            self._stage, self._share = "Baking", 0.5
-            if FAULTS.meet_alarm(operation):
-                set_alarms(region, alarms, "ALARM")
-            end, fired = time.monotonic() + _BAKING_SECONDS, list[str]()
-            while time.monotonic() < end and not (self._is_ended or fired):
-                time.sleep(_POLL_SECONDS)
-                fired = alarms_in_alarm(region, alarms)
-            if self._is_ended or fired:
-                self.status, self._share = self.undoing, 0.0
-                fleet.retire()
-                set_alarms(region, alarms, "OK")
-                raise LaunchFailed(f"{_FIRED} {', '.join(fired)}.")
-        with LOCK:
-            old, self.current = self.current, fleet
-            self._use_new()
-            self._end_update()
-        if old:
-            old.retire()
-
-    def _use_new(self) -> None:
-        """What an update brought holds from now on; called under ``LOCK``."""
-
 
 class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
     """An endpoint, the engines that serve it, and those that are starting."""
@@ -209,23 +239,19 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
     undoing = "RollingBack"
 
     def __init__(
-        self,
-        account_id: str,
-        region: str,
-        name: str,
-        config: EndpointConfig,
+        self, account_id: str, region: str, name: str, config: EndpointConfig,
         tags: list[dict[str, str]] | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(region, tags)
         self.endpoint_name = name
         self.arn = self.arn_formatter(name, account_id, region)
         self.components: dict[str, SandboxComponent] = {}
-        self.deployment_config: dict[str, Any] | None = None
+        self.deployment_config: Mapping[str, Any] | None = None
         self.next_config: EndpointConfig | None = None
         self._next_variants: Variants = ()
-        self._take(config, config.production_variants)
+        self._use(config, config.production_variants)
 
-    def _take(self, config: EndpointConfig, variants: Variants) -> None:
+    def _use(self, config: EndpointConfig, variants: Variants) -> None:
         self.config, self.endpoint_config_name = config, config.endpoint_config_name
         self.production_variants = self._process_production_variants(list(variants))
 
@@ -259,13 +285,6 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         return all("ModelName" not in variant for variant in self.config.production_variants)
 
     @property
-    def engines(self) -> tuple[EngineInstance, ...]:
-        """The engines that run or start, those of a component included."""
-        serving: list[Serving] = [self, *self.components.values()]
-        fleets = [resource.current or resource.starting for resource in serving]
-        return tuple(instance for fleet in fleets if fleet for instance in fleet.instances)
-
-    @property
     def instances(self) -> Counter[str]:
         """Instance type -> instances that count towards a quota: also those of an update."""
         if self.endpoint_status == "Failed":
@@ -279,7 +298,7 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         return self.current is not None and self.endpoint_status in states
 
     def is_created(self) -> bool:
-        """For CloudFormation: when it is in service."""
+        """For CloudFormation."""
         return self.is_serving
 
     def config_name(self, instance: EngineInstance) -> str:
@@ -298,37 +317,25 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         }
 
     def begin_serving(
-        self,
-        status: str,
-        specs: Sequence[LaunchSpec],
-        deployment_config: dict[str, Any] | None,
-        next_config: EndpointConfig | None = None,
-        next_variants: Variants = (),
-    ) -> None:
+        self, specs: Sequence[LaunchSpec], deployment_config: Mapping[str, Any] | None,
+        next_config: EndpointConfig | None = None, next_variants: Variants = (),
+    ) -> None:  # fmt: skip
         """Start the engines for ``next_config``; during an update, beside the old ones.
 
         ``next_variants`` are its variants, with numbers that an update may have retained.
         """
         self.next_config, self._next_variants = next_config, next_variants
         self.deployment_config = deployment_config
-        fleet = self.starting = Fleet(specs)
         operation = "UpdateEndpoint" if next_config else "CreateEndpoint"
         fault = FAULTS.meet_endpoint(operation, count_instances(next_variants or self.variants))
-        alarms = alarm_names(deployment_config)
+        fails = fault in ("insufficient-capacity", "update-rollback-failed")
 
-        def serve() -> str:
-            if fault == "stuck-creating":
-                FAULTS.hold_until_cleared()
-                if self._is_ended:
-                    raise LaunchFailed("The endpoint was removed.")
-            if fault in ("insufficient-capacity", "update-rollback-failed"):
-                raise LaunchFailed(_NO_CAPACITY)
-            check_images(fleet.specs)
-            self._replace(fleet, self.tag_engine, operation, alarms)
-            return "OutOfService" if fault == "out-of-service" else "InService"
+        def use() -> None:
+            if next_config:
+                self._use(next_config, next_variants)
 
-        undone = "UpdateRollbackFailed" if fault == "update-rollback-failed" else "InService"
-        self._begin(status, serve, undone)
+        problem = _NO_CAPACITY if fails else ""
+        self._begin_replacing(operation, specs, deployment_config, use, fault, problem)
 
     def begin_scaling(self, desired: Mapping[str, Mapping[str, Any]]) -> None:
         """Start or end engines until each variant has its number, as far as the sandbox goes.
@@ -348,13 +355,12 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
 
         def scale() -> str:
             for variant, count in counts.items():
-                fleet.resize(variant, engines_for(count), self.tag_engine)
+                fleet.resize(variant, min(count, MAX_ENGINES), self.tag_engine)
             return "InService"
 
         self._begin("Updating", scale)
 
     def end(self) -> None:
-        """End every engine of this endpoint; return when they have ended."""
         super().end()
         for component in self.components.values():
             component.end()
@@ -362,49 +368,35 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
     @property
     def response_object(self) -> dict[str, Any]:
         """The response of DescribeEndpoint, without empty members."""
-        variants = [self._describe_variant(variant) for variant in self.production_variants]
+        update = None
+        if self.next_config is not None:
+            status = {"Status": self._stage, "StartTime": self.last_modified_time}
+            stage = {"VariantStatus": [status]} if self._stage else {}
+            variants = self._process_production_variants(list(self._next_variants))
+            update = {
+                "EndpointConfigName": self.next_config.endpoint_config_name,
+                "ProductionVariants": [variant | stage for variant in variants],
+                "StartTime": self.last_modified_time,
+            }
         response = {
             "EndpointName": self.endpoint_name,
             "EndpointArn": self.arn,
             "EndpointConfigName": self.endpoint_config_name,
-            "ProductionVariants": variants,
+            "ProductionVariants": [self._describe(variant) for variant in self.production_variants],
             "EndpointStatus": self.endpoint_status,
             "FailureReason": self.failure_reason,
             "CreationTime": self.creation_time,
             "LastModifiedTime": self.last_modified_time,
             "LastDeploymentConfig": self.deployment_config,
             "AsyncInferenceConfig": self.config.async_inference_config,
-            "PendingDeploymentSummary": self._describe_update(),
+            "PendingDeploymentSummary": update,
         }
         return {name: value for name, value in response.items() if value}
 
-    @property
-    def sandbox_status(self) -> EndpointStatus:
-        """For ``peagle sandbox status``."""
-        engines, state = self.engines, self.endpoint_status
-        instance = engines[0] if engines else None
-        process = instance.process if instance else None
-        alive = process if process and is_alive(process) else None
-        return EndpointStatus(
-            name=self.endpoint_name,
-            region=self.region,
-            state=state,
-            failure_reason=self.failure_reason,
-            stand_in=instance.stand_in if instance else None,
-            pid=alive.pid if alive else None,
-            port=alive.port if alive else None,
-            uptime_seconds=round(time.time() - instance.started_at, 1)
-            if instance and alive
-            else None,
-            instances=len(engines),
-            not_applied=instance.not_applied if instance else (),
-        )
-
-    def _describe_variant(self, variant: dict[str, Any]) -> dict[str, Any]:
-        name = variant["VariantName"]
-        configured = self.config.variant(name)
+    def _describe(self, variant: dict[str, Any]) -> dict[str, Any]:
+        configured = self.config.variant(variant["VariantName"])
         bounds = configured.get("ManagedInstanceScaling") or {}
-        count = self.current.count(name) if self.current else 0
+        count = self.current.count(variant["VariantName"]) if self.current else 0
         if self.hosts_components and self.current:
             count = int(variant.get("DesiredInstanceCount") or 0)
             if bounds.get("Status") == "ENABLED" and self.components:
@@ -416,28 +408,34 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         managed = {"ManagedInstanceScaling": bounds} if bounds else {}
         return {**variant, "CurrentInstanceCount": count, **managed}
 
-    def _describe_update(self) -> dict[str, Any] | None:
-        if self.next_config is None:
-            return None
-        status = {"Status": self._stage, "StartTime": self.last_modified_time}
-        stage = {"VariantStatus": [status]} if self._stage else {}
-        variants = self._process_production_variants(list(self._next_variants))
-        return {
-            "EndpointConfigName": self.next_config.endpoint_config_name,
-            "ProductionVariants": [variant | stage for variant in variants],
-            "StartTime": self.last_modified_time,
-        }
-
-    def _use_new(self) -> None:
-        if self.next_config:
-            self._take(self.next_config, self._next_variants)
+    @property
+    def sandbox_status(self) -> EndpointStatus:
+        """For ``peagle sandbox status``."""
+        serving: list[Serving] = [self, *self.components.values()]
+        fleets = [resource.current or resource.starting for resource in serving]
+        engines = [instance for fleet in fleets if fleet for instance in fleet.instances]
+        state, instance = self.endpoint_status, engines[0] if engines else None
+        process = instance.process if instance else None
+        alive = process if process and is_alive(process) else None
+        uptime = round(time.time() - instance.started_at, 1) if instance and alive else None
+        return EndpointStatus(
+            name=self.endpoint_name,
+            region=self.region,
+            state=state,
+            failure_reason=self.failure_reason,
+            stand_in=instance.stand_in if instance else None,
+            pid=alive.pid if alive else None,
+            port=alive.port if alive else None,
+            uptime_seconds=uptime,
+            instances=len(engines),
+            not_applied=instance.not_applied if instance else (),
+        )
 
     def _end_update(self) -> None:
         super()._end_update()
         self.next_config, self._next_variants = None, ()
 
     def tag_engine(self, chosen: EngineInstance) -> None:
-        """Record in tags what runs instead of the requested model or engine."""
         engine = f"vllm {chosen.other_engine}" if chosen.other_engine else None
         replaced = {STAND_IN_TAG: chosen.stand_in, ENGINE_TAG: engine}
         with LOCK:
@@ -456,7 +454,6 @@ class SandboxComponent(Serving):
         self.name: str = parameters["InferenceComponentName"]
         self.refused_at = 0.0
         """When a request found no copy, in epoch seconds: what wakes it."""
-        self._next_parameters = self.parameters
 
     @property
     def copies(self) -> int:
@@ -499,46 +496,42 @@ class SandboxComponent(Serving):
         }
 
     def begin_serving(
-        self, status: str, spec: LaunchSpec, parameters: Mapping[str, Any],
+        self, spec: LaunchSpec, parameters: Mapping[str, Any],
         config: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Start the copies of ``spec``, during an update beside the old ones. ``parameters`` are
         the component's once they serve, ``config`` an update's DeploymentConfig."""
-        self._next_parameters = dict(parameters)
-        count = engines_for(int(parameters["RuntimeConfig"]["CopyCount"]))
-        fleet = self.starting = Fleet([replace(spec, count=count)])
-        fits = self._fits(parameters)
-        operation, alarms = "UpdateInferenceComponent", alarm_names(config)
+        count = min(int(parameters["RuntimeConfig"]["CopyCount"]), MAX_ENGINES)
 
-        def serve() -> str:
-            if not fits:
-                raise LaunchFailed(_NO_ROOM)
-            check_images([spec])
-            self._replace(fleet, self.endpoint.tag_engine, operation, alarms)
-            return "InService"
+        def use() -> None:
+            self.parameters = dict(parameters)
 
-        self._begin(status, serve)
+        self._begin_replacing(
+            "UpdateInferenceComponent", [replace(spec, count=count)], config, use,
+            problem=self._lack_of_room(parameters),
+        )  # fmt: skip
 
     def begin_scaling(self, parameters: Mapping[str, Any]) -> None:
         """Start or end copies until there are as many as the ``parameters`` ask for."""
-        fleet, fits = self.current, self._fits(parameters)
+        fleet, problem = self.current, self._lack_of_room(parameters)
         assert fleet is not None
-        copies = engines_for(int(parameters["RuntimeConfig"]["CopyCount"]))
+        count = min(int(parameters["RuntimeConfig"]["CopyCount"]), MAX_ENGINES)
 
         def scale() -> str:
-            if not fits:
-                raise LaunchFailed(_NO_ROOM)
-            fleet.resize(fleet.variants[0], copies, self.endpoint.tag_engine)
+            if problem:
+                raise LaunchFailed(problem)
+            fleet.resize(fleet.variants[0], count, self.tag_engine)
             self.parameters = dict(parameters)
             return "InService"
 
         self._begin("Updating", scale)
 
-    def _use_new(self) -> None:
-        self.parameters = self._next_parameters
+    def tag_engine(self, chosen: EngineInstance) -> None:
+        self.endpoint.tag_engine(chosen)
 
-    def _fits(self, parameters: Mapping[str, Any]) -> bool:
-        """Whether the instances that the variant may have hold the copies."""
+    def _lack_of_room(self, parameters: Mapping[str, Any]) -> str:
+        """The FailureReason where the instances that the variant may have do not hold the copies;
+        "" where they do."""
         name, accelerators = parameters["VariantName"], _count_accelerators(parameters)
         variant = next(
             variant for variant in self.endpoint.variants if variant["VariantName"] == name
@@ -546,26 +539,15 @@ class SandboxComponent(Serving):
         scaling = variant.get("ManagedInstanceScaling") or {}
         instances = int(scaling.get("MaxInstanceCount") or variant.get("InitialInstanceCount") or 1)
         if not accelerators:
-            return True
-        per_instance = gpu_count(variant.get("InstanceType", "")) // accelerators
-        return per_instance * instances >= int(parameters["RuntimeConfig"]["CopyCount"])
+            return ""
+        room = gpu_count(variant.get("InstanceType", "")) // accelerators * instances
+        return "" if room >= int(parameters["RuntimeConfig"]["CopyCount"]) else _NO_ROOM
 
 
 def _count_accelerators(parameters: Mapping[str, Any]) -> int:
     """The GPUs that each copy requires."""
     requirements = parameters["Specification"].get("ComputeResourceRequirements") or {}
     return int(requirements.get("NumberOfAcceleratorDevicesRequired") or 0)
-
-
-def check_images(specs: Sequence[LaunchSpec]) -> None:
-    """Raise LaunchFailed for an image that has disappeared."""
-    for spec in specs:
-        if is_missing_image(spec.image, spec.region):
-            raise LaunchFailed(
-                "Please make sure all images included in the model for the production variant "
-                f"{spec.variant} exist, and that the execution role used to create the model has "
-                "permissions to access them."
-            )
 
 
 def count_instances(variants: Variants) -> Counter[str]:

@@ -27,7 +27,6 @@ from peagle.sandbox.launch import (
     not_applied,
     only_in_image,
     stand_in_for,
-    weight_bytes,
 )
 from peagle.sandbox.observability import LogTail, stock_line
 from peagle.sandbox.state import catalog, engine_version
@@ -144,10 +143,16 @@ class EngineInstance:
         if MODEL not in environment and HUB_MODEL in environment and not self.spec.model_data:
             environment[MODEL] = environment[HUB_MODEL]
         machine = this_machine()
-        reason = cannot_run(environment, weight_bytes(self._ml_root), machine)
-        reason = reason or only_in_image(self.spec, self._ml_root)
+        size = sum(file.stat().st_size for file in self._ml_root.rglob("*.safetensors"))
+        reason = cannot_run(environment, size, machine) or only_in_image(self.spec, self._ml_root)
         if reason:
-            environment = self._replace_by_stand_in(environment, reason)
+            environment, drafter, changes = stand_in_for(environment, catalog().targets[TINY])
+            self.stand_in = TINY
+            self._ml_root = self._folder / "stand-in"
+            mount_tiny(self._ml_root, drafter)
+            served = environment[SERVED_NAME]
+            replaced = f"{TINY} is the stand-in for {served}, which this machine cannot run"
+            self._write(f"{replaced}: {reason}", *changes)
         # On a CPU a compilation takes a minute: only to collect the compiled artifacts, and where
         # collected ones are next to the weights.
         collects = environment.get(WARM_MODE_VARIABLE) == COLLECT
@@ -160,16 +165,6 @@ class EngineInstance:
         if self.spec.plain:
             environment[WARM_MODE_VARIABLE] = OFF  # AWS's image restores nothing
         return environment
-
-    def _replace_by_stand_in(self, environment: dict[str, str], reason: str) -> dict[str, str]:
-        changed, drafter, notes = stand_in_for(environment, catalog().targets[TINY])
-        self.stand_in = TINY
-        self._ml_root = self._folder / "stand-in"
-        mount_tiny(self._ml_root, drafter)
-        served = changed[SERVED_NAME]
-        cannot = f"{TINY} is the stand-in for {served}, which this machine cannot run: {reason}"
-        self._write(cannot, *notes)
-        return changed
 
     def _record(self, process: EngineProcess) -> None:
         """Register the engine before it begins; after ``end`` it never begins."""

@@ -27,10 +27,10 @@ from moto.utilities.utils import get_partition
 
 from peagle.catalog.schema import Drafter, Target
 from peagle.checks.facts import parse_ecr_image
-from peagle.engine.container import Container, container_name, start_container
 from peagle.engine.cpu import link_folders, model_paths, valid_speculation
 from peagle.engine.machine import find_engine
 from peagle.engine.process import EngineProcess, free_port, refuse_code, start_engine
+from peagle.engine.runner import Container, container_name, start_container
 from peagle.errors import Fix, NotFound, PeagleError
 from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
@@ -65,6 +65,10 @@ gives the range 60-3600 and no default."""
 
 _PIECE = 1 << 20
 """Bytes of an object that are read from S3 at a time."""
+
+
+class LaunchFailed(Exception):
+    """The engine does not start; the message is the endpoint's FailureReason."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,9 @@ def launch_spec(
     """The specification for ``variant``, which serves a model with these containers and tags."""
     container = containers[0]
     image = container.get("Image", "")
-    tagged = re.search(r":(\d+\.\d+\.\d+)(-|$)", image)
-    runtimes = catalog().runtimes.runtimes
-    of_digest = {runtime.digest: runtime.vllm for runtime in runtimes if runtime.digest}
+    tagged, named = re.search(r":(\d+\.\d+\.\d+)(-|$)", image), parse_ecr_image(image)
+    runtimes = catalog().runtimes
+    of_digest = {runtime.digest: runtime.vllm for runtime in runtimes.runtimes if runtime.digest}
     timeout = variant.get("ContainerStartupHealthCheckTimeoutInSeconds")
     instances = int(variant.get("InitialInstanceCount") or 1)
     limitations = []
@@ -139,15 +143,10 @@ def launch_spec(
         vllm=tagged[1] if tagged else of_digest.get(image.partition("@")[2]),
         image=image,
         pair=next((tag["Value"] for tag in tags if tag["Key"] == PAIR_TAG), ""),
-        count=engines_for(instances),
-        plain=_is_of_aws(image),
+        count=min(instances, MAX_ENGINES),
+        plain=named is not None and named.account in runtimes.accounts.values(),
         component=component,
     )
-
-
-def _is_of_aws(image: str) -> bool:
-    named = parse_ecr_image(image)
-    return named is not None and named.account in catalog().runtimes.accounts.values()
 
 
 def model_data(container: Mapping[str, Any]) -> Iterator[ModelData]:
@@ -155,25 +154,14 @@ def model_data(container: Mapping[str, Any]) -> Iterator[ModelData]:
     root = PurePosixPath("model")
     if container.get("ModelDataUrl"):
         yield ModelData(container["ModelDataUrl"], root, archive=True)
-    if container.get("ModelDataSource"):
-        yield _source(container["ModelDataSource"], root)
+    sources = [(root, container["ModelDataSource"])] if container.get("ModelDataSource") else []
     for source in container.get("AdditionalModelDataSources") or []:
-        yield _source(source, PurePosixPath("additional-model-data-sources", source["ChannelName"]))
-
-
-def _source(source: Mapping[str, Any], into: PurePosixPath) -> ModelData:
-    data = source["S3DataSource"]
-    return ModelData(
-        uri=data["S3Uri"],
-        into=into,
-        archive=data["CompressionType"] == "Gzip",
-        single=data["S3DataType"] == "S3Object",
-    )
-
-
-def engines_for(instances: int) -> int:
-    """How many engines run for that many instances of a variant."""
-    return min(instances, MAX_ENGINES)
+        into = PurePosixPath("additional-model-data-sources", source["ChannelName"])
+        sources.append((into, source))
+    for into, source in sources:
+        data = source["S3DataSource"]
+        is_archive, is_single = data["CompressionType"] == "Gzip", data["S3DataType"] == "S3Object"
+        yield ModelData(data["S3Uri"], into, is_archive, is_single)
 
 
 TARGET_PATH = "/opt/ml/model/target"
@@ -210,36 +198,30 @@ def stand_in_for(
     if length is not None and not (length.isdecimal() and int(length[:20]) <= longest):
         changed[_LENGTH] = str(longest)
         notes.append(f"{_LENGTH}={length} becomes {longest}, the context of tiny")
-    drafter = _replace_speculation(changed, tiny, notes)
+    drafter, config = None, valid_speculation(changed)
+    method, k = config.get("method"), config.get(_NUMBER)
+    if config and method != "ngram":
+        is_eagle3 = method in ("eagle", "eagle3") and config.get("parallel_drafting") is not True
+        name = EAGLE3 if is_eagle3 else P_EAGLE
+        drafter = next(drafter for drafter in tiny.drafters if drafter.name == name)
+        lacks = f"tiny has no drafter for method {method}; its {drafter.title} drafts instead"
+        is_eagle = method in ("eagle", "eagle3")
+        notes.append(f"the drafter is tiny's {drafter.title}" if is_eagle else lacks)
+        dropped = {*_DRAFTER_KEYS, "parallel_drafting"}
+        config = {key: value for key, value in config.items() if key not in dropped}
+        config |= {"method": drafter.method, "model": DRAFTER_PATH}
+        if drafter.parallel_drafting:
+            config["parallel_drafting"] = True
+        trained = drafter.k_trained
+        if trained is not None and isinstance(k, int) and k > trained:
+            config[_NUMBER] = trained
+            notes.append(f"{_NUMBER}={k} becomes {trained}, the K of tiny's drafter")
+        changed[SPECULATION] = json.dumps(config, ensure_ascii=False)
     for setting in (*tiny.engine_arguments, *(drafter.engine_arguments if drafter else ())):
         name, value = variable_of(setting.name), setting.value
         changed[name] = str(value).lower() if isinstance(value, bool) else str(value)
         notes.append(f"{name}={changed[name]}: {setting.because}")
     return changed, drafter, notes
-
-
-def _replace_speculation(changed: dict[str, str], tiny: Target, notes: list[str]) -> Drafter | None:
-    config = valid_speculation(changed)
-    if not config or config.get("method") == "ngram":
-        return None
-    method, parallel = config.get("method"), config.get("parallel_drafting") is True
-    name = EAGLE3 if method in ("eagle", "eagle3") and not parallel else P_EAGLE
-    drafter = next(drafter for drafter in tiny.drafters if drafter.name == name)
-    if method not in ("eagle", "eagle3"):
-        notes.append(f"tiny has no drafter for method {method}; its {drafter.title} drafts instead")
-    else:
-        notes.append(f"the drafter is tiny's {drafter.title}")
-    new = {name: value for name, value in config.items() if name not in _DRAFTER_KEYS}
-    new |= {"method": drafter.method, "model": DRAFTER_PATH}
-    new.pop("parallel_drafting", None)
-    if drafter.parallel_drafting:
-        new["parallel_drafting"] = True
-    k, trained = new.get(_NUMBER), drafter.k_trained
-    if trained is not None and isinstance(k, int) and k > trained:
-        new[_NUMBER] = trained
-        notes.append(f"{_NUMBER}={k} becomes {trained}, the K of tiny's drafter")
-    changed[SPECULATION] = json.dumps(new, ensure_ascii=False)
-    return drafter
 
 
 _OF_THE_ENGINE = (PREFIX, "VLLM_", "CUDA_", "NCCL_")
@@ -274,9 +256,8 @@ def not_applied(planned: Mapping[str, str], run: Mapping[str, str]) -> tuple[str
 
 def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
     """Link tiny's folders below ``ml_root`` where the stand-in's environment expects them."""
-    target = catalog().targets[TINY]
     folder = Path(catalog().origins[TINY]).parent
-    mounts = {TARGET_PATH: folder / target.weights}
+    mounts = {TARGET_PATH: folder / catalog().targets[TINY].weights}
     if drafter is not None and drafter.weights is not None:
         mounts[DRAFTER_PATH] = folder / drafter.weights
     link_folders(mounts, ml_root)
@@ -292,9 +273,7 @@ def only_in_image(spec: LaunchSpec, ml_root: Path) -> str | None:
         return None
     below = [PurePosixPath(path) for path in model_paths(spec.environment).values()]
     named = [path.relative_to(ML_ROOT) for path in below if path.is_relative_to(ML_ROOT)]
-    if all((ml_root / path).exists() for path in named):
-        return None
-    if is_local_image(spec.image):
+    if all((ml_root / path).exists() for path in named) or is_local_image(spec.image):
         return None
     return f"its weights are baked into {spec.image}, which this sandbox does not run"
 
@@ -313,10 +292,6 @@ def _cpu_image(docker: Docker, name: str) -> Image | None:
     return image if image.runtime == "cpu" else None
 
 
-class LaunchFailed(Exception):
-    """The engine does not start; the message is the endpoint's FailureReason."""
-
-
 def download(data: ModelData, ml_root: Path, region: str) -> None:
     """Download ``data`` below ``ml_root``. Raises LaunchFailed for weights that SageMaker would not
     find or not accept."""
@@ -327,10 +302,14 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
         if not objects:
             place = "at" if data.archive or data.single else "below"
             raise ValueError(f"no object exists {place} {data.uri}")
-        for archive in objects.values() if data.archive else ():
-            _unpack(archive, folder)
+        if data.archive:
+            with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
+                save_object(next(iter(objects.values())), Path(archive.name))
+                with tarfile.open(archive.name, mode="r:gz") as opened:
+                    opened.extractall(folder, filter="data")
+            return
         prefix = "" if data.single else S3Uri.parse(data.uri).key
-        for key in () if data.archive else sorted(objects):
+        for key in sorted(objects):
             name = Path(key).name if data.single else key.removeprefix(prefix)
             if not data.single:
                 _check_key(key, prefix, objects)
@@ -345,10 +324,6 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
         ) from error
 
 
-def weight_bytes(ml_root: Path) -> int:
-    return sum(file.stat().st_size for file in ml_root.rglob("*.safetensors"))
-
-
 def _check_key(key: str, prefix: str, keys: Iterable[str]) -> None:
     """Raise ValueError for a key with which a deployment fails on AWS."""
     name = key.removeprefix(prefix)
@@ -358,13 +333,6 @@ def _check_key(key: str, prefix: str, keys: Iterable[str]) -> None:
         raise ValueError(f"the key {key} does not name a file below {prefix}")
     if any(other.startswith(f"{key}/") for other in keys):
         raise ValueError(f"the key {key} is both a file and a folder")
-
-
-def _unpack(content: FakeKey, folder: Path) -> None:
-    with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
-        save_object(content, Path(archive.name))
-        with tarfile.open(archive.name, mode="r:gz") as opened:
-            opened.extractall(folder, filter="data")
 
 
 def launch(
@@ -386,8 +354,17 @@ def launch(
         docker = Docker()
         image = _cpu_image(docker, spec.image) or _newest_image(docker, spec.pair)
         variables[IMAGE_DIGEST_VARIABLE] = image.digest
+        # The targets of links are mounted themselves: a link would lead nowhere in the container.
+        links = [path for path in sorted(ml_root.rglob("*")) if path.is_symlink()]
+        folders = links or [path for path in sorted(ml_root.glob("*")) if path.is_dir()]
+        if not links:  # the container's own user reads them; nobody else gets below $PEAGLE_HOME
+            for path in ml_root.rglob("*"):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        mounts = {
+            f"{ML_ROOT}/{path.relative_to(ml_root).as_posix()}": path.resolve() for path in folders
+        }
         name = container_name("sandbox", instance)
-        container = Container(name, image.id, variables, _mounts(ml_root), free_port())
+        container = Container(name, image.id, variables, mounts, free_port())
         start_container(docker, container, log, record)
     else:
         refuse_code(spec.environment)
@@ -397,27 +374,12 @@ def launch(
         start_engine(engine, variables, ml_root, free_port(), log, record)
 
 
-def _mounts(ml_root: Path) -> dict[str, Path]:
-    """Path in the container -> folder, for everything below ``ml_root``.
-
-    The targets of links are mounted themselves: a link would lead nowhere in the container.
-    """
-    links = [path for path in sorted(ml_root.rglob("*")) if path.is_symlink()]
-    folders = links or [path for path in sorted(ml_root.glob("*")) if path.is_dir()]
-    if not links:  # the container's own user reads them; nobody else gets below $PEAGLE_HOME
-        for path in ml_root.rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-    return {f"{ML_ROOT}/{path.relative_to(ml_root).as_posix()}": path.resolve() for path in folders}
-
-
 def _newest_image(docker: Docker, pair: str) -> Image:
     images = list_images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
-                   serve=serve_digest())  # fmt: skip
+                         serve=serve_digest())  # fmt: skip
     if not images:
-        command = ("peagle", "image", "build", "tiny", "--runtime", "cpu")
-        raise NotFound(
-            "no CPU image exists on this machine", Fix("build one", command), code="image-missing"
-        )
+        fix = Fix("build one", ("peagle", "image", "build", "tiny", "--runtime", "cpu"))
+        raise NotFound("no CPU image exists on this machine", fix, code="image-missing")
     return nearest_image(pair, images)
 
 

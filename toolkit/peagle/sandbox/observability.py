@@ -1,12 +1,5 @@
 """What an endpoint tells CloudWatch: the log of each engine, and the metrics of ``AWS/SageMaker``.
 
-    Invocations                                    1 per request
-    ModelLatency, FirstChunkLatency                microseconds; FirstChunkLatency of streams only
-    Invocation4XXErrors, Invocation5XXErrors,      1 or 0 per request
-    InvocationModelErrors, MidStreamErrors
-    ConcurrentRequestsPerModel, ...PerCopy         of each engine, every second (on AWS, 10)
-    NoCapacityInvocationFailures                   1 per request to a component without a copy
-
 Every metric has the dimensions EndpointName and VariantName; those of requests also once more with
 EndpointConfigName, as during an update on AWS. The metrics of an inference component have the
 dimension InferenceComponentName only. moto keeps metrics as series of numbers, and alarms and
@@ -90,7 +83,7 @@ class MetricSource:
 
 def start_sampling(running: Callable[[], Iterator[tuple[MetricSource, int]]]) -> None:
     """Publish the number of requests in progress of every instance and copy, for as long as the
-    process runs. ``running`` gives each with its requests in progress."""
+    process runs: each second, on AWS every ten."""
 
     def sample() -> None:
         while True:
@@ -106,7 +99,6 @@ class CloudWatchOperations(CloudWatchResponse):
     """moto's CloudWatch, whose DescribeAlarms ignores StateValue beside AlarmNames."""
 
     def describe_alarms(self) -> ActionResult:
-        """DescribeAlarms, whose filters act together."""
         answer = super().describe_alarms()
         if state := self._get_param("StateValue"):
             listed = cast(dict[str, list[Any]], answer.result)
@@ -119,7 +111,6 @@ class LogsOperations(LogsResponse):
     """moto's CloudWatch Logs, whose metric filter needs no log group and replaces none."""
 
     def put_metric_filter(self) -> str:
-        """PutMetricFilter, which replaces a filter of the same name."""
         group = self._get_param("logGroupName")
         if group not in self.logs_backend.groups:
             raise ResourceNotFoundException
