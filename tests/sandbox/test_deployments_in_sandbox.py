@@ -42,17 +42,6 @@ def engine_file(sandbox: Sandbox, file: str, content: str = "") -> Iterator[None
         path.unlink(missing_ok=True)
 
 
-def test_two_instances_are_proved_each_by_its_log_stream(sandbox: Sandbox) -> None:
-    document = sandbox.json(*DEPLOY, *TWO)
-
-    proof = document["proof"]
-    assert (document["state"], proof["source"], proof["instance_count"]) == ("InService", "log", 2)
-    streams = [one["stream"] for one in proof["instances"]]
-    assert len({*streams}) == 2
-    assert all(stream.startswith("AllTraffic/i-") for stream in streams)
-    assert all(one["drafts"] >= 100 and one["passed"] for one in proof["instances"])
-
-
 def test_an_instance_that_drafts_nothing_fails_the_proof_and_is_named(sandbox: Sandbox) -> None:
     with engine_file(sandbox, "silent"):
         done = sandbox.peagle(*DEPLOY, *TWO, "--json")

@@ -8,13 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.sandbox.sandboxes import (
-    BUCKET,
-    Account,
-    folder_on_s3,
-    refusal,
-    until,
-)
+from tests.sandbox.sandboxes import BUCKET, Account, folder_on_s3, refusal, until
 
 pytestmark = pytest.mark.sandbox
 
@@ -80,24 +74,6 @@ def test_a_model_and_a_configuration_in_use_can_be_deleted(account: Account, liv
     account.sagemaker.delete_model(ModelName=live)
     assert account.describe(live)["EndpointConfigName"] == live
     assert account.invoke(live, {})["path"] == "/invocations"
-
-
-def test_everything_can_be_deleted_after_the_endpoint(account: Account) -> None:
-    name = account.endpoint()
-    account.wait_until_stable(name)
-    account.delete(name)
-    account.sagemaker.delete_endpoint_config(EndpointConfigName=name)
-    account.sagemaker.delete_model(ModelName=name)
-    for call, parameter, kind in (
-        (account.sagemaker.describe_endpoint, "EndpointName", "endpoint"),
-        (account.sagemaker.describe_endpoint_config, "EndpointConfigName", "endpoint"),
-        (account.sagemaker.describe_model, "ModelName", "model"),
-        (account.sagemaker.delete_endpoint, "EndpointName", "endpoint"),
-    ):
-        code, message = refusal(call, **{parameter: name})
-        assert code == "ValidationException"
-        assert message.startswith(f"Could not find {kind}")
-        assert message.endswith(f'/{name}".')
 
 
 def test_a_busy_endpoint_refuses_changes(account: Account) -> None:
@@ -174,10 +150,3 @@ def test_concurrent_creations_of_one_name_start_one_engine(account: Account) -> 
     assert outcomes == ["ValidationException"] * 7 + ["created"]
     account.wait_until_stable("race")
     account.delete("race")
-
-
-def test_regions_are_separate(account: Account) -> None:
-    far = Account(account.sandbox, "eu-west-1")
-    far.model("far")
-    assert far.sagemaker.list_models()["Models"][0]["ModelName"] == "far"
-    assert all(one["ModelName"] != "far" for one in account.sagemaker.list_models()["Models"])

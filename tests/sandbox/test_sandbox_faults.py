@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionClosedError,
-    ReadTimeoutError,
-)
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionClosedError, ReadTimeoutError
 
 from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox, until
 

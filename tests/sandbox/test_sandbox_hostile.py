@@ -16,14 +16,9 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ConnectionClosedError
 
-from tests.sandbox.sandboxes import (
-    Account,
-    Sandbox,
-    folder_on_s3,
-    until,
-)
+from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
 
@@ -41,13 +36,6 @@ def test_a_variable_that_chooses_code_starts_no_process(
     assert f"{name}: this chooses the code" in found["FailureReason"]
     assert not (tmp_path / "ran").exists()
     account.delete(endpoint)
-
-
-@pytest.mark.parametrize("channel", [".", ".."])
-def test_a_channel_that_leads_out_of_its_folder_is_refused(account: Account, channel: str) -> None:
-    source = {"ChannelName": channel, "S3DataSource": folder_on_s3("tiny/")}
-    with pytest.raises(ClientError, match="names no folder below /opt/ml"):
-        account.model("hostile", AdditionalModelDataSources=[source])
 
 
 @pytest.mark.parametrize(
@@ -76,24 +64,6 @@ def control(sandbox: Sandbox, method: str, path: str, body: str = "") -> tuple[i
     connection.request(method, f"/_peagle{path}", body, headers)
     answer = connection.getresponse()
     return answer.status, json.load(answer)
-
-
-@pytest.mark.parametrize(
-    ("head", "status"),
-    [
-        ("Content-Length: -5", 400),
-        ("Content-Length: 5,5", 400),
-        ("Content-Length: 99999999999999999999", 413),
-        ("X-Nothing: 1", 411),
-    ],
-)
-def test_a_hostile_length_is_refused_at_once(account: Account, head: str, status: int) -> None:
-    address = urlsplit(account.url)
-    key = f"Credential={account.keys.access_key}/20260101/us-east-1/sagemaker/aws4_request"
-    request = f"POST / HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: {key}\r\n{head}\r\n\r\n"
-    with socket.create_connection((str(address.hostname), address.port or 0), timeout=10) as client:
-        client.sendall(request.encode())
-        assert client.recv(100).split()[1] == str(status).encode()
 
 
 @pytest.mark.parametrize(

@@ -81,19 +81,6 @@ def test_ecr_has_the_images_that_endpoints_can_use(account: Account) -> None:
         found(OUR_IMAGE.replace("tiny", "none"))
 
 
-def test_what_a_role_may_do_is_simulated_without_limits(account: Account) -> None:
-    iam = account.client("iam")
-    question = {
-        "ActionNames": ["s3:GetObject", "s3:ListBucket"],
-        "ResourceArns": ["arn:aws:s3:::a"],
-    }
-    answer = iam.simulate_principal_policy(PolicySourceArn=ROLE, **question)
-    assert [one["EvalActionName"] for one in answer["EvaluationResults"]] == question["ActionNames"]
-    assert {one["EvalDecision"] for one in answer["EvaluationResults"]} == {"allowed"}
-    with pytest.raises(iam.exceptions.NoSuchEntityException):
-        iam.simulate_principal_policy(PolicySourceArn=f"{ROLE}s", **question)
-
-
 def test_an_image_deleted_later_fails_the_endpoint(account: Account) -> None:
     image = OUR_IMAGE.replace(":1", ":2")
     account.push(image)
@@ -131,8 +118,7 @@ def test_model_data_that_is_not_in_s3_is_refusal(
 
 def scale(account: Account, name: str, **desired: Any) -> None:
     account.sagemaker.update_endpoint_weights_and_capacities(
-        EndpointName=name,
-        DesiredWeightsAndCapacities=[{"VariantName": "AllTraffic", **desired}],
+        EndpointName=name, DesiredWeightsAndCapacities=[{"VariantName": "AllTraffic", **desired}]
     )
 
 

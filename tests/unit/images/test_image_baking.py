@@ -173,10 +173,7 @@ def test_the_digest_depends_on_the_files_read(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("missing", "error"),
-    [
-        ("model-00002-of-00002.safetensors", CheckpointError),
-        ("config.json", CheckpointError),
-    ],
+    [("model-00002-of-00002.safetensors", CheckpointError), ("config.json", CheckpointError)],
 )
 def test_an_incomplete_folder_is_refused(
     folder: Path, missing: str, error: type[PeagleError]

@@ -14,7 +14,7 @@ import pytest
 
 from peagle.data import data_folder
 from peagle.engine import install
-from peagle.engine.install import PYTHONS, Environment, pip_settings, uv_variables
+from peagle.engine.install import PYTHONS, pip_settings, uv_variables
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
@@ -201,17 +201,6 @@ def test_an_image_takes_the_packages_of_an_engine_from_the_lock_only(lock: Path)
     with pytest.raises(EngineMissing) as foreign:
         install.engine_packages(VLLM)
     assert foreign.value.command == ("peagle", "engine", "install", "--vllm", VLLM)
-
-
-def test_an_environment_below_a_link_does_not_need_the_link(wheels: Path, tmp_path: Path) -> None:
-    real, link = tmp_path / "engines", tmp_path / "link"
-    real.mkdir()
-    link.symlink_to(real)
-
-    made = Environment(link / "env", Path(sys.executable), lambda line: None)
-
-    assert (made.python, made.log) == (real / "env" / "bin" / "python", real / "env.log")
-    made.check_import("import sys")
 
 
 def test_uv_uses_the_indexes_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from peagle.findings import note
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Options, make_plan
 from peagle.render import plan_bytes
-from tests.support import Peagle, raises_code
+from tests.support import Peagle
 from tests.unit.local.conftest import NAME, PlanFor
 
 Command = Callable[..., Result]
@@ -50,16 +50,6 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
     assert not is_alive(engine.process)
     assert command("local", "list").stdout == ""
-
-
-@pytest.mark.parametrize("engine_kind", ["process", "docker"])
-def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
-    plan = make_plan(Options(pair="gpt-oss-20b", region="eu-west-3"), load_catalog())
-
-    shown = {one.code for one in findings_on_this_machine(plan, engine_kind)}
-
-    assert "instance-scarce" in {one.code for one in plan.findings} - shown
-    assert {"model-runner-v2", "long-context-head", "revision-not-pinned"} <= shown
 
 
 ABOUT_ANY_ENGINE = frozenset(
@@ -165,26 +155,6 @@ def test_down_reports_draining_unless_now(
     assert f"waiting up to 60 s for running requests of {NAME}" in waited.stderr
     assert at_once.stderr == ""
     assert waited.stdout == at_once.stdout == f"Stopped {NAME}.\n"
-
-
-@pytest.mark.thorough
-def test_the_nearest_name_is_suggested(
-    engine_home: Path, command: Command, plan_for: PlanFor
-) -> None:
-    start_local(plan_for())
-
-    with pytest.raises(NotFound) as caught:
-        command("local", "down", "stamd-in")
-
-    assert caught.value.fix == f"did you mean {NAME}?"
-
-
-@pytest.mark.parametrize("words", [("down",), ("down", "--all", NAME)])
-def test_down_requires_a_name(own_home: Path, command: Command, words: tuple[str]) -> None:
-    with raises_code("missing-option", UserError) as caught:
-        command("local", *words)
-
-    assert caught.value.fix == "add a NAME, or --all"
 
 
 DAMAGED = {

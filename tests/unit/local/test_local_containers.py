@@ -239,13 +239,6 @@ def test_without_an_image_the_fix_builds_the_requested_one(
 
 
 @pytest.mark.thorough
-def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:
-    plan = plan_for("tiny")
-    baked = LocalOptions(image(docker, **{"peagle.weights": "baked"}))
-    assert baked.container(plan, {}, 1).mounts == {}
-
-
-@pytest.mark.thorough
 def test_folders_of_weights_are_mounted(docker: FakeDocker) -> None:
     host = LocalOptions(image(docker))
     mounts = host.container(plan_for("tiny"), {}, 1).mounts

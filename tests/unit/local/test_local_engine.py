@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from peagle.catalog import load_catalog
 from peagle.engine import install
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
@@ -56,18 +55,6 @@ def test_a_users_engine_of_another_version_is_refused(
     assert "has vLLM 0.28.0; vLLM 0.31.0 is needed" in caught.value.message
 
 
-@pytest.mark.parametrize("python", ["/nowhere/python", sys.executable])
-def test_a_users_python_without_vllm_is_refused(
-    no_engine: Path, monkeypatch: pytest.MonkeyPatch, python: str
-) -> None:
-    monkeypatch.setenv(ENGINE_VARIABLE, python)
-
-    with pytest.raises(EngineMissing) as caught:
-        find_engine(VLLM)
-
-    assert ENGINE_VARIABLE in caught.value.message
-
-
 def test_an_incomplete_installation_is_no_engine(no_engine: Path) -> None:
     python = engine_folder(VLLM) / "bin" / "python"
     python.parent.mkdir(parents=True)
@@ -80,10 +67,6 @@ def test_an_incomplete_installation_is_no_engine(no_engine: Path) -> None:
 
     (engine_folder(VLLM) / MARKER).write_text("{}")
     assert find_engine(VLLM) == Engine(python, VLLM)
-
-
-def test_there_is_a_lock_for_the_catalogues_runtime() -> None:
-    assert load_catalog().runtimes.default in install.lockable_versions()
 
 
 def test_a_version_without_a_lock_is_refused_with_the_known_versions(no_engine: Path) -> None:

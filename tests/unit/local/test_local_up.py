@@ -16,7 +16,7 @@ from peagle.engine import state as records
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.process import is_alive, is_port_free
 from peagle.engine.state import local_engines
-from peagle.errors import EngineError, EngineMissing, NotFound, NotProved, Refused, UserError
+from peagle.errors import EngineError, NotFound, NotProved, Refused, UserError
 from peagle.planning import Plan
 from tests.support import raises_code
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
@@ -216,22 +216,3 @@ def test_the_state_of_an_engine_is_private(engine_home: Path, plan_for: PlanFor)
     ours = [path for path in (engine_home, folder, *folder.iterdir()) if not path.is_symlink()]
     assert {path.name for path in ours} > {"engine.log", "state.json"}
     assert [path for path in ours if path.stat().st_mode & 0o077] == []
-
-
-def test_without_an_engine_the_fix_installs_it(
-    own_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PEAGLE_ENGINE_PYTHON", raising=False)
-
-    with pytest.raises(EngineMissing) as caught:
-        start_local(plan_for())
-
-    assert caught.value.command == ("peagle", "engine", "install", "--vllm", "0.28.0")
-
-
-@pytest.mark.parametrize("name", ["../elsewhere", "", ".", ".."])
-def test_a_name_cannot_be_a_path(own_home: Path, name: str) -> None:
-    with pytest.raises(NotFound):
-        stop_local(name)
-    with pytest.raises(UserError):
-        records.folder_of(name)

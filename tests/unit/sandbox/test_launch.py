@@ -73,18 +73,6 @@ def test_weights_are_placed_where_the_container_reads_them() -> None:
     )
 
 
-def test_the_request_says_what_is_launched() -> None:
-    tags = [{"Key": "other", "Value": "x"}, {"Key": "peagle:pair", "Value": "a/b+c"}]
-    found = launch_spec("r", "e", {**VARIANT, "InitialInstanceCount": 7}, [{}, {}], tags)
-    assert (found.pair, found.count, found.startup_seconds) == ("a/b+c", 4, 600)
-    assert found.limitations == (
-        "the sandbox runs 4 of 7 instances",
-        "only the first container is started",
-    )
-    found = spec(InitialInstanceCount=3, ContainerStartupHealthCheckTimeoutInSeconds=900)
-    assert (found.pair, found.count, found.startup_seconds, found.limitations) == ("", 3, 900, ())
-
-
 @pytest.mark.parametrize(
     ("image", "plain", "vllm"),
     [

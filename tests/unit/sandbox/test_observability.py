@@ -7,10 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from moto.core.common_models import BaseModel
 
 from peagle.engine_log import log_fields, log_text
-from peagle.sandbox import account
 from peagle.sandbox.observability import KEPT_EVENTS, limit_events, stock_line
 from peagle_serve.logs import Log, Redactor
 
@@ -38,16 +36,6 @@ def test_the_oldest_streams_are_forgotten() -> None:
     kept = streams(*[1000] * 150)
     limit_events(kept)
     assert list(kept) == [str(number) for number in range(50, 150)]
-
-
-def test_moto_keeps_no_list_of_all_objects() -> None:
-    class Thing(BaseModel):
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-    account.install()
-    assert Thing("a").name == "a"
-    assert Thing.instances_tracked == []  # type: ignore[attr-defined]
 
 
 def written_by_ours(line: str) -> str:

@@ -51,10 +51,7 @@ class Scene:
         ({}, [(300, 100, 4)]),
         ({"count": 3}, [(890, 3, 3), (30, 3, 1)]),  # after 15 minutes and the cooldown
         ({"count": 2}, [(2000, 7.6, 2)]),  # 95 % of the target
-        (
-            {"policy": POLICY | {"ScaleInCooldown": 3000}},
-            [(60, 8, 2), (2800, 1, 2), (400, 1, 1)],
-        ),
+        ({"policy": POLICY | {"ScaleInCooldown": 3000}}, [(60, 8, 2), (2800, 1, 2), (400, 1, 1)]),
         ({"bounds": (2, 4)}, [(1, 0, 2)]),
         ({"count": 3, "policy": POLICY | {"DisableScaleIn": True}}, [(2000, 1, 3)]),
         ({"policy": None}, [(2000, 100, 1)]),

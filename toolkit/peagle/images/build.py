@@ -36,14 +36,7 @@ from peagle.images.context import (
 from peagle.images.docker import Docker, Image, Progress, show_image
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import LOG_STATS_OFF
-from peagle.render.image import (
-    DIGITS,
-    LAYER_LIMIT_BYTES,
-    Copied,
-    Recipe,
-    context_files,
-    image_name,
-)
+from peagle.render.image import DIGITS, LAYER_LIMIT_BYTES, Copied, Recipe, context_files, image_name
 from peagle.render.image_names import has_host, split_image, without_tag
 from peagle_serve import json_reader
 

@@ -353,11 +353,7 @@ def install() -> None:
 
 def create_role() -> None:
     """Create what the account contains from the start: the execution role for SageMaker."""
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Service": SAGEMAKER},
-        "Action": "sts:AssumeRole",
-    }
+    statement = {"Effect": "Allow", "Principal": {"Service": SAGEMAKER}, "Action": "sts:AssumeRole"}
     iam_backends[ACCOUNT]["aws"].create_role(
         role_name=EXECUTION_ROLE,
         assume_role_policy_document=json.dumps({"Version": "2012-10-17", "Statement": [statement]}),
