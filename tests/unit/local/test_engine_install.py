@@ -6,9 +6,12 @@ import ctypes
 import json
 import platform
 import sys
+import threading
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,12 +21,14 @@ from peagle.engine.install import PYTHONS, pip_settings, uv_variables
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
+    Engine,
     engine_folder,
     find_engine,
     installed_engines,
     version_of,
 )
 from peagle.errors import EngineError, EngineMissing, UserError
+from peagle.store import locked
 from tests.support import Peagle, raises_code
 from tests.wheels import write_wheel
 
@@ -223,3 +228,77 @@ def test_uv_uses_the_indexes_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
         "UV_HTTP_TIMEOUT": "20",
         "UV_PYTHON_DOWNLOADS": "never",
     }
+
+
+def test_an_engine_is_the_users_own_or_a_complete_installation(
+    own_home: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
+    assert find_engine(VLLM) == stand_in
+    assert installed_engines() == (stand_in,)
+    with pytest.raises(EngineMissing, match=r"has vLLM 0\.28\.0"):
+        find_engine("0.31.0")
+
+    monkeypatch.delenv(ENGINE_VARIABLE)
+    python = engine_folder(VLLM) / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    with pytest.raises(EngineMissing) as caught:
+        find_engine(VLLM)
+    assert caught.value.command[:3] == ("peagle", "engine", "install")
+    (engine_folder(VLLM) / MARKER).write_text("{}")
+    assert find_engine(VLLM) == Engine(python, VLLM)
+
+
+def _no_library(name: str) -> None:
+    raise OSError(name)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "arguments", "code"),
+    [
+        (install, "NEEDED_BYTES", 2**60, (VLLM,), "disk-full"),
+        (install, "NEEDED_BYTES", 0, ("0.1.0",), "unknown-version"),
+        (platform, "system", lambda: "Darwin", (VLLM,), "system-unsupported"),
+        (ctypes, "CDLL", _no_library, (VLLM,), "system-package-missing"),
+        (install, "NEEDED_BYTES", 0, (VLLM, Path("/nowhere/python")), "unusable-python"),
+        (install, "NEEDED_BYTES", 0, (VLLM, Path("/bin/ls")), "unusable-python"),
+    ],
+)
+def test_what_cannot_be_installed_is_refused_before_any_download(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, value: Any,
+    arguments: Any, code: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(where, name, value)
+    with raises_code(code, UserError):
+        install.install_engine(*arguments)
+    assert not engine_folder(VLLM).exists()
+
+
+def test_concurrent_installations_wait_for_each_other(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[Path] = []
+    waiting = threading.Event()
+
+    class Made:
+        def __init__(self, folder: Path, *others: object) -> None:
+            (folder / "bin").mkdir(parents=True)
+            (folder / "bin" / "python").symlink_to(sys.executable)
+            built.append(folder)
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *arguments: None
+
+    monkeypatch.setattr(install, "Environment", Made)
+    folder = engine_folder(VLLM)
+    with locked(folder.parent / f"{folder.name}.lock"):
+        progress = {"progress": lambda line: waiting.set()}
+        second = threading.Thread(target=install.install_engine, args=(VLLM,), kwargs=progress)
+        second.start()
+        assert waiting.wait(10)
+        assert built == []
+    second.join(10)
+
+    assert install.install_engine(VLLM) == find_engine(VLLM)
+    assert built == [folder]

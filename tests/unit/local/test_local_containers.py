@@ -211,10 +211,7 @@ def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker
 @pytest.mark.parametrize(
     ("asked", "pair"),
     [
-        ("tiny+eagle3", "peagle/tiny+eagle3"),
-        ("tiny+ngram", "peagle/tiny+ngram"),
         ("tiny --no-speculation", "peagle/tiny --no-speculation"),
-        ("tiny --drafter s3://models/head/", "peagle/tiny --drafter s3://models/head/"),
         ("tiny+eagle3 --drafter s3://models/head/",
          "peagle/tiny+eagle3 --drafter s3://models/head/")
     ],
@@ -236,13 +233,6 @@ def test_without_an_image_the_fix_builds_the_requested_one(
     assert "--build" in up.value.fix
     assert collected.value.command == up.value.command
     assert "--build" not in collected.value.fix
-
-
-@pytest.mark.thorough
-def test_folders_of_weights_are_mounted(docker: FakeDocker) -> None:
-    host = LocalOptions(image(docker))
-    mounts = host.container(plan_for("tiny"), {}, 1).mounts
-    assert set(mounts) == {"/opt/ml/model/target", "/opt/ml/model/drafter"}
 
 
 @pytest.mark.thorough

@@ -226,15 +226,3 @@ def test_a_python_without_headers_cannot_compile(stand_in: Engine, tmp_path: Pat
     assert "/usr/include/python3.11/Python.h" in caught.value.message
     assert "python3-dev" in caught.value.fix
     check_compiler(stand_in.python)
-
-
-WRONG: list[tuple[tuple[str, ...], str, str]] = [
-    (("--local", "--to", "s3://bucket/prefix"), "usage", "omit --local"),
-    (("--local", "--to", "/dev/null/folder"), "not-writable", "use a folder"),
-    (("--local", "--sandbox"), "conflicting-options", "omit one"),
-    (("--local", "--profile", "mine"), "conflicting-options", "omit one"),
-    (("--local", "--gpus"), "missing-option", "add --engine docker"),
-    (("--to", "folder"), "conflicting-options", "add --local"),
-    (("--gpus",), "conflicting-options", "add --local"),
-    (("--engine", "docker"), "conflicting-options", "add --local"),
-]

@@ -65,12 +65,6 @@ def _instances() -> dict[str, Instance]:
     return {instance.type: instance for instance in catalog().instances.instances} | _added
 
 
-def gpu_count(instance_type: str) -> int:
-    """The GPUs of one instance of this type; 0 where neither the catalogue nor a client has it."""
-    instance = _instances().get(instance_type)
-    return instance.gpu_count if instance else 0
-
-
 def add_instances(entries: Iterable[Mapping[str, Any]]) -> None:
     """Add instance types, each as ``instances.yaml`` describes it; they replace earlier ones."""
     instances = [Instance.model_validate(entry, strict=False) for entry in entries]

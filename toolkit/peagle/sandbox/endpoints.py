@@ -16,13 +16,11 @@ check that precedes a change. Faults of endpoints (``faults``) lead to the other
 An update with alarms starts all new engines, which get a half of the requests for a second,
 whatever the steps of its policy: an alarm fires by the fault ``alarm-fires`` or by SetAlarmState.
 
-Each instance or copy is a real engine, at most ``MAX_ENGINES`` of a variant. GPUs are counted as on
-AWS, where a component that does not fit on the instances fails.
+Each instance or copy is a real engine, at most ``MAX_ENGINES`` of a variant. GPUs are not counted.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import traceback
@@ -37,7 +35,7 @@ from moto.sagemaker.models import FakeEndpoint
 
 from peagle.engine.process import is_alive
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
-from peagle.sandbox.account import gpu_count, is_missing_image
+from peagle.sandbox.account import is_missing_image
 from peagle.sandbox.client import EndpointStatus
 from peagle.sandbox.engines import EngineInstance, Fleet
 from peagle.sandbox.faults import FAULTS
@@ -59,11 +57,6 @@ _NO_CAPACITY = (
     "Please retry using a different ML instance type or after some time."
 )
 _FIRED = "The deployment was rolled back because of CloudWatch alarms in the ALARM state:"
-_NO_ROOM = (
-    "Insufficient capacity: the instances of the endpoint have fewer accelerators than the copies "
-    "of the inference component require."
-)
-"""Our wording, as of ``_FIRED``: AWS documents that a component fails, and not its words."""
 
 
 class NotFoundError(ValidationError):
@@ -399,12 +392,9 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         count = self.current.count(variant["VariantName"]) if self.current else 0
         if self.hosts_components and self.current:
             count = int(variant.get("DesiredInstanceCount") or 0)
-            if bounds.get("Status") == "ENABLED" and self.components:
-                # On AWS, an instance without a copy ends some minutes later.
-                used = sum(component.gpus for component in self.components.values())
-                needed = math.ceil(used / (gpu_count(configured["InstanceType"]) or 1))
-                least = max(needed, int(bounds.get("MinInstanceCount") or 0))
-                count = min(least, int(bounds.get("MaxInstanceCount") or count))
+            copies = [component.copies for component in self.components.values()]
+            if bounds.get("Status") == "ENABLED" and copies and not any(copies):
+                count = int(bounds.get("MinInstanceCount") or 0)  # on AWS, minutes later
         managed = {"ManagedInstanceScaling": bounds} if bounds else {}
         return {**variant, "CurrentInstanceCount": count, **managed}
 
@@ -461,12 +451,6 @@ class SandboxComponent(Serving):
         return int(self.parameters["RuntimeConfig"]["CopyCount"])
 
     @property
-    def gpus(self) -> int:
-        """The GPUs of its copies; while an update starts others beside them, of both."""
-        copies = self.copies * (2 if self.current and self.starting else 1)
-        return copies * max(1, _count_accelerators(self.parameters))
-
-    @property
     def response_create(self) -> dict[str, str]:
         return {"InferenceComponentArn": self.arn}
 
@@ -506,20 +490,16 @@ class SandboxComponent(Serving):
         def use() -> None:
             self.parameters = dict(parameters)
 
-        self._begin_replacing(
-            "UpdateInferenceComponent", [replace(spec, count=count)], config, use,
-            problem=self._lack_of_room(parameters),
-        )  # fmt: skip
+        specs = [replace(spec, count=count)]
+        self._begin_replacing("UpdateInferenceComponent", specs, config, use)
 
     def begin_scaling(self, parameters: Mapping[str, Any]) -> None:
         """Start or end copies until there are as many as the ``parameters`` ask for."""
-        fleet, problem = self.current, self._lack_of_room(parameters)
+        fleet = self.current
         assert fleet is not None
         count = min(int(parameters["RuntimeConfig"]["CopyCount"]), MAX_ENGINES)
 
         def scale() -> str:
-            if problem:
-                raise LaunchFailed(problem)
             fleet.resize(fleet.variants[0], count, self.tag_engine)
             self.parameters = dict(parameters)
             return "InService"
@@ -528,26 +508,6 @@ class SandboxComponent(Serving):
 
     def tag_engine(self, chosen: EngineInstance) -> None:
         self.endpoint.tag_engine(chosen)
-
-    def _lack_of_room(self, parameters: Mapping[str, Any]) -> str:
-        """The FailureReason where the instances that the variant may have do not hold the copies;
-        "" where they do."""
-        name, accelerators = parameters["VariantName"], _count_accelerators(parameters)
-        variant = next(
-            variant for variant in self.endpoint.variants if variant["VariantName"] == name
-        )
-        scaling = variant.get("ManagedInstanceScaling") or {}
-        instances = int(scaling.get("MaxInstanceCount") or variant.get("InitialInstanceCount") or 1)
-        if not accelerators:
-            return ""
-        room = gpu_count(variant.get("InstanceType", "")) // accelerators * instances
-        return "" if room >= int(parameters["RuntimeConfig"]["CopyCount"]) else _NO_ROOM
-
-
-def _count_accelerators(parameters: Mapping[str, Any]) -> int:
-    """The GPUs that each copy requires."""
-    requirements = parameters["Specification"].get("ComputeResourceRequirements") or {}
-    return int(requirements.get("NumberOfAcceleratorDevicesRequired") or 0)
 
 
 def count_instances(variants: Variants) -> Counter[str]:

@@ -130,8 +130,6 @@ def launch_spec(
     limitations = []
     if instances > MAX_ENGINES:
         limitations.append(f"the sandbox runs {MAX_ENGINES} of {instances} instances")
-    if len(containers) > 1:
-        limitations.append("only the first container is started")
     return LaunchSpec(
         region=region,
         endpoint=endpoint,

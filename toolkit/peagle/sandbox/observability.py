@@ -35,11 +35,8 @@ _SAMPLE_SECONDS = 1.0
 _KEPT_POINTS = 50_000
 """Data points of a region: hours of an idle endpoint, and a day of requests fills no memory."""
 
-KEPT_EVENTS = 5000
-"""Events of a log group; AWS keeps all, but a day of requests must not fill the memory."""
-_FIRST_EVENTS = 1000
-"""Events kept of each stream: they report the engine's start."""
-_KEPT_STREAMS = 100
+_FIRST_EVENTS, _LAST_EVENTS = 1000, 4000
+"""Events kept of each stream; AWS keeps all, but a day of requests must not fill the memory."""
 _POLL_SECONDS = 0.05
 _EVENT_BYTES = 256 * 1024 - 26
 """PutLogEvents's limit less the 26 bytes that it counts for each event."""
@@ -224,18 +221,5 @@ class LogTail:
         if events:
             self._make_stream()
             self._backend.put_log_events(self._group, self._stream, events)
-            limit_events(self._backend.groups[self._group].streams)
-
-
-def limit_events(streams: dict[str, Any]) -> None:
-    """Remove the oldest streams over the limit, and events over ``KEPT_EVENTS``: from the oldest
-    stream on, those after its first ``_FIRST_EVENTS``."""
-    for name in list(streams)[:-_KEPT_STREAMS]:
-        streams.pop(name, None)
-    kept = list(streams.values())
-    excess = sum(len(stream.events) for stream in kept) - KEPT_EVENTS
-    for stream in kept:
-        dropped = min(excess, len(stream.events) - _FIRST_EVENTS)
-        if dropped > 0:
-            del stream.events[_FIRST_EVENTS : _FIRST_EVENTS + dropped]
-            excess -= dropped
+            kept = self._backend.groups[self._group].streams[self._stream].events
+            del kept[_FIRST_EVENTS : max(_FIRST_EVENTS, len(kept) - _LAST_EVENTS)]

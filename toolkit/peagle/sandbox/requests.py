@@ -278,9 +278,7 @@ def problems_text(service: str, operation: str, parameters: Mapping[str, Any], r
     Instance types of the catalogue are allowed even if botocore does not know them yet. Keys that
     botocore does not know are ignored, as a client may be newer than the sandbox.
     """
-    problems = validate(
-        service, operation, _without_nulls(parameters), region, tuple(quota_codes())
-    )
+    problems = validate(service, operation, parameters, region, tuple(quota_codes()))
     messages = [
         problem.aws_message or problem.text
         for problem in problems
@@ -289,13 +287,6 @@ def problems_text(service: str, operation: str, parameters: Mapping[str, Any], r
     errors = "error" if len(messages) == 1 else "errors"
     text = f"{len(messages)} validation {errors} detected: {'; '.join(messages)}"
     return text if messages else ""
-
-
-def _without_nulls(value: Any) -> Any:
-    """``value`` without members that are null, which AWS treats as absent."""
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 TOKEN_PREFIX = "sagemaker-api-key-"

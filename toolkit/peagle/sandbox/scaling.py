@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -158,8 +158,11 @@ def start() -> None:
     """Follow policies and fire due schedules for as long as the process runs."""
 
     def follow() -> None:
-        for target in _scaled_targets():
-            _autoscaler.follow(target, time.time())
+        for region, backend in (_backends() or {}).items():
+            for dimension in _METRICS:
+                for registered in list(backend.targets.get(dimension, {}).values()):
+                    if target := _scaled_target(region, backend, registered):
+                        _autoscaler.follow(target, time.time())
 
     def repeat(work: Callable[[], object], seconds: float) -> None:
         while True:
@@ -173,15 +176,8 @@ def start() -> None:
         threading.Thread(target=repeat, args=arguments, daemon=True).start()
 
 
-def _scaled_targets() -> Iterator[ScaledTarget]:
-    """The variants of existing endpoints, and the components, that have a scalable target."""
-    for region, backend in (_backends() or {}).items():
-        for dimension in _METRICS:
-            for target in list(backend.targets.get(dimension, {}).values()):
-                yield from _scaled_target(region, backend, target)
-
-
-def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTarget]:
+def _scaled_target(region: str, backend: Any, target: Any) -> ScaledTarget | None:
+    """The variant of an existing endpoint, or the component, of moto's scalable target."""
     parts, sagemaker = target.resource_id.split("/"), backend_of(region)
     policies = _policies(backend, target.resource_id).values()
     is_woken = False
@@ -189,10 +185,10 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
         _, name, _, variant_name = parts
         endpoint = sagemaker.endpoints.get(name)
         if endpoint is None or not endpoint.is_serving:
-            return
+            return None
         variants = {variant["VariantName"]: variant for variant in endpoint.variants}
         if variant_name not in variants:
-            return
+            return None
         fleet, is_busy = endpoint.current, endpoint.is_busy
         count = variants[variant_name]["InitialInstanceCount"] or 1
 
@@ -203,7 +199,7 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
     else:
         component = sagemaker.components.get(parts[1])
         if component is None or component.current is None or component.status == "Deleting":
-            return
+            return None
         variant_name = component.parameters["VariantName"]
         fleet, is_busy, count = component.current, component.is_busy, component.copies
         # A step policy starts a copy when an alarm sees a request that found none.
@@ -229,7 +225,7 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
         )
         if tracking is None and metric == _METRICS[target.scalable_dimension]:
             tracking = config
-    yield ScaledTarget(
+    return ScaledTarget(
         region, target.resource_id, load, target.min_capacity, target.max_capacity, tracking,
         count, is_busy, set_count, is_woken,
     )  # fmt: skip

@@ -26,7 +26,6 @@ import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from email.message import Message
 from logging.handlers import RotatingFileHandler
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -319,11 +318,6 @@ class RequestHandler(MotoRequestHandler):
         with suppress(OSError):  # the client has gone
             super().finish()
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request that cannot be parsed; it has no headers, or those of an earlier one."""
-        self.headers = Message()
-        super().send_error(code, message, explain)
-
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         self._log_call(f"{code} {self._milliseconds()} ms")
 
@@ -343,7 +337,8 @@ class RequestHandler(MotoRequestHandler):
     def _log_call(self, what: str) -> None:
         """The AWS operation, or method and path without the query, and ``what`` happened."""
         path = getattr(self, "path", "").partition("?")[0]
-        target = self.headers.get("X-Amz-Target", "") or f"{self.command} {path}"
+        headers = getattr(self, "headers", {})  # none where they cannot be parsed
+        target = headers.get("X-Amz-Target", "") or f"{self.command} {path}"
         _log(f"{target[:_LONGEST]} {what}")
 
     def _milliseconds(self) -> int:
