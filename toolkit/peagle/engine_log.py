@@ -45,13 +45,12 @@ def log_interval(environment: Mapping[str, str], default: float = LOG_SECONDS) -
 
 
 def counters_in_log(line: str) -> Counters | None:
-    """What an engine counted since its previous line of that kind; ``None`` for other lines.
-
-    vLLM writes ``SpecDecoding metrics: ...`` (v1/spec_decode/metrics.py) every
+    """What an engine counted since its previous line of that kind; ``None`` for other lines. vLLM
+    writes ``SpecDecoding metrics: ...`` (v1/spec_decode/metrics.py) every
     ``VLLM_LOG_STATS_INTERVAL`` seconds in which it has drafted; ``peagle_serve`` passes it on as
     the message of a JSON line. The line lacks the number of drafts. Drafts of all K positions give
-    it exactly; n-gram drafts are shorter, and then the mean length gives it to within its rounding.
-    """
+    it exactly; n-gram drafts are shorter, and then the mean length gives it to within its
+    rounding."""
     if "SpecDecoding metrics:" not in line:
         return None
     line = without_colors(line)
@@ -113,10 +112,8 @@ def load_in_log(line: str) -> EngineLoad | None:
 
 
 def log_fields(line: str) -> dict[str, Any]:
-    """The fields of a line that ``peagle_serve`` wrote (its ``logs`` module lists them).
-
-    Empty for lines of other programs. The engine's own lines have ``from`` and no ``event``.
-    """
+    """The fields of a line that ``peagle_serve`` wrote (its ``logs`` module lists them). Empty for
+    lines of other programs. The engine's own lines have ``from`` and no ``event``."""
     if not line.startswith('{"time":'):
         return {}
     try:

@@ -66,11 +66,9 @@ LARGEST_EVENT = 4 << 20
 
 
 class EventSplitter:
-    """Splits a byte stream into server-sent events.
-
-    Chunk boundaries are arbitrary (SageMaker's PayloadParts), so bytes are kept until a blank line
-    ends an event. Each byte is looked at once, however small the chunks are.
-    """
+    """Splits a byte stream into server-sent events. Chunk boundaries are arbitrary (SageMaker's
+    PayloadParts), so bytes are kept until a blank line ends an event. Each byte is looked at once,
+    however small the chunks are."""
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -78,10 +76,8 @@ class EventSplitter:
         self._size = 0
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """The ``data`` of every event that ``chunk`` completes.
-
-        Raises EngineError for an event that is not UTF-8 or larger than ``LARGEST_EVENT``.
-        """
+        """The ``data`` of every event that ``chunk`` completes. Raises EngineError for an event
+        that is not UTF-8 or larger than ``LARGEST_EVENT``."""
         for number, part in enumerate(chunk.split(b"\n")):
             if number:  # a line ends before each part but the first
                 line = bytes(self._line).removesuffix(b"\r")
@@ -109,9 +105,7 @@ def _invalid(why: str) -> EngineError:
 @dataclass(frozen=True)
 class Piece:
     """One event of a streamed response: new text, and the token count once the engine sends it.
-
-    ``reasoning`` is what the model thinks before its answer, where the engine tells them apart.
-    """
+    ``reasoning`` is what the model thinks before its answer, where the engine tells them apart."""
 
     text: str
     output_tokens: int | None = None
@@ -129,11 +123,9 @@ _LONGEST_ERROR = 1_500
 
 
 def parse_response(data: bytes | str) -> dict[str, Any]:
-    """The JSON object that an engine answered, also as an event of a stream.
-
-    Raises EngineError for anything else, and for vLLM's report of an error, which after the first
-    byte of a stream is an ordinary document.
-    """
+    """The JSON object that an engine answered, also as an event of a stream. Raises EngineError for
+    anything else, and for vLLM's report of an error, which after the first byte of a stream is an
+    ordinary document."""
     try:
         document = json_reader.read(data, "the document")
     except InvalidJson as error:
@@ -163,10 +155,8 @@ def _error_message(document: dict[str, Any]) -> str:
 
 
 def parse_piece(document: dict[str, Any]) -> Piece:
-    """Text, reasoning and token count of a complete or streamed chat or completion response.
-
-    Raises EngineError for a document without vLLM's format.
-    """
+    """Text, reasoning and token count of a complete or streamed chat or completion response. Raises
+    EngineError for a document without vLLM's format."""
     with parsing("the engine's response", EngineError):
         text = reasoning = ""
         for choice in document.get("choices") or []:
@@ -178,10 +168,8 @@ def parse_piece(document: dict[str, Any]) -> Piece:
 
 
 def pieces(events: Iterable[str]) -> Iterator[Piece]:
-    """The pieces of a stream of events, up to ``[DONE]``.
-
-    Raises EngineError when the stream contains an error, or ends before ``[DONE]``.
-    """
+    """The pieces of a stream of events, up to ``[DONE]``. Raises EngineError when the stream
+    contains an error, or ends before ``[DONE]``."""
     for event in events:
         if event == "[DONE]":
             return
@@ -270,8 +258,6 @@ def parse_counters(document: dict[str, Any]) -> Counters:
 
 
 def acceptance_length(counters: Counters) -> float | None:
-    """Mean tokens per verification step: 1 + accepted / drafts, as vLLM defines it.
-
-    ``None`` when nothing was drafted.
-    """
+    """Mean tokens per verification step: 1 + accepted / drafts, as vLLM defines it. ``None`` when
+    nothing was drafted."""
     return 1 + counters.accepted_tokens / counters.drafts if counters.drafts else None

@@ -215,7 +215,7 @@ def test_uv_uses_the_indexes_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
         "install.find-links='/one /two'", ":env:.timeout='20'", "no setting",
     )  # fmt: skip
     done = SimpleNamespace(stdout="\n".join(printed))
-    monkeypatch.setattr(install.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: done)
     for name in ("PIP_FIND_LINKS", "SSL_CERT_FILE", "PIP_CERT", "PIP_DEFAULT_TIMEOUT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_TIMEOUT", "20")

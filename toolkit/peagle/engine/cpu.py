@@ -83,10 +83,8 @@ _KV_CACHE_LARGEST_GIB = 8
 def for_cpu(
     environment: Mapping[str, str], machine: Machine, compiled: bool = False
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment for the CPU engine, and one note for each change.
-
-    Settings that a CPU supports stay as they are. The model is compiled only if ``compiled``.
-    """
+    """The environment for the CPU engine, and one note for each change. Settings that a CPU
+    supports stay as they are. The model is compiled only if ``compiled``."""
     kept: dict[str, str] = {}
     notes: list[str] = []
     for name, value in environment.items():
@@ -121,9 +119,7 @@ def for_cpu(
 
 def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machine) -> str | None:
     """Why this machine's CPU engine cannot run ``environment``; ``None`` if it can.
-
-    ``weight_bytes`` is the size of the local weights of target and drafter.
-    """
+    ``weight_bytes`` is the size of the local weights of target and drafter."""
     if machine.system != "Linux":
         return f"vLLM for CPUs supports Linux only; this is {machine.system}"
     for what, path in model_paths(environment).items():
@@ -179,10 +175,8 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
 
 
 def local_folders(plan: Plan) -> dict[str, Path]:
-    """Path in the container -> folder on this machine, for all local weights.
-
-    Raises UserError for a missing folder.
-    """
+    """Path in the container -> folder on this machine, for all local weights. Raises UserError for
+    a missing folder."""
     folders = {}
     for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
         if weights is None or weights.kind != "directory":

@@ -1,9 +1,5 @@
 """Install vLLM for this machine's CPU: a virtual environment below ``$PEAGLE_HOME``, which uv makes
-from lock files with hashes.
-
-uv takes packages from the indexes and folders that pip is configured with. Only one process makes
-an environment at a time. All output is in a log beside it. Downloads stay in uv's cache: a second
-attempt is quick. The marker is written last, so a partial installation is never used.
+from lock files with hashes, with pip's indexes and folders. The marker is written last.
 
 torch for CPUs comes from one source at a time, since several indexes may have the same version:
 from the folders of ``find-links`` without any index, else by its address on PyTorch's index.
@@ -120,11 +116,9 @@ class Environment:
             raise install_error(self.log)
 
     def install_torch(self, lock: Path) -> None:
-        """Install the wheel of torch that ``lock`` lists for this Python and machine.
-
-        Raises UserError when it lists none, and EngineError when the wheel cannot be downloaded or
-        differs from its hash.
-        """
+        """Install the wheel of torch that ``lock`` lists for this Python and machine. Raises
+        UserError when it lists none, and EngineError when the wheel cannot be downloaded or differs
+        from its hash."""
         version, machine = python_version(self.python), platform.machine()
         wheels = _LOCKED_TORCH.findall(lock.read_text(encoding="utf-8"))
         pythons = {python: (torch, hash_) for torch, python, on, hash_ in wheels if on == machine}
@@ -252,12 +246,8 @@ def check_machine() -> None:
 def install_engine(
     vllm: str, python: Path | None = None, progress: Progress = lambda line: None
 ) -> Engine:
-    """Install that version of vLLM, unless it is installed, and return it.
-
-    ``python`` runs the engine; by default the Python of this program. Only one process installs a
-    version at a time; others wait. Raises UserError for an unsuitable machine, Python or disk, and
-    EngineError when uv or the engine fails.
-    """
+    """Install that version of vLLM, unless it is installed, and return it. Raises UserError for an
+    unsuitable machine, Python or disk, and EngineError when uv or the engine fails."""
     lock = _locks() / vllm
     if not (lock / "requirements.txt").is_file():
         message = f"vLLM {vllm} cannot be installed: no lock file"
@@ -306,10 +296,8 @@ def _digest(lock: Path) -> str:
 
 
 def engine_packages(vllm: str) -> Packages:
-    """The packages of the engine with that version of vLLM, for an image.
-
-    Raises EngineMissing unless it is installed from the lock file.
-    """
+    """The packages of the engine with that version of vLLM, for an image. Raises EngineMissing
+    unless it is installed from the lock file."""
     engine = find_engine(vllm)
     lock = lock_of(engine.python.parent.parent, vllm)
     if lock is None:

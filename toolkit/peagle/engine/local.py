@@ -65,13 +65,9 @@ def start_local(
     progress: StepProgress = lambda step, line: None,
     options: LocalOptions | None = None,
 ) -> LocalEngine:
-    """Run ``plan`` on this machine; return when it answers and its speculation is proved.
-
-    ``port`` is any free one by default; ``options`` choose a process or a container.
-    Does nothing when the plan already runs. Every running engine is recorded; after an error or an
-    interrupt the engine is stopped and its log is kept. Raises Refused when this machine cannot
-    run the plan, EngineError when the engine ends, and NotProved.
-    """
+    """Run ``plan`` on this machine; return when it answers and its speculation is proved, or if it
+    already runs. After an error or an interrupt the engine is stopped and its log is kept. Raises
+    Refused when this machine cannot run the plan, EngineError, and NotProved."""
     runner = options or LocalOptions()
     environment, notes = runner.local_environment(plan)
     with exclusive(plan.name, "local up"):
@@ -113,10 +109,8 @@ def stop_local(
     name: str, now: bool = False, waiting: Callable[[float], object] = lambda seconds: None
 ) -> LocalEngine | None:
     """Stop the engine ``name`` and remove its log and state; ``None`` if it was not running.
-
-    Running requests may finish within a time limit, unless ``now``; ``waiting`` is called
-    meanwhile with that limit in seconds. Raises NotFound for an unknown name.
-    """
+    Running requests may finish within a time limit, unless ``now``; ``waiting`` is called meanwhile
+    with that limit in seconds. Raises NotFound for an unknown name."""
     if name not in records.local_engine_names():
         raise records.unknown_engine(name)
     engine = records.read_local_engine(name)
@@ -248,10 +242,8 @@ def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
-    """The answer in pieces as they arrive. ``body`` must request streaming.
-
-    Raises EngineError when the stream contains an error or ends early.
-    """
+    """The answer in pieces as they arrive. ``body`` must request streaming. Raises EngineError when
+    the stream contains an error or ends early."""
     with (
         fixed_by(lambda: _read_the_log(port)),
         _reply(port, json.dumps(body).encode(), _JSON) as reply,

@@ -1,10 +1,7 @@
 """The log of an engine: its lines, its progress while it starts, and why it ended.
 
-The patterns of crashes are in ``peagle_serve.crash``. SageMaker starts a container again that has
-ended, until the time for starting is over. So an engine will never serve only if it has ended, and
-for a cause that a restart cannot cure: the model, its settings, the image, the GPU. An interrupted
-connection or a throttled request is none of these. What may be one, such as a missing permission,
-counts once a restart has ended in the same way.
+SageMaker starts a container again that has ended. So an engine will never serve only for a cause
+that a restart cannot cure; what may be cured counts once a restart has ended in the same way.
 """
 
 from __future__ import annotations
@@ -67,10 +64,8 @@ def crash_error(log: Path | str) -> EngineError:
 
 def find_crash(lines: Iterable[str]) -> crash.Crash:
     """The crash that ``peagle_serve`` reports last; without a report, the first message with a
-    known cause, else the last message.
-
-    The lines may come from ``peagle_serve``, from AWS's own container, or from both.
-    """
+    known cause, else the last message. The lines may come from ``peagle_serve``, from AWS's own
+    container, or from both."""
     written = [(line, log_fields(line)) for line in lines]
     reports = [fields for _, fields in written if _event(fields) in _ENDS]
     last = reports[-1] if reports else {}
@@ -111,9 +106,7 @@ def progress_line(line: str) -> str:
 
 def local_log(name: str, follow: bool = False) -> Iterator[str]:
     """The log of the engine, line by line; with ``follow`` also what it writes until it ends.
-
-    Raises NotFound for an unknown engine.
-    """
+    Raises NotFound for an unknown engine."""
     log = log_of(name)
     if name not in local_engine_names() or not log.is_file():
         raise unknown_engine(name)

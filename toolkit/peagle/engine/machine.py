@@ -1,8 +1,5 @@
-"""This machine: its CPU engines, whether they can compile, and what it lacks for the toolkit.
-
-Compilation needs a C++ compiler and Python's headers: torch 2.x calls ``g++`` and includes
-``Python.h`` (``torch/_inductor/cpp_builder.py``).
-"""
+"""This machine: its CPU engines, whether they can compile (torch calls ``g++`` and includes
+``Python.h``), and what it lacks for the toolkit."""
 
 from __future__ import annotations
 
@@ -62,11 +59,9 @@ def engine_folder(vllm: str) -> Path:
 
 
 def find_engine(vllm: str) -> Engine:
-    """The engine with that version of vLLM.
-
-    Uses ``$PEAGLE_ENGINE_PYTHON``, else the one of ``peagle engine install``, else the Python that
-    runs this program. Raises EngineMissing with the command that installs it.
-    """
+    """The engine with that version of vLLM. Uses ``$PEAGLE_ENGINE_PYTHON``, else the one of
+    ``peagle engine install``, else the Python that runs this program. Raises EngineMissing with the
+    command that installs it."""
     if chosen := os.environ.get(ENGINE_VARIABLE):
         python = Path(chosen).expanduser()
         version = version_of(python)

@@ -1,9 +1,5 @@
 """Two ways to run a plan on this machine: as a process, or in a container with the environment and
-mounts of SageMaker.
-
-An attached ``docker run`` starts a container: its output is the log, it ends with the container,
-and it forwards SIGTERM to the engine. The same container can be written as a compose file.
-"""
+mounts of SageMaker, started by an attached ``docker run`` that ends with it."""
 
 from __future__ import annotations
 
@@ -136,10 +132,8 @@ def find_image(
 ) -> Image | None:  # fmt: skip
     """The image for the plan, or ``None``: ``named``, else the newest image of its pair, version
     and runtime with this toolkit's entrypoint and without baked weights, which might differ from
-    the plan's. ``command`` builds one.
-
-    Raises UserError if ``named`` was built for another pair or runtime.
-    """
+    the plan's. ``command`` builds one. Raises UserError if ``named`` was built for another pair or
+    runtime."""
     if named is None:
         images = list_images(docker, pair=plan.pair, runtime=runtime, vllm=plan.runtime.vllm,
                              serve=serve_digest(), weights="mounted")  # fmt: skip
@@ -155,13 +149,9 @@ def find_image(
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """How to run a plan on this machine: in a container of ``image``, or without one as a process
-    of the CPU engine of ``peagle engine install``.
-
-    ``gpus``: the container sees all GPUs, and the engine always compiles. ``compiled``: compile the
-    model on a CPU too. ``collecting``: start with empty caches, to offer what the engine compiles
-    (``peagle warm``).
-    """
+    """How to run a plan on this machine: in a container of ``image``, or as a process. ``gpus``:
+    the container sees all GPUs; ``compiled``: compile on a CPU too; ``collecting``: start with
+    empty caches, to offer what the engine compiles (``peagle warm``)."""
 
     image: Image | None = None
     gpus: bool = False
@@ -251,10 +241,8 @@ class LocalOptions:
 
     def compose(self, plan: Plan, port: int | None) -> tuple[str, int]:
         """The compose file that runs the plan, and the port that it publishes. It names the image:
-        other machines, too, can use the file and pull the image from a registry.
-
-        Raises Refused when this machine cannot run the plan.
-        """
+        other machines, too, can use the file and pull the image from a registry. Raises Refused
+        when this machine cannot run the plan."""
         assert self.image is not None, "a process has no container"
         environment, _ = self.local_environment(plan)
         published = port or free_port()

@@ -24,14 +24,9 @@ _HEAD_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """An engine of this machine.
-
-    ``environment`` identifies its plan; ``notes`` say how a CPU differs from the plan.
-    ``acceptance_length``, ``drafts`` and ``second_turn`` are measured by the proof, ``None`` before
-    it and without speculation. ``chat``: the target is a chat model. ``started_at`` is in seconds
-    since 1970.
-    ``image`` is the id of the container's image, ``None`` for a process.
-    """
+    """An engine of this machine. ``environment`` identifies its plan; ``notes`` say how a CPU
+    differs from it. ``acceptance_length``, ``drafts`` and ``second_turn`` are measured by the
+    proof; ``started_at`` is in epoch seconds; ``image`` is the id of the container's image."""
 
     name: str
     pair: str
@@ -64,10 +59,8 @@ class LocalEngine:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of the engine ``name``: its state, its log, links to its weights.
-
-    Raises UserError for a name that is a path.
-    """
+    """The folder of the engine ``name``: its state, its log, links to its weights. Raises UserError
+    for a name that is a path."""
     if name in ("", ".", "..") or "/" in name:
         message = f"{name!r} is not a valid engine name"
         raise UserError(message, "use letters, digits and hyphens", "invalid-name")
@@ -90,10 +83,8 @@ def read_local_engine(name: str) -> LocalEngine | None:
 
 
 def ready_engine(name: str) -> LocalEngine | None:
-    """The engine ``name`` that answers requests, or ``None`` if there is none of that name.
-
-    Raises UserError for an engine that is not ready and for a record that cannot be read.
-    """
+    """The engine ``name`` that answers requests, or ``None`` if there is none of that name. Raises
+    UserError for an engine that is not ready and for a record that cannot be read."""
     engine = read_local_engine(name) if name in local_engine_names() else None
     if engine is None or engine.state == "ready":
         return engine

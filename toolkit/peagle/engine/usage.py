@@ -30,16 +30,11 @@ _LARGEST_PAGE = 8 << 20
 
 @dataclass(frozen=True)
 class Usage:
-    """The use of a deployment or a local engine in the last ``window_seconds``.
-
-    Every number is ``None`` where it is unknown, or where nothing happened. Times are seconds,
-    shares from 0 to 1; ``at`` is in epoch seconds. ``running`` and ``waiting`` are requests of all
-    instances at the end of the window. ``ttft_p50`` and ``ttft_p90`` are the time to the first
-    token of half and of nine tenths of the requests, ``itl`` the mean time between two output
-    tokens of a request. ``requests_by_minute`` ends with the newest minute. ``variants`` are those
-    of an endpoint that compares two plans, each with its ``share`` of the requests: the whole has
-    only what adds up. ``notes`` say why numbers are missing.
-    """
+    """The use of a deployment or a local engine in the last ``window_seconds``. A number is
+    ``None`` where it is unknown. Times are seconds, shares 0 to 1, ``at`` epoch seconds;
+    ``running`` and ``waiting`` are requests at the end of the window; ``ttft`` and ``itl`` as in
+    vLLM; ``variants`` are those of a comparison, each with its ``share``; ``notes`` say why numbers
+    are missing."""
 
     name: str
     where: str
@@ -111,11 +106,9 @@ class MetricsPage:
 
 
 class EngineMeter:
-    """Measures an engine of this machine; each ``read`` is over at most ``window_seconds``.
-
-    The first is over the engine's whole life, unless that is longer than the window: then its
-    numbers are from the start on too, and ``Usage.window_seconds`` says so.
-    """
+    """Measures an engine of this machine; each ``read`` is over at most ``window_seconds``. The
+    first is over the engine's whole life, unless that is longer than the window: then its numbers
+    are from the start on too, and ``Usage.window_seconds`` says so."""
 
     def __init__(self, engine: LocalEngine, window_seconds: float = WINDOW_SECONDS) -> None:
         self._engine = engine

@@ -78,10 +78,8 @@ def named_by_content(image: Image) -> bool:
 
 
 def context(plan: Plan, recipe: Recipe) -> list[Member]:
-    """The build context, with the baked weights of local folders.
-
-    Raises EngineError when the layer exceeds its limit.
-    """
+    """The build context, with the baked weights of local folders. Raises EngineError when the layer
+    exceeds its limit."""
     files = [member_of(file.path, file.content) for file in context_files(plan, recipe)]
     small = sum(file.size for file in files)
     if small > LAYER_LIMIT_BYTES:
@@ -140,11 +138,9 @@ class Packages:
 def engine_image(
     docker: Docker, base: str, packages: Packages, progress: Progress = lambda line: None
 ) -> str:
-    """The name of the image with that engine on ``base``, which is built unless it exists.
-
-    Raises UserError unless ``base`` is an image with venv and the engine's version of Python; and
-    as ``Docker.run``.
-    """
+    """The name of the image with that engine on ``base``, which is built unless it exists. Raises
+    UserError unless ``base`` is an image with venv and the engine's version of Python; and as
+    ``Docker.run``."""
     split_image(base)
     base_id = str(pulled(docker, base, progress).get("Id", ""))
     name = engine_image_name(base_id, packages)
@@ -261,10 +257,8 @@ def push(
     logins: Sequence[Login] = (),
     progress: Progress = lambda line: None,
 ) -> str:
-    """Push the image ``name`` as ``address``; returns the address with its digest.
-
-    Raises CloudError when the registry rejects the image or the tag exists, and as ``Docker.run``.
-    """
+    """Push the image ``name`` as ``address``; returns the address with its digest. Raises
+    CloudError when the registry rejects the image or the tag exists, and as ``Docker.run``."""
     doing = f"pushing {address}"
     repository = repository_part(address)
     docker.run("tag", name, address, doing=doing)

@@ -54,11 +54,9 @@ def member_of(path: str, content: bytes) -> Member:
 def members_of(
     folder: Path, into: str, skip: Callable[[Path], bool] = lambda path: False
 ) -> list[Member]:
-    """All files below ``folder``, at ``into`` in the archive; links are followed.
-
-    Raises UserError for a broken link or one that leaves the folder: everything in an image must be
-    in the folder that the user named.
-    """
+    """All files below ``folder``, at ``into`` in the archive; links are followed. Raises UserError
+    for a broken link or one that leaves the folder: everything in an image must be in the folder
+    that the user named."""
     homes = link_homes(folder)
     members = []
     for path in sorted(folder.rglob("*")):
@@ -161,10 +159,8 @@ def pulled(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
 
 
 def with_digest(docker: Docker, base: str, progress: Progress = lambda line: None) -> str:
-    """``base`` with its digest, so that the build can be repeated.
-
-    A name without a registry may exist on this machine only; it stays as it is.
-    """
+    """``base`` with its digest, so that the build can be repeated. A name without a registry may
+    exist on this machine only; it stays as it is."""
     name, digest = split_image(base)
     if digest or not has_host(name):
         return base
@@ -193,11 +189,9 @@ def explain_full_disk(what: str) -> Iterator[None]:
 
 
 def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
-    """The plan's weights for an image; a branch on the Hub becomes its current commit.
-
-    Raises Unsupported for weights that cannot be baked in, CheckpointError for missing, incomplete
-    or unreachable ones, and UserError for a link that leaves their folder.
-    """
+    """The plan's weights for an image; a branch on the Hub becomes its current commit. Raises
+    Unsupported for weights that cannot be baked in, CheckpointError for missing, incomplete or
+    unreachable ones, and UserError for a link that leaves their folder."""
     of_drafter = plan.drafter.weights if plan.drafter else None
     parts = (plan.target.weights, of_drafter)
     weights = tuple(_baked(part, progress) for part in parts if part and part.kind != "image")

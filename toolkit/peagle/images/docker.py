@@ -138,9 +138,7 @@ class Docker:
 
     def run(self, *arguments: str, doing: str) -> str:
         """The output of ``docker ARGUMENTS``. ``doing`` (in -ing form) begins an error's message.
-
-        Raises DockerMissing, NotFound, UserError, CloudError or EngineError.
-        """
+        Raises DockerMissing, NotFound, UserError, CloudError or EngineError."""
         try:
             done = subprocess.run(
                 self.argv(*arguments),
@@ -178,10 +176,8 @@ class Docker:
         given: Iterable[bytes] = (),
         each_line: Progress = lambda line: None,
     ) -> None:
-        """Run ``docker ARGUMENTS`` with ``given`` as its input; pass each line of output on.
-
-        Raises as ``run`` does, and errors of ``given``; an interrupt ends the command.
-        """
+        """Run ``docker ARGUMENTS`` with ``given`` as its input; pass each line of output on. Raises
+        as ``run`` does, and errors of ``given``; an interrupt ends the command."""
         last: list[str] = []
         program = subprocess.Popen(
             self.argv(*arguments),
@@ -300,12 +296,9 @@ def compose_command() -> str:
 
 @dataclass(frozen=True)
 class Image:
-    """An image that ``peagle image build`` made.
-
-    ``size`` is of the whole image and ``layer_bytes`` of the layers on top of ``base``, ``None``
-    when the base is not on this machine; both in bytes. ``digests`` are its addresses with digest
-    in registries.
-    """
+    """An image that ``peagle image build`` made. ``size`` is of the whole image and ``layer_bytes``
+    of the layers on top of ``base``, ``None`` when the base is not on this machine; both in bytes.
+    ``digests`` are its addresses with digest in registries."""
 
     name: str
     id: str

@@ -1,12 +1,7 @@
 """The sandbox's account: quotas and prices, which moto lacks, and what a model needs of it.
 
-Prices of SageMaker hosting are those of the catalogue, which a client may extend with instance
-types of its own. On AWS the quota of most GPU types starts at 0; here each starts at 2, so that an
-endpoint can be updated (blue and green at the same time), and ``client.set_quota`` changes it.
-
 Role, images, model data and VPC of a model are checked as SageMaker checks them, in the words that
-users have reported of it. Permissions are not checked: IAM's SimulatePrincipalPolicy allows
-everything, and ECR's BatchGetImage has an image whenever an endpoint can be created with it.
+users have reported of it. Permissions are not checked.
 """
 
 from __future__ import annotations
@@ -117,9 +112,7 @@ def changed_quotas() -> list[dict[str, Any]]:
 
 def _get_products(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """GetProducts: the products that match every filter (TERM_MATCH), each as a JSON string.
-
-    ``region`` is the endpoint of the price list, not the region of the instance.
-    """
+    ``region`` is the endpoint of the price list, not the region of the instance."""
     filters = {entry["Field"]: entry["Value"] for entry in parameters.get("Filters") or []}
     products = []
     for instance in _instances().values() if parameters.get("ServiceCode") == PRICES else ():
@@ -244,11 +237,9 @@ def may_be_assumed(policy: str, by: str = SAGEMAKER) -> bool:
 
 
 def is_missing_image(image: str, region: str) -> bool:
-    """Whether ``image`` is of the account's own registry and not there.
-
-    Images of other accounts, such as AWS's own, always exist. With containers as engines, an image
-    on this machine does too.
-    """
+    """Whether ``image`` is of the account's own registry and not there. Images of other accounts,
+    such as AWS's own, always exist. With containers as engines, an image on this machine does
+    too."""
     name = parse_ecr_image(image)
     if name is None or name.account != ACCOUNT:
         return False
@@ -328,10 +319,8 @@ class EcrOperations(ECRResponse):
 def install() -> None:
     """Let this process's moto use these operations, and forget what was deleted: moto keeps a list
     of all objects, for a page that the sandbox does not have. Call it before the first request.
-
     moto reads AWS's 1,600 managed policies for each of five partitions and again after every reset,
-    which takes seconds; here it reads them once.
-    """
+    which takes seconds; here it reads them once."""
     iam_urls.url_paths["{0}/$"] = IamOperations.dispatch
     ecr_urls.url_paths["{0}/$"] = EcrOperations.dispatch
     read, policies = IAMBackend._init_aws_policies, list[ManagedPolicy]()

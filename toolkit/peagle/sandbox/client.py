@@ -141,13 +141,8 @@ class ChangedQuota:
 
 
 def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
-    """Start the sandbox unless it is running; return its address. ``port`` 0 selects a free port.
-
-    ``engine`` selects how its endpoints run; the default is as processes. Concurrent calls start
-    one sandbox. Raises UserError when moto is missing, the port is in use, or the sandbox runs on
-    another port or with another kind of engine; EngineError when it does not respond; DockerMissing
-    when containers are requested and no Docker engine answers.
-    """
+    """Start the sandbox unless it is running, on a free port for 0; return its address. Raises
+    UserError when moto is missing, the port is in use or another sandbox runs, and EngineError."""
     with state.lock() as lock:
         daemon = state.read_daemon()
         if daemon is None or _request(daemon, "GET", "/status") is None:
@@ -176,12 +171,8 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
 
 
 def _start_daemon(port: int, lock: int) -> EngineProcess:
-    """Start the daemon, detached from this process and its terminal, and wait until it listens.
-
-    It reports through a pipe; one that is closed without a report means that it died. It holds the
-    lock until then, so that no second one starts if this process is killed, and ends if no process
-    reads its report. Raises UserError when the port is in use, EngineError when it exits.
-    """
+    """Start the daemon, detached from this terminal, and wait until it listens: it reports through
+    a pipe, and holds the lock until then. Raises UserError and EngineError."""
     reading, writing = os.pipe()
     for descriptor in (writing, lock):
         os.set_inheritable(descriptor, True)
@@ -286,9 +277,8 @@ def sandbox_not_running() -> NotFound:
 
 
 def check_sandbox_engine(compiles: bool = False) -> None:
-    """Raise EngineMissing when the sandbox's engine is not installed on this machine, and UserError
-    when it ``compiles`` as a process and no C++ compiler is found, or nothing can be installed as
-    $PEAGLE_HOME cannot be written."""
+    """Raise EngineMissing without the sandbox's engine, and UserError where it ``compiles`` without
+    a C++ compiler, or where nothing can be installed."""
     try:
         engine = find_engine(state.engine_version())
     except EngineMissing:
@@ -367,10 +357,7 @@ def _control(method: str, path: str, document: Mapping[str, Any] | None = None) 
 def _request(
     daemon: EngineProcess, method: str, path: str, document: Mapping[str, Any] | None = None
 ) -> Any:
-    """The daemon's answer; ``None`` when its process ends instead of answering.
-
-    A process that is being killed closes its connections before it disappears.
-    """
+    """The daemon's answer; ``None`` when its process ends instead of answering."""
     key = state.read_access_key()
     connection = http.client.HTTPConnection(LOOPBACK, daemon.port, timeout=_RESPONSE_SECONDS)
     try:

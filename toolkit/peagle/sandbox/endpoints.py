@@ -1,22 +1,15 @@
 """Endpoints and inference components in the sandbox, which follow their real engines:
 
     Create      Creating -> InService | Failed
-    Update      Updating -> InService with the new engines; when one fails, with the old ones (AWS
-                rolls back) and a FailureReason
-    with alarms Updating -> InService, or back to the old engines (an endpoint is then RollingBack)
-                with a FailureReason that names the alarm
+    Update      Updating -> InService; where an engine fails, with the old ones and a FailureReason
+    with alarms Updating -> InService, or RollingBack to the old ones with the alarm's name
     scaling     Updating -> InService with other numbers of instances, or of copies, 0 included
     Delete      Deleting -> removed
-    the last engine of an endpoint ends by itself
-                InService -> Failed
+    the last engine ends by itself   InService -> Failed
 
-One thread per change waits for the engines. Its result is stored under ``LOCK``, which guards every
-check that precedes a change. Faults of endpoints (``faults``) lead to the other states.
-
-An update with alarms starts all new engines, which get a half of the requests for a second,
-whatever the steps of its policy: an alarm fires by the fault ``alarm-fires`` or by SetAlarmState.
-
-Each instance or copy is a real engine, at most ``MAX_ENGINES`` of a variant. GPUs are not counted.
+One thread per change waits for the engines; ``LOCK`` guards its result and every check before it.
+An update with alarms starts all new engines, which get a half of the requests for a second: an
+alarm fires by the fault ``alarm-fires`` or by SetAlarmState. GPUs are not counted.
 """
 
 from __future__ import annotations
@@ -314,9 +307,7 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         next_config: EndpointConfig | None = None, next_variants: Variants = (),
     ) -> None:  # fmt: skip
         """Start the engines for ``next_config``; during an update, beside the old ones.
-
-        ``next_variants`` are its variants, with numbers that an update may have retained.
-        """
+        ``next_variants`` are its variants, with numbers that an update may have retained."""
         self.next_config, self._next_variants = next_config, next_variants
         self.deployment_config = deployment_config
         operation = "UpdateEndpoint" if next_config else "CreateEndpoint"
@@ -332,9 +323,7 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
 
     def begin_scaling(self, desired: Mapping[str, Mapping[str, Any]]) -> None:
         """Start or end engines until each variant has its number, as far as the sandbox goes.
-
-        ``desired`` has the changed variants, as UpdateEndpointWeightsAndCapacities names them.
-        """
+        ``desired`` has the changed variants, as UpdateEndpointWeightsAndCapacities names them."""
         fleet = self.current
         assert fleet is not None
         counts = {}

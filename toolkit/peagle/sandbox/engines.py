@@ -77,11 +77,8 @@ class EngineInstance:
         return None if self.spec.vllm in (None, here) else here
 
     def start(self, on_chosen: Callable[[EngineInstance], object]) -> None:
-        """Return when the engine answers /ping.
-
-        ``on_chosen`` is called when it is known what is launched. Raises LaunchFailed; then nothing
-        is left running.
-        """
+        """Return when the engine answers /ping. ``on_chosen`` is called when it is known what is
+        launched. Raises LaunchFailed; then nothing is left running."""
         try:
             self._tail.start()
             self._write(*self.spec.limitations)
@@ -220,10 +217,8 @@ class Fleet:
         return sum(instance.spec.variant == variant for instance in self.instances)
 
     def start(self, on_chosen: OnChosen) -> None:
-        """Start all engines at the same time; return when every one answers /ping.
-
-        Raises the first LaunchFailed; then nothing is left running. Other errors are raised too.
-        """
+        """Start all engines at the same time; return when every one answers /ping. Raises the first
+        LaunchFailed; then nothing is left running. Other errors are raised too."""
         self._start(self.instances, on_chosen)
 
     def resize(self, variant: str, count: int, on_chosen: OnChosen) -> None:
@@ -258,10 +253,8 @@ class Fleet:
 
     def choose(self, weights: Mapping[str, float], variant: str | None) -> EngineInstance:
         """The instance for the next request: of ``variant``, or shared among the variants by
-        ``weights``; then the one with the fewest requests in progress, in turn.
-
-        An engine that has ended is chosen only where no other one runs.
-        """
+        ``weights``; then the one with the fewest requests in progress, in turn. An engine that has
+        ended is chosen only where no other one runs."""
         with self._lock:
             chosen = variant or self._share(weights)
             self._turn += 1
@@ -273,8 +266,7 @@ class Fleet:
 
     def _share(self, weights: Mapping[str, float]) -> str:
         """The variant for the next request that names none: each collects its share, and the one
-        with the most pays for the request. Requests to a variant, and those before a change of the
-        weights, do not count."""
+        with the most pays for the request."""
         total = sum(weights.get(name) or 0.0 for name in self.variants) or 1.0
         for name in self.variants:
             share = (weights.get(name) or 0.0) / total
@@ -293,10 +285,8 @@ class Fleet:
 
 
 def _each(instances: Sequence[EngineInstance], do: Callable[[EngineInstance], object]) -> None:
-    """Call ``do`` for all instances at the same time; raise the first error once all have ended.
-
-    An engine that cannot start ends the others' waiting: none of them will serve.
-    """
+    """Call ``do`` for all instances at the same time; raise the first error once all have ended. An
+    engine that cannot start ends the others' waiting: none of them will serve."""
     errors: list[BaseException] = []
 
     def run(instance: EngineInstance) -> None:

@@ -1,9 +1,5 @@
-"""Faults that the sandbox produces on request, so that failures of AWS can be rehearsed.
-
-A fault names an operation (``CreateEndpoint``, or ``s3:PutObject`` where several services have it)
-and a kind: of a call (``ERRORS``, ``CONNECTION``), which every service can meet, or of what an
-operation of SageMaker starts (``ENDPOINT``).
-"""
+"""Faults that the sandbox produces on request: of a call (``ERRORS``, ``CONNECTION``), or of what an
+operation of SageMaker starts (``ENDPOINT``)."""
 
 from __future__ import annotations
 
@@ -68,11 +64,9 @@ DEFAULT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of every call of ``operation``, or of the next ``times`` calls.
-
-    ``instance_type`` limits a fault of an endpoint to configurations with that type. ``seconds`` is
-    the delay of a timeout. ``seen`` counts the calls that the fault has met.
-    """
+    """A fault of every call of ``operation``, or of the next ``times`` calls. ``instance_type``
+    limits a fault of an endpoint to configurations with that type. ``seconds`` is the delay of a
+    timeout. ``seen`` counts the calls that the fault has met."""
 
     operation: str
     kind: str

@@ -260,10 +260,8 @@ class Answer:
 
 
 def _admit(invocation: Invocation, stack: ExitStack) -> tuple[SandboxEndpoint, EngineInstance]:
-    """One of the endpoint's engines, which counts the invocation until ``stack`` is closed.
-
-    An update may replace the engines at any moment: one that drains has a successor already.
-    """
+    """One of the endpoint's engines, which counts the invocation until ``stack`` is closed. An
+    update may replace the engines at any moment: one that drains has a successor already."""
     while True:
         endpoint, instance = _choose(invocation)
         with suppress(Draining):

@@ -1,13 +1,8 @@
 """What an endpoint launches: its weights from the sandbox's S3, and a process or a container.
 
-As on SageMaker, weights come from S3 and are at ``/opt/ml`` for the engine. Objects are read where
-moto keeps them: the sandbox's process needs no request to itself.
-
-``stand_in_for`` replaces a target that this machine cannot run by ``peagle/tiny``. Everything that
-does not belong to the target stays as planned, so that the plan's settings are exercised: the
-method, K (up to the K that tiny's head was trained for), the context (up to tiny's), the served
-name. A CPU has no GPU memory, CUDA graphs or ranks: what was left out was not tested either, and a
-value that vLLM rejects on a GPU passes here (``not_applied``).
+``stand_in_for`` replaces a target that this machine cannot run by ``peagle/tiny``; what does not
+belong to the target stays as planned. A CPU has no GPU memory, CUDA graphs or ranks: what was left
+out was not tested (``not_applied``).
 """
 
 from __future__ import annotations
@@ -73,11 +68,9 @@ class LaunchFailed(Exception):
 
 @dataclass(frozen=True)
 class ModelData:
-    """Weights in S3 and the folder below ``/opt/ml`` that they are downloaded to.
-
-    ``archive``: the object is a tar.gz that is extracted there. Otherwise ``uri`` is a prefix, or,
-    with ``single``, one object.
-    """
+    """Weights in S3 and the folder below ``/opt/ml`` that they are downloaded to. ``archive``: the
+    object is a tar.gz that is extracted there. Otherwise ``uri`` is a prefix, or, with ``single``,
+    one object."""
 
     uri: str
     into: PurePosixPath
@@ -87,14 +80,10 @@ class ModelData:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """An engine to launch.
-
-    ``limitations`` lists the parts of the request that the sandbox ignores. ``vllm`` is the version
-    in the tag of ``image``, if there is one; ``pair`` is the value of the model's pair tag, which
-    everything that the toolkit renders carries. ``count`` engines are started. ``plain``: the image
-    is AWS's own, without the toolkit's entrypoint. ``component`` is the inference component whose
-    copies these are, if they are copies.
-    """
+    """An engine to launch. ``limitations``: what the sandbox ignores of the request; ``vllm``: the
+    version that the image names; ``pair``: the model's pair tag; ``count``: engines to start;
+    ``plain``: AWS's own image, without the toolkit's entrypoint; ``component``: whose copies these
+    are."""
 
     region: str
     endpoint: str
@@ -230,9 +219,7 @@ _OF_THE_DRAFTER = ("model", "revision", "code_revision")
 
 def not_applied(planned: Mapping[str, str], run: Mapping[str, str]) -> tuple[str, ...]:
     """The arguments of the environment ``planned`` that ``run`` has not, or with another value.
-
-    Each as on vLLM's command line, followed by the value that is used instead.
-    """
+    Each as on vLLM's command line, followed by the value that is used instead."""
     differences = []
     for name, value in sorted(planned.items()):
         if not name.startswith(_OF_THE_ENGINE) or name in _REPLACED_KNOWINGLY:
@@ -262,11 +249,9 @@ def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
 
 
 def only_in_image(spec: LaunchSpec, ml_root: Path) -> str | None:
-    """Why the engine would not find weights that are baked into the user's own image.
-
-    ``None`` when the weights are here, or when that very image is run; and for AWS's own images,
-    which contain none: there, a forgotten mount must fail as it does on AWS.
-    """
+    """Why the engine would not find weights that are baked into the user's own image. ``None`` when
+    the weights are here, or when that very image is run; and for AWS's own images, which contain
+    none: there, a forgotten mount must fail as it does on AWS."""
     if spec.model_data or spec.plain or parse_ecr_image(spec.image) is None:
         return None
     below = [PurePosixPath(path) for path in model_paths(spec.environment).values()]
@@ -341,12 +326,10 @@ def launch(
     log: Path,
     record: Callable[[EngineProcess], object],
 ) -> None:
-    """Start an engine; ``ml_root`` stands for ``/opt/ml``; ``record`` is called before it begins.
-
-    A process is the CPU engine of this machine, whatever image the model names. A container is the
+    """Start an engine; ``ml_root`` stands for ``/opt/ml``; ``record`` is called before it begins. A
+    process is the CPU engine of this machine, whatever image the model names. A container is the
     named image if it is on this machine and made for a CPU; else the newest such image, of the same
-    pair if there is one. Raises PeagleError.
-    """
+    pair if there is one. Raises PeagleError."""
     variables = dict(environment)
     if read_engine_kind() == "docker":
         docker = Docker()
@@ -383,10 +366,8 @@ def _newest_image(docker: Docker, pair: str) -> Image:
 
 def nearest_image(pair: str, images: Sequence[Image]) -> Image:
     """The first image of the pair, else the first of its target, which also serves the target
-    alone, else the first: its own entrypoint reports the mismatch.
-
-    ``pair`` is the value of a tag, in which some characters are replaced.
-    """
+    alone, else the first: its own entrypoint reports the mismatch. ``pair`` is the value of a tag,
+    in which some characters are replaced."""
     target = pair.partition("+")[0]
     of_pair = (image for image in images if tag_value(image.pair) == pair)
     of_target = (image for image in images if image.pair.partition("+")[0] == target)

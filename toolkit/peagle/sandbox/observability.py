@@ -1,9 +1,6 @@
 """What an endpoint tells CloudWatch: the log of each engine, and the metrics of ``AWS/SageMaker``.
 
-Every metric has the dimensions EndpointName and VariantName; those of requests also once more with
-EndpointConfigName, as during an update on AWS. The metrics of an inference component have the
-dimension InferenceComponentName only. moto keeps metrics as series of numbers, and alarms and
-metric filters as they were put: no alarm is evaluated, and no filter is applied to a log.
+moto keeps metrics as series of numbers, and alarms and metric filters as they were put.
 """
 
 from __future__ import annotations
@@ -153,10 +150,8 @@ def unknown_alarms(region: str, names: Sequence[str]) -> list[str]:
 
 def stock_line(line: str) -> str:
     """A line of the toolkit's entrypoint as AWS's image writes it; "" for one that it has not.
-
     vLLM's own lines get their usual form back. What rejects or ends the engine stays as a line from
-    the sandbox, with its fields: on AWS, vLLM says the same in its own words.
-    """
+    the sandbox, with its fields: on AWS, vLLM says the same in its own words."""
     fields = log_fields(line)
     if not fields:
         return line
@@ -174,10 +169,8 @@ def stock_line(line: str) -> str:
 
 
 class LogTail:
-    """A thread that copies the lines of a file to a log stream until ``end`` is called.
-
-    ``written`` is how a line looks in the stream; "" leaves it out.
-    """
+    """A thread that copies the lines of a file to a log stream until ``end`` is called. ``written``
+    is how a line looks in the stream; "" leaves it out."""
 
     def __init__(
         self, file: Path, region: str, group: str, stream: str, written: Callable[[str], str]

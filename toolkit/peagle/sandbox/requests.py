@@ -1,12 +1,7 @@
 """A request of an AWS client: whose it is, which operation it calls, whether AWS would reject it.
 
-The sandbox answers only requests that its own access key signed: botocore's signer computes the
-signature again, of headers of Signature Version 4, and of the bearer token of the OpenAI-compatible
-path. Presigned URLs are refused. Clocks are not compared, but tokens expire.
-
-The operation's name comes from ``X-Amz-Target`` (JSON), the path (CBOR, the SageMaker runtime),
-``Action`` (XML), or, for S3, from the method, the path and the query, as botocore's service model
-binds them. Of other services, method and path stand for the operation.
+The sandbox answers only what its own access key signed: botocore's signer computes the signature
+again, also of bearer tokens. Presigned URLs are refused. Clocks are not compared, but tokens expire.
 """
 
 from __future__ import annotations
@@ -166,10 +161,8 @@ class Call:
 
 
 def read_call(environ: WSGIEnvironment) -> Call | None:
-    """The AWS operation that a request calls; ``None`` for a request to no AWS service.
-
-    The request's body remains readable.
-    """
+    """The AWS operation that a request calls; ``None`` for a request to no AWS service. The
+    request's body remains readable."""
     scope = signing_scope(environ)
     region = scope["region"] if scope else ""
     method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
@@ -273,11 +266,9 @@ def check_call(call: Call, environ: WSGIEnvironment) -> None:
 
 
 def problems_text(service: str, operation: str, parameters: Mapping[str, Any], region: str) -> str:
-    """AWS's message about every problem of a request; empty for a valid one.
-
-    Instance types of the catalogue are allowed even if botocore does not know them yet. Keys that
-    botocore does not know are ignored, as a client may be newer than the sandbox.
-    """
+    """AWS's message about every problem of a request; empty for a valid one. Instance types of the
+    catalogue are allowed even if botocore does not know them yet. Keys that botocore does not know
+    are ignored, as a client may be newer than the sandbox."""
     problems = validate(service, operation, parameters, region, tuple(quota_codes()))
     messages = [
         problem.aws_message or problem.text

@@ -1,10 +1,6 @@
-"""SageMaker in the sandbox: models, endpoint configurations, endpoints and inference components of
-one region.
+"""SageMaker in the sandbox: what moto keeps without checks, with AWS's checks and real engines.
 
-moto 5.2 keeps a part of each, without checks. This backend rejects what AWS rejects (``requests``
-checks the parameters) and starts real engines. ``install`` puts it in moto's place, so that
-CloudFormation, tags and lists, which moto answers, use it too. Models and configurations are
-described as they were created.
+``install`` puts this backend in moto's place: CloudFormation, tags and lists use it too.
 """
 
 from __future__ import annotations
@@ -122,11 +118,9 @@ class EndpointConfig(FakeEndpointConfig):
 
 
 def _describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A Create call's parameters as the Describe call returns them.
-
-    Without tags, which have their own call, and without empty members: Terraform and
-    sagemaker-core treat an empty structure as one that was set.
-    """
+    """A Create call's parameters as the Describe call returns them. Without tags, which have their
+    own call, and without empty members: Terraform and sagemaker-core treat an empty structure as
+    one that was set."""
     empty: tuple[Any, ...] = (None, {}, [])
     kept = ((name, value) for name, value in parameters.items() if value not in empty)
     return {name: value for name, value in kept if name != "Tags"}

@@ -1,17 +1,12 @@
 """What acts by itself in the sandbox: Application Auto Scaling, and EventBridge Scheduler.
 
 moto keeps scalable targets and policies; its package takes two seconds to import, so that is not
-done before a target is registered. It does not know inference components, which are added here.
+done before a target is registered. Target tracking starts instances or copies once the concurrency
+of one was above its target for 30 s, and ends some once it was below 90 % of it for 15 minutes. A
+step policy that an alarm calls wakes a component without a copy when a request finds none.
 
-A target always has a number within its bounds. A policy of target tracking starts instances or
-copies once the average concurrency of one was above its target for 30 s, and ends some once it was
-below 90 % of it for 15 minutes. A step policy that an alarm calls wakes a component without a copy
-when a request finds none. ``set_speed`` lets these times pass faster.
-
-moto keeps schedules, too, and never fires them. Here a one-time schedule, ``at(...)``, whose target
-is ``aws-sdk:sagemaker:deleteEndpoint`` or ``...:deleteInferenceComponent`` is fired once it is due;
-others stay and never fire. What SageMaker refuses (a busy endpoint, or one with copies) is tried
-again each second for the maximum age of the schedule's retry policy.
+Of moto's schedules those with ``at(...)`` that delete an endpoint or a component are fired once
+they are due; what SageMaker refuses is tried again for the age of the schedule's retry policy.
 """
 
 from __future__ import annotations
@@ -77,12 +72,9 @@ class ScaledTarget:
 def decide(
     target: ScaledTarget, recent: Sequence[float], long: Sequence[float], quiet: float
 ) -> int:
-    """How many instances or copies the target should have.
-
-    ``recent`` and ``long`` are the requests at a time of one in the last 30 s, and in the last 15
-    minutes; empty where they do not reach back that far. ``quiet`` is how many seconds ago the
-    number changed last.
-    """
+    """How many instances or copies the target should have. ``recent`` and ``long`` are the requests
+    at a time of one in the last 30 s and 15 minutes, empty where they do not reach back that far;
+    ``quiet`` is the seconds since the last change."""
     count, policy = target.count, target.policy
     if not target.minimum <= count <= target.maximum:
         return min(max(count, target.minimum), target.maximum)

@@ -93,11 +93,9 @@ def create_app(moto: WSGIApplication, key: AccessKey) -> WSGIApplication:
 
 
 def _check_owner(key: AccessKey, environ: WSGIEnvironment) -> None:
-    """Raise Refused for a request that is not the owner's.
-
-    Starting an engine starts a program, so only the owner's requests are processed, and none of a
-    web page: neither across origins nor through a name that resolves to the loopback address.
-    """
+    """Raise Refused for a request that is not the owner's. Starting an engine starts a program, so
+    only the owner's requests are processed, and none of a web page: neither across origins nor
+    through a name that resolves to the loopback address."""
     if "HTTP_ORIGIN" in environ or not _OUR_HOST.fullmatch(environ.get("HTTP_HOST", "")):
         raise Refused("", "the sandbox does not accept requests from web pages", 403)
     path, scope = environ["PATH_INFO"], signing_scope(environ)

@@ -1,13 +1,8 @@
 """CloudFormation in the sandbox: moto's stacks with SageMaker's resources and schedules.
 
-    CreateStack  CREATE_IN_PROGRESS -> CREATE_COMPLETE | CREATE_FAILED
-    UpdateStack  UPDATE_IN_PROGRESS -> UPDATE_COMPLETE | UPDATE_FAILED
-    DeleteStack  removed
-
-A stack is in progress until its endpoints are in service. A changed model or configuration is
-replaced; an endpoint is updated in place. Nothing is rolled back but what SageMaker itself returns:
-a failed stack has its reason, and can be updated or deleted. Resources that moto lacks, such as
-alarms and metric filters, are not made, and the stack's status reason says so.
+A stack is in progress until its endpoints are in service; then it is COMPLETE or FAILED, with its
+reason. A changed model or configuration is replaced; an endpoint is updated in place. Nothing is
+rolled back but what SageMaker itself returns. Types that moto lacks are named in the reason.
 """
 
 from __future__ import annotations

@@ -69,11 +69,9 @@ def endpoints_folder() -> Path:
 
 @contextmanager
 def lock() -> Iterator[int]:
-    """Hold the lock for starting and stopping the sandbox; yields its file descriptor.
-
-    A child that inherits the descriptor holds the lock too, until it closes it. Raises UserError
-    when the folder is not writable.
-    """
+    """Hold the lock for starting and stopping the sandbox; yields its file descriptor. A child that
+    inherits the descriptor holds the lock too, until it closes it. Raises UserError when the folder
+    is not writable."""
     with ExitStack() as stack:
         with writing():
             descriptor = stack.enter_context(locked(folder() / "lock"))
@@ -187,11 +185,9 @@ def leftovers() -> tuple[LeftoverEngine, ...]:
 
 
 def sweep() -> None:
-    """End and remove everything that a stopped sandbox left: engines, weights, records.
-
-    Records of deployments and cached prices and quotas go too: what they describe existed only in
-    the sandbox's memory.
-    """
+    """End and remove everything that a stopped sandbox left: engines, weights, records. Records of
+    deployments and cached prices and quotas go too: what they describe existed only in the
+    sandbox's memory."""
     for record in _records():
         if process := _read(record):
             stop_engine(process, ENGINE_GRACE_SECONDS)
