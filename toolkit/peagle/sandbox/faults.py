@@ -1,5 +1,5 @@
-"""Faults that the sandbox produces on request: of a call (``ERRORS``, ``CONNECTION``), or of what an
-operation of SageMaker starts (``ENDPOINT``)."""
+"""Faults that the sandbox produces on request: of a call (``ERRORS``, ``CONNECTION``), or of what
+an operation of SageMaker starts (``ENDPOINT``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A request of an AWS client: whose it is, which operation it calls, whether AWS would reject it.
 
 The sandbox answers only what its own access key signed: botocore's signer computes the signature
-again, also of bearer tokens. Presigned URLs are refused. Clocks are not compared, but tokens expire.
+again, also of bearer tokens, which expire. Presigned URLs are refused; clocks are not compared.
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ _REGION_KEY = "peagle.region"
 """In the environment of a request: the region of its signature or token, once it is verified."""
 
 _STARTED = time.time()
-_BUG = Refused("InternalFailure", "Internal error of the sandbox; see its log (daemon.log).", 500)
 _OPERATIONS = {**account.OPERATIONS, **sagemaker.OPERATIONS, **scaling.OPERATIONS}
 
 
@@ -180,15 +179,14 @@ def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) 
         _install_stacks()
     try:
         response = Response.from_app(moto, environ)
-    except NotImplementedError:
-        return _unknown(environ, call)
-    except Exception:
+    except Exception as error:
         if call is None:
             raise
-        if get_service_from_url(f"https://{call.service}.us-east-1.amazonaws.com") is None:
-            return _unknown(environ, call)  # moto has no such service
-        traceback.print_exc()
-        return _BUG.response(call.protocol)
+        if not isinstance(error, NotImplementedError) and get_service_from_url(
+            f"https://{call.service}.us-east-1.amazonaws.com"
+        ):
+            traceback.print_exc()
+        return _cannot_answer(call)
     if path == "/moto-api/reset":  # forget the state of the sandbox too
         account.forget()
         account.create_role()
@@ -197,18 +195,16 @@ def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) 
     is_page = response.mimetype == "text/html" and method != "HEAD"  # moto's, for a browser
     if call and response.status_code >= 400 and is_page:
         response.close()
-        is_unknown = response.status_code in (404, 405, 501)
-        return _unknown(environ, call) if is_unknown else _BUG.response(call.protocol)
+        return _cannot_answer(call)
     return response
 
 
-def _unknown(environ: WSGIEnvironment, call: Call | None) -> Response:
-    """What AWS answers about an operation that a service does not have."""
-    if call is None:
-        return json_response({"message": f"the sandbox has no {environ['PATH_INFO']}"}, 404)
+def _cannot_answer(call: Call) -> Response:
+    """What AWS answers about an operation that a service does not have; also after a bug, whose
+    traceback is in the log."""
     codes = {"s3": (501, "NotImplemented"), "query": (400, "InvalidAction")}
     status, code = codes.get(call.protocol, (400, "UnknownOperationException"))
-    message = f"The sandbox does not have the operation {call.action}."
+    message = f"The sandbox does not have the operation {call.action} (see daemon.log)."
     return Refused(code, message, status).response(call.protocol)
 
 
