@@ -117,17 +117,6 @@ def test_a_shell_evaluates_env_without_changing_values(sandbox: Sandbox) -> None
     assert not variables.keys() & set(unset)
 
 
-@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
-def test_env_excludes_the_sandbox_from_a_proxy(sandbox: Sandbox, name: str) -> None:
-    assert "NO_PROXY" not in sandbox.json("sandbox", "env")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("https_proxy", "http://proxy.example.org:3128")
-        patch.setenv(name, "intranet.example.org")
-        variables = sandbox.json("sandbox", "env")
-    assert variables["NO_PROXY"] == "intranet.example.org,127.0.0.1"
-    assert variables["no_proxy"] == variables["NO_PROXY"]
-
-
 def test_status_lists_endpoints_and_stop_leaves_nothing(home: Sandbox) -> None:
     assert home.json("sandbox", "status")["running"] is False
     account = serving(home)

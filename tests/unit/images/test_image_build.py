@@ -39,14 +39,6 @@ def packages(tmp_path: Path) -> Packages:
     return Packages("0.28.0", "3.11", folder, "lock")
 
 
-def test_the_tag_depends_on_the_content() -> None:
-    plan = plan_for("tiny")
-    name = image_name(plan, RECIPE)
-    assert re.fullmatch(r"peagle-tiny:0\.28\.0-cpu-[0-9a-f]{12}", name)
-    assert image_name(plan_for("tiny"), RECIPE) == name
-    assert image_name(plan, Recipe("cpu", "another", None)) != name
-
-
 def test_a_base_of_one_digest_is_the_same_in_every_region() -> None:
     plan, digest = plan_for("gpt-oss-20b"), "sha256:" + "a" * 64
     here, there = (

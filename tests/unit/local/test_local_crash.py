@@ -9,7 +9,6 @@ import pytest
 
 from peagle.engine.logs import crash_error, crash_of, find_crash
 from peagle_serve.crash import Crash
-from peagle_serve.logs import EngineLines
 
 BEGINNING = [
     'serve: ["python", "-m", "vllm.entrypoints.openai.api_server", "--port", "8080"]',
@@ -77,26 +76,6 @@ def test_the_deciding_line_is_found_among_its_consequences(
 
     assert crash.line == line
     assert fix in crash.fix
-
-
-def test_a_log_of_the_container_gives_the_same_crash() -> None:
-    messages = [
-        "(EngineCore pid=8) ERROR 11-20 11:50:01 [core.py:1100] ValueError: For parallel drafting, "
-        "the draft model config must have `ptd_token_id` specified"
-    ]
-    lines = [*BEGINNING[1:], *messages, *CONSEQUENCES]
-    taken_apart = EngineLines()
-    reported = [
-        json.dumps({"time": "2026-11-20T11:50:01.000Z", "stage": "starting", "from": "engine",
-                    **taken_apart.fields(line)})
-        for line in lines
-    ]  # fmt: skip
-    ended = {"time": "2026-11-20T11:50:02.000Z", "level": "ERROR", "stage": "ended",
-             "event": "crash",
-             "cause": "unknown", "message": "the engine ended: x", "fix": "y"}  # fmt: skip
-
-    assert find_crash([*reported, json.dumps(ended)]) == find_crash(lines)
-    assert find_crash(lines).cause == "head-does-not-fit"
 
 
 def test_the_containers_last_crash_report_decides() -> None:
