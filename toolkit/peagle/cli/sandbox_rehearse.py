@@ -141,7 +141,7 @@ def list_quotas(as_json: bool) -> None:
     """List the quotas that were set; every other is 2."""
     from peagle.sandbox.client import changed_quotas
 
-    print_small([asdict(quota) for quota in changed_quotas()], as_json)
+    print_small(changed_quotas(), as_json)
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")

@@ -105,7 +105,7 @@ def set_quota(instance_type: str, value: float, region: str) -> None:
 def changed_quotas() -> list[dict[str, Any]]:
     """The quotas that are not the default, by region and instance type."""
     return [
-        {"region": region, "instance_type": instance_type, "value": value}
+        {"instance_type": instance_type, "region": region, "value": value}
         for (region, instance_type), value in sorted(_quotas.items())
     ]
 

@@ -131,15 +131,6 @@ class Stopped:
     engines: int
 
 
-@dataclass(frozen=True)
-class ChangedQuota:
-    """How many instances of a type all endpoints of a region may have."""
-
-    instance_type: str
-    region: str
-    value: float
-
-
 def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     """Start the sandbox unless it is running, on a free port for 0; return its address. Raises
     UserError when moto is missing, the port is in use or another sandbox runs, and EngineError."""
@@ -298,9 +289,10 @@ def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> No
     state.forget_cached_answers()
 
 
-def changed_quotas() -> tuple[ChangedQuota, ...]:
-    """The quotas that were set; every other is the default."""
-    return tuple(ChangedQuota(**quota) for quota in _control("GET", "/quotas")["quotas"])
+def changed_quotas() -> list[dict[str, Any]]:
+    """The quotas that were set, each with its instance type and region; others are the default."""
+    quotas: list[dict[str, Any]] = _control("GET", "/quotas")["quotas"]
+    return quotas
 
 
 def add_instances(instances: Iterable[Instance]) -> None:

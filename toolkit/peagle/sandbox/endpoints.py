@@ -370,7 +370,7 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
             "CreationTime": self.creation_time,
             "LastModifiedTime": self.last_modified_time,
             "LastDeploymentConfig": self.deployment_config,
-            "AsyncInferenceConfig": self.config.async_inference_config,
+            "AsyncInferenceConfig": self.config.parameters.get("AsyncInferenceConfig"),
             "PendingDeploymentSummary": update,
         }
         return {name: value for name, value in response.items() if value}

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from moto.core.utils import utcnow
 from moto.sagemaker import urls
 from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import FakeEndpointConfig, SageMakerModelBackend, sagemaker_backends
@@ -52,17 +53,10 @@ class SandboxModel(MotoModel):
     """A model; ``parameters`` are CreateModel's."""
 
     def __init__(self, account_id: str, region_name: str, parameters: Mapping[str, Any]) -> None:
-        super().__init__(
-            account_id=account_id,
-            region_name=region_name,
-            model_name=parameters["ModelName"],
-            execution_role_arn=parameters.get("ExecutionRoleArn", ""),
-            primary_container=parameters.get("PrimaryContainer", {}),
-            vpc_config=parameters.get("VpcConfig", {}),
-            containers=parameters.get("Containers"),
-            tags=parameters.get("Tags"),
-        )
-        self.parameters = parameters
+        self.parameters, self.tags = parameters, list(parameters.get("Tags") or [])
+        self.model_name = parameters["ModelName"]
+        self.arn = arn_formatter("model", self.model_name, account_id, region_name)
+        self.creation_time = utcnow()
 
     def is_created(self) -> bool:
         """For CloudFormation: immediately."""
@@ -78,21 +72,14 @@ class EndpointConfig(FakeEndpointConfig):
     """An endpoint configuration; ``parameters`` are CreateEndpointConfig's."""
 
     def __init__(self, account_id: str, region_name: str, parameters: Mapping[str, Any]) -> None:
-        variants = [
+        self.parameters, self.tags = parameters, list(parameters.get("Tags") or [])
+        self.endpoint_config_name = parameters["EndpointConfigName"]
+        arn = self.arn_formatter(self.endpoint_config_name, account_id, region_name)
+        self.arn = self.endpoint_config_arn = arn  # type: ignore[assignment]  # a tuple in moto 5.2
+        self.production_variants = [
             {"InitialVariantWeight": 1.0, **variant} for variant in parameters["ProductionVariants"]
         ]
-        super().__init__(
-            account_id=account_id,
-            region_name=region_name,
-            endpoint_config_name=parameters["EndpointConfigName"],
-            production_variants=variants,
-            async_inference_config=parameters.get("AsyncInferenceConfig", {}),
-            data_capture_config=parameters.get("DataCaptureConfig", {}),
-            tags=parameters.get("Tags", []),
-            kms_key_id=parameters.get("KmsKeyId", ""),
-        )
-        self.arn = self.endpoint_config_arn  # type: ignore[assignment]  # a tuple in moto 5.2
-        self.parameters = parameters
+        self.creation_time = utcnow()
 
     def is_created(self) -> bool:
         """For CloudFormation: immediately."""
@@ -103,9 +90,6 @@ class EndpointConfig(FakeEndpointConfig):
         return next(
             variant for variant in self.production_variants if variant["VariantName"] == name
         )
-
-    def validate_production_variants(self, production_variants: list[dict[str, Any]]) -> None:
-        """No-op: ``requests`` validates them; moto's list of types dates from 2020."""
 
     @property
     def response_object(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -69,30 +69,6 @@ class ScaledTarget:
     is_woken: bool = False
 
 
-def decide(
-    target: ScaledTarget, recent: Sequence[float], long: Sequence[float], quiet: float
-) -> int:
-    """How many instances or copies the target should have. ``recent`` and ``long`` are the requests
-    at a time of one in the last 30 s and 15 minutes, empty where they do not reach back that far;
-    ``quiet`` is the seconds since the last change."""
-    count, policy = target.count, target.policy
-    if not target.minimum <= count <= target.maximum:
-        return min(max(count, target.minimum), target.maximum)
-    if target.is_woken or policy is None:
-        return max(count, 1) if target.is_woken else count
-    aim = float(policy["TargetValue"])
-    periods = [recent[len(recent) * i // 3 : len(recent) * (i + 1) // 3] for i in range(3)]
-    is_above = all(part and sum(part) / len(part) > aim for part in periods)
-    if is_above and quiet >= policy.get("ScaleOutCooldown", COOLDOWN_SECONDS):
-        mean = sum(recent) / len(recent)
-        return min(math.ceil(count * mean / aim), target.maximum)
-    mean = sum(long) / len(long) if long else math.inf
-    is_quiet = quiet >= policy.get("ScaleInCooldown", COOLDOWN_SECONDS)
-    if mean < _IN_SHARE * aim and is_quiet and not policy.get("DisableScaleIn"):
-        return max(math.ceil(count * mean / aim), target.minimum)
-    return count
-
-
 class Autoscaler:
     """Follows the policies of all targets. ``speed`` is how many seconds pass in one."""
 
@@ -117,7 +93,22 @@ class Autoscaler:
             return [load for at, load in loads if at >= start] if loads[0][0] <= start else []
 
         quiet = (now - self._changed.get(key, -math.inf)) * self.speed
-        desired = decide(target, window(_OUT_SECONDS), window(_IN_SECONDS), quiet)
+        count, policy = target.count, target.policy
+        desired = min(max(count, target.minimum), target.maximum)
+        if target.is_woken:
+            desired = max(desired, 1)
+        elif policy and desired == count:
+            aim, recent = float(policy["TargetValue"]), window(_OUT_SECONDS)
+            periods = [recent[len(recent) * i // 3 : len(recent) * (i + 1) // 3] for i in range(3)]
+            is_above = all(part and sum(part) / len(part) > aim for part in periods)
+            long = window(_IN_SECONDS)
+            mean = sum(long) / len(long) if long else math.inf
+            is_below = mean < _IN_SHARE * aim and not policy.get("DisableScaleIn")
+            if is_above and quiet >= policy.get("ScaleOutCooldown", COOLDOWN_SECONDS):
+                wanted = math.ceil(count * sum(recent) / len(recent) / aim)
+                desired = min(wanted, target.maximum)
+            elif is_below and quiet >= policy.get("ScaleInCooldown", COOLDOWN_SECONDS):
+                desired = max(math.ceil(count * mean / aim), target.minimum)
         if desired == target.count:
             return
         self._changed[key] = now

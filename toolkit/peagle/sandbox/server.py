@@ -64,6 +64,7 @@ from peagle.sandbox.requests import (
 )
 from peagle.sandbox.sagemaker import all_endpoints
 from peagle.sandbox.state import AccessKey
+from peagle.store import write_json
 
 _OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
 _LARGEST_OBJECT = 5 << 30
@@ -381,7 +382,7 @@ def main() -> None:
     started = start_time(os.getpid())
     assert started is not None
     daemon = EngineProcess(os.getpid(), started, port, str(state.log_file()))
-    state.write_daemon(daemon)
+    write_json(state.folder() / "daemon.json", asdict(daemon))
     scaling.start()
     observability.start_sampling(sagemaker.requests_in_progress)
     if not _report(options.ready, "ready"):

@@ -89,10 +89,6 @@ def writing() -> Iterator[None]:
         raise UserError(message, fix, "home-not-writable") from error
 
 
-def write_daemon(daemon: EngineProcess) -> None:
-    write_json(folder() / "daemon.json", asdict(daemon))
-
-
 def read_daemon() -> EngineProcess | None:
     """The running daemon; ``None`` when none runs."""
     daemon = _read(folder() / "daemon.json")
