@@ -13,8 +13,7 @@ from peagle.checkpoints.heads import Head
 from peagle.text import json_object
 from peagle_serve.contract import HUB_ID, ML_ROOT, MODEL, PREFIX, SPECULATION, is_s3_uri
 from peagle_serve.environment import flag_of
-from peagle_serve.heads import AUX_LAYERS, DEFAULT_AUXILIARY, HeadFiles
-from peagle_serve.pair import problems
+from peagle_serve.heads import AUX_LAYERS, DEFAULT_AUXILIARY, problems
 
 OTHER_HEAD = "use a head trained for this target"
 COPY_AGAIN = "copy the head again, or export it again"
@@ -42,8 +41,7 @@ def pair_problem(case: Case, head: Head, code: str) -> Mapping[str, object] | No
     shape = case.architecture
     target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
               "vocab_size": shape.vocab_size}  # fmt: skip
-    shapes = {name: tensor.shape for name, tensor in head.tensors.items()}
-    head_problems = problems(HeadFiles(head.document, shapes), target, case.is_parallel)
+    head_problems = problems(head, target, case.is_parallel)
     return next((problem.values for problem in head_problems if problem.code == code), None)
 
 

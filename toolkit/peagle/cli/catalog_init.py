@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from peagle.catalog.entry_file import entry_text
+from peagle.catalog.writing import entry_text
 from peagle.checkpoints.models import Checkpoint
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context
 from peagle.cli.options import OutputPath, command_catalog

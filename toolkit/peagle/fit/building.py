@@ -187,7 +187,7 @@ def served_tensors(
     return {
         name: tensor
         if quantization is not None and "scale" in name
-        else replace(tensor, dtype=loaded[0], size=loaded[1])
+        else tensor._replace(dtype=loaded[0], size=loaded[1])
         for name, tensor in tensors.items()
         for loaded in (served_size(tensor.dtype, tensor.size),)
     }

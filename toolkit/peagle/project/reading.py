@@ -21,8 +21,8 @@ from peagle.catalog.documents import (
     dotted,
     parse_document,
     read_bytes,
+    validate,
 )
-from peagle.catalog.validation import validate
 from peagle.errors import Fix, UserError
 
 FILE_NAME = "peagle.yaml"

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 from peagle.catalog.schema import SpeedRun
-from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.tables import SpeedModel
 from peagle.speed.geometry import Geometry
 from peagle.speed.models import TARGET_ALONE, Workload, is_on
 from peagle.speed.step import StepTimes, closed_load

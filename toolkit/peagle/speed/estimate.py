@@ -24,7 +24,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from peagle.catalog.schema import Seconds, Speed, SpeedRun
-from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.tables import SpeedModel
 from peagle.fit.estimate import GIB, cache_layout, fit_of
 from peagle.fit.models import Fit, FitCase
 from peagle.speed.correction import correct

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from peagle.catalog.speed_model import GpuSpeed, SpeedModel, StepConstants
+from peagle.catalog.tables import GpuSpeed, SpeedModel, StepConstants
 from peagle.speed.geometry import Geometry
 from peagle.speed.models import Workload
 

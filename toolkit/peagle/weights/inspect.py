@@ -23,7 +23,7 @@ from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
 from peagle.weights.manifest import Manifest, read_manifest, refuse_neighbors, sync_command
 from peagle_serve import json_reader
 from peagle_serve.contract import SPECULATION, WARM_FOLDER
-from peagle_serve.warm_start import device_text
+from peagle_serve.warm import device_text
 
 FileState = Literal["whole", "unchecked", "differs", "half", "missing"]
 """``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the sync
