@@ -222,7 +222,7 @@ def test_an_id_near_one_of_the_catalogue_gets_a_suggestion() -> None:
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "config.json has no"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "it has no"),
         (
             lambda folder: shutil.copy(tiny("p-eagle") / "config.json", folder),
             "holds a draft head, not a model",
