@@ -8,12 +8,11 @@ from unittest import mock
 
 from peagle.bench.acceptance import rates_of, read_acceptance
 from peagle.bench.aiperf import requests_in
-from peagle.bench.compare import summary_of
 from peagle.bench.evidence import evidence_document, read_result
-from peagle.bench.local import catalog_name
 from peagle.bench.lossless import first_difference, read_transcript
-from peagle.bench.server import OpenAiServer, models_in, usage_in, waiting_in
-from peagle.bench.sweep import parse_settings
+from peagle.bench.report import summary_of
+from peagle.bench.server import OpenAiServer, probe, served_models, waiting_of
+from peagle.bench.sweep import SweepRequest, catalog_name
 from peagle.bench.targets import setting_of_config, target_of_url
 from peagle.bench.workloads import read_prompts
 from peagle.errors import EngineError, PeagleError, UserError
@@ -134,10 +133,14 @@ USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
 
 def _served(given: tuple[str, bytes, list[str], str]) -> None:
     page, models, events, url = given
-    waiting_in(page)
-    for parse in (lambda: models_in(models), lambda: usage_in(events, "it")):
+    server = OpenAiServer("http://127.0.0.1:1/v1", "m")
+    stream = "".join(f"data: {event}\n\n" for event in events).encode()
+    contents = ((waiting_of, page.encode()), (served_models, models), (probe, stream))
+    for read, content in contents:
+        Connection.received = response(content)
         try:
-            parse()
+            with mock.patch("http.client.HTTPConnection", Connection):
+                read(server)  # type: ignore[operator]
         except PeagleError:
             continue
     with mock.patch("peagle.bench.targets.served_models", return_value=("m",)):
@@ -184,7 +187,7 @@ PARSERS = (
         inputs=json_texts(CONFIG).filter(lambda text: _is_object(text)),
     ),
     Parser("bench-result", _result, [encoded(result) for result in RESULTS], UserError),
-    Parser("bench-settings", parse_settings, ["k=none,1,3"], UserError),
+    Parser("bench-settings", lambda text: SweepRequest(text, ()).ks, ["k=none,1,3"], UserError),
     Parser(
         "bench-gpu",
         lambda name: catalog_name(name, ("H100", "L4", "L40S")),

@@ -79,7 +79,7 @@ def test_refused_prompts_are_left_out_and_named() -> None:
     require_none_refused(measure(Drafting(), prompts_of("chat")))
     with raises_code("prompts", UserError) as raised:
         measure(Drafting(), prompts_of("too long", "too long"))
-    assert raised.value.message.startswith("p.jsonl, line 1 (and 1 more line): ")
+    assert raised.value.message.startswith("p.jsonl, line 1 (and 1 more): ")
 
 
 @pytest.mark.parametrize(

@@ -109,8 +109,6 @@ def test_the_engine_gets_the_rates(plan: Plan) -> None:
     same = {name: getattr(plan, name)
             for name in ("speculation", "environment", "engine_arguments")}  # fmt: skip
     assert found.model_copy(update=same) == plan
-    with raises_code("acceptance-file", UserError):
-        with_imposed_acceptance(plan, (0.7, 0.4))
 
 
 @pytest.fixture(scope="module")
@@ -161,10 +159,10 @@ def test_the_pair_is_that_of_the_file_or_is_named(
         server = replace(measured.server, pair=of_file)
         file = saved(tmp_path, replace(measured, server=server))
         assert find_pair(with_text_acceptance(catalog, PAIR, file), PAIR).drafter.on_text
-    with raises_code("acceptance", UserError):
+    with raises_code("acceptance-file", UserError):
         with_text_acceptance(catalog, "gpt-oss-20b", file)
     for other in ("gpt-oss-120b", "gpt-oss-20b+eagle3"):
-        with raises_code("acceptance", UserError):
+        with raises_code("acceptance-file", UserError):
             with_text_acceptance(catalog, other, saved(tmp_path, measured))
 
 
@@ -179,5 +177,5 @@ def test_what_is_not_of_the_users_text_is_refused(
         replace(measured, total=replace(measured.total, acceptance=imposed)),
         replace(measured, total=replace(measured.total, acceptance=few)),
     ):
-        with raises_code("acceptance", UserError):
+        with raises_code("acceptance-file", UserError):
             with_text_acceptance(catalog, PAIR, saved(tmp_path, wrong))

@@ -12,7 +12,6 @@ from peagle.bench.measure import (
     BenchTarget,
     evaluate,
     queue_reason,
-    times_of,
     with_saturation,
 )
 from peagle.bench.result import (
@@ -79,7 +78,6 @@ def test_speed_latencies_and_cost_are_those_of_the_requests() -> None:
     assert not row.saturated
     spread = evaluated(requests(1.0, 1.1, 0.9)).tokens_per_second
     assert spread.low < spread.value < spread.high
-    assert times_of([0.5]).p99 == 0.5
 
 
 def test_acceptance_is_that_of_the_counters_and_tells_k() -> None:
@@ -146,8 +144,8 @@ def test_more_requests_without_more_tokens_are_saturation() -> None:
 
 
 def test_the_use_of_the_cpus_is_that_of_the_repetition() -> None:
-    readings = (CpuReading(0.5, 0.1, 0.2), CpuReading(1.0, 0.6, 0.5), CpuReading(2.0, 1.0, 1.0))
-    sent = Sent((), readings)
+    readings = (CpuReading(1.9, 0.1, 0.2), CpuReading(2.5, 0.6, 0.5), CpuReading(3.0, 1.0, 1.0))
+    row = evaluate(TARGET, LOAD, Sent(tuple(requests(1.0, 1.0, 1.0)), readings), None)
 
-    assert sent.cpu_shares(0.8, 2.0) == pytest.approx((0.8, 0.75))
-    assert sent.cpu_shares(3.0, 4.0) == (None, None)
+    assert (row.sender_cpu_share, row.machine_cpu_share) == pytest.approx((0.8, 0.75))
+    assert row.repetitions[1].sender_cpu_share is None

@@ -6,21 +6,15 @@ import pytest
 
 from peagle.bench.result import BenchWorkload
 from peagle.bench.server import (
-    NoStreaming,
     OpenAiServer,
     Probe,
     PromptRefused,
     ask_together,
-    context_of,
     counters_of,
-    models_in,
     probe,
     served_models,
-    usage_in,
-    waiting_in,
     waiting_of,
 )
-from peagle.bench.workloads import Tokens
 from peagle.errors import EngineError, PeagleError, UserError
 from peagle.protocol import Counters
 from peagle.speed.models import Workload
@@ -106,8 +100,8 @@ def test_words_are_counted_by_the_server_and_lengths_are_fixed_where_it_allows()
         gpt_oss = OpenAiServer(simulated.base_url, "openai/gpt-oss-20b")
         assert not probe(gpt_oss).fixed_length
         assert probe(OpenAiServer(gpt_oss.base_url, gpt_oss.model, chat=False)).fixed_length
-    assert probed.tokens == Tokens(overhead=4.0, per_word=1.0), "a template has four tokens"
-    assert probed.tokens.words(128) == 124
+    assert (probed.overhead, probed.per_word) == (4.0, 1.0), "a template has four tokens"
+    assert probed.words(128) == 124
     assert probed.fixed_length
     timing = SimulatedTiming(ttft=0.001, itl=0.001, accepts_ignore_eos=False)
     with simulated_server(timing) as simulated:
@@ -115,10 +109,10 @@ def test_words_are_counted_by_the_server_and_lengths_are_fixed_where_it_allows()
 
 
 def test_requests_above_the_context_are_refused() -> None:
-    probed = Probe(Tokens(4.0, 1.0), True, 2048)
+    probed = Probe(4.0, 1.0, True, 2048)
     probed.require_room(BenchWorkload("fits", Workload(1792, 256)))
     probed.require_room(BenchWorkload("mine", Workload(0, 256), ("a " * 1700,)))
-    Probe(probed.tokens, True).require_room(BenchWorkload("unknown", Workload(9999, 256)))
+    Probe(4.0, 1.0, True).require_room(BenchWorkload("unknown", Workload(9999, 256)))
     for workload in (
         BenchWorkload("mine", Workload(0, 256), ("a", "a " * 6000)),
         BenchWorkload("long", Workload(1793, 256)),
@@ -128,16 +122,15 @@ def test_requests_above_the_context_are_refused() -> None:
 
 
 def test_the_context_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def says(content: bytes, status: int = 200) -> int | None:
-        monkeypatch.setattr(OpenAiServer, "get", lambda *_: (status, content))
-        return context_of(server(GONE))
+    def says(content: bytes) -> dict[str, int | None]:
+        monkeypatch.setattr(OpenAiServer, "exchange", lambda *_: (200, "", content))
+        return served_models(server(GONE))
 
-    assert says(b'{"data": [{"id": "simulated", "max_model_len": 2048}, {"id": "b"}]}') == 2048
-    for content in (b"{}", b"[]", b'{"data": [1]}', b'{"data": [{"id": "simulated"}]}'):
-        assert says(content) is None
-    assert says(b"{}", 404) is None
-    with pytest.raises(EngineError):
-        models_in(b'{"data": [{}]}')
+    models = says(b'{"data": [{"id": "simulated", "max_model_len": 2048}, {"id": "b"}]}')
+    assert models == {"simulated": 2048, "b": None}
+    for content in (b"{}", b"[]", b'{"data": [1]}', b'{"data": [{}]}'):
+        with raises_code("invalid-response", EngineError):
+            says(content)
 
 
 def test_a_server_that_cannot_be_measured_is_refused() -> None:
@@ -150,8 +143,6 @@ def test_a_server_that_cannot_be_measured_is_refused() -> None:
             probe(server(simulated.base_url))
     with raises_code("no-answer", EngineError):
         probe(server(GONE))
-    with raises_code("no-usage", NoStreaming):
-        usage_in(['{"choices": []}', "[DONE]"], "it")
 
 
 def test_counters_queue_and_models_are_read() -> None:
@@ -161,5 +152,6 @@ def test_counters_queue_and_models_are_read() -> None:
         assert served_models(server(simulated.base_url)) == {"simulated": None}
     with simulated_server(FAST) as simulated:
         assert counters_of(server(simulated.base_url)) is None
-    assert waiting_in("vllm:num_requests_running 1\n") is None
-    assert waiting_in("vllm:num_requests_waiting many\n") is None
+    for page in ("vllm:num_requests_running 1\n", "vllm:num_requests_waiting many\n"):
+        with simulated_server(SimulatedTiming(metrics=page)) as simulated:
+            assert waiting_of(server(simulated.base_url)) is None

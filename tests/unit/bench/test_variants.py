@@ -14,7 +14,6 @@ from peagle.bench.variants import (
     VariantComparison,
     compare_variants,
     relative_change,
-    whole_periods,
 )
 
 _MINUTES = 30
@@ -92,7 +91,6 @@ def test_tokens_of_a_proof_have_no_price() -> None:
     assert found.variants[1].usd_per_million_tokens is None
     assert (found.faster, found.changes, found.variants[1].seconds_per_token) == (None, {}, None)
     assert any("idle has answered 0 requests" in note for note in found.notes)
-    assert whole_periods(61.0, 239.0, 60.0) == (120.0, 180.0)
 
 
 def test_without_streams_the_time_between_tokens_is_unknown() -> None:
@@ -129,10 +127,6 @@ def test_the_error_of_a_change_has_both_errors() -> None:
     assert change.high - change.value == pytest.approx(2 * (0.1**2 + 0.05**2) ** 0.5)
     assert relative_change(None, Interval(1.0, 0.9, 1.1)) is None
     assert relative_change(Interval(2.0, 2.0, 2.0), Interval(1.0, 0.9, 1.1)) is None
-
-
-def test_only_whole_minutes_count() -> None:
-    assert whole_periods(61.0, 239.0, 60.0) == (120.0, 180.0)
 
 
 def test_a_variant_with_only_errors_is_named_with_their_cause() -> None:

@@ -19,10 +19,10 @@ from typing import Any
 from peagle.bench.measure import BenchTarget
 from peagle.bench.result import (
     DEFAULT_MAX_TOKENS,
-    INTERRUPTED,
     NO_SPECULATION,
     BenchSetting,
     Progress,
+    incomplete_reason,
     silent,
     utc_now,
 )
@@ -48,12 +48,9 @@ LOSSLESS_FORMAT = 1
 LARGEST_GAP = 0.01
 """Between log probabilities, which differ from logits by a constant."""
 
-CATALOGUE = "the catalogue's prompts"
-
 _BEST = 5
 """How many log probabilities the target returns for each token."""
 
-_AS_ID = "token_id:"
 _SHOWN = 60
 _COMPARE_OTHER = "compare a server that speculates"
 
@@ -116,41 +113,29 @@ def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Trans
         choice = answer["choices"][0]
         prompt = choice.get("prompt_token_ids") or answer.get("prompt_token_ids") or ()
         logprobs = choice.get("logprobs") if is_target else None
-        missing = "log probabilities" if is_target and not logprobs else ""
-        if choice.get("token_ids") is None:
-            missing = "tokens"
-        if missing:
+        if choice.get("token_ids") is None or (is_target and not logprobs):
             raise Unsupported(
-                f"the server does not return {missing}",
+                "the server does not return tokens and log probabilities",
                 "compare vLLM servers of version 0.11 or later",
                 "no-tokens",
             )
         tokens = tuple(count_of(token) for token in choice["token_ids"])
-        best = tuple(_best(logprobs)) if logprobs else ()
-        if logprobs and len(best) != len(tokens):
-            raise ValueError(f"{len(best)} log probabilities of {len(tokens)} tokens")
+        best: tuple[dict[int, float], ...] = ()
+        if logprobs:  # of a chat, or of a completion
+            positions = [
+                {each["token"]: each["logprob"] for each in entry["top_logprobs"]}
+                for entry in logprobs.get("content") or ()
+            ] or (logprobs.get("top_logprobs") or [])
+            best = tuple(
+                {
+                    int(name.removeprefix("token_id:")): float(logprob)
+                    for name, logprob in by_name.items()
+                }
+                for by_name in positions
+            )
+            if len(best) != len(tokens):
+                raise ValueError(f"{len(best)} log probabilities of {len(tokens)} tokens")
         return Transcript(line, tokens, text, tuple(map(count_of, prompt)), best)
-
-
-def _best(logprobs: Mapping[str, Any]) -> Iterator[dict[int, float]]:
-    """Token -> log probability at each position, of a chat (``content``) or a completion."""
-    if "content" in logprobs:
-        positions = [
-            {best["token"]: best["logprob"] for best in entry["top_logprobs"]}
-            for entry in logprobs["content"] or ()
-        ]
-    else:
-        positions = logprobs["top_logprobs"] or []
-    for by_name in positions:
-        by_token: dict[int, float] = {}
-        for name, value in by_name.items():
-            digits = name.removeprefix(_AS_ID)
-            if not name.startswith(_AS_ID) or not (digits.isascii() and digits.isdecimal()):
-                raise ValueError(f"{name[:40]!r} is not a token")
-            if type(value) not in (int, float) or not value < 0.001:
-                raise ValueError(f"{value!r} is not a log probability")
-            by_token[count_of(int(digits[:20]))] = float(value)
-        yield by_token
 
 
 @dataclass(frozen=True)
@@ -171,15 +156,6 @@ class TokenDifference:
     other_text: str
     gap: float | None
     explained: bool
-
-    @property
-    def text(self) -> str:
-        """The difference in one sentence."""
-        gap = "the target had ended" if self.gap is None else f"a gap of {self.gap:.4f}"
-        return (
-            f"line {self.line}, token {self.position}: {self.other_text!r} with speculation, "
-            f"{self.target_text!r} without ({gap})"
-        )
 
 
 @dataclass(frozen=True)
@@ -268,7 +244,7 @@ def check_lossless(
                 )
     except (PeagleError, KeyboardInterrupt) as error:
         if theirs and not isinstance(error, AgainstSpeculates):
-            keep(compared(error.message if isinstance(error, PeagleError) else INTERRUPTED))
+            keep(compared(incomplete_reason(error)))
         raise
     return compared()
 
@@ -367,9 +343,10 @@ def require_lossless(result: LosslessResult) -> None:
             "no answers were compared", "use prompts that fit the context", "nothing-compared"
         )
     first, *others = result.unexplained
-    more = f"; and {len(others)} more" if others else ""
+    more = f" ({len(others)} more)" if others else ""
     raise NotProved(
-        f"speculation changes the answers: {first.text}{more}",
+        f"speculation changes the answers: line {first.line}, token {first.position}: "
+        f"{first.other_text!r}, without it {first.target_text!r}{more}",
         "serve both with --set dtype=float32 to tell rounding from an error of the engine",
         "not-lossless",
     )
@@ -381,7 +358,7 @@ def prompts_of_pair(catalog: Catalog, pair: str | None) -> PromptSet:
     target, _ = find_pair_of_tag(tag_value(pair), catalog) if pair else (None, None)
     texts = target.proof.prompts if target and target.proof else DEFAULT_PROMPTS
     lines = [json.dumps({"prompt": text}) for text in texts]
-    return parse_prompts("\n".join(lines).encode(), CATALOGUE)
+    return parse_prompts("\n".join(lines).encode(), "the catalogue's prompts")
 
 
 class SweepLossless:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from math import sqrt
 from typing import Any, Literal
 
+from peagle.errors import PeagleError
 from peagle.protocol import Counters
 from peagle.speed.models import AcceptanceBasis, Workload
 from peagle.text import usd_per_million
@@ -41,14 +42,18 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def incomplete_reason(error: BaseException) -> str:
+    """``incomplete`` of a measurement that this error or interrupt ended."""
+    return error.message if isinstance(error, PeagleError) else INTERRUPTED
+
+
 @dataclass(frozen=True)
 class BenchWorkload:
     """The requests of a load: prompts from a file, or of random words, about
-    ``size.prompt_tokens`` each.
+    ``size.prompt_tokens`` each, which is 0 for prompts from a file.
 
-    ``size.prompt_tokens`` is 0 for prompts from a file. ``fixed_length``: every answer has
-    ``size.output_tokens`` tokens; else that is the maximum. ``digest`` is the SHA-256 of the
-    prompts from a file, which a result does not keep.
+    ``fixed_length``: every answer has ``size.output_tokens`` tokens; else that is the maximum.
+    ``digest`` is the SHA-256 of the prompts from a file, which a result does not keep.
     """
 
     name: str
@@ -80,9 +85,8 @@ class BenchLoad:
 class BenchSetting:
     """What speculates: the drafter's name in the catalogue and K. ``None`` and 0: nothing does.
 
-    Beyond ``speed.verdict.Setting`` it is also of a server whose drafter, or whether it speculates
-    at all (``is_known``), is unknown. ``imposed_rates``: the acceptance by position that vLLM's
-    synthetic sampler imposes.
+    ``imposed_rates``: the acceptance by position that vLLM's synthetic sampler imposes. Not
+    ``is_known``: whether the server speculates is unknown.
     """
 
     drafter: str | None
@@ -100,8 +104,6 @@ class BenchSetting:
 
 NO_SPECULATION = BenchSetting(None, 0)
 """The setting of the target alone."""
-
-UNKNOWN = BenchSetting(None, 0, is_known=False)
 
 
 @dataclass(frozen=True)
@@ -137,14 +139,12 @@ _T = (
 )  # fmt: skip
 """The 97.5 % quantile of Student's t for 1 to 30 degrees of freedom."""
 
-_NORMAL = 1.960
-
 
 def t_quantile(degrees: int) -> float:
     """The 97.5 % quantile for so many degrees of freedom, within 0.1 %; for 1 or more."""
     if degrees <= len(_T):
         return _T[degrees - 1]
-    return _NORMAL + (_T[-1] - _NORMAL) * len(_T) / degrees
+    return 1.960 + (_T[-1] - 1.960) * len(_T) / degrees
 
 
 def ratio_interval(parts: Sequence[tuple[float, float]]) -> Interval | None:
@@ -167,15 +167,6 @@ def ratio_interval(parts: Sequence[tuple[float, float]]) -> Interval | None:
     return Interval(ratio, ratio - half, ratio + half)
 
 
-def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean of the values, by Student's t; of one value, the value itself. Raises ValueError for
-    none."""
-    interval = ratio_interval([(value, 1.0) for value in values])
-    if interval is None:
-        raise ValueError("a mean needs a value")
-    return interval
-
-
 @dataclass(frozen=True)
 class MeasuredAcceptance:
     """Tokens per verification step, and the share of drafts accepted at each position, from the
@@ -191,10 +182,12 @@ def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptanc
     """The acceptance of what a server with this setting counted; ``None`` without drafts."""
     if not counted.drafts:
         return None
-    rates = tuple(accepted / counted.drafts for accepted in counted.accepted_per_position)
-    basis: AcceptanceBasis = "imposed" if setting.imposed_rates else "measured"
-    length = 1 + counted.accepted_tokens / counted.drafts
-    return MeasuredAcceptance(length, rates, counted.drafts, basis)
+    return MeasuredAcceptance(
+        length=1 + counted.accepted_tokens / counted.drafts,
+        per_position=tuple(n / counted.drafts for n in counted.accepted_per_position),
+        drafts=counted.drafts,
+        basis="imposed" if setting.imposed_rates else "measured",
+    )
 
 
 @dataclass(frozen=True)
@@ -234,9 +227,9 @@ class BenchRow:
     where none was measured.
 
     ``saturated`` says why the number is not the engine's at this load: its queue grows, or more
-    requests give no more tokens; empty otherwise. ``incomplete``: the message of the error that
-    ended the load early; empty otherwise. ``usd_per_million_tokens`` is of output tokens, at this
-    load and the result's price. Both shares of CPUs are the highest of the repetitions.
+    requests give no more tokens. ``incomplete``: the message of the error that ended the load
+    early. Both are empty otherwise. ``usd_per_million_tokens`` is of output tokens, at this load
+    and the result's price. Both shares of CPUs are the highest of the repetitions.
     """
 
     setting: BenchSetting
@@ -334,8 +327,7 @@ class BenchResult:
     format: int = FORMAT
 
     def document(self) -> dict[str, Any]:
-        """What ``--json`` prints and a file holds; ``peagle.bench.evidence.read_result`` reads
-        it."""
+        """What ``--json`` prints and a file holds; ``read_result`` reads it."""
         return asdict(self)
 
     def by_workload(self) -> dict[BenchWorkload, list[BenchRow]]:
@@ -347,14 +339,11 @@ class BenchResult:
 
     def at_price(self, usd_per_hour: float, source: str) -> BenchResult:
         """The result at this price."""
-        rows = tuple(
-            replace(
-                row,
-                usd_per_million_tokens=usd_per_million(usd_per_hour, row.tokens_per_second.value),
-            )
-            for row in self.rows
-        )
-        return replace(self, rows=rows, usd_per_hour=usd_per_hour, price_source=source)
+        rows = []
+        for row in self.rows:
+            usd = usd_per_million(usd_per_hour, row.tokens_per_second.value)
+            rows.append(replace(row, usd_per_million_tokens=usd))
+        return replace(self, rows=tuple(rows), usd_per_hour=usd_per_hour, price_source=source)
 
 
 def highest(shares: Iterable[float | None]) -> float | None:

@@ -8,9 +8,9 @@ the spread of the minutes gives the 95 % confidence intervals. Nothing is sent t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from math import hypot
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from peagle.aws import sagemaker
@@ -25,7 +25,7 @@ from peagle.engine.usage import weighted_mean
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, Refused
 from peagle.protocol import log_group
-from peagle.render.metrics import METRIC_NAMESPACE
+from peagle.render.metrics import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import format_duration, format_requests
 
@@ -61,21 +61,6 @@ class Minute:
     drafts: float = 0.0
     rejected: float = 0.0
     failed: float = 0.0
-
-    @property
-    def after_first(self) -> float:
-        """The time of the requests after their first token."""
-        return self.latency - self.first
-
-    @property
-    def later_tokens(self) -> float:
-        """The tokens of the requests after the first."""
-        return self.tokens - self.ended
-
-    @property
-    def drafted_tokens(self) -> float:
-        """A verification step yields one token besides those that are accepted."""
-        return self.accepted + self.drafts
 
 
 @dataclass(frozen=True)
@@ -170,14 +155,9 @@ def compare_variants(
     notes: Sequence[str] = (),
 ) -> VariantComparison:
     """The comparison of two variants. ``period`` is the length of a minute in seconds."""
-    total = sum(
-        minute.requests for variant in (first, second) for minute in variant.minutes.values()
-    )
-    results = (
-        _result(first, total, since, until, period),
-        _result(second, total, since, until, period),
-    )
-    before, after = results
+    every = [*first.minutes.values(), *second.minutes.values()]
+    total = sum(minute.requests for minute in every)
+    before, after = (_result(variant, total, until - since, period) for variant in (first, second))
     changes = {
         number: change
         for number in _COMPARED
@@ -186,6 +166,7 @@ def compare_variants(
     faster = None
     if decisive := changes.get("seconds_per_token"):
         faster = second.name if decisive.high < 0 else first.name if decisive.low > 0 else None
+    results = (before, after)
     more = _notes((first, second), results, until - since, period)
     return VariantComparison(name, since, until, results, changes, faster, (*notes, *more))
 
@@ -199,30 +180,28 @@ def relative_change(before: Interval | None, after: Interval | None) -> Interval
     if before.low == before.high or after.low == after.high:
         return None
     ratio = after.value / before.value
-    half = ratio * hypot(before.spread, after.spread)
+    half = ratio * math.hypot(before.spread, after.spread)
     return Interval(ratio - 1, ratio - 1 - half, ratio - 1 + half)
 
 
-def _result(
-    variant: Variant, total: float, since: float, until: float, period: float
-) -> VariantResult:
+def _result(variant: Variant, total: float, seconds: float, period: float) -> VariantResult:
     minutes, price = list(variant.minutes.values()), variant.usd_per_hour
-    names = Minute.__match_args__
-    whole = Minute(*(sum(getattr(minute, name) for minute in minutes) for name in names))
+    whole = Minute(
+        *(sum(getattr(minute, part.name) for minute in minutes) for part in fields(Minute))
+    )
     # Tokens without a request are those of a proof.
     is_answered = bool(whole.ended and whole.tokens)
     is_streamed = whole.streams >= _STREAMED * whole.ended and whole.tokens > whole.ended > 0
 
-    def ratio(part: str, weight: str) -> Interval | None:
-        values = ((getattr(minute, part), getattr(minute, weight)) for minute in minutes)
-        return ratio_interval(list(values))
+    def ratio(
+        part: Callable[[Minute], float], weight: Callable[[Minute], float], known: bool = True
+    ) -> Interval | None:
+        return ratio_interval([(part(one), weight(one)) for one in minutes]) if known else None
 
-    in_progress = usd = None
-    if whole.ended and until > since and variant.instances:
-        in_progress = whole.latency / (until - since) / variant.instances
-    if price is not None and is_answered:
-        cost = price * 1e6 * period / 3600
-        usd = ratio_interval([(cost, minute.tokens) for minute in minutes])
+    in_progress = None
+    if whole.ended and seconds > 0 and variant.instances:
+        in_progress = whole.latency / seconds / variant.instances
+    cost = (price or 0.0) * 1e6 * period / 3600
     return VariantResult(
         variant=variant.name,
         pair=variant.pair,
@@ -237,14 +216,19 @@ def _result(
         failed=round(whole.failed),
         in_progress=in_progress,
         output_tokens=round(whole.tokens) or None,
-        ttft_seconds=ratio("first", "streams"),
+        ttft_seconds=ratio(lambda one: one.first, lambda one: one.streams),
         ttft_p50_seconds=variant.ttft_p50,
         ttft_p90_seconds=variant.ttft_p90,
-        itl_seconds=ratio("after_first", "later_tokens") if is_streamed else None,
-        latency_seconds=ratio("latency", "ended"),
-        seconds_per_token=ratio("latency", "tokens") if is_answered else None,
-        acceptance_length=ratio("drafted_tokens", "drafts"),
-        usd_per_million_tokens=usd,
+        itl_seconds=ratio(
+            lambda one: one.latency - one.first, lambda one: one.tokens - one.ended, is_streamed
+        ),
+        latency_seconds=ratio(lambda one: one.latency, lambda one: one.ended),
+        seconds_per_token=ratio(lambda one: one.latency, lambda one: one.tokens, is_answered),
+        # A verification step yields one token besides those that are accepted.
+        acceptance_length=ratio(lambda one: one.accepted + one.drafts, lambda one: one.drafts),
+        usd_per_million_tokens=ratio(
+            lambda one: cost, lambda one: one.tokens, is_answered and price is not None
+        ),
     )
 
 
@@ -252,17 +236,24 @@ def _notes(
     variants: Sequence[Variant], results: Sequence[VariantResult], seconds: float, period: float
 ) -> Iterator[str]:
     """What is unknown, and what makes the two hard to compare."""
-    for result in results:
+    for variant, result in zip(variants, results, strict=True):
         name = result.variant
         if result.only_errors:
             continue  # the verdict says so
         if result.requests < _FEW_REQUESTS:
-            answered = format_requests(result.requests)
-            yield f"{name} has answered {answered}: too few to decide"
+            yield f"{name} has answered {format_requests(result.requests)}: too few to decide"
         elif result.seconds_per_token is None:
             yield f"the time per token of {name} is unknown: no tokens in its log"
         elif result.itl_seconds is None:
             yield f"the time between tokens of {name} is unknown: not all requests stream"
+        if sum(minute.requests > 0 for minute in variant.minutes.values()) == 1:
+            yield f"{name} has requests in one minute only, so its intervals are unknown"
+        busy = len(variant.minutes) * period
+        if result.usd_per_million_tokens and busy < seconds:
+            yield (
+                f"USD per token of {name} counts {format_duration(busy)} with requests, of "
+                f"{format_duration(seconds)}: idle instances cost the same"
+            )
     loads = [result.in_progress for result in results if result.in_progress]
     if len(loads) == 2 and max(loads) > _MUCH * min(loads):
         texts = " and ".join(f"{load:.2g}" for load in loads)
@@ -270,30 +261,9 @@ def _notes(
             f"the instances have different loads ({texts} requests in progress), which changes "
             "times and cost: compare at equal loads, such as --share 50% with equal instances"
         )
-    for variant, result in zip(variants, results, strict=True):
-        if sum(minute.requests > 0 for minute in variant.minutes.values()) == 1:
-            yield (
-                f"{variant.name} has requests in one minute only, which has no spread: its "
-                "intervals, and the differences, are unknown"
-            )
-        busy = len(variant.minutes) * period
-        if result.usd_per_million_tokens and busy < seconds:
-            yield (
-                f"USD per token of {variant.name} counts {format_duration(busy)} with requests, of "
-                f"{format_duration(seconds)}: idle instances cost the same"
-            )
-
-
-def whole_periods(since: float, until: float, period: float) -> tuple[float, float]:
-    """The whole periods within two times."""
-    return math.ceil(since / period) * period, math.floor(until / period) * period
 
 
 _MICROSECONDS = 1e6
-_DAY = 86_400
-"""The longest period of CloudWatch's statistics."""
-_PERIOD, _SANDBOX_PERIOD = 60, 1
-"""SageMaker publishes once a minute; the sandbox at once."""
 
 _METRICS = {
     "requests": ("Invocations", "Sum", 1.0),
@@ -333,9 +303,10 @@ def comparison_report(
             code="comparison-not-running",
         )
     now = (clock or Clock()).now()
-    period = _PERIOD if aws.is_amazon else _SANDBOX_PERIOD
+    # SageMaker publishes once a minute; the sandbox at once.
+    period = 60 if aws.is_amazon else 1
     since = begun if last_seconds is None else max(begun, now - last_seconds)
-    start, end = whole_periods(since, now, period)
+    start, end = math.ceil(since / period) * period, math.floor(now / period) * period
     served = {VARIANT: serving.served, CANDIDATE: comparison.candidate.served}
     minutes: Minutes = {name: {} for name in served}
     percentiles: dict[str, dict[str, float | None]] = {}
@@ -385,12 +356,11 @@ def _add_metrics(
         for place, variant in enumerate(minutes)
         for number in _METRICS
     }
-    queries = {
-        query: MetricQuery(
-            METRIC_NAMESPACE, *_METRICS[number][:2], _dimensions(name, variant), period
-        )
-        for query, (variant, number) in places.items()
-    }
+    queries = {}
+    for query, (variant, number) in places.items():
+        metric, statistic, _ = _METRICS[number]
+        dimensions = metric_dimensions(name, False, variant)
+        queries[query] = MetricQuery(METRIC_NAMESPACE, metric, statistic, dimensions, period)
     for query, series in metric_data(aws, queries, *span).items():
         variant, number = places[query]
         for start, value in series.items():
@@ -404,13 +374,17 @@ def _percentiles(
 ) -> dict[str, dict[str, float | None]]:
     """Variant -> the percentiles of the time to the first token, in seconds; ``None``: unknown.
 
-    CloudWatch computes them of all requests of one long period; where it divides the time, they are
-    the mean of its parts, weighted by their requests.
+    CloudWatch computes them of all requests of one long period, at most a day; where it divides the
+    time, they are the mean of its parts, weighted by their requests.
     """
-    long = min(_DAY, math.ceil((span[1] - span[0]) / _PERIOD) * _PERIOD)
+    long = min(86_400, math.ceil((span[1] - span[0]) / 60) * 60)
     queries = {
         f"q{place}_{stat.lower()}": MetricQuery(
-            METRIC_NAMESPACE, "FirstChunkLatency", stat, _dimensions(name, variant), long
+            METRIC_NAMESPACE,
+            "FirstChunkLatency",
+            stat,
+            metric_dimensions(name, False, variant),
+            long,
         )
         for place, variant in enumerate(variants)
         for stat in ("p50", "p90", "SampleCount")
@@ -426,10 +400,6 @@ def _percentiles(
         }
         for place, variant in enumerate(variants)
     }
-
-
-def _dimensions(endpoint: str, variant: str) -> dict[str, str]:
-    return {"EndpointName": endpoint, "VariantName": variant}
 
 
 def _add_log(
@@ -448,7 +418,7 @@ def _add_log(
         logGroupName=log_group(name), filterPattern=_LINES,
         startTime=int(span[0] * 1000), endTime=int(span[1] * 1000),
     )  # fmt: skip
-    try:
+    with suppress(Missing):  # no log yet
         for event in events:
             variant, line = event["logStreamName"].partition("/")[0], event["message"]
             if variant not in minutes:
@@ -459,5 +429,3 @@ def _add_log(
             if (counted := counters_in_log(line)) is not None:
                 minute.accepted += counted.accepted_tokens
                 minute.drafts += counted.drafts
-    except Missing:  # no log yet
-        return

@@ -26,16 +26,20 @@ from peagle.bench.aiperf import (
     install_sender,
     installed_sender,
 )
-from peagle.bench.compare import BenchGates, require_gates
 from peagle.bench.evidence import priced_result, read_result
-from peagle.bench.local import target_alone
 from peagle.bench.lossless import LosslessResult, check_lossless, prompts_of_pair, require_lossless
 from peagle.bench.measure import BenchTarget
 from peagle.bench.measure import bench as measure
+from peagle.bench.report import BenchGates, require_gates
 from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult
 from peagle.bench.server import KEY_VARIABLE
-from peagle.bench.targets import target_of_endpoint, target_of_engine, target_of_url
+from peagle.bench.targets import (
+    target_alone,
+    target_of_endpoint,
+    target_of_engine,
+    target_of_url,
+)
 from peagle.bench.workloads import PromptSet, make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.bench_sweep import sweep, with_options

@@ -11,14 +11,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from peagle.bench.compare import summaries
 from peagle.bench.evidence import priced_result, save_evidence
-from peagle.bench.local import sweep_on_this_machine
 from peagle.bench.lossless import LosslessResult, SweepLossless, require_lossless, sweep_lossless
-from peagle.bench.report import report, require_report
+from peagle.bench.report import report, require_report, summaries
 from peagle.bench.result import BenchResult, BenchSetting
-from peagle.bench.revisions import EndpointSweep, sweep_on_endpoint
-from peagle.bench.sweep import SweepProgress, SweepRequest
+from peagle.bench.sweep import (
+    EndpointSweep,
+    SweepProgress,
+    SweepRequest,
+    sweep_on_this_machine,
+)
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, own_command
 from peagle.cli.local import local_image
 from peagle.cli.options import (
@@ -277,9 +279,7 @@ def _on_endpoint(
         )
     record, aws = session.find(name, options["region"], complete=True)
     with deployment_lock(*record.key), DeploymentProgress(session.sandbox) as status:
-        prepared = sweep_on_endpoint(
-            request, file, aws, record, command_catalog(ctx), status.observe
-        )
+        prepared = EndpointSweep(request, file, aws, record, command_catalog(ctx), status.observe)
         print_facts(_price_facts(prepared, session, options["max_cost"]))
         if not options["yes"]:
             confirm("Update the endpoint to each setting?", "not measured")
