@@ -1132,7 +1132,7 @@ def plan_pair(
 def _planned_by_verdict(options: Options, file: Path, catalog: Catalog) -> Plan:
     # Most plans need no verdict, whose models take 20 ms to import.
     from peagle.planning.by_verdict import plan_by_verdict
-    from peagle.render.verdict_file import read_verdict
+    from peagle.render.plan_file import read_verdict
 
     return plan_by_verdict(options, read_verdict(file), file, catalog)
 

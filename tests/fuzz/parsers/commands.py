@@ -31,9 +31,17 @@ from peagle.planning.pins import pins_of
 from peagle.planning.rollout import parse_step
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.project.toolkit import toolkit_source
-from peagle.render.image_names import parse_tag, split_image
-from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
-from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
+from peagle.render.image import parse_tag, split_image
+from peagle.render.plan_file import (
+    digest,
+    plan_document,
+    plan_from,
+    read_plan,
+    read_verdict,
+    recreate_fix,
+    verdict_bytes,
+    verdict_from,
+)
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
 from peagle.session import leads_to_sandbox

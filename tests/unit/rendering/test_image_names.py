@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peagle.errors import UserError
-from peagle.render.image_names import (
+from peagle.render.image import (
     has_host,
     parse_tag,
     read_image_address,

@@ -51,14 +51,14 @@ def test_plans_of_all_pairs_are_read_as_written(pair: str) -> None:
 @pytest.mark.parametrize(
     ("content", "code", "words"),
     [
-        (b"", "plan-file", "is empty"),
+        (b"", "plan-file", "is not valid JSON: "),
         (b"\xff\xfe", "plan-file", "is not UTF-8"),
         (b"kind: yaml", "plan-file", "is not valid JSON: "),
-        (b"[]", "not-a-plan", "not a JSON object"),
-        (b"null", "not-a-plan", "not a JSON object"),
+        (b"[]", "not-a-plan", "is not a plan"),
+        (b"null", "not-a-plan", "is not a plan"),
         (b'{"format": wrong}\n', "plan-file", "is not valid JSON: "),
         (b'{"format": 1} and more', "plan-file", "is not valid JSON: "),
-        (b'{"pair": 1}', "not-a-plan", "'format' is missing"),
+        (b'{"pair": 1}', "not-a-plan", "is not a plan"),
         (b'{"format": 2}', "plan-format", "format 2; this version reads format 1"),
         (b'{"format": 1, "format": 1}', "plan-file", "has 'format' twice"),
         (b'{"format": NaN}', "plan-file", "has NaN, which is not JSON"),

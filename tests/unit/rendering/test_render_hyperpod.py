@@ -16,7 +16,6 @@ from peagle.errors import Unsupported
 from peagle.options import Overrides
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
-from peagle.render.formats.hyperpod import endpoint
 from peagle.render.kubernetes import manifest_file, variables
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment import arguments
@@ -102,7 +101,7 @@ def test_every_option_of_an_endpoint_is_refused_by_name() -> None:
 @settings(max_examples=examples(60))
 def test_the_container_gets_the_same_arguments_as_on_an_endpoint(values: dict[str, str]) -> None:
     given = {f"SM_VLLM_{name}": text for name, text in values.items()} | {"HOME": "/root"}
-    written = manifest_file("x", [{"env": variables(given)}], ["a comment"])
+    written = manifest_file("x", [{"env": variables(plan_of("uploaded"), given)}], ["a comment"])
 
     environment = environment_of(yaml.safe_load(written.content))
 
@@ -157,7 +156,7 @@ def test_data_capture_and_tags_are_the_endpoints() -> None:
 
 def test_an_instance_that_the_catalogue_does_not_have_gets_gpus_only() -> None:
     plan = plan_of("uploaded").model_copy(update={"instance_type": "ml.new.xlarge"})
-    worker = endpoint(plan, CATALOG)["spec"]["worker"]
+    worker = spec_of(plan)["worker"]
     assert isinstance(CATALOG.instances, InstanceTable)
     assert worker["resources"]["requests"] == {"nvidia.com/gpu": 1}
 

@@ -22,8 +22,8 @@ from peagle.render.image import (
     context_files,
     dockerfile,
     labels,
+    pinned_base,
 )
-from peagle.render.image_names import pinned_base
 from tests.support import raises_code
 from tests.unit.rendering.plans import plan_of
 

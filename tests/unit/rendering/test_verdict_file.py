@@ -13,7 +13,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import PeagleError, VerdictFileError
 from peagle.planning.verdict import VerdictRequest, make_verdict
-from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
+from peagle.render.plan_file import read_verdict, verdict_bytes, verdict_from
 from peagle.speed.models import WORKLOADS, Workload
 from peagle.speed.verdict import Setting, Verdict
 from tests.support import raises_code
@@ -95,7 +95,7 @@ def test_a_damaged_verdict_has_one_clear_error(damage: str) -> None:
 
 FILES = {
     "missing": (None, "there is no file"),
-    "empty": (b"", "is empty"),
+    "empty": (b"", "is not valid JSON"),
     "truncated": (verdict_bytes(verdict())[:5000], "is not valid JSON"),
     "not JSON": (b"a verdict", "is not valid JSON"),
     "not UTF-8": (b"\xff\xfe{}", "is not UTF-8"),

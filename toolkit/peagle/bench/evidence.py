@@ -29,7 +29,7 @@ from peagle.catalog.evidence import read_speeds
 from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION, price_of
-from peagle.render.documents import first_problem
+from peagle.render.plan_file import first_problem
 from peagle.speed.models import WORKLOADS, AcceptanceBasis, Workload
 from peagle.store import SANDBOX, write_file
 from peagle.text import usd_per_million

@@ -25,7 +25,7 @@ from peagle.engine.usage import weighted_mean
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, Refused
 from peagle.protocol import log_group
-from peagle.render.metrics import METRIC_NAMESPACE, metric_dimensions
+from peagle.render.alarms import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import format_duration, format_requests
 

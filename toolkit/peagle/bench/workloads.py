@@ -21,7 +21,7 @@ from pydantic import (
 from peagle.bench.result import DEFAULT_MAX_TOKENS, BenchLoad, BenchWorkload
 from peagle.errors import OptionsConflict, UserError, nearest
 from peagle.protocol import request_body
-from peagle.render.documents import first_problem
+from peagle.render.plan_file import first_problem
 from peagle.speed.models import PRESETS, WORKLOADS, Workload
 from peagle.text import sanitize
 from peagle_serve import json_reader

@@ -44,7 +44,7 @@ from peagle.planning.overrides import checked_settings
 from peagle.planning.runtime import REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.project.choosing import EndpointChoice
-from peagle.render.verdict_file import verdict_bytes, verdict_document
+from peagle.render.plan_file import verdict_bytes, verdict_document
 from peagle.speed.models import WorkloadName
 from peagle.store import write_output
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES

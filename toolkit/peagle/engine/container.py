@@ -17,7 +17,7 @@ from peagle.errors import UserError
 from peagle.images import Docker, Image, list_images, show_image
 from peagle.images.inspect import check_pair
 from peagle.planning.plan import Plan
-from peagle.render.compose import (
+from peagle.render.formats.compose import (
     CACHE_VOLUME,
     HEALTH_COMMAND,
     SHARED_MEMORY,

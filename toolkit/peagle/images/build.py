@@ -43,9 +43,11 @@ from peagle.render.image import (
     Copied,
     Recipe,
     context_files,
+    has_host,
     image_name,
+    split_image,
+    without_tag,
 )
-from peagle.render.image_names import has_host, split_image, without_tag
 from peagle_serve import json_reader
 
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region", "image-by-tag"})

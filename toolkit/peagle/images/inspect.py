@@ -9,8 +9,7 @@ from typing import Any
 from peagle.checks.facts import digest_in
 from peagle.errors import Fix, NotFound, UserError
 from peagle.images.docker import Docker, parsing_output
-from peagle.render.image import CONTENT_LABEL
-from peagle.render.image_names import pinned
+from peagle.render.image import CONTENT_LABEL, pinned
 from peagle_serve import json_reader
 
 _BASE = "org.opencontainers.image.base.name"

@@ -20,9 +20,9 @@ from peagle.errors import UserError, command_line
 from peagle.options import keys_of_file
 from peagle.planning.limit import COPIES_BEFORE_SECONDS, ends_after
 from peagle.planning.plan import Plan, price_origin
-from peagle.render.components import component_path
 from peagle.render.requests import (
     command_options,
+    component_path,
     folders,
     openai_base_url,
     plan_arguments,
