@@ -42,8 +42,6 @@ from peagle.protocol import Counters, parse_piece
 from peagle.render.requests import tag_value
 from peagle.store import read_record
 
-ACCEPTANCE_FORMAT = 1
-
 GROUPS = 20
 """A domain is sent in so many groups, if it has as many prompts."""
 
@@ -53,7 +51,6 @@ GROUPS_OF_LOG = 4
 FEW_DRAFTS = 100
 """Fewer drafts give no reliable mean."""
 
-_OTHER_SERVER = "measure a server that speculates"
 _MAX_OWN_TOKEN_RATIO = 1.05
 """With more tokens counted than this times those of the own answers, others sent requests too."""
 
@@ -115,11 +112,17 @@ class AcceptanceResult:
     refused: tuple[RefusedPrompt, ...] = ()
     others_sent: bool = False
     incomplete: str = ""
-    format: int = ACCEPTANCE_FORMAT
+    format: int = 1
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints and a file holds; ``read_acceptance`` reads it."""
         return asdict(self)
+
+
+def no_speculation(server: str) -> NotProved:
+    """The error that nothing is drafted."""
+    fix = "measure a server that speculates, or longer answers"
+    return NotProved(f"{server} drafted nothing", fix, "no-speculation")
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,7 @@ def measure_acceptance(
     def read_counters() -> Counters:
         counted = target.read_counters()
         if counted is None and target.runs_alone:
-            message = f"{target.facts.name} does not speculate"
-            raise NotProved(message, _OTHER_SERVER, "no-speculation")
+            raise no_speculation(target.facts.name)
         if counted is None:
             raise Unsupported(
                 "the server does not tell how many drafts it accepts",
@@ -183,12 +185,7 @@ def measure_acceptance(
                 tokens = sum(group.output_tokens for group in groups)
                 is_long = tokens > 2 * sum(group.prompts for group in groups)
                 if is_long and not any(group.counted.drafts for group in groups):
-                    raise NotProved(
-                        f"the server wrote {tokens:,} tokens and drafted nothing: it does not "
-                        "speculate",
-                        _OTHER_SERVER,
-                        "no-speculation",
-                    )
+                    raise no_speculation(target.facts.name)
             progress(domain, len(members), len(members))
     except (PeagleError, KeyboardInterrupt) as error:
         if any(group.counted.drafts for group in groups):
@@ -218,11 +215,7 @@ def _evaluate(
     }
     total = _domain("all domains", groups, target.setting)
     if total is None:
-        raise NotProved(
-            "the answers are too short: nothing was drafted",
-            "raise --max-tokens",
-            "no-speculation",
-        )
+        raise no_speculation(target.facts.name)
     k = len(total.acceptance.per_position)
     # A step outputs its accepted tokens and one more; the last step of an answer may output less
     # than it counts.
@@ -301,8 +294,8 @@ def read_acceptance(file: Path) -> AcceptanceResult:
         raise _unusable(f"{file} cannot be used: a number is infinite or none") from error
     if result is None:
         raise _unusable(f"{file} does not exist")
-    if result.format != ACCEPTANCE_FORMAT:
-        raise _unusable(f"{file} has format {result.format}, not {ACCEPTANCE_FORMAT}")
+    if result.format != 1:
+        raise _unusable(f"{file} has format {result.format}, not 1")
     for part in (result.total, *result.domains):
         rates, length = part.acceptance.per_position, part.acceptance.length
         if not (

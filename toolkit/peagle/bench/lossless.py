@@ -13,9 +13,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from peagle.bench.acceptance import no_speculation
 from peagle.bench.measure import BenchTarget
 from peagle.bench.result import (
     DEFAULT_MAX_TOKENS,
@@ -43,8 +45,6 @@ from peagle.protocol import parse_piece
 from peagle.render.requests import tag_value
 from peagle.speed.models import WORKLOADS
 
-LOSSLESS_FORMAT = 1
-
 LARGEST_GAP = 0.01
 """Between log probabilities, which differ from logits by a constant."""
 
@@ -52,11 +52,10 @@ _BEST = 5
 """How many log probabilities the target returns for each token."""
 
 _SHOWN = 60
-_COMPARE_OTHER = "compare a server that speculates"
 
 
-class AgainstSpeculates(UserError, code="against-speculates"):
-    """The server to compare with speculates, so its answers are not the target's alone."""
+_AGAINST_SPECULATES = "against-speculates"
+"""The server to compare with speculates, so its answers are not the target's alone."""
 
 
 @dataclass(frozen=True)
@@ -84,16 +83,14 @@ def transcripts(
     progress: Progress = silent,
 ) -> Iterator[Transcript | RefusedPrompt]:
     """The greedy answer to each prompt, or that it was refused; with log probabilities if
-    ``is_target``. Raises as ``check_lossless`` does.
-    """
+    ``is_target``. Raises as ``check_lossless`` does."""
     for done, prompt in enumerate(prompts.prompts):
         progress(name, done, len(prompts.prompts))
-        body = prompt.body(chat=server.chat, max_tokens=max_tokens)
-        body |= {"return_token_ids": True}
+        body = prompt.body(chat=server.chat, max_tokens=max_tokens) | {"return_token_ids": True}
         if is_target:
-            logprobs = {"logprobs": True, "top_logprobs": _BEST}
-            body |= logprobs if "messages" in body else {"logprobs": _BEST}
-            body |= {"return_tokens_as_token_ids": True}
+            in_chats = {"logprobs": True, "top_logprobs": _BEST}
+            logprobs = in_chats if "messages" in body else {"logprobs": _BEST}
+            body |= {**logprobs, "return_tokens_as_token_ids": True}
         try:
             answer = server.ask(body)
         except PromptRefused as error:
@@ -199,53 +196,44 @@ def check_lossless(
     progress: Progress = silent,
 ) -> LosslessResult:
     """Compare ``target``, which speculates, with ``against``, which does not and is opened when the
-    first has answered. A comparison that does not pass is returned too: ``require_lossless`` raises
-    for it.
+    first has answered. A comparison that does not pass is returned too: see ``require_lossless``.
 
     An error or an interrupt ends it; then ``keep`` receives the comparison of what both answered
     until then, if anything, before the error is raised again. Raises NotProved where ``target`` is
-    known to draft nothing, AgainstSpeculates where ``against`` does, Unsupported for a server that
-    does not return tokens, and what the servers raise.
+    known to draft nothing, UserError where ``against`` does, Unsupported for a server that does not
+    return tokens, and what the servers raise.
     """
     if target.runs_alone:
-        raise NotProved(f"{target.facts.name} does not speculate", _COMPARE_OTHER, "no-speculation")
+        raise no_speculation(target.facts.name)
     started = utc_now()
     ours: Answers = []
     theirs: Answers = []
-    names = [target.facts.name, "the target alone"]
-
-    def compared(ended: str = "") -> LosslessResult:
-        return compare_transcripts(
-            prompts, ours, theirs, server=names[0], against=names[1],
-            started=started, max_tokens=max_tokens, ended=ended,
-        )  # fmt: skip
+    name, drafts = target.facts.name, None
 
     def collect(server: BenchTarget, answers: Answers, is_target: bool) -> int | None:
         """Ask for all answers; how many drafts were made, ``None`` where that is unknown."""
-        before, name = server.read_counters(), server.facts.name
-        for answer in transcripts(prompts, server.server, name, max_tokens, is_target, progress):
+        before, shown = server.read_counters(), server.facts.name
+        for answer in transcripts(prompts, server.server, shown, max_tokens, is_target, progress):
             answers.append(answer)
         after = server.read_counters()
         return after.since(before).drafts if before and after else None
 
     try:
         if collect(target, ours, False) == 0:
-            raise NotProved(
-                f"{names[0]} drafted nothing, so there is nothing to compare",
-                _COMPARE_OTHER,
-                "no-speculation",
-            )
+            raise no_speculation(name)
         with against as alone:
-            names[1] = alone.facts.name
-            if collect(alone, theirs, True):
-                raise AgainstSpeculates(
-                    f"{names[1]} speculates, too",
-                    "compare with a server of the same target without speculation",
-                )
+            compared = partial(
+                compare_transcripts, prompts, ours, theirs, server=name, against=alone.facts.name,
+                started=started, max_tokens=max_tokens,
+            )  # fmt: skip
+            drafts = collect(alone, theirs, True)
     except (PeagleError, KeyboardInterrupt) as error:
-        if theirs and not isinstance(error, AgainstSpeculates):
-            keep(compared(incomplete_reason(error)))
+        if theirs:
+            keep(compared(ended=incomplete_reason(error)))
         raise
+    if drafts:
+        fix = "compare with a server of the same target without speculation"
+        raise UserError(f"{alone.facts.name} speculates, too", fix, _AGAINST_SPECULATES)
     return compared()
 
 
@@ -296,7 +284,7 @@ def compare_transcripts(
         refused=tuple(refused),
         largest_gap=LARGEST_GAP,
         incomplete=ended,
-        format=LOSSLESS_FORMAT,
+        format=1,
         passed=compared > 0 and all(difference.explained for difference in differences),
     )
 
@@ -315,16 +303,10 @@ def first_difference(
     gap = ranked[0] - ranked[1] if len(ranked) > 1 else None
     is_near = any(ranked[0] - best[token] < LARGEST_GAP for token in best if token == other_token)
     same = _shared(other.text, target.text)
+    theirs, ours = (text[same : same + _SHOWN] for text in (target.text, other.text))
+    explained = gap is not None and gap < LARGEST_GAP and is_near
     return TokenDifference(
-        target.line,
-        domain,
-        position,
-        target_token,
-        other_token,
-        target.text[same : same + _SHOWN],
-        other.text[same : same + _SHOWN],
-        gap,
-        gap is not None and gap < LARGEST_GAP and is_near,
+        target.line, domain, position, target_token, other_token, theirs, ours, gap, explained
     )
 
 
@@ -400,16 +382,12 @@ class SweepLossless:
     def results(self) -> tuple[LosslessResult, ...]:
         """The comparison of each setting with the target alone."""
         alone = self._answers.get(NO_SPECULATION, [])
+        compared = partial(
+            compare_transcripts, self.prompts, alone=alone, against=NO_SPECULATION.text,
+            started=self._started, max_tokens=DEFAULT_MAX_TOKENS,
+        )  # fmt: skip
         return tuple(
-            compare_transcripts(
-                self.prompts,
-                answers,
-                alone,
-                server=setting.text,
-                against=NO_SPECULATION.text,
-                started=self._started,
-                max_tokens=DEFAULT_MAX_TOKENS,
-            )
+            compared(answers, server=setting.text)
             for setting, answers in self._answers.items()
             if setting.k
         )

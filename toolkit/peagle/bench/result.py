@@ -194,13 +194,11 @@ def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptanc
 class Repetition:
     """One repetition of a load, without its warm-up.
 
-    ``seconds`` is from the first request to the last response. ``output_tokens`` and
-    ``prompt_tokens`` are counted by the server, in all requests together. ``ttft``: time to the
-    first output; ``itl``: between two outputs of a request, each of several tokens with
+    ``seconds`` is from the first request to the last response. Tokens are counted by the server, in
+    all requests together. ``itl``: between two outputs of a request, each of several tokens with
     speculation; ``tpot``: per token after the first. ``errors`` are the messages of failed
     requests. ``sender_cpu_share`` is the share of one CPU that the busiest process of the sender
-    used: near 1, the sender itself limits the load. ``machine_cpu_share`` is the share of all CPUs
-    of its machine that were busy, by any process: near 1, times are too long.
+    used: near 1, it limits the load; ``machine_cpu_share`` that of all CPUs of its machine.
     """
 
     seconds: float
@@ -223,13 +221,12 @@ class Repetition:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One load of one setting; the times are over the requests of all repetitions, and ``None``
-    where none was measured.
+    """One load of one setting; the times are over the requests of all repetitions.
 
     ``saturated`` says why the number is not the engine's at this load: its queue grows, or more
-    requests give no more tokens. ``incomplete``: the message of the error that ended the load
-    early. Both are empty otherwise. ``usd_per_million_tokens`` is of output tokens, at this load
-    and the result's price. Both shares of CPUs are the highest of the repetitions.
+    requests give no more tokens. ``incomplete``: why the load ended early. Both are empty
+    otherwise. ``usd_per_million_tokens`` is of output tokens, at this load and the result's price.
+    Both shares of CPUs are the highest of the repetitions.
     """
 
     setting: BenchSetting
@@ -268,8 +265,7 @@ class BenchRow:
     @property
     def is_imposed(self) -> bool:
         """Whether vLLM's synthetic sampler imposed its acceptance."""
-        basis = self.acceptance.basis if self.acceptance else None
-        return bool(self.setting.imposed_rates) or basis == "imposed"
+        return self.acceptance is not None and self.acceptance.basis == "imposed"
 
 
 @dataclass(frozen=True)
@@ -285,8 +281,7 @@ class BenchHost:
 @dataclass(frozen=True)
 class BenchedServer:
     """What was measured. ``where`` is ``aws``, ``sandbox``, ``local`` or ``url``; ``stand_in`` is
-    the smaller model that answers in the sandbox instead of the target. Unknown facts are
-    ``None``."""
+    the smaller model that answers in the sandbox instead of the target."""
 
     name: str
     where: str
@@ -308,9 +303,8 @@ class BenchResult:
     """All rows of one ``peagle bench``, with what is needed to repeat it.
 
     ``started`` is an ISO 8601 time in UTC. ``sender`` has name and version of the load generator.
-    ``price_source`` says where ``usd_per_hour``, of all instances, comes from. ``incomplete`` is
-    the message of the error that ended the command early; empty otherwise. ``spent_usd`` is what a
-    sweep of an endpoint has cost so far, with its updates.
+    ``usd_per_hour`` is of all instances. ``incomplete`` is why the command ended early; empty
+    otherwise. ``spent_usd`` is what a sweep of an endpoint has cost so far, with its updates.
     """
 
     server: BenchedServer

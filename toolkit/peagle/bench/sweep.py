@@ -55,11 +55,8 @@ PlanOf = Callable[[BenchSetting], Plan]
 @dataclass(frozen=True)
 class SweepRequest:
     """The options of a sweep; ``settings`` is ``k=none,1,3``, ``loads`` are numbers of concurrent
-    requests.
-
-    ``acceptance`` is a result of ``peagle bench --acceptance``, which is imposed; ``domain`` is one
-    of its domains. ``again``: measure again what the file has. ``command`` is how it was asked for.
-    """
+    requests. ``acceptance`` is a result of ``peagle bench --acceptance``, which is imposed.
+    ``again``: measure again what the file has. ``command`` is how it was asked for."""
 
     settings: str
     loads: tuple[int, ...]
@@ -106,9 +103,9 @@ class BudgetExceeded(UserError, code="budget-too-small"):
 
 @dataclass
 class Budget:
-    """What a sweep may cost: ``usd`` in all, at ``usd_per_hour`` from its start. While an update of
-    an endpoint runs, the instances of both revisions cost: ``start_factor`` 2. ``before`` are the
-    USD of earlier runs, ``end_seconds`` the start that must remain possible at the end."""
+    """What a sweep may cost: ``usd`` in all, of which ``before`` were spent by earlier runs, at
+    ``usd_per_hour`` from its start. While an update of an endpoint runs, the instances of both
+    revisions cost: ``start_factor`` 2. A start of ``end_seconds`` must remain possible."""
 
     usd: float | None
     usd_per_hour: float | None
@@ -136,8 +133,7 @@ class Budget:
         self._more += (self.start_factor - 1) * seconds
 
     def require(self, start_seconds: float, row_seconds: float, what: str) -> None:
-        """Raise BudgetExceeded unless a start and a row of these lengths, and the start at the
-        end, are within the limit."""
+        """Raise BudgetExceeded unless a start and a row of these lengths are within the limit."""
         needed = self.spent + self.cost(start_seconds + self.end_seconds, row_seconds)
         if self.usd is not None and needed > self.usd:
             raise BudgetExceeded(
@@ -149,8 +145,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """Where a sweep is. ``seconds_left`` is an estimate, ``None`` before there is one; ``share`` is
-    of the current row."""
+    """Where a sweep is. ``share`` is of the current row, ``seconds_left`` an estimate."""
 
     done: int
     total: int
@@ -205,12 +200,9 @@ class Sweep:
         start_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> BenchResult:
-        """Measure what ``file`` does not hold, and return all rows of this sweep.
-
-        ``start_seconds`` is how long a start takes at most, for the ``budget``, before one is
-        measured. Whatever ends the sweep early, ``file`` has every finished row. Raises EngineError
-        for a load that ends early, and UserError when the budget does not allow the next row.
-        """
+        """Measure what ``file`` does not hold, and return all rows of this sweep; whatever ends it
+        early, ``file`` has every finished row. ``start_seconds`` is of a start before one is
+        measured. Raises EngineError for a load that ends early, and BudgetExceeded."""
         budget = budget or Budget(None, None)
         measured = _measured(file.result.rows)
         waiting = self.missing(file.result.rows)
@@ -370,11 +362,9 @@ def sweep_on_this_machine(
 ) -> BenchResult:
     """Measure the settings with engines of this machine; every row is kept in ``file``.
 
-    ``options`` choose process or container; ``say`` shows the step of a start and the last line of
-    the log. With ``lossless`` each engine's greedy answers are collected, too, and those of the
-    target. An engine has a name of its own, and no floor: a low acceptance is a result.
-
-    Raises SenderMissing, UserError, and what starting and measuring an engine raises.
+    ``say`` shows the step of a start and the last line of the log. With ``lossless`` each engine's
+    greedy answers are collected, too, and those of the target. Raises SenderMissing, UserError, and
+    what starting and measuring an engine raises.
     """
     if not options.gpus:
         request.refuse_imposed()
@@ -406,7 +396,8 @@ def sweep_on_this_machine(
 
     @contextmanager
     def opened(setting: BenchSetting) -> Iterator[Measure]:
-        """The engine of this setting, until the block ends. A failed engine leaves its log."""
+        """The engine of this setting, with a name of its own and no floor, since a low acceptance
+        is a result, until the block ends. A failed engine leaves its log."""
         plan = without_floor(plan_of(setting))
         plan = plan.model_copy(update={"name": f"{plan.name}-bench"})
         with exclusive(plan.name, "bench"):
@@ -459,13 +450,11 @@ class EndpointSweep:
     """A sweep on a deployment: each setting is an update of its endpoint, which is proved and
     measured; then the endpoint is updated to the plan that it had before. That plan is kept in a
     file until then, so that an interrupted sweep can be continued, or undone with ``peagle deploy
-    FILE``.
+    FILE``. Nothing is changed before ``run``.
 
-    Nothing is changed before ``run``. ``usd_per_hour`` is of the endpoint as it is; ``usd`` is
-    about what the rest of the sweep costs, with the instances of two revisions during each update,
-    the last one too; ``None`` for an unknown price. ``spent`` are the USD of the earlier runs that
-    this one continues. ``default_limit`` is what the sweep may cost in all without another limit;
-    ``None`` in the sandbox, which is free, and for an unknown price.
+    ``usd`` is about what the rest of the sweep costs, with the instances of two revisions during
+    each update; ``spent`` are the USD of earlier runs. ``default_limit`` is what it may cost in all
+    without another limit; ``None`` in the sandbox, which is free, and for an unknown price.
     """
 
     def __init__(
@@ -517,11 +506,8 @@ class EndpointSweep:
         self, max_cost: float | None, observe: Callable[[SweepProgress], object]
     ) -> BenchResult:
         """Measure what is missing, then update the endpoint to what it was before; also when
-        ``max_cost`` (USD of all runs that measured for the file, by default ``default_limit``)
-        allows no further row, which raises BudgetExceeded.
-
-        After another error or an interrupt the endpoint stays as it is.
-        """
+        ``max_cost`` (USD of all runs, by default ``default_limit``) allows no further row, which
+        raises BudgetExceeded. After another error or an interrupt the endpoint stays as it is."""
         if max_cost is not None and self.usd_per_hour is None:
             raise UserError(
                 f"the price of {self.record.name} is unknown, so that no cost can be limited",
