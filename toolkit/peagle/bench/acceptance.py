@@ -57,10 +57,9 @@ _MAX_OWN_TOKEN_RATIO = 1.05
 
 @dataclass(frozen=True)
 class AcceptanceRequest:
-    """How to send the prompts. ``max_tokens`` applies to lines without their own; temperature 0 is
-    greedy decoding. ``concurrency`` is the largest number of requests at a time. ``groups`` is in
-    how many parts a domain is sent: more give a better interval, and more often wait for the last
-    answer."""
+    """How to send the prompts. ``max_tokens`` applies to lines without their own; at temperature 0
+    decoding is greedy. A domain is sent in so many ``groups``: more give a better interval, and
+    more often wait for the last answer."""
 
     max_tokens: int = DEFAULT_MAX_TOKENS
     temperature: float = 0.0
@@ -91,11 +90,9 @@ class DomainAcceptance:
 class AcceptanceResult:
     """The acceptance of a server's drafter on a file of prompts.
 
-    ``started`` is an ISO 8601 time in UTC; ``file`` and ``sha256`` identify the prompts. ``source``
-    is where drafts were counted. ``total`` is of all domains together, weighted as in the file;
-    in ``undrafted`` domains nothing was drafted. ``others_sent``: other clients sent requests
-    meanwhile, which are counted, too. ``incomplete`` is the message of the error that ended it
-    early, ``""`` when all prompts were sent.
+    ``total`` is of all domains together, weighted as in the file; in ``undrafted`` domains nothing
+    was drafted. ``others_sent``: other clients sent requests meanwhile, which are counted, too.
+    ``incomplete`` says why it ended early; empty when all prompts were sent.
     """
 
     server: BenchedServer
@@ -144,12 +141,12 @@ def measure_acceptance(
     keep: Callable[[AcceptanceResult], object] = lambda result: None,
     progress: Progress = silent,
 ) -> AcceptanceResult:
-    """Send all prompts and evaluate what the engine counts meanwhile.
+    """Send all prompts and evaluate what the engine counts meanwhile; prompts that the engine
+    refuses are left out and listed.
 
-    An error or an interrupt ends it; then ``keep`` receives what was measured until then, if
-    anything, before the error is raised again. Prompts that the engine refuses are left out and
-    listed. Raises Unsupported for a server without counters, NotProved where nothing is drafted,
-    UserError where every prompt is refused, and what the server raises.
+    An error or an interrupt ends it; then ``keep`` receives what was measured, if anything, before
+    it is raised again. Raises Unsupported for a server without counters, NotProved where nothing is
+    drafted, UserError where every prompt is refused, and what the server raises.
     """
     started = utc_now()
     groups: list[_Group] = []
@@ -280,11 +277,8 @@ def _unusable(message: str, fix: str | Fix = _FIX) -> UserError:
 
 
 def read_acceptance(file: Path) -> AcceptanceResult:
-    """The result in ``file``.
-
-    Raises UserError for a file that is missing, of another format, or with impossible numbers: a
-    rate below 0 or above 1, or above that of the position before, or a length above K + 1.
-    """
+    """The result in ``file``. Raises UserError for a file that is missing, of another format, or
+    with impossible numbers."""
     try:
         result = read_record(file, AcceptanceResult, _FIX)
         json.dumps(result and result.document(), allow_nan=False)
@@ -311,11 +305,8 @@ def read_acceptance(file: Path) -> AcceptanceResult:
 
 def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:
     """The share of drafts accepted at each of the first ``k`` positions, of one domain or of all
-    together.
-
-    A smaller K than the measured one has the same rates at its positions. Raises UserError for a
-    larger K, and for an unknown domain.
-    """
+    together. A smaller K than the measured one has the same rates. Raises UserError for a larger K,
+    and for an unknown domain."""
     domains = {part.domain: part for part in result.domains}
     if domain is not None and domain not in domains:
         hint = nearest(domain, domains) or f"known: {', '.join(domains)}"
@@ -329,11 +320,7 @@ def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tup
 
 def with_imposed_acceptance(plan: Plan, rates: tuple[float, ...]) -> Plan:
     """``plan`` with vLLM's synthetic sampler, which accepts drafts at these rates, one for each
-    position of its K.
-
-    Its answers are not the target's: an engine of it is for measurements only, and runs on a GPU:
-    the CPU engine has no such sampler.
-    """
+    position of its K. Its answers are not the target's, and it runs on GPUs only."""
     speculation = without_floor(plan).speculation
     assert speculation is not None
     assert speculation.k == len(rates)
@@ -351,8 +338,8 @@ def with_text_acceptance(
     """The catalogue with the acceptance in ``file``, of one domain or of all, for the drafter that
     was measured: the one of the pair in the file, else the one that ``pair`` names.
 
-    Raises NotFound for an unknown pair, and UserError for a file that cannot be read, of another
-    pair, of a stand-in, of an imposed acceptance, or with too few drafts.
+    Raises NotFound for an unknown pair, and UserError for a file that is not a measurement of this
+    pair.
     """
     measured = read_acceptance(file)
     found = find_pair(catalog, pair)

@@ -51,11 +51,9 @@ class SenderMissing(UserError, code="bench-missing"):
 def install_sender(
     python: Path | None = None, again: bool = False, progress: Progress = lambda line: None
 ) -> Aiperf:
-    """Install aiperf unless it is installed; with ``again`` in any case.
-
-    ``python`` runs it; by default the Python of this program. Raises UserError for an unsuitable
-    Python or disk, and EngineError when uv or aiperf fails.
-    """
+    """Install aiperf unless it is installed; with ``again`` in any case. ``python`` runs it, by
+    default this program's. Raises UserError for an unsuitable Python or disk, and EngineError when
+    uv or aiperf fails."""
     folder = _folder()
     with exclusive_environment(folder, progress):
         if again or installed_sender() is None:
@@ -114,12 +112,9 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SentRequest:
-    """One request as the sender timed it.
-
-    ``repetition`` counts from 1; 0 is the warm-up. ``start`` and ``end`` are in seconds since 1970,
-    ``ttft`` until the first output; ``gaps`` are between outputs. The server counts the tokens.
-    ``error`` is the message of a failed request, whose other values may be missing.
-    """
+    """One request as the sender timed it, in seconds since 1970 and until the first output;
+    ``gaps`` are between outputs. ``repetition`` counts from 1; 0 is the warm-up. The server counts
+    the tokens. With an ``error``, other values may be missing."""
 
     repetition: int
     start: float
@@ -210,11 +205,8 @@ class Aiperf:
         progress: Callable[[int], object] = lambda finished: None,
     ) -> Sent:
         """Send the bodies of each phase, the warm-up first; a phase begins when the previous one
-        has ended.
-
-        ``progress`` receives the number of finished requests. Requests that fail are results. An
-        interrupt ends aiperf too. Raises EngineError when aiperf fails before it sends anything.
-        """
+        has ended. ``progress`` receives the number of finished requests. Requests that fail are
+        results. Raises EngineError when aiperf fails before it sends anything."""
         with tempfile.TemporaryDirectory(prefix="peagle-bench-") as name:
             folder = Path(name)
             (folder / "tokenizer").mkdir()
@@ -336,11 +328,8 @@ def _processes(leader: int) -> list[psutil.Process]:
 
 
 def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
-    """The requests of these lines, in their order.
-
-    A line that is cut off, as of an aiperf that was killed, is ignored. Raises EngineError for
-    another format.
-    """
+    """The requests of these lines. A line that is cut off, as of an aiperf that was killed, is
+    ignored. Raises EngineError for another format."""
     for line in lines:
         try:
             document = json_reader.read(line, "a record of aiperf", limits=_LIMITS)

@@ -52,11 +52,9 @@ def _not_evidence(message: str, fix: str = "measure again") -> UserError:
 
 
 def evidence_document(result: BenchResult) -> dict[str, Any]:
-    """The result as a file of evidence: speeds as planning reads them, and raw repetitions.
-
-    Rows that ended early or in which requests failed are left out, prompts too. Raises UserError
-    for a result that says nothing of a pair, and if no row is left.
-    """
+    """The result as a file of evidence: speeds as planning reads them, and raw repetitions, without
+    rows that failed and without prompts. Raises UserError for a result that says nothing of a pair,
+    and if no row is left."""
     server, host = result.server, result.host
     if server.pair is None or server.vllm is None or server.where == SANDBOX:
         raise _not_evidence(
@@ -172,11 +170,8 @@ def _raw(row: BenchRow, prompt_tokens: int, output_tokens: int) -> dict[str, Any
 
 def save_evidence(result: BenchResult, folder: Path) -> Path:
     """Write the result as evidence to the catalogue in ``folder``, which is made if needed; returns
-    the path, such as ``speed-gpt-oss-20b-h200-vllm-0.28.0-2026-11-22.json``. The same rows again
-    change nothing; other evidence keeps its file.
-
-    Raises UserError for a result that is not evidence, or that planning would refuse, and OSError.
-    """
+    the path. The same rows again change nothing; other evidence keeps its file. Raises UserError
+    for a result that is not evidence, and OSError."""
     document = evidence_document(result)
     lists = {key: document[key] for key in ("speeds", "raw")}
     head = json.dumps({k: v for k, v in document.items() if k not in lists}, indent=1)
@@ -222,10 +217,8 @@ _RESULT = TypeAdapter(BenchResult)
 
 
 def read_result(path: Path) -> tuple[BenchResult, str]:
-    """The result in the file, of ``peagle bench`` or evidence, and what its intervals are.
-
-    Raises UserError for a file that is damaged, holds neither, or has impossible numbers.
-    """
+    """The result in the file, of ``peagle bench`` or evidence, and what its intervals are. Raises
+    UserError for a file that is damaged, holds neither, or has impossible numbers."""
     shown = display_path(path)
     try:
         content = read_bytes(path)

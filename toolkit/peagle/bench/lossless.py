@@ -101,10 +101,8 @@ def transcripts(
 
 
 def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Transcript:
-    """The tokens in a chat or completion response of vLLM.
-
-    Raises Unsupported where it has none, and EngineError for another format.
-    """
+    """The tokens in a chat or completion response of vLLM. Raises Unsupported where it has none,
+    and EngineError for another format."""
     text = parse_piece(answer).written
     with parsing("the engine's response", EngineError):
         choice = answer["choices"][0]
@@ -137,12 +135,9 @@ def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Trans
 
 @dataclass(frozen=True)
 class TokenDifference:
-    """Where an answer with speculation first differs from that of the target alone.
-
-    ``position`` counts the tokens of the answer from 0. The continuations begin at the first
-    character that differs; a token is ``None`` where the answer has ended. ``gap`` is between the
-    two best log probabilities of the target there, ``None`` after its end.
-    """
+    """Where an answer with speculation first differs from that of the target alone. ``position``
+    counts tokens from 0; a token is ``None`` where the answer has ended. ``gap`` is between the two
+    best log probabilities of the target there, ``None`` after its end."""
 
     line: int
     domain: str
@@ -198,10 +193,9 @@ def check_lossless(
     """Compare ``target``, which speculates, with ``against``, which does not and is opened when the
     first has answered. A comparison that does not pass is returned too: see ``require_lossless``.
 
-    An error or an interrupt ends it; then ``keep`` receives the comparison of what both answered
-    until then, if anything, before the error is raised again. Raises NotProved where ``target`` is
-    known to draft nothing, UserError where ``against`` does, Unsupported for a server that does not
-    return tokens, and what the servers raise.
+    An error or an interrupt ends it; then ``keep`` receives the comparison until then, if any,
+    before it is raised again. Raises NotProved where ``target`` drafts nothing, UserError where
+    ``against`` does, Unsupported for a server that returns no tokens, and what the servers raise.
     """
     if target.runs_alone:
         raise no_speculation(target.facts.name)
@@ -344,10 +338,8 @@ def prompts_of_pair(catalog: Catalog, pair: str | None) -> PromptSet:
 
 
 class SweepLossless:
-    """Collects the answers of each setting to ``prompts`` while its engine runs.
-
-    Settings with an imposed acceptance are left out: their answers are not the target's.
-    """
+    """Collects the answers of each setting to ``prompts`` while its engine runs, except with an
+    imposed acceptance, whose answers are not the target's."""
 
     def __init__(self, prompts: PromptSet, progress: Progress = silent) -> None:
         self.prompts, self._progress = prompts, progress

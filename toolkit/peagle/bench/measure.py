@@ -59,12 +59,9 @@ Measure = Callable[[BenchLoad, LoadProgress], BenchRow]
 
 @dataclass(frozen=True)
 class BenchTarget:
-    """A server to measure: where it is, what is known about it, and how to read its counters.
-
-    ``read_counters`` returns ``None`` where they cannot be read, ``read_waiting`` where the queue
-    is unknown. ``counted_by`` is where drafts are counted. ``usd_per_hour`` is of all instances,
-    ``price_source`` where it comes from.
-    """
+    """A server to measure, what is known about it, and how to read its counters and its queue,
+    which return ``None`` where they are unknown. ``counted_by`` is where drafts are counted.
+    ``usd_per_hour`` is of all instances."""
 
     server: OpenAiServer
     facts: BenchedServer
@@ -92,11 +89,8 @@ def bench(
     command: Sequence[str] = (),
     progress: Progress = silent,
 ) -> BenchResult:
-    """Measure the loads one after another.
-
-    An error or an interrupt after the first row ends the measurement and keeps the rows, with
-    ``incomplete``. Raises what ``probe`` and ``measure_load`` raise before there is one.
-    """
+    """Measure the loads one after another. An error or an interrupt after the first row ends it and
+    keeps the rows, with ``incomplete``; before, it is raised."""
     result = new_result(target.facts, sender, command)
     measure = measure_of(target, sender)
     rows: list[BenchRow] = []
@@ -148,11 +142,8 @@ def measure_of(target: BenchTarget, sender: Aiperf) -> Measure:
 def measure_load(
     target: BenchTarget, load: BenchLoad, probed: Probe, sender: Aiperf, progress: LoadProgress
 ) -> BenchRow:
-    """Send the load, which begins with a warm-up that is not counted, and evaluate it.
-
-    Raises UserError for requests above the server's context, EngineError when no request succeeds,
-    and what ``sender`` raises.
-    """
+    """Send the load, which begins with a warm-up that is not counted, and evaluate it. Raises
+    UserError for requests above the server's context, and EngineError when no request succeeds."""
     probed.require_room(load.workload)
     fixed_length = load.workload.fixed_length and probed.fixed_length
     load = replace(load, workload=replace(load.workload, fixed_length=fixed_length))
@@ -191,11 +182,9 @@ def evaluate(
     counted: Counters | None,
     waiting: Sequence[tuple[float, float]] = (),
 ) -> BenchRow:
-    """The row of a load that was sent, without its prompts; where requests failed, of those before,
-    and ``incomplete`` says why. Raises EngineError when no request succeeded.
-
-    ``waiting`` are times and the number of requests in the engine's queue.
-    """
+    """The row of a load that was sent, without its prompts; where requests failed, of those before.
+    ``waiting`` are times and the number of requests in the engine's queue. Raises EngineError when
+    no request succeeded."""
     groups = [
         [request for request in sent.requests if request.repetition == number]
         for number in range(1, load.repetitions + 1)
@@ -292,11 +281,9 @@ def times_of(times: Iterable[float]) -> Times | None:
 def queue_reason(
     load: BenchLoad, good: Sequence[SentRequest], waiting: Sequence[tuple[float, float]]
 ) -> str:
-    """Why requests of this load wait in a queue; empty if they do not.
-
-    By the engine's own gauge where it can be read, else by the times: most requests wait longer
-    for their first token than for all others.
-    """
+    """Why requests of this load wait in a queue; empty if they do not. By the engine's own gauge
+    where it can be read, else by the times: most requests wait longer for their first token than
+    for all others."""
     if load.concurrency == 1 or not good:
         return ""
     start, end = min(request.start for request in good), max(request.end for request in good)

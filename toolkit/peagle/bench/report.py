@@ -207,10 +207,8 @@ def require_report() -> None:
 
 
 def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDENCE) -> str:
-    """The report as HTML; ``intervals`` says what low and high of a speed are.
-
-    Raises UserError as ``require_report`` does.
-    """
+    """The report as HTML; ``intervals`` says what low and high of a speed are. Raises UserError as
+    ``require_report`` does."""
     require_report()
     from jinja2 import Environment
 

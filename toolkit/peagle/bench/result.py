@@ -49,12 +49,9 @@ def incomplete_reason(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class BenchWorkload:
-    """The requests of a load: prompts from a file, or of random words, about
-    ``size.prompt_tokens`` each, which is 0 for prompts from a file.
-
-    ``fixed_length``: every answer has ``size.output_tokens`` tokens; else that is the maximum.
-    ``digest`` is the SHA-256 of the prompts from a file, which a result does not keep.
-    """
+    """The requests of a load: prompts from a file, with the SHA-256 ``digest``, or random words,
+    about ``size.prompt_tokens`` each. ``fixed_length``: every answer has ``size.output_tokens``
+    tokens; else that is the maximum. A result keeps no prompts."""
 
     name: str
     size: Workload
@@ -65,10 +62,8 @@ class BenchWorkload:
 
 @dataclass(frozen=True)
 class BenchLoad:
-    """A workload at a number of concurrent requests.
-
-    Each repetition sends ``requests`` requests; one repetition before them is not counted.
-    """
+    """A workload at a number of concurrent requests. Each repetition sends ``requests`` requests;
+    one repetition before them is not counted."""
 
     workload: BenchWorkload
     concurrency: int
@@ -83,11 +78,9 @@ class BenchLoad:
 
 @dataclass(frozen=True)
 class BenchSetting:
-    """What speculates: the drafter's name in the catalogue and K. ``None`` and 0: nothing does.
-
+    """What speculates: the drafter's name in the catalogue and K; ``None`` and 0: nothing does.
     ``imposed_rates``: the acceptance by position that vLLM's synthetic sampler imposes. Not
-    ``is_known``: whether the server speculates is unknown.
-    """
+    ``is_known``: whether the server speculates is unknown."""
 
     drafter: str | None
     k: int
@@ -151,8 +144,8 @@ def ratio_interval(parts: Sequence[tuple[float, float]]) -> Interval | None:
     """Sum of the first numbers over sum of the second ones, such as accepted tokens and drafts of
     each group of requests; ``None`` where the second ones sum to 0.
 
-    The groups must be independent of each other. The variance is that of the linearized ratio
-    (Cochran, Sampling Techniques, 6.4). With fewer than two groups the bounds are the value.
+    The groups must be independent. The variance is that of the linearized ratio (Cochran, Sampling
+    Techniques, 6.4). With fewer than two groups the bounds are the value.
     """
     used = [(part, weight) for part, weight in parts if weight > 0]
     whole = sum(weight for _, weight in used)

@@ -69,11 +69,9 @@ class OpenAiServer:
     chat: bool = True
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a chat or a completion.
-
-        Raises PromptRefused where this request is rejected, UserError where any would be, and
-        EngineError without an answer, or for one that is not of the protocol.
-        """
+        """The answer to a chat or a completion. Raises PromptRefused where this request is
+        rejected, UserError where any would be, and EngineError without an answer of the
+        protocol."""
         return parse_response(self.post(body)[1])
 
     def post(self, body: dict[str, Any]) -> tuple[str, bytes]:
@@ -86,8 +84,7 @@ class OpenAiServer:
         return kind, answer
 
     def refusal(self, route: str, status: int, content: bytes) -> PeagleError:
-        """The error that a request to ``route`` was answered with: PromptRefused where this request
-        is rejected, UserError where any would be, EngineError where the server fails."""
+        """The error that a request to ``route`` was answered with, as ``ask`` raises it."""
         text = content[: 1 << 16].decode("utf-8", errors="replace")
         message = sanitize(engine_message(text).strip() or f"HTTP {status}", 300)
         if status in (400, 413, 422):
@@ -137,9 +134,7 @@ def ask_together(
     ask: Ask, asked: Sequence[tuple[Prompt, dict[str, Any]]], concurrency: int
 ) -> tuple[list[dict[str, Any]], list[RefusedPrompt]]:
     """The answers to requests, of which ``concurrency`` are sent at a time, and those refused.
-
-    Raises what ``ask`` raises, except PromptRefused, and EngineError without an answer in time.
-    """
+    Raises what ``ask`` raises, except PromptRefused, and EngineError without an answer in time."""
 
     def send(prompt: Prompt, body: dict[str, Any]) -> dict[str, Any] | RefusedPrompt:
         try:
@@ -202,11 +197,7 @@ class Probe:
 
 
 def probe(server: OpenAiServer) -> Probe:
-    """Send two short requests.
-
-    Raises NoStreaming, UserError for a rejected request, key, model or address, and EngineError
-    when the server fails or does not answer.
-    """
+    """Send two short requests. Raises NoStreaming, and what ``OpenAiServer.ask`` raises."""
     draw = random.Random()
     fixed_length = not (server.chat and any(name in server.model.lower() for name in _OWN_FORMAT))
     try:

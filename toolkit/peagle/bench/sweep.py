@@ -287,10 +287,8 @@ class ResultFile:
 
     @classmethod
     def continued(cls, path: Path, fresh: BenchResult, again: bool = False) -> ResultFile:
-        """The file at ``path`` with the rows that it has, or without any for ``again``.
-
-        Raises UserError for a damaged file and for rows of another pair, engine or GPU.
-        """
+        """The file at ``path`` with the rows that it has, or without any for ``again``. Raises
+        UserError for a damaged file and for rows of another pair, engine or GPU."""
         if again or not path.exists():
             return cls(path, fresh)
         kept, _ = read_result(path)
@@ -360,12 +358,9 @@ def sweep_on_this_machine(
     observe: Callable[[SweepProgress], object],
     lossless: SweepLossless | None = None,
 ) -> BenchResult:
-    """Measure the settings with engines of this machine; every row is kept in ``file``.
-
-    ``say`` shows the step of a start and the last line of the log. With ``lossless`` each engine's
-    greedy answers are collected, too, and those of the target. Raises SenderMissing, UserError, and
-    what starting and measuring an engine raises.
-    """
+    """Measure the settings with engines of this machine; every row is kept in ``file``. ``say``
+    shows the step of a start and the last line of the log. With ``lossless`` each engine's greedy
+    answers are collected, too. Raises what starting and measuring an engine raises."""
     if not options.gpus:
         request.refuse_imposed()
     sender = aiperf.find_sender()

@@ -41,12 +41,9 @@ _SOON_SECONDS = 0.05
 
 
 def target_of_url(url: str, model: str | None = None, key: str | None = None) -> BenchTarget:
-    """A server with OpenAI's protocol; ``url`` is its base URL, with or without ``/v1``.
-
-    Without ``model``, it must list one model only. Counters and queue come from its ``/metrics``,
-    if it has vLLM's. Raises UserError for an address that is no URL and for several models, and
-    EngineError when it does not answer.
-    """
+    """A server with OpenAI's protocol; ``url`` is its base URL, with or without ``/v1``. Without
+    ``model``, it must list one model only. Raises UserError for an address that is no URL and for
+    several models, and EngineError when it does not answer."""
     server = server_of_url(url, model, key)
     facts = BenchedServer(url, "url", server.base_url, server.model)
     return BenchTarget(
@@ -106,12 +103,8 @@ def target_alone(
     engine: LocalEngine, catalog: Catalog, progress: StepProgress = lambda step, line: None
 ) -> AbstractContextManager[BenchTarget]:
     """The target of ``engine`` alone, with the engine's own settings, which runs while the block
-    does; one that ran before is left running.
-
-    Raises UserError at once for an engine in a container, whose image is not known here, and
-    NotFound for a target that the catalogue does not have; in the block what ``start_local``
-    raises.
-    """
+    does; one that ran before is left running. Raises UserError for an engine in a container, whose
+    image is not known here, and NotFound for a target that the catalogue does not have."""
     name = f"{engine.name}-alone"
     if engine.image is not None:
         command = ("peagle", "local", "up", engine.served_as, "--no-speculation",
@@ -156,13 +149,12 @@ def target_of_endpoint(
     model: str | None = None,
     wake_up: WakeUpOptions | None = None,
 ) -> BenchTarget:
-    """An endpoint, through SageMaker's OpenAI-compatible route, which has chats only.
+    """An endpoint, through SageMaker's OpenAI-compatible route, which has chats only; one that
+    scaled to zero is woken first, as ``wake_up`` says.
 
-    The bearer token is made for it. ``record`` is ``None`` for an endpoint that ``peagle deploy``
-    did not create; then ``model`` is needed. In the sandbox there is no price, since AWS's is of
-    another machine. An endpoint that scaled to zero is woken first, as ``wake_up`` says.
-
-    Raises UserError without a model, and CloudError, NotAwake among them.
+    ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not create; then ``model`` is
+    needed. In the sandbox there is no price. Raises UserError without a model, and CloudError,
+    NotAwake among them.
     """
     served = record.current.served if record else None
     plan = record.current.plan if record else None
@@ -234,9 +226,8 @@ def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> End
     """The engine's counters where one instance exposes them, else those in the log of all instances
     from now on; none where that may not be read.
 
-    The first line of each instance may include what it drafted up to 10 s before. A reading of the
-    log waits for the statistics, up to 45 s on AWS; one soon after another does not, since nothing
-    was sent in between.
+    A reading of the log waits for the statistics, up to 45 s on AWS; one soon after another does
+    not, since nothing was sent in between.
     """
     live = sagemaker.describe(aws, name)
     if live is None:

@@ -51,11 +51,9 @@ def prove_url(
 
     ``plan`` says prompts and floor; without one the catalogue's target with the model's name says
     the prompts, and any accepted draft passes. ``floor`` and ``min_drafts`` replace the plan's.
-    ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer token.
-
-    Raises UserError for an invalid URL, key or model, EngineError when an engine does not answer,
-    and NotProved for fewer engines than asked for, for one without vLLM's counters, for one that
-    refuses a prompt, and for a ``floor`` of a plan without speculation.
+    ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer token. Raises
+    UserError for an invalid URL, key or model, EngineError when an engine does not answer, and
+    NotProved for what cannot be proved.
     """
     clock = clock or Clock()
     until = clock.now() + wait_seconds

@@ -69,9 +69,9 @@ Minutes = Mapping[float, Minute]
 @dataclass(frozen=True)
 class VariantResult:
     """The numbers of a variant; ``None`` where one is unknown. Times are means, in seconds, but for
-    the percentiles of the time to the first token, which have no interval. ``seconds_per_token`` is
-    the whole time of the requests over their tokens. ``in_progress`` are the mean concurrent
-    requests of an instance. ``share`` is that of all requests."""
+    the percentiles. ``seconds_per_token`` is the whole time of the requests over their tokens.
+    ``in_progress`` are the mean concurrent requests of an instance. ``share`` is that of all
+    requests."""
 
     variant: str
     pair: str
@@ -113,11 +113,8 @@ class VariantResult:
 @dataclass(frozen=True)
 class VariantComparison:
     """Both variants, the one in service first, from ``since`` to ``until`` (epoch seconds).
-
-    ``changes`` are the candidate's numbers relative to those in service: -0.1 is 10 % less.
-    ``faster`` is the variant with less time per token, ``None`` where the interval of the
-    difference contains 0 or nothing is known. ``notes`` say what is unknown, or not comparable.
-    """
+    ``changes`` are relative: -0.1 is 10 % less. ``faster`` is the variant with less time per token,
+    ``None`` where the interval of the difference contains 0 or nothing is known."""
 
     name: str
     since: float
@@ -262,12 +259,9 @@ def _notes(
 def comparison_report(
     aws: Aws, record: Deployment, last_seconds: float | None = None, clock: Clock | None = None
 ) -> VariantComparison:
-    """The two variants of the deployment since the comparison began or its share changed, or in
-    the ``last_seconds``.
-
-    What may not be read is unknown, and a note says so. Raises Refused when the endpoint does not
-    serve two variants, and CloudError.
-    """
+    """The two variants of the deployment since the comparison began or its share changed, or in the
+    ``last_seconds``. What may not be read is unknown, and a note says so. Raises Refused when the
+    endpoint does not serve two variants, and CloudError."""
     comparison, serving, name = required_comparison(record), record.serving, record.name
     live = sagemaker.describe(aws, name)
     begun = comparison.since

@@ -71,10 +71,8 @@ class Prompt(BaseModel):
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The prompts of a file, in its order.
-
-    ``sha256`` is of the file's bytes. ``ignored`` are the names of keys without a meaning here.
-    """
+    """The prompts of a file, in its order. ``sha256`` is of the file's bytes. ``ignored`` are the
+    names of keys without a meaning here."""
 
     file: str
     sha256: str
@@ -91,11 +89,8 @@ class PromptSet:
 
 
 def read_prompts(file: Path) -> PromptSet:
-    """The prompts in ``file``.
-
-    Raises UserError, which names the line, for a file that is missing, empty, or not JSON lines,
-    and for a line without a prompt or with a value of another type.
-    """
+    """The prompts in ``file``. Raises UserError, which names the line, for a file that is missing,
+    empty, or not JSON lines with prompts."""
     try:
         return parse_prompts(read_regular(file, LARGEST_FILE), str(file))
     except OSError as error:
@@ -147,11 +142,8 @@ def find_workload(
     name: str, prompt_tokens: int | None = None, output_tokens: int | None = None
 ) -> BenchWorkload:
     """The workload called ``name``, or the prompts of that file; sizes replace its own. Answers to
-    prompts of a file end by themselves, or after ``output_tokens`` (``DEFAULT_MAX_TOKENS``).
-
-    Raises UserError for an unknown name, for a file without prompts or with messages of several
-    turns, and for a prompt size of a file.
-    """
+    prompts of a file end by themselves, or after ``output_tokens``. Raises UserError for an unknown
+    name, for a file of other prompts, and for a prompt size of a file."""
     if preset := WORKLOADS.get(name):
         size = Workload(
             prompt_tokens or preset.prompt_tokens, output_tokens or preset.output_tokens

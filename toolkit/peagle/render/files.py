@@ -207,11 +207,8 @@ def _in_seconds(seconds: int) -> str:
 
 
 def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool = False) -> None:
-    """Write the files below ``folder``, all or none.
-
-    Raises UserError for a folder that is not empty, unless ``force``: then files of these names
-    are replaced, and others are kept.
-    """
+    """Write the files below ``folder``, all or none. Raises UserError for a folder that is not
+    empty, unless ``force``: then files of these names are replaced, and others are kept."""
     if folder.exists() and not folder.is_dir():
         raise UserError(
             f"{folder} is a file", "use a different folder with -o", code="output-not-a-folder"

@@ -69,10 +69,8 @@ VOCABULARY = "weights/vocabulary"
 
 @dataclass(frozen=True)
 class Download:
-    """Weights to download from the Hub during the build: ``files`` of ``commit``.
-
-    The engine asks for them as ``name``: a branch, a tag or that commit.
-    """
+    """Weights to download from the Hub during the build: ``files`` of ``commit``. The engine asks
+    for them as ``name``: a branch, a tag or that commit."""
 
     repo: str
     name: str
@@ -96,13 +94,9 @@ Baked = Download | Copied
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an image is made of a plan.
-
-    ``base`` is the base image, preferably with its digest (``name:tag@sha256:...``). ``target`` is
-    the catalogue's entry for the plan's target, ``None`` without one. ``revision`` is the commit
-    of the toolkit's source, if there is one. ``weights`` are the baked weights, as
-    ``peagle.images.context`` finds them for a plan.
-    """
+    """How an image is made of a plan. ``base`` is the base image, preferably with its digest.
+    ``target`` is the catalogue's entry for the plan's target, ``revision`` the commit of the
+    toolkit's source, ``weights`` the baked weights."""
 
     runtime: RuntimeKind
     base: str
@@ -143,11 +137,9 @@ def serve_digest() -> str:
 
 
 def content_digest(plan: Plan, recipe: Recipe) -> str:
-    """SHA-256 of the image's contents: base, entrypoint, pair, weights.
-
-    The plan's other choices and the toolkit's commit do not count, and neither does the name of a
-    base with a known digest: the result is the same in every region.
-    """
+    """SHA-256 of the image's contents: base, entrypoint, pair, weights. The plan's other choices
+    and the toolkit's commit do not count, and neither does the name of a base with a known digest:
+    the result is the same in every region."""
     base, digest = split_image(recipe.base)
     counted = replace(recipe, base=digest or base, revision=None)
     kept = {k: v for k, v in _labels(plan, counted).items() if k not in _PROVENANCE_LABELS}
@@ -161,11 +153,8 @@ def content_digest(plan: Plan, recipe: Recipe) -> str:
 
 
 def image_name(plan: Plan, recipe: Recipe) -> str:
-    """``peagle-tiny:0.28.0-cpu-<digest of the content>``.
-
-    Each content has its own tag, so a repository with immutable tags can hold all of them; plans
-    with the same content share an image.
-    """
+    """``peagle-tiny:0.28.0-cpu-<digest of the content>``: each content has its own tag, so that a
+    repository with immutable tags can hold all of them."""
     digest = content_digest(plan, recipe)[:DIGITS]
     # The repository is the target's short name in a registry's spelling.
     name = "".join(c if c.isascii() and c.isalnum() else "-" for c in plan.target.id.lower())
@@ -176,11 +165,8 @@ def image_name(plan: Plan, recipe: Recipe) -> str:
 
 
 def pair_document(plan: Plan, target: Target | None) -> dict[str, Any]:
-    """The pair that the image is for, as its entrypoint reads it.
-
-    ``facts`` are values of config.json, by which the entrypoint identifies models in mounted
-    folders; they come from ``target``, the catalogue's entry.
-    """
+    """The pair that the image is for, as its entrypoint reads it. ``facts`` are values of
+    config.json, by which it identifies models in mounted folders; they come from ``target``."""
     speculation, facts = plan.speculation, dict[str, dict[str, Any]]()
     if target is not None:
         numbers = target.architecture
@@ -207,10 +193,8 @@ def pair_document(plan: Plan, target: Target | None) -> dict[str, Any]:
 
 
 def labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
-    """The image's labels: OCI's names where they exist, else ``peagle.*``.
-
-    An unknown value is an empty label, since the image would otherwise inherit the base's.
-    """
+    """The image's labels: OCI's names where they exist, else ``peagle.*``; an empty label hides the
+    base's."""
     return {**_labels(plan, recipe), CONTENT_LABEL: content_digest(plan, recipe)}
 
 
@@ -319,10 +303,8 @@ def _invalid(message: str, fix: str) -> UserError:
 
 
 def split_image(text: str) -> tuple[str, str | None]:
-    """Name with tag, and digest, of ``registry.example.com/name:tag@sha256:...``.
-
-    Raises UserError for an invalid image name.
-    """
+    """Name with tag, and digest, of ``registry.example.com/name:tag@sha256:...``. Raises
+    UserError."""
     match = _IMAGE.fullmatch(text) if len(text) <= 512 else None
     if match is None:
         fix = "use a name such as debian:bookworm-slim"
@@ -331,10 +313,8 @@ def split_image(text: str) -> tuple[str, str | None]:
 
 
 def parse_tag(text: str) -> tuple[str, str]:
-    """Name and tag of an image to build or push, valid for both Docker and ECR.
-
-    Raises UserError for anything else, such as a name without a tag or with a registry host.
-    """
+    """Name and tag of an image to build or push, valid for both Docker and ECR. Raises UserError
+    for anything else, such as a name without a tag or with a registry host."""
     name, _, tag = text.rpartition(":")
     if has_host(name):
         fix = "leave the host out; a push finds it or takes --registry"
@@ -370,11 +350,7 @@ def pinned_base(plan: Plan, table: RuntimeTable) -> str:
 
 
 def is_own_image(plan: Plan, table: RuntimeTable) -> bool:
-    """Whether the plan's image is not one of AWS's, that is, was given with --image.
-
-    ``table`` comes from the catalogue that the plan was made with: its runtimes may be newer than
-    the bundled ones.
-    """
+    """Whether the plan's image is not one of AWS's in the ``table`` of its catalogue."""
     return _aws_runtime(plan, table) is None
 
 

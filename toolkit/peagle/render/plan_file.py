@@ -55,11 +55,8 @@ def plan_bytes(plan: Plan) -> bytes:
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in the file ``path``.
-
-    Raises PlanFileError, naming the file, for one that is truncated, not a plan of this format, or
-    was edited.
-    """
+    """The plan in the file ``path``. Raises PlanFileError, naming the file, for one that is
+    truncated, not a plan of this format, or was edited."""
     create, again = ("peagle", "plan", "PAIR", "--output"), recreate_fix({}, str(path))
     return plan_from(_read_document(path, PlanFileError, create, again), str(path))
 
@@ -138,11 +135,8 @@ def verdict_bytes(verdict: Verdict) -> bytes:
 
 
 def read_verdict(path: Path) -> Verdict:
-    """The verdict in the file ``path``.
-
-    Raises VerdictFileError, naming file and key, for a file that is truncated, not a verdict of
-    this format, or inconsistent.
-    """
+    """The verdict in the file ``path``. Raises VerdictFileError for a file that is truncated, not a
+    verdict of this format, or inconsistent."""
     return verdict_from(
         _read_document(path, VerdictFileError, _CREATE_VERDICT, _VERDICT_AGAIN), str(path)
     )

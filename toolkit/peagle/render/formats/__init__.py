@@ -42,11 +42,8 @@ Fix: use one of the formats that the error names
 
 
 def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    """The files that express the plan in this format.
-
-    ``catalog`` is the one that the plan was made with. Raises NotFound for an unknown format, and
-    Unsupported, naming the formats that can, when the format cannot express all of the plan.
-    """
+    """The files that express the plan, made with this catalogue, in this format. Raises NotFound
+    for an unknown format, and Unsupported when the format cannot express all of the plan."""
     reason = _unsupported(format, plan)
     if reason:
         others = [

@@ -46,12 +46,11 @@ _CACHE = "cache"
 
 @dataclass(frozen=True)
 class ComposeService:
-    """``mounts`` maps a path in the container to a folder, which Compose reads relative to its
-    file; ``build`` is the folder of the build context of ``image``. A variable that is ``None``
-    gets the value that Compose's own environment has. ``address`` is where Compose publishes the
-    port, with references to its variables; ``folder_variables`` name the variable with another
-    folder for a path in the container. All other texts are literal.
-    """
+    """``mounts`` maps a path in the container to a folder, relative to the file; ``build`` is the
+    folder of the build context of ``image``. A variable that is ``None`` gets the value of
+    Compose's own environment. ``address`` is where Compose publishes the port, with references to
+    its variables; ``folder_variables`` name the variable with another folder for a path in the
+    container."""
 
     name: str
     image: str
@@ -66,11 +65,8 @@ class ComposeService:
 
 
 def compose_text(service: ComposeService, heading: str) -> str:
-    """The text of the compose file, below comments.
-
-    The service has a name of its own, as the folder names the project and may hold several such
-    files. The cache volume is the one of ``peagle local``.
-    """
+    """The text of the compose file, below comments. The service has a name of its own, as the
+    folder names the project and may hold several such files."""
     mounts = [
         {"type": "bind", "source": folder, "target": path, "read_only": True}
         for path, folder in sorted(service.mounts.items())
