@@ -22,7 +22,7 @@ Compared = tuple[VariantResult, Minutes]
 
 def minute(**numbers: float) -> Minute:
     made = Minute()
-    made.update(numbers)  # type: ignore[arg-type]
+    made.update(numbers)
     return made
 
 
