@@ -173,14 +173,6 @@ def test_progress_estimates_the_time_left(tmp_path: Path) -> None:
     assert texts[-1] == "row 8 of 8: p-eagle K=3, mine x 8, 50%, about 5s left"
 
 
-def test_a_budget_that_is_too_small_for_one_row_starts_nothing(tmp_path: Path) -> None:
-    engines = Engines()
-    with raises_code("budget-too-small") as refused:
-        run(engines, tmp_path / "r.json", budget=Budget(0.01, 36.0, clock=engines.clock))
-    assert engines.started == []
-    assert "about $3.20" in refused.value.message
-
-
 def test_a_budget_ends_a_sweep_before_the_row_that_exceeds_it(tmp_path: Path) -> None:
     engines = Engines(row_seconds=100)
     path = tmp_path / "r.json"
