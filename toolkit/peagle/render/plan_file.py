@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from peagle.catalog.documents import dotted
 from peagle.errors import Fix, PeagleError, PlanFileError, UserError, VerdictFileError, nearest
-from peagle.options import Options, Overrides, arguments, keys_of_file
+from peagle.options import Overrides, arguments, keys_of_file
 from peagle.planning.company import NO_COMPANY, check_company
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
@@ -92,26 +92,11 @@ def plan_from(document: Any, file: str) -> Plan:
     return plan
 
 
-_CHOSEN = (
-    "name", "region", "instance_type", "instance_count", "max_model_len", "concurrency",
-    "prompt_tokens", "cached_prompt_tokens", "output_tokens",
-)  # fmt: skip
-"""Keys of a plan that are options too."""
-
-
 def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     """The fix for a plan file that cannot be read: the command that creates it again, with the
-    options of the plan, else with those that are intact."""
+    options of the plan if they are intact."""
     fields = {key: value for key, value in document.items() if key in Plan.model_fields}
-    words, keys, pair = ["PAIR"], "", document.get("pair")
-    if isinstance(pair, str) and pair:
-        target, _, drafter = pair.partition("+")
-        options = Options(pair=target, drafter=drafter or None, speculation=bool(drafter))
-        for key in _CHOSEN:
-            with suppress(ValidationError):  # any of them may be the damaged one
-                chosen = Options.model_validate({"pair": target, key: document.get(key) or None})
-                options = options.model_copy(update={key: getattr(chosen, key)})
-        words = [target, *arguments(options)]
+    words, keys = ["PAIR"], ""
     with suppress(ValidationError):
         options = reproduce_options(plan_of({**fields, "format": PLAN_FORMAT}))
         words = [options.pair, *arguments(options)]
