@@ -26,7 +26,7 @@ from peagle.render.alarms import (
     without_speculation,
     without_speculation_of,
 )
-from peagle.render.rollout import deployment_config
+from peagle.render.resources import deployment_config
 
 _AWS_OWN_KEY = "alias/aws/sns"
 """A key of AWS, whose policy does not let CloudWatch encrypt with it."""

@@ -25,8 +25,7 @@ from peagle.planning.weights import (
     portable_pair,
     with_contents,
 )
-from peagle.render.components import CREATE_COMPONENT
-from peagle.render.requests import Request, requests, with_replaced
+from peagle.render.requests import CREATE_COMPONENT, Request, requests, with_replaced
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest
 from peagle.weights.pins import CHANGED

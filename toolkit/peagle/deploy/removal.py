@@ -28,8 +28,7 @@ from peagle.deploy.status import is_past_end, usd_per_hour_now
 from peagle.deploy.wait import WillNotServe
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.protocol import log_group
-from peagle.render.alarms import alarm_name
-from peagle.render.metrics import COMPONENT_DIMENSION
+from peagle.render.alarms import COMPONENT_DIMENSION, alarm_name
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import ENDS_TAG, copies_id, wake_alarm_name
 
