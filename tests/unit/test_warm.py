@@ -13,7 +13,7 @@ import pytest
 from peagle.checks.facts import digest_in
 from peagle.engine_log import warm_start_in
 from peagle.errors import CloudError, EngineError, PeagleError, Refused, UserError
-from peagle.warm.transfer import (
+from peagle.warm import (
     PART_BYTES,
     PAUSES,
     IncompleteResponse,

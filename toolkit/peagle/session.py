@@ -822,10 +822,10 @@ class Session(Account):
             UserError: no credentials or role, or the sandbox has no engine.
         """
         from peagle.deploy.apply import deploy
+        from peagle.deploy.context import WillNotServe
         from peagle.deploy.preflight import preflight as run_preflight
         from peagle.deploy.removal import remove_failed_start
         from peagle.deploy.status import require_known_price
-        from peagle.deploy.wait import WillNotServe
         from peagle.sandbox.client import check_sandbox_engine
 
         refuse_errors(plan.findings)
@@ -955,7 +955,7 @@ class Session(Account):
             NotProved: the previous revision serves again, and its drafts are not accepted.
             CloudError: AWS failed or rejected a request; the same call continues.
         """
-        from peagle.deploy.rollback import end_rollback, rollback
+        from peagle.deploy.apply import end_rollback, rollback
 
         with self.changing(name) as change:
             try:

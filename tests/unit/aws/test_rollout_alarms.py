@@ -7,7 +7,7 @@ import pytest
 from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.deploy.alarms import RolledBackOnAlarm
-from peagle.deploy.rollback import preview_rollback, revision_for_rollback, rollback
+from peagle.deploy.apply import preview_rollback, revision_for_rollback, rollback
 from peagle.planning.operation_model import AlarmKind, Observe, Rollout
 from peagle.planning.plan import Plan
 from peagle.speed.slo import Slo
@@ -104,7 +104,7 @@ def test_after_a_rollback_on_another_machine_alarms_watch_what_serves(world: Wor
     world.forget()
     world.shown.clear()
     preview = preview_rollback(world.aws, world.known(), revision_for_rollback(world.known()))
-    assert dict(preview.lines)["keeps"] == "of the plan before: the dashboard"
+    assert preview.kept == "the dashboard"
 
     rollback(world.aws, world.known(), load_catalog(), world.shown.append, world.clock)
 

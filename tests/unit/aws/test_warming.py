@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
+from peagle import warm as warming
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.errors import CloudError, EngineError, NotProved, PeagleError, Refused, UserError
 from peagle.planning.plan import Mount, Plan, Weights
-from peagle.warm import collect as warming
-from peagle.warm.collect import CollectedWarmStart
-from peagle.warm.transfer import PAUSES, WarmReply
+from peagle.warm import PAUSES, CollectedWarmStart, WarmReply
 from peagle.weights.layout import unknown_objects
 from tests.packed import KEY
 from tests.support import raises_code

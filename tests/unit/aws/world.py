@@ -10,13 +10,12 @@ from peagle.aws.sagemaker import describe
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.deploy import records
-from peagle.deploy.apply import deploy
+from peagle.deploy.apply import deploy, end_rollback, remove_previous, rollback
 from peagle.deploy.comparison import drop, promote, start_comparison
 from peagle.deploy.context import Progress
 from peagle.deploy.discover import current_deployment
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.removal import destroy
-from peagle.deploy.rollback import end_rollback, remove_previous, rollback
 from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import state_of
 from peagle.errors import NotProved

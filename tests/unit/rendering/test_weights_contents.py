@@ -14,8 +14,8 @@ import pytest
 from peagle.checkpoints import contents
 from peagle.checkpoints.contents import files_below, watch_hashing
 from peagle.data import data_folder
-from peagle.deploy.desired import desired_state, required_change
 from peagle.deploy.diff import changes
+from peagle.deploy.preflight import desired_state, required_change
 from peagle.errors import Refused
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.dashboard import dashboard_body

@@ -41,6 +41,13 @@ from peagle.cli.view.deploy import (
     show_end,
 )
 from peagle.cli.view.progress import show_hashing
+from peagle.deploy.apply import (
+    RollbackPreview,
+    end_rollback,
+    preview_rollback,
+    revision_for_rollback,
+)
+from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
     change_share,
     options_beside,
@@ -54,15 +61,8 @@ from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import load_record
 from peagle.deploy.revisions import require_own, required_comparison
-from peagle.deploy.rollback import (
-    RollbackPreview,
-    end_rollback,
-    preview_rollback,
-    revision_for_rollback,
-)
-from peagle.deploy.rollback import rollback as roll_back
-from peagle.deploy.scale import Scale, plan_scale, scale_request
-from peagle.deploy.scale import scale as apply_scale
+from peagle.deploy.scaling import Scale, ScaleRequest, plan_scale
+from peagle.deploy.scaling import scale as apply_scale
 from peagle.deploy.state import Deployment, Revision
 from peagle.deploy.status import deployment_status, require_known_price
 from peagle.errors import Fix, NotProved, OptionsConflict, UserError
@@ -130,7 +130,7 @@ def scale(
     that of its plan; deploying a plan with other bounds changes those. With a --budget, a higher
     price moves the end to an earlier time.
     """
-    request = scale_request(to, minimum, maximum, target, off)
+    request = ScaleRequest(to, minimum, maximum, target, off)
     with session.changing(name) as change:
         planned = plan_scale(change.aws, change.record, request)
         _show(change.record, planned, session)
@@ -251,7 +251,8 @@ def _show_rollback(
     print_facts((("where", session.where(record.region)), ("serves", serves)))
     show_changes(preview.changes)
     price = format_price(target.served.usd_per_hour, session.sandbox)
-    print_facts((*preview.lines, ("price", price)))
+    kept = f"of the plan before: {preview.kept}" if preview.kept else ""
+    print_facts((("rollout", preview.rollout), ("keeps", kept), ("price", price)))
 
 
 @click.command(

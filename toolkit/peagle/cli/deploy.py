@@ -38,9 +38,9 @@ from peagle.cli.view.deploy import (
     show_remaining_resources,
 )
 from peagle.cli.view.progress import DeploymentProgress, show_hashing
-from peagle.deploy.apply import RolledBack
+from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.apply import deploy as apply_plan
-from peagle.deploy.fallback import Attempt, Fallback, deploy_where_possible
+from peagle.deploy.context import WillNotServe
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import (
@@ -54,7 +54,6 @@ from peagle.deploy.removal import Saving, possible_saving, remove_failed_start
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, require_known_price
 from peagle.deploy.usage import reported_warm_start
-from peagle.deploy.wait import WillNotServe
 from peagle.engine_log import WarmStart
 from peagle.errors import (
     Fix,

@@ -25,6 +25,7 @@ from peagle.cli.session import (
 from peagle.cli.view.console import confirm, json_option, print_json, print_line, print_status
 from peagle.cli.view.deploy import show_remaining_resources
 from peagle.cli.view.progress import DeploymentProgress
+from peagle.deploy.apply import remove_previous
 from peagle.deploy.records import DamagedRecord, deployment_lock, deployment_names, load_record
 from peagle.deploy.removal import (
     Ended,
@@ -36,8 +37,7 @@ from peagle.deploy.removal import (
 )
 from peagle.deploy.removal import destroy as remove_deployment
 from peagle.deploy.removal import reap as remove_ended
-from peagle.deploy.revisions import require_own
-from peagle.deploy.rollback import previous_resources, remove_previous
+from peagle.deploy.revisions import require_own, stale_resources
 from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import cost_of_remaining, endpoint_created
 from peagle.errors import (
@@ -193,7 +193,7 @@ def _destroy_previous(
     aws: Aws, record: Deployment, session: Session, yes: bool, as_json: bool
 ) -> None:
     """Remove what only the previous revision needs."""
-    resources = previous_resources(record)
+    resources = stale_resources(record.model_copy(update={"previous": None}))
     if resources and not yes:
         where = f"{record.name} in {session.where(record.region)}:"
         _show(where, *_texts(resources))

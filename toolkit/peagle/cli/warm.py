@@ -57,7 +57,7 @@ from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan
 from peagle.render.requests import pair_arguments
 from peagle.sandbox.client import check_sandbox_engine
-from peagle.warm.collect import (
+from peagle.warm import (
     COLLECTING_SUFFIX,
     CollectedWarmStart,
     check_writable,

@@ -1,21 +1,16 @@
-"""Alarms during a rollout, a comparison and a return; and whether anyone receives them."""
+"""Alarms during a rollout, a comparison and a return to a kept revision."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from peagle.aws import cloudwatch
-from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Revision, Served
 from peagle.errors import CloudError, Fix
-from peagle.findings import Finding, error, note, warning
 from peagle.planning.operation_model import AlarmKind
-from peagle.planning.plan import Plan
 from peagle.planning.rollout import cost_text, rollout_of
 from peagle.render.alarms import (
     alarm_name,
@@ -29,9 +24,6 @@ from peagle.render.alarms import (
 )
 from peagle.render.rollout import deployment_config
 
-_AWS_OWN_KEY = "alias/aws/sns"
-"""A key of AWS, whose policy does not let CloudWatch encrypt with it."""
-
 
 class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):
     """An alarm fired during an update, and what served before serves again."""
@@ -42,7 +34,7 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
     configuration and K are known, and the limits of ``_known_limits``; others stay. Raises
     CloudError."""
     limits, served = _known_limits(revision), revision.served
-    copies, command = served.copies is not None, tuple[str, ...]()
+    command = tuple[str, ...]()
     if served.pair:  # else the command that switches speculation off is unknown
         command = without_speculation_of(served.pair, served.name, served.region)
     names = [resource.name for resource in context.record.of_type("Alarm")]
@@ -51,7 +43,7 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
         if kind is None:
             continue
         limit = limits.get(kind, alarm["Threshold"])
-        text = alarm_text(kind, limit, copies, command)
+        text = alarm_text(kind, limit, served.copies is not None, command)
         changed = following(alarm, revision.name, served.k, limit, text)
         if any(alarm.get(name) != value for name, value in changed.items()):
             context.say("Changing alarm", alarm["AlarmName"])
@@ -75,14 +67,14 @@ def kept_of_plan_before(record: Deployment, revision: Revision) -> str:
     of alarms that the account does not tell, and the dashboard. Empty where nothing is kept."""
     if revision.plan is not None:
         return ""
-    known_limits = _known_limits(revision)
     kinds = {kind_of_alarm(record.name, alarm.name) for alarm in record.of_type("Alarm")}
     limits = {
         "ttft": "the limit of the alarm on the time to the first token (--slo)",
         "acceptance": "the floor of the acceptance alarm",
         "load": "the limit of the load alarm",
     }
-    kept = [text for kind, text in limits.items() if kind in kinds and kind not in known_limits]
+    unknown = kinds - _known_limits(revision).keys()
+    kept = [text for kind, text in limits.items() if kind in unknown]
     kept += ["the dashboard"] if record.of_type("Dashboard") else []
     return " and ".join(kept)
 
@@ -119,16 +111,14 @@ def rollout_parameter(context: DeploymentContext, revision: Revision, count: int
     config = deployment_config(revision.plan, count) if revision.plan else None
     if config is None:
         return {}
-    rollback = config["AutoRollbackConfiguration"]
-    names = [alarm["AlarmName"] for alarm in rollback["Alarms"]]
-    fired = _in_alarm(context, tuple(names)) if context.record.returning_to else []
-    left = [alarm for alarm in rollback["Alarms"] if alarm["AlarmName"] not in fired]
+    rollback = config.pop("AutoRollbackConfiguration")
+    names = tuple(alarm["AlarmName"] for alarm in rollback["Alarms"])
+    fired = _in_alarm(context, names) if context.record.returning_to else []
     for name in fired:
         context.notice(f"{name} is in the state ALARM already, and does not watch the rollback")
-    if left:
-        return {"DeploymentConfig": config | {"AutoRollbackConfiguration": {"Alarms": left}}}
-    config.pop("AutoRollbackConfiguration")
-    return {"DeploymentConfig": config}
+    left = [alarm for alarm in rollback["Alarms"] if alarm["AlarmName"] not in fired]
+    watched = {"AutoRollbackConfiguration": {"Alarms": left}} if left else {}
+    return {"DeploymentConfig": {**config, **watched}}
 
 
 def rollout_of_return(revision: Revision, count: int) -> str:
@@ -140,17 +130,6 @@ def rollout_of_return(revision: Revision, count: int) -> str:
     if plan.rollout is None:
         return "none: the plan of that revision has no --rollout"
     return cost_text(plan.rollout if plan.copies else rollout_of(plan.rollout, count))
-
-
-def rollout_findings(plan: Plan, serving: Revision | None) -> Iterator[Finding]:
-    """The note that a rollout which is new to a deployment without an update waits for the next."""
-    rollout, before = plan.rollout, serving.plan.rollout if serving and serving.plan else None
-    if rollout is None or (before and before.text == rollout.text):
-        return
-    message = f"nothing is updated now: the rollout ({rollout.text}) is that of the next update"
-    if rollout.alarms:
-        message += f"; its alarms ({', '.join(rollback_alarm_names(plan))}) are created now"
-    yield note("rollout-at-next-update", "rollout", message, "pass --rollout to that update too")
 
 
 def rolled_back(
@@ -181,34 +160,3 @@ def _in_alarm(context: DeploymentContext, names: tuple[str, ...]) -> list[str]:
     with suppress(CloudError):
         return [each["AlarmName"] for each in cloudwatch.alarms_in_alarm(context.aws, names)]
     return []
-
-
-def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
-    """Whether the topic of the plan's alarms exists, can be published to, and has a subscriber."""
-    topic = plan.observe.alarm_topic if plan.observe else None
-    if topic is None:
-        return
-    where, own_key = "alarm_topic", _AWS_OWN_KEY
-    try:
-        attributes = cloudwatch.topic_attributes(aws, topic)
-    except AccessDenied as denied:
-        message = f"not known whether alarms can notify {topic}: {denied.message}"
-        fix = "allow sns:GetTopicAttributes on it to these credentials, or check it"
-        yield warning("topic-unknown", where, message, fix)
-        return
-    if attributes is None:
-        create = ("aws", "sns", "create-topic", "--name", topic.rpartition(":")[2])
-        creation = Fix("create it, or use another one", create)
-        yield error("topic-missing", where, f"there is no topic {topic}", creation)
-    elif attributes.get("KmsMasterKeyId", "").endswith(own_key):
-        message = f"{topic} is encrypted with {own_key}, which CloudWatch may not use"
-        fix = "use a key whose policy allows cloudwatch.amazonaws.com, or disable the encryption"
-        yield warning("topic-encrypted", where, message, fix)
-    elif attributes.get("SubscriptionsConfirmed", "0") == "0":
-        message = f"{topic} has no confirmed subscription: no one receives its notifications"
-        subscribe = (
-            "aws", "sns", "subscribe", "--topic-arn", topic, "--protocol", "email",
-            "--notification-endpoint", "ADDRESS",
-        )  # fmt: skip
-        subscription = Fix("subscribe, then confirm the e-mail", subscribe)
-        yield warning("topic-without-subscribers", where, message, subscription)

@@ -13,14 +13,13 @@ from peagle.cli.view.console import (
     print_next,
     print_status,
 )
-from peagle.deploy.desired import DesiredState
+from peagle.deploy.context import limit_seconds
+from peagle.deploy.preflight import DesiredState
 from peagle.deploy.state import Deployment
-from peagle.deploy.wait import limit_seconds
 from peagle.errors import command_line
 from peagle.planning import Plan
 from peagle.text import format_price, format_usd
-from peagle.warm.collect import CollectedWarmStart
-from peagle.warm.transfer import WarmArtifact
+from peagle.warm import CollectedWarmStart, WarmArtifact
 from peagle.weights.layout import WeightsPrefix
 from peagle_serve.contract import WARM_FOLDER
 
