@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.deploy.state import utc_text
-from tests.unit.aws.cloud import START, service_error
+from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import NAME, Terminal, price_of, without_record
 from tests.unit.cli.test_limits import DEPLOY, HOUR, assert_ends, end_of, endpoint_arn
 
@@ -71,36 +71,6 @@ def test_a_later_time_ends_the_budget(budgeted: Terminal) -> None:
     assert budgeted.run(*DEPLOY, "--max-instances", "3").code == 0
     assert end_of(budgeted) == end
     assert budgeted.cloud.tags[endpoint_arn()]["peagle:budget"] == "none"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        ("_update_endpoint_weights_and_capacities", ("--to", "3")),
-        ("_register_scalable_target", SCALING),
-    ],
-)
-def test_a_scaling_that_aws_rejects_moves_the_end_back(
-    budgeted: Terminal, monkeypatch: pytest.MonkeyPatch, request_: str, words: tuple[str, ...]
-) -> None:
-    end, tags = end_of(budgeted), dict(budgeted.cloud.tags[endpoint_arn()])
-    moved: list[float] = []
-
-    def rejected(**_: object) -> None:
-        moved.append(end_of(budgeted))
-        raise service_error(
-            "ResourceLimitExceeded",
-            "3 instances exceed the quota",
-            ResponseMetadata={"HTTPStatusCode": 400},
-        )
-
-    monkeypatch.setattr(budgeted.cloud, request_, rejected)
-    assert budgeted.run("scale", NAME, *words, "--yes").code == 4
-
-    assert moved == [pytest.approx(START + 4 * HOUR, abs=900)]
-    assert end_of(budgeted) == end
-    assert budgeted.cloud.tags[endpoint_arn()] == tags
 
 
 @pytest.mark.thorough

@@ -276,15 +276,6 @@ def test_copies_name_the_command_that_serves_the_other_plan(empty: Terminal) -> 
 
 
 @pytest.mark.thorough
-def test_copies_of_the_other_plan_only_are_refused(empty: Terminal) -> None:
-    assert empty.run(*FIRST, "--yes").code == 0
-
-    done = empty.run("compare", NAME, "--with", "tiny --scale-to-zero", "--yes")
-
-    assert (done.code, "use --copies 1 within --with" in done.error) == (3, True), done.err
-
-
-@pytest.mark.thorough
 def test_what_another_machine_deployed_tells_what_the_account_shows(empty: Terminal) -> None:
     assert empty.run(*FIRST, "--max-model-len", "1024", "--concurrency", "3", "--yes").code == 0
     without_record(empty)
