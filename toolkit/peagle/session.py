@@ -384,11 +384,13 @@ class Change:
     record: Deployment
 
     def run(self, verb: Callable[..., T], *values: Any, again: Sequence[str] = ()) -> T:
-        """``verb`` of the connection, the deployment, ``values`` and an observer. If an error ends
+        """``verb`` of the deployment in its context, and ``values``. If an error ends
         it, what remains is reported; the argv ``again`` continues."""
+        from peagle.deploy.context import DeploymentContext
+
         reporting = self.account.reporting(self.aws, self.record, again)
         with reporting if again else nullcontext(), self.account.progress() as observe:
-            return verb(self.aws, self.record, *values, observe)
+            return verb(DeploymentContext(self.aws, self.record, observe), *values)
 
 
 def _running_sandbox() -> Address | None:
@@ -822,7 +824,7 @@ class Session(Account):
             UserError: no credentials or role, or the sandbox has no engine.
         """
         from peagle.deploy.apply import deploy
-        from peagle.deploy.context import WillNotServe
+        from peagle.deploy.context import DeploymentContext, WillNotServe
         from peagle.deploy.preflight import preflight as run_preflight
         from peagle.deploy.removal import remove_failed_start
         from peagle.deploy.status import require_known_price
@@ -843,7 +845,7 @@ class Session(Account):
             except WillNotServe as error:
                 record = load_record(aws.scope, aws.region, plan.name)
                 if record and not keep_failed and preflight.change == "create":
-                    remove_failed_start(aws, record, error, observe)
+                    remove_failed_start(DeploymentContext(aws, record, observe), error)
                 raise
 
     def invoke(
@@ -956,10 +958,13 @@ class Session(Account):
             CloudError: AWS failed or rejected a request; the same call continues.
         """
         from peagle.deploy.apply import end_rollback, rollback
+        from peagle.deploy.context import DeploymentContext
 
         with self.changing(name) as change:
             try:
-                record = rollback(change.aws, change.record, self.catalog, _observer(say))
+                record = rollback(
+                    DeploymentContext(change.aws, change.record, _observer(say)), self.catalog
+                )
             except NotProved:
                 end_rollback(load_record(*change.record.key) or change.record)
                 raise
@@ -984,6 +989,7 @@ class Session(Account):
             Refused: a template or another program owns it.
             CloudError: AWS failed or rejected a request; repeat it for the rest.
         """
+        from peagle.deploy.context import DeploymentContext
         from peagle.deploy.removal import destroy, find_leftovers, remove_leftover
         from peagle.deploy.revisions import require_own
 
@@ -1001,7 +1007,7 @@ class Session(Account):
             for leftover in leftovers:
                 if leftover.kind == "ScalableTarget":  # with one, SageMaker deletes no endpoint
                     remove_leftover(aws, leftover)
-            removed, _ = destroy(aws, record, _observer(say))
+            removed, _ = destroy(DeploymentContext(aws, record, _observer(say)))
             for leftover in leftovers:
                 if leftover.kind != "ScalableTarget":
                     remove_leftover(aws, leftover)

@@ -104,7 +104,7 @@ def test_another_machine_removes_the_rule(world: World) -> None:
     assert [one.name for one in world.known().of_type("LifecycleRule")] == [
         f"s3://{BUCKET}/a/{NAME}/"
     ]
-    destroy(world.aws, world.known(), clock=world.clock)
+    destroy(world.context())
     assert rules(world) == []
 
 

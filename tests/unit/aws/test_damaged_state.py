@@ -12,6 +12,7 @@ import pytest
 from peagle.aws import sagemaker
 from peagle.aws.prices import answer_cache
 from peagle.deploy import records
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import find_deployment
 from peagle.deploy.removal import destroy
 from peagle.deploy.status import list_deployments
@@ -99,7 +100,7 @@ def test_a_damaged_record_does_not_keep_a_deployment_from_its_removal(
 
     listing = list_deployments(world.aws, [made.region], lambda: None)
     found, aws = account.find(NAME, complete=True)
-    destroy(aws, found)
+    destroy(DeploymentContext(aws, found))
 
     assert [row["name"] for row in listing.rows] == [NAME]
     assert [damaged.code for damaged in listing.damaged] == ["record-damaged"]

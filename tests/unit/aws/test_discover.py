@@ -60,7 +60,7 @@ def test_another_machine_removes_alarms_filters_and_dashboard(world: World) -> N
     world.cloud.made_alarms[f"{NAME}-ttft-p90"] = theirs
 
     found = elsewhere(world)
-    destroy(world.aws, found, clock=world.clock)
+    destroy(world.context(found))
 
     assert {r.text for r in found.resources} == {r.text for r in made.resources}
     assert world.cloud.made_alarms == {f"{NAME}-ttft-p90": theirs}

@@ -41,7 +41,7 @@ def run(world: World, **request: Any) -> Deployment:
     """``peagle scale`` with this request."""
     record = world.known()
     change = plan_scale(world.aws, record, ScaleRequest(**request), world.clock)
-    scale(world.aws, record, change, world.shown.append, world.clock)
+    scale(world.context(record), change)
     return record
 
 
@@ -270,4 +270,4 @@ def test_fewer_instances_than_asked_for_are_an_error(world: World) -> None:
 
     world.cloud.after = one_starts
     with raises_code("not-scaled", CloudError):
-        scale(world.aws, world.known(), change, clock=world.clock)
+        scale(world.context(), change)

@@ -218,7 +218,7 @@ def test_waiting_has_a_limit(world: World) -> None:
 
 def _remove(world: World, error: WillNotServe) -> tuple[float, float | None]:
     record = world.saved()
-    saving = remove_failed_start(world.aws, record, error, world.shown.append, world.clock)
+    saving = remove_failed_start(world.context(record), error)
     return saving.seconds, saving.usd
 
 

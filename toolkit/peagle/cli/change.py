@@ -368,7 +368,7 @@ def _start(
     if not yes:
         confirm("Serve both plans?", "not compared", _REVIEWED)
     Change(session, change.aws, record).run(
-        lambda aws, _, observe: start_comparison(aws, preflight, share, session.catalog, observe),
+        lambda context: start_comparison(context, preflight, share, session.catalog),
         again=own_command(ctx),
     )
 

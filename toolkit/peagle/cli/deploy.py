@@ -40,7 +40,7 @@ from peagle.cli.view.deploy import (
 from peagle.cli.view.progress import DeploymentProgress, show_hashing
 from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.apply import deploy as apply_plan
-from peagle.deploy.context import WillNotServe
+from peagle.deploy.context import DeploymentContext, WillNotServe
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import (
@@ -96,7 +96,7 @@ def end_failed_start(
         return error
     remaining = remaining_resources_shown(aws, record, session, again)
     with remaining, DeploymentProgress(session.sandbox) as status:
-        saving = remove_failed_start(aws, record, error, status.observe)
+        saving = remove_failed_start(DeploymentContext(aws, record, status.observe), error)
     add_nothing_remaining()
     error.message = f"{error.message}; {_outcome(error, saving, session)}"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone

@@ -26,6 +26,7 @@ from peagle.cli.view.console import confirm, json_option, print_json, print_line
 from peagle.cli.view.deploy import show_remaining_resources
 from peagle.cli.view.progress import DeploymentProgress
 from peagle.deploy.apply import remove_previous
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.records import DamagedRecord, deployment_lock, deployment_names, load_record
 from peagle.deploy.removal import (
     Ended,
@@ -202,7 +203,7 @@ def _destroy_previous(
         deployment_lock(*record.key),
         DeploymentProgress(session.sandbox) as status,
     ):
-        removed = remove_previous(aws, _latest(session, record), status.observe)
+        removed = remove_previous(DeploymentContext(aws, _latest(session, record), status.observe))
     if not removed and not as_json:
         print_status(f"Nothing to remove: {record.name} has no previous revision.")
     _report(record.name, removed, (), (), (), as_json)
@@ -295,7 +296,9 @@ def _remove(aws: Aws, record: Deployment, session: Session) -> tuple[Resources, 
     with deployment_lock(*record.key):
         try:
             with DeploymentProgress(session.sandbox) as status:
-                return remove_deployment(aws, _latest(session, record), status.observe)
+                return remove_deployment(
+                    DeploymentContext(aws, _latest(session, record), status.observe)
+                )
         except (PeagleError, KeyboardInterrupt):
             left = load_record(*record.key)
             if left:

@@ -12,7 +12,7 @@ from typing import Any
 
 from peagle.aws import cloudwatch, vpc
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.errors import AccessDenied
 from peagle.aws.iam import Role
 from peagle.aws.s3 import default_bucket
 from peagle.aws.vpc import SecurityGroup
@@ -22,7 +22,6 @@ from peagle.findings import Finding, error, finding, warning
 from peagle.planning.plan import Plan
 from peagle.render.alarms import rollback_alarm_names
 from peagle.s3uri import S3Uri
-from peagle_serve.contract import MODEL_FOLDER, VOCABULARY_FILE, VOCABULARY_VARIABLE
 
 ROLE_ACTIONS = (
     "ec2:CreateNetworkInterface",
@@ -135,29 +134,6 @@ def _blocked(groups: Collection[SecurityGroup], outside: Collection[str]) -> Ite
     if ways == {"nowhere"} or ("anywhere" not in ways and outside):
         fix = "add an outbound rule for TCP 443, to 0.0.0.0/0 or to the prefix list of S3"
         yield error("network-blocked", "security_groups", message, fix)
-
-
-def vocabulary_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
-    """Whether the vocabulary that an isolated container reads from the mounted weights is there."""
-    folder = plan.environment.get(VOCABULARY_VARIABLE, "")
-    mount = next((mount for mount in plan.mounts if mount.channel is None), None)
-    is_mounted = mount is not None and plan.target.weights.kind == "s3"
-    if not plan.company.network_isolation or not is_mounted or mount is None:
-        return
-    if not f"{folder}/".startswith(f"{MODEL_FOLDER}/"):
-        return
-    place, inside = S3Uri.parse(mount.s3_uri).folder, folder.removeprefix(MODEL_FOLDER).strip("/")
-    key = f"{place.key}{inside}/{VOCABULARY_FILE}" if inside else f"{place.key}{VOCABULARY_FILE}"
-    try:
-        aws.call("s3", "head_object", Bucket=place.bucket, Key=key)
-    except AccessDenied:
-        return  # the weights themselves are reported as not readable
-    except Missing:
-        uri = S3Uri(place.bucket, key).uri
-        message = f"{uri} does not exist, and a container without a network cannot download it"
-        command = ("peagle", "weights", "sync", "PAIR", mount.s3_uri)
-        fix = Fix("put the file there, or copy the pair from a folder that holds it", command)
-        yield error("mounted-vocabulary-missing", "network_isolation", message, fix)
 
 
 def role_access_findings(aws: Aws, role: Role, plan: Plan) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Revision, Served
 from peagle.errors import CloudError, Fix
-from peagle.planning.operation_model import AlarmKind
 from peagle.planning.rollout import cost_text, rollout_of
 from peagle.render.alarms import (
     alarm_name,
@@ -31,10 +30,11 @@ class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):
 
 def follow(context: DeploymentContext, revision: Revision) -> None:
     """Let the alarms watch a revision that serves again and whose plan another machine has: its
-    configuration and K are known, and the limits of ``_known_limits``; others stay. Raises
-    CloudError."""
-    limits, served = _known_limits(revision), revision.served
-    command = tuple[str, ...]()
+    configuration and K are known, the floor of its proof, and how many requests its engine runs at
+    a time; other limits stay. Raises CloudError."""
+    served, proof, command = revision.served, revision.proof, tuple[str, ...]()
+    known: dict[str, Any] = {"load": served.settings.get("max-num-seqs")}
+    known["acceptance"] = proof.floor if proof else None
     if served.pair:  # else the command that switches speculation off is unknown
         command = without_speculation_of(served.pair, served.name, served.region)
     names = [resource.name for resource in context.record.of_type("Alarm")]
@@ -42,7 +42,8 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
         kind = kind_of_alarm(context.record.name, alarm["AlarmName"])
         if kind is None:
             continue
-        limit = limits.get(kind, alarm["Threshold"])
+        limit = known.get(kind)
+        limit = limit if isinstance(limit, int | float) else alarm["Threshold"]
         text = alarm_text(kind, limit, served.copies is not None, command)
         changed = following(alarm, revision.name, served.k, limit, text)
         if any(alarm.get(name) != value for name, value in changed.items()):
@@ -50,33 +51,12 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
             cloudwatch.put_metric_alarm(context.aws, changed)
 
 
-def _known_limits(revision: Revision) -> dict[AlarmKind | None, float]:
-    """The limits that the account tells of a revision: the floor of its proof, and how many
-    requests its engine runs at a time."""
-    limits: dict[AlarmKind | None, float] = {}
-    if revision.proof and revision.proof.floor is not None:
-        limits["acceptance"] = revision.proof.floor
-    most = revision.served.settings.get("max-num-seqs")
-    if type(most) is int:
-        limits["load"] = most
-    return limits
-
-
 def kept_of_plan_before(record: Deployment, revision: Revision) -> str:
-    """What a return to a revision cannot renew, as only another machine has its plan: the limits
-    of alarms that the account does not tell, and the dashboard. Empty where nothing is kept."""
-    if revision.plan is not None:
-        return ""
-    kinds = {kind_of_alarm(record.name, alarm.name) for alarm in record.of_type("Alarm")}
-    limits = {
-        "ttft": "the limit of the alarm on the time to the first token (--slo)",
-        "acceptance": "the floor of the acceptance alarm",
-        "load": "the limit of the load alarm",
-    }
-    unknown = kinds - _known_limits(revision).keys()
-    kept = [text for kind, text in limits.items() if kind in unknown]
-    kept += ["the dashboard"] if record.of_type("Dashboard") else []
-    return " and ".join(kept)
+    """What a return to a revision cannot renew, as only another machine has its plan; empty where
+    nothing is kept."""
+    kept = {"Alarm": "limits of alarms that it does not tell", "Dashboard": "the dashboard"}
+    texts = (text for kind, text in kept.items() if any(r.type == kind for r in record.resources))
+    return "" if revision.plan else " and ".join(texts)
 
 
 def mixes_drafts(record: Deployment, candidate: Served) -> bool:

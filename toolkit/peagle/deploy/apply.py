@@ -535,13 +535,7 @@ def preview_rollback(aws: Aws, record: Deployment, target: Revision) -> Rollback
     return RollbackPreview(changes_of_live(record, live, target), rollout, kept)
 
 
-def rollback(
-    aws: Aws,
-    record: Deployment,
-    catalog: Catalog,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Deployment:
+def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Return to the previous revision and prove it again; what served is the previous one
     afterwards. Returns the record.
 
@@ -551,10 +545,10 @@ def rollback(
     revision that another machine deployed. Raises what ``revision_for_rollback`` and
     ``prove_in_service`` raise; a revision whose proof fails now stays in service, unproved.
     """
+    record = context.record
     target = revision_for_rollback(record)
-    context = DeploymentContext(aws, record, observe, clock or Clock())
     require_weights_of(context, target)
-    live = sagemaker.describe(aws, record.name) if rollback_unreported(record) else None
+    live = sagemaker.describe(context.aws, record.name) if rollback_unreported(record) else None
     if live and live.serves_steadily(target.name):
         remove_stale(context)
         return context.record
@@ -585,23 +579,20 @@ def end_rollback(record: Deployment) -> None:
     records.save(record.model_copy(update={"returning_to": ""}))
 
 
-def remove_previous(
-    aws: Aws, record: Deployment, observe: Observer = unobserved, clock: Clock | None = None
-) -> tuple[Resource, ...]:
+def remove_previous(context: DeploymentContext) -> tuple[Resource, ...]:
     """Remove what only the previous revision needs; what was removed. May be repeated.
 
     Raises Refused while a rollback to it is not finished, and for another owner's deployment.
     """
+    record = context.record
     require_own(record)
     if record.previous and record.pending and record.pending.name == record.previous.name:
         fix = Fix("finish that first", ("peagle", "rollback", record.name))
         message = f"{record.name} is being rolled back to its previous revision"
         raise Refused(message, fix, "rollback-unfinished")
-    context = DeploymentContext(aws, record, observe, clock or Clock())
     context.change(previous=None)
-    before = context.record.resources
     remove_stale(context)
-    return tuple(resource for resource in before if resource not in context.record.resources)
+    return tuple(each for each in record.resources if each not in context.record.resources)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from typing import Any
 
 from peagle import proof
 from peagle.aws import sagemaker
-from peagle.aws.client import Aws, Clock
 from peagle.case import DEFAULT_AMI
 from peagle.catalog.find import find_pair
 from peagle.catalog.schema import Catalog
@@ -35,7 +34,7 @@ from peagle.deploy.apply import (
     upload_weights,
     wait_in_service,
 )
-from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import prove_request, request_of_plan, request_of_revision
 from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL
@@ -194,12 +193,7 @@ def require_comparable(preflight: Preflight) -> Deployment:
 
 
 def start_comparison(
-    aws: Aws,
-    preflight: Preflight,
-    share: float,
-    catalog: Catalog,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
+    context: DeploymentContext, preflight: Preflight, share: float, catalog: Catalog
 ) -> Deployment:
     """Serve the checked plan next to the revision in service, with ``share`` of the requests, and
     prove it; returns the record. Repeated, it continues, or changes the share.
@@ -208,9 +202,9 @@ def start_comparison(
     before serves alone again. ``catalog`` says what to prove of that if another machine deployed
     it.
     """
-    record, desired = require_comparable(preflight), preflight.desired
+    aws, desired = context.aws, preflight.desired
+    record = context.record = require_comparable(preflight)
     name, candidate = record.name, desired.revision
-    context = DeploymentContext(aws, record, observe, clock or Clock())
     live = sagemaker.describe(aws, name)
     if live and record.comparison and compares_now(record, live) and record.comparison.since:
         _set_share(context, share)
@@ -296,23 +290,17 @@ def _put_beside(
     return wait_in_service(context, both, request)
 
 
-def change_share(
-    aws: Aws,
-    record: Deployment,
-    share: float,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Deployment:
+def change_share(context: DeploymentContext, share: float) -> Deployment:
     """Give the candidate another share of the requests; returns the record. Raises Refused unless
     both variants serve."""
+    record = context.record
     require_own(record)
     comparison = required_comparison(record)
-    live = sagemaker.describe(aws, record.name)
+    live = sagemaker.describe(context.aws, record.name)
     if comparison.since is None or not compares_now(record, live):
         message = f"the candidate of {record.name} does not serve yet, or no longer"
         fix = "repeat the compare command with --with"
         raise Refused(message, fix, "comparison-not-running")
-    context = DeploymentContext(aws, record, observe, clock or Clock())
     _set_share(context, share)
     return context.record
 
@@ -333,22 +321,16 @@ def _set_share(context: DeploymentContext, share: float) -> None:
     context.change(comparison=comparison.model_copy(update={"share": share}))
 
 
-def promote(
-    aws: Aws,
-    record: Deployment,
-    catalog: Catalog,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Deployment:
+def promote(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Let the candidate serve alone, prove that, and apply the rest of its plan; what served is the
     previous revision then. Returns the record.
 
     Raises Refused without a comparison and when the plan's end has passed, and what
     ``prove_in_service`` does: without a proof, what served before serves alone again.
     """
+    record = context.record
     require_own(record)
     candidate = required_comparison(record).candidate
-    context = DeploymentContext(aws, record, observe, clock or Clock())
     end = planned_end(context, candidate, keeps_bounds=True)
     plan, before = candidate.plan, record.serving
     if before and before.fingerprint == candidate.fingerprint:  # promoted, but not to the end
@@ -378,26 +360,20 @@ def promote(
     return context.record
 
 
-def drop(
-    aws: Aws,
-    record: Deployment,
-    catalog: Catalog,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Deployment:
+def drop(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Let the revision that served before the comparison serve alone, and prove that; then remove
     what only the candidate needs. Returns the record.
 
     Raises Refused without a comparison, and once the candidate serves alone; NotProved when what
     serves is not proved now: it stays.
     """
+    record = context.record
     require_own(record)
     candidate = required_comparison(record).candidate
     if record.serving and record.serving.fingerprint == candidate.fingerprint:
         fix = Fix("end its promotion", ("peagle", "promote", record.name))
         message = f"{candidate.name} serves alone on {record.name} already"
         raise Refused(message, fix, "promotion-unfinished")
-    context = DeploymentContext(aws, record, observe, clock or Clock())
     _serve_alone(context, catalog)
     return context.record
 

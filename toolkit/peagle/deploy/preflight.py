@@ -40,7 +40,6 @@ from peagle.deploy.access import (
     network_findings,
     role_access_findings,
     topic_findings,
-    vocabulary_findings,
 )
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.diff import Change
@@ -471,7 +470,6 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
         yield from role_access_findings(aws, role, desired.plan)
     yield from presence_findings(aws, desired.plan.runtime.image)
     yield from network_findings(aws, desired.plan, started)
-    yield from vocabulary_findings(aws, desired.plan)
 
 
 def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:

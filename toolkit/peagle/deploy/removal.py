@@ -114,7 +114,7 @@ def remove_leftover(aws: Aws, leftover: Leftover) -> None:
 
 
 def destroy(
-    aws: Aws, record: Deployment, observer: Observer = unobserved, clock: Clock | None = None
+    context: DeploymentContext,
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
     """Remove all resources of the record, then the record; what was removed, and what was kept.
 
@@ -122,7 +122,6 @@ def destroy(
     record: raises Unknown after everything else is removed. An endpoint that stays keeps its
     schedule, configuration and model, and objects their bucket.
     """
-    context = DeploymentContext(aws, record, observer, clock or Clock())
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
@@ -142,7 +141,7 @@ def destroy(
         raise Unknown(
             f"these may still exist and cost money, and are kept in the record: {names}; "
             f"{denied[0].message}",
-            Fix(fix, ("peagle", "destroy", record.name)),
+            Fix(fix, ("peagle", "destroy", context.record.name)),
         )
     records.remove_record(context.record)
     return tuple(removed), tuple(kept)
@@ -166,21 +165,15 @@ def possible_saving(record: Deployment, error: WillNotServe, clock: Clock | None
     return Saving(seconds, None if price is None else price * seconds / 3600)
 
 
-def remove_failed_start(
-    aws: Aws,
-    record: Deployment,
-    error: WillNotServe,
-    observer: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Saving:
+def remove_failed_start(context: DeploymentContext, error: WillNotServe) -> Saving:
     """Remove what the deploy that ended with ``error`` created; returns what that saves.
 
     Earlier revisions stay. Nothing is saved if SageMaker accepts no deletion while it creates the
     endpoint: the removal then waits until SageMaker gives up. Raises what ``destroy`` raises, and
     Refused for an endpoint that has come into service after all.
     """
-    context = DeploymentContext(aws, record, observer, clock or Clock())
-    live = sagemaker.describe(aws, record.name)
+    record = context.record
+    live = sagemaker.describe(context.aws, record.name)
     if live and live.status not in ("Creating", "Failed", "Deleting"):
         message = f"endpoint {live.name} is {live.status} after all, so nothing was removed"
         raise Refused(message, "deploy again to prove it", "serves-after-all")
@@ -188,7 +181,7 @@ def remove_failed_start(
     if live and live.status == "Creating" and begin_deletion(context, live):
         saving = possible_saving(record, error, context.clock)
     if record.serving is None:
-        destroy(aws, record, observer, context.clock)
+        destroy(context)
     else:
         context.change(pending=None)
         endpoints = [each for each in record.of_type("Endpoint") if each.name == record.name]
@@ -306,7 +299,8 @@ def reap(
                 stored = records.load_record(*key)
                 latest = _ended(there, each.record.name, stored, prices, clock.now())
                 if latest is not None:
-                    removed, kept = destroy(there, latest.record, observe, clock)
+                    context = DeploymentContext(there, latest.record, observe, clock)
+                    removed, kept = destroy(context)
                     each = replace(latest, removed=removed, kept=kept)
         except PeagleError as error:
             each = replace(each, error=error)

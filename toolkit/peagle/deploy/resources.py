@@ -9,7 +9,7 @@ what is on record. Each call may be repeated.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -310,18 +310,14 @@ class Schedule(Kind):
         scheduler.delete_schedule(context.aws, resource.name)
 
 
-class SchedulerRole(Kind):
-    """The role with which the schedules do so."""
+class Removed(Kind):
+    """What is put with what it belongs to: the role of the schedules, and uploaded weights."""
+
+    def __init__(self, call: Callable[[Aws, Resource], object]) -> None:
+        self.call = call
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        scheduler.delete_role(context.aws, resource.name)
-
-
-class Objects(Kind):
-    """Uploaded weights."""
-
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        s3.delete_objects(context.aws, S3Uri.parse(resource.name).bucket, resource.keys)
+        self.call(context.aws, resource)
 
 
 class Bucket(Kind):
@@ -457,14 +453,16 @@ SETTINGS: tuple[Kind, ...] = (LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS)
 KINDS: Mapping[ResourceType, Kind] = {
     "Endpoint": OfSageMaker("Endpoint", "endpoint"),
     "Schedule": SCHEDULE,
-    "SchedulerRole": SchedulerRole(),
+    "SchedulerRole": Removed(lambda aws, role: scheduler.delete_role(aws, role.name)),
     "Alarm": ALARMS,
     "MetricFilter": FILTERS,
     "Dashboard": DASHBOARD,
     "LifecycleRule": CAPTURE,
     "EndpointConfig": CONFIG,
     "Model": MODEL,
-    "S3Objects": Objects(),
+    "S3Objects": Removed(
+        lambda aws, each: s3.delete_objects(aws, S3Uri.parse(each.name).bucket, each.keys)
+    ),
     "S3Bucket": BUCKET,
 }
 """In the order of removal: an endpoint needs its configuration while it exists, and the

@@ -25,7 +25,7 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, Tag
 from peagle.case import MOST_COUNT
-from peagle.deploy.context import DeploymentContext, Observer, unobserved, wait_while_busy
+from peagle.deploy.context import DeploymentContext, wait_while_busy
 from peagle.deploy.resources import SCALING_TAG, company_of, delete, scaling_tag, schedule_names
 from peagle.deploy.revisions import (
     CANDIDATE,
@@ -368,20 +368,14 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
     )
 
 
-def scale(
-    aws: Aws,
-    record: Deployment,
-    change: Scale,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> None:
+def scale(context: DeploymentContext, change: Scale) -> None:
     """Make the change, and wait until a fixed number of instances or copies serves. May be
     repeated. A change that SageMaker makes at the moment ends first.
 
     Raises CloudError when SageMaker refuses, and when fewer or more instances run in the end. The
     end of a budget moves before the price rises.
     """
-    context = DeploymentContext(aws, record, observe, clock or Clock())
+    aws, record = context.aws, context.record
     if change.end is not None:
         set_end(context, shown_revision(record, change.live), change.end)
     if change.scaling is not None:

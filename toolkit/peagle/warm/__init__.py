@@ -213,8 +213,8 @@ def collect_on_aws(
     clock, name = clock or Clock(), preflight.desired.plan.name
     try:
         record = deploy(aws, preflight, observe, clock=clock)
+        context = DeploymentContext(aws, record, observe, clock)
         with TemporaryDirectory(prefix="peagle-warm-") as folder:
-            context = DeploymentContext(aws, record, observe, clock)
             stand_in = stand_in_of(aws, name)
             context.say("Packing", "compile caches")
             artifact = fetch(
@@ -232,9 +232,9 @@ def collect_on_aws(
     except BaseException as error:
         if left := load_record(aws.scope, aws.region, name):
             failed(error, left)
-            destroy(aws, left, observe, clock)
+            destroy(DeploymentContext(aws, left, observe, clock))
         raise
-    destroy(aws, record, observe, clock)
+    destroy(context)
     created = record.billing_since
     seconds = clock.now() - created if created else 0.0
     return CollectedWarmStart(artifact, place, others, stand_in, seconds)
