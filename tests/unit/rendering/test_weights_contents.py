@@ -98,7 +98,7 @@ def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path
 
     assert other.mounts == plan.mounts
     desired = [desired_state(one, ROLE, BUCKET) for one in (plan, other)]
-    assert desired[0].fingerprint == desired[1].fingerprint
+    assert desired[0].revision.fingerprint == desired[1].revision.fingerprint
     assert changes(*(one.revision.served for one in desired)) == ()
     assert dashboard_body(plan) == dashboard_body(other)
 

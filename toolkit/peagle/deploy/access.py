@@ -210,12 +210,14 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     topic = plan.observe.alarm_topic if plan.observe else None
     if topic is None:
         return
-    code, where = "topic-unheard", "alarm_topic"
+    where = "alarm_topic"
     try:
         attributes = cloudwatch.topic_attributes(aws, topic)
     except AccessDenied as denied:
         message = f"not known whether alarms can notify {topic}: {denied.message}"
-        yield warning(code, where, message, "allow sns:GetTopicAttributes on it, or check it")
+        yield warning(
+            "topic-unheard", where, message, "allow sns:GetTopicAttributes on it, or check it"
+        )
         return
     if attributes is None:
         create = ("aws", "sns", "create-topic", "--name", topic.rpartition(":")[2])
@@ -224,11 +226,13 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     elif attributes.get("KmsMasterKeyId", "").endswith(_AWS_OWN_KEY):
         message = f"{topic} is encrypted with {_AWS_OWN_KEY}, which CloudWatch may not use"
         fix = Fix("use a key whose policy allows cloudwatch.amazonaws.com, or no encryption")
-        yield warning(code, where, message, fix)
+        yield warning("topic-unheard", where, message, fix)
     elif attributes.get("SubscriptionsConfirmed", "0") == "0":
         message = f"{topic} has no confirmed subscription: no one receives its notifications"
         subscribe = (
             "aws", "sns", "subscribe", "--topic-arn", topic, "--protocol", "email",
             "--notification-endpoint", "ADDRESS",
         )  # fmt: skip
-        yield warning(code, where, message, Fix("subscribe, then confirm the e-mail", subscribe))
+        yield warning(
+            "topic-unheard", where, message, Fix("subscribe, then confirm the e-mail", subscribe)
+        )

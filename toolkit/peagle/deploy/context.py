@@ -344,10 +344,8 @@ def _will_not_serve(live: Endpoint, served: Served, log: EndpointLog, crash: Cra
 
 
 def _silence(served: Served) -> str:
-    """What a start without a log probably means, and where to look."""
-    steps = "pulls the image or downloads the weights" if served.weights else "pulls the image"
+    """What a start without a log probably means."""
     return (
-        f"no log yet: AWS probably has no free {served.instance_type}, or still {steps} "
-        f"{served.image}. SageMaker names a reason only when it gives up; meanwhile look at the "
-        f"status of {served.region} (AWS Health), at the image, and at what the role may read"
+        f"no log yet: AWS probably has no free {served.instance_type}, or still pulls the image "
+        f"{served.image}; look at the status of {served.region} and at what the role may read"
     )

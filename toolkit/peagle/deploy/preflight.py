@@ -54,7 +54,7 @@ from peagle.deploy.scaling import (
     planned_end,
     required_scaling,
 )
-from peagle.deploy.state import Deployment, Revision, served_by_requests, utc_text
+from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
 from peagle.errors import CloudError, Refused
 from peagle.findings import Finding, error, errors, note, warning
 from peagle.planning.drafter import NOT_READ
@@ -161,7 +161,7 @@ def desired_state(
     model, config = complete[MODEL]["ModelName"], complete[CONFIG]["EndpointConfigName"]
     revision = Revision(
         fingerprint=fingerprint,
-        served=served_by_requests(plan, complete[MODEL], complete[CONFIG], component),
+        served=served_by_plan(plan, filled),
         plan=plan,
         role=role,
         bucket=bucket if folders else None,

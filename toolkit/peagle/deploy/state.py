@@ -92,22 +92,11 @@ class Served(Frozen):
 
 
 def served_by_plan(plan: Plan, filled: Mapping[str, str] | None = None) -> Served:
-    """What ``plan`` serves once it is applied; ``filled`` replaces its placeholders."""
+    """What ``plan`` serves once it is applied; ``filled`` replaces its placeholders and names."""
     model, config, _, *component = (
         with_replaced(request.parameters, filled or {}) for request in requests(plan)
     )
-    return served_by_requests(plan, model, config, *component)
-
-
-def served_by_requests(
-    plan: Plan,
-    model: Mapping[str, Any],
-    config: Mapping[str, Any],
-    component: Mapping[str, Any] | None = None,
-) -> Served:
-    """What ``plan`` serves with its complete CreateModel, CreateEndpointConfig, and for copies
-    CreateInferenceComponent."""
-    startup = component["Specification"]["StartupParameters"] if component else {}
+    startup = component[0]["Specification"]["StartupParameters"] if component else {}
     return Served(
         name=plan.name,
         region=plan.region,
