@@ -278,7 +278,8 @@ def _median_itl(row: Row) -> float:
 
 def _order(row: Row) -> tuple[Any, ...]:
     sizes = row["prompt_tokens"], row["output_tokens"]
-    return *sizes, row["drafter"] or "", row["k"], row["concurrency"]
+    graphs = row.get("max_cudagraph_capture_size") or 0
+    return *sizes, row["drafter"] or "", row["k"], row["concurrency"], graphs
 
 
 def _distinct(rows: Sequence[Row], key: str) -> list[Any]:

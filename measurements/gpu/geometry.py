@@ -49,6 +49,7 @@ class Setting:
     enforce_eager: bool = False
     enable_prefix_caching: bool = False
     own_tensors: bool = True
+    max_cudagraph_capture_size: int | None = None
 
     @property
     def name(self) -> str:
@@ -59,6 +60,7 @@ class Setting:
         parts += [self.kv_cache_dtype, f"tp{self.tensor_parallel_size}"]
         parts += ["eager"] * self.enforce_eager + ["prefix"] * self.enable_prefix_caching
         parts += ["shared"] * (not self.own_tensors)
+        parts += [f"g{self.max_cudagraph_capture_size}"] * bool(self.max_cudagraph_capture_size)
         return "_".join(parts)
 
     def own(self) -> tuple[str, ...]:
@@ -101,6 +103,8 @@ def engine_arguments(setting: Setting) -> dict[str, Any]:
     }
     if setting.max_num_batched_tokens:
         arguments["max_num_batched_tokens"] = setting.max_num_batched_tokens
+    if setting.max_cudagraph_capture_size:
+        arguments["max_cudagraph_capture_size"] = setting.max_cudagraph_capture_size
     if setting.drafter:
         arguments["speculative_config"] = speculation(setting)
     if setting.pair.startswith("gemma"):

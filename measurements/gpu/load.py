@@ -57,6 +57,8 @@ class Workload:
 CONVERSATION = Workload(
     "conversation", 6144, 256, (1, 8, 32), repetitions=(3, 3), turns=3, added_tokens=256
 )
+MANY_REQUESTS = Workload("many-requests", 512, 1024, (64, 96, 128), repetitions=(2, 3))
+DOCUMENT = Workload("document", 8192, 256, (1, 4, 16), repetitions=(2, 4))
 WORKLOADS = (
     Workload("short-prompt", 128, 400),
     Workload("long-prompt", 2048, 256, repetitions=(2, 5)),

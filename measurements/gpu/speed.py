@@ -4,12 +4,14 @@ Example, on a host with one GPU and vLLM, from the root of the repository:
 
     python -m measurements.gpu.speed --pair gpt-oss-20b
     python -m measurements.gpu.speed --pair qwen3-coder-30b --settings none,p-eagle:3,p-eagle:7
+    python -m measurements.gpu.speed --pair qwen3-coder-30b --settings p-eagle:16,p-eagle:16:2176
     python -m measurements.gpu.speed --collect .gpu/speed/gpt-oss-20b --evidence speed.json
 
 Weights are random, so no draft would be accepted: vLLM's synthetic rejection sampler accepts drafts
 at the published rates, while target and drafter do their real work. Random weights draft the same
 token again and again, which would touch few experts, so random tokens replace the drafts. One
-engine measures all workloads and loads of a setting (see ``load``). Meanwhile the next process
+engine measures all workloads and loads of a setting (see ``load``). A third number of a setting is
+the largest number of tokens of a step that has a CUDA graph. Meanwhile the next process
 imports its modules on CPUs of its own.
 
 Rows go to FOLDER/PAIR/rows.jsonl as they are measured, logs to FOLDER/PAIR.
@@ -67,23 +69,29 @@ def rates(pair: str, drafter: str, k: int) -> list[float]:
 
 def settings(pair: str, names: str, tensor_parallel_size: int = 1) -> list[Setting]:
     """The settings of a list such as ``none,p-eagle:3``; raises ValueError for a wrong one."""
-    found = []
+    chosen = []
     for name in names.split(","):
-        drafter, _, k = name.partition(":")
-        if (drafter == "none") == bool(k) or (k and not k.isdecimal()):
-            raise ValueError(f"{name}: expected none, or DRAFTER:K such as p-eagle:3")
-        found.append(
+        drafter, *numbers = name.split(":")
+        if not all(number.isdecimal() for number in numbers) or len(numbers) not in (
+            (0,) if drafter == "none" else (1, 2)
+        ):
+            raise ValueError(
+                f"{name}: expected none, or DRAFTER:K such as p-eagle:3 (or :K:TOKENS)"
+            )
+        k, size = (*map(int, numbers), 0, 0)[:2]
+        chosen.append(
             Setting(
                 pair,
                 drafter if k else None,
-                int(k or 0),
+                k,
                 max_num_batched_tokens=8192,
                 tensor_parallel_size=tensor_parallel_size,
+                max_cudagraph_capture_size=size or None,
             )
         )
         if k:
-            rates(pair, drafter, int(k))
-    return found
+            rates(pair, drafter, k)
+    return chosen
 
 
 def measure(setting: Setting, workloads: Sequence[load.Workload], out: Path, lock: Path) -> None:
@@ -128,6 +136,7 @@ def measure(setting: Setting, workloads: Sequence[load.Workload], out: Path, loc
         "experts_of_8_tokens": dummy_weights.experts_touched(llm, 8),
         "max_num_seqs": setting.max_num_seqs,
         "max_num_batched_tokens": setting.max_num_batched_tokens,
+        "max_cudagraph_capture_size": config.compilation_config.max_cudagraph_capture_size,
         "prefix_caching": cached,
         "device": devices.rpartition(" x ")[2],
         "vllm": vllm.__version__,
@@ -145,8 +154,9 @@ def measure(setting: Setting, workloads: Sequence[load.Workload], out: Path, loc
             print(json.dumps({key: row[key] for key in SHOWN}), flush=True)
 
 
-SHOWN = ("pair", "drafter", "k", "workload", "concurrency", "output_tokens_per_second", "low",
-         "high", "acceptance_length", "cached_share", "start_seconds")  # fmt: skip
+SHOWN = ("pair", "drafter", "k", "max_cudagraph_capture_size", "workload", "concurrency",
+         "output_tokens_per_second", "low", "high", "acceptance_length", "cached_share",
+         "start_seconds")  # fmt: skip
 
 
 def selected(names: str, loads: str) -> list[load.Workload]:
@@ -154,7 +164,8 @@ def selected(names: str, loads: str) -> list[load.Workload]:
 
     Raises ValueError for a name that does not exist or a load that is not a number.
     """
-    known = {workload.name: workload for workload in (*load.WORKLOADS, load.CONVERSATION)}
+    more = (load.CONVERSATION, load.MANY_REQUESTS, load.DOCUMENT)
+    known = {workload.name: workload for workload in (*load.WORKLOADS, *more)}
     chosen = names.split(",") if names else [workload.name for workload in load.WORKLOADS]
     if unknown := sorted(set(chosen) - set(known)):
         raise ValueError(f"unknown workloads: {', '.join(unknown)} (known: {', '.join(known)})")
@@ -211,7 +222,8 @@ def run_one(
     """Measure one setting on one GPU; its log is beside its rows."""
     folder = out / setting.pair
     folder.mkdir(parents=True, exist_ok=True)
-    name = f"{setting.drafter}:{setting.k}" if setting.drafter else "none"
+    numbers = [setting.k, setting.max_cudagraph_capture_size]
+    name = ":".join([setting.drafter or "none", *(str(number) for number in numbers if number)])
     command = [sys.executable, "-m", "measurements.gpu.speed", "--out", str(out), "--pair",
                setting.pair, "--settings", name, *options,
                "--tensor-parallel-size", str(setting.tensor_parallel_size),

@@ -124,7 +124,9 @@ def test_a_list_of_settings() -> None:
         "enable_adaptive_verification": True,
     }
     assert adaptive.own() == eagle3.own()
-    for wrong in ("p-eagle", "none:3", "p-eagle:x", "mtp:3"):
+    (graphs,) = speed.settings("gpt-oss-20b", "p-eagle:16:2176")
+    assert geometry.engine_arguments(graphs)["max_cudagraph_capture_size"] == 2176
+    for wrong in ("p-eagle", "none:3", "p-eagle:x", "mtp:3", "p-eagle:3:1:1"):
         with pytest.raises(ValueError, match=r"p-eagle:3|published"):
             speed.settings("gpt-oss-20b", wrong)
 
