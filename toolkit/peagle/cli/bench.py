@@ -238,7 +238,7 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
             raise
         raise NotFound(f"there is no deployment {name!r}", fix, unknown.code) from unknown
     with StatusLine() as line:
-        wake_up = WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
+        wake_up = WakeUpOptions(on_progress=line.show_line)
         return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
 
 

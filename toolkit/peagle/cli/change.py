@@ -146,7 +146,7 @@ def _show(record: Deployment, change: Scale, session: Session) -> None:
     served, copies = record.current.served, change.live.hosts_components
     lines = [("where", session.where(record.region))]
     if change.count is not None:
-        lines.append((counted(2, copies), f"{change.running} -> {change.count}"))
+        lines.append((counted(2, copies), f"{change.live.engine_count} -> {change.count}"))
     if change.scaling is not None:
         lines.append(("scaling", change.scaling.text))
 

@@ -44,10 +44,8 @@ _KEY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32
 
 
 def network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Finding]:
-    """Findings about the plan's subnets and security groups; nothing without a VPC.
-
-    ``more_instances`` is how many instances the change starts.
-    """
+    """Findings about the plan's subnets and security groups, of which the change starts
+    ``more_instances``; nothing without a VPC."""
     if not plan.company.in_vpc:
         return
     try:
@@ -138,11 +136,8 @@ def _blocked(groups: Collection[SecurityGroup], outside: Collection[str]) -> Ite
 
 def role_access_findings(aws: Aws, role: Role, plan: Plan) -> Iterator[Finding]:
     """Whether the role's policies let it attach containers to the plan's VPC, see the alarms of its
-    rollout and write the data that it captures.
-
-    IAM simulates them without the policies of bucket and key, which may allow what they do not: a
-    permission that these can give is a warning, except on the bucket that this toolkit creates.
-    """
+    rollout and write the data that it captures. The policies of bucket and key are not simulated:
+    what these can allow is a warning."""
     for actions, resource, purpose, others in _needs(aws, role, plan):
         through: dict[str, Any] = {}
         if resource != "*":

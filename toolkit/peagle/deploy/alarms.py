@@ -10,7 +10,6 @@ from peagle.aws.sagemaker import Endpoint
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Revision, Served
 from peagle.errors import CloudError, Fix
-from peagle.planning.rollout import cost_text, rollout_of
 from peagle.render.alarms import (
     alarm_name,
     alarm_text,
@@ -83,11 +82,8 @@ def suspend_acceptance(context: DeploymentContext, candidate: Served) -> None:
 
 def rollout_parameter(context: DeploymentContext, revision: Revision, count: int) -> dict[str, Any]:
     """The parameter of UpdateEndpoint, or of UpdateInferenceComponent, with the rollout of an
-    update of ``count`` instances or copies; empty where the plan of ``revision`` has none.
-
-    During a rollback, an alarm that is in the state ALARM already would undo the way back at once:
-    it is left out, and a notice says so.
-    """
+    update of ``count`` instances or copies; empty without one. During a rollback, an alarm that is
+    in the state ALARM already would undo the way back at once: it is left out."""
     config = deployment_config(revision.plan, count) if revision.plan else None
     if config is None:
         return {}
@@ -101,24 +97,11 @@ def rollout_parameter(context: DeploymentContext, revision: Revision, count: int
     return {"DeploymentConfig": {**config, **watched}}
 
 
-def rollout_of_return(revision: Revision, count: int) -> str:
-    """How the return to a kept revision replaces ``count`` instances: the rollout of its plan, or
-    why there is none."""
-    plan = revision.plan
-    if plan is None:
-        return "none: another machine has the plan of that revision"
-    if plan.rollout is None:
-        return "none: the plan of that revision has no --rollout"
-    return cost_text(plan.rollout if plan.copies else rollout_of(plan.rollout, count))
-
-
 def rolled_back(
     context: DeploymentContext, revision: Revision, live: Endpoint
 ) -> RolledBackOnAlarm | None:
-    """The error for an update that an alarm undid, with the alarm's name; ``None`` when none did.
-
-    SageMaker's reason names it; else the alarms that are in the state ALARM now did.
-    """
+    """The error for an update that an alarm undid; ``None`` when none did. SageMaker's reason names
+    the alarm; else those that are in the state ALARM now did."""
     plan = revision.plan
     if plan is None or plan.rollout is None or live.status != "InService":
         return None

@@ -88,6 +88,7 @@ from peagle.errors import (
     UserError,
 )
 from peagle.planning.pins import pins_of
+from peagle.planning.rollout import cost_text, rollout_of
 from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS
 from peagle.s3uri import S3Uri
@@ -115,11 +116,8 @@ def deploy(
     keep_unproved: bool = False,
 ) -> Deployment:
     """Apply the change that ``preflight`` found, prove it, and remove what is stale; returns the
-    record. Raises what ``apply`` and ``prove_in_service`` do.
-
-    Without ``wait`` it returns once the endpoint is requested; the next deploy continues. With
-    ``keep_unproved``, an update whose proof fails stays in service.
-    """
+    record. Without ``wait`` it returns once the endpoint is requested; the next deploy continues.
+    With ``keep_unproved``, an update whose proof fails stays in service."""
     desired, change = preflight.desired, preflight.change
     name, revision = desired.plan.name, desired.revision
     record = preflight.record or Deployment(
@@ -150,12 +148,8 @@ def deploy(
 
 
 def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> float:
-    """Bring ``desired`` into service. Raises what a step raises, and records the failure.
-
-    The end time, if there is one, is scheduled before the endpoint exists. Every step may be
-    repeated, so the same call continues an interrupted deployment. Returns when SageMaker began the
-    update, in epoch seconds; 0 for a new endpoint, or where that is unknown.
-    """
+    """Bring ``desired`` into service; records a failure. The same call continues an interrupted
+    deployment. Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint."""
     revision = desired.revision
     end = planned_end(context, revision)
     context.change(pending=revision, failure=None, returning_to="")
@@ -240,10 +234,9 @@ def put_endpoint(
     request: dict[str, Any],
     rolled_out: bool = False,
 ) -> None:
-    """Create or update the endpoint, unless SageMaker is already bringing up the revision's
-    configuration. ``request`` is that of CreateEndpoint. Another change ends first, and a broken
-    endpoint is deleted. With ``rolled_out``, an update has the rollout of the revision's plan, for
-    the number of instances that it gets."""
+    """Create or update the endpoint by ``request``, that of CreateEndpoint, unless that is
+    happening. Another change ends first, and a broken endpoint is deleted. With ``rolled_out``, an
+    update has the rollout of the revision's plan, for the number of instances that it gets."""
     aws, name, clock = context.aws, context.record.name, context.clock
     live = sagemaker.describe(aws, name)
     arriving = {"Creating": live.revision, "Updating": live.pending_revision} if live else {}
@@ -310,13 +303,9 @@ def _put_copies(
 def wait_in_service(
     context: DeploymentContext, revision: Revision, request: dict[str, Any]
 ) -> float:
-    """Wait until the endpoint serves the revision; raise CloudError with the cause if not, and
-    WillNotServe as soon as it is known that a new endpoint never will.
-
-    When AWS rolled an update back, what served before serves, and nothing is pending. Returns when
-    SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the update had
-    ended before.
-    """
+    """Wait until the endpoint serves the revision. When AWS rolled an update back, what served
+    before serves, and nothing is pending. Returns what ``apply`` does. Raises CloudError with the
+    cause, and WillNotServe once it is known that a new endpoint never will."""
     updating, started = False, 0.0
     if live := sagemaker.describe(context.aws, context.record.name):
         if context.record.billing_since is None:
@@ -346,15 +335,11 @@ def prove_in_service(
     started: float = 0.0,
     keep_unproved: bool = False,
 ) -> None:
-    """Prove that the endpoint in service speculates; ``revision`` is the serving one then, and
-    ``request`` is what to prove of it.
-
-    A failed proof returns the endpoint to the proved revision that served before, unless
-    ``keep_unproved``: raises RolledBack, or CloudError when that fails. Without such a revision
-    the endpoint stays, unproved: raises NotProved. Raises CloudError when AWS refuses the proof;
-    ``revision`` is still pending then. ``started`` is when the update to it began, in epoch
-    seconds, where that is known.
-    """
+    """Prove that the endpoint in service speculates; ``revision`` is the serving one then.
+    ``started`` is when the update to it began, in epoch seconds. A failed proof returns the
+    endpoint to the proved revision that served before, unless ``keep_unproved``: raises RolledBack,
+    or CloudError when that fails. Without such a revision the endpoint stays, unproved: raises
+    NotProved."""
     aws, name, clock = context.aws, context.record.name, context.clock
     role = "serving" if is_alone(context.record, revision) else "pending"
     revision = revision.model_copy(update={"proof": None})
@@ -418,9 +403,8 @@ def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
 
 def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: bool = False) -> float:
     """Move the endpoint to the configuration of a kept revision, and wait until that serves;
-    returns what ``wait_in_service`` does. The end time stays. ``rolled_out``: in the steps of its
-    plan's rollout, watched by its alarms. By default at once: what serves is not proved, or is half
-    of a comparison."""
+    returns what ``apply`` does. The end time stays. ``rolled_out``: in the steps of its plan's
+    rollout; else at once, as what serves is not proved, or is half of a comparison."""
     aws, name, plan = context.aws, context.record.name, revision.plan
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
     description = sagemaker.description(aws, kind, revision.name)
@@ -463,10 +447,8 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
 
 
 def restore_observability(context: DeploymentContext, revision: Revision) -> None:
-    """Give alarms and dashboard the values of a kept revision that serves again, where its plan has
-    them; where another machine has the plan, the alarms follow the revision with the limits that
-    the account tells of it, else with those that they have. What cannot be written stays, with a
-    notice: the endpoint serves."""
+    """Give alarms and dashboard the values of a kept revision that serves again, as far as its plan
+    or the account tells them. What cannot be written stays, with a notice: the endpoint serves."""
     try:
         if revision.plan is not None:
             put_settings(context, revision)
@@ -501,10 +483,8 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
 
 
 def revision_for_rollback(record: Deployment) -> Revision:
-    """The revision that ``rollback`` returns to.
-
-    Raises Refused when there is none, during a comparison, and for the deployment of another owner.
-    """
+    """The revision that ``rollback`` returns to. Raises Refused when there is none, during a
+    comparison, and for the deployment of another owner."""
     require_own(record)
     require_no_comparison(record)
     target = rollback_target(record)
@@ -530,21 +510,20 @@ def preview_rollback(aws: Aws, record: Deployment, target: Revision) -> Rollback
     live = sagemaker.describe(aws, record.name)
     if live is None:
         return RollbackPreview()
-    rollout = alarms.rollout_of_return(target, count_at_update(aws, record, target, live))
+    plan, count = target.plan, count_at_update(aws, record, target, live)
+    rollout = "none"
+    if plan and plan.rollout:
+        rollout = cost_text(plan.rollout if plan.copies else rollout_of(plan.rollout, count))
     kept = alarms.kept_of_plan_before(record, target)
     return RollbackPreview(changes_of_live(record, live, target), rollout, kept)
 
 
 def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
-    """Return to the previous revision and prove it again; what served is the previous one
-    afterwards. Returns the record.
-
-    With an update that is not finished or not proved, it returns to what served before that, which
-    is then removed. Until ``end_rollback``, the same call continues this rollback, also once it has
-    returned: nobody undoes it who has not seen its result. ``catalog`` says what to prove of a
-    revision that another machine deployed. Raises what ``revision_for_rollback`` and
-    ``prove_in_service`` raise; a revision whose proof fails now stays in service, unproved.
-    """
+    """Return to the previous revision and prove it again; with an update that is not finished or
+    not proved, to what served before that. Until ``end_rollback``, the same call continues this
+    rollback: nobody undoes it who has not seen its result. ``catalog`` says what to prove of a
+    revision that another machine deployed. A revision whose proof fails now stays in service,
+    unproved."""
     record = context.record
     target = revision_for_rollback(record)
     require_weights_of(context, target)
@@ -580,10 +559,8 @@ def end_rollback(record: Deployment) -> None:
 
 
 def remove_previous(context: DeploymentContext) -> tuple[Resource, ...]:
-    """Remove what only the previous revision needs; what was removed. May be repeated.
-
-    Raises Refused while a rollback to it is not finished, and for another owner's deployment.
-    """
+    """Remove what only the previous revision needs; what was removed. Raises Refused while a
+    rollback to it is not finished, and for another owner's deployment."""
     record = context.record
     require_own(record)
     if record.previous and record.pending and record.pending.name == record.previous.name:
@@ -614,13 +591,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Fallback:
-    """What to do when AWS has no instance of the planned type.
-
-    ``choose`` gets the first such error and returns the other types to try, in order; it may ask.
-    ``prepare`` returns the checked plan on a type, and raises Refused or UserError for one that
-    cannot be deployed. With ``retry_seconds``, the planned type and the others are tried again
-    until that time is over.
-    """
+    """What to do when AWS has no instance of the planned type. ``choose`` gets the first such error
+    and returns the other types to try; it may ask. ``prepare`` returns the checked plan on a type;
+    raises Refused or UserError. All are tried again until ``retry_seconds`` are over."""
 
     choose: Callable[[InsufficientCapacity], Sequence[str]]
     prepare: Callable[[str], Preflight]
@@ -635,12 +608,10 @@ def deploy_where_possible(
     observe: Observer = unobserved,
     clock: Clock | None = None,
 ) -> Preflight:
-    """Call ``deploy`` with ``planned``, then with the plans on other types, each checked as any
-    plan, until one does not raise InsufficientCapacity; returns the plan that is deployed.
-
-    What is tried is added to ``attempts``, also when an error or the user ends it. Raises the last
-    InsufficientCapacity, with all that was ``tried``, and at once whatever else ``deploy`` raises.
-    """
+    """Call ``deploy`` with ``planned``, then with the plans on other types, until one does not
+    raise InsufficientCapacity; returns the plan that is deployed. What is tried is added to
+    ``attempts``. Raises the last InsufficientCapacity, and at once whatever else ``deploy``
+    raises."""
     clock = clock or Clock()
     began, types = clock.now(), [planned.desired.plan.instance_type]
     left, first = list(types), True

@@ -196,12 +196,8 @@ def start_comparison(
     context: DeploymentContext, preflight: Preflight, share: float, catalog: Catalog
 ) -> Deployment:
     """Serve the checked plan next to the revision in service, with ``share`` of the requests, and
-    prove it; returns the record. Repeated, it continues, or changes the share.
-
-    Raises what ``require_comparable`` and the steps raise, and CandidateNotProved: then what served
-    before serves alone again. ``catalog`` says what to prove of that if another machine deployed
-    it.
-    """
+    prove it. Repeated, it continues, or changes the share. Raises CandidateNotProved: then what
+    served before serves alone again; ``catalog`` says what to prove of that without its plan."""
     aws, desired = context.aws, preflight.desired
     record = context.record = require_comparable(preflight)
     name, candidate = record.name, desired.revision
@@ -323,11 +319,7 @@ def _set_share(context: DeploymentContext, share: float) -> None:
 
 def promote(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Let the candidate serve alone, prove that, and apply the rest of its plan; what served is the
-    previous revision then. Returns the record.
-
-    Raises Refused without a comparison and when the plan's end has passed, and what
-    ``prove_in_service`` does: without a proof, what served before serves alone again.
-    """
+    previous revision then. Without a proof, that serves alone again."""
     record = context.record
     require_own(record)
     candidate = required_comparison(record).candidate
@@ -362,11 +354,7 @@ def promote(context: DeploymentContext, catalog: Catalog) -> Deployment:
 
 def drop(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Let the revision that served before the comparison serve alone, and prove that; then remove
-    what only the candidate needs. Returns the record.
-
-    Raises Refused without a comparison, and once the candidate serves alone; NotProved when what
-    serves is not proved now: it stays.
-    """
+    what only the candidate needs. Raises Refused once the candidate serves alone."""
     record = context.record
     require_own(record)
     candidate = required_comparison(record).candidate

@@ -102,11 +102,9 @@ class DeploymentContext:
 
     @contextmanager
     def creating(self, resource: Resource) -> Iterator[None]:
-        """Record the resource as intended before the block, and as created after it.
-
-        If AWS rejects the request for a new resource, the resource does not exist, and its entry
-        goes. Weights are many requests, of which one may be rejected: their entry stays.
-        """
+        """Record the resource as intended before the block, and as created after it. The entry of a
+        new one that AWS rejects goes; that of weights stays, as one of many requests may be
+        rejected."""
         entries = [r for r in self.record.of_type(resource.type) if r.name == resource.name]
         keys = {*resource.keys, *(key for earlier in entries for key in earlier.keys)}
         made = any(earlier.made for earlier in entries)
@@ -226,16 +224,11 @@ def wait_while_busy(
     log: EndpointLog | None = None,
     purpose: str = "",
 ) -> Endpoint | None:
-    """The endpoint once SageMaker has finished changing it; ``None`` when it is gone.
-
-    ``since`` is when the change began, in epoch seconds; ``purpose`` is displayed instead of
-    SageMaker's status. Costs are shown at the price of ``revision``. Raises WillNotServe, and
-    CloudError for an update that will fail, as soon as the ``log`` says so; CloudError after
-    ``limit_seconds(revision)``.
-
-    boto3's own waiter takes a rolled-back update for a success, polls
-    ``UpdateRollbackFailed`` for an hour, and reports no progress.
-    """
+    """The endpoint once SageMaker has finished the change that began at ``since``, in epoch
+    seconds; ``None`` when it is gone. ``purpose`` is displayed instead of SageMaker's status, costs
+    at the price of ``revision``. Raises WillNotServe, and CloudError for an update that will fail,
+    as soon as the ``log`` says so; CloudError after ``limit_seconds``. boto3's own waiter takes a
+    rolled-back update for a success, and polls ``UpdateRollbackFailed`` for an hour."""
     served, clock = revision.served, context.clock
     started, warned = clock.now(), False
     polls = _POLLS if context.aws.is_amazon else _SANDBOX_POLLS

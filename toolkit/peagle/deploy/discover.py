@@ -203,11 +203,8 @@ class Found:
 
 def find_deployment(aws: Aws, name: str, prices: Prices = unknown_prices) -> Deployment | None:
     """The deployment ``name`` of the account and region, without a record; ``None`` when no
-    resource carries its tags.
-
-    An endpoint of that name is also looked up itself: the index of tags is minutes behind. Raises
-    AccessDenied when tags or descriptions may not be read: then it is unknown.
-    """
+    resource carries its tags. An endpoint of that name is also looked up itself: the index of tags
+    is minutes behind. Raises AccessDenied when it may not be read: then it is unknown."""
     resources = list(_find_tagged(aws, name))
     if all(resource.kind != "Endpoint" for resource in resources):
         endpoint = _describe(aws, "Endpoint", name)
@@ -223,13 +220,10 @@ def current_deployment(
     prices: Prices = unknown_prices,
     live: Endpoint | None = None,
 ) -> Deployment | None:
-    """The record as the account has it now; without a record, the deployment that the tags show.
-
-    A record whose endpoint was made again elsewhere, has another owner now, or serves a
-    configuration that it does not know, is out of date: the account then replaces what the record
-    says about revisions. ``live`` is the endpoint, if it was described already. Raises what
-    ``find_deployment`` does.
-    """
+    """The record as the account has it now; without one, the deployment that the tags show. Where
+    the endpoint was made again elsewhere, has another owner now, or serves a configuration that the
+    record does not know, the account replaces what it says about revisions. ``live`` is the
+    endpoint, if it was described already."""
     if record is None:
         return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)

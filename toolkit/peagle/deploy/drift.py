@@ -106,12 +106,9 @@ class Drift:
 
 
 def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None = None) -> Drift:
-    """Compare the plan, as deploy would apply it, with the account. ``role`` is the one that the
-    plan is deployed with; by default that of the deployment.
-
-    What may not be read is unknown, and named. Raises CloudError when the endpoint itself cannot be
-    looked up.
-    """
+    """Compare the plan, as deploy would apply it, with the account. ``role`` is by default that of
+    the deployment. What may not be read is unknown, and named; raises CloudError when the endpoint
+    itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
     if live is None:
         missing = (Change("endpoint.status", None, "InService"),)

@@ -41,27 +41,12 @@ class NotAwake(CloudError, code="not-awake"):
 
 
 @dataclass(frozen=True)
-class WakeUpProgress:
-    """How long the caller has waited for the endpoint ``name``, and how long a wake-up takes by the
-    plan; ``None`` where that is unknown. Seconds."""
-
-    name: str
-    seconds: float
-    expected: float | None
-
-    @property
-    def text(self) -> str:
-        """``peagle-tiny wakes up: 12s of about 11 min``."""
-        about = "" if self.expected is None else f" of about {self.expected // 60:.0f} min"
-        return f"{self.name} wakes up: {format_duration(self.seconds)}{about}"
-
-
-@dataclass(frozen=True)
 class WakeUpOptions:
-    """Wait at most ``timeout`` seconds, and call ``on_progress`` every second."""
+    """Wait at most ``timeout`` seconds, and call ``on_progress`` every second, with a text such as
+    ``peagle-tiny wakes up: 12s of about 11 min``."""
 
     timeout: float = 30 * 60
-    on_progress: Callable[[WakeUpProgress], object] = lambda progress: None
+    on_progress: Callable[[str], object] = lambda text: None
     clock: Clock = field(default_factory=Clock)
 
 
@@ -69,12 +54,10 @@ def _retry_until_awake(
     aws: Aws, name: str, record: Deployment | None, send: Callable[[], T], options: WakeUpOptions
 ) -> tuple[T, float | None]:
     """The response of ``send``, and how many seconds it waited for a copy; ``None`` if one ran.
-
-    Raises NoCopyRuns where nothing will start one, as far as that may be read, and NotAwake after
-    the timeout.
-    """
+    Raises NoCopyRuns where nothing will start one, and NotAwake after the timeout."""
     plan = record.current.plan if record else None
     expected = plan.scaling.wake_up_seconds if plan and plan.scaling else None
+    about = "" if expected is None else f" of about {expected // 60:.0f} min"
     clock, began = options.clock, options.clock.now()
     refused = False
     while True:
@@ -98,7 +81,7 @@ def _retry_until_awake(
             fix = Fix("look at what it waits for", ("peagle", "status", name))
             raise NotAwake(message, fix)
         while (left := end - clock.now()) > 0:
-            options.on_progress(WakeUpProgress(name, clock.now() - began, expected))
+            options.on_progress(f"{name} wakes up: {format_duration(clock.now() - began)}{about}")
             clock.sleep(min(_PROGRESS_SECONDS, left))
 
 
@@ -106,10 +89,8 @@ def wake(
     aws: Aws, live: Endpoint, record: Deployment | None, options: WakeUpOptions | None = None
 ) -> float | None:
     """Wake an endpoint that scaled to zero, with a request of one token, before requests whose
-    times or drafts count. Returns the seconds that it took; ``None`` if a copy runs already.
-
-    Raises NoCopyRuns where nothing will start one, and NotAwake after the timeout.
-    """
+    times or drafts count. Returns the seconds that it took; ``None`` if a copy runs already. Raises
+    NoCopyRuns where nothing will start one, and NotAwake after the timeout."""
     if live.component is None or live.engine_count or live.status != "InService":
         return None
     plan = record.current.plan if record else None
@@ -170,17 +151,11 @@ def invoke(
     on_text: OnText = lambda text: None,
     wake_up: WakeUpOptions | None = None,
 ) -> InvokeResult:
-    """Send the request to the endpoint ``name``; ``on_text`` receives the model's reasoning and
-    answer as they arrive. ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not
-    create.
-
-    The acceptance length is computed from the engine's counters before and after, which include
-    other clients' requests. Where no copy of the engine runs, as after a scale to zero, the request
-    waits as ``wake_up`` says, by default half an hour.
-
-    Raises NotAwake after that wait, UserError for a body that is too long, and CloudError; without
-    the endpoint its fix is how to finish the deploy, or to look at the state.
-    """
+    """Send the request to the endpoint; ``on_text`` receives the model's reasoning and answer as
+    they arrive. ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not create. The
+    acceptance length is computed from the engine's counters before and after, which include other
+    clients' requests. Where no copy of the engine runs, the request waits as ``wake_up`` says:
+    raises NotAwake after that, UserError for a body that is too long, and CloudError."""
     revision = record.current if record else None
     plan = revision.plan if revision else None
     # AWS's image has no counters, and answers the question for them with an error that counts as

@@ -125,14 +125,10 @@ class DesiredState:
 def desired_state(
     plan: Plan, role: str, bucket: str | None, record: Deployment | None = None
 ) -> DesiredState:
-    """The plan with role and bucket filled in.
-
-    The prefix of uploaded weights has the hash of their files, also for a plan that was made
-    without it. Names are the plan's own, unless the record holds a model of that name made with
-    another role: then they get a hash of the difference, so that nothing in service is overwritten.
-    Raises UserError when a folder of weights does not exist, and Refused when it has other files
-    than the plan was made of.
-    """
+    """The plan with role and bucket filled in; the prefix of uploaded weights has the hash of their
+    files. Names are the plan's own, unless the record has a model of that name made with another
+    role: nothing in service is overwritten. Raises UserError for a folder that does not exist, and
+    Refused when it has other files than the plan was made of."""
     folders = [files_below(weights_folder(weights.location)) for weights in local_weights(plan)]
     contents = contents_of(folders)
     if folders and planned_contents(plan) is None:
@@ -243,10 +239,8 @@ def plan_with_live_prices(
     aws: Aws, catalog: Catalog, plan: Callable[[Catalog, bool], Plan], head_in_s3: bool
 ) -> Plan:
     """The plan, ranked by today's prices, with findings about the account's quota and the weights.
-
     ``plan`` makes a plan from a catalogue; its second argument is whether it reads a drafter from
-    the Hub or S3. Without access to AWS: the catalogue's prices, and a warning.
-    """
+    the Hub or S3. Without access to AWS: the catalogue's prices, and a warning."""
     fresh = fresh_prices(aws, catalog.instances)
     catalog = replace(catalog, instances=fresh.table)
     made = plan(catalog, not head_in_s3)
@@ -271,10 +265,7 @@ def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
 def _with_account_findings(
     aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
 ) -> Plan:
-    """The plan with pins, and with findings about price, quota and weights (``stored``).
-
-    ``price-not-listed`` replaces ``price-unknown``.
-    """
+    """The plan with pins, and with findings about price, quota and weights (``stored``)."""
     pinned = pin_plan(aws, plan)
     plan = pinned.plan
     unlisted = unlisted_findings(fresh.listed, plan.instance_type)
@@ -290,14 +281,10 @@ def _with_account_findings(
 
 @dataclass(frozen=True)
 class Preflight:
-    """The change to make, the requests to make it with, and the findings.
-
-    ``changes`` are the settings that an update changes, and those outside of the endpoint, which
-    are applied without an update too. ``broken`` is the state of an endpoint that is deleted and
-    created again, empty otherwise. ``scaling`` is what changes of automatic scaling.
-    ``rollout`` is the plan's, for the instances that run. ``most_usd_per_hour`` is the price of the
-    most instances that may run, ``None`` when unknown.
-    """
+    """The change to make, the requests to make it with, and the findings. ``changes`` are the
+    settings that an update changes, and those outside of the endpoint. ``broken`` is the state of
+    an endpoint that is deleted and created again. ``rollout`` is the plan's, for the instances that
+    run; ``most_usd_per_hour`` the price of the most that may run."""
 
     desired: DesiredState
     change: Action
@@ -320,12 +307,9 @@ def preflight(
     beside: bool = False,
 ) -> Preflight:
     """Check everything in the account that deploying ``plan`` depends on; with ``beside``, that
-    serving it beside the revision in service depends on.
-
-    ``role`` and ``bucket`` are the user's choices; without them, they are found.
-    Raises UserError and CloudError when credentials, role or folders cannot be read, and Refused
-    while the deployment compares two plans, unless ``beside``.
-    """
+    serving it beside the revision in service depends on. ``role`` and ``bucket`` are the user's
+    choices. Raises UserError and CloudError when credentials, role or folders cannot be read, and
+    Refused while the deployment compares two plans, unless ``beside``."""
     live = sagemaker.describe(aws, plan.name)
     record = _record(aws, plan.name, live, instances)
     if record and not beside:
@@ -392,11 +376,8 @@ def preflight(
 def _record(
     aws: Aws, name: str, live: Endpoint | None, instances: InstanceTable
 ) -> Deployment | None:
-    """The deployment of that name, also one of another machine.
-
-    Raises AccessDenied when an endpoint exists and its tags may not be read, and Refused for the
-    deployment of another owner.
-    """
+    """The deployment of that name, also one of another machine. Raises AccessDenied when an
+    endpoint exists and its tags may not be read, and Refused for that of another owner."""
     stored = records.load_record(aws.scope, aws.region, name)
     try:
         record = current_deployment(aws, name, stored, lambda: instances, live)
@@ -485,8 +466,6 @@ def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[F
         "endpoint with copies replaces their model only"
     )
     fix = "choose another --name and destroy this one afterwards, or destroy it first"
-    if not live.hosts_components:
-        fix = f"use --copies 1 for one engine on each instance, {fix}"
     yield error("copies-fixed-instances", "name", message, fix)
 
 

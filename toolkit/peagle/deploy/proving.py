@@ -75,14 +75,10 @@ Say = Callable[[str], object]
 @dataclass(frozen=True)
 class ProofRequest:
     """What to prove of the endpoint ``name``; the members are those of ``ProofPlan`` and ``Proof``.
-
-    ``pair`` completes the commands of fixes; it is the part that the catalogue has. The floor does
-    not apply to the sandbox's stand-in, whose acceptance says nothing about the pair, unless the
-    user set it (``floor_source``).
-    ``revision_started`` is when the revision in service was requested, in epoch seconds, where it
-    is known: log streams that are older do not count. ``variant``: prove only that one.
-    ``two_turns``: prefix caching is on, so the prompts are sent as conversations.
-    """
+    ``pair`` completes the commands of fixes. The floor does not apply to the sandbox's stand-in,
+    unless the user set it (``floor_source``). Log streams older than ``revision_started``, in epoch
+    seconds, do not count. ``variant``: prove only that one. ``two_turns``: prefix caching is on, so
+    the prompts are sent as conversations."""
 
     name: str
     prompts: tuple[str, ...]
@@ -257,11 +253,8 @@ class StatisticsReader:
 
 def _prove(aws: Aws, request: ProofRequest, clock: Clock, say: Say) -> Proof:
     """The proof; ``say`` receives the progress. Without speculation, any non-empty answer passes.
-
     Raises Refused unless the endpoint is in service, NotProved when the engine refuses a prompt,
-    EngineError when it does not answer, and CloudError, AccessDenied where the log decides and may
-    not be read.
-    """
+    EngineError when it does not answer, and CloudError."""
     name = request.name
     live = sagemaker.describe(aws, name)
     if live is None or live.status != "InService":
@@ -376,23 +369,18 @@ def prove(
     say: Say = lambda line: None,
     clock: Clock | None = None,
 ) -> Proof:
-    """Prove that the endpoint ``name`` speculates, also one of a template or another machine.
-
-    With a ``record`` of the revision in service, its plan says what to prove, and the proof is
-    recorded if it is by the plan's own standard. Otherwise prompts and floor come from the
-    catalogue, for the pair in the endpoint's tag. ``floor`` and ``min_drafts`` replace the pair's
-    floor and the number of drafts of each instance. A proof that fails is returned too:
-    ``require_passed`` raises for it. An endpoint that scaled to zero is woken first.
-
-    Raises NotFound without such an endpoint, Refused for one that is not in service, NotAwake for
-    one that does not wake up, and NotProved for a ``floor`` of one that does not speculate.
-    """
+    """Prove that the endpoint ``name`` speculates, also one of a template or another machine; one
+    that scaled to zero is woken first. With a ``record`` of the revision in service, its plan says
+    what to prove, and the proof is recorded if it is by the plan's own standard; else the catalogue
+    does, for the pair in the endpoint's tag. ``floor`` and ``min_drafts`` replace those of the
+    pair. A proof that fails is returned too. Raises NotFound, Refused for one that is not in
+    service, NotAwake, and NotProved for a ``floor`` of one that does not speculate."""
     clock = clock or Clock()
     live = sagemaker.describe(aws, name)
     if live is None:
         fix = Fix("list the deployments", ("peagle", "list"))
         raise NotFound(f"there is no endpoint {name!r} in {aws.region}", fix, "no-such-endpoint")
-    wake_up = WakeUpOptions(on_progress=lambda progress: say(progress.text), clock=clock)
+    wake_up = WakeUpOptions(on_progress=say, clock=clock)
     if wake(aws, live, record, wake_up) is not None:
         live = sagemaker.describe(aws, name) or live
     served = revision_in_service(record, live.revision) if record else None

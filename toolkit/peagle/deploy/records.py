@@ -159,10 +159,8 @@ def refuse_weights_in_use(
     uris: Collection[str], scope: str, consequence: str, alternative: str = ""
 ) -> None:
     """Raise Refused when an endpoint of ``scope`` mounts or streams one of the prefixes, a folder
-    of it, or a prefix that contains it. Endpoints of other machines are unknown.
-
-    ``consequence`` says what would happen, ``alternative`` what to do instead of removing them.
-    """
+    of it, or a prefix that contains it. ``consequence`` says what would happen, ``alternative``
+    what to do instead of removing them."""
     names = [
         record.name
         for record in all_records(scope)

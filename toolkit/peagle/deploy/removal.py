@@ -69,9 +69,7 @@ class Leftover:
 
 def find_leftovers(aws: Aws, name: str) -> tuple[Leftover, ...]:
     """The scaling targets, alarms, log and dashboard of the endpoint, in the order of removal.
-
-    Raises AccessDenied when one kind may not be listed.
-    """
+    Raises AccessDenied when one kind may not be listed."""
     return tuple(_leftovers(aws, name))
 
 
@@ -117,11 +115,9 @@ def destroy(
     context: DeploymentContext,
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
     """Remove all resources of the record, then the record; what was removed, and what was kept.
-
-    Also cleans up after an interrupted deploy or destroy. What could not be looked at stays in the
-    record: raises Unknown after everything else is removed. An endpoint that stays keeps its
-    schedule, configuration and model, and objects their bucket.
-    """
+    What could not be looked at stays in the record: raises Unknown after everything else is
+    removed. An endpoint that stays keeps its schedule, configuration and model, and objects their
+    bucket."""
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
@@ -166,12 +162,9 @@ def possible_saving(record: Deployment, error: WillNotServe, clock: Clock | None
 
 
 def remove_failed_start(context: DeploymentContext, error: WillNotServe) -> Saving:
-    """Remove what the deploy that ended with ``error`` created; returns what that saves.
-
-    Earlier revisions stay. Nothing is saved if SageMaker accepts no deletion while it creates the
-    endpoint: the removal then waits until SageMaker gives up. Raises what ``destroy`` raises, and
-    Refused for an endpoint that has come into service after all.
-    """
+    """Remove what the deploy that ended with ``error`` created; returns what that saves. Earlier
+    revisions stay. Where SageMaker accepts no deletion during a creation, the removal waits until
+    it gives up. Raises Refused for an endpoint that serves after all."""
     record = context.record
     live = sagemaker.describe(context.aws, record.name)
     if live and live.status not in ("Creating", "Failed", "Deleting"):

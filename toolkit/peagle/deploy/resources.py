@@ -146,7 +146,8 @@ class Dashboard(Kind):
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         if not has_dashboard(plan):
             return {}
-        return {dashboard_name(plan.name, plan.region): dashboard_body(plan)}
+        body = json_object(json.dumps(dashboard_body(plan)))
+        return {dashboard_name(plan.name, plan.region): body}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         texts = {name: cloudwatch.dashboard_text(aws, name) for name in names}
@@ -163,9 +164,6 @@ class Dashboard(Kind):
         text = cloudwatch.dashboard_text(aws, name)
         if text is not None and f'"{endpoint}"' in text:  # that of peagle-tiny is not tiny's
             yield name
-
-    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
-        return nested("dashboard", json_object(json.dumps(desired)), actual)
 
 
 class CaptureRule(Kind):
@@ -343,9 +341,8 @@ class OfSageMaker(Kind):
         self.kind, self.name = kind, noun
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        exists = any(each.made and each.name == name for each in context.record.of_type(self.kind))
         with context.creating(revision.resource(self.kind, name)):
-            context.say(f"{'Continuing with' if exists else 'Creating'} {self.name}", name)
+            context.say(f"Creating {self.name}", name)
             tags = [revision.tag]
             if self.kind == "EndpointConfig" and revision.plan:
                 tags.append(scaling_tag(revision.plan.scaling))
@@ -376,10 +373,8 @@ def scaling_tag(scaling: Scaling | None) -> Tag:
 
 
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
-    """Delete the endpoint with its copies, and wait until it is gone.
-
-    Waits for the end of a change first, unless SageMaker lets a creation be deleted.
-    """
+    """Delete the endpoint with its copies, and wait until it is gone. Waits for the end of a change
+    first, unless SageMaker lets a creation be deleted."""
     revision, name = context.record.current, live.name
     if live.component is not None:
         since = context.clock.now()
@@ -416,11 +411,8 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
 
 
 def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
-    """Request the deletion of an endpoint that is being created; whether SageMaker begins it.
-
-    SageMaker rejects the deletion of a busy endpoint, or accepts it and does nothing; which of
-    them happens during a creation is not documented.
-    """
+    """Request the deletion of an endpoint that is being created; whether SageMaker begins it. It
+    rejects the request, or accepts it and does nothing; which of them is not documented."""
     with suppress(Busy):
         sagemaker.delete(context.aws, "Endpoint", live.name)
     now = sagemaker.describe(context.aws, live.name)
@@ -472,10 +464,8 @@ def put_settings(
 
 
 def delete(context: DeploymentContext, resource: Resource) -> bool:
-    """Remove the resource and its entry in the record; whether it was ours to remove.
-
-    Raises AccessDenied when the resource may not be looked at: its entry stays.
-    """
+    """Remove the resource and its entry in the record; whether it was ours to remove. Raises
+    AccessDenied when it may not be looked at: its entry stays."""
     context.say("Removing", resource.text)
     removed = KINDS[resource.type].remove(context, resource)
     context.write(context.record.without(resource.type, resource.name))

@@ -53,11 +53,9 @@ Roles = tuple[Revision | None, Revision | None, Revision | None]
 def proof_tag(
     proof: Proof | None, fingerprint: str, now: float, key: str = PROOF_TAG
 ) -> dict[str, str]:
-    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 source=log time=...``;
-    without a ``proof`` only the revision.
-
-    A tag's value allows letters, digits, spaces and ``_.:/=+-@``. ``now`` is epoch seconds.
-    """
+    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 source=log
+    time=...``; without a ``proof`` only the revision. A value allows letters, digits, spaces and
+    ``_.:/=+-@``."""
     fields = {"revision": fingerprint}
     if proof is not None:
         fields |= {

@@ -81,11 +81,8 @@ class ScalingChange:
 def required_scaling(
     aws: Aws, record: Deployment | None, live: Endpoint | None, after: Scaling | None
 ) -> ScalingChange | None:
-    """What deploying a plan with this scaling changes; ``None`` for nothing.
-
-    A plan without scaling ends that of an earlier plan, also of one that another machine deployed,
-    and leaves alone what others registered. Raises AccessDenied.
-    """
+    """What deploying a plan with this scaling changes; ``None`` for nothing. A plan without scaling
+    ends that of an earlier plan, and leaves alone what others registered. Raises AccessDenied."""
     if after is None and not _planned_before(record):
         revisions = (record.serving, record.pending) if record else ()
         if live and any(each and each.plan is None for each in revisions):  # of another machine
@@ -176,11 +173,8 @@ def tag_scaling(context: DeploymentContext, revision: Revision, scaling: Scaling
 
 
 def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
-    """``apply_scaling`` as the plan of a kept revision has it, if a plan of the deployment scales.
-
-    Of a plan that another machine has, the tag of its configuration says so; without that tag,
-    what is registered stays.
-    """
+    """``apply_scaling`` as the plan of a kept revision has it, if a plan of the deployment scales;
+    else as the tag of its configuration says, and without that tag, what is registered stays."""
     aws, revisions = context.aws, context.record.revisions
     after, is_known = _scaling_of(revision), revision.plan is not None
     if not is_known:
@@ -242,11 +236,6 @@ class Scale:
     end: End | None = None
 
     @property
-    def running(self) -> int:
-        """How many copies, or instances, run now."""
-        return self.live.engine_count
-
-    @property
     def instances(self) -> int | None:
         """The instances that ``count`` needs; ``None`` where that stays."""
         return None if self.count is None else math.ceil(self.count / self.per_instance)
@@ -266,13 +255,9 @@ class Scale:
 def plan_scale(
     aws: Aws, record: Deployment, request: ScaleRequest, clock: Clock | None = None
 ) -> Scale:
-    """What ``request`` changes. Reads only.
-
-    Raises UserError for a request that contradicts itself or what is registered; Refused for an
-    endpoint that is not in service, compares two plans or has another owner, for more copies than
-    its instances may hold, and for a fixed number while the endpoint scales automatically; NotFound
-    without an endpoint.
-    """
+    """What ``request`` changes. Reads only. Raises UserError for a request that contradicts what is
+    registered; Refused for an endpoint that is not in service, compares two plans or has another
+    owner, for more copies than its instances hold, and for a fixed number while it scales."""
     require_own(record)
     require_no_comparison(record)
     look = Fix("look at it", ("peagle", "status", record.name))
@@ -369,12 +354,9 @@ def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> 
 
 
 def scale(context: DeploymentContext, change: Scale) -> None:
-    """Make the change, and wait until a fixed number of instances or copies serves. May be
-    repeated. A change that SageMaker makes at the moment ends first.
-
-    Raises CloudError when SageMaker refuses, and when fewer or more instances run in the end. The
-    end of a budget moves before the price rises.
-    """
+    """Make the change, after one that SageMaker makes at the moment, and wait until a fixed number
+    of instances or copies serves; else raises CloudError. The end of a budget moves before the
+    price rises."""
     aws, record = context.aws, context.record
     if change.end is not None:
         set_end(context, shown_revision(record, change.live), change.end)
@@ -384,7 +366,7 @@ def scale(context: DeploymentContext, change: Scale) -> None:
         return
     copies = change.live.hosts_components
     counts = counted(change.count, copies)
-    context.say("Scaling", f"{change.running} -> {change.count} {counts}")
+    context.say("Scaling", f"{change.live.engine_count} -> {change.count} {counts}")
     served = record.current.served.with_instances(change.instances or 1)
     revision = record.current.model_copy(update={"served": served})
     if change.live.status in BUSY:
@@ -415,12 +397,10 @@ class End:
 
 
 def planned_end(context: DeploymentContext, revision: Revision, keeps_bounds: bool = False) -> End:
-    """When the deployment ends once ``revision`` is applied now.
-
-    A plan with a limit sets the end. One without keeps it, or moves it to an earlier time if a
-    budget ends sooner at the price of the most instances that may run. ``keeps_bounds``: automatic
-    scaling stays as registered if the plan has none. Raises Refused for an end that has passed.
-    """
+    """When the deployment ends once ``revision`` is applied now. A plan without a limit keeps the
+    end, or moves it to an earlier time if a budget ends sooner at the price of the most instances.
+    ``keeps_bounds``: scaling stays as registered if the plan has none. Raises Refused for an end
+    that has passed."""
     record, now = context.record, context.clock.now()
     limit = revision.plan.limit if revision.plan else None
     if limit is None and record.ends_at is None:
@@ -481,10 +461,8 @@ def highest_price(
 
 
 def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
-    """Let the scheduler delete the endpoint at ``end``, or never; the tags of the endpoint.
-
-    The endpoint, if there is one, and the configuration of the revision are tagged.
-    """
+    """Let the scheduler delete the endpoint at ``end``, or never; the tags that the endpoint, if
+    there is one, and the configuration of the revision get."""
     aws, before, name = context.aws, context.record, context.record.name
     if end.at is None:
         if before.ends_at is None and not _limits(before):

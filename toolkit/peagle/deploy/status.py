@@ -67,10 +67,8 @@ def state_of(record: Deployment, live: Endpoint | None) -> str:
 
 
 def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
-    """USD per hour that the deployment costs now; ``None`` when that is unknown, or the endpoint
-    was deleted elsewhere.
-
-    The instances that run count; while an endpoint is created, those of its configuration."""
+    """USD per hour of the instances that run now, or that start; ``None`` when that is unknown, or
+    the endpoint was deleted elsewhere."""
     if live is None:
         return None if record.serving else 0.0
     if live.status == "Failed":
@@ -241,12 +239,9 @@ class Listing:
 
 
 def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listing:
-    """The deployments of the account in these regions: those with our tags, and those of this
-    machine's records, by region and name.
-
-    A region whose tags may not be read shows the records only, and counts as unknown. A record that
-    cannot be read hides no other deployment, and not its own one where the account shows it.
-    """
+    """The deployments of the account in these regions, by our tags and this machine's records. A
+    region whose tags may not be read shows the records only, and counts as unknown. A record that
+    cannot be read hides no other deployment, and not its own one where the account shows it."""
     rows: list[dict[str, Any]] = []
     unknown: list[AccessDenied] = []
     damaged: tuple[UserError, ...]
@@ -307,9 +302,6 @@ def stand_in_of(aws: Aws, name: str) -> str | None:
 
 
 def endpoint_created(aws: Aws, name: str) -> float | None:
-    """When SageMaker created the endpoint, in epoch seconds; ``None`` without such an endpoint.
-
-    Raises CloudError.
-    """
+    """When SageMaker created the endpoint, in epoch seconds; ``None`` without such an endpoint."""
     live = sagemaker.describe(aws, name)
     return live.created if live else None

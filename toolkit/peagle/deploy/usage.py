@@ -60,10 +60,8 @@ _STATISTICS = {
 def endpoint_log(
     aws: Aws, record: Deployment, since: float | None = None, follow: bool = False
 ) -> Iterator[LogEvent]:
-    """The lines of the endpoint's log, from ``since`` (epoch seconds; by default its creation) on.
-
-    With ``follow`` it continues with new lines and never ends. Raises CloudError.
-    """
+    """The lines of the endpoint's log, from ``since`` (epoch seconds; by default its creation) on;
+    with ``follow`` it continues with new lines and never ends."""
     begun = since or endpoint_created(aws, record.name) or record.billing_since or 0.0
     tail = Tail(aws, record.name, begun, record.current.served.copies is not None)
     yield from tail.new()

@@ -150,10 +150,8 @@ class CollectedWarmStart:
 
 
 def collecting_plan(plan: Plan) -> Plan:
-    """The plan of the endpoint that collects: the same engine, once, under another name.
-
-    Raises Refused for a plan whose engine compiles nothing.
-    """
+    """The plan of the endpoint that collects: the same engine, once, under another name. Raises
+    Refused for a plan whose engine compiles nothing."""
     if plan.environment.get(ENFORCE_EAGER, "false").strip().lower() != "false":
         message = f"{plan.pair} runs eagerly ({ENFORCE_EAGER}), so there is nothing to collect"
         raise Refused(message, f"remove {ENFORCE_EAGER}", "nothing-compiled")
@@ -205,11 +203,8 @@ def collect_on_aws(
     clock: Clock | None = None,
 ) -> CollectedWarmStart:
     """Deploy what ``preflight`` describes, prove it, store its artifact at ``place``, and remove
-    the deployment, however this ends.
-
-    After an error, ``failed`` is called with it and the record before the removal. Raises what
-    ``deploy``, ``fetch`` and ``destroy`` raise; the record is left if the removal failed.
-    """
+    the deployment, however this ends. After an error, ``failed`` is called with it and the record
+    before the removal. The record is left if the removal failed."""
     clock, name = clock or Clock(), preflight.desired.plan.name
     try:
         record = deploy(aws, preflight, observe, clock=clock)
@@ -287,11 +282,8 @@ def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPre
 def collect_locally(
     plan: Plan, folder: Path, progress: StepProgress, options: LocalOptions | None = None
 ) -> WarmArtifact:
-    """Start ``plan`` on this machine, compiled; keep its artifact in ``folder``; stop it.
-
-    Nothing runs afterwards, however this ends; the log of a failure is kept. Raises what ``up``
-    and ``fetch`` raise.
-    """
+    """Start ``plan`` on this machine, compiled; keep its artifact in ``folder``; stop it, however
+    this ends. The log of a failure is kept."""
     plan = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
     options = options or LocalOptions()
     options = replace(options, compiled=not options.gpus, collecting=True)
@@ -329,12 +321,10 @@ def fetch(
     sleep: Callable[[float], object] = time.sleep,
     log: str = "the container's log",
 ) -> WarmArtifact:
-    """Bring the container's artifact into ``folder``, replacing one with the same key.
-
-    The artifact is stored completely or not at all. ``log`` names the log that errors refer to.
-    Raises Refused when there is nothing to fetch or the image is too old, EngineError when the
-    container fails or sends other bytes than its manifest lists, UserError when the disk is full.
-    """
+    """Bring the container's artifact into ``folder``, completely or not at all, replacing one with
+    the same key. ``log`` names the log that errors refer to. Raises Refused when there is nothing
+    to fetch or the image is too old, EngineError when the container fails or sends other bytes than
+    its manifest lists, UserError when the disk is full."""
     request = partial(_request, send, sleep, log)
     text = request({})
     artifact = _read_manifest(text, folder)
