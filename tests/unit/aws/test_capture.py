@@ -168,15 +168,6 @@ def test_s3_accepts_the_rules_and_keeps_those_of_others() -> None:
         assert found() == [theirs]
 
 
-def test_an_unchanged_rule_is_not_written_again(world: World) -> None:
-    world.cloud.lifecycles[BUCKET] = [OWN]
-
-    s3.put_lifecycle_rule(FakeAws(world.cloud), BUCKET, OWN)
-    s3.remove_lifecycle_rule(FakeAws(world.cloud), BUCKET, "of nobody")
-
-    assert "put_bucket_lifecycle_configuration" not in world.cloud.calls
-
-
 @pytest.mark.parametrize("format", ["cloudformation", "terraform"])
 def test_a_template_owns_no_bucket(format: str) -> None:
     with raises_code("format-unsupported", Unsupported) as refused:
