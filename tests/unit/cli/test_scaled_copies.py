@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.render.resources import copies_limit_name
 from tests.unit.cli.commands import NAME, Terminal, without_record
 from tests.unit.cli.test_copies import COPIES, status_of, terminal
 
@@ -121,3 +122,20 @@ def test_a_scale_to_zero_has_a_policy_and_an_alarm_that_wake(terminal: Terminal)
     asleep = terminal.run("scale", NAME, "--min", "0", "--yes")
     assert asleep.code == 0, asleep.err
     assert ALARM in terminal.cloud.made_alarms
+
+
+@pytest.mark.thorough
+def test_drift_of_what_wakes_and_ends_copies(terminal: Terminal) -> None:
+    scaled(terminal, *COPIES, "--scale-to-zero", "--max-instances", "2", "--ttl", "8h")
+    cloud, ends = terminal.cloud, copies_limit_name("us-east-1", NAME)
+
+    def drifted() -> list[str]:
+        return [one["field"] for one in terminal.run("drift", NAME, "--json").document["fields"]]
+
+    assert drifted() == []
+    cloud.made_alarms[ALARM]["Threshold"] = 5.0
+    cloud.scheduler.schedules[ends]["State"] = "DISABLED"
+    assert drifted() == [f"alarm.{ALARM}.Threshold", f"schedule.{ends}.State"]
+    cloud.wake_up_policies.clear()
+    del cloud.made_alarms[ALARM], cloud.scheduler.schedules[ends]
+    assert drifted() == ["wake_up.policy", f"alarm.{ALARM}", f"schedule.{ends}"]
