@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from peagle.account import Account
 from peagle.aws import sagemaker
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext
@@ -13,7 +14,6 @@ from peagle.deploy.discover import find_deployment
 from peagle.deploy.removal import destroy
 from peagle.deploy.status import list_deployments
 from peagle.errors import UserError
-from peagle.session import Account
 from tests.support import raises_code
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World

@@ -59,14 +59,6 @@ def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal
 
 
 @pytest.mark.thorough
-def test_a_repeated_comparison_keeps_its_share(comparing: Terminal) -> None:
-    done = comparing.run(*WITH, "--yes", "--json")
-
-    assert done.code == 0, done.err
-    assert done.document["comparison"]["share"] == 0.5
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     [
@@ -183,17 +175,6 @@ def test_what_cannot_be_compared_is_refused(
     done = roomy.run(*words)
 
     assert (done.code, said in done.error) == (code, True), done.error
-
-
-@pytest.mark.thorough
-def test_a_plan_file_of_another_name_is_refused(roomy: Terminal, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    assert roomy.run("plan", "tiny", "--name", "other", "-o", str(file)).code == 0
-
-    done = roomy.run("compare", NAME, "--with", str(file))
-
-    assert done.code == 2
-    assert f"--name {NAME}" in done.error
 
 
 STATED = (

@@ -22,8 +22,7 @@ from peagle.deploy.diff import Change
 from peagle.deploy.state import Resource, ResourceType, Revision
 from peagle.errors import CloudError, Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.operation_model import Scaling
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
 from peagle.render.alarms import alarms, all_alarm_names
