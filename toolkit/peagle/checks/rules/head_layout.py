@@ -161,21 +161,13 @@ for _code, (_notices, _guards, _fix) in _PROBLEMS.items():
     )
 
 
-def other_shape(head: Head, name: str, expected: object) -> str:
-    """The message that the shape of a tensor is not the one that config.json requires."""
-    return f"{name} has shape {list(head.shape(name) or ())}; config.json requires {expected}"
-
-
 @rule("head-not-a-drafter", about="head", vllm_notices="at start")
 def head_not_a_drafter(case: Case) -> Findings:
     """A drafter location that is not a draft head."""
     checkpoint = case.drafter_checkpoint
     if checkpoint is not None and case.is_eagle and not is_head(checkpoint.config):
         what = ", ".join(classes_of(checkpoint.config)) or "no class"
-        message = (
-            f"{checkpoint.location} is not a draft head: its config.json names {what} and has no "
-            "key of an EAGLE-3 or P-EAGLE head"
-        )
+        message = f"{checkpoint.location} is not a draft head: its config.json names {what}"
         yield error("drafter", message, OTHER_HEAD)
 
 
@@ -186,10 +178,8 @@ def weights_unread(case: Case) -> Findings:
     Without safetensors vLLM loads ``*.bin`` or ``*.pt`` (0.28.0, default_loader.py), which are
     pickles; the container of this toolkit refuses them, and so do copies to S3.
     """
-    for where, checkpoint in (
-        ("target", case.target_checkpoint),
-        ("drafter", case.drafter_checkpoint),
-    ):
+    read = {"target": case.target_checkpoint, "drafter": case.drafter_checkpoint}
+    for where, checkpoint in read.items():
         if checkpoint is None or checkpoint.tensors is not None:
             continue
         at, others = checkpoint.location, checkpoint.other_weights
@@ -298,17 +288,9 @@ def head_window(case: Case, head: Head) -> Findings:
     """A head whose layers attend to a sliding window."""
     window = max((size for size in head.config.windows if size), default=None)
     if window is not None and case.max_model_len > window:
-        message = (
-            f"the head sees only the last {window:,} tokens, and requests may have "
-            f"{case.max_model_len:,}: acceptance falls in longer ones"
-        )
+        message = f"acceptance falls in requests longer than the head's window of {window:,} tokens"
         fix = f"use a head with full attention, or lower --max-model-len to {window}"
         yield warning("drafter", message, fix)
-
-
-def layers_in(head: Head) -> set[int]:
-    """The numbers of the layers that have a tensor."""
-    return {layer for layer in map(layer_of, head.tensors) if layer is not None}
 
 
 def is_merged(name: str) -> bool:
@@ -320,21 +302,16 @@ def is_merged(name: str) -> bool:
 def tensors_missing(case: Case, head: Head) -> Findings:
     """A head whose weights lack tensors.
 
-    vLLM does not require all of a draft head's tensors. Missing ones stay uninitialized: the
-    endpoint becomes healthy, and nearly no draft is accepted. Another rule reports whole
-    layers.
+    Missing ones stay uninitialized: the endpoint becomes healthy, and nearly no draft is accepted.
+    Another rule reports whole layers.
     """
-    shapes, layers = required(head.config), layers_in(head)
+    shapes, layers = required(head.config), {None, *map(layer_of, head.tensors)}
     names = {plain_name(name) for name in head.tensors}
     if shapes is None or not names or any(map(is_merged, names)):
         return
-    missing = [name for name in shapes if name not in names and layer_of(name) in {None, *layers}]
+    missing = [name for name in shapes if name not in names and layer_of(name) in layers]
     if missing:
-        fix = COPY_AGAIN
-        if all(name.endswith("o_proj.bias") for name in missing):
-            fix = "if the head was trained without it, add it as zeros: with attention_bias "
-            fix += "vLLM's Llama layers have it"
-        yield error("drafter", f"the weights lack {first_names(missing, 3)}", fix)
+        yield error("drafter", f"the weights lack {first_names(missing, 3)}", COPY_AGAIN)
 
 
 @rule("tensors-unknown", about="head", vllm_notices="at start")
@@ -383,7 +360,9 @@ def tensor_shape(case: Case, head: Head) -> Findings:
     for name in head.tensors:
         shape = shapes.get(plain_name(name))
         if shape is not None and not has_own_rule(plain_name(name)) and head.shape(name) != shape:
-            yield error("drafter", other_shape(head, name, list(shape)), MIXED_FILES)
+            stored = list(head.shape(name) or ())
+            message = f"{name} has shape {stored}; config.json requires {list(shape)}"
+            yield error("drafter", message, MIXED_FILES)
             return
 
 

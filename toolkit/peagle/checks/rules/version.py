@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from peagle import findings
-from peagle.case import Case, family_of, nearest_version, prefix_caching_with
+from peagle.case import Case, family_of, prefix_caching_with
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
 from peagle.checkpoints.architecture import read_dtype
 from peagle.checkpoints.heads import Head, attention_of
@@ -35,14 +35,15 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
         return None
     who, minimum = minimum_of(case.target, case.drafter)
     recent = [name for name in releases if versions.compare(name, minimum) >= 0]
-    if recent:
-        nearest = nearest_version(version, recent)
-        alternative = ", or your own image with --image" if takes_image else ""
-        fix = Fix(f"use --vllm {nearest}{alternative}", options=("--vllm", nearest))
-    elif takes_image:
+    recent.sort(key=versions.parse)
+    newer = (name for name in recent if versions.compare(name, version) > 0)
+    fix = Fix(f"choose another pair: no image is new enough for {who}")
+    if takes_image:
         fix = Fix("use your own image with --image")
-    else:
-        fix = Fix(f"choose another pair: no image is new enough for {who}")
+    if recent:
+        name = next(newer, recent[-1])
+        alternative = ", or your own image with --image" if takes_image else ""
+        fix = Fix(f"use --vllm {name}{alternative}", options=("--vllm", name))
     message = f"the catalogue has no image with vLLM {version}"
     return findings.error("runtime-unknown", "vllm", message, fix)
 
@@ -87,10 +88,8 @@ def vllm_newer_than_catalogue(case: Case) -> Findings:
     releases = (versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes)
     newest, version = max(releases, key=versions.parse), case.runtime.vllm
     if case.image is not None and versions.compare(version, newest) > 0:
-        message = (
-            f"vLLM {version} is newer than {newest}, the newest in the catalogue: rules about "
-            "versions may not apply"
-        )
+        known = f"{newest}, the newest in the catalogue"
+        message = f"vLLM {version} is newer than {known}: rules about versions may not apply"
         fix = f"read the release notes about speculative decoding, or use an image with {newest}"
         yield note("vllm", message, fix)
 
