@@ -26,6 +26,7 @@ from tests.unit.speed.cases import (
     MODEL,
     SHORT,
     TWENTY,
+    accepted,
     case,
     row,
     run,
@@ -56,20 +57,38 @@ def test_between_two_measured_loads_is_interpolated() -> None:
     assert (found.basis, found.tokens_per_second, found.low) == ("measured", 5000, 2500)
 
 
+ROWS = (row(8, 2000), row(32, 8000))
+
+
 @pytest.mark.parametrize(
-    "changes", [{"gpu": "H200"}, {"vllm": "0.30.0"}, {"tensor_parallel_size": 2}]
+    ("load", "workload", "changes"),
+    [
+        (8, SHORT, {"gpu": "H200"}),
+        (8, SHORT, {"vllm": "0.30.0"}),
+        (8, SHORT, {"tensor_parallel_size": 2}),
+        (4, SHORT, {}),
+        (64, SHORT, {}),
+        (8, LONG, {}),
+    ],
 )
-def test_a_row_of_another_engine_is_not_the_answer(changes: dict[str, object]) -> None:
-    assert speed(ALONE, 8, runs=[run(row(8, 2000), **changes)]).basis == "estimated"
+def test_a_row_of_another_engine_load_or_size_is_not_the_answer(
+    load: int, workload: Workload, changes: dict[str, object]
+) -> None:
+    assert speed(ALONE, load, workload, runs=[run(*ROWS, **changes)]).basis == "estimated"
 
 
-@pytest.mark.parametrize("load", [4, 64])
-def test_no_row_is_the_answer_beyond_the_measured_loads(load: int) -> None:
-    assert speed(ALONE, load, runs=[run(row(8, 2000), row(32, 8000))]).basis == "estimated"
-
-
-def test_a_row_of_another_request_size_is_not_the_answer() -> None:
-    assert speed(ALONE, 8, LONG, runs=[run(row(8, 2000))]).basis == "estimated"
+@pytest.mark.parametrize(
+    ("of", "acceptance"),
+    [
+        (P_EAGLE, Acceptance(1.0, "unknown", "no acceptance is known")),
+        (replace(ALONE, engine=replace(ALONE.engine, gpu="V100")), accepted(1.0)),
+        (case(GEMMA, instance="ml.g6e.2xlarge"), accepted(1.0)),
+    ],
+    ids=["acceptance", "GPU", "memory"],
+)
+def test_what_is_not_known_is_an_unknown_speed(of: FitCase, acceptance: Acceptance) -> None:
+    found = performance(of, SHORT, 8, acceptance, MODEL)
+    assert (found.basis, found.tokens_per_second) == ("unknown", None)
 
 
 def test_another_acceptance_than_the_imposed_one_is_estimated_from_the_row() -> None:
@@ -120,23 +139,6 @@ def test_ranges_are_wider_with_less_evidence() -> None:
     assert elsewhere == pytest.approx(MODEL.ranges.one)
     assert nothing == pytest.approx(MODEL.ranges.none)
     assert MODEL.ranges.both < MODEL.ranges.one <= 0.35 < MODEL.ranges.none <= 0.6
-
-
-def test_unknown_acceptance_is_an_unknown_speed() -> None:
-    unknown = Acceptance(1.0, "unknown", "no acceptance is known")
-    found = performance(P_EAGLE, SHORT, 8, unknown, MODEL)
-    assert (found.basis, found.tokens_per_second, found.source) == (
-        "unknown", None, "no acceptance is known"
-    )  # fmt: skip
-
-
-def test_a_gpu_without_data_is_unknown() -> None:
-    found = speed(replace(ALONE, engine=replace(ALONE.engine, gpu="V100")))
-    assert (found.basis, found.source) == ("unknown", "no data of the GPU V100")
-
-
-def test_a_workload_that_does_not_fit_is_unknown() -> None:
-    assert speed(case(GEMMA, instance="ml.g6e.2xlarge")).basis == "unknown"
 
 
 def test_more_requests_than_run_together_wait() -> None:

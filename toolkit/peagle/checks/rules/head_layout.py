@@ -13,14 +13,7 @@ from peagle.checks.head_layout import has_own_rule, plain_name, required, stored
 from peagle.checks.registry import Check, Findings, Notices, error, note, rule, warning
 from peagle.errors import Fix
 from peagle_serve.checkpoint import first_names
-from peagle_serve.heads import (
-    MIXED_FILES,
-    HeadFiles,
-    classes_of,
-    is_head,
-    layer_of,
-    vllm_class,
-)
+from peagle_serve.heads import MIXED_FILES, HeadFiles, classes_of, is_head, layer_of, vllm_class
 from peagle_serve.pair import Problem, problems
 
 OTHER_HEAD = "use a head trained for this target"
@@ -33,9 +26,7 @@ _PROBLEMS: dict[str, tuple[Notices, str, str]] = {
     # vLLM loads it without its mask and drafts token by token: slow, without an error.
     "p-eagle-as-eagle3": ("never", "A P-EAGLE head started as a plain EAGLE-3 head.", _KIND),
     "eagle3-as-p-eagle": ("at start", "A plain EAGLE-3 head started as P-EAGLE.", _KIND),
-    "head-without-mask": (
-        "at start", "A P-EAGLE head without mask_hidden, the tensor of its masked slots.", _MASK
-    ),
+    "head-without-mask": ("at start", "A P-EAGLE head without mask_hidden.", _MASK),
     # The GPU reads other memory, or the engine crashes, with the first drafts.
     "placeholder-outside-vocabulary": (
         "on a request", "A placeholder token outside the vocabulary.", COPY_CONFIG
@@ -47,74 +38,50 @@ _PROBLEMS: dict[str, tuple[Notices, str, str]] = {
     # Layer i is the hidden state after i layers, so 0 to L exist. For a head that lists none, vLLM
     # reads layers 2, L/2 and L-3, of which two are equal in a shallow target.
     "aux-layers-outside": (
-        "on a request",
-        "Auxiliary layers that the target does not have, also those that vLLM uses by default.",
-        OTHER_HEAD,
+        "on a request", "Auxiliary layers, listed or default, that the target lacks.", OTHER_HEAD
     ),
     "aux-layers-collide": (
-        "on a request",
-        "Auxiliary layers that are not distinct, also those that vLLM uses by default.", _LISTED
+        "on a request", "Auxiliary layers, listed or default, that are not distinct.", _LISTED
     ),
     # vLLM takes the layers from one key of config.json and the width of fc from another: in a head
     # with Llama layers from num_aux_hidden_states or the list in eagle_config, else 3; in one with
     # Qwen3 layers from the list that it reads.
     "aux-layer-count": (
-        "on a request",
-        "A head that reads a different number of target layers from what its `fc` is built for.",
-        _LISTED,
+        "on a request", "A head that reads another number of layers than its `fc` takes.", _LISTED
     ),
     "hidden-size-mismatch": (
         "on a request", "A head for a hidden size that differs from the target's.",
         f"{OTHER_HEAD}, or correct config.json",
     ),
-    "fc-width": (
-        "at start", "An `fc` whose input width is not auxiliary layers x the target's width.",
-        MIXED_FILES,
-    ),
-    "mask-shape": (  # vLLM broadcasts a single value without a warning
-        "at start",
-        "A mask_hidden whose shape is not [1, 1, auxiliary layers x the target's width].", _MASK
-    ),
+    "fc-width": ("at start", "An `fc` of another shape than config.json requires.", MIXED_FILES),
+    # vLLM broadcasts a single value without a warning.
+    "mask-shape": ("at start", "A mask_hidden of another size than `fc` takes.", _MASK),
     # Drafted ids stand for different tokens, or vLLM reads beyond a table.
     "vocabulary-mismatch": (
         "never", "A head whose vocabulary size differs from the target's.", OTHER_HEAD
     ),
     "draft-vocabulary": (
-        "at start", "A draft vocabulary that differs from lm_head or exceeds the target's.",
-        MIXED_FILES,
+        "at start", "Drafted tokens that differ from lm_head or exceed the target's.", MIXED_FILES
     ),
     # The rows of the target's lm_head belong to other tokens than those that are drafted.
-    "lm-head-missing": (
-        "never", "A head without lm_head that cannot use the target's.", COPY_AGAIN
-    ),
+    "lm-head-missing": ("never", "A reduced vocabulary without lm_head.", COPY_AGAIN),
     # vLLM uses the drafted ids as the target's first tokens: nearly no draft is accepted.
-    "d2t-missing": (
-        "never",
-        "A head with a reduced vocabulary but no d2t, which maps its tokens to the target's.",
-        COPY_AGAIN,
-    ),
-    "d2t-size": (
-        "at start",
-        "A d2t, which maps drafted tokens to the target's, without one entry per drafted token.",
-        COPY_AGAIN,
-    ),
+    "d2t-missing": ("never", "A reduced vocabulary without d2t, which maps it.", COPY_AGAIN),
+    "d2t-size": ("at start", "A d2t without one entry per drafted token.", COPY_AGAIN),
     # vLLM keeps an uninitialized table and reports it in one log line.
     "embeddings-not-shared": (
-        "never", "A head without embeddings of its own whose width differs from the target's.",
+        "never", "A head without embeddings whose width differs from the target's.",
         "export the head with embed_tokens",
     ),
     "embeddings-shape": (
         "at start", "Embeddings of the head whose shape differs from config.json.", MIXED_FILES
     ),
     "layer-types": (
-        "at start",
-        "A head whose layer_types do not fit its layers, or need a missing sliding_window.",
-        COPY_CONFIG,
+        "at start", "Layer types that do not fit the layers or lack a sliding_window.", COPY_CONFIG
     ),
     # Missing layers stay uninitialized: nearly no draft is accepted.
     "layers-mismatch": (
-        "at start", "Weights whose layers differ from num_hidden_layers of config.json.",
-        MIXED_FILES,
+        "at start", "Weights whose layers differ from num_hidden_layers.", MIXED_FILES
     ),
 }  # fmt: skip
 """Code of a problem that the container refuses too: when vLLM notices it, what it is, the fix."""
@@ -128,12 +95,9 @@ def first_problem(case: Case, head: Head) -> Problem | None:
     """The first reason for which the container refuses the head, causes before what follows. Other
     rules report another target than that of the pair, and a wrong width in config.json."""
     shape, listed, config = case.architecture, case.target.architecture, head.config
-    is_listed = (config.target_hidden_size, config.vocab_size) == (
-        listed.hidden_size,
-        listed.vocab_size,
-    )
-    read = (shape.hidden_size, shape.vocab_size)
-    other_target = is_listed and read != (listed.hidden_size, listed.vocab_size)
+    sizes = (listed.hidden_size, listed.vocab_size)
+    is_listed = (config.target_hidden_size, config.vocab_size) == sizes
+    other_target = is_listed and (shape.hidden_size, shape.vocab_size) != sizes
     if other_target or stored_width(head) is not None:
         return None
     target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
