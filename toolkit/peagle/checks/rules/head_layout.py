@@ -103,9 +103,9 @@ def first_problem(case: Case, head: Head) -> Problem | None:
     target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
               "vocab_size": shape.vocab_size}  # fmt: skip
     shapes = {name: tensor.shape for name, tensor in head.tensors.items()}
-    found = list(problems(HeadFiles(head.document, shapes), target, case.is_parallel))
-    causes = (problem for problem in found if problem.code in _CAUSES)
-    return next(causes, None) or next(iter(found), None)
+    refused = list(problems(HeadFiles(head.document, shapes), target, case.is_parallel))
+    causes = (problem for problem in refused if problem.code in _CAUSES)
+    return next(causes, None) or next(iter(refused), None)
 
 
 def _refused_as(code: str, guards: str, fix: str) -> Check:

@@ -88,8 +88,7 @@ def vllm_newer_than_catalogue(case: Case) -> Findings:
     releases = (versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes)
     newest, version = max(releases, key=versions.parse), case.runtime.vllm
     if case.image is not None and versions.compare(version, newest) > 0:
-        known = f"{newest}, the newest in the catalogue"
-        message = f"vLLM {version} is newer than {known}: rules about versions may not apply"
+        message = f"vLLM {version} is newer than {newest}: rules about versions may not apply"
         fix = f"read the release notes about speculative decoding, or use an image with {newest}"
         yield note("vllm", message, fix)
 
@@ -166,8 +165,8 @@ def eagle3_target_support(case: Case) -> Findings:
     config = case.target_checkpoint.config if case.target_checkpoint else {}
     inner = config.get("text_config") or config
     model_type = inner.get("model_type") if isinstance(inner, dict) else None
-    known = (kind for start, kind in _TYPES.items() if name.startswith(start))
-    kind = str(model_type) if model_type else next(known, name.lower())
+    listed = (kind for start, kind in _TYPES.items() if name.startswith(start))
+    kind = str(model_type) if model_type else next(listed, name.lower())
     for entry in eagle3_target_support.entries(case) if case.is_eagle else ():
         refused = not any(part in kind for part in entry.names)
         if entry.value == "not-class":
