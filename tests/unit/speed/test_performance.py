@@ -13,19 +13,16 @@ from hypothesis import strategies as st
 
 from measurements.speed_fit import bounds_of, coefficients_of
 from peagle.catalog.schema import Seconds, SpeedRun
-from peagle.fit.building import with_sizes
 from peagle.fit.models import FitCase
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Workload
 from peagle.speed.step import Kernel, StepTimes, Terms, further_tiles, geometry_of, tile_size
 from tests.support import examples
 from tests.unit.speed.cases import (
-    CODER,
     GEMMA,
     LONG,
     MODEL,
     SHORT,
-    TWENTY,
     accepted,
     case,
     row,
@@ -174,37 +171,6 @@ def test_more_load_is_not_slower_and_the_range_holds_the_estimate(
     assert (found.tpot_seconds or 0) * length == pytest.approx(found.itl_seconds)
 
 
-def test_k_passes_in_sequence_take_longer_than_one() -> None:
-    """EAGLE-3 and MTP draft one token per pass, P-EAGLE and DFlash all in one."""
-
-    def growth(drafter: str, target: str = TWENTY) -> float:
-        step = [speed(case(target, drafter, k), 1, length=2).itl_seconds or 0 for k in (1, 7)]
-        return step[1] - step[0]
-
-    assert growth("eagle3") > 1.8 * growth("p-eagle")
-    assert growth("mtp", GEMMA) > 2 * growth("dflash", GEMMA)
-
-
-def test_floating_point_operations_and_logits_do_not_depend_on_bytes() -> None:
-    """A wider dtype has more bytes, and a narrower head as many logits."""
-    gpu = MODEL.gpu("H100")
-    assert gpu
-    assert P_EAGLE.drafter
-
-    def sums(of: FitCase) -> tuple[float, float, float]:
-        terms = StepTimes(geometry_of(of), gpu, MODEL).decode_terms(8, 1000)
-        reads = sum(kernel.read for kernel in terms.kernels if not kernel.of_cache)
-        return reads, sum(kernel.compute for kernel in terms.kernels), terms.logits
-
-    plain = sums(P_EAGLE)
-    wide = sums(replace(P_EAGLE, target=replace(P_EAGLE.target, dtype="float32")))
-    assert wide[0] > plain[0]
-    assert wide[1] == plain[1]
-    narrow = sums(replace(P_EAGLE, drafter=with_sizes(P_EAGLE.drafter, hidden_size=1440)))
-    assert narrow[0] < plain[0]
-    assert narrow[2] == plain[2]
-
-
 @given(st.floats(1e-6, 1), st.floats(1e-6, 1), st.booleans(), st.booleans())
 def test_a_kernel_takes_the_longer_side_and_both_where_it_converts(
     read: float, compute: float, grouped: bool, of_cache: bool
@@ -251,22 +217,3 @@ def test_the_first_prompt_is_processed_alone() -> None:
     whole, mean = times.prefill_seconds(5, size, 8192)
     assert whole == pytest.approx(alone + times.prefill_step_seconds(8192, size))
     assert mean == pytest.approx(alone + 0.8 * (whole - alone))
-
-
-def test_sliding_windows_read_less_of_a_long_context() -> None:
-    shape = ALONE.target.architecture
-    full = tuple(group.model_copy(update={"kind": "full", "window": None})
-                 for group in shape.attention)  # fmt: skip
-    dense = shape.model_copy(update={"attention": full})
-    whole = replace(ALONE, target=replace(ALONE.target, architecture=dense))
-    size = Workload(16_000, 2000)
-    assert tokens(ALONE, 16, size) > 1.1 * tokens(whole, 16, size)
-
-
-def test_a_batch_beyond_the_largest_cuda_graph_waits_for_the_cpu() -> None:
-    """vLLM captures up to 512 tokens, for GPT-OSS up to 1,024."""
-    step = {
-        k: speed(case(CODER, "p-eagle", k, "ml.p5en.48xlarge"), 100, length=3).itl_seconds or 0
-        for k in (4, 5)
-    }
-    assert step[5] > 1.5 * step[4]
