@@ -289,7 +289,7 @@ WRONG = [
         "defaults.instance_type: the catalogue has no GPU inst",
     ),
     ("gates: {prove: {flor: 2}}", "1: gates.prove.flor: unknown key (did you mean floor?"),
-    ("gates: {bench: {slo: 'tftt=2'}}", "1: gates.bench.slo: --slo tftt=2: 'tftt' is not ttft or"),
+    ("gates: {bench: {slo: 'tftt=2'}}", "1: gates.bench.slo: --slo tftt=2: 'tftt=2' is not a limit"),
     ("environments: {a b: {}}", "1: environments.a b: "),
     ("defaults: 3", "1: defaults: "),
     ("endpoint: {}", "1: endpoint: unknown key (did you mean endpoints"),
