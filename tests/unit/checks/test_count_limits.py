@@ -50,7 +50,7 @@ def test_a_config_with_too_many_layers_is_refused(key: str, holder: str) -> None
 
 @pytest.mark.parametrize("name", ["layers.{}.x", "model.layers.{}.mlp.up_proj.weight"])
 def test_a_tensor_named_after_endless_digits_is_no_layer(name: str) -> None:
-    tensors = {name.format("9" * 5_000): Tensor("BF16", (8, 8), 0, "")}
+    tensors = {name.format("9" * 5_000): Tensor("BF16", (8, 8), 0)}
     case = catalog_case("gpt-oss-20b")
 
     assert check(replace(case, target_checkpoint=Checkpoint("/target", TARGET, tensors)))

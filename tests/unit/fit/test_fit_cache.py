@@ -84,5 +84,3 @@ def test_heads_are_divided_among_gpus_until_each_has_one() -> None:
     assert layout.block_bytes == 48 * 2 * 1 * 128 * 2 * BLOCK_TOKENS
     assert layout_of(QWEN_CODER, 8, 2, RATIO) == layout
     assert layout_of(QWEN_CODER, 1, 1, RATIO).block_bytes == 48 * 2 * 4 * 128 * BLOCK_TOKENS
-
-

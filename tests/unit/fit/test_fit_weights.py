@@ -123,7 +123,7 @@ def headers(model: TargetModel) -> Mapping[str, Tensor]:
     for name, sides in shapes.items():
         for side in sides:
             sizes[name] *= side
-    return {name: Tensor("BF16", sides, sizes[name], "x") for name, sides in shapes.items()}
+    return {name: Tensor("BF16", sides, sizes[name]) for name, sides in shapes.items()}
 
 
 @pytest.mark.thorough
@@ -152,7 +152,7 @@ def test_the_share_of_a_rank_follows_from_the_name_of_the_tensor(
     model = target("gemma-4-31b")
     size = 2 * math.prod(sides)
 
-    found = bytes_from_headers(model, {name: Tensor("BF16", sides, size, "x")}, 2, 90)
+    found = bytes_from_headers(model, {name: Tensor("BF16", sides, size)}, 2, 90)
 
     assert found == (allocated(size / ranks) if ranks else 0)
 

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.case import family_of
 from peagle.catalog import load_catalog
-from peagle.errors import Refused, UserError
+from peagle.errors import Refused
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import plan_bytes, plan_document, read_plan
 from peagle.render.plan_file import recreate_fix
@@ -61,42 +61,6 @@ def test_what_uses_memory_counts_in_the_choice_of_the_instance() -> None:
 
     assert cache(gpu_memory_utilization="0.5") < cache() < cache(gpu_memory_utilization="0.95")
     assert cache(kv_cache_dtype="fp8") > 1.9 * cache()
-
-
-@pytest.mark.parametrize(
-    ("given", "message", "fix"),
-    [
-        ({"settings": {"model": "a/b"}}, "--set model: the plan decides", "--model-source"),
-        ({"settings": {"speculative-config": "{}"}}, "the plan decides this argument", "--k"),
-        ({"settings": {"speculative-config.model": "x"}}, "the plan decides", "--drafter"),
-        ({"settings": {"max-num-seqs": "4"}}, "the plan decides", "--concurrency"),
-        ({"settings": {"port": "80"}}, "the plan decides", "SageMaker decides it"),
-        ({"settings": {"data-parallel-size": "2"}}, "the plan decides", "--instance-count"),
-        ({"settings": {"Seed": "2"}}, "'Seed' is not an argument", "lower-case"),
-        ({"settings": {"seed": ""}}, "the plan does not set seed", "give it a value"),
-        ({"settings": {"gpu-memory-utilization": ""}}, "has no value", "0.92"),
-        ({"settings": {"max-num-batched-tokens": "8k"}}, "not a number of tokens", "8192"),
-        ({"environment": {"SM_VLLM_SEED": "1"}}, "is an argument of vLLM", "--set seed=VALUE"),
-        ({"environment": {"HF_MODEL_ID": "a/b"}}, "the plan decides the model", "PAIR"),
-        ({"environment": {"SAGEMAKER_BIND_TO_PORT": "1"}}, "cannot be set", "leave it out"),
-        ({"environment": {"PEAGLE_ML_ROOT": "/x"}}, "cannot be set", "leave it out"),
-        ({"environment": {"PEAGLE_WARM_SHA256": "any"}}, "decides it", "--allow-unpinned-warm"),
-        ({"environment": {"PEAGLE_WEIGHTS_SHA256": "0"}}, "decides it", "deploy pins"),
-        ({"environment": {"1X": "y"}}, "not the name of a variable", "letters"),
-        ({"environment": {"UNSET": ""}}, "the plan does not set UNSET", "give it a value"),
-        ({"environment": {"X": "y" * 1025}}, "1025 characters; SageMaker's limit", "shorter"),
-        ({"environment": {f"V{n}": "1" for n in range(100)}}, "limits are 100", "remove"),
-        ({"startup_timeout": 3601}, "startup_timeout 3601s is outside", "60s to 1h"),
-        ({"download_timeout": 59}, "download_timeout 59s is outside", "60s"),
-    ],
-)
-def test_what_cannot_be_set_is_refused_with_what_to_use(
-    given: dict[str, Any], message: str, fix: str
-) -> None:
-    with pytest.raises(UserError) as refused:
-        plan(**given)
-    assert message in refused.value.message
-    assert fix in refused.value.fix
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def request_of_plan(plan: Plan, name: str) -> ProofRequest:
         floor=speculation.acceptance_floor if speculation else None,
         source=settings.source,
         pair=proof.pair_in_catalogue(plan.target, plan.drafter),
-        floor_source=speculation.floor_source if speculation else None,
+        floor_source=speculation.acceptance_floor_source if speculation else None,
         two_turns=caches_prefixes(settings_in(plan.environment)),
     )
 

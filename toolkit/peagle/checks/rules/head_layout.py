@@ -13,8 +13,15 @@ from peagle.checks.head_layout import has_own_rule, plain_name, required, stored
 from peagle.checks.registry import Check, Findings, Notices, error, note, rule, warning
 from peagle.errors import Fix
 from peagle_serve.checkpoint import first_names
-from peagle_serve.heads import MIXED_FILES, HeadFiles, classes_of, is_head, layer_of, vllm_class
-from peagle_serve.pair import Problem, problems
+from peagle_serve.heads import (
+    MIXED_FILES,
+    Problem,
+    classes_of,
+    is_head,
+    layer_of,
+    problems,
+    vllm_class,
+)
 
 OTHER_HEAD = "use a head trained for this target"
 COPY_AGAIN = "copy the head again, or export it again"
@@ -102,8 +109,7 @@ def first_problem(case: Case, head: Head) -> Problem | None:
         return None
     target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
               "vocab_size": shape.vocab_size}  # fmt: skip
-    shapes = {name: tensor.shape for name, tensor in head.tensors.items()}
-    refused = list(problems(HeadFiles(head.document, shapes), target, case.is_parallel))
+    refused = list(problems(head, target, case.is_parallel))
     causes = (problem for problem in refused if problem.code in _CAUSES)
     return next(causes, None) or next(iter(refused), None)
 
