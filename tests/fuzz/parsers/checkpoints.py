@@ -91,7 +91,6 @@ def _config(content: bytes) -> None:
     head = read_head(read.config)
     attention_of(head)
     weight_bytes(head)
-    Head(read).layers_read(head.layers or 4)
 
 
 def _new_entry(case: tuple[bytes, bytes]) -> None:
