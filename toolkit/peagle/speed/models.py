@@ -41,6 +41,11 @@ class Workload:
         return max(self.prompt_tokens - self.cached_prompt_tokens, 1)
 
     @property
+    def cached_share(self) -> float:
+        """The share of the prompt that the cache holds."""
+        return self.cached_prompt_tokens / self.prompt_tokens
+
+    @property
     def tokens(self) -> int:
         """The tokens of one request, prompt and output together."""
         return self.prompt_tokens + self.output_tokens

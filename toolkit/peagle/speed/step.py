@@ -502,8 +502,7 @@ def closed_load(
     together = min(load, running)
     context = workload.prompt_tokens + workload.output_tokens / 2
     prompts, first = engine.prefill_seconds(together, workload, batched)
-    cached_share = workload.cached_prompt_tokens / workload.prompt_tokens
-    slower = 1 + (engine.model.constants.cached_prefill - 1) * cached_share
+    slower = 1 + (engine.model.constants.cached_prefill - 1) * workload.cached_share
     prompts, first = prompts * slower, first * slower
     step = engine.decode_seconds(together, context)
     total = prompts + step * max(workload.output_tokens / acceptance_length - 1, 0)
