@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.checks.head_layout import draft_groups
+from peagle.checks.rules.head_layout import draft_groups
 from peagle_serve.heads import default_layers
 
 RATIO = 1.5

@@ -9,8 +9,8 @@ from peagle.case import Case, family_of, prefix_caching_with
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
 from peagle.checkpoints.architecture import read_dtype
 from peagle.checkpoints.heads import Head, attention_of
-from peagle.checks.head_layout import draft_groups
 from peagle.checks.registry import Findings, error, note, rule, warning
+from peagle.checks.rules.head_layout import draft_groups
 from peagle.errors import Fix
 from peagle.findings import Finding, finding
 from peagle.vllm import versions
