@@ -38,7 +38,6 @@ from peagle.fit.weights import (
     drafter_bytes,
     mxfp4_kernel,
     padded_vocabulary,
-    rotary_bytes,
     stored_parameters,
     target_bytes,
     vision_bytes,
@@ -524,9 +523,14 @@ def bytes_taken(case: FitCase) -> dict[str, int]:
 def target_on_gpu(target: TargetModel, engine: EngineConfig) -> int:
     """Bytes of the target's weights on one GPU: from its headers, else from its sizes, scaled to
     the size of its weight files if that is known."""
-    tp, around = engine.tensor_parallel_size, rotary_bytes(target)
-    hidden = target.architecture.hidden_size
-    tower = vision_bytes(target.vision, hidden) if target.vision else 0
+    tp, shape = engine.tensor_parallel_size, target.architecture
+    # Rotary tables, which vLLM computes while loading: one per head size, for every position.
+    # GPT-OSS keeps them in float32.
+    element = 4 if target.is_gpt_oss else element_bytes(target.dtype)
+    widths = {group.head_dim for group in shape.attention}
+    widths = {shape.latent.rope_dim} if shape.latent else widths
+    around = sum(allocated(shape.max_positions * width * element) for width in widths)
+    tower = vision_bytes(target.vision, shape.hidden_size) if target.vision else 0
     if target.tensors:
         size = bytes_from_headers(target, target.tensors, tp, engine.capability)
         return size + around - (0 if engine.images else tower)
