@@ -33,7 +33,7 @@ from peagle.vllm.defaults import (
     batch_limits,
     caches_prefixes,
 )
-from peagle.vllm.gpus import cuda_visible_gib, served_dtype, visible_gib
+from peagle.vllm.gpus import WIDE_BYTES, cuda_visible_gib, served_dtype, visible_gib
 from peagle_serve.heads import DEFAULT_AUXILIARY
 
 _PARALLEL_LAYERS = 4
