@@ -145,7 +145,7 @@ def speculative_setting(case: Case) -> Findings:
         conflicts[adaptive] = support is not None and not support.adaptive
     for what in (key for key, conflict in conflicts.items() if conflict):
         name = drafter.title if drafter else case.target.id
-        message = f"vLLM {vllm} refuses {what} for {name} on {target} GPUs"
+        message = f"vLLM {vllm} refuses {what} for {name}"
         yield error("drafter", message, f"leave {what.partition(' ')[0]} out")
 
 
