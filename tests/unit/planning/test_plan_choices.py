@@ -11,7 +11,7 @@ from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checks import check
 from peagle.checks.rules.version import unknown_version
 from peagle.errors import CheckpointError
-from peagle.render.image_names import is_own_image, pinned_base
+from peagle.render.image import is_own_image, pinned_base
 from tests.support import decide_alike, raises_code
 from tests.unit.checks.cases import make_case
 from tests.unit.planning.rows import Expected, check_plan
@@ -33,7 +33,7 @@ LEAST = len("Hello?") + 64 + 128
 
 def own(config: dict[str, Any], *tensors: str, pair: str = "", **options: Any) -> dict[str, Any]:
     """The options for a head at /data/head with its config, and tensors of these names."""
-    named = {name: Tensor("BF16", (1,), 2, "model.safetensors") for name in tensors}
+    named = {name: Tensor("BF16", (1,), 2) for name in tensors}
     read = Checkpoint("/data/head", config, named or None)
     read = replace(read, pair=pair) if pair else read
     return {"drafter": "/data/head", "drafter_checkpoint": read, **options}

@@ -70,8 +70,7 @@ from peagle.planning.weights import (
     with_contents,
 )
 from peagle.render.alarms import kind_of_alarm, rollback_alarm_names
-from peagle.render.components import CREATE_COMPONENT
-from peagle.render.requests import VARIANT, Request, requests, with_replaced
+from peagle.render.requests import CREATE_COMPONENT, VARIANT, Request, requests, with_replaced
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest

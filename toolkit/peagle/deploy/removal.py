@@ -26,8 +26,7 @@ from peagle.deploy.scaling import end_in
 from peagle.deploy.state import Deployment, Resource, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
 from peagle.errors import CloudError, Fix, PeagleError, Refused
-from peagle.render.alarms import alarm_name
-from peagle.render.metrics import COMPONENT_DIMENSION
+from peagle.render.alarms import COMPONENT_DIMENSION, alarm_name
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import ENDS_TAG, copies_id, wake_alarm_name
 

@@ -25,14 +25,20 @@ from peagle.planning.company import NO_COMPANY, Company
 from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
-from peagle.render.alarms import alarms, all_alarm_names
+from peagle.render.alarms import (
+    COMPONENT_DIMENSION,
+    alarms,
+    all_alarm_names,
+    log_of,
+    metric_filters,
+    metric_namespace,
+)
 from peagle.render.dashboard import (
     dashboard_body,
     dashboard_name,
     has_dashboard,
     log_retention_days,
 )
-from peagle.render.metrics import COMPONENT_DIMENSION, log_of, metric_filters, metric_namespace
 from peagle.render.resources import (
     capture_rule,
     captured_prefix,
