@@ -199,7 +199,7 @@ class Middleware:
             raise _BadStatus(400, "the body is not valid JSON") from None
         numbers = part if isinstance(part, dict) else {}
         offset, length = (numbers.get(key, -1) for key in ("offset", "length"))
-        is_range = type(offset) is int and type(length) is int
+        is_range = len(numbers) == 2 and type(offset) is int and type(length) is int
         if part != {} and not (is_range and offset >= 0 and 1 <= length <= LARGEST_PART):
             raise _BadStatus(
                 400, f'the body is neither {{}} nor an "offset" and a "length" up to {LARGEST_PART}'

@@ -87,16 +87,6 @@ def test_every_log_has_an_expectation() -> None:
     assert {file.stem for file in LOGS.glob("*.log")} == set(CRASHES)
 
 
-def test_an_assertion_without_a_message_shows_its_code() -> None:
-    lines = [
-        "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1]     assert something == self.other",
-        "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1]            ^^^^^^^^^^^^^^^^^^^^^^^",
-        "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1] AssertionError",
-    ]
-
-    assert parse_crash(lines).line == "AssertionError: assert something == self.other"
-
-
 def test_lines_of_another_process_do_not_belong_to_a_message() -> None:
     lines = ["(Worker pid=9) ValueError: no", "(EngineCore pid=8) goes on", "(Worker pid=9) more"]
 

@@ -286,14 +286,23 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
         # A value that may have several types has one error for each; they become one problem.
         by_location: dict[Location, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
-            by_location.setdefault(_existing(document, detail), []).append(detail)
+            location: Location = detail["loc"]
+            # Without what pydantic adds to it, such as the member of a union.
+            while location and detail["type"] != "missing" and document.node(location) is None:
+                location = location[:-1]
+            by_location.setdefault(location, []).append(detail)
         # A misspelt key is also a missing key; its own line helps more, so it comes first.
         ordered = sorted(
             by_location.items(),
             key=lambda item: (item[1][0]["type"] == "missing", document.line(item[0]) or 0),
         )
         return None, [
-            problem_at(document, location, *_message(details, location, model))
+            Problem(
+                document.file,
+                document.line(location),
+                dotted(location),
+                *_message(details, location, model),
+            )
             for location, details in ordered
         ]
 
@@ -301,19 +310,6 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
 @lru_cache(maxsize=64)
 def _entry(document: Document, model: type[BaseModel]) -> BaseModel:
     return model.model_validate_json(json.dumps(document.data))
-
-
-def problem_at(document: Document, location: Location, message: str, fix: str) -> Problem:
-    """A problem with its file, line and key."""
-    return Problem(document.file, document.line(location), dotted(location), message, fix)
-
-
-def _existing(document: Document, detail: ErrorDetails) -> Location:
-    """The error's location without what pydantic adds to it, such as the member of a union."""
-    location: Location = detail["loc"]
-    while location and detail["type"] != "missing" and document.node(location) is None:
-        location = location[:-1]
-    return location
 
 
 def _message(

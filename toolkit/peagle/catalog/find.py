@@ -93,21 +93,15 @@ def _find_target(catalog: Catalog, name: str) -> Target:
         "pass a head with --drafter, and add a target to a catalogue of your own",
         ("peagle", "catalog", "init", name, "-o", "my-catalog"),
     )
-    if name.endswith(".json"):
-        show = Fix(
-            "name a pair; the memory and the findings of a plan file are in the plan",
-            ("peagle", "plan", name, "--verbose"),
-        )
-        raise NotFound(f"{name!r} is a plan file, not a pair", show, code="not-a-pair")
     if is_s3_uri(name) or name.startswith(("/", "./", "../", "~")):
         raise UserError(f"{name!r} is a location, not a pair", add, code="not-a-pair")
-    if os.path.isdir(name):
-        fix = add if "/" in name else Fix(f"for the folder write ./{name}")
-        raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
-    if os.path.isfile(name):
+    if name.endswith(".json") or os.path.isfile(name):
         raise NotFound(
             f"{name!r} is a file, not a pair", Fix("list all pairs", _LIST), "not-a-pair"
         )
+    if os.path.isdir(name):
+        fix = add if "/" in name else Fix(f"for the folder write ./{name}")
+        raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
     hint = nearest(name, catalog.targets if "/" in name else _names(catalog))
     sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
     fix = Fix(sentence, _LIST)
