@@ -8,9 +8,8 @@ configured drafter may not be loaded. So the server sends itself one request and
 drafts are counted; this also warms the kernels for the first user. While draining, new requests get
 503.
 
-``/invocations`` is the one route that SageMaker offers. These values of the header
-``X-Amzn-SageMaker-Custom-Attributes`` are answered here and never reach vLLM; all other requests
-pass without buffering:
+On ``/invocations``, these values of the header ``X-Amzn-SageMaker-Custom-Attributes`` are answered
+here and never reach vLLM; all other requests pass without buffering:
 
     peagle=counters                vLLM's speculation counters, from its /metrics
     peagle=warm, {}                the manifest of the compile caches; the first request packs them

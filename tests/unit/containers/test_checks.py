@@ -143,21 +143,6 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"SM_VLLM_speculative_config": GOOD, "SM_VLLM_disable_log_stats": ""}, "turns off the count"),
     ({"SM_VLLM_PORT": "9000"}, "SM_VLLM_PORT is 9000, but SageMaker uses port 8080 (remove"),
     ({"SM_VLLM_port": "9000"}, "SM_VLLM_PORT is 9000"),
-    # values
-    *(
-        ({f"SM_VLLM_{name}": value}, f"SM_VLLM_{name} is {value!r} (set it to {fix}")
-        for name, values, fix in (
-            ("MAX_MODEL_LEN", ("lots", "16 k", "1e4", "-5", "", "16kk", "0", "0.0k"), "a number"),
-            ("MAX_NUM_BATCHED_TOKENS", ("0", "-1", "auto", "many"), "a number of tokens: 8192"),
-            ("TENSOR_PARALLEL_SIZE", ("0", "-1", "two", "1.5", "", "٣"), "a whole number of at"),
-            ("GPU_MEMORY_UTILIZATION", ("0", "1.1", "90%", "nan"), "a number above 0"),
-            ("ENFORCE_EAGER", ("1", "yes", "on", "no"), "true or false"),
-            ("NO_ENABLE_PREFIX_CACHING", ("maybe",), "true or false"),
-            ("MODEL_IMPL", ("zz",), "one of auto, vllm, transformers")
-        )
-        for value in values
-    ),
-    ({"SM_VLLM_max_num_seqs": "0"}, "SM_VLLM_MAX_NUM_SEQS is '0'"),
     *(({"SAGEMAKER_BIND_TO_PORT": port}, "SAGEMAKER_BIND_TO_PORT is") for port in ("0", "65536")),
 ]  # fmt: skip
 

@@ -161,7 +161,7 @@ def test_headers_and_geometry_agree(tp: int) -> None:
 def test_headers_have_the_sizes_of_quantized_weights() -> None:
     model = target("qwen3-coder-30b")
     halved = {
-        name: replace(tensor, size=tensor.size // 2) if ".experts." in name else tensor
+        name: tensor._replace(size=tensor.size // 2) if ".experts." in name else tensor
         for name, tensor in headers(model).items()
     }
     with_headers = replace(model, tensors=halved)
