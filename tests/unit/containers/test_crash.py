@@ -1,4 +1,4 @@
-"""Logs of vLLM's crashes: whole ones, and lines of our own runs, of vLLM's source and of reports."""
+"""Logs of vLLM's crashes: whole ones, and lines of our own runs, of its source and of reports."""
 
 from __future__ import annotations
 

@@ -297,12 +297,7 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
             key=lambda item: (item[1][0]["type"] == "missing", document.line(item[0]) or 0),
         )
         return None, [
-            Problem(
-                document.file,
-                document.line(location),
-                dotted(location),
-                *_message(details, location, model),
-            )
+            problem_at(document, location, *_message(details, location, model))
             for location, details in ordered
         ]
 
@@ -310,6 +305,11 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
 @lru_cache(maxsize=64)
 def _entry(document: Document, model: type[BaseModel]) -> BaseModel:
     return model.model_validate_json(json.dumps(document.data))
+
+
+def problem_at(document: Document, location: Location, message: str, fix: str) -> Problem:
+    """A problem with its file, line and key."""
+    return Problem(document.file, document.line(location), dotted(location), message, fix)
 
 
 def _message(

@@ -32,10 +32,10 @@ from peagle.catalog.documents import (
     Problem,
     catalog_error,
     display_path,
-    dotted,
     evidence_files,
     folders,
     parse_document,
+    problem_at,
     read_bytes,
     read_document,
     validate,
@@ -183,10 +183,7 @@ def validate_file(
     entry, problems = validate(document, model)
     rules = _RULES.get(model)
     if entry is not None and rules is not None:
-        problems = [
-            Problem(file, document.line(where), dotted(where), message, fix)
-            for where, message, fix in rules(entry, path.absolute())
-        ]
+        problems = [problem_at(document, *violation) for violation in rules(entry, path.absolute())]
     return entry, problems
 
 
