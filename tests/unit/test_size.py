@@ -11,10 +11,10 @@ FOLDERS = (ROOT / "toolkit" / "peagle", ROOT / "containers")
 # package: lines at most, aim
 BUDGET = {
     "modules": (4_400, 3_200),  # errors, case, proof, protocol, ... directly in peagle
-    "peagle_serve": (5_100, 3_600),
+    "peagle_serve": (4_450, 3_600),
     "vllm": (800, 500),
-    "catalog": (2_750, 1_800),
-    "checkpoints": (2_650, 1_550),
+    "catalog": (2_350, 1_800),
+    "checkpoints": (2_420, 1_550),
     "checks": (3_750, 2_300),
     "fit": (2_200, 1_700),
     "speed": (2_050, 1_600),
