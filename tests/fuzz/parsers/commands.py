@@ -15,28 +15,28 @@ from unittest import mock
 import click
 from hypothesis import strategies as st
 
+from peagle.account import leads_to_sandbox
 from peagle.catalog import load_catalog
 from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_versions
 from peagle.cli.call import _read_prompt
 from peagle.cli.choose import read_value
+from peagle.cli.local import _times
 from peagle.cli.main import cli
 from peagle.cli.options import LOADS, POSITIVE
 from peagle.cli.plan_options import parse_copies
-from peagle.cli.sandbox_rehearse import _times
 from peagle.cli.view.console import line_width
 from peagle.errors import PeagleError, UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.overrides import checked_settings, parse_settings, parse_variables
-from peagle.planning.pins import pins_of
 from peagle.planning.rollout import parse_step
 from peagle.planning.verdict import VerdictRequest, make_verdict
+from peagle.planning.weights import pins_of
 from peagle.project.pipelines import toolkit_source
 from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
 from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
-from peagle.session import leads_to_sandbox
 from peagle.speed.models import WORKLOADS
 from peagle.text import (
     format_duration,

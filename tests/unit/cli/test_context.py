@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
+from peagle.account import Account
 from peagle.cli.context import in_context, own_command
 from peagle.cli.main import cli
 from peagle.data import data_folder
-from peagle.session import Account
 from tests.support import in_process
 from tests.unit.cli.commands import NAME, Terminal
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import pytest
 
+from peagle.cli.local import add, fault
 from peagle.cli.main import cli
-from peagle.cli.sandbox_rehearse import add, fault
 from tests.support import run_in_process
 
 ADD = ("sandbox", "fault", "add")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle.checks import rules_found
 from tests.support import bundled_evidence
-from tests.unit.checks.test_finding_codes import codes_in
 from tests.unit.local.test_local_command import ABOUT_ANY_ENGINE, ABOUT_SAGEMAKER
 from tools.docs.codes import Code, errors_found, findings_found, incomplete, known_problems
 from tools.docs.markdown import cell
@@ -45,9 +45,7 @@ def test_every_warning_and_note_of_a_plan_concerns_a_local_engine_or_not() -> No
 
 @pytest.mark.thorough
 def test_every_finding_has_severity_cause_and_fix() -> None:
-    emitted = {str(one) for path in PACKAGE.rglob("*.py") for one in codes_in(path) - {None}}
-
-    assert {*findings_found()} == emitted - {"known-problem"}  # whose codes are the catalogue's
+    assert {rule.code for rule in rules_found()} - {*findings_found()} == {"known-problem"}
     assert incomplete(findings_found()) == []
     assert all(problem.summary for _, problem in known_problems().values())
 

@@ -71,10 +71,12 @@ _MODULES = {
     "call": ("invoke", "prove", "token"),
     "change": ("scale", "rollback", "compare", "promote", "drop"),
     "choose": ("check", "fit", "verdict"),
+    "local": ("local", "engine", "sandbox"),
     "machine": ("doctor", "demo", "explain"),
     "remove": ("destroy", "reap"),
     "render": ("render", "ci"),
     "watch": ("list", "status", "drift", "logs", "top"),
+    "weights": ("weights", "warm"),
 }
 """Module -> its commands; any other command is in the module of its name."""
 

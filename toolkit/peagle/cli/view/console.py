@@ -365,7 +365,7 @@ class Declined(UserError, code="declined"):
     """
 
 
-def confirm(question: str, declined: str, fix: Fix = _PASS_YES) -> None:
-    """Raise UserError, with the message ``declined``, unless the user agrees."""
-    if not confirmed(question, fix):
+def confirm(question: str, declined: str, fix: Fix = _PASS_YES, yes: bool = False) -> None:
+    """Raise UserError, with the message ``declined``, unless the user agrees, by ``yes`` or now."""
+    if not yes and not confirmed(question, fix):
         raise Declined(f"{declined}; nothing was changed")

@@ -26,8 +26,13 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
 from peagle.planning.drafter import NO_HEAD
-from peagle.planning.limit import limit_text, most_usd_per_hour
-from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
+from peagle.planning.operation import (
+    alarm_kinds,
+    capture_text,
+    limit_text,
+    most_usd_per_hour,
+    usd_per_month,
+)
 from peagle.planning.plan import Alternative, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
 from peagle.proof import MIN_DRAFTS
