@@ -112,6 +112,7 @@ def test_an_imposed_acceptance_is_that_of_the_engines_and_of_the_evidence(
     assert imposed_rates == [[], [], pytest.approx(rates), pytest.approx(rates)]
     (evidence,) = Path("mine/evidence").iterdir()
     assert json.loads(evidence.read_text())["synthetic"] is True
+    assert "Acceptance was imposed" in Path("r.html").read_text()
 
 
 @pytest.mark.parametrize(
