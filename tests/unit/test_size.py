@@ -28,7 +28,7 @@ BUDGET = {
     "deploy": (6_850, 4_600),
     "bench": (5_150, 3_100),
     "sandbox": (5_700, 5_000),
-    "project": (650, 450),
+    "project": (480, 450),
     "cli": (11_100, 6_000),
 }
 MOST_LINES, MOST_FILES = 75_800, 315
