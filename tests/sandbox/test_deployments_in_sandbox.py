@@ -151,8 +151,8 @@ def test_a_fatal_line_ends_the_deploy_and_nothing_remains(account: Account) -> N
 @pytest.mark.parametrize(
     ("fault", "state", "code"),
     [
-        ("update-rollback-failed", "UpdateRollbackFailed", "update-rollback-failed"),
-        ("out-of-service", "OutOfService", "endpoint-out-of-service"),
+        ("update-rollback-failed", "UpdateRollbackFailed", "endpoint-failed"),
+        ("out-of-service", "OutOfService", "endpoint-failed"),
     ],
 )
 def test_a_state_that_needs_the_user_has_its_code_and_a_deploy_replaces_the_endpoint(

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from peagle.aws.sagemaker import describe
+from peagle.deploy.context import SILENT_SECONDS, WillNotServe
 from peagle.deploy.removal import remove_failed_start
-from peagle.deploy.wait import SILENT_SECONDS, WillNotServe
 from peagle.errors import CloudError, Refused
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, service_error
@@ -161,8 +161,8 @@ def test_a_fatal_line_of_the_new_revision_ends_the_wait_for_an_update(updating: 
     ("status", "code", "meaning"),
     [
         ("Failed", "endpoint-failed", "the reason"),
-        ("OutOfService", "endpoint-out-of-service", "takes no requests"),
-        ("UpdateRollbackFailed", "update-rollback-failed", "a mix of old and new instances"),
+        ("OutOfService", "endpoint-failed", "takes no requests"),
+        ("UpdateRollbackFailed", "endpoint-failed", "a mix of old and new instances"),
         ("InService", "endpoint-rolled-back", "the update was rolled back"),
     ],
 )
@@ -194,7 +194,7 @@ def test_a_failed_new_endpoint_with_a_lasting_cause_will_not_serve(world: World)
 def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> None:
     world.cloud.next_scripts = [list(FOREVER)]
 
-    with raises_code("endpoint-silent", CloudError) as silent:
+    with raises_code("endpoint-timeout", CloudError) as silent:
         world.deploy(a_plan())
 
     (notice,) = [progress for progress in world.shown if progress.is_notice]
@@ -218,7 +218,7 @@ def test_waiting_has_a_limit(world: World) -> None:
 
 def _remove(world: World, error: WillNotServe) -> tuple[float, float | None]:
     record = world.saved()
-    saving = remove_failed_start(world.aws, record, error, world.shown.append, world.clock)
+    saving = remove_failed_start(world.context(record), error)
     return saving.seconds, saving.usd
 
 

@@ -264,7 +264,7 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
         fix = Fix("this is the name of a pair: measure it on this machine", command)
         raise NotFound(unknown.message, fix, unknown.code) from unknown
     with StatusLine() as line:
-        wake_up = WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
+        wake_up = WakeUpOptions(on_progress=line.show_line)
         return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
 
 
