@@ -136,7 +136,7 @@ NOT_OUTSIDE = {
     "peagle/cli/call.py:_payload": "what the bounded reader of JSON reads",
     "peagle/speed/decision.py:_rounded": "rounds a number",
     "peagle/weights/revisions.py:pin_revisions": "compares a commit of a plan",
-    "peagle/engine/environment.py:Environment.install_torch": "requirements of this toolkit",
+    "peagle/engine/install.py:Environment.install_torch": "requirements of this toolkit",
     "peagle/weights/sync.py:_is_same": "encodes a checksum",
     "peagle/weights/sources.py:open_source": "compares a commit of a plan",
     "peagle_serve/warm_archive.py:_write_archive": "writes an archive",

@@ -35,8 +35,8 @@ from peagle.sandbox.launch import (
     stand_in_for,
 )
 from peagle.sandbox.requests import Refused, read_token
-from peagle.sandbox.router import _REGION_KEY, _respond, control, create_app
-from peagle.sandbox.scheduler import due_time
+from peagle.sandbox.scaling import due_time
+from peagle.sandbox.server import _REGION_KEY, _respond, control, create_app
 from peagle.sandbox.stacks import with_types
 from peagle.sandbox.state import AccessKey
 from tests.fuzz.inputs import binary, encoded, json_bytes, texts

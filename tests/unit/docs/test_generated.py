@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import bundled_evidence
 from tests.unit.checks.test_finding_codes import codes_in
-from tests.unit.local.test_local_command import ABOUT_ANY_ENGINE, ABOUT_SAGEMAKER
+from tests.unit.local.test_local_up import ABOUT_ANY_ENGINE, ABOUT_SAGEMAKER
 from tools.docs.codes import Code, errors_found, findings_found, incomplete, known_problems
 from tools.docs.markdown import cell
 from tools.docs.pages import PAGES
