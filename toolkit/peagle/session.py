@@ -380,10 +380,10 @@ class Session(Account):
             require_known_price(preflight.desired.plan, accept_unknown_price)
             try:
                 return deploy(aws, preflight, observe, wait, keep_unproved=keep_unproved)
-            except WillNotServe as error:
+            except WillNotServe:
                 record = load_record(aws.scope, aws.region, plan.name)
                 if record and not keep_failed and preflight.change == "create":
-                    remove_failed_start(DeploymentContext(aws, record, observe), error)
+                    remove_failed_start(DeploymentContext(aws, record, observe))
                 raise
 
     def invoke(
@@ -605,8 +605,8 @@ def plan_pair(
     options = Options(pair=pair, **fields)
     try:
         if verdict is not None:  # most plans have none, and its models take 20 ms to import
-            from peagle.planning.by_verdict import plan_by_verdict
-            from peagle.render.verdict_file import read_verdict
+            from peagle.planning.verdict import plan_by_verdict
+            from peagle.render.plan_file import read_verdict
 
             plan = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)
         else:

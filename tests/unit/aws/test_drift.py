@@ -16,8 +16,7 @@ from peagle.deploy.drift import Drift, find_drift, find_template_drift
 from peagle.errors import UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.company import Company
-from peagle.planning.operation_model import Capture, Limit, Observe
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Capture, Limit, Observe, Plan
 from peagle.render import render
 from peagle.render.resources import limit_name
 from peagle.speed.slo import Slo
@@ -188,6 +187,11 @@ CHANGES: dict[str, Change] = {
     "captured.Filter.Prefix": lambda c: captured_rule(c).update(Filter={"Prefix": "other/"}),
     "captured.Expiration.Days": lambda c: captured_rule(c).update(Expiration={"Days": 900}),
     "log.retention_days": lambda c: c.retention.clear(),
+    f"schedule.{ENDS}": lambda c: c.scheduler.schedules.clear(),
+    f"schedule.{ENDS}.State": lambda c: c.scheduler.schedules[ENDS].update(State="DISABLED"),
+    f"schedule.{ENDS}.ScheduleExpression": lambda c: c.scheduler.schedules[ENDS].update(
+        ScheduleExpression="at(2036-01-01T00:00:00)"
+    ),
     "limit.ends_at": lambda c: tags(c, "endpoint").update({"peagle:ends": "none"}),
     "limit.budget_usd": lambda c: tags(c, "endpoint").update({"peagle:budget": "900"}),
     "tags.Endpoint.team": lambda c: tags(c, "endpoint").pop("team"),

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from peagle.planning.operation_model import AlarmKind, Observe
-from peagle.planning.plan import Plan
+from peagle.planning.plan import AlarmKind, Observe, Plan
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import NAME, World

@@ -8,8 +8,7 @@ from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.deploy.alarms import RolledBackOnAlarm
 from peagle.deploy.apply import preview_rollback, revision_for_rollback, rollback
-from peagle.planning.operation_model import AlarmKind, Observe, Rollout
-from peagle.planning.plan import Plan
+from peagle.planning.plan import AlarmKind, Observe, Plan, Rollout
 from tests.support import raises_code
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another

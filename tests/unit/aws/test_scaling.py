@@ -10,9 +10,8 @@ from peagle.deploy.scaling import ScaleRequest, plan_scale, scale
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, list_deployments
 from peagle.errors import CloudError, NotProved, Refused, UserError
-from peagle.planning.operation_model import Rollout, Scaling, Step
-from peagle.planning.plan import Plan
-from peagle.render.resources import tracking
+from peagle.planning.plan import Plan, Rollout, Scaling, Step
+from peagle.render.resources import policy_parameters
 from tests.support import raises_code
 from tests.unit.aws.cloud import Engine
 from tests.unit.aws.plans import a_plan, another
@@ -145,9 +144,8 @@ def test_another_machine_returns_to_the_scaling_of_the_revision(world: World) ->
     world.forget()
     world.rollback()
     assert world.cloud.bounds == {TARGET: (1, 2)}
-    assert world.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"] == (
-        tracking(SCALING)
-    )
+    key = "TargetTrackingScalingPolicyConfiguration"
+    assert world.cloud.policies[TARGET][key] == policy_parameters(NAME, "AllTraffic", SCALING)[key]
 
     world.forget()
     world.rollback()

@@ -68,7 +68,7 @@ def test_a_server_that_fails_in_the_load_keeps_what_was_measured(
     [
         (SimulatedTiming(fails_after=0), 4, "EngineCore died"),
         (SimulatedTiming(ttft=0.01, itl=0.002, fails_after=2), 4, "no request of the load"),
-        (SimulatedTiming(streams=False), 2, "does not stream"),
+        (SimulatedTiming(streams=False), 2, "sends no streams"),
     ],
 )
 def test_a_server_that_cannot_be_measured_is_one_error(
@@ -109,7 +109,7 @@ def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch)
         server = OpenAiServer(simulated.base_url, "simulated", key="a-secret-key")
         sent = find_sender().send(server, [[body], [body, body]], 2)
 
-    assert [one.repetition for one in sent.requests] == [0, 1, 1]
+    assert [request.repetition for request in sent.requests] == [0, 1, 1]
     assert simulated.keys == {"Bearer a-secret-key"}
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from peagle.bench import local
+from peagle.bench import sweep
 from peagle.bench.acceptance import AcceptanceRequest, measure_acceptance
 from peagle.bench.evidence import read_result
 from peagle.engine.process import EngineProcess
@@ -59,10 +59,10 @@ def engines(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("peagle.engine.runner.find_engine", lambda vllm: None)
     with simulated_server(FAST) as server:
-        found = Engines(server)
-        monkeypatch.setattr(local, "start_local", found.start)
-        monkeypatch.setattr(local, "stop_local", found.stop)
-        yield found
+        engines = Engines(server)
+        monkeypatch.setattr(sweep, "start_local", engines.start)
+        monkeypatch.setattr(sweep, "stop_local", engines.stop)
+        yield engines
 
 
 @pytest.mark.thorough
@@ -108,8 +108,8 @@ def test_an_imposed_acceptance_is_that_of_the_engines_and_of_the_evidence(
     assert alone.speculation is None
     assert drafting.speculation
     assert drafting.speculation.settings["synthetic_acceptance_rates"] == pytest.approx(rates)
-    found = [row["setting"]["imposed_rates"] for row in json.loads(done.stdout)["rows"]]
-    assert found == [[], [], pytest.approx(rates), pytest.approx(rates)]
+    imposed_rates = [row["setting"]["imposed_rates"] for row in json.loads(done.stdout)["rows"]]
+    assert imposed_rates == [[], [], pytest.approx(rates), pytest.approx(rates)]
     (evidence,) = Path("mine/evidence").iterdir()
     assert json.loads(evidence.read_text())["synthetic"] is True
     assert "Acceptance was imposed" in Path("r.html").read_text()

@@ -77,7 +77,7 @@ def test_digests_of_images_come_from_ecr(terminal: Terminal, mine: Path) -> None
         done = terminal.run("catalog", "refresh", "--digests", "--to", str(mine), "--yes")
         assert done.code == 0, done.err
         assert digest in done.out
-        known = {one.vllm: one.digest for one in load_catalog(mine).runtimes.runtimes}
+        known = {runtime.vllm: runtime.digest for runtime in load_catalog(mine).runtimes.runtimes}
         assert known["0.28.0"] == digest
     assert known["0.25.0"] is None
     assert "reports no digest of vLLM 0.19.0, " in done.err

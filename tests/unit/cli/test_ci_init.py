@@ -99,7 +99,7 @@ WHEEL = "wheels/peagle_toolkit-0.1.0-py3-none-any.whl"
 def installs(folder: Path) -> set[str]:
     """What the workflows give to ``pip install``."""
     texts = [path.read_text() for path in (folder / ".github/workflows").iterdir()]
-    return {one for text in texts for one in re.findall(r"pip install (.+)", text)}
+    return {arguments for text in texts for arguments in re.findall(r"pip install (.+)", text)}
 
 
 @pytest.mark.parametrize(

@@ -219,9 +219,11 @@ def test_embeddings_in_the_headers_are_counted_and_mentioned(tmp_path: Path) -> 
     ]
     fit = shown("--target", written(tmp_path, AWQ, dict.fromkeys(names, packed)), *SMALL)
     assert fit["weights_gib"] == pytest.approx(8 * 2 / 1024, abs=0.004), "8 tensors of 2 MiB"
-    found = [finding for finding in fit["findings"] if finding["code"] == "quantization-estimated"]
-    assert [finding["level"] for finding in found] == ["warning"]
-    assert "awq" in found[0]["message"]
+    estimated = [
+        finding for finding in fit["findings"] if finding["code"] == "quantization-estimated"
+    ]
+    assert [finding["level"] for finding in estimated] == ["warning"]
+    assert "awq" in estimated[0]["message"]
 
 
 SHORT = ("--max-model-len", "8192", "--max-num-seqs", "64")
@@ -252,12 +254,12 @@ FLAGS = ("--no-speculation", "--text-only", "--enforce-eager", "--compiled")
 
 def options(arguments: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The arguments by option, each with its value if it has one."""
-    words, found = list(arguments), []
+    words, options = list(arguments), []
     while words:
         size = 1 if words[0] in FLAGS else 2
-        found.append(tuple(words[:size]))
+        options.append(tuple(words[:size]))
         del words[:size]
-    return found
+    return options
 
 
 def typed(arguments: tuple[str, ...], advice: Any) -> tuple[str, ...]:

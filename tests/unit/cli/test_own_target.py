@@ -58,8 +58,8 @@ def tuned(folder: Path, short_name: str = "qwen3-coder-30b", **changes: object) 
 def test_a_tuned_copy_may_use_the_head_of_its_base(tmp_path: Path) -> None:
     done = in_process("plan", str(tuned(tmp_path / "tuned")), "--json")
 
-    found = [f for f in done.document["findings"] if f["code"] == "no-head"]
-    (base,) = [f["command"] for f in found if "--online" in (f["command"] or ())]
+    notes = [f for f in done.document["findings"] if f["code"] == "no-head"]
+    (base,) = [f["command"] for f in notes if "--online" in (f["command"] or ())]
     assert base[3:] == ["--drafter", "amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE", "--online"]
     head = GEOMETRY / "qwen3-coder-30b/p-eagle"
     with_head = in_process("plan", str(tmp_path / "tuned"), "--drafter", base[4], "--json")
@@ -147,7 +147,7 @@ def test_a_folder_is_deployed(terminal: Terminal, model: Path) -> None:
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "config.json has no"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "it has no"),
         (
             lambda folder: shutil.copy(tiny("p-eagle") / "config.json", folder),
             "holds a draft head, not a model",

@@ -59,9 +59,9 @@ def peagle_words(text: str) -> tuple[list[str], str | None]:
 def all_commands() -> list[str]:
     """Every ``peagle`` command of every pipeline, each once."""
     texts = [run for path in WORKFLOWS for _, _, run in steps(path)]
-    texts += [one for path in SPECIFICATIONS for one in build_commands(path)]
+    texts += [text for path in SPECIFICATIONS for text in build_commands(path)]
     rescue = re.findall(r"&& (peagle [^;]+);", "\n".join(texts))
-    return sorted({one for one in (*texts, *rescue) if one.startswith("peagle ")})
+    return sorted({text for text in (*texts, *rescue) if text.startswith("peagle ")})
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def succeeds(terminal: Terminal, text: str) -> None:
 
 @pytest.mark.thorough
 def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal) -> None:
-    (text,) = (one for one in all_commands() if one.startswith("peagle image build"))
+    (text,) = (text for text in all_commands() if text.startswith("peagle image build"))
     done = run(repository, text)
 
     assert json.loads(done.out) == {"pushed": None, "next": None}
@@ -105,8 +105,8 @@ def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal)
 @pytest.mark.thorough
 def test_a_later_push_replaces_the_comment_of_the_endpoint(tmp_path: Path) -> None:
     """Its own, not that of another endpoint or of a person who quotes it."""
-    found = steps(PIPELINES / "github" / "peagle-pull-request.yml")
-    script = next(text for _, name, text in found if name == "Comment")
+    scripts = steps(PIPELINES / "github" / "peagle-pull-request.yml")
+    script = next(text for _, name, text in scripts if name == "Comment")
     program = tmp_path / "gh"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {gh.__file__} "$@"\n', "utf-8")
     program.chmod(0o755)
@@ -120,7 +120,7 @@ def test_a_later_push_replaces_the_comment_of_the_endpoint(tmp_path: Path) -> No
         }  # fmt: skip
         subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=variables, check=True)
 
-    bodies = [one["body"] for one in gh.comments(tmp_path, 12)]
+    bodies = [comment["body"] for comment in gh.comments(tmp_path, 12)]
     assert bodies == [
         quoted["body"],
         "<!-- peagle plan of chat -->\nK=5",
@@ -137,7 +137,9 @@ def is_here(text: str) -> bool:
 def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     """Pull request, staging, production, another pull request that costs more, a night."""
     commands = {
-        path.stem: [one for one in steps(path) if one[2].startswith("peagle ") and is_here(one[2])]
+        path.stem: [
+            step for step in steps(path) if step[2].startswith("peagle ") and is_here(step[2])
+        ]
         for path in WORKFLOWS
     }
     for name in ("peagle-pull-request", "peagle-deploy"):
@@ -153,7 +155,9 @@ def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     Path("base/peagle.yaml").write_text(before, "utf-8")
     changed = before.replace("k: 5", "k: 3")
     Path("peagle.yaml").write_text(changed.replace("g5.x", "g5.12x"), "utf-8")
-    _, _, plan = next(one for one in commands["peagle-pull-request"] if one[1] == "Plan and cost")
+    _, _, plan = next(
+        step for step in commands["peagle-pull-request"] if step[1] == "Plan and cost"
+    )
     assert run(repository, plan).code == 3
     assert "| k | 5 | 3 |" in Path("plan.md").read_text("utf-8")
     drift = next(text for _, step, text in commands["peagle-nightly"] if step == "Drift")
@@ -219,13 +223,13 @@ def test_an_image_is_deployed_by_its_digest_where_the_project_says_so(
         texts = [text for _, _, text in steps(PIPELINES / "github" / "peagle-deploy.yml")]
     else:
         files = (f"buildspec-{stage}.yml" for stage in ("staging", "production"))
-        texts = [one for file in files for one in build_commands(PIPELINES / kind / file)]
+        texts = [text for file in files for text in build_commands(PIPELINES / kind / file)]
     for text in texts:
         if text.startswith("peagle ") and is_here(text) and 'rollback "' not in text[:20]:
             succeeds(repository, text)
 
     assert len(built) == 1
-    images = {one["PrimaryContainer"]["Image"] for one in repository.cloud.models.values()}
+    images = {model["PrimaryContainer"]["Image"] for model in repository.cloud.models.values()}
     assert (len(repository.cloud.endpoints), images) == (2, set(built))
     assert run(repository, "peagle drift chat -e production").code == 0
 

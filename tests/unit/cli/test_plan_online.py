@@ -53,15 +53,15 @@ def test_missing_weights_are_an_error_of_the_plan_as_they_are_of_deploy(
 ) -> None:
     words = ("plan", "tiny", "--model-source", "s3://models/tiny/target/", "--online", "--json")
 
-    def found() -> tuple[int, dict[str, str]]:
+    def levels_of_weights() -> tuple[int, dict[str, str]]:
         done = terminal.run(*words)
         findings = done.document["findings"]
         levels = {f["code"]: f["level"] for f in findings if f["code"].startswith("weights-")}
         return done.code, levels
 
-    assert found() == (3, {"weights-missing": "error"})
+    assert levels_of_weights() == (3, {"weights-missing": "error"})
     deny(terminal, "head_bucket", "list_objects_v2", "get_object")
-    assert found() == (0, {"weights-not-seen": "warning"})
+    assert levels_of_weights() == (0, {"weights-not-seen": "warning"})
 
 
 def test_without_credentials_the_findings_say_how_to_get_them(
@@ -76,7 +76,7 @@ def test_without_credentials_the_findings_say_how_to_get_them(
     done = terminal.run(*PLAN, "--json")
 
     assert codes(done) == {"price-snapshot": "warning", "quota-unknown": "warning"}
-    fixes = {one["code"]: one["fix"] for one in done.document["findings"]}
+    fixes = {finding["code"]: finding["fix"] for finding in done.document["findings"]}
     assert fixes["price-snapshot"] == CREDENTIALS_FIX.sentence
     assert fixes["quota-unknown"].startswith(CREDENTIALS_FIX.sentence)
 
@@ -85,7 +85,7 @@ def test_without_credentials_the_findings_say_how_to_get_them(
 def test_unknown_price_is_one_warning(terminal: Terminal, tmp_path: Path) -> None:
     kind = "ml.p5e.48xlarge"
     instances = load_catalog().instances.instances
-    assert not next(one for one in instances if one.type == kind).prices
+    assert not next(instance for instance in instances if instance.type == kind).prices
     terminal.cloud.price = 1.0
 
     done = terminal.run("plan", "tiny", "--instance-type", kind, "--online", "--json")

@@ -34,8 +34,8 @@ def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, .
     assert not re.search(r"\$|tokens/s|USD", refused.stdout)
     made = json.loads(run("plan", "tiny", "--workload", "agent", "--json").stdout)
     estimates = [made["speed"], made["without_speculation"], *made["alternatives"]]
-    assert {one["basis"] for one in estimates} == {"unknown"}
-    assert not any(one["usd_per_million_tokens"] for one in estimates)
+    assert {estimate["basis"] for estimate in estimates} == {"unknown"}
+    assert not any(estimate["usd_per_million_tokens"] for estimate in estimates)
 
 
 def test_a_word_that_is_a_folder_or_hf_gets_a_hint(
@@ -50,7 +50,7 @@ def test_a_word_that_is_a_folder_or_hf_gets_a_hint(
 
 
 @pytest.mark.parametrize(
-    ("words", "typed", "found"),
+    ("words", "typed", "name"),
     [
         ((), "gpt-oss-20", "gpt-oss-20b"),
         ((), "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
@@ -60,10 +60,10 @@ def test_a_word_that_is_a_folder_or_hf_gets_a_hint(
     ],
 )
 def test_the_shell_completes_names_of_the_catalogue(
-    words: tuple[str, ...], typed: str, found: str
+    words: tuple[str, ...], typed: str, name: str
 ) -> None:
     names = completions("plan", *words, typed)
-    assert found in names
+    assert name in names
     assert all(name.startswith(typed) for name in names)
 
 
@@ -99,8 +99,8 @@ def test_every_argument_that_a_pair_can_get_has_a_meaning(target_id: str) -> Non
 
 def test_argv_is_parsed_as_vllm_does() -> None:
     config = '{"method":"eagle3","num_speculative_tokens":7,"parallel_drafting":true}'
-    found = explain(["--async-scheduling", "--unheard-of", "x", "--speculative-config", config])
-    assert [(name, value) for name, value, _ in found] == [
+    explained = explain(["--async-scheduling", "--unheard-of", "x", "--speculative-config", config])
+    assert [(name, value) for name, value, _ in explained] == [
         ("--async-scheduling", ""),
         ("--unheard-of", "x"),
         ("--speculative-config", ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.render.resources import copies_limit_name
 from tests.unit.cli.commands import NAME, Terminal, without_record
 from tests.unit.cli.test_copies import COPIES, status_of, terminal
 
@@ -92,22 +93,17 @@ def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_a_scale_to_zero_has_a_policy_and_an_alarm_that_wake(terminal: Terminal) -> None:
-    scaled(terminal, *COPIES, "--scale-to-zero", "--max-instances", "2")
+def test_drift_of_what_wakes_and_ends_copies(terminal: Terminal) -> None:
+    scaled(terminal, *COPIES, "--scale-to-zero", "--max-instances", "2", "--ttl", "8h")
+    cloud, ends = terminal.cloud, copies_limit_name("us-east-1", NAME)
 
-    assert terminal.cloud.bounds == {TARGET: (0, 8)}
-    assert set(terminal.cloud.wake_up_policies) == {TARGET}
-    alarm = terminal.cloud.made_alarms[ALARM]
-    assert alarm["MetricName"] == "NoCapacityInvocationFailures"
-    assert alarm["Dimensions"] == [{"Name": "InferenceComponentName", "Value": NAME}]
-    assert alarm["AlarmActions"][0].endswith("peagle-wake-up")
-    (config,) = terminal.cloud.configs.values()
-    managed = config["ProductionVariants"][0]["ManagedInstanceScaling"]
-    assert managed["MinInstanceCount"] == 0
+    def drifted() -> list[str]:
+        return [one["field"] for one in terminal.run("drift", NAME, "--json").document["fields"]]
 
-    awake = terminal.run("scale", NAME, "--min", "1", "--yes")
-    assert awake.code == 0, awake.err
-    assert (terminal.cloud.made_alarms, terminal.cloud.wake_up_policies) == ({}, {})
-    asleep = terminal.run("scale", NAME, "--min", "0", "--yes")
-    assert asleep.code == 0, asleep.err
-    assert ALARM in terminal.cloud.made_alarms
+    assert drifted() == []
+    cloud.made_alarms[ALARM]["Threshold"] = 5.0
+    cloud.scheduler.schedules[ends]["State"] = "DISABLED"
+    assert drifted() == [f"alarm.{ALARM}.Threshold", f"schedule.{ends}.State"]
+    cloud.wake_up_policies.clear()
+    del cloud.made_alarms[ALARM], cloud.scheduler.schedules[ends]
+    assert drifted() == ["wake_up.policy", f"alarm.{ALARM}", f"schedule.{ends}"]

@@ -31,9 +31,9 @@ def options_of(name: str) -> set[str]:
     group: click.Command = cli
     for word in name.split():
         assert isinstance(group, click.Group)
-        found = group.get_command(click.Context(cli), word)
-        assert found is not None
-        group = found
+        below = group.get_command(click.Context(cli), word)
+        assert below is not None
+        group = below
     return {option for parameter in group.params for option in parameter.opts}
 
 
@@ -52,13 +52,15 @@ def test_the_fix_names_options_of_the_command(name: str) -> None:
 
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_an_own_image_with_a_newer_version_has_a_note(command: str) -> None:
-    def found(version: str) -> dict[str, str]:
+    def notes(version: str) -> dict[str, str]:
         done = in_process(command, "tiny", "--vllm", version, "--image", IMAGE, "--json")
         return {
-            one["code"]: one["fix"] for one in done.document["findings"] if one["where"] == "vllm"
+            finding["code"]: finding["fix"]
+            for finding in done.document["findings"]
+            if finding["where"] == "vllm"
         }
 
-    ((code, fix),) = found("0.99.0").items()
+    ((code, fix),) = notes("0.99.0").items()
     assert code == "vllm-newer-than-catalogue"
     assert fix.startswith("read the release notes of vLLM 0.99.0 about speculative decoding")
-    assert found("0.28.0") == {}
+    assert notes("0.28.0") == {}

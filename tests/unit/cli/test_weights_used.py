@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from peagle.checkpoints import FolderSource
 from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import Refused
 from peagle.planning.plan import MODEL_BUCKET
 from peagle.weights.layout import weights_prefix
-from peagle.weights.manifest import FolderEntry
-from peagle.weights.sources import WeightSource
-from peagle.weights.sync import other_sources
 from tests.support import raises_code
 from tests.unit.cli.endpoints import deployed
 
@@ -67,19 +63,3 @@ def test_other_prefixes_accounts_and_deployments_without_endpoint_do_not_matter(
     refuse_weights_in_use({PLACE.uri}, "sandbox", "")
     deployed("s3://models/pair/", scope="111122223333")
     refuse_weights_in_use({PLACE.uri}, "sandbox", "")
-
-
-def test_a_sync_over_another_pair_names_it() -> None:
-    sources = {
-        part: WeightSource(f"catalog:new/{part}", (), (0, 0), FolderSource(Path()))
-        for part in ("target", "drafter")
-    }
-    manifest = {
-        "target": FolderEntry("catalog:new/target", True, {}, "peagle/tiny+p-eagle"),
-        "drafter": FolderEntry("catalog:old/drafter", True, {}, "peagle/tiny+p-eagle"),
-    }
-
-    (found,) = other_sources(PLACE, sources, manifest)
-
-    assert (found.level, found.code) == ("warning", "other-weights-there")
-    assert "the drafter of peagle/tiny+p-eagle from catalog:old/drafter" in found.message

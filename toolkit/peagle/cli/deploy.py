@@ -392,7 +392,7 @@ def _end_failed_start(
         show_remaining_resources(aws, record, session, again)
         return error
     with remaining_resources_shown(aws, record, session, again), session.progress() as observe:
-        remove_failed_start(DeploymentContext(aws, record, observe), error)
+        remove_failed_start(DeploymentContext(aws, record, observe))
     add_remaining()
     error.message += "; removed"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone

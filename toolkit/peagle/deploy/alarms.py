@@ -20,7 +20,7 @@ from peagle.render.alarms import (
     without_speculation,
     without_speculation_of,
 )
-from peagle.render.rollout import deployment_config
+from peagle.render.resources import deployment_config
 
 
 class RolledBackOnAlarm(CloudError, code="rolled-back-on-alarm"):

@@ -87,8 +87,8 @@ from peagle.errors import (
     Refused,
     UserError,
 )
-from peagle.planning.pins import pins_of
 from peagle.planning.rollout import cost_text, rollout_of
+from peagle.planning.weights import pins_of
 from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS
 from peagle.s3uri import S3Uri

@@ -20,7 +20,6 @@ from peagle.aws.runtime import Tail, has_logged_between
 from peagle.aws.sagemaker import BUSY, KINDS, Endpoint
 from peagle.deploy import records
 from peagle.deploy.state import (
-    MAX_TIMEOUT_SECONDS,
     Deployment,
     Failure,
     Resource,
@@ -30,7 +29,7 @@ from peagle.deploy.state import (
 )
 from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix, PeagleError, Refused
-from peagle.planning.operation_model import PROVISIONING_SECONDS
+from peagle.planning.plan import PROVISIONING_SECONDS
 from peagle.planning.rollout import longest_seconds
 from peagle_serve.crash import Crash
 
@@ -144,10 +143,7 @@ class DeploymentContext:
 
 
 class WillNotServe(CloudError, code="will-not-serve"):
-    """A new endpoint whose engine cannot start. SageMaker starts it again and again until
-    ``gives_up``, in epoch seconds; ``None`` once it has given up."""
-
-    gives_up: float | None = None
+    """A new endpoint whose engine cannot start, however often SageMaker starts it again."""
 
 
 class EndpointLog:
@@ -239,7 +235,7 @@ def wait_while_busy(
         if log:
             log.read()
             if log.fatal:
-                raise _will_not_serve(live, served, log, log.fatal)
+                raise _will_not_serve(live, log.fatal)
             if not warned and log.is_silent and clock.now() - log.began > SILENT_SECONDS:
                 context.notice(f"{_silence(served)}; still waiting")
                 warned = True
@@ -324,16 +320,13 @@ def _fix(live: Endpoint, crash: Crash) -> Fix:
     return Fix("read the log", ("peagle", "logs", live.name))
 
 
-def _will_not_serve(live: Endpoint, served: Served, log: EndpointLog, crash: Crash) -> CloudError:
+def _will_not_serve(live: Endpoint, crash: Crash) -> CloudError:
     fix, line = _fix(live, crash), crash.line.rstrip(".")
     if live.status != "Creating":
         sentence = f"the earlier configuration keeps serving; {fix.sentence}"
         message = f"the update of {live.name} will fail: {line}"
         return CloudError(message, Fix(sentence, fix.command), "update-will-fail")
-    error = WillNotServe(f"endpoint {live.name} will never serve: {line}", fix)
-    timeout = served.startup_timeout_seconds or MAX_TIMEOUT_SECONDS
-    error.gives_up = (log.first_at or log.began) + timeout
-    return error
+    return WillNotServe(f"endpoint {live.name} will never serve: {line}", fix)
 
 
 def _silence(served: Served) -> str:

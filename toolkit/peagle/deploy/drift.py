@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from peagle.aws import autoscaling, sagemaker
+from peagle.aws import autoscaling, sagemaker, scheduler
 from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
@@ -29,20 +29,27 @@ from peagle.deploy.resources import (
     DASHBOARD,
     FILTERS,
     LOG,
+    SCHEDULE,
     Kind,
     differences,
     differing,
     nested,
+    schedule_names,
 )
+from peagle.deploy.state import utc_moment
 from peagle.errors import CloudError, Fix, UserError
-from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
+from peagle.planning.weights import pins_of
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.kubernetes import object_kinds
+from peagle.render.requests import VARIANT
 from peagle.render.resources import (
     BUDGET_TAG,
     ENDS_TAG,
+    limit_name,
+    wake_alarm,
+    wake_policy_parameters,
 )
 from peagle.text import json_object
 from peagle.weights.pins import pin_plan
@@ -249,6 +256,23 @@ def _scaling(compared: Compared) -> Iterator[Change]:
     yield from differing("scaling", *sides)
 
 
+def _wake_up(compared: Compared) -> Iterator[Change]:
+    """The policy that starts a copy where none runs, and the alarm that calls it."""
+    planned, name = compared.plan.scaling, compared.endpoint.name
+    if planned is None or not planned.scales_to_zero:
+        return
+    policy, steps = autoscaling.wake_policy(compared.aws, name), "StepScalingPolicyConfiguration"
+    alarm = wake_alarm(name, policy["PolicyARN"] if policy else None)
+    if policy is not None:
+        parameters = wake_policy_parameters(name, VARIANT, planned)
+        yield from nested("wake_up.policy", parameters[steps], policy.get(steps))
+    else:  # what the alarm calls is no second difference
+        yield Change("wake_up.policy", None, "exists")
+        for actual in ALARMS.read(compared.aws, compared.plan, [alarm["AlarmName"]]).values():
+            alarm["AlarmActions"] = actual.get("AlarmActions")
+    yield from differences(ALARMS, compared.aws, compared.plan, {alarm["AlarmName"]: alarm})
+
+
 def _limit(compared: Compared) -> Iterator[Change]:
     """The end and the budget, in the endpoint's tags. A plan without a limit keeps what is set."""
     planned = compared.plan.limit
@@ -265,6 +289,20 @@ def _limit(compared: Compared) -> Iterator[Change]:
     if budget != tagged:
         sides = (None if side == "none" else side for side in (tagged, budget))
         yield Change("limit.budget_usd", *sides)
+
+
+def _schedule(compared: Compared) -> Iterator[Change]:
+    """The schedules that delete endpoint and copies. Their moment follows from the endpoint's tag,
+    which ``limit`` compares; that of copies is before the end, at least in a minute."""
+    planned, plan, region = compared.plan.limit, compared.plan, compared.aws.region
+    ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
+    if planned is None or planned.removes or ends is None:
+        return
+    names = schedule_names(region, plan.name, plan.copies is not None)
+    desired: dict[str, dict[str, Any]] = {name: {"State": "ENABLED"} for name in names}
+    at = scheduler.at_expression(ends)
+    desired[limit_name(region, plan.name)]["ScheduleExpression"] = at
+    yield from differences(SCHEDULE, compared.aws, plan, desired)
 
 
 def _of_kind(kind: Kind, compared: Compared) -> Iterator[Change]:
@@ -284,12 +322,14 @@ _AREAS: dict[str, Callable[[Compared], Iterator[Change]]] = {
     ),
     "configuration": _configuration,
     "scaling": _scaling,
+    "wake_up": _wake_up,
     "alarms": partial(_of_kind, ALARMS),
     "metric_filters": partial(_of_kind, FILTERS),
     "log": partial(_of_kind, LOG),
     "captured": partial(_of_kind, CAPTURE),
     "dashboard": partial(_of_kind, DASHBOARD),
     "limit": _limit,
+    "schedule": _schedule,
     "tags": _tags,
 }
 """What is compared, each alone: what may not be read is unknown, and the rest is compared."""

@@ -58,17 +58,19 @@ from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
 from peagle.errors import CloudError, Refused
 from peagle.findings import Finding, error, errors, note, warning
 from peagle.planning.drafter import NOT_READ
-from peagle.planning.limit import most_usd_per_hour
-from peagle.planning.observe import alarm_kinds, capture_text
-from peagle.planning.operation_model import Rollout
-from peagle.planning.pins import pins_of
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from peagle.planning.operation import alarm_kinds, capture_text, most_usd_per_hour
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout
 from peagle.planning.rollout import rollout_of
 from peagle.planning.runtime import price_unknown
-from peagle.planning.weights import local_weights, planned_contents, portable_pair, with_contents
+from peagle.planning.weights import (
+    local_weights,
+    pins_of,
+    planned_contents,
+    portable_pair,
+    with_contents,
+)
 from peagle.render.alarms import kind_of_alarm, rollback_alarm_names
-from peagle.render.components import CREATE_COMPONENT
-from peagle.render.requests import VARIANT, Request, requests, with_replaced
+from peagle.render.requests import CREATE_COMPONENT, VARIANT, Request, requests, with_replaced
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
 from peagle.text import json_digest

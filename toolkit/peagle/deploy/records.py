@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from peagle.deploy.state import Deployment, weight_prefixes
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
-from peagle.render.documents import first_problem
+from peagle.render.plan_file import first_problem
 from peagle.store import SANDBOX, home, locked, read_json, write_text
 
 FORMAT = 3

@@ -18,7 +18,7 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import in_each_region, tagged
 from peagle.deploy import records
-from peagle.deploy.context import DeploymentContext, Observer, WillNotServe, unobserved
+from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.discover import Prices, complete_deployment, current_deployment, is_endpoint_name
 from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, logs_of
 from peagle.deploy.revisions import stale_resources
@@ -26,8 +26,7 @@ from peagle.deploy.scaling import end_in
 from peagle.deploy.state import Deployment, Resource, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
 from peagle.errors import CloudError, Fix, PeagleError, Refused
-from peagle.render.alarms import alarm_name
-from peagle.render.metrics import COMPONENT_DIMENSION
+from peagle.render.alarms import COMPONENT_DIMENSION, alarm_name
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import ENDS_TAG, copies_id, wake_alarm_name
 
@@ -143,44 +142,24 @@ def destroy(
     return tuple(removed), tuple(kept)
 
 
-@dataclass(frozen=True)
-class Saving:
-    """The time for which SageMaker would have gone on starting the engine, in seconds, and its
-    price; ``usd`` is ``None`` when the price is unknown."""
-
-    seconds: float
-    usd: float | None
-
-
-def possible_saving(record: Deployment, error: WillNotServe, clock: Clock | None = None) -> Saving:
-    """What deleting the endpoint now saves at most; nothing once SageMaker has given up, because
-    a Failed endpoint costs nothing."""
-    now = (clock or Clock()).now()
-    seconds = max(0.0, error.gives_up - now) if error.gives_up else 0.0
-    price = record.current.served.usd_per_hour
-    return Saving(seconds, None if price is None else price * seconds / 3600)
-
-
-def remove_failed_start(context: DeploymentContext, error: WillNotServe) -> Saving:
-    """Remove what the deploy that ended with ``error`` created; returns what that saves. Earlier
-    revisions stay. Where SageMaker accepts no deletion during a creation, the removal waits until
-    it gives up. Raises Refused for an endpoint that serves after all."""
+def remove_failed_start(context: DeploymentContext) -> None:
+    """Remove what a deploy whose engine will never serve created. Earlier revisions stay. Where
+    SageMaker accepts no deletion during a creation, the removal waits until it gives up. Raises
+    Refused for an endpoint that serves after all."""
     record = context.record
     live = sagemaker.describe(context.aws, record.name)
     if live and live.status not in ("Creating", "Failed", "Deleting"):
         message = f"endpoint {live.name} is {live.status} after all, so nothing was removed"
         raise Refused(message, "deploy again to prove it", "serves-after-all")
-    saving = Saving(0.0, None)
-    if live and live.status == "Creating" and begin_deletion(context, live):
-        saving = possible_saving(record, error, context.clock)
+    if live and live.status == "Creating":
+        begin_deletion(context, live)
     if record.serving is None:
         destroy(context)
-    else:
-        context.change(pending=None)
-        endpoints = [each for each in record.of_type("Endpoint") if each.name == record.name]
-        for resource in (*endpoints, *stale_resources(context.record)):
-            delete(context, resource)
-    return saving
+        return
+    context.change(pending=None)
+    endpoints = [each for each in record.of_type("Endpoint") if each.name == record.name]
+    for resource in (*endpoints, *stale_resources(context.record)):
+        delete(context, resource)
 
 
 @dataclass(frozen=True)

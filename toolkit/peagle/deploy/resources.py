@@ -22,18 +22,23 @@ from peagle.deploy.diff import Change
 from peagle.deploy.state import Resource, ResourceType, Revision
 from peagle.errors import CloudError, Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.operation_model import Scaling
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
-from peagle.render.alarms import alarms, all_alarm_names
+from peagle.render.alarms import (
+    COMPONENT_DIMENSION,
+    alarms,
+    all_alarm_names,
+    log_of,
+    metric_filters,
+    metric_namespace,
+)
 from peagle.render.dashboard import (
     dashboard_body,
     dashboard_name,
     has_dashboard,
     log_retention_days,
 )
-from peagle.render.metrics import COMPONENT_DIMENSION, log_of, metric_filters, metric_namespace
 from peagle.render.resources import (
     capture_rule,
     captured_prefix,
@@ -294,8 +299,21 @@ class Alarm(Kind):
         yield from nested(f"alarm.{name}.Metrics", desired.get("Metrics"), actual.get("Metrics"))
 
 
+class Schedule(Kind):
+    """A schedule of EventBridge that deletes the endpoint at its end, or its copies before."""
+
+    path = missing = "schedule.{}"
+
+    def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
+        schedules = {name: scheduler.described_schedule(aws, name) for name in names}
+        return {name: schedule for name, schedule in schedules.items() if schedule is not None}
+
+    def remove(self, context: DeploymentContext, resource: Resource) -> None:
+        scheduler.delete_schedule(context.aws, resource.name)
+
+
 class Removed(Kind):
-    """What is put with what it belongs to: the end of a deployment, and uploaded weights."""
+    """What is put with what it belongs to: the role of the schedules, and uploaded weights."""
 
     def __init__(self, call: Callable[[Aws, Resource], object]) -> None:
         self.call = call
@@ -422,7 +440,7 @@ def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
 LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS = (
     Log(), Dashboard(), CaptureRule(), MetricFilter(), Alarm(),
 )  # fmt: skip
-BUCKET = Bucket()
+SCHEDULE, BUCKET = Schedule(), Bucket()
 MODEL = OfSageMaker("Model", "model")
 CONFIG = OfSageMaker("EndpointConfig", "endpoint configuration")
 SETTINGS: tuple[Kind, ...] = (LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS)
@@ -430,7 +448,7 @@ SETTINGS: tuple[Kind, ...] = (LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS)
 
 KINDS: Mapping[ResourceType, Kind] = {
     "Endpoint": OfSageMaker("Endpoint", "endpoint"),
-    "Schedule": Removed(lambda aws, each: scheduler.delete_schedule(aws, each.name)),
+    "Schedule": SCHEDULE,
     "SchedulerRole": Removed(lambda aws, role: scheduler.delete_role(aws, role.name)),
     "Alarm": ALARMS,
     "MetricFilter": FILTERS,

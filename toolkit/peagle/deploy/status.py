@@ -159,7 +159,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "sandbox": record.scope == SANDBOX,
         "acceptance_per_position": list(proof.acceptance_per_position) if proof else [],
         "acceptance_floor": speculation.acceptance_floor if speculation else None,
-        "acceptance_floor_source": speculation.floor_source if speculation else None,
+        "acceptance_floor_source": speculation.acceptance_floor_source if speculation else None,
         "drafts": proof.drafts if proof else None,
         "proved": revision.is_proved,
         "proof": proof.document() if proof else None,

@@ -32,7 +32,7 @@ from peagle.engine_log import (
 )
 from peagle.errors import PeagleError
 from peagle.protocol import Counters, acceptance_length, log_group
-from peagle.render.metrics import METRIC_NAMESPACE, metric_dimensions
+from peagle.render.alarms import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import usd_per_million
 

@@ -36,11 +36,20 @@ from peagle.images.context import (
 from peagle.images.docker import Docker, Image, Progress, show_image
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import LOG_STATS_OFF
-from peagle.render.image import DIGITS, LAYER_LIMIT_BYTES, Copied, Recipe, context_files, image_name
-from peagle.render.image_names import has_host, split_image, without_tag
+from peagle.render.image import (
+    DIGITS,
+    LAYER_LIMIT_BYTES,
+    Copied,
+    Recipe,
+    context_files,
+    has_host,
+    image_name,
+    split_image,
+    without_tag,
+)
 from peagle_serve import json_reader
 
-_ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region", "image-by-tag"})
+_ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-by-tag"})
 _OF_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
@@ -51,7 +60,7 @@ _OF_SAGEMAKER = frozenset(
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
         "price-unknown", "queue-unbounded", "rollout-of-one", "scale-to-zero-refused",
         "scaling-target-high", "several-instances", "slo-unverified", "speculation-costs-more",
-        "speculation-loses", "speed-unverified", "verdict-other-gpus", "volume-key", "vpc-routes",
+        "speculation-loses", "speed-unverified", "verdict-other-gpus", "vpc-routes",
         "weights-streamed",
     }
 )  # fmt: skip

@@ -29,9 +29,9 @@ from peagle.findings import errors
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Fit
 from peagle.fit.report import FitReport
-from peagle.planning.by_verdict import is_covered
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
+from peagle.planning.verdict import is_covered
 from peagle.speed.decision import crossover_text
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency, format_usd

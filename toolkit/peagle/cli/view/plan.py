@@ -26,8 +26,13 @@ from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
 from peagle.planning.drafter import NO_HEAD
-from peagle.planning.limit import limit_text, most_usd_per_hour
-from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
+from peagle.planning.operation import (
+    alarm_kinds,
+    capture_text,
+    limit_text,
+    most_usd_per_hour,
+    usd_per_month,
+)
 from peagle.planning.plan import Alternative, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
 from peagle.proof import MIN_DRAFTS
@@ -402,7 +407,8 @@ def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
             text += f" ({speculation.method} with parallel_drafting)"
         text += f", K={speculation.k}"
         if (floor := speculation.acceptance_floor) is not None:
-            origin = ", to break even" if speculation.floor_source == "break-even" else ""
+            breaks_even = speculation.acceptance_floor_source == "break-even"
+            origin = ", to break even" if breaks_even else ""
             text += f"; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
     yield "speculation", text
     proof = "an answer: there is no speculation to prove"
