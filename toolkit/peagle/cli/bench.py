@@ -79,7 +79,6 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.invoke import WakeUpOptions
-from peagle.deploy.records import deployment_lock
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import local_engines, ready_engine
 from peagle.errors import (
@@ -532,9 +531,11 @@ def _on_endpoint(
     if options["save"] and session.sandbox:
         message = "the sandbox has no GPU, so its speeds cannot be evidence"
         raise UserError(message, "omit --save", code="not-evidence")
-    record, aws = session.find(name, options["region"], complete=True)
-    with deployment_lock(*record.key), DeploymentProgress(session.sandbox) as status:
-        prepared = EndpointSweep(request, file, aws, record, command_catalog(ctx), status.observe)
+    changing = session.changing(name, options["region"])
+    with changing as change, DeploymentProgress(session.sandbox) as status:
+        prepared = EndpointSweep(
+            request, file, change.aws, change.record, command_catalog(ctx), status.observe
+        )
         print_facts(_price_facts(prepared, session, options["max_cost"]))
         if not options["yes"]:
             confirm("Update the endpoint to each setting?", "not measured")
