@@ -11,9 +11,15 @@ from peagle.bench.aiperf import requests_in
 from peagle.bench.evidence import evidence_document, read_result
 from peagle.bench.lossless import first_difference, read_transcript
 from peagle.bench.report import summary_of
-from peagle.bench.server import OpenAiServer, probe, served_models, waiting_of
 from peagle.bench.sweep import SweepRequest, catalog_name
-from peagle.bench.targets import setting_of_config, target_of_url
+from peagle.bench.targets import (
+    OpenAiServer,
+    probe,
+    served_models,
+    setting_of_config,
+    target_of_url,
+    waiting_of,
+)
 from peagle.bench.workloads import read_prompts
 from peagle.errors import EngineError, PeagleError, UserError
 from peagle.speed.slo import parse_slo
@@ -140,7 +146,7 @@ def _served(given: tuple[str, bytes, list[str], str]) -> None:
         Connection.received = response(content)
         try:
             with mock.patch("http.client.HTTPConnection", Connection):
-                read(server)  # type: ignore[operator]
+                read(server)
         except PeagleError:
             continue
     with mock.patch("peagle.bench.targets.served_models", return_value=("m",)):

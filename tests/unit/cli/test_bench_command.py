@@ -10,7 +10,7 @@ import pytest
 
 from peagle.bench.aiperf import SenderMissing, find_sender
 from peagle.bench.result import BenchResult
-from peagle.bench.server import OpenAiServer
+from peagle.bench.targets import OpenAiServer
 from peagle.errors import EngineError
 from peagle.store import read_record
 from tests.support import Peagle, raises_code

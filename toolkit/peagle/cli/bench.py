@@ -28,13 +28,13 @@ from peagle.bench.aiperf import (
 )
 from peagle.bench.evidence import priced_result, read_result
 from peagle.bench.lossless import LosslessResult, check_lossless, prompts_of_pair, require_lossless
-from peagle.bench.measure import BenchTarget
 from peagle.bench.measure import bench as measure
 from peagle.bench.report import BenchGates, require_gates
 from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult
-from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.targets import (
+    KEY_VARIABLE,
+    BenchTarget,
     target_alone,
     target_of_endpoint,
     target_of_engine,
