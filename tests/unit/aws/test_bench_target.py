@@ -89,11 +89,13 @@ def test_only_what_is_sent_between_two_readings_counts(world: World) -> None:
     read, _ = counters_of_endpoint(world.aws, NAME, world.clock)
 
     before = read()
+    assert before is not None
     for _ in range(10):
         runtime.ask(world.aws, NAME, BODY)
     world.clock.sleep(1.0)
     after = read()
 
+    assert after is not None
     counted = after.since(before)
     assert counted.drafts == 100
     assert acceptance_length(counted) == pytest.approx(3.0)
@@ -112,7 +114,9 @@ def test_all_instances_are_counted_together(world: World) -> None:
         runtime.ask(world.aws, NAME, BODY)
     world.clock.sleep(1.0)
 
-    assert acceptance_length(read()) == pytest.approx(2.5)
+    after = read()
+    assert after is not None
+    assert acceptance_length(after) == pytest.approx(2.5)
 
 
 def test_counters_come_from_the_engine_where_it_exposes_them(world: World) -> None:

@@ -25,7 +25,7 @@ from peagle.bench.result import (
     Times,
 )
 from peagle.catalog.documents import LARGEST_EVIDENCE, BadFile, display_path, read_bytes
-from peagle.catalog.evidence import read_speeds
+from peagle.catalog.evidence import read_run
 from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION, price_of
@@ -181,7 +181,7 @@ def save_evidence(result: BenchResult, folder: Path) -> Path:
         parts.append(f' "{key}": [\n  {lines}\n ]')
     content = (",\n".join(parts) + "\n}\n").encode()
     try:
-        read_speeds(Path("result"), content)
+        read_run(Path("result"), content)
     except BadFile as bad:
         raise _not_evidence(f"the result cannot be evidence: {bad.problem.text}") from bad
     gpus = document["tensor_parallel_size"]
@@ -224,7 +224,7 @@ def read_result(path: Path) -> tuple[BenchResult, str]:
         content = read_bytes(path)
         document = json_reader.read(content, shown, limits=Limits(size=LARGEST_EVIDENCE))
         if isinstance(document, dict) and "speeds" in document:
-            run = read_speeds(path, content)
+            run = read_run(path, content)
             assert run is not None
             return _of_evidence(run, document), SLOWEST_AND_FASTEST
         result = _RESULT.validate_json(json.dumps(document))

@@ -39,7 +39,7 @@ from peagle.planning.speculation import with_speculation, without_floor
 from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.store import SANDBOX, home, private_folder, write_file, write_json
 from peagle.text import format_duration, format_usd
-from peagle_serve.warm_start import UnknownDevice, gpu_device
+from peagle_serve.warm import UnknownDevice, gpu_device
 
 LARGEST_K = 64
 
