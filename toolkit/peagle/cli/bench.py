@@ -31,19 +31,24 @@ from peagle.bench.lossless import (
     require_lossless,
     sweep_lossless,
 )
-from peagle.bench.measure import BenchTarget
 from peagle.bench.measure import bench as measure
 from peagle.bench.report import BenchGates, require_gates, require_report, summaries
 from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult, BenchSetting
-from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.sweep import (
     EndpointSweep,
     SweepProgress,
     SweepRequest,
     sweep_on_this_machine,
 )
-from peagle.bench.targets import target_alone, target_of_endpoint, target_of_engine, target_of_url
+from peagle.bench.targets import (
+    KEY_VARIABLE,
+    BenchTarget,
+    target_alone,
+    target_of_endpoint,
+    target_of_engine,
+    target_of_url,
+)
 from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
