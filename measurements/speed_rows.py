@@ -18,9 +18,8 @@ from peagle.catalog.schema import Catalog, Speed
 from peagle.catalog.speed_model import SpeedModel
 from peagle.fit.building import fit_case, gpu_of
 from peagle.fit.models import FitCase
-from peagle.speed.correction import MEASURED_STEP
-from peagle.speed.geometry import geometry_of
-from peagle.speed.step import StepTimes
+from peagle.speed.estimate import MEASURED_STEP
+from peagle.speed.step import StepTimes, geometry_of
 
 EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
 SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py")

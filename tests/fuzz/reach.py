@@ -127,7 +127,7 @@ NOT_OUTSIDE = {
     "peagle_serve/middleware.py:_SupervisorSocket.__init__": "from the supervisor",
     "peagle_serve/command.py:_encoded": "decodes what it has just encoded",
     "peagle_serve/warm_start.py:affects_compilation": "a name of a variable",
-    "peagle/cli/explain.py:read_explanations": "a chapter of this toolkit",
+    "peagle/cli/machine.py:read_explanations": "a chapter of this toolkit",
     "peagle_serve/plugins.py:Core.run": "numbers of open files from /proc",
     "peagle/aws/client.py:Aws.bearer_token": "encodes a token",
     "peagle/aws/sagemaker.py:_once_visible": "searches a word in a message",

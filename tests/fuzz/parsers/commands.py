@@ -15,14 +15,15 @@ from unittest import mock
 import click
 from hypothesis import strategies as st
 
+from peagle.account import leads_to_sandbox
 from peagle.catalog import load_catalog
 from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_versions
 from peagle.cli.call import _read_prompt
-from peagle.cli.choose import _parsed
+from peagle.cli.choose import read_value
+from peagle.cli.local import _times
 from peagle.cli.main import cli
-from peagle.cli.options import LOADS, USD, OutputPath
+from peagle.cli.options import LOADS, POSITIVE
 from peagle.cli.plan_options import parse_copies
-from peagle.cli.sandbox_rehearse import _times
 from peagle.cli.view.console import line_width
 from peagle.errors import PeagleError, UserError
 from peagle.planning import Options, make_plan
@@ -30,13 +31,12 @@ from peagle.planning.overrides import checked_settings, parse_settings, parse_va
 from peagle.planning.rollout import parse_step
 from peagle.planning.verdict import VerdictRequest, make_verdict
 from peagle.planning.weights import pins_of
-from peagle.project.toolkit import toolkit_source
+from peagle.project.pipelines import toolkit_source
 from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
 from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
-from peagle.session import leads_to_sandbox
 from peagle.speed.models import WORKLOADS
 from peagle.text import (
     format_duration,
@@ -157,10 +157,6 @@ def _loads(text: str) -> None:
     LOADS.convert(text, _CONTEXT.command.params[0], _CONTEXT)
 
 
-def _output_path(text: str) -> None:
-    OutputPath().convert(text, None, _CONTEXT)
-
-
 def _typed(case: tuple[str, Sequence[tuple[str, str]]]) -> None:
     pair, options = case
     words = [word for option in options for word in option]
@@ -263,10 +259,9 @@ PARSERS = (
         PeagleError,
     ),
     Parser("command-loads", _loads, ["1,8,32", "0", "1" * 400], ERRORS),
-    Parser("command-output", _output_path, ["plan.json", "", "caf\udce9.json"], click.BadParameter),
     Parser(
         "command-usd",
-        lambda text: USD.convert(text, None, None),
+        lambda text: POSITIVE.convert(text, None, None),
         ["$15", "1e3", "nan", "-1"],
         click.BadParameter,
     ),
@@ -286,7 +281,7 @@ PARSERS = (
         "command-fit", quietly(_fit), [("gpt-oss-20b", [])], ERRORS, inputs=st.tuples(PAIRS, TYPED)
     ),
     Parser("setting", _settings, list(OPTIONS["--set"]), PeagleError),
-    Parser("json-or-text", _parsed, ["2", "fp8"], ERRORS),
+    Parser("json-or-text", read_value, ["2", "fp8"], ERRORS),
     Parser(
         "times",
         lambda text: _times(_CONTEXT, _CONTEXT.command.params[0], text),

@@ -64,14 +64,14 @@ def test_findings_about_the_pair_are_shown(engine_kind: str) -> None:
 
 ABOUT_ANY_ENGINE = frozenset(
     {
-        "amx-small-layers", "aux-layers-order", "biases-dropped", "cache-estimated",
+        "amx-small-layers", "cache-estimated",
         "chat-template-missing", "code-variable", "context-above-drafter", "drafting-slots",
         "dynamic-k", "engine-argument", "head-not-for-target", "head-not-public", "head-not-read",
-        "head-window", "k-training-unknown", "long-context-head", "lora", "mask-token-used",
+        "head-window", "k-above-trained", "long-context-head", "lora", "mask-token-used",
         "model-runner-v2", "no-head", "norm-before-residual", "pipeline-parallel", "prefix-caching",
         "quantization-block", "revision-not-pinned", "speculative-setting", "speculators-verifier",
-        "structured-output", "t2d-size", "target-differs", "target-is-gated",
-        "target-not-in-catalogue", "target-numerics", "timeout-at-maximum", "timeout-short",
+        "structured-output", "target-differs", "target-is-gated", "target-not-in-catalogue",
+        "target-numerics", "tensors-unknown", "timeout-at-maximum", "timeout-short",
         "tokenizer-differs", "variable-ignored", "vllm-newer-than-catalogue", "vocabulary-download",
         "warm-unpinned", "weights-unread",
     }
@@ -88,7 +88,7 @@ ABOUT_SAGEMAKER = frozenset(
         "prefix-cache-too-small", "price-of-another-region", "price-unknown", "queue-unbounded",
         "rollout-of-one", "scale-to-zero-refused", "scaling-target-high", "several-instances",
         "slo-unverified", "speculation-costs-more", "speculation-loses", "speed-unverified",
-        "verdict-other-gpus", "volume-key", "vpc-routes", "weights-streamed",
+        "verdict-other-gpus", "vpc-routes", "weights-streamed",
     }
 )  # fmt: skip
 """Codes of those about SageMaker, its instances, their speed and prices."""

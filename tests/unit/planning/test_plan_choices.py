@@ -84,7 +84,7 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
         {"proof.source": "log"}),
     "an image of another region": (
         "chat", {"image": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"},
-        {"errors": ["image-in-another-region"]}),
+        {"errors": ["image-not-in-region"]}),
     "an image of Docker Hub": ("chat", {"image": "docker.io/me/mine:1"}, {
         "errors": ["image-not-in-ecr"]}),
     "a public image": ("chat", {"image": "public.ecr.aws/me/mine:1"}, {
@@ -149,7 +149,7 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
     "of the kind that the pair names": ("chat+eagle3", {"drafter": "s3://my-bucket/head/"}, {
         PARALLEL: False, "k": 3, "name": "peagle-chat-own", "has": {"head-not-read"}}),
     "with an unknown trained K": ("chat", {"drafter": "s3://my-bucket/head", "k": 50}, {
-        "errors": [], "has": {"k-training-unknown"}}),
+        "errors": [], "has": {"k-above-trained"}}),
     "pinned on the Hub": ("chat", {"drafter": "me/head@feed123"}, {
         "drafter.weights.location": "me/head", "drafter.weights.revision": "feed123",
         "lacks": {"revision-not-pinned"}}),

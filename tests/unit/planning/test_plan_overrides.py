@@ -96,7 +96,7 @@ def test_the_rules_look_at_what_the_user_sets() -> None:
     too_small = found(settings={"max-num-batched-tokens": "4"})
     assert all("omit --" in one and "max-num-batched-tokens" in one for one in too_small)
     assert found(ami="al2-ami-of-mine")[0].startswith("ami-unknown")
-    assert found(ami="default", instance_type="ml.g6.xlarge")[0].startswith("ami-missing")
+    assert found(ami="default", instance_type="ml.g6.xlarge")[0].startswith("ami-driver")
     assert found(ami=AMI, instance_type="ml.g6.xlarge") == []
 
 

@@ -49,8 +49,8 @@ from peagle.protocol import (
     request_body,
 )
 from peagle.store import locked
+from peagle.vllm.defaults import caches_prefixes
 from peagle.vllm.environment import settings_in
-from peagle.vllm.prefix_caching import caches_prefixes
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
     COUNTERS_ATTRIBUTE,

@@ -33,8 +33,8 @@ from peagle.planning.weights import (
     pin_variables,
     stream,
 )
+from peagle.vllm.defaults import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle.vllm.environment import Value, check_environment, to_environment
-from peagle.vllm.prefix_caching import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle_serve.contract import (
     IMAGE_DIGEST_VARIABLE,
     ML_ROOT,

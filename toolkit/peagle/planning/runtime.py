@@ -47,7 +47,7 @@ _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service mode
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 _ABOUT_VERSIONS = frozenset({"vllm-below-minimum", "vllm-newer-than-catalogue"})
-_ABOUT_IMAGES = frozenset({"image-not-in-ecr", "image-in-another-region", "image-version"})
+_ABOUT_IMAGES = frozenset({"image-not-in-ecr", "image-not-in-region", "image-version"})
 """Codes of the rules that need no other decisions."""
 
 

@@ -58,7 +58,12 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
     pinned = pins.weights or (serving.weights if serving else None)
     if pinned is not None and pinned != manifest:
         by = "this plan was made" if pins.weights else f"{plan.name} was deployed"
-        findings.append(changed_weights(place, pinned, manifest, by, plan.pair))
+        findings.append(error(
+            CHANGED, place.uri,
+            f"{_change(pinned, manifest, by)}; instances that start now are refused",
+            Fix("if the change is yours, make a plan that pins the new one, and deploy that file",
+                ("peagle", "plan", plan.pair, "--online", "--output", "FILE")),
+        ))  # fmt: skip
     elif manifest is None:
         findings.append(note(
             "weights-not-pinned", place.uri,
@@ -84,20 +89,6 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
             ))  # fmt: skip
     pins = pins.model_copy(update={"weights": pins.weights or manifest, "warm": warm})
     return PinnedPlan(with_pins(plan, pins), tuple(findings))
-
-
-def changed_weights(
-    place: WeightsPrefix, pinned: str, now: str | None, by: str, pair: str
-) -> Finding:
-    """The error for a manifest other than the pinned one: no instance would start with it."""
-    return error(
-        CHANGED, place.uri,
-        f"{_change(pinned, now, by)}; instances that start now are refused",
-        Fix(
-            "if the change is yours, make a plan that pins the new one, and deploy that file",
-            ("peagle", "plan", pair, "--online", "--output", "FILE"),
-        ),
-    )  # fmt: skip
 
 
 def _change(pinned: str, now: str | None, by: str) -> str:
