@@ -13,7 +13,6 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.planning.operation import alarm_kinds, usd_per_month
 from peagle.planning.plan import Capture, Observe
 from peagle.render import render
-from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_body, dashboard_name
 from peagle.render.requests import plan_arguments, requests
 from peagle.speed.slo import Slo
@@ -91,15 +90,6 @@ def test_the_alarms_are_those_that_the_plan_has_a_limit_for() -> None:
 
 
 @pytest.mark.thorough
-def test_the_load_alarm_is_above_what_the_engine_runs_at_a_time() -> None:
-    plan = plan_with(observe=True, concurrency=24)
-
-    (alarm,) = (one for one in alarms(plan, "c") if one["AlarmName"].endswith("load"))
-    assert alarm["Threshold"] == 24
-    assert alarm["ComparisonOperator"] == "GreaterThanThreshold"
-
-
-@pytest.mark.thorough
 def test_the_plan_says_what_watching_costs() -> None:
     # A dashboard at 3, errors and load at 0.1 each, two metrics of the log at 0.1 + 0.3.
     assert usd_per_month(plan_with(observe=True)) == pytest.approx(3 + 2 * 0.1 + 2 * 0.4)
@@ -126,17 +116,6 @@ def test_the_dashboard_is_valid_and_has_every_subject() -> None:
 
 
 @pytest.mark.thorough
-def test_widgets_do_not_overlap() -> None:
-    cells = [
-        (x, y)
-        for one in dashboard_body(plan_with(observe=True))["widgets"]
-        for x in range(one["x"], one["x"] + one["width"])
-        for y in range(one["y"], one["y"] + one["height"])
-    ]
-    assert len(cells) == len(set(cells))
-
-
-@pytest.mark.thorough
 def test_queries_use_the_numbers_of_the_plan() -> None:
     plan = plan_with(observe=True, instance_count=2, instance_type="ml.g5.xlarge")
     assert plan.speculation
@@ -154,10 +133,6 @@ def test_queries_use_the_numbers_of_the_plan() -> None:
     assert f'"{each} * requests / each"' in hourly
     assert '"InvocationsPerInstance"' in hourly
     assert all(one.startswith("SOURCE '/aws/sagemaker/Endpoints/") for one in found.values())
-
-
-def test_a_target_alone_has_no_acceptance() -> None:
-    assert not any("Acceptance" in title for title in queries(plan_with(speculation=False)))
 
 
 def test_terraform_takes_a_key_by_its_arn_only() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Pins, Step
-from peagle.planning.rollout import cost_text, longest_seconds, rollout_of, rollout_of_copies
+from peagle.planning.rollout import cost_text, rollout_of, rollout_of_copies
 from peagle.planning.weights import with_pins
 from peagle.render.alarms import alarms, without_speculation
 from peagle.render.metrics import metric_filters
@@ -38,15 +38,6 @@ def codes(plan: Plan) -> set[str]:
     return {one.code for one in plan.findings}
 
 
-@pytest.mark.thorough
-def test_without_the_option_nothing_is_planned() -> None:
-    plan = planned()
-    assert plan.rollout is None
-    assert deployment_config(plan) is None
-    assert alarms(plan, "c") == metric_filters(plan) == ()
-    assert cost_text(plan.rollout) == ""
-
-
 @pytest.mark.parametrize(
     ("kind", "count", "step", "extra"),
     [
@@ -70,14 +61,6 @@ def test_the_default_step_is_one_that_sagemaker_accepts(
         plan.price_per_hour_usd * extra / count, abs=1e-3
     )
     assert not {"rollout-step", "rollout-one-instance"} & codes(plan)
-
-
-@pytest.mark.thorough
-def test_a_rolling_update_takes_a_batch_and_blue_green_doubles() -> None:
-    rolling = planned(rollout="rolling", instance_count=4, instance_type="ml.g6e.xlarge")
-    canary = planned(rollout="canary", instance_count=4, instance_type="ml.g6e.xlarge")
-    assert "1 more instance meanwhile ($2.61 per hour)" in cost_text(rolling.rollout)
-    assert "4 more instances meanwhile ($10.42 per hour)" in cost_text(canary.rollout)
 
 
 @pytest.mark.parametrize(
@@ -171,13 +154,6 @@ def test_a_share_becomes_a_capacity_percentage() -> None:
     assert rolling["MaximumBatchSize"] == {"Type": "INSTANCE_COUNT", "Value": 2}
 
 
-def test_the_timeout_exceeds_all_waiting() -> None:
-    plan = planned(rollout="linear", instance_count=4, baking_time=3600)
-    assert plan.rollout is not None
-    assert longest_seconds(plan.rollout, 4, 0) == 5 * 3600
-    assert 5 * 3600 < policy_of(plan)["MaximumExecutionTimeoutInSeconds"] <= 28_800
-
-
 def test_a_short_baking_time_is_a_warning() -> None:
     short = planned(rollout="all-at-once", baking_time=60, instance_count=1)
     assert "baking-too-short" in codes(short)
@@ -232,15 +208,6 @@ def test_a_deploy_is_a_command_unless_the_user_has_set_keys_of_the_file() -> Non
         assert deploy_command(plan)[:2] == without_speculation(plan)[:2] == ("peagle", "deploy")
     company = planned(kms_key="alias/models", rollout="all-at-once", instance_count=1)
     assert deploy_command(company) == without_speculation(company) == ()
-
-
-@pytest.mark.thorough
-def test_a_description_that_would_be_too_long_has_the_shortest_command() -> None:
-    settings = {f"some-long-argument-{number}": "value" * 10 for number in range(20)}
-    plan = planned(rollout="all-at-once", instance_count=1, settings=settings)
-    description = alarms(plan, "c")[-1]["AlarmDescription"]
-    assert "--no-speculation --name" in description
-    assert len(description) <= 1024
 
 
 @pytest.mark.thorough
