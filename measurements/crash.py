@@ -77,7 +77,7 @@ def crash() -> tuple[float, str]:
     One of the head's tensors has a shape that vLLM does not expect.
     """
     from peagle.catalog import load_catalog
-    from peagle.engine.cpu import link_weights
+    from peagle.engine.cpu import link_folders, local_folders
     from peagle.engine.machine import find_engine
     from peagle.engine.process import free_port, start_engine, stop_engine
     from peagle.engine.runner import LocalOptions
@@ -87,7 +87,7 @@ def crash() -> tuple[float, str]:
     environment, _ = LocalOptions().local_environment(plan)
     with tempfile.TemporaryDirectory() as folder:
         ml_root, log = Path(folder, "ml"), Path(folder, "log")
-        link_weights(plan, ml_root)
+        link_folders(local_folders(plan), ml_root)
         _misshape_head(ml_root / "model" / "drafter")
         process = start_engine(find_engine(VLLM), environment, ml_root, free_port(), log)
         try:

@@ -19,7 +19,7 @@ from functools import cache
 from operator import mul
 
 from measurements.speed_rows import Row, catalog, times_of
-from peagle.catalog.speed_model import SpeedModel, StepConstants
+from peagle.catalog.tables import SpeedModel, StepConstants
 from peagle.speed.estimate import MEASURED_STEP
 from peagle.speed.models import Workload
 from peagle.speed.step import Terms, launched, prefill_steps, uncaptured_seconds

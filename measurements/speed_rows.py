@@ -15,7 +15,7 @@ from measurements.gpu.geometry import ADAPTIVE, CATALOG_IDS
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Catalog, Speed
-from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.tables import SpeedModel
 from peagle.fit.building import fit_case, gpu_of
 from peagle.fit.models import FitCase
 from peagle.speed.estimate import MEASURED_STEP

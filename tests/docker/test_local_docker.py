@@ -20,10 +20,9 @@ import yaml
 
 from peagle.catalog import load_catalog
 from peagle.engine import local
-from peagle.engine.container import Container, run_arguments
 from peagle.engine.install import engine_packages
 from peagle.engine.process import free_port, is_healthy
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import Container, LocalOptions, run_arguments
 from peagle.images import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import EventSplitter, pieces, request_body

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from peagle.engine.container import container_name
+from peagle.engine.runner import container_name
 from peagle.images import Docker
 from tests.docker.conftest import BASE, Build
 from tests.support import Peagle

@@ -287,10 +287,7 @@ class Account:
     def invoke(self, name: str, document: dict[str, Any], **more: Any) -> Any:
         """InvokeEndpoint's answer, decoded."""
         answer = self.runtime.invoke_endpoint(
-            EndpointName=name,
-            Body=json.dumps(document),
-            ContentType="application/json",
-            **more,
+            EndpointName=name, Body=json.dumps(document), ContentType="application/json", **more
         )
         return json.loads(answer["Body"].read())
 
@@ -333,11 +330,7 @@ def refusal(call: Callable[..., object], **parameters: Any) -> tuple[str, str]:
 
 
 def folder_on_s3(prefix: str) -> dict[str, str]:
-    return {
-        "S3Uri": f"s3://{BUCKET}/{prefix}",
-        "S3DataType": "S3Prefix",
-        "CompressionType": "None",
-    }
+    return {"S3Uri": f"s3://{BUCKET}/{prefix}", "S3DataType": "S3Prefix", "CompressionType": "None"}
 
 
 def until(read: Callable[[], Any], good: Callable[[Any], bool], seconds: float = 60) -> Any:

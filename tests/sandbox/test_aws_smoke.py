@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,29 +55,4 @@ def test_the_life_of_a_deployment_goes_through(address: Account, tmp_path: Path)
     assert steps["the revision before serves"]["saw"]["k"] == 3
     assert steps["prove there"]["saw"]["passed"] is True
     assert (seen["failure"], seen["left"]) == (None, [])
-    assert _inventory(address) == []
-
-
-@pytest.mark.parametrize("failure", ["on purpose", "Ctrl-C"])
-def test_a_run_that_ends_early_removes_everything(
-    address: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
-) -> None:
-    peagle = aws_smoke.Smoke.peagle
-
-    def fail(
-        smoke: aws_smoke.Smoke, home: Path, arguments: Sequence[str]
-    ) -> subprocess.CompletedProcess[str]:
-        if arguments[0] != "logs":  # the first step after the deploy
-            return peagle(smoke, home, arguments)
-        if failure == "Ctrl-C":
-            signal.raise_signal(signal.SIGINT)
-        raise aws_smoke.StepFailed(failure)
-
-    monkeypatch.setattr(aws_smoke.Smoke, "peagle", fail)
-    output = tmp_path / "smoke.json"
-
-    code = aws_smoke.main(["--yes", "--output", str(output)])
-
-    assert code == 1
-    assert json.loads(output.read_text("utf-8"))["failure"] == failure
     assert _inventory(address) == []

@@ -6,7 +6,6 @@ real vLLM has its own tests in ``tests/engine``.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,17 +89,6 @@ def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> 
     assert "not deployed; nothing was changed" in done.err
     assert fresh.json("sandbox", "status")["running"] is False
     assert fresh.processes() == []
-
-
-def test_a_quota_of_the_sandbox_can_be_raised_after_a_refused_deploy(fresh: Sandbox) -> None:
-    """Its fix changes the sandbox that the deploy started, which therefore runs on."""
-    refused = in_process(*DEPLOY, "--instance-count", "3", "--json", environment=fresh.environment)
-    error = json.loads(refused.err.splitlines()[-1])["error"]
-
-    assert "Starting the sandbox\n" in refused.err
-    assert (refused.code, error["code"]) == (3, "quota-too-small")
-    assert error["command"][:4] == ["peagle", "sandbox", "quota", "set"]
-    assert fresh.peagle(*error["command"][1:]).returncode == 0
 
 
 STEPS = [

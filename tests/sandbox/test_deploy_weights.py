@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -62,21 +61,6 @@ def test_incomplete_weights_are_refused_and_the_advised_command_completes_them(
     assert deployed.returncode == 0, deployed.stderr
     source = _container(copied)["ModelDataSource"]["S3DataSource"]
     assert source["S3Uri"] == PAIR
-
-
-def test_deploy_says_why_what_lies_there_was_not_restored(
-    sandbox: Sandbox, copied: Account
-) -> None:
-    key = f"tiny/warm/{'0a' * 16}.json"
-    copied.s3.put_object(Bucket="models", Key=key, Body=json.dumps({"sha256": "0" * 64}).encode())
-
-    deployed = sandbox.peagle(*DEPLOY, *IN_S3, "--image", IMAGE, "--json")
-
-    copied.s3.delete_object(Bucket="models", Key=key)
-    assert "No warm start: " in deployed.stderr
-    reported = json.loads(deployed.stdout)["warm_start"]
-    assert reported["restored"] is False
-    assert "holds no readable artifact" in reported["detail"]
 
 
 def test_weights_are_pinned_and_a_change_under_a_deployment_is_refused(

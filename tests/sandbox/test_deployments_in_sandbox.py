@@ -42,17 +42,6 @@ def engine_file(sandbox: Sandbox, file: str, content: str = "") -> Iterator[None
         path.unlink(missing_ok=True)
 
 
-def test_two_instances_are_proved_each_by_its_log_stream(sandbox: Sandbox) -> None:
-    document = sandbox.json(*DEPLOY, *TWO)
-
-    proof = document["proof"]
-    assert (document["state"], proof["source"], proof["instance_count"]) == ("InService", "log", 2)
-    streams = [one["stream"] for one in proof["instances"]]
-    assert len({*streams}) == 2
-    assert all(stream.startswith("AllTraffic/i-") for stream in streams)
-    assert all(one["drafts"] >= 100 and one["passed"] for one in proof["instances"])
-
-
 def test_an_instance_that_drafts_nothing_fails_the_proof_and_is_named(sandbox: Sandbox) -> None:
     with engine_file(sandbox, "silent"):
         done = sandbox.peagle(*DEPLOY, *TWO, "--json")
@@ -146,62 +135,6 @@ def test_a_fatal_line_ends_the_deploy_and_nothing_remains(account: Account) -> N
     assert account.sagemaker.list_models()["Models"] == []
     assert account.s3.list_buckets()["Buckets"] == []
     assert account.sandbox.json("list", "--sandbox")["deployments"] == []
-
-
-@pytest.mark.parametrize(
-    ("fault", "state", "code"),
-    [
-        ("update-rollback-failed", "UpdateRollbackFailed", "update-rollback-failed"),
-        ("out-of-service", "OutOfService", "endpoint-out-of-service"),
-    ],
-)
-def test_a_state_that_needs_the_user_has_its_code_and_a_deploy_replaces_the_endpoint(
-    account: Account, fault: str, state: str, code: str
-) -> None:
-    sandbox = account.sandbox
-    assert sandbox.peagle(*DEPLOY).returncode == 0
-    sandbox.json("sandbox", "fault", "add", "UpdateEndpoint", fault, "--times", "once")
-
-    done = sandbox.peagle(*DEPLOY, "--k", "3", "--json")
-
-    assert (done.returncode, done.stdout) == (4, "")
-    error = json.loads(done.stderr.splitlines()[-1])["error"]
-    assert error["code"] == code
-    assert error["fix"].startswith("deploying again deletes the endpoint")
-    assert _endpoints(account) == {NAME: state}
-    again = sandbox.peagle(*DEPLOY, "--k", "3")
-    assert again.returncode == 0, again.stderr
-    assert _endpoints(account) == {NAME: "InService"}
-
-
-@pytest.fixture
-def full(sandbox: Sandbox) -> Iterator[Sandbox]:
-    """A sandbox without a free ml.g5.xlarge."""
-    sandbox.json(
-        "sandbox", "fault", "add", "CreateEndpoint", "insufficient-capacity",
-        "--instance-type", "ml.g5.xlarge",
-    )  # fmt: skip
-    yield sandbox
-    sandbox.peagle("sandbox", "fault", "clear")
-    sandbox.peagle("destroy", f"{NAME}-plain", "--sandbox", "--yes")
-
-
-def test_a_type_with_capacity_takes_the_place_of_the_failed_endpoint(full: Sandbox) -> None:
-    done = full.peagle(
-        *DEPLOY, "--no-speculation", "--fallback-instance-types", "ml.g6.xlarge", "--json"
-    )
-
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
-    assert [(one["instance_type"], one["outcome"]) for one in document["tried"]] == [
-        ("ml.g5.xlarge", "no-capacity"),
-        ("ml.g6.xlarge", "deployed"),
-    ]
-    assert document["state"] == "InService"
-    assert document["instance_type"] == "ml.g6.xlarge"
-    assert "Tried:" in done.stderr
-    configs = Account(full).sagemaker.list_endpoint_configs()["EndpointConfigs"]
-    assert len(configs) == 1
 
 
 TINY = ("tiny", "--instance-type", NEW_TYPE)

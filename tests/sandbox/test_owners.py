@@ -9,10 +9,8 @@ import pytest
 from botocore.exceptions import WaiterError
 
 from tests.faults.account import BUCKET as TEMPLATE_BUCKET
-from tests.faults.account import create_as
 from tests.sandbox.owners import (
     PLAN,
-    REFUSED,
     Machine,
     check_a_foreign_deployment,
     left_of,
@@ -125,25 +123,6 @@ def test_a_stack_of_cdk_leaves_a_log_an_alarm_and_a_scaling_target(
     assert {one["type"] for one in gone["removed"]} == {"ScalableTarget", "Alarm", "LogGroup"}
     assert scaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"] == []
     assert alarms.describe_alarms()["MetricAlarms"] == []
-
-
-def test_what_a_template_made_is_left_without_its_endpoint(
-    machine: Machine, account: Account
-) -> None:
-    name = "peagle-tiny"
-    create_as(account, "terraform")
-    account.wait_until_stable(name)
-    account.delete(name)
-    assert machine.row(name)["price_per_hour_usd"] == 0
-
-    refused = machine.peagle("destroy", name, "--yes")
-    assert refused.returncode == REFUSED
-    assert "left by a Terraform module" in refused.stderr
-    assert f"peagle destroy {name} --all" in refused.stderr
-    assert len(left_of(account, name)) == 2
-
-    assert machine.peagle("destroy", name, "--all", "--yes").returncode == 0
-    assert left_of(account, name) == []
 
 
 def test_another_machine_changes_a_deployment_and_the_first_removes_all_of_it(

@@ -141,14 +141,6 @@ def test_an_update_that_fails_keeps_the_earlier_model(account: Account, endpoint
     delete(account, "updated")
 
 
-def test_copies_that_need_more_gpus_than_there_are_fail(account: Account, endpoint: str) -> None:
-    found = create(account, "large", 3, gpus=2)
-
-    assert found["InferenceComponentStatus"] == "Failed"
-    assert "Insufficient capacity" in found["FailureReason"]
-    delete(account, "large")
-
-
 def test_a_component_needs_an_endpoint_for_components(account: Account, live: str) -> None:
     text = refusal(
         lambda: account.sagemaker.create_inference_component(

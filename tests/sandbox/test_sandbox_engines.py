@@ -11,7 +11,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.sandbox.sandboxes import INSTANCE_TYPE, OUR_IMAGE, WEIGHTS, Account, folder_on_s3, until
-from tests.unit.rendering.plans import plan_of
 from tests.unit.sandbox.test_launch import P_EAGLE, speculating
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
@@ -130,14 +129,6 @@ def test_requests_are_measured(account: Account, live: str) -> None:
     assert 0.2e6 < max(found["modelLatency"]) < 5e6, "microseconds, until the last chunk"
 
 
-def test_concurrency_is_sampled_also_without_requests(account: Account, live: str) -> None:
-    query = of_endpoint(live, "ConcurrentRequestsPerModel", "Average")
-    until(
-        lambda: values(account, query)["concurrentRequestsPerModel"],
-        lambda found: bool(found) and 0 <= min(found) < 1,
-    )
-
-
 def test_a_metric_filter_is_kept_and_replaced(account: Account, live: str) -> None:
     group = f"/aws/sagemaker/Endpoints/{live}"
     transformation = {"metricName": "a", "metricNamespace": "T", "metricValue": "1"}
@@ -148,22 +139,6 @@ def test_a_metric_filter_is_kept_and_replaced(account: Account, live: str) -> No
     assert kept["filterPattern"] == "two"
     with pytest.raises(ClientError, match="ResourceNotFoundException"):
         account.logs.put_metric_filter(logGroupName="/none", filterPattern="", **metric_filter)
-
-
-def test_alarms_are_found_by_name_and_state(account: Account) -> None:
-    cloudwatch = account.client("cloudwatch")
-    cloudwatch.put_metric_alarm(
-        AlarmName="quiet", Namespace="Own", MetricName="none", Statistic="Sum", Period=60,
-        EvaluationPeriods=1, Threshold=1, ComparisonOperator="GreaterThanThreshold",
-        TreatMissingData="notBreaching",
-    )  # fmt: skip
-
-    def found(state: str) -> list[str]:
-        listed = cloudwatch.describe_alarms(AlarmNames=["quiet"], StateValue=state)
-        return [one["AlarmName"] for one in listed["MetricAlarms"]]
-
-    assert (found("OK"), found("ALARM")) == (["quiet"], [])
-    cloudwatch.delete_alarms(AlarmNames=["quiet"])
 
 
 def test_status_and_tags_name_the_stand_in(account: Account) -> None:
@@ -182,27 +157,6 @@ def test_status_and_tags_name_the_stand_in(account: Account) -> None:
     argv = account.invoke(name, {})["argv"]
     assert argv[argv.index("--served-model-name") + 1] == "openai/gpt-oss-20b"
     assert "peagle/tiny" in account.sandbox.peagle("sandbox", "status").stdout
-    account.delete(name)
-
-
-def test_a_stand_in_serves_with_the_plans_settings_and_the_log_has_the_reason(
-    account: Account,
-) -> None:
-    plan = plan_of("streamed")
-
-    name = account.endpoint(plan.environment, ModelDataSource=None)
-
-    assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
-    target = plan.target.weights.location
-    lines = account.wait_for_line(name, "stand-in for")
-    assert lines[0].endswith(
-        f"its target ({target}) is streamed, and the CPU engine has no streamer"
-    )
-    left_out = f"SM_VLLM_LOAD_FORMAT=runai_streamer is left out: it belongs to {target}"
-    assert any(left_out in line for line in account.log(name))
-    argv = account.invoke(name, {})["argv"]
-    assert "--load-format" not in argv
-    assert argv[argv.index("--served-model-name") + 1] == plan.target.id
     account.delete(name)
 
 

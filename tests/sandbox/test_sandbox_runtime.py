@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
-from tests.sandbox.sandboxes import OUR_IMAGE, Account
+from tests.sandbox.sandboxes import Account
 
 pytestmark = pytest.mark.sandbox
 
@@ -92,14 +91,6 @@ def test_aws_s_image_knows_none_of_our_attributes(account: Account, name: str) -
     assert "x-amzn-sagemaker-custom-attributes" not in headers
 
 
-def test_our_image_gets_our_attributes(account: Account) -> None:
-    ours = account.endpoint(Image=OUR_IMAGE)
-    assert account.wait_until_stable(ours)["EndpointStatus"] == "InService"
-    headers = account.invoke(ours, {}, CustomAttributes="peagle=counters")["headers"]
-    account.delete(ours)
-    assert headers["x-amzn-sagemaker-custom-attributes"] == "peagle=counters"
-
-
 @pytest.mark.parametrize(("status", "kind"), [(400, "client"), (500, "server")])
 @pytest.mark.parametrize("call", ["invoke_endpoint", "invoke_endpoint_with_response_stream"])
 def test_an_error_of_the_engine_is_a_model_error(
@@ -160,28 +151,6 @@ def test_a_broken_stream_ends_with_a_model_stream_error(account: Account, name: 
     assert raised.value.response["Error"]["Message"].startswith("The model's stream broke")
 
 
-@pytest.mark.parametrize("begin", [False, True], ids=["before the head", "in the body"])
-def test_a_disconnected_client_ends_the_request_at_the_engine(
-    account: Account, name: str, address: str, token: str, begin: bool
-) -> None:
-    line = "fake: the client disconnected"
-    before = account.log(name).count(line)
-    body = json.dumps({"do": "slow", "begin": begin}).encode()
-    request = (
-        f"POST /endpoints/{name}/openai/v1/chat/completions HTTP/1.1\r\nHost: {address}\r\n"
-        f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    host, _, port = address.partition(":")
-    with socket.create_connection((host, int(port))) as client:
-        client.sendall(request.encode() + body)
-        account.wait_for_line(name, "fake: busy")
-        assert account.log(name).count(line) == before
-    until_gone = time.monotonic() + 10
-    while account.log(name).count(line) == before:
-        assert time.monotonic() < until_gone
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize(
     ("method", "path"),
     [("GET", "/v1/models"), ("POST", "/v1/completions"), ("GET", "/v1/chat/completions")],
@@ -214,14 +183,6 @@ def test_openai_clients_get_the_stream_as_it_arrives(address: str, name: str, to
     assert answer.read1() == b"data: 1\n\n"
     assert time.monotonic() - begin < GAP
     assert answer.read() == b"data: [DONE]\n\n"
-
-
-def test_openai_clients_get_the_engines_errors_unchanged(
-    address: str, name: str, token: str
-) -> None:
-    document = {"do": "status", "status": 404, "text": '{"error": "no such model"}'}
-    answer = chat(address, name, document, Authorization=f"Bearer {token}")
-    assert (answer.status, answer.read()) == (404, b'{"error": "no such model"}')
 
 
 def test_openai_clients_notice_a_broken_stream(address: str, name: str, token: str) -> None:

@@ -6,14 +6,12 @@ import hashlib
 import json
 import re
 import shlex
-import struct
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import forked
 from tests.sandbox.sandboxes import Account, Sandbox
 from tests.unit.cli.endpoints import deployed
 
@@ -59,20 +57,6 @@ def test_a_pair_is_copied_and_the_plan_that_uses_it_has_one_mount(
     for form in ("cloudformation", "terraform"):
         rendered = sandbox.peagle("render", form, str(plan), "-o", str(tmp_path / form))
         assert rendered.returncode == 0, rendered.stderr
-
-
-def test_list_shows_what_is_stored(sandbox: Sandbox, account: Account) -> None:
-    _sync(sandbox, "listed", "--yes")
-    account.s3.delete_object(Bucket=BUCKET, Key="listed/target/config.json")
-
-    reported = sandbox.peagle("weights", "list", "s3://models/listed", "--sandbox")
-
-    assert reported.returncode == 3, reported.stderr
-    assert re.search(r"s3://models/listed/: incomplete, .* MB\n", reported.stdout)
-    assert re.search(r"complete it: peagle weights sync .* s3://models/listed/ .*--sandbox\n",
-                     reported.stdout)  # fmt: skip
-    assert re.search(r"config\.json +missing +529 ", reported.stdout)
-    assert re.search(r"model\.safetensors +whole +9,191,704 .*SHA256:", reported.stdout)
 
 
 def test_remove_deletes_only_what_sync_stored(sandbox: Sandbox, account: Account) -> None:
@@ -167,26 +151,3 @@ def test_weights_of_an_endpoint_are_replaced_only_with_the_option(
     assert replaced.returncode == 0, replaced.stderr
     left = account.s3.get_object(Bucket=BUCKET, Key="served/drafter/config.json")["Body"].read()
     assert left != head
-
-
-def test_ctrl_c_shows_what_is_stored_and_how_to_continue(
-    sandbox: Sandbox, account: Account, tmp_path: Path
-) -> None:
-    size = 256 * 1024 * 1024
-    entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
-    header = json.dumps({"w": entry}).encode()
-    (tmp_path / "config.json").write_text('{"hidden_size": 4, "vocab_size": 8}')
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.write(struct.pack("<Q", len(header)) + header)
-        file.truncate(8 + len(header) + size)
-    words = ["weights", "sync", "tiny", "s3://models/stopped", "--target-only", "--target-from",
-             str(tmp_path), "--sandbox"]  # fmt: skip
-    process = forked.start(*words, "--yes", environment=sandbox.environment)
-    code, output = process.interrupted_at("Copying")
-
-    assert code == 130, output
-    assert "Traceback" not in output
-    assert f"Resume: peagle {shlex.join(words)}\n" in output
-    assert "Remove: peagle weights remove s3://models/stopped --sandbox\n" in output
-    sandbox.json(*words, "--yes")
-    assert sandbox.json("weights", "list", "s3://models/stopped", "--sandbox")["complete"]

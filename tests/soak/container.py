@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from peagle.catalog import load_catalog
-from peagle.engine.cpu import link_weights
+from peagle.engine.cpu import link_folders, local_folders
 from peagle.engine.machine import Engine
 from peagle.engine.process import (
     EngineProcess,
@@ -53,7 +53,7 @@ class Container:
         environment, _ = LocalOptions().local_environment(plan)
         self._environment = {**environment, **RESTARTS}
         self._ml_root = self._folder / "ml"
-        link_weights(plan, self._ml_root)
+        link_folders(local_folders(plan), self._ml_root)
         self._serving = [self._started_one(), self._started_one()]
 
     def stream(self, route: str, body: bytes) -> Iterator[bytes]:

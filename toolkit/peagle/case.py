@@ -158,7 +158,7 @@ class Case(Situation):
         checkpoint = self.drafter_checkpoint
         if checkpoint is None or not self.is_eagle or not is_head(checkpoint.config):
             return None
-        return Head.of(checkpoint)
+        return Head(checkpoint)
 
     @cached_property
     def target_read(self) -> Checkpoint | None:

@@ -45,13 +45,12 @@ def log_interval(environment: Mapping[str, str], default: float = LOG_SECONDS) -
 
 
 def counters_in_log(line: str) -> Counters | None:
-    """What an engine counted since its previous line of that kind; ``None`` for other lines.
-
-    vLLM writes ``SpecDecoding metrics: ...`` (v1/spec_decode/metrics.py) every
+    """What an engine counted since its previous line of that kind; ``None`` for other lines. vLLM
+    writes ``SpecDecoding metrics: ...`` (v1/spec_decode/metrics.py) every
     ``VLLM_LOG_STATS_INTERVAL`` seconds in which it has drafted; ``peagle_serve`` passes it on as
     the message of a JSON line. The line lacks the number of drafts. Drafts of all K positions give
-    it exactly; n-gram drafts are shorter, and then the mean length gives it to within its rounding.
-    """
+    it exactly; n-gram drafts are shorter, and then the mean length gives it to within its
+    rounding."""
     if "SpecDecoding metrics:" not in line:
         return None
     line = without_colors(line)
@@ -61,20 +60,14 @@ def counters_in_log(line: str) -> Counters | None:
     length, accepted, drafted = (float(match[1]) for match in matches if match)
     rates = _RATES.search(line)
     shares = [float(share) for share in rates[1].split(", ")] if rates else []
-    drafts = _drafts(length, accepted, drafted, len(shares))
+    full = drafted / len(shares) if shares else 0.0
+    if full.is_integer() and full and abs(1 + accepted / full - length) <= _ROUNDED:
+        drafts = int(full)
+    else:  # what explains a mean that is rounded to 0.01
+        drafts = round(accepted / (length - 1)) if length > 1 else math.ceil(full)
     return Counters(
         drafts, int(drafted), int(accepted), tuple(round(share * drafts) for share in shares)
     )
-
-
-def _drafts(length: float, accepted: float, drafted: float, positions: int) -> int:
-    """The number of drafts that explains a mean of ``length``, which is rounded to 0.01."""
-    full = drafted / positions if positions else 0.0
-    if full.is_integer() and full and abs(1 + accepted / full - length) <= _ROUNDED:
-        return int(full)
-    if length > 1:
-        return round(accepted / (length - 1))
-    return math.ceil(full)
 
 
 def generated_in_log(line: str) -> float | None:
@@ -119,10 +112,8 @@ def load_in_log(line: str) -> EngineLoad | None:
 
 
 def log_fields(line: str) -> dict[str, Any]:
-    """The fields of a line that ``peagle_serve`` wrote (its ``logs`` module lists them).
-
-    Empty for lines of other programs. The engine's own lines have ``from`` and no ``event``.
-    """
+    """The fields of a line that ``peagle_serve`` wrote (its ``logs`` module lists them). Empty for
+    lines of other programs. The engine's own lines have ``from`` and no ``event``."""
     if not line.startswith('{"time":'):
         return {}
     try:
@@ -145,24 +136,22 @@ def log_text(line: str) -> str:
     but for their colours."""
     line = without_colors(line)
     fields = log_fields(line)
+    if not fields:
+        return line
+    message = str(fields.get("message", ""))
     try:
-        return _text_of(fields) if fields else line
+        if fields.get("from") == "engine":
+            process = f"({fields['process']}) " if "process" in fields else ""
+            place = f"{fields['level']} [{fields['place']}] " if "place" in fields else ""
+            return f"{process}{place}{message}"
+        writer = "sandbox" if fields.get("from") == "sandbox" else "serve"
+        who = f"{writer}: error:" if fields.get("event") == "refused" else f"{writer}:"
+        fix = fix_text(str(fields.get("fix", "")), command_in(fields))
+        fix = f" ({fix})" if fix else ""
+        argv = f": {json.dumps(fields['argv'], ensure_ascii=False)}" if "argv" in fields else ""
+        return f"{who} {message}{fix}{argv}"
     except (TypeError, KeyError):  # another program wrote it
         return line
-
-
-def _text_of(fields: dict[str, Any]) -> str:
-    message = str(fields.get("message", ""))
-    if fields.get("from") == "engine":
-        process = f"({fields['process']}) " if "process" in fields else ""
-        place = f"{fields['level']} [{fields['place']}] " if "place" in fields else ""
-        return f"{process}{place}{message}"
-    writer = "sandbox" if fields.get("from") == "sandbox" else "serve"
-    who = f"{writer}: error:" if fields.get("event") == "refused" else f"{writer}:"
-    fix = fix_text(str(fields.get("fix", "")), command_in(fields))
-    fix = f" ({fix})" if fix else ""
-    argv = f": {json.dumps(fields['argv'], ensure_ascii=False)}" if "argv" in fields else ""
-    return f"{who} {message}{fix}{argv}"
 
 
 @dataclass(frozen=True)
@@ -195,14 +184,12 @@ def warm_start_in(log: Iterable[str]) -> WarmStart | None:
     restored. ``log`` has its lines as they were written."""
     last = None
     for fields in map(log_fields, log):
-        if fields.get("event") == "warm-start":
-            with contextlib.suppress(TypeError, KeyError, ValueError):  # of another program
-                last = _warm_start(fields)
+        if fields.get("event") != "warm-start":
+            continue
+        with contextlib.suppress(TypeError, KeyError, ValueError):  # of another program
+            if fields["restored"]:
+                last = WarmStart(str(fields["key"]), restored_text(fields))
+            else:
+                differences = tuple(map(str, fields.get("differences") or ()))
+                last = WarmStart(None, str(fields["reason"]), differences)
     return last
-
-
-def _warm_start(fields: dict[str, Any]) -> WarmStart:
-    if not fields["restored"]:
-        differences = tuple(map(str, fields.get("differences") or ()))
-        return WarmStart(None, str(fields["reason"]), differences)
-    return WarmStart(str(fields["key"]), restored_text(fields))

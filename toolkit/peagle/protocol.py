@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import sub
 from typing import Any
 
 from peagle.errors import EngineError, EngineFailed, count_of, parsing
@@ -65,11 +66,9 @@ LARGEST_EVENT = 4 << 20
 
 
 class EventSplitter:
-    """Splits a byte stream into server-sent events.
-
-    Chunk boundaries are arbitrary (SageMaker's PayloadParts), so bytes are kept until a blank line
-    ends an event. Each byte is looked at once, however small the chunks are.
-    """
+    """Splits a byte stream into server-sent events. Chunk boundaries are arbitrary (SageMaker's
+    PayloadParts), so bytes are kept until a blank line ends an event. Each byte is looked at once,
+    however small the chunks are."""
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -77,34 +76,26 @@ class EventSplitter:
         self._size = 0
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """The ``data`` of every event that ``chunk`` completes.
-
-        Raises EngineError for an event that is not UTF-8 or larger than ``LARGEST_EVENT``.
-        """
-        first, *rest = chunk.split(b"\n")
-        self._append(first)
-        for part in rest:
-            line = bytes(self._line).removesuffix(b"\r")
-            self._line.clear()
-            if line.startswith(b"data:"):
-                self._data.append(line[5:].removeprefix(b" "))
-            elif not line and (event := self._take()) is not None:
-                yield event
-            self._append(part)
-
-    def _append(self, part: bytes) -> None:
-        self._line += part
-        self._size += len(part) + 1
-        if self._size > LARGEST_EVENT:
-            raise _invalid(f"an event has more than {LARGEST_EVENT:,} bytes")
-
-    def _take(self) -> str | None:
-        """The data of the event that ends here; ``None`` for one without data, as a comment."""
-        data, self._data, self._size = self._data, [], 0
-        try:
-            return b"\n".join(data).decode() if data else None
-        except UnicodeDecodeError as error:
-            raise _invalid("an event is not UTF-8") from error
+        """The ``data`` of every event that ``chunk`` completes. Raises EngineError for an event
+        that is not UTF-8 or larger than ``LARGEST_EVENT``."""
+        for number, part in enumerate(chunk.split(b"\n")):
+            if number:  # a line ends before each part but the first
+                line = bytes(self._line).removesuffix(b"\r")
+                self._line.clear()
+                if line.startswith(b"data:"):
+                    self._data.append(line[5:].removeprefix(b" "))
+                elif not line:  # an event without data is a comment
+                    data, self._data, self._size = self._data, [], 0
+                    try:
+                        event = b"\n".join(data).decode()
+                    except UnicodeDecodeError as error:
+                        raise _invalid("an event is not UTF-8") from error
+                    if data:
+                        yield event
+            self._line += part
+            self._size += len(part) + 1
+            if self._size > LARGEST_EVENT:
+                raise _invalid(f"an event has more than {LARGEST_EVENT:,} bytes")
 
 
 def _invalid(why: str) -> EngineError:
@@ -114,9 +105,7 @@ def _invalid(why: str) -> EngineError:
 @dataclass(frozen=True)
 class Piece:
     """One event of a streamed response: new text, and the token count once the engine sends it.
-
-    ``reasoning`` is what the model thinks before its answer, where the engine tells them apart.
-    """
+    ``reasoning`` is what the model thinks before its answer, where the engine tells them apart."""
 
     text: str
     output_tokens: int | None = None
@@ -134,11 +123,9 @@ _LONGEST_ERROR = 1_500
 
 
 def parse_response(data: bytes | str) -> dict[str, Any]:
-    """The JSON object that an engine answered, also as an event of a stream.
-
-    Raises EngineError for anything else, and for vLLM's report of an error, which after the first
-    byte of a stream is an ordinary document.
-    """
+    """The JSON object that an engine answered, also as an event of a stream. Raises EngineError for
+    anything else, and for vLLM's report of an error, which after the first byte of a stream is an
+    ordinary document."""
     try:
         document = json_reader.read(data, "the document")
     except InvalidJson as error:
@@ -168,10 +155,8 @@ def _error_message(document: dict[str, Any]) -> str:
 
 
 def parse_piece(document: dict[str, Any]) -> Piece:
-    """Text, reasoning and token count of a complete or streamed chat or completion response.
-
-    Raises EngineError for a document without vLLM's format.
-    """
+    """Text, reasoning and token count of a complete or streamed chat or completion response. Raises
+    EngineError for a document without vLLM's format."""
     with parsing("the engine's response", EngineError):
         text = reasoning = ""
         for choice in document.get("choices") or []:
@@ -183,10 +168,8 @@ def parse_piece(document: dict[str, Any]) -> Piece:
 
 
 def pieces(events: Iterable[str]) -> Iterator[Piece]:
-    """The pieces of a stream of events, up to ``[DONE]``.
-
-    Raises EngineError when the stream contains an error, or ends before ``[DONE]``.
-    """
+    """The pieces of a stream of events, up to ``[DONE]``. Raises EngineError when the stream
+    contains an error, or ends before ``[DONE]``."""
     for event in events:
         if event == "[DONE]":
             return
@@ -221,7 +204,11 @@ class Counters:
         return self.cache_hits / self.cache_queries
 
     def __add__(self, other: Counters) -> Counters:
-        """The counts of two periods, or of two engines, together."""
+        """The counts of two periods, or of two engines, together; the sum of what is known."""
+
+        def total(count: int | None, more: int | None) -> int | None:
+            return more if count is None else count + (more or 0)
+
         positions = zip_longest(
             self.accepted_per_position, other.accepted_per_position, fillvalue=0
         )
@@ -229,13 +216,17 @@ class Counters:
             self.drafts + other.drafts,
             self.draft_tokens + other.draft_tokens,
             self.accepted_tokens + other.accepted_tokens,
-            tuple(sum(counts) for counts in positions),
-            _total(self.cache_queries, other.cache_queries),
-            _total(self.cache_hits, other.cache_hits),
+            tuple(map(sum, positions)),
+            total(self.cache_queries, other.cache_queries),
+            total(self.cache_hits, other.cache_hits),
         )
 
     def since(self, earlier: Counters) -> Counters:
         """The counts after ``earlier``; all of them if the engine has restarted in between."""
+
+        def more(now: int | None, then: int | None) -> int | None:
+            return None if now is None or then is None else now - then
+
         if self.drafts < earlier.drafts:
             return self
         before = earlier.accepted_per_position or (0,) * len(self.accepted_per_position)
@@ -243,43 +234,30 @@ class Counters:
             self.drafts - earlier.drafts,
             self.draft_tokens - earlier.draft_tokens,
             self.accepted_tokens - earlier.accepted_tokens,
-            tuple(
-                now - then for now, then in zip(self.accepted_per_position, before, strict=False)
-            ),
-            _more(self.cache_queries, earlier.cache_queries),
-            _more(self.cache_hits, earlier.cache_hits),
+            tuple(map(sub, self.accepted_per_position, before)),
+            more(self.cache_queries, earlier.cache_queries),
+            more(self.cache_hits, earlier.cache_hits),
         )
-
-
-def _total(count: int | None, other: int | None) -> int | None:
-    """The sum of what is known."""
-    return other if count is None else count + (other or 0)
-
-
-def _more(now: int | None, earlier: int | None) -> int | None:
-    return None if now is None or earlier is None else now - earlier
 
 
 def parse_counters(document: dict[str, Any]) -> Counters:
     """Counters as ``peagle_serve`` sends them. Raises EngineError for another document."""
     with parsing("the engine's answer about its counters", EngineError):
+        queries, hits = (
+            None if value is None else count_of(value)
+            for value in (document.get("cache_queries"), document.get("cache_hits"))
+        )
         return Counters(
             drafts=count_of(document["drafts"]),
             draft_tokens=count_of(document["draft_tokens"]),
             accepted_tokens=count_of(document["accepted_tokens"]),
             accepted_per_position=tuple(map(count_of, document.get("accepted_per_position", ()))),
-            cache_queries=_known_count(document.get("cache_queries")),
-            cache_hits=_known_count(document.get("cache_hits")),
+            cache_queries=queries,
+            cache_hits=hits,
         )
 
 
-def _known_count(value: object) -> int | None:
-    return None if value is None else count_of(value)
-
-
 def acceptance_length(counters: Counters) -> float | None:
-    """Mean tokens per verification step: 1 + accepted / drafts, as vLLM defines it.
-
-    ``None`` when nothing was drafted.
-    """
+    """Mean tokens per verification step: 1 + accepted / drafts, as vLLM defines it. ``None`` when
+    nothing was drafted."""
     return 1 + counters.accepted_tokens / counters.drafts if counters.drafts else None

@@ -11,14 +11,12 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from peagle.engine import local
-from peagle.engine.environment import install_error
+from peagle.engine.install import install_error
 from peagle.engine.logs import StartLog, crash_error, find_crash, last_line, progress_line
-from peagle.engine.machine import _limit
 from peagle.engine.state import read_warm_start
 from peagle.engine_log import log_fields, log_text
 from peagle.errors import PeagleError
-from peagle.images.docker import Docker, docker_error, docker_info
-from peagle.images.inspect import list_images
+from peagle.images.docker import Docker, docker_error, docker_info, list_images
 from peagle.proof import StreamCounts
 from peagle.sandbox.observability import stock_line
 from tests.fuzz.inputs import binary, encoded, json_bytes, json_texts, texts
@@ -214,5 +212,4 @@ PARSERS = (
         "docker-info", lambda text: docker_info(Printing(text)), [json.dumps(INFO)], PeagleError
     ),
     Parser("docker-output", _docker_output, [[b"ERROR: denied: no"], []]),
-    Parser("memory-limit", lambda text: _limit(written("memory.max", text)), ["1073741824", "max"]),
 )

@@ -147,7 +147,7 @@ def test_a_folder_is_deployed(terminal: Terminal, model: Path) -> None:
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
-        (lambda folder: (folder / "config.json").write_text("{}"), "config.json has no"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "it has no"),
         (
             lambda folder: shutil.copy(tiny("p-eagle") / "config.json", folder),
             "holds a draft head, not a model",

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.checks import rules_found
 from tests.support import bundled_evidence
-from tests.unit.local.test_local_command import ABOUT_ANY_ENGINE, ABOUT_SAGEMAKER
+from tests.unit.local.test_local_up import ABOUT_ANY_ENGINE, ABOUT_SAGEMAKER
 from tools.docs.codes import Code, errors_found, findings_found, incomplete, known_problems
 from tools.docs.markdown import cell
 from tools.docs.pages import PAGES

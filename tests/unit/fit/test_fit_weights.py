@@ -130,7 +130,7 @@ def headers(model: TargetModel) -> Mapping[str, Tensor]:
     for name, sides in shapes.items():
         for side in sides:
             sizes[name] *= side
-    return {name: Tensor("BF16", sides, sizes[name], "x") for name, sides in shapes.items()}
+    return {name: Tensor("BF16", sides, sizes[name]) for name, sides in shapes.items()}
 
 
 @pytest.mark.thorough
@@ -158,7 +158,7 @@ def test_headers_and_geometry_agree_on_experts_that_the_kernels_pad() -> None:
             f"{at}.self_attn.o_proj.bias": (hidden,),
             f"{at}.self_attn.sinks": (64,),
         }.items():
-            tensors[name] = Tensor("BF16", sides, 2 * math.prod(sides), "x")
+            tensors[name] = Tensor("BF16", sides, 2 * math.prod(sides))
 
     for tp in (1, 2):
         found = bytes_from_headers(model, tensors, tp, 90)
@@ -183,7 +183,7 @@ def test_the_share_of_a_rank_follows_from_the_name_of_the_tensor(
     model = target("gemma-4-31b")
     size = 2 * math.prod(sides)
 
-    found = bytes_from_headers(model, {name: Tensor("BF16", sides, size, "x")}, 2, 90)
+    found = bytes_from_headers(model, {name: Tensor("BF16", sides, size)}, 2, 90)
 
     assert found == (allocated(size / ranks) if ranks else 0)
 

@@ -32,15 +32,6 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_archive_holds_the_files(folder: Path) -> None:
-    found = read(
-        b"".join(tar([*members_of(folder, "weights"), member_of("Dockerfile", b"FROM a")]))
-    )
-    assert found["weights/model.safetensors"] == b"x" * 1025
-    assert found["weights/inner/" + "long-" * 40 + "ü.json"] == b"{}"
-    assert found["Dockerfile"] == b"FROM a"
-
-
 def test_times_owners_modes_and_order_do_not_matter(folder: Path) -> None:
     first = b"".join(tar(members_of(folder, "w")))
     file = folder / "model.safetensors"
@@ -70,12 +61,6 @@ def test_a_link_within_the_folder_becomes_the_file(folder: Path) -> None:
 def test_a_link_that_leaves_the_folder_is_refused(folder: Path, link_target: str) -> None:
     (folder.parent / "secret").write_text("secret")
     (folder / "link").symlink_to(link_target)
-    with raises_code("unusable-link", UserError):
-        members_of(folder, "w")
-
-
-def test_a_broken_link_is_refused(folder: Path) -> None:
-    (folder / "link").symlink_to("gone")
     with raises_code("unusable-link", UserError):
         members_of(folder, "w")
 

@@ -158,25 +158,9 @@ def test_weights_in_s3_cannot_be_baked() -> None:
     assert "--bake-weights" in refused.value.fix
 
 
-def test_the_digest_depends_on_the_files_read(folder: Path) -> None:
-    (before,) = baked(plan_with(directory(folder)))
-    (folder / "README.md").write_text("another one")
-    (same,) = baked(plan_with(directory(folder)))
-    (folder / "tokenizer.json").write_text('{"a": 1}')
-    (after,) = baked(plan_with(directory(folder)))
-
-    assert isinstance(before, Copied)
-    assert isinstance(after, Copied)
-    assert same == before
-    assert after.digest != before.digest
-
-
 @pytest.mark.parametrize(
     ("missing", "error"),
-    [
-        ("model-00002-of-00002.safetensors", CheckpointError),
-        ("config.json", CheckpointError),
-    ],
+    [("model-00002-of-00002.safetensors", CheckpointError), ("config.json", CheckpointError)],
 )
 def test_an_incomplete_folder_is_refused(
     folder: Path, missing: str, error: type[PeagleError]

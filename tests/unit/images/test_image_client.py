@@ -57,9 +57,7 @@ def test_without_docker_the_error_names_the_process_engine(
     assert raised.value.exit_code == 2
 
 
-def test_an_error_of_the_input_takes_precedence_over_dockers(
-    docker: FakeDocker,
-) -> None:
+def test_an_error_of_the_input_takes_precedence_over_dockers(docker: FakeDocker) -> None:
     def given() -> Iterator[bytes]:
         yield b"half"
         raise UserError("model.safetensors changed while being read", code="source-changed")
@@ -85,10 +83,3 @@ def test_the_error_is_the_reason_not_the_usage(docker: FakeDocker) -> None:
         Docker().stream("build", "-", doing="building Bad:Tag:1")
     assert "invalid reference format" in raised.value.message
     assert "--help" not in raised.value.message
-
-
-def test_every_line_is_passed_on_as_it_comes(docker: FakeDocker) -> None:
-    docker.answers(out="one\ntwo")
-    lines: list[str] = []
-    Docker().stream("pull", "x", doing="fetching x", each_line=lines.append)
-    assert lines[:2] == ["one", "two"]

@@ -37,17 +37,6 @@ def bench(*options: object) -> Done:
 
 
 @pytest.mark.thorough
-def test_acceptance_is_a_table_by_domain(engine_home: Path, plan_for: PlanFor, file: Path) -> None:
-    start_local(plan_for())
-
-    done = bench("--acceptance", file)
-
-    assert (done.code, done.out) == (0, TABLE)
-    assert f"Ignored keys of {file}: id." in done.err
-    assert "Few drafts, so the length is not reliable: code, chat." in done.err
-
-
-@pytest.mark.thorough
 def test_json_is_one_document_and_the_file_holds_the_acceptance(
     engine_home: Path, plan_for: PlanFor, file: Path, tmp_path: Path
 ) -> None:
@@ -60,18 +49,6 @@ def test_json_is_one_document_and_the_file_holds_the_acceptance(
     assert done.document["lossless"] is None
     assert done.document["acceptance"] == json.loads(saved.read_text())
     assert done.document["acceptance"]["total"]["acceptance"]["drafts"] == 6
-
-
-@pytest.mark.thorough
-def test_an_engine_without_speculation_has_no_acceptance(
-    engine_home: Path, plan_for: PlanFor, file: Path
-) -> None:
-    start_local(plan_for(speculation=False))
-
-    done = bench("--acceptance", file)
-
-    assert done.code == 3
-    assert "stand-in does not speculate (measure a server that speculates)" in done.error
 
 
 @pytest.mark.thorough

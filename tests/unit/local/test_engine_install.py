@@ -6,23 +6,29 @@ import ctypes
 import json
 import platform
 import sys
+import threading
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from peagle.data import data_folder
-from peagle.engine import environment, install
-from peagle.engine.environment import PYTHONS, Environment, pip_settings, uv_variables
+from peagle.engine import install
+from peagle.engine.install import PYTHONS, pip_settings, uv_variables
 from peagle.engine.machine import (
     ENGINE_VARIABLE,
     MARKER,
+    Engine,
     engine_folder,
     find_engine,
     installed_engines,
     version_of,
 )
 from peagle.errors import EngineError, EngineMissing, UserError
+from peagle.store import locked
 from tests.support import Peagle, raises_code
 from tests.wheels import write_wheel
 
@@ -53,7 +59,7 @@ def wheels(tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> P
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(environment, "PYTORCH_CPU_INDEX", (tmp_path / "pytorch").as_uri())
+    monkeypatch.setattr(install, "PYTORCH_CPU_INDEX", (tmp_path / "pytorch").as_uri())
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
     monkeypatch.setattr(install, "NEEDED_BYTES", 0)
     return folder
@@ -113,7 +119,7 @@ def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
 
 def test_torch_is_locked_for_every_python_and_machine() -> None:
     text = (data_folder("containers") / "engine" / VLLM / "torch.txt").read_text()
-    locked = environment._LOCKED_TORCH.findall(text)
+    locked = install._LOCKED_TORCH.findall(text)
 
     assert {(python, machine) for _, python, machine, _ in locked} == set(
         product(PYTHONS, ("x86_64", "aarch64"))
@@ -202,24 +208,14 @@ def test_an_image_takes_the_packages_of_an_engine_from_the_lock_only(lock: Path)
     assert foreign.value.command == ("peagle", "engine", "install", "--vllm", VLLM)
 
 
-def test_an_environment_below_a_link_does_not_need_the_link(wheels: Path, tmp_path: Path) -> None:
-    real, link = tmp_path / "engines", tmp_path / "link"
-    real.mkdir()
-    link.symlink_to(real)
-
-    made = Environment(link / "env", Path(sys.executable), lambda line: None)
-
-    assert (made.python, made.log) == (real / "env" / "bin" / "python", real / "env.log")
-    made.check_import("import sys")
-
-
 def test_uv_uses_the_indexes_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = (
         "global.extra-index-url='https://a.example/simple\\nhttps://b.example/simple'",
         "global.index-url='https://user:secret@c.example/simple'", "global.timeout='9'",
         "install.find-links='/one /two'", ":env:.timeout='20'", "no setting",
     )  # fmt: skip
-    monkeypatch.setattr(environment, "_pip_config", lambda: printed)
+    done = SimpleNamespace(stdout="\n".join(printed))
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: done)
     for name in ("PIP_FIND_LINKS", "SSL_CERT_FILE", "PIP_CERT", "PIP_DEFAULT_TIMEOUT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_TIMEOUT", "20")
@@ -232,3 +228,77 @@ def test_uv_uses_the_indexes_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
         "UV_HTTP_TIMEOUT": "20",
         "UV_PYTHON_DOWNLOADS": "never",
     }
+
+
+def test_an_engine_is_the_users_own_or_a_complete_installation(
+    own_home: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
+    assert find_engine(VLLM) == stand_in
+    assert installed_engines() == (stand_in,)
+    with pytest.raises(EngineMissing, match=r"has vLLM 0\.28\.0"):
+        find_engine("0.31.0")
+
+    monkeypatch.delenv(ENGINE_VARIABLE)
+    python = engine_folder(VLLM) / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    with pytest.raises(EngineMissing) as caught:
+        find_engine(VLLM)
+    assert caught.value.command[:3] == ("peagle", "engine", "install")
+    (engine_folder(VLLM) / MARKER).write_text("{}")
+    assert find_engine(VLLM) == Engine(python, VLLM)
+
+
+def _no_library(name: str) -> None:
+    raise OSError(name)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "arguments", "code"),
+    [
+        (install, "NEEDED_BYTES", 2**60, (VLLM,), "disk-full"),
+        (install, "NEEDED_BYTES", 0, ("0.1.0",), "unknown-version"),
+        (platform, "system", lambda: "Darwin", (VLLM,), "system-unsupported"),
+        (ctypes, "CDLL", _no_library, (VLLM,), "system-package-missing"),
+        (install, "NEEDED_BYTES", 0, (VLLM, Path("/nowhere/python")), "unusable-python"),
+        (install, "NEEDED_BYTES", 0, (VLLM, Path("/bin/ls")), "unusable-python"),
+    ],
+)
+def test_what_cannot_be_installed_is_refused_before_any_download(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch, where: Any, name: str, value: Any,
+    arguments: Any, code: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(where, name, value)
+    with raises_code(code, UserError):
+        install.install_engine(*arguments)
+    assert not engine_folder(VLLM).exists()
+
+
+def test_concurrent_installations_wait_for_each_other(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[Path] = []
+    waiting = threading.Event()
+
+    class Made:
+        def __init__(self, folder: Path, *others: object) -> None:
+            (folder / "bin").mkdir(parents=True)
+            (folder / "bin" / "python").symlink_to(sys.executable)
+            built.append(folder)
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            return lambda *arguments: None
+
+    monkeypatch.setattr(install, "Environment", Made)
+    folder = engine_folder(VLLM)
+    with locked(folder.parent / f"{folder.name}.lock"):
+        progress = {"progress": lambda line: waiting.set()}
+        second = threading.Thread(target=install.install_engine, args=(VLLM,), kwargs=progress)
+        second.start()
+        assert waiting.wait(10)
+        assert built == []
+    second.join(10)
+
+    assert install.install_engine(VLLM) == find_engine(VLLM)
+    assert built == [folder]

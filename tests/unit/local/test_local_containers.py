@@ -15,16 +15,16 @@ from click.testing import CliRunner
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.engine import state as records
-from peagle.engine.container import (
+from peagle.engine.local import start_local
+from peagle.engine.process import EngineProcess, is_alive, stop_engine
+from peagle.engine.runner import (
     Container,
+    LocalOptions,
     compose_file,
     find_image,
     run_arguments,
     start_container,
 )
-from peagle.engine.local import start_local
-from peagle.engine.process import EngineProcess, is_alive, stop_engine
-from peagle.engine.runner import LocalOptions
 from peagle.errors import CloudError, NotFound, PeagleError, Refused, UserError
 from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, Plan, make_plan
@@ -211,10 +211,7 @@ def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker
 @pytest.mark.parametrize(
     ("asked", "pair"),
     [
-        ("tiny+eagle3", "peagle/tiny+eagle3"),
-        ("tiny+ngram", "peagle/tiny+ngram"),
         ("tiny --no-speculation", "peagle/tiny --no-speculation"),
-        ("tiny --drafter s3://models/head/", "peagle/tiny --drafter s3://models/head/"),
         ("tiny+eagle3 --drafter s3://models/head/",
          "peagle/tiny+eagle3 --drafter s3://models/head/")
     ],
@@ -236,20 +233,6 @@ def test_without_an_image_the_fix_builds_the_requested_one(
     assert "--build" in up.value.fix
     assert collected.value.command == up.value.command
     assert "--build" not in collected.value.fix
-
-
-@pytest.mark.thorough
-def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:
-    plan = plan_for("tiny")
-    baked = LocalOptions(image(docker, **{"peagle.weights": "baked"}))
-    assert baked.container(plan, {}, 1).mounts == {}
-
-
-@pytest.mark.thorough
-def test_folders_of_weights_are_mounted(docker: FakeDocker) -> None:
-    host = LocalOptions(image(docker))
-    mounts = host.container(plan_for("tiny"), {}, 1).mounts
-    assert set(mounts) == {"/opt/ml/model/target", "/opt/ml/model/drafter"}
 
 
 @pytest.mark.thorough

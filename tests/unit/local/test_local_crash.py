@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine.logs import crash_error, crash_of, find_crash, last_line
+from peagle.engine.logs import crash_error, crash_of, find_crash
 from peagle_serve.crash import Crash
-from peagle_serve.logs import EngineLines
 
 BEGINNING = [
     'serve: ["python", "-m", "vllm.entrypoints.openai.api_server", "--port", "8080"]',
@@ -79,26 +78,6 @@ def test_the_deciding_line_is_found_among_its_consequences(
     assert fix in crash.fix
 
 
-def test_a_log_of_the_container_gives_the_same_crash() -> None:
-    messages = [
-        "(EngineCore pid=8) ERROR 11-20 11:50:01 [core.py:1100] ValueError: For parallel drafting, "
-        "the draft model config must have `ptd_token_id` specified"
-    ]
-    lines = [*BEGINNING[1:], *messages, *CONSEQUENCES]
-    taken_apart = EngineLines()
-    reported = [
-        json.dumps({"time": "2026-11-20T11:50:01.000Z", "stage": "starting", "from": "engine",
-                    **taken_apart.fields(line)})
-        for line in lines
-    ]  # fmt: skip
-    ended = {"time": "2026-11-20T11:50:02.000Z", "level": "ERROR", "stage": "ended",
-             "event": "crash",
-             "cause": "unknown", "message": "the engine ended: x", "fix": "y"}  # fmt: skip
-
-    assert find_crash([*reported, json.dumps(ended)]) == find_crash(lines)
-    assert find_crash(lines).cause == "head-does-not-fit"
-
-
 def test_the_containers_last_crash_report_decides() -> None:
     shared = {"time": "t", "level": "ERROR", "stage": "ended", "event": "crash"}
     reports = [
@@ -124,14 +103,6 @@ def test_a_refusal_of_the_container_is_the_reason() -> None:
     assert crash == Crash("no model is named", "set SM_VLLM_MODEL", "environment")
 
 
-def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
-    line = find_crash([f"ValueError: begin {'x' * 5000} end"]).line
-
-    assert len(line) < 320
-    assert line.startswith("ValueError: begin")
-    assert line.endswith("end")
-
-
 @pytest.mark.thorough
 def test_a_huge_log_that_is_not_text_is_searched_at_its_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
@@ -149,21 +120,3 @@ def test_the_error_for_the_user_has_the_reason_and_the_fix(tmp_path: Path) -> No
     assert error.exit_code == 4
     assert "Address already in use" in error.message
     assert "another port" in error.fix
-
-
-def test_the_last_line_has_no_prefix(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    line = "(Worker pid=9) INFO 11-20 11:34:26 [cpu_model_runner.py:131] Starting to load (1) model"
-
-    log.write_text(f"first\n{line}\n\n")
-
-    assert last_line(log) == "Starting to load (1) model"
-
-
-def test_a_fix_that_is_a_command_is_an_argv() -> None:
-    found = find_crash(["ModuleNotFoundError: No module named 'vllm'"])
-    reported = {"time": "t", "event": "crash", "reason": found.line, "fix": found.fix,
-                "cause": found.cause, "command": found.command}  # fmt: skip
-
-    assert found.command == ("peagle", "engine", "install")
-    assert find_crash([json.dumps(reported)]) == found

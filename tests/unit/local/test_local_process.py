@@ -145,14 +145,6 @@ def test_drain_waits_for_the_leader_and_spares_its_children(
 
 
 @pytest.mark.thorough
-def test_drain_of_an_ended_engine_returns(answering: EngineProcess, tmp_path: Path) -> None:
-    drain_engine(replace(answering, started=answering.started - 1), 30)
-
-    assert not (tmp_path / "draining").exists()
-    assert is_alive(answering)
-
-
-@pytest.mark.thorough
 def test_a_dead_engine_is_noticed_at_once_and_leaves_no_zombie(start: Start) -> None:
     process = start("crash")
 
@@ -210,16 +202,6 @@ def test_a_starter_killed_before_recording_leaves_nothing(stand_in: Engine, tmp_
     pid, started = map(int, (tmp_path / "pid").read_text().split())
     until(lambda: not is_alive(EngineProcess(pid, started, 1, "")))
     assert "serve:" not in (tmp_path / "log").read_text()
-
-
-def test_is_port_free() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-
-        assert not is_port_free(port)
-    assert is_port_free(port)
 
 
 def test_a_free_port_is_not_ephemeral_and_nothing_listens_on_it(

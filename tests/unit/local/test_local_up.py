@@ -1,4 +1,4 @@
-"""`peagle local`: start, proof and stop of an engine."""
+"""`peagle local`: start, proof and stop of an engine, as a function and as commands."""
 
 from __future__ import annotations
 
@@ -8,129 +8,239 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from peagle.catalog import load_catalog
+from peagle.cli.main import cli
 from peagle.engine import state as records
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.process import is_alive, is_port_free
 from peagle.engine.state import local_engines
-from peagle.errors import EngineError, EngineMissing, NotFound, NotProved, Refused, UserError
-from peagle.planning import Plan
-from tests.support import raises_code
+from peagle.errors import EngineError, NotFound, NotProved, Refused, UserError
+from peagle.findings import note
+from peagle.images.build import findings_on_this_machine
+from peagle.planning import Options, make_plan
+from peagle.render import plan_bytes
+from tests.support import Peagle, raises_code
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command() -> Command:
+    """Run a command; errors of the toolkit are raised."""
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
+
+    return run
+
 
 @pytest.mark.thorough
-def test_up_runs_the_plan_and_measures_acceptance(engine_home: Path, plan_for: PlanFor) -> None:
-    engine = start_local(plan_for())
+def test_up_list_and_down(engine_home: Path, command: Command) -> None:
+    up = command("local", "up", "tiny", "--name", NAME)
 
-    assert engine.state == "ready"
-    assert engine.acceptance_length == 2.5
-    assert engine.drafts == 16
+    assert "acceptance length 2.50 over 8 drafts" in up.stdout
+    (engine,) = local_engines()
+    assert (engine.state, engine.acceptance_length) == ("ready", 2.5)
     assert engine.openai_base_url == f"http://127.0.0.1:{engine.process.port}/v1"
-    assert local_engines() == (engine,)
-
-
-@pytest.mark.thorough
-def test_the_weights_are_at_the_paths_of_the_plan(engine_home: Path, plan_for: PlanFor) -> None:
-    start_local(plan_for())
+    assert engine.openai_base_url in up.stdout
+    assert NAME in command("local", "list").stdout
+    again = json.loads(command("local", "up", "tiny", "--name", NAME, "--json").stdout)
+    assert (again["state"], again["pid"]) == ("ready", engine.process.pid)
+    assert json.loads(command("local", "list", "--json").stdout) == {"engines": [again]}
 
     given = json.loads((records.folder_of(NAME) / "given.json").read_text())
     target = Path(given["argv"][given["argv"].index("--model") + 1])
     assert (target / "config.json").is_file()
-    speculation = json.loads(given["argv"][given["argv"].index("--speculative-config") + 1])
-    assert (Path(speculation["model"]) / "config.json").is_file()
+
+    assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
+    assert not is_alive(engine.process)
+    assert is_port_free(engine.process.port)
+    assert not records.folder_of(NAME).exists()
+    assert command("local", "list").stdout == ""
+
+
+ABOUT_ANY_ENGINE = frozenset(
+    {
+        "amx-small-layers", "aux-layers-order", "biases-dropped", "cache-estimated",
+        "chat-template-missing", "code-variable", "context-above-drafter", "drafting-slots",
+        "dynamic-k", "engine-argument", "head-not-for-target", "head-not-public", "head-not-read",
+        "head-window", "k-training-unknown", "long-context-head", "lora", "mask-token-used",
+        "model-runner-v2", "no-head", "norm-before-residual", "pipeline-parallel", "prefix-caching",
+        "quantization-block", "revision-not-pinned", "speculative-setting", "speculators-verifier",
+        "structured-output", "t2d-size", "target-differs", "target-is-gated",
+        "target-not-in-catalogue", "target-numerics", "timeout-at-maximum", "timeout-short",
+        "tokenizer-differs", "variable-ignored", "vllm-newer-than-catalogue", "vocabulary-download",
+        "warm-unpinned", "weights-unread",
+    }
+)  # fmt: skip
+"""Codes of the warnings and notes of plans that concern a local engine too."""
+
+ABOUT_SAGEMAKER = frozenset(
+    {
+        "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
+        "context-shortened", "conversations-spread", "copies-cost-less", "gpus-idle",
+        "host-memory-below-weights",
+        "image-by-tag", "instance-region-unknown", "instance-scarce", "k-below-fastest",
+        "limit-before-start", "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off",
+        "prefix-cache-too-small", "price-of-another-region", "price-unknown", "queue-unbounded",
+        "rollout-of-one", "scale-to-zero-refused", "scaling-target-high", "several-instances",
+        "slo-unverified", "speculation-costs-more", "speculation-loses", "speed-unverified",
+        "verdict-other-gpus", "volume-key", "vpc-routes", "weights-streamed",
+    }
+)  # fmt: skip
+"""Codes of those about SageMaker, its instances, their speed and prices."""
+
+
+@pytest.mark.parametrize("engine_kind", ["process", "docker"])
+def test_only_findings_about_any_engine_are_shown(engine_kind: str) -> None:
+    plan = make_plan(Options(pair="tiny"), load_catalog())
+    findings = tuple(
+        note(code, "anything", "message", "fix") for code in ABOUT_ANY_ENGINE | ABOUT_SAGEMAKER
+    )
+    shown = findings_on_this_machine(plan.model_copy(update={"findings": findings}), engine_kind)
+    assert {finding.code for finding in shown} == ABOUT_ANY_ENGINE
 
 
 @pytest.mark.thorough
-def test_up_with_another_plan_is_refused(engine_home: Path, plan_for: PlanFor) -> None:
-    first = start_local(plan_for())
+def test_a_plan_file_can_be_run(engine_home: Path, command: Command, plan_for: PlanFor) -> None:
+    plan = plan_for(k=3)
+    environment = {
+        name: value for name, value in plan.environment.items() if name != "SAGEMAKER_STAND_IN"
+    }
+    file = engine_home / "plan.json"
+    file.write_bytes(plan_bytes(plan.model_copy(update={"environment": environment})))
 
-    with raises_code("already-running", UserError) as caught:
-        start_local(plan_for(k=3))
-    assert "with a different plan" in caught.value.message
-    with raises_code("already-running", UserError) as caught:
-        start_local(plan_for(), port=1)
-    assert f"on port {first.process.port}" in caught.value.message
+    command("local", "up", str(file))
+
+    (running,) = local_engines()
+    assert '"num_speculative_tokens":3' in running.environment["SM_VLLM_SPECULATIVE_CONFIG"]
+    ended = json.loads(command("local", "down", "--all", "--json").stdout)
+    assert ended == {"ended": [running.name], "removed": [running.name]}
+
+
+@pytest.mark.thorough
+def test_logs_are_followed_to_the_end_and_down_reports_draining(
+    engine_home: Path, peagle: Peagle, plan_for: PlanFor
+) -> None:
+    start_local(plan_for())
+    argv = [sys.executable, "-m", "peagle.cli", "local", "logs", NAME, "-f"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as follow:
+        assert follow.stdout is not None
+        while "beginning" not in follow.stdout.readline():
+            assert follow.poll() is None
+        waited = peagle("local", "down", NAME)
+        assert follow.wait(timeout=10) == 0
+    start_local(plan_for())
+    at_once = peagle("local", "down", NAME, "--now")
+
+    assert f"waiting up to 60 s for running requests of {NAME}" in waited.stderr
+    assert at_once.stderr == ""
+
+
+@pytest.mark.parametrize("words", [("down", "nothing"), ("logs", "nothing"), ("down", "../x")])
+def test_an_unknown_name_is_an_error(own_home: Path, command: Command, words: tuple[str]) -> None:
+    with pytest.raises(NotFound):
+        command("local", *words)
+
+
+DAMAGED = {
+    "cut off": '{"name": "old", "pai',
+    "another shape": "[1]",
+    "an incomplete process": (
+        '{"name": "old", "pair": "p", "served_as": "t", "vllm": "1", "environment": {}, '
+        '"notes": [], "process": {"pid": 1}, "started_at": 1.0}'
+    ),
+    "not text": "\x00",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_record_is_listed_as_unknown_and_named_by_other_commands(
+    own_home: Path, peagle: Peagle, content: str
+) -> None:
+    record = own_home / "local" / "old" / "state.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(content)
+
+    listed = json.loads(peagle("local", "list", "--json").stdout)
+
+    assert listed == {"engines": [{"name": "old", "state": "unknown", "record": str(record)}]}
+    for words in (("local", "down", "old"), ("local", "down", "--all"), ("invoke", "old", "Hi")):
+        done = peagle(*words, "--json")
+        error = json.loads(done.stderr)["error"]
+        assert (done.returncode, error["code"]) == (2, "record-damaged"), words
+        assert str(record) in error["message"]
+    assert record.read_text() == content
+
+
+@pytest.mark.thorough
+def test_one_engine_of_a_name_runs(engine_home: Path, plan_for: PlanFor) -> None:
+    refused: list[UserError] = []
+
+    def again(step: str, line: str) -> None:
+        if not refused:
+            with pytest.raises(UserError) as raised:
+                start_local(plan_for())
+            refused.append(raised.value)
+
+    first = start_local(plan_for(), progress=again)
+
+    assert refused
+    for plan, port in ((plan_for(k=3), None), (plan_for(), 1)):
+        with raises_code("already-running", UserError):
+            start_local(plan, port=port)
+    assert local_engines() == (first,)
     assert is_alive(first.process)
 
 
 @pytest.mark.thorough
-def test_down_ends_the_engine_and_leaves_nothing(engine_home: Path, plan_for: PlanFor) -> None:
-    engine = start_local(plan_for())
+@pytest.mark.parametrize(
+    ("how", "kind", "code", "message"),
+    [
+        ("crash", EngineError, "engine-exited", "the head and the target are incompatible"),
+        ("refusing", NotProved, "not-proved", "1.00 over 16 drafts"),
+        ("deaf", EngineError, "startup-timeout", ""),
+    ],
+)
+def test_an_engine_that_fails_is_ended_and_its_log_is_kept(
+    engine_home: Path, plan_for: PlanFor, how: str, kind: type[EngineError], code: str, message: str
+) -> None:
+    plan = plan_for(how)
+    if how == "deaf":
+        plan = plan.model_copy(update={"startup_timeout_seconds": 1})
+    with raises_code(code, kind) as caught:
+        start_local(plan)
 
-    assert stop_local(NAME) == engine
-
-    assert not is_alive(engine.process)
-    assert is_port_free(engine.process.port)
-    assert not records.folder_of(NAME).exists()
-    with pytest.raises(NotFound):
-        stop_local(NAME)
-
-
-@pytest.mark.thorough
-def test_a_crash_at_start_is_reported_at_once(engine_home: Path, plan_for: PlanFor) -> None:
-    times: list[float] = []
-
-    def progress(step: str, line: str) -> None:
-        times.append(time.monotonic())
-
-    with raises_code("engine-exited", EngineError) as caught:
-        start_local(plan_for("crash"), progress=progress)
-
-    assert "the head and the target are incompatible" in caught.value.message
-    assert time.monotonic() - times[-1] < 5
-    assert local_engines() == ()
-    assert "incompatible" in records.log_of(NAME).read_text()
-
-
-@pytest.mark.thorough
-def test_an_engine_that_accepts_no_draft_is_refused(engine_home: Path, plan_for: PlanFor) -> None:
-    with raises_code("not-proved", NotProved) as caught:
-        start_local(plan_for("refusing"))
-
-    assert "1.00 over 16 drafts" in caught.value.message
+    assert message in caught.value.message
     assert local_engines() == ()
     assert processes_with(str(engine_home)) == []
+    assert records.log_of(NAME).is_file()
 
 
 @pytest.mark.thorough
 def test_without_speculation_an_answer_is_enough(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for(speculation=False))
-
-    assert engine.state == "ready"
-    assert engine.acceptance_length is None
-
-
-@pytest.mark.thorough
-def test_an_engine_that_never_answers_times_out(engine_home: Path, plan_for: PlanFor) -> None:
-    plan = plan_for("deaf").model_copy(update={"startup_timeout_seconds": 1})
-
-    with raises_code("startup-timeout", EngineError):
-        start_local(plan)
-
-    assert processes_with(str(engine_home)) == []
-
-
-def starting(plan: Plan) -> subprocess.Popen[bytes]:
-    """A process that does ``up`` and has just begun an engine."""
-    program = (
-        "import sys; from peagle.engine.local import start_local; "
-        "from peagle.planning import Plan; start_local(Plan.model_validate_json(sys.argv[1]))"
-    )
-    command = [sys.executable, "-c", program, plan.model_dump_json()]
-    starter = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    while not local_engines():
-        assert starter.poll() is None
-        time.sleep(0.02)
-    return starter
+    assert (engine.state, engine.acceptance_length) == ("ready", None)
 
 
 @pytest.mark.thorough
 def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
-    starter = starting(plan_for("deaf"))
+    program = (
+        "import sys; from peagle.engine.local import start_local; "
+        "from peagle.planning import Plan; start_local(Plan.model_validate_json(sys.argv[1]))"
+    )
+    argv = [sys.executable, "-c", program, plan_for("deaf").model_dump_json()]
+    starter = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+    while not local_engines():
+        assert starter.poll() is None
+        time.sleep(0.02)
 
     starter.send_signal(signal.SIGINT)
 
@@ -148,64 +258,32 @@ def test_down_during_the_start_ends_up_with_an_error(engine_home: Path, plan_for
         start_local(plan_for("deaf"), progress=stop)
 
 
-@pytest.mark.thorough
-def test_concurrent_commands_start_one_engine(engine_home: Path, plan_for: PlanFor) -> None:
-    refused: list[UserError] = []
-
-    def again(step: str, line: str) -> None:
-        if not refused:
-            with pytest.raises(UserError) as raised:
-                start_local(plan_for())
-            refused.append(raised.value)
-
-    start_local(plan_for(), progress=again)
-
-    assert refused
-    assert len(local_engines()) == 1
-
-
-def test_a_port_in_use_is_an_error_with_the_option(engine_home: Path, plan_for: PlanFor) -> None:
+def test_a_port_in_use_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        port = listener.getsockname()[1]
-
-        with raises_code("port-in-use", UserError) as caught:
-            start_local(plan_for(), port=port)
-
-        assert str(port) in caught.value.message
-        assert "--port" in caught.value.fix
+        with raises_code("port-in-use", UserError):
+            start_local(plan_for(), port=listener.getsockname()[1])
 
 
-@pytest.mark.parametrize(
-    ("pair", "why"),
-    [
-        ("gpt-oss-20b", "its target (openai/gpt-oss-20b) would have to be downloaded"),
-        ("qwen3-8b", "would have to be downloaded"),
-    ],
-)
 def test_a_plan_that_cannot_run_here_is_refused_with_the_fix(
-    engine_home: Path, plan_for: PlanFor, pair: str, why: str
-) -> None:
-    with raises_code("not-runnable-here", Refused) as caught:
-        start_local(plan_for(pair=pair))
-
-    assert why in caught.value.message
-    assert caught.value.command[:2] == ("peagle", "deploy")
-    assert caught.value.command[-1] == "--sandbox"
-    assert records.local_engine_names() == ()
-
-
-def test_a_variable_that_chooses_the_engines_code_is_refused(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
+    stored = {"model_source": "s3://bucket/tiny/target/", "weights_by": "stream"}
+    for options, why in (
+        ({"pair": "gpt-oss-20b"}, "its target (openai/gpt-oss-20b) would have to be downloaded"),
+        (stored, "only AWS can read s3://bucket/tiny/target/"),
+    ):
+        with raises_code("not-runnable-here", Refused) as caught:
+            start_local(plan_for(**options))
+        assert why in caught.value.message
+        assert caught.value.command[:2] == ("peagle", "deploy")
     plan = plan_for()
     for name in ("LD_PRELOAD", "PYTHONPATH", "SM_VLLM_MIDDLEWARE"):
         hostile = plan.model_copy(update={"environment": {**plan.environment, name: "/tmp/x"}})
-        with raises_code("code-variable", Refused) as caught:
+        with raises_code("code-variable", Refused):
             start_local(hostile)
-        assert caught.value.message.startswith(f"{name}: ")
-    assert local_engines() == ()
+    assert records.local_engine_names() == ()
 
 
 @pytest.mark.thorough
@@ -213,25 +291,6 @@ def test_the_state_of_an_engine_is_private(engine_home: Path, plan_for: PlanFor)
     engine_home.chmod(0o755)
     start_local(plan_for())
     folder = records.folder_of(NAME)
-    ours = [path for path in (engine_home, folder, *folder.iterdir()) if not path.is_symlink()]
-    assert {path.name for path in ours} > {"engine.log", "state.json"}
-    assert [path for path in ours if path.stat().st_mode & 0o077] == []
-
-
-def test_without_an_engine_the_fix_installs_it(
-    own_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PEAGLE_ENGINE_PYTHON", raising=False)
-
-    with pytest.raises(EngineMissing) as caught:
-        start_local(plan_for())
-
-    assert caught.value.command == ("peagle", "engine", "install", "--vllm", "0.28.0")
-
-
-@pytest.mark.parametrize("name", ["../elsewhere", "", ".", ".."])
-def test_a_name_cannot_be_a_path(own_home: Path, name: str) -> None:
-    with pytest.raises(NotFound):
-        stop_local(name)
-    with pytest.raises(UserError):
-        records.folder_of(name)
+    paths = [path for path in (engine_home, folder, *folder.iterdir()) if not path.is_symlink()]
+    assert {path.name for path in paths} > {"engine.log", "state.json"}
+    assert [path for path in paths if path.stat().st_mode & 0o077] == []

@@ -66,19 +66,6 @@ def test_the_artifact_is_in_the_home_and_no_engine_is_left(
 
 
 @pytest.mark.thorough
-def test_the_artifact_is_written_to_the_given_folder(
-    engine_home: Path, command: Command, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("elsewhere") / "new"
-
-    done = command("warm", "tiny", "--local", "--to", str(folder))
-
-    assert sorted(os.listdir(folder)) == [f"{KEY}.json", f"{KEY}.tar.gz"]
-    assert not (engine_home / "warm").exists()
-    assert "PEAGLE_WARM_FOLDER" in done.stdout
-
-
-@pytest.mark.thorough
 def test_the_collecting_engine_compiles_and_gets_no_artifacts(
     engine_home: Path, artifacts: Path, plan_for: PlanFor
 ) -> None:
@@ -229,23 +216,6 @@ def test_up_reports_a_warm_start(engine_home: Path, artifacts: Path, command: Co
     assert document["warm_start"]["key"] == made.key
 
 
-@pytest.mark.thorough
-def test_up_reports_why_the_start_was_cold(
-    engine_home: Path, artifacts: Path, command: Command
-) -> None:
-    made = artifact(artifacts)
-    words = ("local", "up", "tiny", "--name", NAME, "--compile")
-
-    output = command(*words).stdout
-    document = json.loads(command(*words, "--json").stdout)
-
-    assert (
-        f"\nNo warm start: no artifact in {artifacts} matches this container; {made.key}" in output
-    )
-    assert "differs in the image" in document["warm_start"]["detail"]
-    assert (document["warm_start"]["restored"], document["warm_start"]["key"]) == (False, None)
-
-
 def test_a_python_without_headers_cannot_compile(stand_in: Engine, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho /usr/include/python3.11/Python.h\n")
@@ -256,32 +226,3 @@ def test_a_python_without_headers_cannot_compile(stand_in: Engine, tmp_path: Pat
     assert "/usr/include/python3.11/Python.h" in caught.value.message
     assert "python3-dev" in caught.value.fix
     check_compiler(stand_in.python)
-
-
-WRONG: list[tuple[tuple[str, ...], str, str]] = [
-    (("--local", "--to", "s3://bucket/prefix"), "usage", "omit --local"),
-    (("--local", "--to", "/dev/null/folder"), "not-writable", "use a folder"),
-    (("--local", "--sandbox"), "conflicting-options", "omit one"),
-    (("--local", "--profile", "mine"), "conflicting-options", "omit one"),
-    (("--local", "--gpus"), "missing-option", "add --engine docker"),
-    (("--to", "folder"), "conflicting-options", "add --local"),
-    (("--gpus",), "conflicting-options", "add --local"),
-    (("--engine", "docker"), "conflicting-options", "add --local"),
-]
-
-
-@pytest.mark.parametrize(("options", "code", "fix"), WRONG, ids=str)
-def test_conflicting_options_are_refused(
-    own_home: Path, command: Command, options: tuple[str, ...], code: str, fix: str
-) -> None:
-    with raises_code(code, UserError) as caught:
-        command("warm", "tiny", *options)
-    assert fix in caught.value.fix
-
-    assert records.local_engine_names() == ()
-
-
-def test_compile_is_refused_with_gpus(own_home: Path, command: Command) -> None:
-    with raises_code("conflicting-options", UserError) as caught:
-        command("local", "up", "tiny", "--engine", "docker", "--gpus", "--compile")
-    assert caught.value.fix == "omit --compile"

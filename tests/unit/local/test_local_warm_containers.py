@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from peagle.engine.container import compose_file, run_arguments
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalOptions, compose_file, run_arguments
 from peagle.errors import UserError
 from peagle.images import Docker, Image, show_image
 from tests.support import raises_code

@@ -154,11 +154,6 @@ def test_the_end_that_our_entrypoint_reports_is_fatal_by_its_cause() -> None:
     assert _read(_ours("refused", fix="f", cause="environment")).fatal
 
 
-def test_the_library_that_the_image_lacks_is_fatal_before_vllm_names_its_processes() -> None:
-    lines = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'vllm'")
-    assert _read(*lines).fatal
-
-
 @pytest.mark.parametrize(
     ("line", "shown"),
     [

@@ -30,7 +30,7 @@ LEAST = len("Hello?") + 64 + 128
 
 def own(config: dict[str, Any], *tensors: str, pair: str = "", **options: Any) -> dict[str, Any]:
     """The options for a head at /data/head with its config, and tensors of these names."""
-    named = {name: Tensor("BF16", (1,), 2, "model.safetensors") for name in tensors}
+    named = {name: Tensor("BF16", (1,), 2) for name in tensors}
     read = Checkpoint("/data/head", config, named or None)
     read = replace(read, pair=pair) if pair else read
     return {"drafter": "/data/head", "drafter_checkpoint": read, **options}

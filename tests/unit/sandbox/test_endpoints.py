@@ -1,9 +1,8 @@
-"""Endpoints and components: shares of requests, updates in batches, refusals, their end."""
+"""Endpoints and components: shares of requests, updates that alarms watch, refusals, their end."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,13 +26,7 @@ PARAMETERS: dict[str, Any] = {
     "RuntimeConfig": {"CopyCount": 2},
 }
 CHANGED = {**PARAMETERS, "Specification": {"ModelName": "new"}}
-WATCHED = {
-    "RollingUpdatePolicy": {
-        "MaximumBatchSize": {"Type": "COPY_COUNT", "Value": 1},
-        "WaitIntervalInSeconds": 0,
-    },
-    "AutoRollbackConfiguration": {"Alarms": [{"AlarmName": "errors"}]},
-}
+WATCHED = {"AutoRollbackConfiguration": {"Alarms": [{"AlarmName": "errors"}]}}
 
 
 class Engine:
@@ -51,25 +44,11 @@ class Engine:
     def give_up(self) -> None: ...
 
 
-@pytest.fixture
-def component(monkeypatch: pytest.MonkeyPatch) -> SandboxComponent:
-    """Two copies that serve."""
+@pytest.fixture(autouse=True)
+def _engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.sandbox.engines.EngineInstance", Engine)
     monkeypatch.setattr(endpoints, "replace", lambda spec, count: spec)
-    monkeypatch.setattr("peagle.sandbox.endpoints.is_missing_image", lambda *given: False)
-    variants = [{"VariantName": "AllTraffic"}]
-    endpoint: Any = SimpleNamespace(
-        region="us-east-1",
-        endpoint_name="tiny",
-        arn="arn",
-        variants=variants,
-        tag_engine=lambda chosen: None,
-    )
-    made = SandboxComponent("arn", endpoint, PARAMETERS)
-    made.begin_serving("Creating", spec("old"), PARAMETERS)
-    made.join()
-    assert made.status == "InService"
-    return made
+    monkeypatch.setattr("peagle.sandbox.endpoints.is_missing_image", lambda *_: False)
 
 
 def spec(model: str) -> Any:
@@ -78,120 +57,73 @@ def spec(model: str) -> Any:
     )
 
 
-def models(component: SandboxComponent) -> list[str]:
-    assert component.current is not None
-    return [one.spec.model for one in component.current.instances]  # type: ignore[attr-defined]
-
-
-def test_batches_replace_the_copies(
-    component: SandboxComponent, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_fired", [False, True])
+def test_an_update_serves_unless_an_alarm_returns_the_earlier_copies(
+    monkeypatch: pytest.MonkeyPatch, is_fired: bool
 ) -> None:
-    monkeypatch.setattr(endpoints, "alarms_in_alarm", lambda region, names: [])
-
-    component.begin_serving("Updating", spec("new"), CHANGED, WATCHED)
+    endpoint: Any = SimpleNamespace(
+        region="us-east-1",
+        endpoint_name="tiny",
+        arn="arn",
+        variants=[{"VariantName": "AllTraffic"}],
+        tag_engine=lambda chosen: None,
+    )
+    component = SandboxComponent("arn", endpoint, PARAMETERS)
+    component.begin_serving(spec("old"), PARAMETERS)
     component.join()
-
-    assert (component.status, component.failure_reason) == ("InService", None)
-    assert models(component) == ["new", "new"]
-    assert component.response_object["Specification"] == {"ModelName": "new"}
-
-
-def test_an_alarm_returns_the_earlier_copies(
-    component: SandboxComponent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
+    served: list[str] = []
 
     def in_alarm(region: str, names: Any) -> list[str]:
-        fleets = [component.next_fleet() for _ in range(4)]
-        seen.extend(one.instances[0].spec.model for one in fleets if one)  # type: ignore[attr-defined]
-        return list(names)
+        fleets: list[Any] = [component.next_fleet() for _ in range(4)]
+        served.extend(fleet.instances[0].spec.model for fleet in fleets)
+        return list(names) if is_fired else []
 
     monkeypatch.setattr(endpoints, "alarms_in_alarm", in_alarm)
-
-    component.begin_serving("Updating", spec("new"), CHANGED, WATCHED)
+    component.begin_serving(spec("new"), CHANGED, WATCHED)
     component.join()
 
-    assert sorted(seen) == ["new", "new", "old", "old"], "a half of the requests after a batch"
+    assert sorted(served[:4]) == ["new", "new", "old", "old"], "a half of the requests"
     assert component.status == "InService"
-    assert "errors" in (component.failure_reason or "")
-    assert models(component) == ["old", "old"]
-    assert component.response_object["Specification"] == {"ModelName": "old"}
+    assert ("errors" in (component.failure_reason or "")) == is_fired
+    model = "old" if is_fired else "new"
+    assert component.response_object["Specification"] == {"ModelName": model}
+    fleet: Any = component.current
+    assert [engine.spec.model for engine in fleet.instances] == [model, model]
 
 
 SHARES = {"AllTraffic": 0.75, "Candidate": 0.25}
 
 
-@pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> Fleet:
-    """Two variants with an engine each."""
-    monkeypatch.setattr("peagle.sandbox.engines.EngineInstance", Engine)
+def test_requests_are_shared_by_the_weights_from_their_change_on() -> None:
     specs: Any = [SimpleNamespace(variant=name, count=1) for name in SHARES]
-    return Fleet(specs)
+    fleet = Fleet(specs)
 
+    def chosen(weights: dict[str, float], count: int) -> Counter[str]:
+        return Counter(fleet.choose(weights, None).spec.variant for _ in range(count))
 
-def chosen(engines: Fleet, weights: dict[str, float], count: int) -> Counter[str]:
-    return Counter(engines.choose(weights, None).spec.variant for _ in range(count))
-
-
-def test_requests_to_one_variant_do_not_change_the_shares(engines: Fleet) -> None:
-    for _ in range(50):  # a proof
-        assert engines.choose(SHARES, "Candidate").spec.variant == "Candidate"
-
-    assert chosen(engines, SHARES, 40) == {"AllTraffic": 30, "Candidate": 10}
-
-
-def test_another_share_holds_from_its_change_on(engines: Fleet) -> None:
-    chosen(engines, SHARES, 100)
-
+    for _ in range(50):  # a proof, which does not change the shares
+        assert fleet.choose(SHARES, "Candidate").spec.variant == "Candidate"
+    assert chosen(SHARES, 40) == {"AllTraffic": 30, "Candidate": 10}
     half = dict.fromkeys(SHARES, 1.0)
-    assert chosen(engines, half, 20) == {"AllTraffic": 10, "Candidate": 10}
-    assert chosen(engines, half | {"Candidate": 0.0}, 3) == {"AllTraffic": 3}
-
-
-REGION = "us-east-1"
-
-
-@pytest.fixture
-def backend() -> SageMakerBackend:
-    return SageMakerBackend(REGION, "123456789012")
-
-
-@pytest.mark.parametrize(
-    "look_up",
-    [
-        lambda backend: backend.delete_model("gone"),
-        lambda backend: backend.delete_endpoint_config("gone"),
-        lambda backend: backend.begin_deleting("gone"),
-        lambda backend: backend.begin_deleting_component("gone"),
-    ],
-)
-def test_what_does_not_exist_is_not_found(
-    backend: SageMakerBackend, look_up: Callable[[SageMakerBackend], object]
-) -> None:
-    with pytest.raises(NotFoundError, match="Could not find") as refused:
-        look_up(backend)
-
-    assert refused.value.code == "ValidationException"
+    assert chosen(half, 20) == {"AllTraffic": 10, "Candidate": 10}
+    assert chosen(half | {"Candidate": 0.0}, 3) == {"AllTraffic": 3}
 
 
 class Busy(SandboxEndpoint):
-    def __init__(self) -> None:
-        self.arn, self.status, self.components = "arn", "Updating", {}
+    def __init__(self, status: str, components: dict[str, Any]) -> None:
+        self.arn, self.status, self.components = "arn", status, components
 
 
-class WithCopies(Busy):
-    def __init__(self) -> None:
-        super().__init__()
-        self.status, self.components = "InService", {"tiny": object()}  # type: ignore[dict-item]
-
-
-@pytest.mark.parametrize("endpoint", [Busy(), WithCopies()])
-def test_a_busy_endpoint_and_one_with_copies_are_refused_for_now(
-    backend: SageMakerBackend, endpoint: SandboxEndpoint
-) -> None:
-    backend.endpoints["tiny"] = endpoint
-
-    with pytest.raises(RefusedForNowError) as refused:
-        backend.begin_deleting("tiny")
-
-    assert refused.value.code == "ValidationException"
+def test_what_cannot_be_deleted_is_refused_with_awss_code() -> None:
+    backend = SageMakerBackend("us-east-1", "123456789012")
+    for delete in (
+        backend.delete_model, backend.delete_endpoint_config, backend.begin_deleting,
+        backend.begin_deleting_component,
+    ):  # fmt: skip
+        with pytest.raises(NotFoundError, match="Could not find") as refused:
+            delete("gone")
+        assert refused.value.code == "ValidationException"
+    for endpoint in (Busy("Updating", {}), Busy("InService", {"tiny": object()})):
+        backend.endpoints["tiny"] = endpoint
+        with pytest.raises(RefusedForNowError):
+            backend.begin_deleting("tiny")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from typing import Any
 
@@ -12,81 +11,69 @@ from peagle.sandbox.faults import KINDS, Fault, Faults
 
 
 def faults(*added: Fault) -> Faults:
-    found = Faults()
+    faults = Faults()
     for fault in added:
-        found.add(fault)
-    return found
+        faults.add(fault)
+    return faults
 
 
-def test_a_fault_of_a_service_is_none_of_another() -> None:
-    found = faults(Fault("logs:ListTagsForResource", "throttling"), Fault("AddTags", "throttling"))
-    assert found.meet_call("ecr", "ListTagsForResource") is None
-    assert found.meet_call("logs", "ListTagsForResource") is not None
-    assert found.meet_call("sagemaker", "AddTags") is not None
-
-
-def test_faults_of_one_operation_happen_in_their_order() -> None:
-    found = faults(
-        Fault("PutObject", "throttling", times=2), Fault("PutObject", "access-denied", times=1)
+def test_faults_are_met_by_their_service_in_their_order() -> None:
+    added = faults(
+        Fault("PutObject", "throttling", times=2),
+        Fault("s3:PutObject", "access-denied", times=1),
+        Fault("logs:ListTagsForResource", "throttling"),
     )
-    met = [found.meet_call("s3", "PutObject") for _ in range(4)]
-    assert [one.kind if one else None for one in met] == [
-        "throttling",
-        "throttling",
-        "access-denied",
-        None,
-    ]
-    assert [fault.seen for fault in found.all()] == [2, 1]
+    met = [added.meet_call("s3", "PutObject") for _ in range(4)]
+    kinds = ["throttling", "throttling", "access-denied", None]
+    assert [fault.kind if fault else None for fault in met] == kinds
+    assert added.meet_call("ecr", "ListTagsForResource") is None
+    assert [fault.seen for fault in added.all()] == [2, 1, 0]
 
 
-def test_a_call_does_not_use_up_a_fault_of_endpoints() -> None:
+def test_faults_of_endpoints_are_met_by_what_starts_only() -> None:
     kind = "insufficient-capacity"
-    found = faults(Fault("CreateEndpoint", kind, 1, instance_type="ml.g5.xlarge"))
-    assert found.meet_call("sagemaker", "CreateEndpoint") is None
-    assert found.meet_endpoint("CreateEndpoint", ["ml.g6.xlarge"]) == ""
-    assert found.meet_endpoint("UpdateEndpoint", ["ml.g5.xlarge"]) == ""
-    assert found.meet_endpoint("CreateEndpoint", ["ml.g6.xlarge", "ml.g5.xlarge"]) == kind
-    assert found.meet_endpoint("CreateEndpoint", ["ml.g5.xlarge"]) == ""
-
-
-def test_an_alarm_fires_for_an_update_only() -> None:
-    found = faults(Fault("UpdateEndpoint", "alarm-fires", 1))
-    assert found.meet_endpoint("UpdateEndpoint", []) == ""
-    assert not found.meet_alarm("UpdateInferenceComponent")
-    assert [found.meet_alarm("UpdateEndpoint") for _ in range(2)] == [True, False]
+    added = faults(Fault("CreateEndpoint", kind, 1, instance_type="ml.g5.xlarge"))
+    assert added.meet_call("sagemaker", "CreateEndpoint") is None
+    assert added.meet_endpoint("CreateEndpoint", ["ml.g6.xlarge"]) == ""
+    assert added.meet_endpoint("UpdateEndpoint", ["ml.g5.xlarge"]) == ""
+    assert added.meet_endpoint("CreateEndpoint", ["ml.g6.xlarge", "ml.g5.xlarge"]) == kind
+    assert added.meet_endpoint("CreateEndpoint", ["ml.g5.xlarge"]) == ""
+    added = faults(Fault("UpdateEndpoint", "alarm-fires", 1))
+    assert added.meet_endpoint("UpdateEndpoint", []) == ""
+    assert not added.meet_alarm("UpdateInferenceComponent")
+    assert [added.meet_alarm("UpdateEndpoint") for _ in range(2)] == [True, False]
 
 
 def test_clearing_one_operation_leaves_the_others_and_frees_what_is_held() -> None:
-    found = faults(Fault("PutObject", "throttling"), Fault("CreateEndpoint", "stuck-creating"))
-    held = threading.Thread(target=found.hold_until_cleared)
+    added = faults(Fault("PutObject", "throttling"), Fault("CreateEndpoint", "stuck-creating"))
+    held = threading.Thread(target=added.hold_until_cleared)
     held.start()
-    assert found.clear("CreateEndpoint") == 1
+    assert added.clear("CreateEndpoint") == 1
     held.join(10)
     assert not held.is_alive()
-    assert [fault.operation for fault in found.all()] == ["PutObject"]
-    assert found.clear() == 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_a_fault_of_an_update(kind: str) -> None:
-    faults(Fault("sagemaker:UpdateEndpoint", kind))
+    assert [fault.operation for fault in added.all()] == ["PutObject"]
+    assert added.clear() == 1
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    "change",
     [
-        ({"kind": "broken"}, "unknown kind 'broken'"),
-        ({"operation": "CreateEndpont"}, "did you mean CreateEndpoint"),
-        ({"operation": "s4:PutObject"}, "unknown service 's4'"),
-        ({"operation": "s3:CreateEndpoint"}, "unknown operation 's3:CreateEndpoint'"),
-        ({"kind": "update-rollback-failed"}, "is a fault of UpdateEndpoint, not of CreateEndpoint"),
-        ({"operation": "GetRole", "kind": "stuck-creating"}, "not of GetRole"),
-        ({"kind": "alarm-fires"}, "UpdateEndpoint and UpdateInferenceComponent"),
-        ({"instance_type": "ml.g5.xlarge"}, "throttling has no instance type"),
-        ({"times": 0}, "not 0 times"),
+        {"kind": "broken"},
+        {"operation": "CreateEndpont"},
+        {"operation": "s4:PutObject"},
+        {"operation": "s3:CreateEndpoint"},
+        {"kind": "update-rollback-failed"},
+        {"operation": "GetRole", "kind": "stuck-creating"},
+        {"kind": "alarm-fires"},
+        {"instance_type": "ml.g5.xlarge"},
+        {"times": 0},
+        {"seconds": float("nan")},
     ],
 )
-def test_a_fault_that_cannot_happen_is_rejected(given: dict[str, Any], expected: str) -> None:
-    fault = Fault(**{"operation": "CreateEndpoint", "kind": "throttling", **given})
-    with pytest.raises(ValueError, match=re.escape(expected)):
-        faults(fault)
+def test_a_fault_that_cannot_happen_is_rejected(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        faults(Fault(**{"operation": "CreateEndpoint", "kind": "throttling", **change}))
+
+
+def test_every_kind_is_a_fault_of_an_update() -> None:
+    assert faults(*(Fault("sagemaker:UpdateEndpoint", kind) for kind in KINDS)).all()

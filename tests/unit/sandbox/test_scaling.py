@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from peagle.sandbox.scaling import Autoscaler, ScaledTarget, Tracking, set_speed
+from peagle.sandbox.scaling import Autoscaler, ScaledTarget, set_speed
 
-POLICY = Tracking(target=4, scale_in_cooldown=600, scale_out_cooldown=60)
+POLICY = {"TargetValue": 4, "ScaleInCooldown": 600, "ScaleOutCooldown": 60}
 RESOURCE = "endpoint/e/variant/v"
 
 
@@ -20,7 +21,7 @@ class Scene:
     count: int = 1
     busy: bool = False
     now: float = 1_800_000_000.0
-    policy: Tracking | None = POLICY
+    policy: Mapping[str, Any] | None = field(default_factory=POLICY.copy)
     bounds: tuple[int, int] = (1, 4)
     is_woken: bool = False
 
@@ -50,12 +51,9 @@ class Scene:
         ({}, [(300, 100, 4)]),
         ({"count": 3}, [(890, 3, 3), (30, 3, 1)]),  # after 15 minutes and the cooldown
         ({"count": 2}, [(2000, 7.6, 2)]),  # 95 % of the target
-        (
-            {"policy": replace(POLICY, scale_in_cooldown=3000)},
-            [(60, 8, 2), (2800, 1, 2), (400, 1, 1)],
-        ),
+        ({"policy": POLICY | {"ScaleInCooldown": 3000}}, [(60, 8, 2), (2800, 1, 2), (400, 1, 1)]),
         ({"bounds": (2, 4)}, [(1, 0, 2)]),
-        ({"count": 3, "policy": replace(POLICY, scales_in=False)}, [(2000, 1, 3)]),
+        ({"count": 3, "policy": POLICY | {"DisableScaleIn": True}}, [(2000, 1, 3)]),
         ({"policy": None}, [(2000, 100, 1)]),
         ({"bounds": (0, 4)}, [(890, 0, 1), (30, 0, 0)]),
     ],

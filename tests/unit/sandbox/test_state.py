@@ -48,9 +48,7 @@ def test_a_damaged_record_stops_one_entry_and_not_the_command(folder: Path, cont
 
 
 @pytest.mark.parametrize(
-    "content",
-    [*DAMAGED, '{"id": "ü", "secret": "é"}'.encode()],
-    ids=lambda content: content[:40],
+    "content", [*DAMAGED, '{"id": "ü", "secret": "é"}'.encode()], ids=lambda content: content[:40]
 )
 def test_a_sandbox_without_a_readable_key_is_to_be_restarted(folder: Path, content: bytes) -> None:
     (folder / "access-key.json").write_bytes(content)

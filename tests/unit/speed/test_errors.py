@@ -13,7 +13,7 @@ import pytest
 from measurements import speed_errors, speed_fit, speed_rows
 from measurements.speed_errors import Compared, errors_of
 from measurements.speed_model import CHAPTER, summaries
-from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.tables import SpeedModel
 from tests.support import bundled_catalog
 
 

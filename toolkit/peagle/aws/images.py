@@ -26,8 +26,7 @@ from peagle.errors import CloudError, Fix, Unsupported
 from peagle.images import Built, Docker, Image, Login, build, engine_image, push
 from peagle.images.build import context, for_gpus, logged_in, named_by_content
 from peagle.images.context import Member, baked, explain_full_disk, source_revision, with_digest
-from peagle.images.docker import Progress, connect_docker
-from peagle.images.inspect import show_image
+from peagle.images.docker import Progress, connect_docker, show_image
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters
 from peagle.render.image import Recipe, RuntimeKind, content_digest, image_name

@@ -26,7 +26,7 @@ import psutil
 
 from peagle.bench.server import ANSWER_SECONDS, OpenAiServer
 from peagle.data import data_folder
-from peagle.engine.environment import Environment, check_environment, exclusive_environment
+from peagle.engine.install import Environment, check_environment, exclusive_environment
 from peagle.errors import EngineError, Fix, UserError, count_of, parsing
 from peagle.images.docker import Progress
 from peagle.protocol import engine_message

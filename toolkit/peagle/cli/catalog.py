@@ -12,11 +12,10 @@ from pydantic_core import to_json
 
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.documents import Problem
-from peagle.catalog.entry_file import entry_text
 from peagle.catalog.evidence import evidence_for, load_evidence
 from peagle.catalog.find import default_support, describe_pair, summarize_target, summarize_targets
 from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
-from peagle.catalog.writing import Tables, new_texts, refuse_unwritable, write_texts
+from peagle.catalog.writing import Tables, entry_text, new_texts, refuse_unwritable, write_texts
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks.report import check_local_weights
 from peagle.cli.context import PeagleCommand, command_text, findings_in_context, own_command

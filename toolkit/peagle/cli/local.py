@@ -39,13 +39,12 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.progress import StatusLine
 from peagle.cli.view.proof import second_turn_text
-from peagle.engine.container import find_image
 from peagle.engine.install import install_engine, is_installed, missing_libraries
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
 from peagle.engine.machine import find_engine, installed_engines
 from peagle.engine.process import LOOPBACK, is_healthy
-from peagle.engine.runner import LocalOptions, compose_of_plan
+from peagle.engine.runner import LocalOptions, find_image
 from peagle.engine.state import (
     LocalEngine,
     local_engine_names,
@@ -64,8 +63,7 @@ from peagle.errors import (
 )
 from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import compose_command, connect_docker
-from peagle.images.inspect import unchecked_image
+from peagle.images.docker import compose_command, connect_docker, unchecked_image
 from peagle.planning import Plan
 from peagle.proof import proof_findings
 from peagle.protocol import request_body
@@ -159,7 +157,7 @@ def up(
         )
     options = LocalOptions(image, gpus, compiled)
     if emit_compose:
-        text, published = compose_of_plan(plan, options, port)
+        text, published = options.compose(plan, port)
         is_stdout = str(emit_compose) == "-"
         if is_stdout:
             click.echo(text, nl=False)
@@ -576,7 +574,7 @@ def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
 @json_option
 def list_quotas_(as_json: bool) -> None:
     """List the quotas that were set; every other is 2."""
-    print_small([asdict(quota) for quota in changed_quotas()], as_json)
+    print_small(changed_quotas(), as_json)
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")

@@ -11,7 +11,7 @@ from typing import Any
 from peagle.data import weights_folder
 from peagle.engine.machine import Machine
 from peagle.errors import UserError
-from peagle.planning.plan import Plan, Weights
+from peagle.planning.plan import Plan
 from peagle.store import private_folder
 from peagle_serve.contract import (
     ENFORCE_EAGER,
@@ -83,21 +83,31 @@ _KV_CACHE_LARGEST_GIB = 8
 def for_cpu(
     environment: Mapping[str, str], machine: Machine, compiled: bool = False
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment for the CPU engine, and one note for each change.
-
-    Settings that a CPU supports stay as they are. The model is compiled only if ``compiled``.
-    """
+    """The environment for the CPU engine, and one note for each change. Settings that a CPU
+    supports stay as they are. The model is compiled only if ``compiled``."""
     kept: dict[str, str] = {}
     notes: list[str] = []
     for name, value in environment.items():
-        because = _why_dropped(name)
+        by_prefix = (why for prefix, why in _DROPPED_PREFIXES.items() if name.startswith(prefix))
+        because = _DROPPED.get(name) or next(by_prefix, None)
         if because is None:
             kept[name] = value
         else:
             notes.append(f"{name}={value} is dropped: {because}")
-    _limit_ranks(kept, notes)
+    for name in _ONE_RANK:
+        if kept.get(name, "1") != "1":
+            notes.append(f"{name}={kept[name]} is set to 1: a CPU has one rank")
+            kept[name] = "1"
     _limit_speculation(kept, notes)
-    added = {**_ADDED, **_sizes(machine), **({} if compiled else _UNCOMPILED)}
+    # vLLM allocates the KV cache at start: a sixteenth of memory, 1 to 8 whole GiB.
+    gib = max(1, min(_KV_CACHE_LARGEST_GIB, machine.memory_bytes // 2**30 // _KV_CACHE_SHARE))
+    threads = str(max(1, machine.cores - 1))
+    added = {
+        **_ADDED,
+        "VLLM_CPU_KVCACHE_SPACE": (str(gib), "GiB for the KV cache"),
+        "OMP_NUM_THREADS": (threads, "one core is for the API server"),
+        **({} if compiled else _UNCOMPILED),
+    }
     for name, (value, because) in added.items():
         if name not in kept:
             kept[name] = value
@@ -109,9 +119,7 @@ def for_cpu(
 
 def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machine) -> str | None:
     """Why this machine's CPU engine cannot run ``environment``; ``None`` if it can.
-
-    ``weight_bytes`` is the size of the local weights of target and drafter.
-    """
+    ``weight_bytes`` is the size of the local weights of target and drafter."""
     if machine.system != "Linux":
         return f"vLLM for CPUs supports Linux only; this is {machine.system}"
     for what, path in model_paths(environment).items():
@@ -150,78 +158,35 @@ def valid_speculation(environment: Mapping[str, str]) -> dict[str, Any]:
     return {}
 
 
-def _sizes(machine: Machine) -> dict[str, tuple[str, str]]:
-    """KV cache: a sixteenth of memory, 1 to 8 whole GiB, which vLLM allocates at start. Threads:
-    all cores but one, for the server."""
-    gib = max(1, min(_KV_CACHE_LARGEST_GIB, machine.memory_bytes // 2**30 // _KV_CACHE_SHARE))
-    return {
-        "VLLM_CPU_KVCACHE_SPACE": (str(gib), "GiB for the KV cache"),
-        "OMP_NUM_THREADS": (str(max(1, machine.cores - 1)), "one core is for the API server"),
-    }
-
-
-def _why_dropped(name: str) -> str | None:
-    by_prefix = (why for prefix, why in _DROPPED_PREFIXES.items() if name.startswith(prefix))
-    return _DROPPED.get(name) or next(by_prefix, None)
-
-
-def _limit_ranks(kept: dict[str, str], notes: list[str]) -> None:
-    for name in _ONE_RANK:
-        if kept.get(name, "1") != "1":
-            notes.append(f"{name}={kept[name]} is set to 1: a CPU has one rank")
-            kept[name] = "1"
-
-
 def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
     config = valid_speculation(kept)
+    before = dict(config)
     for key, because in _DRAFT_SETTINGS_DROPPED.items():
         if key in config and (key != "rejection_sample_method" or config[key] == "synthetic"):
             notes.append(f"{key} of the speculation is dropped: {because}")
             del config[key]
-            if key == "rejection_sample_method":
-                for setting in _OF_SYNTHETIC:
-                    config.pop(setting, None)
-            kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
+            for setting in _OF_SYNTHETIC if key == "rejection_sample_method" else ():
+                config.pop(setting, None)
     if config.get("draft_tensor_parallel_size", 1) != 1:
         notes.append("draft_tensor_parallel_size is set to 1: a CPU has one rank")
         config["draft_tensor_parallel_size"] = 1
+    if config != before:
         kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
 
 
-_WEIGHTS = ("*.safetensors",)
-
-
 def local_folders(plan: Plan) -> dict[str, Path]:
-    """Path in the container -> folder on this machine, for all local weights.
-
-    Raises UserError for a missing folder.
-    """
-    chosen = {plan.target.weights.engine_path: plan.target.weights}
-    if plan.drafter and plan.drafter.weights:
-        chosen[plan.drafter.weights.engine_path] = plan.drafter.weights
-    return {
-        path: _folder(weights) for path, weights in chosen.items() if weights.kind == "directory"
-    }
-
-
-def s3_weights(plan: Plan) -> str | None:
-    """The location of the first weights in S3, if any."""
-    drafter = plan.drafter.weights if plan.drafter else None
-    for weights in (plan.target.weights, drafter):
-        if weights is not None and weights.kind == "s3":
-            return weights.location
-    return None
-
-
-def weight_bytes(plan: Plan) -> int:
-    files = (file for folder in local_folders(plan).values() for kind in _WEIGHTS
-             for file in folder.glob(kind))  # fmt: skip
-    return sum(file.stat().st_size for file in files)
-
-
-def link_weights(plan: Plan, ml_root: Path) -> None:
-    """Link every local folder of the plan below ``ml_root``."""
-    link_folders(local_folders(plan), ml_root)
+    """Path in the container -> folder on this machine, for all local weights. Raises UserError for
+    a missing folder."""
+    folders = {}
+    for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
+        if weights is None or weights.kind != "directory":
+            continue
+        folder = folders[weights.engine_path] = weights_folder(weights.location)
+        if not folder.is_dir():
+            message = f"the plan's weights {weights.location} are not on this machine"
+            fix = "make the plan on this machine, or copy the folder"
+            raise UserError(message, fix, code="no-such-folder")
+    return folders
 
 
 def link_folders(folders: Mapping[str, Path], ml_root: Path) -> None:
@@ -230,14 +195,3 @@ def link_folders(folders: Mapping[str, Path], ml_root: Path) -> None:
         link = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
         private_folder(link.parent)
         link.symlink_to(folder.resolve(), target_is_directory=True)
-
-
-def _folder(weights: Weights) -> Path:
-    folder = weights_folder(weights.location)
-    if not folder.is_dir():
-        raise UserError(
-            f"the plan's weights {weights.location} are not on this machine",
-            "make the plan on this machine, or copy the folder",
-            code="no-such-folder",
-        )
-    return folder

@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,7 @@ from peagle.engine.process import (
 )
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import LocalEngine, local_engines
-from peagle.errors import (
-    EngineError,
-    EngineFailed,
-    Fix,
-    NotProved,
-    PeagleError,
-    UserError,
-    fixed_by,
-)
+from peagle.errors import EngineError, EngineFailed, Fix, NotProved, UserError, fixed_by
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
 from peagle.protocol import (
@@ -73,27 +65,29 @@ def start_local(
     progress: StepProgress = lambda step, line: None,
     options: LocalOptions | None = None,
 ) -> LocalEngine:
-    """Run ``plan`` on this machine; return when it answers and its speculation is proved.
-
-    ``port`` is any free one by default; ``options`` choose a process or a container.
-    Does nothing when the plan already runs. Every running engine is recorded; after an error or an
-    interrupt the engine is stopped and its log is kept. Raises Refused when this machine cannot
-    run the plan, EngineError when the engine ends, and NotProved.
-    """
+    """Run ``plan`` on this machine; return when it answers and its speculation is proved, or if it
+    already runs. After an error or an interrupt the engine is stopped and its log is kept. Raises
+    Refused when this machine cannot run the plan, EngineError, and NotProved."""
     runner = options or LocalOptions()
     environment, notes = runner.local_environment(plan)
     with exclusive(plan.name, "local up"):
         running = records.read_local_engine(plan.name)
         if running and is_alive(running.process) and running.ready:
-            return _same(running, environment, port, runner)
+            is_same = running.environment == environment and running.image == runner.image_id
+            if is_same and port in (None, running.process.port):
+                return running
+            different = f"on port {running.process.port}" if is_same else "with a different plan"
+            command = ("peagle", "local", "down", running.name)
+            raise UserError(
+                f"{running.name} is already running {different}",
+                Fix("stop it first, or choose another --name", command),
+                code="already-running",
+            )
         if running:
             stop_engine(running.process, STOP_SECONDS)
         if port is not None and not is_port_free(port):
-            raise UserError(
-                f"port {port} is in use",
-                "choose another --port, or omit it to use any free port",
-                code="port-in-use",
-            )
+            fix = "choose another --port, or omit it to use any free port"
+            raise UserError(f"port {port} is in use", fix, code="port-in-use")
         started = _start(runner, plan, environment, notes, port or free_port())
         try:
             _wait(started, plan.startup_timeout_seconds, progress)
@@ -115,10 +109,8 @@ def stop_local(
     name: str, now: bool = False, waiting: Callable[[float], object] = lambda seconds: None
 ) -> LocalEngine | None:
     """Stop the engine ``name`` and remove its log and state; ``None`` if it was not running.
-
-    Running requests may finish within a time limit, unless ``now``; ``waiting`` is called
-    meanwhile with that limit in seconds. Raises NotFound for an unknown name.
-    """
+    Running requests may finish within a time limit, unless ``now``; ``waiting`` is called meanwhile
+    with that limit in seconds. Raises NotFound for an unknown name."""
     if name not in records.local_engine_names():
         raise records.unknown_engine(name)
     engine = records.read_local_engine(name)
@@ -141,35 +133,14 @@ def drain_seconds(engine: LocalEngine) -> float:
 def exclusive(name: str, command: str) -> Iterator[None]:
     """Run only one ``command`` for the engine ``name`` at a time, else raise UserError."""
     lock = records.folder_of(name) / f"{command.replace(' ', '-')}.lock"
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(locked(lock, wait=False))
+            stack.enter_context(locked(lock, wait=False))
         except BlockingIOError:
-            raise UserError(
-                f"another `peagle {command}` of {name} is running",
-                "wait until it ends, or choose another --name",
-                code="already-running",
-            ) from None
+            message = f"another `peagle {command}` of {name} is running"
+            fix = "wait until it ends, or choose another --name"
+            raise UserError(message, fix, code="already-running") from None
         yield
-
-
-def _same(
-    running: LocalEngine, environment: dict[str, str], port: int | None, runner: LocalOptions
-) -> LocalEngine:
-    """``running``, if it runs what is requested. Raises UserError otherwise."""
-    different = ""
-    if running.environment != environment or running.image != runner.image_id:
-        different = "with a different plan"
-    elif port not in (None, running.process.port):
-        different = f"on port {running.process.port}"
-    if different:
-        raise UserError(
-            f"{running.name} is already running {different}",
-            Fix("stop it first, or choose another --name",
-                ("peagle", "local", "down", running.name)),
-            code="already-running",
-        )  # fmt: skip
-    return running
 
 
 def _start(
@@ -207,13 +178,17 @@ def _wait(engine: LocalEngine, seconds: float, progress: StepProgress) -> None:
     until = time.monotonic() + seconds
     while not is_healthy(engine.process.port):
         if not is_alive(engine.process):
-            raise _ended(engine)
+            if records.read_local_engine(engine.name) is None:
+                message = f"{engine.name} was stopped during startup"
+                raise EngineError(message, "start it again", "startup-stopped")
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            messages = [line for line in lines if line.startswith("docker: ")]
+            if engine.process.container and messages:
+                raise docker_error("starting the container", messages)
+            raise crash_error(log)
         if time.monotonic() > until:
-            raise EngineError(
-                f"the engine is not healthy after {seconds:.0f} s",
-                f"read the log: {log}",
-                "startup-timeout",
-            )
+            message = f"the engine is not healthy after {seconds:.0f} s"
+            raise EngineError(message, f"read the log: {log}", "startup-timeout")
         progress("starting", last_line(log))
         time.sleep(_POLL_SECONDS)
 
@@ -230,11 +205,8 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
     if plan.speculation is None:
         answer = ask_engine(request_body(plan.proof.prompts[0], **settings))
         if not parse_piece(answer).written:
-            raise NotProved(
-                "the engine returned an empty response",
-                f"read the log: {engine.process.log}",
-                code="empty-answer",
-            )
+            fix = f"read the log: {engine.process.log}"
+            raise NotProved("the engine returned an empty response", fix, code="empty-answer")
         return replace(engine, ready=True)
     measured = proof.prove(
         ask_engine,
@@ -255,19 +227,6 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
     )
 
 
-def _ended(engine: LocalEngine) -> PeagleError:
-    if records.read_local_engine(engine.name) is None:
-        return EngineError(
-            f"{engine.name} was stopped during startup", "start it again", "startup-stopped"
-        )
-    if engine.process.container:
-        lines = Path(engine.process.log).read_text(encoding="utf-8", errors="replace").splitlines()
-        messages = [line for line in lines if line.startswith("docker: ")]
-        if messages:
-            return docker_error("starting the container", messages)
-    return crash_error(engine.process.log)
-
-
 _SECONDS = 600.0
 _CHUNK_BYTES = 65_536
 _LARGEST_ANSWER = 64 << 20
@@ -276,18 +235,19 @@ _JSON = {"Content-Type": "application/json"}
 
 def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
     """The answer to one request body for ``/invocations``. Raises EngineError."""
-    with _log_named(port):
+    with fixed_by(lambda: _read_the_log(port)):
         document = _post(port, json.dumps(body).encode(), _JSON)
         parse_piece(document)
         return document
 
 
 def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
-    """The answer in pieces as they arrive. ``body`` must request streaming.
-
-    Raises EngineError when the stream contains an error or ends early.
-    """
-    with _log_named(port), _reply(port, json.dumps(body).encode(), _JSON) as reply:
+    """The answer in pieces as they arrive. ``body`` must request streaming. Raises EngineError when
+    the stream contains an error or ends early."""
+    with (
+        fixed_by(lambda: _read_the_log(port)),
+        _reply(port, json.dumps(body).encode(), _JSON) as reply,
+    ):
         if reply.status != http.HTTPStatus.OK:
             raise _refused(reply.status, reply.read(_LARGEST_ANSWER))
         yield from pieces_in(iter(lambda: reply.read1(_CHUNK_BYTES), b""))
@@ -295,7 +255,7 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
 
 def counters(port: int) -> Counters:
     """The engine's speculation counters. Raises EngineError."""
-    with _log_named(port):
+    with fixed_by(lambda: _read_the_log(port)):
         return parse_counters(_post(port, b"", {ATTRIBUTES_HEADER: COUNTERS_ATTRIBUTE}))
 
 
@@ -304,11 +264,6 @@ def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
     if status != http.HTTPStatus.OK:
         raise _refused(status, text)
     return parse_response(text)
-
-
-def _log_named(port: int) -> AbstractContextManager[None]:
-    """Give an error without a fix the command that prints the engine's log."""
-    return fixed_by(lambda: _read_the_log(port))
 
 
 def _refused(status: int, text: bytes) -> EngineError:
@@ -343,8 +298,5 @@ def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.cli
         with response(port, "/invocations", _SECONDS, body, headers) as reply:
             yield reply
     except NO_RESPONSE as error:
-        raise EngineError(
-            f"the engine on port {port} does not respond: {error}",
-            _read_the_log(port),
-            code="no-answer",
-        ) from error
+        message = f"the engine on port {port} does not respond: {error}"
+        raise EngineError(message, _read_the_log(port), code="no-answer") from error

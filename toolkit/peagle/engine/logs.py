@@ -1,10 +1,7 @@
 """The log of an engine: its lines, its progress while it starts, and why it ended.
 
-The patterns of crashes are in ``peagle_serve.crash``. SageMaker starts a container again that has
-ended, until the time for starting is over. So an engine will never serve only if it has ended, and
-for a cause that a restart cannot cure: the model, its settings, the image, the GPU. An interrupted
-connection or a throttled request is none of these. What may be one, such as a missing permission,
-counts once a restart has ended in the same way.
+SageMaker starts a container again that has ended. So an engine will never serve only for a cause
+that a restart cannot cure; what may be cured counts once a restart has ended in the same way.
 """
 
 from __future__ import annotations
@@ -67,10 +64,8 @@ def crash_error(log: Path | str) -> EngineError:
 
 def find_crash(lines: Iterable[str]) -> crash.Crash:
     """The crash that ``peagle_serve`` reports last; without a report, the first message with a
-    known cause, else the last message.
-
-    The lines may come from ``peagle_serve``, from AWS's own container, or from both.
-    """
+    known cause, else the last message. The lines may come from ``peagle_serve``, from AWS's own
+    container, or from both."""
     written = [(line, log_fields(line)) for line in lines]
     reports = [fields for _, fields in written if _event(fields) in _ENDS]
     last = reports[-1] if reports else {}
@@ -111,13 +106,11 @@ def progress_line(line: str) -> str:
 
 def local_log(name: str, follow: bool = False) -> Iterator[str]:
     """The log of the engine, line by line; with ``follow`` also what it writes until it ends.
-
-    Raises NotFound for an unknown engine.
-    """
+    Raises NotFound for an unknown engine."""
     log = log_of(name)
     if name not in local_engine_names() or not log.is_file():
         raise unknown_engine(name)
-    return map(log_text, _lines(_chunks(log, name if follow else None)))
+    return map(log_text, _lines(log, name if follow else None))
 
 
 def _last_lines(log: Path, size: int) -> list[str]:
@@ -130,24 +123,19 @@ def _last_lines(log: Path, size: int) -> list[str]:
         return []
 
 
-def _chunks(log: Path, follow: str | None) -> Iterator[bytes]:
-    """The log in chunks; ``follow`` names a running engine whose new output is included."""
+def _lines(log: Path, follow: str | None) -> Iterator[str]:
+    """The log line by line, each as soon as it is complete; ``follow`` names a running engine whose
+    new output is included."""
+    rest = b""
     with log.open("rb") as stream:
         while True:
             engine = read_local_engine(follow) if follow else None
             while chunk := stream.read(_CHUNK_BYTES):
-                yield chunk
+                *complete, rest = (rest + chunk).split(b"\n")
+                yield from (line.decode("utf-8", errors="replace") for line in complete)
             if engine is None or engine.state == "dead":
-                return
+                break
             time.sleep(_FOLLOW_SECONDS)
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
-    """The text line by line, each as soon as it is complete."""
-    rest = b""
-    for chunk in chunks:
-        *complete, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode("utf-8", errors="replace") for line in complete)
     if rest:
         yield rest.decode("utf-8", errors="replace")
 
@@ -201,7 +189,9 @@ class StartLog:
         """Read one more line, as the container wrote it."""
         fields, text = log_fields(line), log_text(line)
         if fields.get("event") == "start" or _START.search(text):
-            self._begin()
+            if self._ended_by is not None:  # it starts again
+                self._lines.clear()
+            self._ended_by, self._is_judged, self._traceback_of = None, False, None
         self._lines.append(line)
         self.progress = progress_line(line) or self.progress
         self._by_us = self._by_us or bool(fields)
@@ -218,7 +208,9 @@ class StartLog:
             return
         self._is_judged = True
         end = self.crash()
-        if any(_TRANSIENT.search(line) for line in self._errors()):
+        texts = [log_text(line) for line in self._lines]
+        errors = [bare_line(text) for text in texts if not _LEVEL.match(text) or "ERROR" in text]
+        if any(map(_TRANSIENT.search, errors)):
             return
         is_known = end.cause not in _PERHAPS_CURED
         lasting = self._ended_by == _SERVER and _LASTING.search(end.line)
@@ -237,12 +229,6 @@ class StartLog:
         self._ended_by, self._is_judged = _SERVER, False
         self.judge()
 
-    def _begin(self) -> None:
-        """The container starts, perhaps again."""
-        if self._ended_by is not None:
-            self._lines.clear()
-        self._ended_by, self._is_judged, self._traceback_of = None, False, None
-
     def _uncaught(self, text: str) -> str | None:
         """The process that this line ends: "" for one that gives no name."""
         if _END.search(text):
@@ -256,8 +242,3 @@ class StartLog:
             if writer == self._traceback_of and writer in (_SERVER, ""):
                 return writer
         return None
-
-    def _errors(self) -> list[str]:
-        """The lines that are not of a level below an error."""
-        texts = [log_text(line) for line in self._lines]
-        return [bare_line(text) for text in texts if not _LEVEL.match(text) or "ERROR" in text]

@@ -1,8 +1,5 @@
-"""This machine: its CPU engines, whether they can compile, and what it lacks for the toolkit.
-
-Compilation needs a C++ compiler and Python's headers: torch 2.x calls ``g++`` and includes
-``Python.h`` (``torch/_inductor/cpp_builder.py``).
-"""
+"""This machine: its CPU engines, whether they can compile (torch calls ``g++`` and includes
+``Python.h``), and what it lacks for the toolkit."""
 
 from __future__ import annotations
 
@@ -27,9 +24,8 @@ from peagle.errors import (
     PeagleError,
     UserError,
 )
-from peagle.images import Docker
+from peagle.images import Docker, Image
 from peagle.images.docker import docker_info
-from peagle.images.inspect import Image
 from peagle.store import home
 
 ENGINE_VARIABLE = "PEAGLE_ENGINE_PYTHON"
@@ -63,14 +59,19 @@ def engine_folder(vllm: str) -> Path:
 
 
 def find_engine(vllm: str) -> Engine:
-    """The engine with that version of vLLM.
-
-    Uses ``$PEAGLE_ENGINE_PYTHON``, else the one of ``peagle engine install``, else the Python that
-    runs this program. Raises EngineMissing with the command that installs it.
-    """
-    chosen = os.environ.get(ENGINE_VARIABLE)
-    if chosen:
-        return _chosen_engine(Path(chosen).expanduser(), vllm)
+    """The engine with that version of vLLM. Uses ``$PEAGLE_ENGINE_PYTHON``, else the one of
+    ``peagle engine install``, else the Python that runs this program. Raises EngineMissing with the
+    command that installs it."""
+    if chosen := os.environ.get(ENGINE_VARIABLE):
+        python = Path(chosen).expanduser()
+        version = version_of(python)
+        if version == vllm:
+            return Engine(python, vllm)
+        raise EngineMissing(
+            f"{ENGINE_VARIABLE} is {python}, which has "
+            f"{f'vLLM {version}' if version else 'no vLLM'}; vLLM {vllm} is needed",
+            install_fix(vllm, f"unset {ENGINE_VARIABLE} and install the engine"),
+        )
     folder = engine_folder(vllm)
     if (folder / MARKER).is_file():
         return Engine(folder / "bin" / "python", vllm)
@@ -92,7 +93,7 @@ def installed_engines() -> tuple[Engine, ...]:
 
 def version_of(python: Path) -> str | None:
     """The version of vLLM that ``python`` has, without importing it; ``None`` if it has none."""
-    return _release(run_python(python, _PRINT_VERSION)) or None
+    return run_python(python, _PRINT_VERSION).partition("+")[0] or None
 
 
 def run_python(python: Path, code: str) -> str:
@@ -110,29 +111,13 @@ def run_python(python: Path, code: str) -> str:
         return ""
 
 
-def _chosen_engine(python: Path, vllm: str) -> Engine:
-    version = version_of(python)
-    if version == vllm:
-        return Engine(python, vllm)
-    has = f"has vLLM {version}" if version else "has no vLLM"
-    raise EngineMissing(
-        f"{ENGINE_VARIABLE} is {python}, which {has}; vLLM {vllm} is needed",
-        install_fix(vllm, f"unset {ENGINE_VARIABLE} and install the engine"),
-    )
-
-
 def _version_here() -> str | None:
     for name in _DISTRIBUTIONS:
         try:
-            return _release(importlib.metadata.version(name))
+            return importlib.metadata.version(name).partition("+")[0]
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
-
-
-def _release(version: str) -> str:
-    """``0.28.0`` of ``0.28.0+cpu``."""
-    return version.partition("+")[0]
 
 
 def install_fix(vllm: str, sentence: str = "install it") -> Fix:
@@ -140,13 +125,11 @@ def install_fix(vllm: str, sentence: str = "install it") -> Fix:
     return Fix(sentence, ("peagle", "engine", "install", "--vllm", vllm))
 
 
-COMPILER = "g++"
-
-_PRINT_MISSING = f"""
+_PRINT_MISSING = """
 import os, shutil, sysconfig
 header = os.path.join(sysconfig.get_path("include"), "Python.h")
-if not shutil.which("{COMPILER}"):
-    print("{COMPILER}")
+if not shutil.which("g++"):
+    print("g++")
 if not os.path.exists(header):
     print(header)
 """
@@ -163,25 +146,18 @@ def check_compiler_in(docker: Docker, image: Image) -> None:
     try:
         printed = docker.run(
             "run", "--rm", "--network", "none", "--entrypoint", "python3", image.id,
-            "-c", _PRINT_MISSING,
-            doing=f"looking for {COMPILER} in the image",
+            "-c", _PRINT_MISSING, doing="looking for a compiler in the image",
         )  # fmt: skip
     except (DockerMissing, NotFound, EngineError):
         return  # An image that does not run fails at its start, with a better message.
-    _refuse(
-        printed.splitlines(),
-        f"the image {image.name} has no",
-        "build it with another --base that has them, or omit --engine docker",
-    )
+    fix = "build it with another --base that has them, or omit --engine docker"
+    _refuse(printed.splitlines(), f"the image {image.name} has no", fix)
 
 
 def _refuse(missing: list[str], where: str, fix: str) -> None:
     if missing:
-        raise UserError(
-            f"the model cannot be compiled: {where} {' and no '.join(missing)}",
-            fix,
-            code="compiler-missing",
-        )
+        message = f"the model cannot be compiled: {where} {' and no '.join(missing)}"
+        raise UserError(message, fix, code="compiler-missing")
 
 
 _CGROUP_LIMITS = (
@@ -202,28 +178,17 @@ class Machine:
 
 def this_machine() -> Machine:
     """Memory, cores and system of this machine."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [limit for path in _CGROUP_LIMITS if (limit := _limit(path)) is not None]
-    return Machine(min([physical, *limits]), _cores(), platform.system(), platform.machine())
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _limit(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no such file, or `max`
-        return None
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # no such file, or `max`
+            limits.append(int(path.read_text(encoding="ascii")))
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return Machine(min(limits), cores, platform.system(), platform.machine())
 
 
 ENGINE_GB = 4
 """Disk space for the CPU engine, with room to unpack."""
-
-_DOCKER_USE = "images and --engine docker"
 
 
 @dataclass(frozen=True)
@@ -250,6 +215,13 @@ def check_environment(vllm: str) -> tuple[MachineCheck, ...]:
     is_writable = os.access(folder, os.W_OK)
     space = f"{gigabytes:.0f} GB free" if is_writable else "not writable"
     has_moto = find_spec("moto") is not None
+    try:
+        found = f"vLLM {vllm} in {find_engine(vllm).python}"
+        engine = MachineCheck("Engine", found, True, "demo")
+    except EngineMissing as missing:
+        command = tuple(missing.command)
+        engine = MachineCheck("Engine", missing.message, False, "demo", missing.fix, command)
+    credentials, has_credentials = _credentials()
     return (
         MachineCheck("Python", ".".join(map(str, python[:3])), (3, 11) <= python[:2] <= (3, 13),
                      "demo", "use Python 3.11, 3.12 or 3.13"),
@@ -257,68 +229,47 @@ def check_environment(vllm: str) -> tuple[MachineCheck, ...]:
                      "use a machine with at least 4 GiB of memory"),
         MachineCheck("Home", f"{home()}, {space}", is_writable and gigabytes >= ENGINE_GB, "demo",
                      f"set PEAGLE_HOME to a folder on a disk with {ENGINE_GB} GB"),
-        _engine(vllm),
+        engine,
         MachineCheck("Sandbox", f"moto is {'' if has_moto else 'not '}installed", has_moto, "demo",
                      "install it", ("pip", "install", "peagle-toolkit[sandbox]")),
-        _credentials(),
+        MachineCheck("AWS credentials", credentials, has_credentials, "deploying to AWS",
+                     "use --sandbox, or configure credentials", ("aws", "configure")),
         *_docker(),
     )  # fmt: skip
 
 
-def _engine(vllm: str) -> MachineCheck:
-    try:
-        engine = find_engine(vllm)
-    except EngineMissing as missing:
-        command = tuple(missing.command)
-        return MachineCheck("Engine", missing.message, False, "demo", missing.fix, command)
-    return MachineCheck("Engine", f"vLLM {vllm} in {engine.python}", True, "demo")
-
-
-def _credentials() -> MachineCheck:
-    """Only the source of credentials: `peagle deploy` checks whether AWS accepts them."""
-    profile = os.environ.get("AWS_PROFILE")
+def _credentials() -> tuple[str, bool]:
+    """Where credentials come from, and whether they are there: `peagle deploy` checks whether AWS
+    accepts them."""
     if "AWS_ACCESS_KEY_ID" in os.environ:
-        source, fine = "from the environment", True
-    elif any(name.startswith("AWS_CONTAINER_CREDENTIALS_") for name in os.environ):
-        source, fine = "from the container's role", True
-    elif profile:
-        fine = profile in _profiles()
-        source = f"from the profile {profile}" if fine else f"there is no profile {profile}"
-    else:
-        fine = "default" in _profiles()
-        source = "from the default profile" if fine else "none"
-    return MachineCheck(
-        "AWS credentials", source, fine, "deploying to AWS",
-        "use --sandbox, or configure credentials", ("aws", "configure"),
-    )  # fmt: skip
+        return "from the environment", True
+    if any(name.startswith("AWS_CONTAINER_CREDENTIALS_") for name in os.environ):
+        return "from the container's role", True
+    files = (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config"))
+    profile, names = os.environ.get("AWS_PROFILE") or "default", set()
+    for variable, default in files:
+        parser = RawConfigParser(strict=False)
+        with suppress(ParsingError):
+            file = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{default}")
+            parser.read(file, encoding="utf-8")
+        names |= {section.removeprefix("profile ").strip() for section in parser.sections()}
+    is_there = profile in names
+    return f"{'from the' if is_there else 'there is no'} profile {profile}", is_there
 
 
 def _docker() -> list[MachineCheck]:
+    use = "images and --engine docker"
     try:
         info = docker_info(Docker())
     except PeagleError as missing:
-        return [MachineCheck("Docker", missing.message, False, _DOCKER_USE, missing.fix)]
+        return [MachineCheck("Docker", missing.message, False, use, missing.fix)]
     buildx, compose = info.plugins.get("buildx"), info.plugins.get("compose")
     compose = compose or shutil.which("docker-compose")  # the plugin, or Debian's program
     builder = f"with buildx {buildx}" if buildx else "without buildx, so builds are slower"
     return [
-        MachineCheck("Docker", f"{info.version}, {builder}", True, _DOCKER_USE),
+        MachineCheck("Docker", f"{info.version}, {builder}", True, use),
         MachineCheck("Docker Compose", compose or "not installed", compose is not None,
                      "local up --emit-compose", "install Docker's compose plugin"),
         MachineCheck("GPUs in containers", "yes" if info.gpus else "no NVIDIA runtime", info.gpus,
                      "--engine docker --gpus", "install the NVIDIA container toolkit"),
     ]  # fmt: skip
-
-
-def _profiles() -> set[str]:
-    names: set[str] = set()
-    for variable, default in (
-        ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
-        ("AWS_CONFIG_FILE", "config"),
-    ):
-        file = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{default}")
-        parser = RawConfigParser(strict=False)
-        with suppress(ParsingError):
-            parser.read(file, encoding="utf-8")
-        names |= {section.removeprefix("profile ").strip() for section in parser.sections()}
-    return names

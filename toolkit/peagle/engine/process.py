@@ -56,12 +56,9 @@ _KILL_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class EngineProcess:
-    """A running engine, as plain data for a state file.
-
-    ``pid`` leads a session of its own, which holds all of the engine's processes; ``started`` is
-    its ``start_time``. ``container`` names the container that the engine runs in; the process is
-    then the attached ``docker`` command, which ends with the container.
-    """
+    """A running engine, as plain data for a state file. ``pid`` leads a session of its own;
+    ``started`` is its ``start_time``. With ``container`` the process is the attached ``docker``
+    command."""
 
     pid: int
     started: int
@@ -79,9 +76,7 @@ def start_engine(
     record: Callable[[EngineProcess], object] = lambda process: None,
 ) -> EngineProcess:
     """Start ``peagle_serve`` with ``environment``, detached from this process and its terminal.
-
-    ``ml_root`` stands for the container's ``/opt/ml``. For the rest see ``start_program``.
-    """
+    ``ml_root`` stands for the container's ``/opt/ml``. For the rest see ``start_program``."""
     argv = [str(engine.python), str(entrypoint_folder()), "serve"]
     variables = {
         **{name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ},
@@ -111,12 +106,9 @@ def start_program(
     record: Callable[[EngineProcess], object] = lambda process: None,
     container: str | None = None,
 ) -> EngineProcess:
-    """Start ``argv`` with exactly ``environment``, in a session of its own.
-
-    Output is appended to ``log``. ``record`` is called before the program begins; if it raises, or
-    if this process dies before it returns, the program never begins: every running engine is
-    recorded.
-    """
+    """Start ``argv`` with exactly ``environment``, in a session of its own, with its output
+    appended to ``log``. ``record`` is called before the program begins; if it raises, or this
+    process dies before it returns, the program never begins."""
     private_folder(log.parent)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     reading, writing = os.pipe()
@@ -144,7 +136,9 @@ def start_program(
 
 def is_alive(process: EngineProcess) -> bool:
     """Whether the engine's leading process still runs. Reaps it if it was our child."""
-    _reap(process.pid)
+    if process.pid > 0:  # a record may be damaged, and -1 is any child
+        with contextlib.suppress(ChildProcessError, OverflowError):
+            os.waitpid(process.pid, os.WNOHANG)
     return start_time(process.pid) == process.started
 
 
@@ -163,11 +157,9 @@ def wait_for_end(
 
 
 def start_time(pid: int) -> int | None:
-    """When the process ``pid`` started; ``None`` if there is none or it is a zombie.
-
-    On Linux in clock ticks since boot, which no change of the clock affects; elsewhere in seconds
-    since 1970.
-    """
+    """When the process ``pid`` started; ``None`` if there is none or it is a zombie. On Linux in
+    clock ticks since boot, which no change of the clock affects; elsewhere in seconds since
+    1970."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -196,10 +188,8 @@ def response(
     port: int, path: str, seconds: float, body: bytes | None = None,
     headers: Mapping[str, str] = {},
 ) -> Iterator[http.client.HTTPResponse]:  # fmt: skip
-    """The open response of the engine on ``port``; a request with a ``body`` is a POST.
-
-    Raises OSError, HTTPException and, for a chunk of negative length, ValueError.
-    """
+    """The open response of the engine on ``port``; a request with a ``body`` is a POST. Raises
+    OSError, HTTPException and, for a chunk of negative length, ValueError."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=seconds)
     try:
         connection.request("GET" if body is None else "POST", path, body, dict(headers))
@@ -223,11 +213,9 @@ def is_healthy(port: int, seconds: float = 2.0) -> bool:
 def drain_engine(
     process: EngineProcess, seconds: float, waiting: Callable[[], object] = lambda: None
 ) -> None:
-    """Send SIGTERM to the engine's leading process only, and wait until it ends.
-
-    ``peagle_serve`` then lets running requests finish. Returns after ``seconds`` at the latest;
-    ``waiting`` is called first and then repeatedly meanwhile.
-    """
+    """Send SIGTERM to the engine's leading process only, and wait until it ends. ``peagle_serve``
+    then lets running requests finish. Returns after ``seconds`` at the latest; ``waiting`` is
+    called first and then repeatedly meanwhile."""
     if not is_alive(process):
         return
     waiting()
@@ -237,11 +225,9 @@ def drain_engine(
 
 
 def stop_engine(process: EngineProcess, grace_seconds: float = 10.0) -> None:
-    """End every process of the engine, and return when none is left.
-
-    Sends SIGTERM, and SIGKILL after ``grace_seconds``. Can be repeated, also after the system has
-    given the pid to another process.
-    """
+    """End every process of the engine, and return when none is left. Sends SIGTERM, and SIGKILL
+    after ``grace_seconds``. Can be repeated, also after the system has given the pid to another
+    process."""
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, _KILL_SECONDS)):
         for pid in _members(process):
             with contextlib.suppress(ProcessLookupError):
@@ -260,12 +246,8 @@ def remove_container(name: str) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback address on which nothing listens now.
-
-    Until the engine listens, seconds later, an outgoing connection of any program could take an
-    ephemeral port (from 32768 on Linux), so the port is a lower one; and a random one, so that no
-    other call takes the same.
-    """
+    """A random port of the loopback address on which nothing listens, below the ephemeral ones
+    (from 32768 on Linux), which an outgoing connection could take until the engine listens."""
     return next(filter(is_port_free, random.sample(_PORTS, len(_PORTS))))
 
 
@@ -281,19 +263,9 @@ def is_port_free(port: int) -> bool:
 
 
 def _members(process: EngineProcess) -> tuple[int, ...]:
-    """The engine's living processes, even if the leading one has ended.
-
-    The system does not reuse a pid while a session has that number: a leader with another start
-    time means that the session is gone.
-    """
-    _reap(process.pid)
-    if start_time(process.pid) not in (None, process.started):
+    """The engine's living processes, even if the leading one has ended. The system does not reuse a
+    pid while a session has that number: a leader with another start time means that the session is
+    gone."""
+    if not is_alive(process) and start_time(process.pid) is not None:
         return ()
     return session_members(process.pid, since=process.started)
-
-
-def _reap(pid: int) -> None:
-    """Collect the exit status of a dead child, so that no zombie remains."""
-    if pid > 0:  # a record may be damaged, and -1 is any child
-        with contextlib.suppress(ChildProcessError, OverflowError):
-            os.waitpid(pid, os.WNOHANG)

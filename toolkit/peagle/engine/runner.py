@@ -1,37 +1,45 @@
-"""Two ways to run a plan on this machine: as a process, or in a container."""
+"""Two ways to run a plan on this machine: as a process, or in a container with the environment and
+mounts of SageMaker, started by an attached ``docker run`` that ends with it."""
 
 from __future__ import annotations
 
+import hashlib
+import shlex
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from peagle.engine import state
-from peagle.engine.container import Container, compose_file, container_name, start_container
-from peagle.engine.cpu import (
-    cannot_run,
-    for_cpu,
-    link_weights,
-    local_folders,
-    s3_weights,
-    weight_bytes,
-)
+from peagle.engine.cpu import cannot_run, for_cpu, link_folders, local_folders
 from peagle.engine.install import check_machine
-from peagle.engine.machine import (
-    Engine,
-    check_compiler,
-    check_compiler_in,
-    find_engine,
-    this_machine,
+from peagle.engine.machine import check_compiler, check_compiler_in, find_engine, this_machine
+from peagle.engine.process import (
+    LOOPBACK,
+    EngineProcess,
+    free_port,
+    refuse_code,
+    remove_container,
+    start_engine,
+    start_program,
 )
-from peagle.engine.process import EngineProcess, free_port, refuse_code, start_engine
 from peagle.errors import Fix, Refused, UserError
-from peagle.images import Docker, Image
+from peagle.images import Docker, Image, check_pair, list_images, show_image
 from peagle.planning.plan import Plan
+from peagle.render.compose import (
+    CACHE_VOLUME,
+    HEALTH_COMMAND,
+    SHARED_MEMORY,
+    TMPFS,
+    ComposeService,
+    compose_text,
+)
+from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
+from peagle.store import home
 from peagle_serve.contract import (
     CACHE_VARIABLE,
     COLLECT,
+    DEFAULT_PORT,
     IMAGE_DIGEST_VARIABLE,
     ML_ROOT,
     WARM_FOLDER,
@@ -40,21 +48,110 @@ from peagle_serve.contract import (
     WARM_PINS_VARIABLE,
 )
 
+START_SECONDS = 3600
+"""SageMaker's longest start: until then, an engine that does not answer yet is starting."""
+
 _WARM_MOUNT = f"{ML_ROOT}/{WARM_FOLDER}"
 Record = Callable[[EngineProcess], object]
-LocalEnvironment = tuple[dict[str, str], tuple[str, ...]]
-"""An environment, and notes on how it differs from the plan's."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container to run; ``mounts`` maps a path in the container to a folder of this machine."""
+
+    name: str
+    image: str
+    environment: Mapping[str, str]
+    mounts: Mapping[str, Path]
+    port: int
+    gpus: bool = False
+
+
+def container_name(kind: str, name: str) -> str:
+    """A name that is unique to this ``$PEAGLE_HOME``."""
+    digest = hashlib.sha256(str(home()).encode()).hexdigest()[:8]
+    return f"peagle-{kind}-{name}-{digest}"
+
+
+def run_arguments(container: Container) -> list[str]:
+    """The arguments of ``docker``. All users can read an argv, so it has the names of variables
+    only; Docker takes the values from its own environment."""
+    # A shared volume, and an anonymous one for a container that collects, which empties its cache.
+    # The path stays the same, as some caches (Triton's) contain absolute paths.
+    collects = container.environment.get(WARM_MODE_VARIABLE) == COLLECT
+    volume = "" if collects else f"src={CACHE_VOLUME},"
+    arguments = ["run", "--rm", "--name", container.name]
+    arguments += ["--publish", f"{LOOPBACK}:{container.port}:{DEFAULT_PORT}"]
+    arguments += ["--read-only", "--tmpfs", TMPFS, "--shm-size", SHARED_MEMORY]
+    arguments += ["--mount", f"type=volume,{volume}dst={CACHE_FOLDER}"]
+    arguments += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    arguments += ["--health-cmd", shlex.join(HEALTH_COMMAND), "--health-interval", "10s",
+                  "--health-start-period", f"{START_SECONDS}s"]  # fmt: skip
+    arguments += ["--gpus", "all"] if container.gpus else []
+    for path, folder in sorted(container.mounts.items()):
+        source = str(folder.resolve()).replace('"', '""')  # one line of CSV
+        arguments += ["--mount", f'type=bind,"src={source}",dst={path},readonly']
+    for name in sorted(container.environment):
+        arguments += ["--env", name]
+    return [*arguments, container.image, "serve"]
+
+
+def start_container(
+    docker: Docker, container: Container, log: Path, record: Record = lambda process: None
+) -> EngineProcess:
+    """Start it, after removing an earlier container of that name."""
+    for name in container.environment:
+        # Variables of the ``docker`` command; the container gets its own from the image.
+        if name in ("PATH", "HOME") or name.startswith("DOCKER_"):
+            message = f"{name} cannot be set for a container"
+            raise UserError(message, "remove it from the plan", "reserved-variable")
+    remove_container(container.name)
+    argv = docker.argv(*run_arguments(container))
+    variables = {**docker.variables(), **container.environment}
+    return start_program(argv, variables, container.port, log, record, container.name)
+
+
+def compose_file(container: Container) -> str:
+    """The text of a compose file for the container."""
+    service = ComposeService(
+        name=container.name,
+        image=container.image,
+        environment=container.environment,
+        mounts={path: str(folder.resolve()) for path, folder in container.mounts.items()},
+        address=f"{LOOPBACK}:{container.port}",
+        start_seconds=START_SECONDS,
+        gpus="all" if container.gpus else None,
+    )
+    heading = f"{container.name}: the same as `peagle local up --engine docker`.\n"
+    return compose_text(service, f"{heading}Start it with Docker Compose: --file FILE up\n")
+
+
+def find_image(
+    docker: Docker, plan: Plan, runtime: RuntimeKind, named: str | None = None,
+    command: Sequence[str] = (),
+) -> Image | None:  # fmt: skip
+    """The image for the plan, or ``None``: ``named``, else the newest image of its pair, version
+    and runtime with this toolkit's entrypoint and without baked weights, which might differ from
+    the plan's. ``command`` builds one. Raises UserError if ``named`` was built for another pair or
+    runtime."""
+    if named is None:
+        images = list_images(docker, pair=plan.pair, runtime=runtime, vllm=plan.runtime.vllm,
+                             serve=serve_digest(), weights="mounted")  # fmt: skip
+        return images[0] if images else None
+    image = show_image(docker, named)
+    check_pair(image, plan.pair, command)
+    if image.runtime != runtime:
+        message = f"the image {named} is a {image.runtime} image"
+        fix = "add --gpus" if image.runtime == "gpu" else "omit --gpus"
+        raise UserError(message, fix, "image-of-another-runtime")
+    return image
 
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """How to run a plan on this machine: in a container of ``image``, or without one as a process
-    of the CPU engine of ``peagle engine install``.
-
-    ``gpus``: the container sees all GPUs, and the engine always compiles. ``compiled``: compile the
-    model on a CPU too. ``collecting``: start with empty caches, to offer what the engine compiles
-    (``peagle warm``).
-    """
+    """How to run a plan on this machine: in a container of ``image``, or as a process. ``gpus``:
+    the container sees all GPUs; ``compiled``: compile on a CPU too; ``collecting``: start with
+    empty caches, to offer what the engine compiles (``peagle warm``)."""
 
     image: Image | None = None
     gpus: bool = False
@@ -66,15 +163,39 @@ class LocalOptions:
         """Another build with the same name is another image."""
         return self.image.id if self.image else None
 
-    def local_environment(self, plan: Plan) -> LocalEnvironment:
-        """The plan's environment as this machine can run it. Raises Refused when it cannot."""
-        engine = None if self.image else _engine_for(plan)
-        _refuse_s3(plan)
+    def local_environment(self, plan: Plan) -> tuple[dict[str, str], tuple[str, ...]]:
+        """The plan's environment as this machine can run it, and notes on how it differs from the
+        plan's. Raises Refused when it cannot."""
+        engine = None
+        if self.image is None:
+            check_machine()
+            refuse_code(plan.environment)
+            if plan.target.weights.kind == "image":
+                raise Refused(
+                    f"the weights are baked into {plan.runtime.image}, which a process does not "
+                    "use",
+                    "add --engine docker, or omit --baked-weights",
+                    "weights-baked",
+                )
+            engine = find_engine(plan.runtime.vllm)
+        machine, reason = this_machine(), None
+        for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
+            if reason is None and weights is not None and weights.kind == "s3":
+                reason = f"only AWS can read {weights.location}"
+        if reason is None and not self.gpus:
+            folders = local_folders(plan).values()
+            files = (file for folder in folders for file in folder.glob("*.safetensors"))
+            size = sum(file.stat().st_size for file in files)
+            reason = cannot_run(plan.environment, size, machine)
+        if reason:
+            command = ("peagle", "deploy", plan.target.id, "--sandbox")
+            raise Refused(
+                f"this machine cannot run {plan.pair}: {reason}",
+                Fix("serve a small stand-in with the same settings", command),
+                "not-runnable-here",
+            )
         if self.gpus:
             return dict(plan.environment), ()
-        machine = this_machine()
-        if reason := cannot_run(plan.environment, weight_bytes(plan), machine):
-            raise _refused(plan, reason)
         if self.compiled and engine:
             check_compiler(engine.python)
         elif self.compiled and self.image:
@@ -88,18 +209,19 @@ class LocalOptions:
         before it begins. A process has links to the weights at the paths where a container mounts
         them."""
         if self.image:
-            container = self.container(plan, environment, port)
-            return start_container(Docker(), container, log, record)
+            return start_container(Docker(), self.container(plan, environment, port), log, record)
         ml_root = state.folder_of(plan.name) / "ml"
         shutil.rmtree(ml_root, ignore_errors=True)
-        link_weights(plan, ml_root)
+        link_folders(local_folders(plan), ml_root)
         variables = {**environment, **self._warm(environment, str(state.warm_folder()))}
         if self.collecting:
             variables[CACHE_VARIABLE] = str(state.collected_folder(plan.name))
         engine = find_engine(plan.runtime.vllm)
         return start_engine(engine, variables, ml_root, port, log, record)
 
-    def container(self, plan: Plan, environment: Mapping[str, str], port: int) -> Container:
+    def container(
+        self, plan: Plan, environment: Mapping[str, str], port: int, image: str = ""
+    ) -> Container:
         """The container to start, with weights mounted unless the image has them, and with the
         warm starts of this machine."""
         assert self.image is not None, "a process has no container"
@@ -110,12 +232,22 @@ class LocalOptions:
         digest = {IMAGE_DIGEST_VARIABLE: self.image.digest} if self.image.digest else {}
         return Container(
             name=container_name("local", plan.name),
-            image=self.image.id,
+            image=image or self.image.id,
             environment={**environment, **digest, **warm},
             mounts=mounts,
             port=port,
             gpus=self.gpus,
         )
+
+    def compose(self, plan: Plan, port: int | None) -> tuple[str, int]:
+        """The compose file that runs the plan, and the port that it publishes. It names the image:
+        other machines, too, can use the file and pull the image from a registry. Raises Refused
+        when this machine cannot run the plan."""
+        assert self.image is not None, "a process has no container"
+        environment, _ = self.local_environment(plan)
+        published = port or free_port()
+        container = self.container(plan, environment, published, self.image.name)
+        return compose_file(container), published
 
     def _warm(self, environment: Mapping[str, str], folder: str) -> dict[str, str]:
         """The variables with which an engine collects, or restores from ``folder``: what the plan
@@ -126,47 +258,3 @@ class LocalOptions:
             return {}
         pins = environment.get(WARM_PINS_VARIABLE) or state.warm_pins()
         return {WARM_FOLDER_VARIABLE: folder, **({WARM_PINS_VARIABLE: pins} if pins else {})}
-
-
-def _engine_for(plan: Plan) -> Engine:
-    check_machine()
-    refuse_code(plan.environment)
-    if plan.target.weights.kind == "image":
-        raise Refused(
-            f"the weights are baked into {plan.runtime.image}, which a process does not use",
-            "add --engine docker, or omit --baked-weights",
-            "weights-baked",
-        )
-    return find_engine(plan.runtime.vllm)
-
-
-def _refuse_s3(plan: Plan) -> None:
-    location = s3_weights(plan)
-    if location and plan.target.weights.streamed:
-        raise _refused(plan, f"streaming {location} needs a role that exists only on AWS")
-    if location:
-        raise _refused(plan, f"only AWS can mount {location}")
-
-
-def _refused(plan: Plan, reason: str) -> Refused:
-    return Refused(
-        f"this machine cannot run {plan.pair}: {reason}",
-        Fix("serve a small stand-in with the same settings",
-            ("peagle", "deploy", plan.target.id, "--sandbox")),
-        "not-runnable-here",
-    )  # fmt: skip
-
-
-def compose_of_plan(plan: Plan, options: LocalOptions, port: int | None) -> tuple[str, int]:
-    """The compose file that runs the plan, and the port that it publishes.
-
-    Raises UserError without an image, and Refused when this machine cannot run the plan.
-    """
-    if options.image is None:
-        raise UserError("a compose file needs an image", "choose an image of the plan")
-    environment, _ = options.local_environment(plan)
-    published = port or free_port()
-    container = options.container(plan, environment, published)
-    # By name: other machines, too, can use the file and pull the image from a registry.
-    named = replace(container, image=options.image.name)
-    return compose_file(named), published

@@ -14,7 +14,7 @@ from peagle.proof import SecondTurn
 from peagle.store import home, read_record, write_json
 from peagle_serve.contract import MANIFEST_SUFFIX, SPECULATION, WARM_FOLDER
 from peagle_serve.json_reader import read_regular
-from peagle_serve.warm_archive import LARGEST, sha256_in
+from peagle_serve.warm import LARGEST, sha256_in
 
 EngineState = Literal["starting", "ready", "dead"]
 
@@ -24,14 +24,9 @@ _HEAD_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """An engine of this machine.
-
-    ``environment`` identifies its plan; ``notes`` say how a CPU differs from the plan.
-    ``acceptance_length``, ``drafts`` and ``second_turn`` are measured by the proof, ``None`` before
-    it and without speculation. ``chat``: the target is a chat model. ``started_at`` is in seconds
-    since 1970.
-    ``image`` is the id of the container's image, ``None`` for a process.
-    """
+    """An engine of this machine. ``environment`` identifies its plan; ``notes`` say how a CPU
+    differs from it. ``acceptance_length``, ``drafts`` and ``second_turn`` are measured by the
+    proof; ``started_at`` is in epoch seconds; ``image`` is the id of the container's image."""
 
     name: str
     pair: str
@@ -64,16 +59,11 @@ class LocalEngine:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of the engine ``name``: its state, its log, links to its weights.
-
-    Raises UserError for a name that is a path.
-    """
+    """The folder of the engine ``name``: its state, its log, links to its weights. Raises UserError
+    for a name that is a path."""
     if name in ("", ".", "..") or "/" in name:
-        raise UserError(
-            f"{name!r} is not a valid engine name",
-            "use letters, digits and hyphens",
-            "invalid-name",
-        )
+        message = f"{name!r} is not a valid engine name"
+        raise UserError(message, "use letters, digits and hyphens", "invalid-name")
     return home() / "local" / name
 
 
@@ -93,19 +83,14 @@ def read_local_engine(name: str) -> LocalEngine | None:
 
 
 def ready_engine(name: str) -> LocalEngine | None:
-    """The engine ``name`` that answers requests, or ``None`` if there is none of that name.
-
-    Raises UserError for an engine that is not ready and for a record that cannot be read.
-    """
+    """The engine ``name`` that answers requests, or ``None`` if there is none of that name. Raises
+    UserError for an engine that is not ready and for a record that cannot be read."""
     engine = read_local_engine(name) if name in local_engine_names() else None
     if engine is None or engine.state == "ready":
         return engine
     state = "is still starting" if engine.state == "starting" else "is not running"
-    raise UserError(
-        f"the local engine {name} {state}",
-        Fix("read its log", ("peagle", "local", "logs", name)),
-        code="local-engine-not-ready",
-    )
+    fix = Fix("read its log", ("peagle", "local", "logs", name))
+    raise UserError(f"the local engine {name} {state}", fix, code="local-engine-not-ready")
 
 
 def remove_record(name: str) -> None:
@@ -121,24 +106,20 @@ def local_engine_names() -> tuple[str, ...]:
 
 def local_engines() -> tuple[LocalEngine, ...]:
     """All engines whose records can be read, sorted by name."""
-    return tuple(record for record in _records().values() if isinstance(record, LocalEngine))
+    unreadable = unreadable_records()
+    names = (name for name in local_engine_names() if name not in unreadable)
+    return tuple(engine for engine in map(read_local_engine, names) if engine)
 
 
 def unreadable_records() -> dict[str, Path]:
     """Engine name -> its record, for records that cannot be read."""
-    records = _records().items()
-    return {name: _state_file(name) for name, record in records if isinstance(record, UserError)}
-
-
-def _records() -> dict[str, LocalEngine | UserError | None]:
-    """Engine name -> its record, or the error that it cannot be read."""
-    records: dict[str, LocalEngine | UserError | None] = {}
+    unreadable = {}
     for name in local_engine_names():
         try:
-            records[name] = read_local_engine(name)
-        except UserError as error:
-            records[name] = error
-    return records
+            read_local_engine(name)
+        except UserError:
+            unreadable[name] = _state_file(name)
+    return unreadable
 
 
 def unknown_engine(name: str) -> NotFound:

@@ -30,16 +30,11 @@ _LARGEST_PAGE = 8 << 20
 
 @dataclass(frozen=True)
 class Usage:
-    """The use of a deployment or a local engine in the last ``window_seconds``.
-
-    Every number is ``None`` where it is unknown, or where nothing happened. Times are seconds,
-    shares from 0 to 1; ``at`` is in epoch seconds. ``running`` and ``waiting`` are requests of all
-    instances at the end of the window. ``ttft_p50`` and ``ttft_p90`` are the time to the first
-    token of half and of nine tenths of the requests, ``itl`` the mean time between two output
-    tokens of a request. ``requests_by_minute`` ends with the newest minute. ``variants`` are those
-    of an endpoint that compares two plans, each with its ``share`` of the requests: the whole has
-    only what adds up. ``notes`` say why numbers are missing.
-    """
+    """The use of a deployment or a local engine in the last ``window_seconds``. A number is
+    ``None`` where it is unknown. Times are seconds, shares 0 to 1, ``at`` epoch seconds;
+    ``running`` and ``waiting`` are requests at the end of the window; ``ttft`` and ``itl`` as in
+    vLLM; ``variants`` are those of a comparison, each with its ``share``; ``notes`` say why numbers
+    are missing."""
 
     name: str
     where: str
@@ -111,11 +106,9 @@ class MetricsPage:
 
 
 class EngineMeter:
-    """Measures an engine of this machine; each ``read`` is over at most ``window_seconds``.
-
-    The first is over the engine's whole life, unless that is longer than the window: then its
-    numbers are from the start on too, and ``Usage.window_seconds`` says so.
-    """
+    """Measures an engine of this machine; each ``read`` is over at most ``window_seconds``. The
+    first is over the engine's whole life, unless that is longer than the window: then its numbers
+    are from the start on too, and ``Usage.window_seconds`` says so."""
 
     def __init__(self, engine: LocalEngine, window_seconds: float = WINDOW_SECONDS) -> None:
         self._engine = engine
@@ -134,13 +127,24 @@ class EngineMeter:
 def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) -> Usage:
     """What the engine did between two pages of its metrics."""
     seconds = max(now.time - before.time, 1e-3)
-    requests = _increase("vllm:request_success_total", before, now)
-    tokens = _increase("vllm:generation_tokens_total", before, now)
-    first = "vllm:time_to_first_token_seconds"
+
+    def increase(name: str) -> float | None:
+        total = now.total(f"vllm:{name}")
+        return None if total is None else max(total - (before.total(f"vllm:{name}") or 0.0), 0.0)
+
+    requests, tokens = increase("request_success_total"), increase("generation_tokens_total")
+    gaps, gap_seconds = (
+        increase(f"inter_token_latency_seconds_{what}") for what in ("count", "sum")
+    )
     counters = parse_counters(sum_counters(now.text))
     if before.text:
         counters = counters.since(parse_counters(sum_counters(before.text)))
-    waited = _increases(first, before, now)
+    first = "vllm:time_to_first_token_seconds"
+    earlier = before.buckets(first)
+    waited = {
+        bound: max(count - earlier.get(bound, 0.0), 0.0)
+        for bound, count in now.buckets(first).items()
+    }
     config = json_object(engine.environment.get(SPECULATION))
     k = config.get("num_speculative_tokens")
     return Usage(
@@ -155,28 +159,12 @@ def usage_between(engine: LocalEngine, before: MetricsPage, now: MetricsPage) ->
         waiting=now.total("vllm:num_requests_waiting"),
         ttft_p50=quantile(waited, 0.5),
         ttft_p90=quantile(waited, 0.9),
-        itl=_mean("vllm:inter_token_latency_seconds", before, now),
+        itl=gap_seconds / gaps if gaps and gap_seconds is not None else None,
         tokens_per_second=None if tokens is None else tokens / seconds,
         kv_cache_share=now.total("vllm:kv_cache_usage_perc"),
         k=k if isinstance(k, int) else None,
         acceptance_length=acceptance_length(counters),
     )
-
-
-def _increase(name: str, before: MetricsPage, now: MetricsPage) -> float | None:
-    total = now.total(name)
-    return None if total is None else max(total - (before.total(name) or 0.0), 0.0)
-
-
-def _increases(name: str, before: MetricsPage, now: MetricsPage) -> dict[float, float]:
-    earlier = before.buckets(name)
-    buckets = now.buckets(name)
-    return {bound: max(count - earlier.get(bound, 0.0), 0.0) for bound, count in buckets.items()}
-
-
-def _mean(name: str, before: MetricsPage, now: MetricsPage) -> float | None:
-    count, total = (_increase(f"{name}_{what}", before, now) for what in ("count", "sum"))
-    return total / count if count and total is not None else None
 
 
 def quantile(buckets: dict[float, float], share: float) -> float | None:

@@ -226,7 +226,7 @@ def served_tensors(
     for name, tensor in tensors.items():
         if quantization is None or "scale" not in name:
             dtype, size = served_size(tensor.dtype, tensor.size)
-            served[name] = replace(tensor, dtype=dtype, size=size)
+            served[name] = tensor._replace(dtype=dtype, size=size)
     return served
 
 

@@ -1,16 +1,8 @@
 """Container images of plans on this machine: build and push. Uses Docker, not AWS."""
 
-from peagle.images.build import (
-    Built,
-    Login,
-    Packages,
-    build,
-    engine_image,
-    push,
-)
+from peagle.images.build import Built, Login, Packages, build, engine_image, push
 from peagle.images.context import with_digest
-from peagle.images.docker import Docker
-from peagle.images.inspect import Image, list_images, show_image
+from peagle.images.docker import Docker, Image, check_pair, list_images, show_image
 
 __all__ = [
     "Built",
@@ -19,6 +11,7 @@ __all__ = [
     "Login",
     "Packages",
     "build",
+    "check_pair",
     "engine_image",
     "list_images",
     "push",

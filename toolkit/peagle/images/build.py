@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peagle.errors import EngineError, Fix, NotFound, UserError
+from peagle.errors import EngineError, NotFound, UserError
 from peagle.findings import Finding
 from peagle.images.context import (
     Member,
@@ -33,18 +33,10 @@ from peagle.images.context import (
     tar,
     tar_member,
 )
-from peagle.images.docker import Docker, Progress
-from peagle.images.inspect import Image, show_image
+from peagle.images.docker import Docker, Image, Progress, show_image
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import LOG_STATS_OFF
-from peagle.render.image import (
-    DIGITS,
-    LAYER_LIMIT_BYTES,
-    Copied,
-    Recipe,
-    context_files,
-    image_name,
-)
+from peagle.render.image import DIGITS, LAYER_LIMIT_BYTES, Copied, Recipe, context_files, image_name
 from peagle.render.image_names import has_host, split_image, without_tag
 from peagle_serve import json_reader
 
@@ -86,10 +78,8 @@ def named_by_content(image: Image) -> bool:
 
 
 def context(plan: Plan, recipe: Recipe) -> list[Member]:
-    """The build context, with the baked weights of local folders.
-
-    Raises EngineError when the layer exceeds its limit.
-    """
+    """The build context, with the baked weights of local folders. Raises EngineError when the layer
+    exceeds its limit."""
     files = [member_of(file.path, file.content) for file in context_files(plan, recipe)]
     small = sum(file.size for file in files)
     if small > LAYER_LIMIT_BYTES:
@@ -123,8 +113,6 @@ def for_gpus(docker: Docker) -> Docker:
 
 REPOSITORY = "peagle-engine-cpu"
 
-_PRINT_VERSION = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-
 
 def _template(name: str) -> str:
     return (Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")
@@ -150,20 +138,34 @@ class Packages:
 def engine_image(
     docker: Docker, base: str, packages: Packages, progress: Progress = lambda line: None
 ) -> str:
-    """The name of the image with that engine on ``base``, which is built unless it exists.
-
-    Raises UserError unless ``base`` is an image with venv and the engine's version of Python; and
-    as ``Docker.run``.
-    """
+    """The name of the image with that engine on ``base``, which is built unless it exists. Raises
+    UserError unless ``base`` is an image with venv and the engine's version of Python; and as
+    ``Docker.run``."""
     split_image(base)
     base_id = str(pulled(docker, base, progress).get("Id", ""))
     name = engine_image_name(base_id, packages)
-    if docker.inspect("image", name) is None:
-        _check_base(docker, base, packages)
-        progress(f"building {name} (2 GB, once for this base and engine)")
-        context = tar(context_of(packages))
-        docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
-                      doing=f"building {name}", given=context, each_line=progress)  # fmt: skip
+    if docker.inspect("image", name) is not None:
+        return name
+    print_version = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+    try:
+        version = docker.run(
+            "run", "--rm", "--network", "none", "--entrypoint", "python3", base,
+            "-c", print_version, doing=f"running Python in {base}",
+        ).strip()  # fmt: skip
+        problem = f"it has Python {version}" if version != packages.python else ""
+    except (EngineError, NotFound) as error:
+        problem = error.message
+    if problem:
+        raise UserError(
+            f"the base {base} cannot run the engine: {problem}",
+            f"choose a --base with Python {packages.python} and venv, or install the engine for "
+            "another Python",
+            "unusable-base",
+        )
+    progress(f"building {name} (2 GB, once for this base and engine)")
+    docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
+                  doing=f"building {name}", given=tar(context_of(packages)),
+                  each_line=progress)  # fmt: skip
     return name
 
 
@@ -182,32 +184,6 @@ def context_of(packages: Packages) -> list[Member]:
     return [member_of("Dockerfile", _DOCKERFILE.encode()), tar_member("engine.tar", files)]
 
 
-def _check_base(docker: Docker, base: str, packages: Packages) -> None:
-    """Raise UserError for a base without the engine's version of Python."""
-    try:
-        version = docker.run(
-            "run", "--rm", "--network", "none", "--entrypoint", "python3", base,
-            "-c", _PRINT_VERSION,
-            doing=f"running Python in {base}",
-        ).strip()  # fmt: skip
-    except (EngineError, NotFound) as error:
-        raise UserError(
-            f"the base {base} cannot run the engine: {error.message}",
-            f"choose a --base with Python {packages.python} and venv",
-            "unusable-base",
-        ) from error
-    if version != packages.python:
-        raise UserError(
-            f"the base {base} has Python {version}, but the installed engine is for "
-            f"{packages.python}",
-            Fix(
-                f"choose another --base, or install the engine for Python {version}",
-                ("peagle", "engine", "install", "--python", "PATH"),
-            ),
-            "unusable-base",
-        )
-
-
 def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
     """The plan's findings for an image of this toolkit, which exposes speculation counters."""
     return tuple(finding for finding in plan.findings if finding.code != LOG_STATS_OFF)
@@ -222,16 +198,15 @@ def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...
     """The findings for a local engine: all errors but those of ECR for a container, and what does
     not concern SageMaker, its instances or their prices."""
     left_out = _ABOUT_REGISTRY if engine_kind == "docker" else {"image-by-tag"}
-    findings = (
-        finding for finding in findings_with_own_image(plan) if finding.code not in left_out
-    )
     return tuple(
-        finding for finding in findings if finding.level == "error" or not _is_of_sagemaker(finding)
+        finding
+        for finding in findings_with_own_image(plan)
+        if finding.code not in left_out
+        and (
+            finding.level == "error"
+            or (finding.code not in _OF_SAGEMAKER and finding.where != _DOWNLOAD_TIMEOUT)
+        )
     )
-
-
-def _is_of_sagemaker(finding: Finding) -> bool:
-    return finding.code in _OF_SAGEMAKER or finding.where == _DOWNLOAD_TIMEOUT
 
 
 def findings_of_format(plan: Plan, format: str) -> tuple[Finding, ...]:
@@ -282,10 +257,8 @@ def push(
     logins: Sequence[Login] = (),
     progress: Progress = lambda line: None,
 ) -> str:
-    """Push the image ``name`` as ``address``; returns the address with its digest.
-
-    Raises CloudError when the registry rejects the image or the tag exists, and as ``Docker.run``.
-    """
+    """Push the image ``name`` as ``address``; returns the address with its digest. Raises
+    CloudError when the registry rejects the image or the tag exists, and as ``Docker.run``."""
     doing = f"pushing {address}"
     repository = repository_part(address)
     docker.run("tag", name, address, doing=doing)
@@ -298,9 +271,8 @@ def push(
 def repository_part(address: str) -> str:
     """``host:5000/name`` of ``host:5000/name:tag``. Raises UserError without a registry's host."""
     if not has_host(address):
-        raise UserError(
-            f"{address!r} has no registry", "use registry.example.com/name:tag", "no-registry"
-        )
+        fix = "use registry.example.com/name:tag"
+        raise UserError(f"{address!r} has no registry", fix, "no-registry")
     return without_tag(address)
 
 

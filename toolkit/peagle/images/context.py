@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -53,28 +54,28 @@ def member_of(path: str, content: bytes) -> Member:
 def members_of(
     folder: Path, into: str, skip: Callable[[Path], bool] = lambda path: False
 ) -> list[Member]:
-    """All files below ``folder``, at ``into`` in the archive; links are followed.
-
-    Raises UserError for a broken link or one that leaves the folder: everything in an image must be
-    in the folder that the user named.
-    """
+    """All files below ``folder``, at ``into`` in the archive; links are followed. Raises UserError
+    for a broken link or one that leaves the folder: everything in an image must be in the folder
+    that the user named."""
     homes = link_homes(folder)
     members = []
     for path in sorted(folder.rglob("*")):
-        if skip(path):
-            continue
-        real = follow_link(path, homes)
-        if real.is_dir():
+        real = path if skip(path) else follow_link(path, homes)
+        if skip(path) or real.is_dir():
             continue
         if not real.is_file():
-            raise UserError(
-                f"{path} is not a regular file",
-                "remove it, or choose another folder",
-                "not-a-file",
-            )
+            fix = "remove it, or choose another folder"
+            raise UserError(f"{path} is not a regular file", fix, "not-a-file")
         inside = path.relative_to(folder).as_posix()
-        members.append(Member(f"{into}/{inside}", real.stat().st_size, _reader(real)))
+        chunks = partial(_read_chunks, real)
+        members.append(Member(f"{into}/{inside}", real.stat().st_size, chunks))
     return members
+
+
+def _read_chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            yield chunk
 
 
 def tar(members: Iterable[Member]) -> Iterator[bytes]:
@@ -82,7 +83,16 @@ def tar(members: Iterable[Member]) -> Iterator[bytes]:
     total = 0
     for header, member in _entries(members):
         yield header
-        yield from _content(member)
+        left = member.size
+        for chunk in member.chunks():
+            left -= len(chunk)
+            if left < 0:
+                break
+            yield chunk
+        if left != 0:
+            message = f"{member.path} changed while being read"
+            raise UserError(message, "repeat the command", "source-changed")
+        yield b"\0" * (_padded(member.size) - member.size)
         total += len(header) + _padded(member.size)
     yield b"\0" * (_archive_size(total) - total)
 
@@ -96,44 +106,20 @@ def tar_member(path: str, members: Iterable[Member]) -> Member:
 
 def _entries(members: Iterable[Member]) -> Iterator[tuple[bytes, Member]]:
     """Each member with its header; before its first file, each folder."""
+
+    def header(path: str, size: int, mode: int, kind: bytes) -> bytes:
+        info = tarfile.TarInfo(path)  # owner, group and time are zero by default
+        info.size, info.mode, info.type = size, mode, kind
+        return info.tobuf(tarfile.PAX_FORMAT)
+
     folders = {"."}
     for member in sorted(members, key=lambda member: member.path):
         for parent in reversed(PurePosixPath(member.path).parents):
             folder = parent.as_posix()
             if folder not in folders:
                 folders.add(folder)
-                yield _header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), member_of(folder, b"")
-        yield _header(member.path, member.size, _FILE_MODE, tarfile.REGTYPE), member
-
-
-def _header(path: str, size: int, mode: int, kind: bytes) -> bytes:
-    """Owner, group and time are zero by default."""
-    info = tarfile.TarInfo(path)
-    info.size, info.mode, info.type = size, mode, kind
-    return info.tobuf(tarfile.PAX_FORMAT)
-
-
-def _content(member: Member) -> Iterator[bytes]:
-    left = member.size
-    for chunk in member.chunks():
-        left -= len(chunk)
-        if left < 0:
-            break
-        yield chunk
-    if left != 0:
-        raise UserError(
-            f"{member.path} changed while being read", "repeat the command", "source-changed"
-        )
-    yield b"\0" * (_padded(member.size) - member.size)
-
-
-def _reader(path: Path) -> Callable[[], Iterator[bytes]]:
-    def chunks() -> Iterator[bytes]:
-        with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                yield chunk
-
-    return chunks
+                yield header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), member_of(folder, b"")
+        yield header(member.path, member.size, _FILE_MODE, tarfile.REGTYPE), member
 
 
 def _padded(size: int) -> int:
@@ -173,10 +159,8 @@ def pulled(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
 
 
 def with_digest(docker: Docker, base: str, progress: Progress = lambda line: None) -> str:
-    """``base`` with its digest, so that the build can be repeated.
-
-    A name without a registry may exist on this machine only; it stays as it is.
-    """
+    """``base`` with its digest, so that the build can be repeated. A name without a registry may
+    exist on this machine only; it stays as it is."""
     name, digest = split_image(base)
     if digest or not has_host(name):
         return base
@@ -191,52 +175,41 @@ def digests_of(image: Mapping[str, Any], repository: str) -> list[str]:
         return [digest for address, _, digest in references if address == repository]
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
 @contextmanager
 def explain_full_disk(what: str) -> Iterator[None]:
     """Raise UserError when the block fails because the disk of temporary files is full."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise UserError(
-            f"the disk of {tempfile.gettempdir()} is full: {what} does not fit",
-            "free some space, or set TMPDIR to another folder",
-            "disk-full",
-        ) from error
+        message = f"the disk of {tempfile.gettempdir()} is full: {what} does not fit"
+        fix = "free some space, or set TMPDIR to another folder"
+        raise UserError(message, fix, "disk-full") from error
 
 
 def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
-    """The plan's weights for an image; a branch on the Hub becomes its current commit.
-
-    Raises Unsupported for weights that cannot be baked in, CheckpointError for missing, incomplete
-    or unreachable ones, and UserError for a link that leaves their folder.
-    """
+    """The plan's weights for an image; a branch on the Hub becomes its current commit. Raises
+    Unsupported for weights that cannot be baked in, CheckpointError for missing, incomplete or
+    unreachable ones, and UserError for a link that leaves their folder."""
     of_drafter = plan.drafter.weights if plan.drafter else None
     parts = (plan.target.weights, of_drafter)
     weights = tuple(_baked(part, progress) for part in parts if part and part.kind != "image")
-    return (*weights, *_vocabulary(weights, progress))
-
-
-def _vocabulary(weights: tuple[Baked, ...], progress: Progress) -> Iterator[Copied]:
-    """The vocabulary of a target that is downloaded; a copied folder has its own, if any."""
     target = next(iter(weights), None)
-    if not isinstance(target, Download):
-        return
-    if not needs_vocabulary(HubSource(target.repo, target.commit, Hub.of_environment())):
-        return
+    # The vocabulary of a target that is downloaded; a copied folder has its own, if any.
+    if not isinstance(target, Download) or not needs_vocabulary(
+        HubSource(target.repo, target.commit, Hub.of_environment())
+    ):
+        return weights
     vocabulary = find_vocabulary()
     if vocabulary is None:
         progress(
             f"{target.repo} needs {VOCABULARY_FILE} at start, and this machine does not have it: "
             f"the engine will download it; put it into {vocabulary_folder()} to add it"
         )
-        return
+        return weights
     copied = Copied(VOCABULARY, str(vocabulary.parent), (VOCABULARY_FILE,), "")
-    yield replace(copied, digest=_digest(members(copied)))
+    return (*weights, replace(copied, digest=_digest(members(copied))))
 
 
 def members(copied: Copied) -> list[Member]:
@@ -253,11 +226,12 @@ def _baked(weights: Weights, progress: Progress) -> Baked:
             code="weights-in-s3",
         )
     progress(f"reading {weights.location}")
-    return _download(weights) if weights.kind == "hub" else _copied(weights)
-
-
-def _download(weights: Weights) -> Download:
-    """Lists the files; the build downloads them, without a token."""
+    if weights.kind != "hub":
+        folder = weights_folder(weights.location)
+        check_links(Path(folder))
+        below = PurePosixPath(weights.engine_path).relative_to(ML_ROOT)
+        copied = Copied(f"weights/{below}", str(folder), _files(FolderSource(Path(folder))), "")
+        return replace(copied, digest=_digest(members(copied)))
     hub = Hub.of_environment()
     revision = resolve_revision(hub, weights.location, weights.revision)
     if not revision.is_public:
@@ -269,16 +243,8 @@ def _download(weights: Weights) -> Download:
             ),
             code="weights-gated",
         )
-    files = _files(HubSource(weights.location, revision.commit, hub))
+    files = _files(HubSource(weights.location, revision.commit, hub))  # the build downloads them
     return Download(weights.location, weights.revision or "main", revision.commit, files)
-
-
-def _copied(weights: Weights) -> Copied:
-    folder = weights_folder(weights.location)
-    check_links(Path(folder))
-    below = PurePosixPath(weights.engine_path).relative_to(ML_ROOT)
-    copied = Copied(f"weights/{below}", str(folder), _files(FolderSource(Path(folder))), "")
-    return replace(copied, digest=_digest(members(copied)))
 
 
 def _files(source: Source) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The ``docker`` command: argv lists in, text or an error out.
+"""The ``docker`` command, argv lists in, text or an error out; and the toolkit's images in it.
 
 The command instead of a library: it needs no dependency and uses the engine that the user has
 configured (context, DOCKER_HOST, rootless, remote).
@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from peagle.checks.facts import digest_in
 from peagle.errors import (
     CloudError,
     DockerMissing,
@@ -26,6 +27,8 @@ from peagle.errors import (
     UserError,
     parsing,
 )
+from peagle.render.image import CONTENT_LABEL
+from peagle.render.image_names import pinned
 from peagle_serve import json_reader
 
 DOCKER = "docker"
@@ -46,8 +49,10 @@ _KEPT_LINES, _SHOWN_LINES, _SHOWN_CHARACTERS = 40, 3, 200
 _USAGE = re.compile(r"(Run|See) '[^']+ --help'|Usage:")
 """Lines that follow an error and do not explain it."""
 _PREFIX = re.compile(r"^(docker: |ERROR: |Error response from daemon: )+")
-
 _ERROR = re.compile(r"error|denied|cannot|no such|no space|invalid", re.IGNORECASE)
+_BASE, _BASE_DIGEST = "org.opencontainers.image.base.name", "org.opencontainers.image.base.digest"
+_BUILD = Fix("build one", ("peagle", "image", "build", "PAIR"))
+_NVIDIA = "nvidia"
 
 
 class _DockerFailure(NamedTuple):
@@ -114,6 +119,12 @@ _KNOWN = (
     ),
 )
 
+_DOCKER_FAILED = "docker-failed"
+"""A command of Docker failed; the message has its last lines.
+
+Fix: fix the problem that Docker reports
+"""
+
 
 @dataclass(frozen=True)
 class Docker:
@@ -127,9 +138,7 @@ class Docker:
 
     def run(self, *arguments: str, doing: str) -> str:
         """The output of ``docker ARGUMENTS``. ``doing`` (in -ing form) begins an error's message.
-
-        Raises DockerMissing, NotFound, UserError, CloudError or EngineError.
-        """
+        Raises DockerMissing, NotFound, UserError, CloudError or EngineError."""
         try:
             done = subprocess.run(
                 self.argv(*arguments),
@@ -142,9 +151,8 @@ class Docker:
                 timeout=_QUERY_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            raise EngineError(
-                f"{doing}: Docker does not respond", "restart Docker", code="docker-missing"
-            ) from None
+            message = f"{doing}: Docker does not respond"
+            raise EngineError(message, "restart Docker", code="docker-missing") from None
         if done.returncode:
             raise docker_error(doing, done.stderr.splitlines() or done.stdout.splitlines())
         return done.stdout
@@ -168,10 +176,8 @@ class Docker:
         given: Iterable[bytes] = (),
         each_line: Progress = lambda line: None,
     ) -> None:
-        """Run ``docker ARGUMENTS`` with ``given`` as its input; pass each line of output on.
-
-        Raises as ``run`` does, and errors of ``given``; an interrupt ends the command.
-        """
+        """Run ``docker ARGUMENTS`` with ``given`` as its input; pass each line of output on. Raises
+        as ``run`` does, and errors of ``given``; an interrupt ends the command."""
         last: list[str] = []
         program = subprocess.Popen(
             self.argv(*arguments),
@@ -223,13 +229,6 @@ def _feed(program: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
             stream.close()
 
 
-_DOCKER_FAILED = "docker-failed"
-"""A command of Docker failed; the message has its last lines.
-
-Fix: fix the problem that Docker reports
-"""
-
-
 def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
     """The error that Docker's last lines describe."""
     stripped = (line.strip() for line in lines)
@@ -242,12 +241,8 @@ def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
     last = messages[-_SHOWN_LINES:]
     shown = last if deciding in last else [deciding, *last[1:]]
     summary = " | ".join(line[:_SHOWN_CHARACTERS] for line in shown)
-    return EngineError(
-        f"{doing}: {summary}", "fix the problem that Docker reports", code=_DOCKER_FAILED
-    )
-
-
-_NVIDIA = "nvidia"
+    fix = "fix the problem that Docker reports"
+    return EngineError(f"{doing}: {summary}", fix, code=_DOCKER_FAILED)
 
 
 def connect_docker() -> Docker:
@@ -278,9 +273,8 @@ def docker_info(docker: Docker) -> DockerInfo:
             for plugin in (info.get("ClientInfo") or {}).get("Plugins") or []
         }
         devices = [device.get("ID", "") for device in info.get("DiscoveredDevices") or ()]
-        gpus = _NVIDIA in (info.get("Runtimes") or {}) or any(
-            _NVIDIA in device for device in devices
-        )
+        in_devices = any(_NVIDIA in device for device in devices)
+        gpus = _NVIDIA in (info.get("Runtimes") or {}) or in_devices
         return DockerInfo(str(info.get("ServerVersion", "")), plugins, gpus)
 
 
@@ -298,3 +292,101 @@ def compose_command() -> str:
     except PeagleError:
         return program if shutil.which(program) else plugin
     return plugin
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that ``peagle image build`` made. ``size`` is of the whole image and ``layer_bytes``
+    of the layers on top of ``base``, ``None`` when the base is not on this machine; both in bytes.
+    ``digests`` are its addresses with digest in registries."""
+
+    name: str
+    id: str
+    created: str
+    size: int
+    layer_bytes: int | None
+    user: str
+    labels: Mapping[str, str]
+    digests: tuple[str, ...]
+
+    @property
+    def pair(self) -> str:
+        return self.labels["peagle.pair"]
+
+    @property
+    def runtime(self) -> str:
+        """``gpu`` or ``cpu``."""
+        return self.labels["peagle.runtime"]
+
+    @property
+    def baked(self) -> bool:
+        """Whether it contains the pair's weights."""
+        return self.labels.get("peagle.weights") == "baked"
+
+    @property
+    def content(self) -> str:
+        """The digest of its content; empty for images of older versions of the toolkit."""
+        return self.labels.get(CONTENT_LABEL, "")
+
+    @property
+    def digest(self) -> str:
+        """The image's digest in a registry, else its local id; empty for an unchecked image."""
+        return next(filter(None, map(digest_in, self.digests)), self.id)
+
+    @property
+    def base(self) -> str:
+        return self.labels.get(_BASE, "")
+
+
+def show_image(docker: Docker, name: str) -> Image:
+    """The image ``name``. Raises NotFound, and UserError if this toolkit did not build it."""
+    image = docker.inspect("image", name)
+    if image is None:
+        raise NotFound(f"there is no image {name} on this machine", _BUILD, code="image-missing")
+    with parsing_output("docker image inspect"):
+        labels = (image.get("Config") or {}).get("Labels") or {}
+        if "peagle.pair" not in labels:
+            raise UserError(f"{name} was not built by this toolkit", _BUILD, code="foreign-image")
+        base_name, layer_bytes = labels.get(_BASE) or "none", None
+        # An image that was pulled by digest has no name.
+        base = docker.inspect("image", pinned(base_name, labels.get(_BASE_DIGEST)))
+        base = base or docker.inspect("image", base_name)
+        if base is not None:
+            below = base.get("RootFS", {}).get("Layers") or []
+            if image.get("RootFS", {}).get("Layers", [])[: len(below)] == below:
+                layer_bytes = int(image["Size"]) - int(base["Size"])
+        return Image(
+            name=name,
+            id=str(image["Id"]),
+            created=str(image["Created"]),
+            size=int(image["Size"]),
+            layer_bytes=layer_bytes,
+            user=str(image["Config"].get("User", "")),
+            labels={name: str(value) for name, value in sorted(labels.items()) if value},
+            digests=tuple(map(str, image.get("RepoDigests") or ())),
+        )
+
+
+def unchecked_image(name: str) -> Image:
+    """An image of which only the name is known."""
+    return Image(name, "", "", 0, None, "", {}, (name,))
+
+
+def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:
+    """The toolkit's images with these labels (without ``peagle.``), newest first."""
+    filters = ["label=peagle.pair", *(f"label=peagle.{key}={labels[key]}" for key in labels)]
+    options = [word for condition in filters for word in ("--filter", condition)]
+    printed = docker.run("image", "ls", *options, "--format", "{{json .}}", doing="listing images")
+    with parsing_output("docker image ls"):
+        rows = [json_reader.read(line, "a line") for line in printed.splitlines()]
+        names = [f"{row['Repository']}:{row['Tag']}" for row in rows if row["Tag"] != "<none>"]
+    images = [show_image(docker, name) for name in names]
+    return tuple(sorted(images, key=lambda image: image.created, reverse=True))
+
+
+def check_pair(image: Image, pair: str, command: Sequence[str]) -> None:
+    """Raise UserError for an image of another pair; ``command`` builds the right one."""
+    if image.pair != pair:
+        message = f"the image {image.name} was built for {image.pair}, not for {pair}"
+        fix = Fix("omit --image, or build another image", tuple(command))
+        raise UserError(message, fix, code="image-of-another-pair")

@@ -20,9 +20,10 @@ from peagle.catalog.documents import (
     Location,
     display_path,
     parse_document,
+    problem_at,
     read_bytes,
+    validate,
 )
-from peagle.catalog.validation import problem_at, validate
 from peagle.errors import Fix, UserError, nearest
 from peagle.planning.company import prefixed
 from peagle.planning.runtime import DEFAULT_PREFIX

@@ -1,13 +1,7 @@
 """The sandbox's account: quotas and prices, which moto lacks, and what a model needs of it.
 
-Prices of SageMaker hosting are those of the catalogue, which a client may extend with instance
-types of its own (``client.add_instances``). On AWS the quota of most GPU types starts at
-0; here each starts at 2, so that an endpoint can be updated (blue and green at the same time), and
-a test may set it (``client.set_quota``). A request for an increase is granted immediately.
-
 Role, images, model data and VPC of a model are checked as SageMaker checks them, in the words that
-users have reported of it. Permissions are not checked: IAM's SimulatePrincipalPolicy allows
-everything, and ECR's BatchGetImage has an image whenever an endpoint can be created with it.
+users have reported of it. Permissions are not checked.
 """
 
 from __future__ import annotations
@@ -16,8 +10,7 @@ import copy
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from moto.core.common_models import BaseModel
@@ -32,7 +25,7 @@ from moto.iam.responses import IamResponse
 from moto.sagemaker.exceptions import ValidationError
 from moto.utilities.utils import get_partition
 
-from peagle.catalog.tables import Instance, Price
+from peagle.catalog.tables import Instance
 from peagle.checks.facts import parse_ecr_image
 from peagle.request_validation import service_model
 from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
@@ -54,24 +47,17 @@ _quotas: dict[tuple[str, str], float] = {}
 _added: dict[str, Instance] = {}
 """Instance type -> its entry in the catalogue of a client."""
 
+Operation = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
+"""Takes the region and the parameters; its result ``None`` passes the request on to moto."""
+
 
 class AwsError(ServiceException):
     """An error with AWS's code and message; moto cannot serialize its own base class."""
 
 
-_INVALID_QUOTA, _NO_QUOTA = "IllegalArgumentException", "NoSuchResourceException"
-
-
-def _instances() -> Iterable[Instance]:
+def _instances() -> dict[str, Instance]:
     """The bundled catalogue's instance types and those that clients added."""
-    bundled = catalog().instances.instances
-    return ({instance.type: instance for instance in bundled} | _added).values()
-
-
-def gpu_count(instance_type: str) -> int:
-    """The GPUs of one instance of this type; 0 where neither the catalogue nor a client has it."""
-    counts = {instance.type: instance.gpu_count for instance in _instances()}
-    return counts.get(instance_type, 0)
+    return {instance.type: instance for instance in catalog().instances.instances} | _added
 
 
 def add_instances(entries: Iterable[Mapping[str, Any]]) -> None:
@@ -93,7 +79,7 @@ def quota_codes() -> dict[str, str]:
     """Every instance type that endpoints may have -> its quota code: botocore's types and the
     catalogue's, which may be newer. A code that the catalogue does not know is derived from the
     name, so that it is stable."""
-    codes = {instance.type: instance.quota_code for instance in _instances()}
+    codes = {name: instance.quota_code for name, instance in _instances().items()}
     enum = service_model(QUOTAS).shape_for("ProductionVariantInstanceType").enum
     return {
         name: codes.get(name) or f"L-{hashlib.sha256(name.encode()).hexdigest()[:8].upper()}"
@@ -107,91 +93,58 @@ def quota_value(instance_type: str, region: str) -> float:
 
 
 def set_quota(instance_type: str, value: float, region: str) -> None:
-    """Set a quota. Raises AwsError for an instance type that endpoints cannot have, and for
-    a value that is not a number of instances."""
+    """Set a quota. Raises ValueError for an instance type that endpoints cannot have, and for a
+    value that is not a number of instances."""
     if not 0 <= value <= _LARGEST_QUOTA:  # false for NaN
-        message = f"a quota is a number from 0 to {_LARGEST_QUOTA:,}, not {value}"
-        raise AwsError(_INVALID_QUOTA, message)
+        raise ValueError(f"a quota is a number from 0 to {_LARGEST_QUOTA:,}, not {value}")
     if instance_type not in quota_codes():
-        message = f"endpoints cannot use the instance type {instance_type}"
-        raise AwsError(_NO_QUOTA, message)
+        raise ValueError(f"endpoints cannot use the instance type {instance_type}")
     _quotas[region, instance_type] = value
 
 
 def changed_quotas() -> list[dict[str, Any]]:
     """The quotas that are not the default, by region and instance type."""
     return [
-        {"region": region, "instance_type": instance_type, "value": value}
+        {"instance_type": instance_type, "region": region, "value": value}
         for (region, instance_type), value in sorted(_quotas.items())
     ]
 
 
 def _get_products(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """GetProducts: the products that match every filter (TERM_MATCH), each as a JSON string.
-
-    ``region`` is the endpoint of the price list, not the region of the instance.
-    """
+    ``region`` is the endpoint of the price list, not the region of the instance."""
     filters = {entry["Field"]: entry["Value"] for entry in parameters.get("Filters") or []}
     products = []
-    for product in map(_product, _prices()) if parameters.get("ServiceCode") == PRICES else ():
-        if filters.items() <= {"ServiceCode": PRICES, **product["product"]["attributes"]}.items():
+    for instance in _instances().values() if parameters.get("ServiceCode") == PRICES else ():
+        for price in instance.prices:
+            attributes = {
+                "servicecode": PRICES,
+                "component": "Hosting",
+                "instanceName": instance.type,
+                "instanceType": f"{instance.type}-Hosting",
+                "regionCode": price.region,
+                "gpu": str(instance.gpu_count),
+                "vCpu": str(instance.vcpus),
+                "memory": f"{instance.memory_gib} GiB",
+                "usagetype": f"Host:{instance.type}",
+            }
+            if not filters.items() <= {"ServiceCode": PRICES, **attributes}.items():
+                continue
+            sku = f"{instance.type}.{price.region}".upper().replace(".", "")
+            dimension = {
+                "unit": "Hrs",
+                "description": f"${price.usd_per_hour} per Hosting {instance.type} hour",
+                "pricePerUnit": {"USD": f"{price.usd_per_hour:.10f}"},
+            }
+            terms = {f"{sku}.TERM": {"priceDimensions": {f"{sku}.RATE": dimension}}}
+            product = {
+                "product": {"productFamily": "ML Instance", "sku": sku, "attributes": attributes},
+                "serviceCode": PRICES,
+                "publicationDate": price.date.isoformat(),
+                "terms": {"OnDemand": terms},
+            }
             products.append(json.dumps(product))
     return {"FormatVersion": "aws_v1", **_page("PriceList", products, parameters)}
-
-
-def _prices() -> Iterator[tuple[Instance, Price]]:
-    return ((instance, price) for instance in _instances() for price in instance.prices)
-
-
-def _product(priced: tuple[Instance, Price]) -> dict[str, Any]:
-    """The product of the price list, with the keys that AWS has for hosting."""
-    instance, price = priced
-    sku = f"{instance.type}.{price.region}".upper().replace(".", "")
-    dimension = {
-        "unit": "Hrs",
-        "description": f"${price.usd_per_hour} per Hosting {instance.type} hour",
-        "pricePerUnit": {"USD": f"{price.usd_per_hour:.10f}"},
-    }
-    attributes = {
-        "servicecode": PRICES,
-        "component": "Hosting",
-        "instanceName": instance.type,
-        "instanceType": f"{instance.type}-Hosting",
-        "regionCode": price.region,
-        "gpu": str(instance.gpu_count),
-        "vCpu": str(instance.vcpus),
-        "memory": f"{instance.memory_gib} GiB",
-        "usagetype": f"Host:{instance.type}",
-    }
-    return {
-        "product": {"productFamily": "ML Instance", "sku": sku, "attributes": attributes},
-        "serviceCode": PRICES,
-        "publicationDate": price.date.isoformat(),
-        "terms": {"OnDemand": {f"{sku}.TERM": {"priceDimensions": {f"{sku}.RATE": dimension}}}},
-    }
-
-
-def _list_quotas(
-    region: str, parameters: Mapping[str, Any], *, applied: bool
-) -> dict[str, Any] | None:
-    """The applied or default quotas."""
-    if parameters.get("ServiceCode") != QUOTAS:
-        return None
-    quotas = [_quota(region, name, applied=applied) for name in sorted(quota_codes())]
-    return _page("Quotas", quotas, parameters)
-
-
-def _get_quota(
-    region: str, parameters: Mapping[str, Any], *, applied: bool
-) -> dict[str, Any] | None:
-    """One applied or default quota."""
-    if parameters.get("ServiceCode") != QUOTAS:
-        return None
-    for instance_type, code in quota_codes().items():
-        if code == parameters.get("QuotaCode"):
-            return {"Quota": _quota(region, instance_type, applied=applied)}
-    unknown = "The request failed because the specified quota does not exist."
-    raise AwsError(_NO_QUOTA, unknown)
 
 
 def _page(key: str, items: list[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,31 +154,43 @@ def _page(key: str, items: list[Any], parameters: Mapping[str, Any]) -> dict[str
     return {key: items[start:end], **({"NextToken": str(end)} if end < len(items) else {})}
 
 
-def _quota(region: str, instance_type: str, *, applied: bool) -> dict[str, Any]:
-    code = quota_codes()[instance_type]
-    return {
-        "ServiceCode": QUOTAS,
-        "ServiceName": "Amazon SageMaker",
-        "QuotaArn": f"arn:aws:servicequotas:{region}:{ACCOUNT}:{QUOTAS}/{code}",
-        "QuotaCode": code,
-        "QuotaName": f"{instance_type} for endpoint usage",
-        "Value": quota_value(instance_type, region) if applied else DEFAULT_QUOTA,
-        "Unit": "None",
-        "Adjustable": True,
-        "GlobalQuota": False,
-    }
+def _quota_operation(is_list: bool, is_applied: bool) -> Operation:
+    """The applied or default quotas, as a list or one by its code."""
+
+    def operation(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+        if parameters.get("ServiceCode") != QUOTAS:
+            return None
+        quotas = [
+            {
+                "ServiceCode": QUOTAS,
+                "ServiceName": "Amazon SageMaker",
+                "QuotaArn": f"arn:aws:servicequotas:{region}:{ACCOUNT}:{QUOTAS}/{code}",
+                "QuotaCode": code,
+                "QuotaName": f"{name} for endpoint usage",
+                "Value": quota_value(name, region) if is_applied else DEFAULT_QUOTA,
+                "Unit": "None",
+                "Adjustable": True,
+                "GlobalQuota": False,
+            }
+            for name, code in sorted(quota_codes().items())
+        ]
+        if is_list:
+            return _page("Quotas", quotas, parameters)
+        for quota in quotas:
+            if quota["QuotaCode"] == parameters.get("QuotaCode"):
+                return {"Quota": quota}
+        unknown = "The request failed because the specified quota does not exist."
+        raise AwsError("NoSuchResourceException", unknown)
+
+    return operation
 
 
-Operation = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
-"""Takes the region and the parameters; its result ``None`` passes the request on to moto."""
-
-_QUOTAS = "ServiceQuotasV20190624"
 OPERATIONS: dict[str, Operation] = {
     "AWSPriceListService.GetProducts": _get_products,
-    f"{_QUOTAS}.GetAWSDefaultServiceQuota": partial(_get_quota, applied=False),
-    f"{_QUOTAS}.GetServiceQuota": partial(_get_quota, applied=True),
-    f"{_QUOTAS}.ListAWSDefaultServiceQuotas": partial(_list_quotas, applied=False),
-    f"{_QUOTAS}.ListServiceQuotas": partial(_list_quotas, applied=True),
+    "ServiceQuotasV20190624.GetAWSDefaultServiceQuota": _quota_operation(False, False),
+    "ServiceQuotasV20190624.GetServiceQuota": _quota_operation(False, True),
+    "ServiceQuotasV20190624.ListAWSDefaultServiceQuotas": _quota_operation(True, False),
+    "ServiceQuotasV20190624.ListServiceQuotas": _quota_operation(True, True),
 }
 """X-Amz-Target -> the operation."""
 
@@ -272,11 +237,9 @@ def may_be_assumed(policy: str, by: str = SAGEMAKER) -> bool:
 
 
 def is_missing_image(image: str, region: str) -> bool:
-    """Whether ``image`` is of the account's own registry and not there.
-
-    Images of other accounts, such as AWS's own, always exist. With containers as engines, an image
-    on this machine does too.
-    """
+    """Whether ``image`` is of the account's own registry and not there. Images of other accounts,
+    such as AWS's own, always exist. With containers as engines, an image on this machine does
+    too."""
     name = parse_ecr_image(image)
     if name is None or name.account != ACCOUNT:
         return False
@@ -288,21 +251,20 @@ def is_missing_image(image: str, region: str) -> bool:
     return not is_local_image(image)
 
 
-def check_containers(containers: Iterable[Mapping[str, Any]], region: str) -> None:
-    """Raise ValidationError for an image that the account's own registry does not have, and for
-    model data that is not in S3."""
-    for container in containers:
+def check_model(parameters: Mapping[str, Any], region: str) -> None:
+    """Raise AwsError or ValidationError for what the model needs and the account does not have: its
+    role, images, model data, subnets and security groups."""
+    if role := parameters.get("ExecutionRoleArn"):
+        check_role(role, region)
+    primary = parameters.get("PrimaryContainer")
+    for container in [primary] if primary else parameters.get("Containers") or ():
         image = container.get("Image") or ""
         if is_missing_image(image, region):
             raise ValidationError(f"Requested image {image} not found.")
         for data in model_data(container):
             if not any(objects_of(data, region)):
                 raise ValidationError(f"Could not find model data at {data.uri}.")
-
-
-def check_vpc(vpc: Mapping[str, Any], region: str) -> None:
-    """Raise ValidationError for subnets and security groups that do not exist, or are not of one
-    VPC. The wording is ours: AWS's is not known."""
+    vpc = parameters.get("VpcConfig")
     if not vpc:
         return
     # Importing it takes a second, and most models are in no VPC.
@@ -314,7 +276,7 @@ def check_vpc(vpc: Mapping[str, Any], region: str) -> None:
     names = [*vpc.get("Subnets", ()), *vpc.get("SecurityGroupIds", ())]
     if missing := [name for name in names if name not in vpcs]:
         raise ValidationError(f"Could not find {', '.join(missing)} in {region}.")
-    if len({vpcs[name] for name in names}) > 1:
+    if len({vpcs[name] for name in names}) > 1:  # the wording is ours: AWS's is not known
         raise ValidationError("The subnets and the security groups must belong to one VPC.")
 
 
@@ -357,10 +319,8 @@ class EcrOperations(ECRResponse):
 def install() -> None:
     """Let this process's moto use these operations, and forget what was deleted: moto keeps a list
     of all objects, for a page that the sandbox does not have. Call it before the first request.
-
     moto reads AWS's 1,600 managed policies for each of five partitions and again after every reset,
-    which takes seconds; here it reads them once.
-    """
+    which takes seconds; here it reads them once."""
     iam_urls.url_paths["{0}/$"] = IamOperations.dispatch
     ecr_urls.url_paths["{0}/$"] = EcrOperations.dispatch
     read, policies = IAMBackend._init_aws_policies, list[ManagedPolicy]()
@@ -376,11 +336,7 @@ def install() -> None:
 
 def create_role() -> None:
     """Create what the account contains from the start: the execution role for SageMaker."""
-    statement = {
-        "Effect": "Allow",
-        "Principal": {"Service": SAGEMAKER},
-        "Action": "sts:AssumeRole",
-    }
+    statement = {"Effect": "Allow", "Principal": {"Service": SAGEMAKER}, "Action": "sts:AssumeRole"}
     iam_backends[ACCOUNT]["aws"].create_role(
         role_name=EXECUTION_ROLE,
         assume_role_policy_document=json.dumps({"Version": "2012-10-17", "Statement": [statement]}),

@@ -131,27 +131,21 @@ class Stopped:
     engines: int
 
 
-@dataclass(frozen=True)
-class ChangedQuota:
-    """How many instances of a type all endpoints of a region may have."""
-
-    instance_type: str
-    region: str
-    value: float
-
-
 def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
-    """Start the sandbox unless it is running; return its address. ``port`` 0 selects a free port.
-
-    ``engine`` selects how its endpoints run; the default is as processes. Concurrent calls start
-    one sandbox. Raises UserError when moto is missing, the port is in use, or the sandbox runs on
-    another port or with another kind of engine; EngineError when it does not respond; DockerMissing
-    when containers are requested and no Docker engine answers.
-    """
+    """Start the sandbox unless it is running, on a free port for 0; return its address. Raises
+    UserError when moto is missing, the port is in use or another sandbox runs, and EngineError."""
     with state.lock() as lock:
         daemon = state.read_daemon()
         if daemon is None or _request(daemon, "GET", "/status") is None:
-            check_moto()
+            try:
+                version = importlib.metadata.version("moto")
+                importlib.metadata.version("flask-cors")
+                problem = f"moto 5.2, but {version} is installed"
+            except importlib.metadata.PackageNotFoundError as missing:
+                version, problem = "", missing.name
+            if not version.startswith("5.2."):  # whose internals the sandbox extends
+                fix = Fix("install the extra", ("pip", "install", "peagle-toolkit[sandbox]"))
+                raise UserError(f"the sandbox needs {problem}", fix, "sandbox-extra-missing")
             if engine == "docker":
                 Docker().check()
             state.sweep()
@@ -167,27 +161,9 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     return _address(daemon)
 
 
-def check_moto() -> None:
-    """Raise UserError unless moto is installed in the minor version whose internals the sandbox
-    extends."""
-    try:
-        version = importlib.metadata.version("moto")
-        importlib.metadata.version("flask-cors")
-        problem = f"moto 5.2, but {version} is installed"
-    except importlib.metadata.PackageNotFoundError as missing:
-        version, problem = "", missing.name
-    if not version.startswith("5.2."):
-        install = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
-        raise UserError(f"the sandbox needs {problem}", install, "sandbox-extra-missing")
-
-
 def _start_daemon(port: int, lock: int) -> EngineProcess:
-    """Start the daemon, detached from this process and its terminal, and wait until it listens.
-
-    It reports through a pipe; one that is closed without a report means that it died. It holds the
-    lock until then, so that no second one starts if this process is killed, and ends if no process
-    reads its report. Raises UserError when the port is in use, EngineError when it exits.
-    """
+    """Start the daemon, detached from this terminal, and wait until it listens: it reports through
+    a pipe, and holds the lock until then. Raises UserError and EngineError."""
     reading, writing = os.pipe()
     for descriptor in (writing, lock):
         os.set_inheritable(descriptor, True)
@@ -283,20 +259,17 @@ def sandbox_status() -> Status:
 
 def sandbox_not_running() -> NotFound:
     """The error of a command that needs it; after a kill it says what still runs."""
-    left = state.leftovers()
-    if left:
-        fix = Fix("end them", ("peagle", "sandbox", "stop"))
+    if left := state.leftovers():
         names = ", ".join(engine.text for engine in left)
         message = f"the sandbox was killed; engines still running: {len(left)}: {names}"
-        return NotFound(message, fix, SANDBOX_KILLED)
+        return NotFound(message, Fix("end them", ("peagle", "sandbox", "stop")), SANDBOX_KILLED)
     fix = Fix("start it", ("peagle", "sandbox", "start"))
     return NotFound("the sandbox is not running", fix, "sandbox-not-running")
 
 
 def check_sandbox_engine(compiles: bool = False) -> None:
-    """Raise EngineMissing when the sandbox's engine is not installed on this machine, and UserError
-    when it ``compiles`` as a process and no C++ compiler is found, or nothing can be installed as
-    $PEAGLE_HOME cannot be written."""
+    """Raise EngineMissing without the sandbox's engine, and UserError where it ``compiles`` without
+    a C++ compiler, or where nothing can be installed."""
     try:
         engine = find_engine(state.engine_version())
     except EngineMissing:
@@ -316,9 +289,10 @@ def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> No
     state.forget_cached_answers()
 
 
-def changed_quotas() -> tuple[ChangedQuota, ...]:
-    """The quotas that were set; every other is the default."""
-    return tuple(ChangedQuota(**quota) for quota in _control("GET", "/quotas")["quotas"])
+def changed_quotas() -> list[dict[str, Any]]:
+    """The quotas that were set, each with its instance type and region; others are the default."""
+    quotas: list[dict[str, Any]] = _control("GET", "/quotas")["quotas"]
+    return quotas
 
 
 def add_instances(instances: Iterable[Instance]) -> None:
@@ -375,10 +349,7 @@ def _control(method: str, path: str, document: Mapping[str, Any] | None = None) 
 def _request(
     daemon: EngineProcess, method: str, path: str, document: Mapping[str, Any] | None = None
 ) -> Any:
-    """The daemon's answer; ``None`` when its process ends instead of answering.
-
-    A process that is being killed closes its connections before it disappears.
-    """
+    """The daemon's answer; ``None`` when its process ends instead of answering."""
     key = state.read_access_key()
     connection = http.client.HTTPConnection(LOOPBACK, daemon.port, timeout=_RESPONSE_SECONDS)
     try:

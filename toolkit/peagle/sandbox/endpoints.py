@@ -1,28 +1,19 @@
 """Endpoints and inference components in the sandbox, which follow their real engines:
 
     Create      Creating -> InService | Failed
-    Update      Updating -> InService with the new engines; when one fails, with the old ones (AWS
-                rolls back) and a FailureReason
-    with alarms Updating -> InService, or back to the old engines (an endpoint is then RollingBack)
-                with a FailureReason that names the alarm
+    Update      Updating -> InService; where an engine fails, with the old ones and a FailureReason
+    with alarms Updating -> InService, or RollingBack to the old ones with the alarm's name
     scaling     Updating -> InService with other numbers of instances, or of copies, 0 included
     Delete      Deleting -> removed
-    the last engine of an endpoint ends by itself
-                InService -> Failed
+    the last engine ends by itself   InService -> Failed
 
-One thread per change waits for the engines. Its result is stored under ``LOCK``, which guards every
-check that precedes a change. Faults of endpoints (``faults``) lead to the other states.
-
-An update with alarms starts all new engines, which get a half of the requests for a second,
-whatever the steps of its policy: an alarm fires by the fault ``alarm-fires`` or by SetAlarmState.
-
-Each instance or copy is a real engine, at most ``MAX_ENGINES`` of a variant. GPUs are counted as on
-AWS, where a component that does not fit on the instances fails.
+One thread per change waits for the engines; ``LOCK`` guards its result and every check before it.
+An update with alarms starts all new engines, which get a half of the requests for a second: an
+alarm fires by the fault ``alarm-fires`` or by SetAlarmState. GPUs are not counted.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import traceback
@@ -37,11 +28,11 @@ from moto.sagemaker.models import FakeEndpoint
 
 from peagle.engine.process import is_alive
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
-from peagle.sandbox.account import gpu_count, is_missing_image
+from peagle.sandbox.account import is_missing_image
 from peagle.sandbox.client import EndpointStatus
-from peagle.sandbox.engines import EngineInstance, Fleet, OnChosen
+from peagle.sandbox.engines import EngineInstance, Fleet
 from peagle.sandbox.faults import FAULTS
-from peagle.sandbox.launch import LaunchFailed, LaunchSpec, engines_for
+from peagle.sandbox.launch import MAX_ENGINES, LaunchFailed, LaunchSpec
 from peagle.sandbox.observability import alarms_in_alarm, set_alarms, unknown_alarms
 
 if TYPE_CHECKING:
@@ -59,11 +50,6 @@ _NO_CAPACITY = (
     "Please retry using a different ML instance type or after some time."
 )
 _FIRED = "The deployment was rolled back because of CloudWatch alarms in the ALARM state:"
-_NO_ROOM = (
-    "Insufficient capacity: the instances of the endpoint have fewer accelerators than the copies "
-    "of the inference component require."
-)
-"""Our wording, as of ``_FIRED``: AWS documents that a component fails, and not its words."""
 
 
 class NotFoundError(ValidationError):
@@ -80,12 +66,14 @@ def alarm_names(config: Mapping[str, Any] | None) -> list[str]:
     return [alarm["AlarmName"] for alarm in alarms]
 
 
-def rollout_problem(config: Mapping[str, Any] | None, region: str) -> str:
-    """Why SageMaker rejects the DeploymentConfig of an update, in our words; "" for nothing."""
+def check_rollout(config: Mapping[str, Any] | None, region: str) -> None:
+    """Raise ValidationError, in our words, for a DeploymentConfig that SageMaker rejects."""
     if {"BlueGreenUpdatePolicy", "RollingUpdatePolicy"} <= (config or {}).keys():
-        return "Only one update policy should be used in the deployment configuration."
-    unknown = unknown_alarms(region, alarm_names(config))
-    return f"The following CloudWatch alarms do not exist: {', '.join(unknown)}." if unknown else ""
+        message = "Only one update policy should be used in the deployment configuration."
+        raise ValidationError(message)
+    if unknown := unknown_alarms(region, alarm_names(config)):
+        message = f"The following CloudWatch alarms do not exist: {', '.join(unknown)}."
+        raise ValidationError(message)
 
 
 class Serving:
@@ -118,6 +106,10 @@ class Serving:
             is_for_new = self._requests * self._share % 1 < self._share
             return self.starting if self.current and self.starting and is_for_new else self.current
 
+    def tag_engine(self, chosen: EngineInstance) -> None:
+        """Record in tags of the endpoint what runs instead of the requested model or engine."""
+        raise NotImplementedError
+
     def join(self) -> None:
         """Wait for the change that is in progress."""
         if self._thread:
@@ -140,6 +132,61 @@ class Serving:
             return "Deleting"
 
         self._begin("Deleting", delete)
+
+    def _begin_replacing(
+        self, operation: str, specs: Sequence[LaunchSpec], config: Mapping[str, Any] | None,
+        use: Callable[[], object], fault: str = "", problem: str = "",
+    ) -> None:  # fmt: skip
+        """Start the engines of ``specs``, and let them serve in the place of others; ``use`` makes
+        what the ``operation`` brought hold. ``config`` is its DeploymentConfig; a ``problem`` lets
+        it fail."""
+        fleet = self.starting = Fleet(specs)
+        alarms = alarm_names(config)
+
+        def replace_engines() -> str:
+            if fault == "stuck-creating":
+                FAULTS.hold_until_cleared()
+                if self._is_ended:
+                    raise LaunchFailed("The endpoint was removed.")
+            if problem:
+                raise LaunchFailed(problem)
+            for spec in specs:
+                if is_missing_image(spec.image, spec.region):
+                    raise LaunchFailed(
+                        "Please make sure all images included in the model for the production "
+                        f"variant {spec.variant} exist, and that the execution role used to create "
+                        "the model has permissions to access them."
+                    )
+            self._stage = "Creating"
+            fleet.start(self.tag_engine)
+            if self.current and alarms:
+                self._bake(fleet, operation, alarms)
+            with LOCK:
+                old, self.current = self.current, fleet
+                use()
+                self._end_update()
+            if old:
+                old.retire()
+            return "OutOfService" if fault == "out-of-service" else "InService"
+
+        undone = "UpdateRollbackFailed" if fault == "update-rollback-failed" else "InService"
+        self._begin("Updating" if self.current else "Creating", replace_engines, undone)
+
+    def _bake(self, fleet: Fleet, operation: str, alarms: Sequence[str]) -> None:
+        """Let the new engines have a share of the requests while the alarms watch. Raises
+        LaunchFailed, after which the old engines have all requests again."""
+        self._stage, self._share, region = "Baking", 0.5, self.region
+        if FAULTS.meet_alarm(operation):
+            set_alarms(region, alarms, "ALARM")
+        end, fired = time.monotonic() + _BAKING_SECONDS, list[str]()
+        while time.monotonic() < end and not (self._is_ended or fired):
+            time.sleep(_POLL_SECONDS)
+            fired = alarms_in_alarm(region, alarms)
+        if self._is_ended or fired:
+            self.status, self._share = self.undoing, 0.0
+            fleet.retire()
+            set_alarms(region, alarms, "OK")
+            raise LaunchFailed(f"{_FIRED} {', '.join(fired)}.")
 
     def _begin(self, status: str, work: Callable[[], str], undone: str = "InService") -> None:
         """Do ``work``, which returns the status after it, in a thread. ``undone`` is the status
@@ -171,37 +218,6 @@ class Serving:
         self.starting = None
         self._stage, self._share = "", 0.0
 
-    def _replace(
-        self, fleet: Fleet, on_chosen: OnChosen, operation: str, alarms: Sequence[str]
-    ) -> None:
-        """Start the engines of ``fleet``, and let them serve in the place of others. ``alarms``
-        watch an update. Raises LaunchFailed, after which the old engines have all requests again.
-        """
-        self._stage, region = "Creating", self.region
-        fleet.start(on_chosen)
-        if self.current and alarms:
-            self._stage, self._share = "Baking", 0.5
-            if FAULTS.meet_alarm(operation):
-                set_alarms(region, alarms, "ALARM")
-            end, fired = time.monotonic() + _BAKING_SECONDS, list[str]()
-            while time.monotonic() < end and not (self._is_ended or fired):
-                time.sleep(_POLL_SECONDS)
-                fired = alarms_in_alarm(region, alarms)
-            if self._is_ended or fired:
-                self.status, self._share = self.undoing, 0.0
-                fleet.retire()
-                set_alarms(region, alarms, "OK")
-                raise LaunchFailed(f"{_FIRED} {', '.join(fired)}.")
-        with LOCK:
-            old, self.current = self.current, fleet
-            self._use_new()
-            self._end_update()
-        if old:
-            old.retire()
-
-    def _use_new(self) -> None:
-        """What an update brought holds from now on; called under ``LOCK``."""
-
 
 class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
     """An endpoint, the engines that serve it, and those that are starting."""
@@ -209,23 +225,19 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
     undoing = "RollingBack"
 
     def __init__(
-        self,
-        account_id: str,
-        region: str,
-        name: str,
-        config: EndpointConfig,
+        self, account_id: str, region: str, name: str, config: EndpointConfig,
         tags: list[dict[str, str]] | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(region, tags)
         self.endpoint_name = name
         self.arn = self.arn_formatter(name, account_id, region)
         self.components: dict[str, SandboxComponent] = {}
-        self.deployment_config: dict[str, Any] | None = None
+        self.deployment_config: Mapping[str, Any] | None = None
         self.next_config: EndpointConfig | None = None
         self._next_variants: Variants = ()
-        self._take(config, config.production_variants)
+        self._use(config, config.production_variants)
 
-    def _take(self, config: EndpointConfig, variants: Variants) -> None:
+    def _use(self, config: EndpointConfig, variants: Variants) -> None:
         self.config, self.endpoint_config_name = config, config.endpoint_config_name
         self.production_variants = self._process_production_variants(list(variants))
 
@@ -259,13 +271,6 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         return all("ModelName" not in variant for variant in self.config.production_variants)
 
     @property
-    def engines(self) -> tuple[EngineInstance, ...]:
-        """The engines that run or start, those of a component included."""
-        serving: list[Serving] = [self, *self.components.values()]
-        fleets = [resource.current or resource.starting for resource in serving]
-        return tuple(instance for fleet in fleets if fleet for instance in fleet.instances)
-
-    @property
     def instances(self) -> Counter[str]:
         """Instance type -> instances that count towards a quota: also those of an update."""
         if self.endpoint_status == "Failed":
@@ -279,7 +284,7 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         return self.current is not None and self.endpoint_status in states
 
     def is_created(self) -> bool:
-        """For CloudFormation: when it is in service."""
+        """For CloudFormation."""
         return self.is_serving
 
     def config_name(self, instance: EngineInstance) -> str:
@@ -298,43 +303,27 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
         }
 
     def begin_serving(
-        self,
-        status: str,
-        specs: Sequence[LaunchSpec],
-        deployment_config: dict[str, Any] | None,
-        next_config: EndpointConfig | None = None,
-        next_variants: Variants = (),
-    ) -> None:
+        self, specs: Sequence[LaunchSpec], deployment_config: Mapping[str, Any] | None,
+        next_config: EndpointConfig | None = None, next_variants: Variants = (),
+    ) -> None:  # fmt: skip
         """Start the engines for ``next_config``; during an update, beside the old ones.
-
-        ``next_variants`` are its variants, with numbers that an update may have retained.
-        """
+        ``next_variants`` are its variants, with numbers that an update may have retained."""
         self.next_config, self._next_variants = next_config, next_variants
         self.deployment_config = deployment_config
-        fleet = self.starting = Fleet(specs)
         operation = "UpdateEndpoint" if next_config else "CreateEndpoint"
         fault = FAULTS.meet_endpoint(operation, count_instances(next_variants or self.variants))
-        alarms = alarm_names(deployment_config)
+        fails = fault in ("insufficient-capacity", "update-rollback-failed")
 
-        def serve() -> str:
-            if fault == "stuck-creating":
-                FAULTS.hold_until_cleared()
-                if self._is_ended:
-                    raise LaunchFailed("The endpoint was removed.")
-            if fault in ("insufficient-capacity", "update-rollback-failed"):
-                raise LaunchFailed(_NO_CAPACITY)
-            check_images(fleet.specs)
-            self._replace(fleet, self.tag_engine, operation, alarms)
-            return "OutOfService" if fault == "out-of-service" else "InService"
+        def use() -> None:
+            if next_config:
+                self._use(next_config, next_variants)
 
-        undone = "UpdateRollbackFailed" if fault == "update-rollback-failed" else "InService"
-        self._begin(status, serve, undone)
+        problem = _NO_CAPACITY if fails else ""
+        self._begin_replacing(operation, specs, deployment_config, use, fault, problem)
 
     def begin_scaling(self, desired: Mapping[str, Mapping[str, Any]]) -> None:
         """Start or end engines until each variant has its number, as far as the sandbox goes.
-
-        ``desired`` has the changed variants, as UpdateEndpointWeightsAndCapacities names them.
-        """
+        ``desired`` has the changed variants, as UpdateEndpointWeightsAndCapacities names them."""
         fleet = self.current
         assert fleet is not None
         counts = {}
@@ -348,13 +337,12 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
 
         def scale() -> str:
             for variant, count in counts.items():
-                fleet.resize(variant, engines_for(count), self.tag_engine)
+                fleet.resize(variant, min(count, MAX_ENGINES), self.tag_engine)
             return "InService"
 
         self._begin("Updating", scale)
 
     def end(self) -> None:
-        """End every engine of this endpoint; return when they have ended."""
         super().end()
         for component in self.components.values():
             component.end()
@@ -362,29 +350,53 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
     @property
     def response_object(self) -> dict[str, Any]:
         """The response of DescribeEndpoint, without empty members."""
-        variants = [self._describe_variant(variant) for variant in self.production_variants]
+        update = None
+        if self.next_config is not None:
+            status = {"Status": self._stage, "StartTime": self.last_modified_time}
+            stage = {"VariantStatus": [status]} if self._stage else {}
+            variants = self._process_production_variants(list(self._next_variants))
+            update = {
+                "EndpointConfigName": self.next_config.endpoint_config_name,
+                "ProductionVariants": [variant | stage for variant in variants],
+                "StartTime": self.last_modified_time,
+            }
         response = {
             "EndpointName": self.endpoint_name,
             "EndpointArn": self.arn,
             "EndpointConfigName": self.endpoint_config_name,
-            "ProductionVariants": variants,
+            "ProductionVariants": [self._describe(variant) for variant in self.production_variants],
             "EndpointStatus": self.endpoint_status,
             "FailureReason": self.failure_reason,
             "CreationTime": self.creation_time,
             "LastModifiedTime": self.last_modified_time,
             "LastDeploymentConfig": self.deployment_config,
-            "AsyncInferenceConfig": self.config.async_inference_config,
-            "PendingDeploymentSummary": self._describe_update(),
+            "AsyncInferenceConfig": self.config.parameters.get("AsyncInferenceConfig"),
+            "PendingDeploymentSummary": update,
         }
         return {name: value for name, value in response.items() if value}
+
+    def _describe(self, variant: dict[str, Any]) -> dict[str, Any]:
+        configured = self.config.variant(variant["VariantName"])
+        bounds = configured.get("ManagedInstanceScaling") or {}
+        count = self.current.count(variant["VariantName"]) if self.current else 0
+        if self.hosts_components and self.current:
+            count = int(variant.get("DesiredInstanceCount") or 0)
+            copies = [component.copies for component in self.components.values()]
+            if bounds.get("Status") == "ENABLED" and copies and not any(copies):
+                count = int(bounds.get("MinInstanceCount") or 0)  # on AWS, minutes later
+        managed = {"ManagedInstanceScaling": bounds} if bounds else {}
+        return {**variant, "CurrentInstanceCount": count, **managed}
 
     @property
     def sandbox_status(self) -> EndpointStatus:
         """For ``peagle sandbox status``."""
-        engines, state = self.engines, self.endpoint_status
-        instance = engines[0] if engines else None
+        serving: list[Serving] = [self, *self.components.values()]
+        fleets = [resource.current or resource.starting for resource in serving]
+        engines = [instance for fleet in fleets if fleet for instance in fleet.instances]
+        state, instance = self.endpoint_status, engines[0] if engines else None
         process = instance.process if instance else None
         alive = process if process and is_alive(process) else None
+        uptime = round(time.time() - instance.started_at, 1) if instance and alive else None
         return EndpointStatus(
             name=self.endpoint_name,
             region=self.region,
@@ -393,51 +405,16 @@ class SandboxEndpoint(Serving, FakeEndpoint):  # type: ignore[misc]
             stand_in=instance.stand_in if instance else None,
             pid=alive.pid if alive else None,
             port=alive.port if alive else None,
-            uptime_seconds=round(time.time() - instance.started_at, 1)
-            if instance and alive
-            else None,
+            uptime_seconds=uptime,
             instances=len(engines),
             not_applied=instance.not_applied if instance else (),
         )
-
-    def _describe_variant(self, variant: dict[str, Any]) -> dict[str, Any]:
-        name = variant["VariantName"]
-        configured = self.config.variant(name)
-        bounds = configured.get("ManagedInstanceScaling") or {}
-        count = self.current.count(name) if self.current else 0
-        if self.hosts_components and self.current:
-            count = int(variant.get("DesiredInstanceCount") or 0)
-            if bounds.get("Status") == "ENABLED" and self.components:
-                # On AWS, an instance without a copy ends some minutes later.
-                used = sum(component.gpus for component in self.components.values())
-                needed = math.ceil(used / (gpu_count(configured["InstanceType"]) or 1))
-                least = max(needed, int(bounds.get("MinInstanceCount") or 0))
-                count = min(least, int(bounds.get("MaxInstanceCount") or count))
-        managed = {"ManagedInstanceScaling": bounds} if bounds else {}
-        return {**variant, "CurrentInstanceCount": count, **managed}
-
-    def _describe_update(self) -> dict[str, Any] | None:
-        if self.next_config is None:
-            return None
-        status = {"Status": self._stage, "StartTime": self.last_modified_time}
-        stage = {"VariantStatus": [status]} if self._stage else {}
-        variants = self._process_production_variants(list(self._next_variants))
-        return {
-            "EndpointConfigName": self.next_config.endpoint_config_name,
-            "ProductionVariants": [variant | stage for variant in variants],
-            "StartTime": self.last_modified_time,
-        }
-
-    def _use_new(self) -> None:
-        if self.next_config:
-            self._take(self.next_config, self._next_variants)
 
     def _end_update(self) -> None:
         super()._end_update()
         self.next_config, self._next_variants = None, ()
 
     def tag_engine(self, chosen: EngineInstance) -> None:
-        """Record in tags what runs instead of the requested model or engine."""
         engine = f"vllm {chosen.other_engine}" if chosen.other_engine else None
         replaced = {STAND_IN_TAG: chosen.stand_in, ENGINE_TAG: engine}
         with LOCK:
@@ -456,18 +433,11 @@ class SandboxComponent(Serving):
         self.name: str = parameters["InferenceComponentName"]
         self.refused_at = 0.0
         """When a request found no copy, in epoch seconds: what wakes it."""
-        self._next_parameters = self.parameters
 
     @property
     def copies(self) -> int:
         """How many copies were asked for."""
         return int(self.parameters["RuntimeConfig"]["CopyCount"])
-
-    @property
-    def gpus(self) -> int:
-        """The GPUs of its copies; while an update starts others beside them, of both."""
-        copies = self.copies * (2 if self.current and self.starting else 1)
-        return copies * max(1, _count_accelerators(self.parameters))
 
     @property
     def response_create(self) -> dict[str, str]:
@@ -499,73 +469,34 @@ class SandboxComponent(Serving):
         }
 
     def begin_serving(
-        self, status: str, spec: LaunchSpec, parameters: Mapping[str, Any],
+        self, spec: LaunchSpec, parameters: Mapping[str, Any],
         config: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Start the copies of ``spec``, during an update beside the old ones. ``parameters`` are
         the component's once they serve, ``config`` an update's DeploymentConfig."""
-        self._next_parameters = dict(parameters)
-        count = engines_for(int(parameters["RuntimeConfig"]["CopyCount"]))
-        fleet = self.starting = Fleet([replace(spec, count=count)])
-        fits = self._fits(parameters)
-        operation, alarms = "UpdateInferenceComponent", alarm_names(config)
+        count = min(int(parameters["RuntimeConfig"]["CopyCount"]), MAX_ENGINES)
 
-        def serve() -> str:
-            if not fits:
-                raise LaunchFailed(_NO_ROOM)
-            check_images([spec])
-            self._replace(fleet, self.endpoint.tag_engine, operation, alarms)
-            return "InService"
+        def use() -> None:
+            self.parameters = dict(parameters)
 
-        self._begin(status, serve)
+        specs = [replace(spec, count=count)]
+        self._begin_replacing("UpdateInferenceComponent", specs, config, use)
 
     def begin_scaling(self, parameters: Mapping[str, Any]) -> None:
         """Start or end copies until there are as many as the ``parameters`` ask for."""
-        fleet, fits = self.current, self._fits(parameters)
+        fleet = self.current
         assert fleet is not None
-        copies = engines_for(int(parameters["RuntimeConfig"]["CopyCount"]))
+        count = min(int(parameters["RuntimeConfig"]["CopyCount"]), MAX_ENGINES)
 
         def scale() -> str:
-            if not fits:
-                raise LaunchFailed(_NO_ROOM)
-            fleet.resize(fleet.variants[0], copies, self.endpoint.tag_engine)
+            fleet.resize(fleet.variants[0], count, self.tag_engine)
             self.parameters = dict(parameters)
             return "InService"
 
         self._begin("Updating", scale)
 
-    def _use_new(self) -> None:
-        self.parameters = self._next_parameters
-
-    def _fits(self, parameters: Mapping[str, Any]) -> bool:
-        """Whether the instances that the variant may have hold the copies."""
-        name, accelerators = parameters["VariantName"], _count_accelerators(parameters)
-        variant = next(
-            variant for variant in self.endpoint.variants if variant["VariantName"] == name
-        )
-        scaling = variant.get("ManagedInstanceScaling") or {}
-        instances = int(scaling.get("MaxInstanceCount") or variant.get("InitialInstanceCount") or 1)
-        if not accelerators:
-            return True
-        per_instance = gpu_count(variant.get("InstanceType", "")) // accelerators
-        return per_instance * instances >= int(parameters["RuntimeConfig"]["CopyCount"])
-
-
-def _count_accelerators(parameters: Mapping[str, Any]) -> int:
-    """The GPUs that each copy requires."""
-    requirements = parameters["Specification"].get("ComputeResourceRequirements") or {}
-    return int(requirements.get("NumberOfAcceleratorDevicesRequired") or 0)
-
-
-def check_images(specs: Sequence[LaunchSpec]) -> None:
-    """Raise LaunchFailed for an image that has disappeared."""
-    for spec in specs:
-        if is_missing_image(spec.image, spec.region):
-            raise LaunchFailed(
-                "Please make sure all images included in the model for the production variant "
-                f"{spec.variant} exist, and that the execution role used to create the model has "
-                "permissions to access them."
-            )
+    def tag_engine(self, chosen: EngineInstance) -> None:
+        self.endpoint.tag_engine(chosen)
 
 
 def count_instances(variants: Variants) -> Counter[str]:

@@ -27,7 +27,6 @@ from peagle.sandbox.launch import (
     not_applied,
     only_in_image,
     stand_in_for,
-    weight_bytes,
 )
 from peagle.sandbox.observability import LogTail, stock_line
 from peagle.sandbox.state import catalog, engine_version
@@ -78,11 +77,8 @@ class EngineInstance:
         return None if self.spec.vllm in (None, here) else here
 
     def start(self, on_chosen: Callable[[EngineInstance], object]) -> None:
-        """Return when the engine answers /ping.
-
-        ``on_chosen`` is called when it is known what is launched. Raises LaunchFailed; then nothing
-        is left running.
-        """
+        """Return when the engine answers /ping. ``on_chosen`` is called when it is known what is
+        launched. Raises LaunchFailed; then nothing is left running."""
         try:
             self._tail.start()
             self._write(*self.spec.limitations)
@@ -144,10 +140,16 @@ class EngineInstance:
         if MODEL not in environment and HUB_MODEL in environment and not self.spec.model_data:
             environment[MODEL] = environment[HUB_MODEL]
         machine = this_machine()
-        reason = cannot_run(environment, weight_bytes(self._ml_root), machine)
-        reason = reason or only_in_image(self.spec, self._ml_root)
+        size = sum(file.stat().st_size for file in self._ml_root.rglob("*.safetensors"))
+        reason = cannot_run(environment, size, machine) or only_in_image(self.spec, self._ml_root)
         if reason:
-            environment = self._replace_by_stand_in(environment, reason)
+            environment, drafter, changes = stand_in_for(environment, catalog().targets[TINY])
+            self.stand_in = TINY
+            self._ml_root = self._folder / "stand-in"
+            mount_tiny(self._ml_root, drafter)
+            served = environment[SERVED_NAME]
+            replaced = f"{TINY} is the stand-in for {served}, which this machine cannot run"
+            self._write(f"{replaced}: {reason}", *changes)
         # On a CPU a compilation takes a minute: only to collect the compiled artifacts, and where
         # collected ones are next to the weights.
         collects = environment.get(WARM_MODE_VARIABLE) == COLLECT
@@ -160,16 +162,6 @@ class EngineInstance:
         if self.spec.plain:
             environment[WARM_MODE_VARIABLE] = OFF  # AWS's image restores nothing
         return environment
-
-    def _replace_by_stand_in(self, environment: dict[str, str], reason: str) -> dict[str, str]:
-        changed, drafter, notes = stand_in_for(environment, catalog().targets[TINY])
-        self.stand_in = TINY
-        self._ml_root = self._folder / "stand-in"
-        mount_tiny(self._ml_root, drafter)
-        served = changed[SERVED_NAME]
-        cannot = f"{TINY} is the stand-in for {served}, which this machine cannot run: {reason}"
-        self._write(cannot, *notes)
-        return changed
 
     def _record(self, process: EngineProcess) -> None:
         """Register the engine before it begins; after ``end`` it never begins."""
@@ -225,10 +217,8 @@ class Fleet:
         return sum(instance.spec.variant == variant for instance in self.instances)
 
     def start(self, on_chosen: OnChosen) -> None:
-        """Start all engines at the same time; return when every one answers /ping.
-
-        Raises the first LaunchFailed; then nothing is left running. Other errors are raised too.
-        """
+        """Start all engines at the same time; return when every one answers /ping. Raises the first
+        LaunchFailed; then nothing is left running. Other errors are raised too."""
         self._start(self.instances, on_chosen)
 
     def resize(self, variant: str, count: int, on_chosen: OnChosen) -> None:
@@ -263,10 +253,8 @@ class Fleet:
 
     def choose(self, weights: Mapping[str, float], variant: str | None) -> EngineInstance:
         """The instance for the next request: of ``variant``, or shared among the variants by
-        ``weights``; then the one with the fewest requests in progress, in turn.
-
-        An engine that has ended is chosen only where no other one runs.
-        """
+        ``weights``; then the one with the fewest requests in progress, in turn. An engine that has
+        ended is chosen only where no other one runs."""
         with self._lock:
             chosen = variant or self._share(weights)
             self._turn += 1
@@ -278,8 +266,7 @@ class Fleet:
 
     def _share(self, weights: Mapping[str, float]) -> str:
         """The variant for the next request that names none: each collects its share, and the one
-        with the most pays for the request. Requests to a variant, and those before a change of the
-        weights, do not count."""
+        with the most pays for the request."""
         total = sum(weights.get(name) or 0.0 for name in self.variants) or 1.0
         for name in self.variants:
             share = (weights.get(name) or 0.0) / total
@@ -298,10 +285,8 @@ class Fleet:
 
 
 def _each(instances: Sequence[EngineInstance], do: Callable[[EngineInstance], object]) -> None:
-    """Call ``do`` for all instances at the same time; raise the first error once all have ended.
-
-    An engine that cannot start ends the others' waiting: none of them will serve.
-    """
+    """Call ``do`` for all instances at the same time; raise the first error once all have ended. An
+    engine that cannot start ends the others' waiting: none of them will serve."""
     errors: list[BaseException] = []
 
     def run(instance: EngineInstance) -> None:

@@ -1,9 +1,5 @@
-"""Faults that the sandbox produces on request, so that failures of AWS can be rehearsed.
-
-A fault names an operation (``CreateEndpoint``, or ``s3:PutObject`` where several services have it)
-and a kind. Faults of a call (``ERRORS``, ``CONNECTION``) apply to every service; faults of an
-endpoint to what an operation of SageMaker starts. The router and the endpoints ask here.
-"""
+"""Faults that the sandbox produces on request: of a call (``ERRORS``, ``CONNECTION``), or of what
+an operation of SageMaker starts (``ENDPOINT``)."""
 
 from __future__ import annotations
 
@@ -68,11 +64,9 @@ DEFAULT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of every call of ``operation``, or of the next ``times`` calls.
-
-    ``instance_type`` limits a fault of an endpoint to configurations with that type. ``seconds`` is
-    the delay of a timeout. ``seen`` counts the calls that the fault has met.
-    """
+    """A fault of every call of ``operation``, or of the next ``times`` calls. ``instance_type``
+    limits a fault of an endpoint to configurations with that type. ``seconds`` is the delay of a
+    timeout. ``seen`` counts the calls that the fault has met."""
 
     operation: str
     kind: str
@@ -83,30 +77,20 @@ class Fault:
 
     def check(self) -> None:
         """Raise ValueError for a fault that cannot happen."""
-        if self.kind not in KINDS:
-            raise ValueError(f"unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
         service, _, operation = self.operation.rpartition(":")
-        if service and service not in SERVICES:
-            raise ValueError(f"unknown service {service!r}; known: {', '.join(SERVICES)}")
-        operations = sorted(operation_names(service))
-        if operation not in operations:
-            hint = nearest(operation, operations)
+        names = sorted(operation_names(service))
+        if operation not in names:
+            hint = nearest(operation, names)
             raise ValueError(f"unknown operation {self.operation!r}{': ' if hint else ''}{hint}")
-        if operation not in (expected := _OPERATIONS.get(self.kind, (operation,))):
-            names = " and ".join(expected)
-            raise ValueError(f"{self.kind} is a fault of {names}, not of {operation}")
+        expected = _OPERATIONS.get(self.kind, (operation,))
+        if self.kind not in KINDS or operation not in expected:
+            raise ValueError(f"{self.kind!r} is no kind of fault of {operation}")
         if self.instance_type and self.kind not in ENDPOINT:
             raise ValueError(f"{self.kind} has no instance type: it fails the call itself")
         if not 0 <= self.seconds <= LONGEST_SECONDS:  # false for NaN
             raise ValueError(f"a delay has 0 to {LONGEST_SECONDS:.0f} seconds, not {self.seconds}")
         if self.times is not None and self.times < 1:
             raise ValueError(f"a fault happens at least once, not {self.times} times")
-
-    def meets(self, service: str, operation: str) -> bool:
-        """Whether it is a fault of that operation that will happen again."""
-        of_service, _, name = self.operation.rpartition(":")
-        is_left = self.times is None or self.seen < self.times
-        return is_left and name == operation and of_service in ("", service)
 
 
 def operation_names(service: str = "") -> Iterator[str]:
@@ -168,8 +152,7 @@ class Faults:
 
     def meet_alarm(self, operation: str) -> bool:
         """Whether the alarms that watch the update of this operation fire; counted."""
-        fault = self._meet("sagemaker", operation, lambda fault: fault.kind == "alarm-fires")
-        return fault is not None
+        return bool(self._meet("sagemaker", operation, lambda fault: fault.kind == "alarm-fires"))
 
     def hold_until_cleared(self) -> None:
         """Return after the next ``clear``."""
@@ -180,7 +163,10 @@ class Faults:
     def _meet(self, service: str, operation: str, is_met: Callable[[Fault], bool]) -> Fault | None:
         with self._changed:
             for place, fault in enumerate(self._active):
-                if fault.meets(service, operation) and is_met(fault):
+                of_service, _, name = fault.operation.rpartition(":")
+                is_left = fault.times is None or fault.seen < fault.times
+                is_meant = name == operation and of_service in ("", service)
+                if is_left and is_meant and is_met(fault):
                     self._active[place] = replace(fault, seen=fault.seen + 1)
                     return fault
         return None

@@ -3,7 +3,6 @@
 A stream is passed on chunk by chunk as it arrives, in ``application/vnd.amazon.eventstream`` frames
 (https://smithy.io/2.0/aws/amazon-eventstream.html), for which botocore has a parser and no encoder.
 A whole response is completed before it is sent, so that an engine that breaks off is a ModelError.
-A client that disconnects ends its request at the engine at once.
 """
 
 from __future__ import annotations
@@ -11,14 +10,11 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import select
-import socket
 import struct
-import threading
 import time
 from binascii import crc32
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from wsgiref.types import WSGIEnvironment
 
@@ -30,12 +26,7 @@ from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoints import SandboxEndpoint
 from peagle.sandbox.engines import Draining, EngineInstance
 from peagle.sandbox.observability import MetricSource
-from peagle.sandbox.requests import (
-    LARGEST_BODY,
-    Refused,
-    header_names,
-    request_body,
-)
+from peagle.sandbox.requests import LARGEST_BODY, Refused, header_names, request_body
 from peagle.sandbox.sagemaker import find_endpoint
 from peagle_serve.contract import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
 
@@ -44,138 +35,21 @@ BODY_LIMIT = 6 * 1024 * 1024
 
 RESPONSE_SECONDS = 60.0
 STREAM_SECONDS = 480.0
-"""How long a container may take for a whole response, and for a whole stream (SageMaker's
-documentation of containers that serve models)."""
+"""How long a container may take for a whole response, and for a stream (SageMaker's documentation
+of containers that serve models)."""
 
 _TIMED_OUT = (
     "Your invocation timed out while waiting for a response from container primary. Review the "
     "latency metrics for each container in Amazon CloudWatch, resolve the issue, and try again."
 )
-"""Message of a ModelError when the container exceeds SageMaker's time limit."""
-
 _SAGEMAKER_HEADERS = "x-amzn-sagemaker-"
 _OUR_ATTRIBUTES = (COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE)
 """What the toolkit's entrypoint understands, and AWS's image does not."""
 
 _READ_BYTES = 64 * 1024
 _MICROSECONDS = 1e6
-
-
-class EngineUnreachable(Exception):
-    """The engine does not accept connections."""
-
-
-class BrokenResponse(Exception):
-    """The response is not valid HTTP, or the connection ended before it was complete."""
-
-
-class ResponseTimeout(Exception):
-    """The engine did not complete its response in time."""
-
-
-class ClientDisconnected(ConnectionAbortedError):
-    """The sandbox's client closed its connection. An HTTP server expects this error class."""
-
-
-class EngineRequest:
-    """A request to an engine: ``status`` and ``headers`` (with lower-case names) of its response;
-    ``chunks`` gives the body.
-
-    A thread watches the time and the client's connection meanwhile. It closes that to the engine,
-    which tells the engine to stop, and ends every call that waits here.
-    """
-
-    def __init__(
-        self,
-        port: int,
-        path: str,
-        headers: Mapping[str, str],
-        body: bytes,
-        *,
-        seconds: float,
-        client: socket.socket | None = None,
-    ) -> None:
-        """Send ``body`` with POST and wait for the head of the response.
-
-        ``seconds`` limits the request as a whole. Raises EngineUnreachable, BrokenResponse,
-        ClientDisconnected, ResponseTimeout, and ValueError for headers that HTTP does not allow.
-        """
-        self._ended_by: Exception | None = None
-        self._http = http.client.HTTPConnection(LOOPBACK, port)
-        try:
-            self._http.connect()
-        except OSError as error:
-            raise EngineUnreachable(str(error)) from error
-        self._engine: socket.socket = self._http.sock
-        self._closed, self._close = socket.socketpair()
-        watch = (client, time.monotonic() + seconds)
-        threading.Thread(target=self._watch, args=watch, daemon=True).start()
-        try:
-            with self._errors():
-                self._http.request("POST", path, body, {**headers, "Connection": "close"})
-                self._response = self._http.getresponse()
-        except BaseException:
-            self.close()
-            raise
-        self.status = self._response.status
-        self.headers = {name.lower(): value for name, value in self._response.headers.items()}
-
-    def chunks(self) -> Iterator[bytes]:
-        """The data of the response's body as it arrives; chunks that arrive together stay separate.
-        Raises BrokenResponse, ClientDisconnected and ResponseTimeout."""
-        left = self._response.length
-        while left is None or left > 0:
-            with self._errors():
-                data = self._response.read1(_READ_BYTES if left is None else left)
-            if not data:
-                if left or self._ended_by:
-                    raise self._ended_by or BrokenResponse("the engine closed the connection early")
-                return
-            left = None if left is None else left - len(data)
-            yield data
-
-    def close(self) -> None:
-        """End the connection; may be repeated."""
-        self._close.close()
-        self._http.close()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, http.client.HTTPException) as error:
-            early = f"the engine closed the connection early: {error!r}"
-            raise self._ended_by or BrokenResponse(early) from error
-
-    def _watch(self, client: socket.socket | None, until: float) -> None:
-        waiting = select.poll()
-        watched = {end.fileno(): end for end in (self._closed, client) if end}
-        for number in watched:
-            waiting.register(number, select.POLLIN)
-        reason: Exception | None = None
-        while reason is None:
-            ready = waiting.poll(max(0.0, until - time.monotonic()) * 1000)
-            if self._closed.fileno() in dict(ready):
-                break
-            if not ready:
-                reason = ResponseTimeout()
-            elif _is_gone(watched[ready[0][0]]):
-                reason = ClientDisconnected()
-            else:
-                waiting.unregister(ready[0][0])  # what it sends meanwhile is not for this request
-        self._closed.close()
-        if reason:
-            self._ended_by = reason
-            with suppress(OSError):
-                self._engine.shutdown(socket.SHUT_RDWR)
-
-
-def _is_gone(client: socket.socket) -> bool:
-    """Whether a client whose connection can be read has ended it."""
-    try:
-        return not client.recv(1, socket.MSG_PEEK)
-    except OSError:
-        return True
+BROKEN = (OSError, http.client.HTTPException)
+"""What an engine that breaks off raises; TimeoutError where it takes too long."""
 
 
 def payload_part(data: bytes) -> bytes:
@@ -207,15 +81,14 @@ def invoke(environ: WSGIEnvironment, path: re.Match[str], region: str) -> Respon
     """The answer of one of the endpoint's engines. ``path`` matches ``INVOCATION_PATH``; ``region``
     is that of the request's signature or token. Raises Refused."""
     headers, operation = header_names(environ), path["operation"]
-    body, client = request_body(environ, BODY_LIMIT), environ.get("werkzeug.socket")
+    body = request_body(environ, BODY_LIMIT)
     component = path["component"] or headers.get(f"{_SAGEMAKER_HEADERS}inference-component")
-    invocation = Invocation(region, path["name"], component, headers, body, client)
+    invocation = Invocation(region, path["name"], component, headers, body)
+    accept = headers.get("accept", "*/*")
     if operation == "invocations":
-        accept = headers.get("accept", "*/*")
         answer = Answer(invocation, "/invocations", accept, RESPONSE_SECONDS)
         answer.raise_for_status()
-        content = answer.whole()
-        return Response(content, 200, answer.headers)
+        return Response(answer.whole(), 200, answer.headers)
     if operation == "invocations-response-stream":
         accept = headers.get(f"{_SAGEMAKER_HEADERS}accept", "*/*")
         answer = Answer(invocation, "/invocations", accept, STREAM_SECONDS)
@@ -225,7 +98,6 @@ def invoke(environ: WSGIEnvironment, path: re.Match[str], region: str) -> Respon
             "Content-Type": "application/vnd.amazon.eventstream",
         }
         return Response(_frames(answer), 200, answer.headers | content_type)
-    accept = headers.get("accept", "*/*")
     answer = Answer(invocation, "/v1/chat/completions", accept, STREAM_SECONDS)
     return Response(_unframed(answer), answer.status, answer.headers)
 
@@ -234,32 +106,30 @@ def _frames(answer: Answer) -> Iterator[bytes]:
     """The body as PayloadParts; a ModelStreamError ends it where the engine breaks off."""
     try:
         yield from map(payload_part, answer.chunks())
-    except BrokenResponse as error:
-        yield stream_error(f"The model's stream broke: {error}.", "StreamBroken")
-    except ResponseTimeout:
+    except TimeoutError:
         message = f"The model took longer than {STREAM_SECONDS:.0f} seconds."
         yield stream_error(message, "ModelInvocationTimeExceeded")
+    except BROKEN as error:
+        yield stream_error(f"The model's stream broke: {error!r}.", "StreamBroken")
 
 
 def _unframed(answer: Answer) -> Iterator[bytes]:
     """The body as it is; where it breaks off, the client's connection is closed too."""
     try:
         yield from answer.chunks()
-    except (BrokenResponse, ResponseTimeout) as error:
+    except BROKEN as error:
         raise ConnectionAbortedError(str(error)) from error
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """A request to an endpoint. ``headers`` has lower-case names; ``client`` is the client's
-    connection, which is watched for a disconnect."""
+    """A request to an endpoint. ``headers`` has lower-case names."""
 
     region: str
     name: str
     component: str | None
     headers: Mapping[str, str]
     body: bytes
-    client: socket.socket | None = None
 
     def refused(self, message: str) -> Refused:
         """The endpoint cannot answer: it does not exist or is not in service."""
@@ -287,7 +157,7 @@ class Answer:
     """The response that one of the endpoint's engines has begun; it is measured until its end."""
 
     def __init__(self, invocation: Invocation, path: str, accept: str, seconds: float) -> None:
-        """Send the invocation to an engine. Raises Refused."""
+        """Send the invocation to an engine, which may be silent for ``seconds``. Raises Refused."""
         self.invocation = invocation
         self._begun = time.monotonic()
         with ExitStack() as stack:
@@ -298,33 +168,58 @@ class Answer:
             )
             self._metrics.publish("Invocations", 1)
             self._sent = time.monotonic()
+            assert instance.process is not None
+            connection = http.client.HTTPConnection(
+                LOOPBACK, instance.process.port, timeout=seconds
+            )
+            stack.callback(connection.close)
+            passed = {
+                name: value
+                for name, value in invocation.headers.items()
+                if name.startswith(_SAGEMAKER_HEADERS)
+                and not (spec.plain and value in _OUR_ATTRIBUTES)
+            }
+            content_type = invocation.headers.get("content-type", "application/octet-stream")
+            headers = {"Content-Type": content_type, "Accept": accept, "Connection": "close"}
             try:
-                self._request = _send(invocation, instance, path, accept, seconds)
-            except BaseException:
+                connection.request("POST", path, invocation.body, {**passed, **headers})
+                self._response = connection.getresponse()
+            except (ValueError, *BROKEN) as error:
                 self._measure(0)
-                raise
-            stack.callback(self._request.close)
+                if isinstance(error, TimeoutError):
+                    raise invocation.model_error(0, _TIMED_OUT) from None
+                if isinstance(error, BROKEN):
+                    text = f"the engine exited: {instance.end_reason() or error}"
+                    raise invocation.model_error(503, text) from error
+                raise invocation.refused(f"Invalid request header: {error}.") from error
             self._stack = stack.pop_all()
-        self.status, sent = self._request.status, self._request.headers
+        self.status = self._response.status
+        sent = {name.lower(): text for name, text in self._response.headers.items()}
         self.headers = {
             "Content-Type": sent.get("content-type", "application/octet-stream"),
-            "x-Amzn-Invoked-Production-Variant": instance.spec.variant,
+            "x-Amzn-Invoked-Production-Variant": spec.variant,
             **{name: text for name, text in sent.items() if name.startswith(_SAGEMAKER_HEADERS)},
         }
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it arrives. Raises what EngineRequest raises."""
+        """The body as it arrives; chunks that arrive together stay separate. Raises BROKEN."""
         is_first = self.headers["Content-Type"].startswith("text/event-stream")
-        is_broken = True
+        is_broken, left = True, self._response.length
         with self._stack:
             try:
-                for chunk in self._request.chunks():
+                while left is None or left > 0:
+                    data = self._response.read1(_READ_BYTES if left is None else left)
+                    if not data and left:
+                        raise http.client.IncompleteRead(b"", left)
+                    if not data:
+                        break
+                    left = None if left is None else left - len(data)
                     if is_first:
                         self._publish_since("FirstChunkLatency", self._begun)
                         is_first = False
-                    yield chunk
+                    yield data
                 is_broken = False
-            except (GeneratorExit, ClientDisconnected):
+            except GeneratorExit:  # the client has gone
                 is_broken = False
                 raise
             finally:
@@ -341,10 +236,10 @@ class Answer:
                     raise self.invocation.model_error(500, text)
                 parts.append(chunk)
             return b"".join(parts)
-        except BrokenResponse as error:
-            raise self.invocation.model_error(500, str(error)) from error
-        except ResponseTimeout:
+        except TimeoutError:
             raise self.invocation.model_error(0, _TIMED_OUT) from None
+        except BROKEN as error:
+            raise self.invocation.model_error(500, str(error)) from error
 
     def raise_for_status(self) -> None:
         """Raise Refused for an error of the engine."""
@@ -365,41 +260,13 @@ class Answer:
 
 
 def _admit(invocation: Invocation, stack: ExitStack) -> tuple[SandboxEndpoint, EngineInstance]:
-    """One of the endpoint's engines, which counts the invocation until ``stack`` is closed.
-
-    An update may replace the engines at any moment: one that drains has a successor already.
-    """
+    """One of the endpoint's engines, which counts the invocation until ``stack`` is closed. An
+    update may replace the engines at any moment: one that drains has a successor already."""
     while True:
         endpoint, instance = _choose(invocation)
         with suppress(Draining):
             stack.enter_context(instance.invocation())
             return endpoint, instance
-
-
-def _send(
-    invocation: Invocation, instance: EngineInstance, path: str, accept: str, seconds: float
-) -> EngineRequest:
-    assert instance.process is not None
-    passed = {
-        name: value
-        for name, value in invocation.headers.items()
-        if name.startswith(_SAGEMAKER_HEADERS)
-        and not (instance.spec.plain and value in _OUR_ATTRIBUTES)
-    }
-    content_type = invocation.headers.get("content-type", "application/octet-stream")
-    headers = {**passed, "Content-Type": content_type, "Accept": accept}
-    try:
-        return EngineRequest(
-            instance.process.port, path, headers, invocation.body, seconds=seconds,
-            client=invocation.client,
-        )  # fmt: skip
-    except ValueError as error:
-        raise invocation.refused(f"Invalid request header: {error}.") from error
-    except (EngineUnreachable, BrokenResponse) as error:
-        text = f"the engine exited: {instance.end_reason() or error}"
-        raise invocation.model_error(503, text) from error
-    except ResponseTimeout:
-        raise invocation.model_error(0, _TIMED_OUT) from None
 
 
 def _choose(invocation: Invocation) -> tuple[SandboxEndpoint, EngineInstance]:

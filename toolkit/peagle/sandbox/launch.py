@@ -1,13 +1,8 @@
 """What an endpoint launches: its weights from the sandbox's S3, and a process or a container.
 
-As on SageMaker, weights come from S3 and are at ``/opt/ml`` for the engine. Objects are read where
-moto keeps them: the sandbox's process needs no request to itself.
-
-``stand_in_for`` replaces a target that this machine cannot run by ``peagle/tiny``. Everything that
-does not belong to the target stays as planned, so that the plan's settings are exercised: the
-method, K (up to the K that tiny's head was trained for), the context (up to tiny's), the served
-name. A CPU has no GPU memory, CUDA graphs or ranks: what was left out was not tested either, and a
-value that vLLM rejects on a GPU passes here (``not_applied``).
+``stand_in_for`` replaces a target that this machine cannot run by ``peagle/tiny``; what does not
+belong to the target stays as planned. A CPU has no GPU memory, CUDA graphs or ranks: what was left
+out was not tested (``not_applied``).
 """
 
 from __future__ import annotations
@@ -27,10 +22,10 @@ from moto.utilities.utils import get_partition
 
 from peagle.catalog.schema import Drafter, Target
 from peagle.checks.facts import parse_ecr_image
-from peagle.engine.container import Container, container_name, start_container
 from peagle.engine.cpu import link_folders, model_paths, valid_speculation
 from peagle.engine.machine import find_engine
 from peagle.engine.process import EngineProcess, free_port, refuse_code, start_engine
+from peagle.engine.runner import Container, container_name, start_container
 from peagle.errors import Fix, NotFound, PeagleError
 from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
@@ -67,13 +62,15 @@ _PIECE = 1 << 20
 """Bytes of an object that are read from S3 at a time."""
 
 
+class LaunchFailed(Exception):
+    """The engine does not start; the message is the endpoint's FailureReason."""
+
+
 @dataclass(frozen=True)
 class ModelData:
-    """Weights in S3 and the folder below ``/opt/ml`` that they are downloaded to.
-
-    ``archive``: the object is a tar.gz that is extracted there. Otherwise ``uri`` is a prefix, or,
-    with ``single``, one object.
-    """
+    """Weights in S3 and the folder below ``/opt/ml`` that they are downloaded to. ``archive``: the
+    object is a tar.gz that is extracted there. Otherwise ``uri`` is a prefix, or, with ``single``,
+    one object."""
 
     uri: str
     into: PurePosixPath
@@ -83,14 +80,10 @@ class ModelData:
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """An engine to launch.
-
-    ``limitations`` lists the parts of the request that the sandbox ignores. ``vllm`` is the version
-    in the tag of ``image``, if there is one; ``pair`` is the value of the model's pair tag, which
-    everything that the toolkit renders carries. ``count`` engines are started. ``plain``: the image
-    is AWS's own, without the toolkit's entrypoint. ``component`` is the inference component whose
-    copies these are, if they are copies.
-    """
+    """An engine to launch. ``limitations``: what the sandbox ignores of the request; ``vllm``: the
+    version that the image names; ``pair``: the model's pair tag; ``count``: engines to start;
+    ``plain``: AWS's own image, without the toolkit's entrypoint; ``component``: whose copies these
+    are."""
 
     region: str
     endpoint: str
@@ -118,16 +111,14 @@ def launch_spec(
     """The specification for ``variant``, which serves a model with these containers and tags."""
     container = containers[0]
     image = container.get("Image", "")
-    tagged = re.search(r":(\d+\.\d+\.\d+)(-|$)", image)
-    runtimes = catalog().runtimes.runtimes
-    of_digest = {runtime.digest: runtime.vllm for runtime in runtimes if runtime.digest}
+    tagged, named = re.search(r":(\d+\.\d+\.\d+)(-|$)", image), parse_ecr_image(image)
+    runtimes = catalog().runtimes
+    of_digest = {runtime.digest: runtime.vllm for runtime in runtimes.runtimes if runtime.digest}
     timeout = variant.get("ContainerStartupHealthCheckTimeoutInSeconds")
     instances = int(variant.get("InitialInstanceCount") or 1)
     limitations = []
     if instances > MAX_ENGINES:
         limitations.append(f"the sandbox runs {MAX_ENGINES} of {instances} instances")
-    if len(containers) > 1:
-        limitations.append("only the first container is started")
     return LaunchSpec(
         region=region,
         endpoint=endpoint,
@@ -139,15 +130,10 @@ def launch_spec(
         vllm=tagged[1] if tagged else of_digest.get(image.partition("@")[2]),
         image=image,
         pair=next((tag["Value"] for tag in tags if tag["Key"] == PAIR_TAG), ""),
-        count=engines_for(instances),
-        plain=_is_of_aws(image),
+        count=min(instances, MAX_ENGINES),
+        plain=named is not None and named.account in runtimes.accounts.values(),
         component=component,
     )
-
-
-def _is_of_aws(image: str) -> bool:
-    named = parse_ecr_image(image)
-    return named is not None and named.account in catalog().runtimes.accounts.values()
 
 
 def model_data(container: Mapping[str, Any]) -> Iterator[ModelData]:
@@ -155,25 +141,14 @@ def model_data(container: Mapping[str, Any]) -> Iterator[ModelData]:
     root = PurePosixPath("model")
     if container.get("ModelDataUrl"):
         yield ModelData(container["ModelDataUrl"], root, archive=True)
-    if container.get("ModelDataSource"):
-        yield _source(container["ModelDataSource"], root)
+    sources = [(root, container["ModelDataSource"])] if container.get("ModelDataSource") else []
     for source in container.get("AdditionalModelDataSources") or []:
-        yield _source(source, PurePosixPath("additional-model-data-sources", source["ChannelName"]))
-
-
-def _source(source: Mapping[str, Any], into: PurePosixPath) -> ModelData:
-    data = source["S3DataSource"]
-    return ModelData(
-        uri=data["S3Uri"],
-        into=into,
-        archive=data["CompressionType"] == "Gzip",
-        single=data["S3DataType"] == "S3Object",
-    )
-
-
-def engines_for(instances: int) -> int:
-    """How many engines run for that many instances of a variant."""
-    return min(instances, MAX_ENGINES)
+        into = PurePosixPath("additional-model-data-sources", source["ChannelName"])
+        sources.append((into, source))
+    for into, source in sources:
+        data = source["S3DataSource"]
+        is_archive, is_single = data["CompressionType"] == "Gzip", data["S3DataType"] == "S3Object"
+        yield ModelData(data["S3Uri"], into, is_archive, is_single)
 
 
 TARGET_PATH = "/opt/ml/model/target"
@@ -210,36 +185,30 @@ def stand_in_for(
     if length is not None and not (length.isdecimal() and int(length[:20]) <= longest):
         changed[_LENGTH] = str(longest)
         notes.append(f"{_LENGTH}={length} becomes {longest}, the context of tiny")
-    drafter = _replace_speculation(changed, tiny, notes)
+    drafter, config = None, valid_speculation(changed)
+    method, k = config.get("method"), config.get(_NUMBER)
+    if config and method != "ngram":
+        is_eagle3 = method in ("eagle", "eagle3") and config.get("parallel_drafting") is not True
+        name = EAGLE3 if is_eagle3 else P_EAGLE
+        drafter = next(drafter for drafter in tiny.drafters if drafter.name == name)
+        lacks = f"tiny has no drafter for method {method}; its {drafter.title} drafts instead"
+        is_eagle = method in ("eagle", "eagle3")
+        notes.append(f"the drafter is tiny's {drafter.title}" if is_eagle else lacks)
+        dropped = {*_DRAFTER_KEYS, "parallel_drafting"}
+        config = {key: value for key, value in config.items() if key not in dropped}
+        config |= {"method": drafter.method, "model": DRAFTER_PATH}
+        if drafter.parallel_drafting:
+            config["parallel_drafting"] = True
+        trained = drafter.k_trained
+        if trained is not None and isinstance(k, int) and k > trained:
+            config[_NUMBER] = trained
+            notes.append(f"{_NUMBER}={k} becomes {trained}, the K of tiny's drafter")
+        changed[SPECULATION] = json.dumps(config, ensure_ascii=False)
     for setting in (*tiny.engine_arguments, *(drafter.engine_arguments if drafter else ())):
         name, value = variable_of(setting.name), setting.value
         changed[name] = str(value).lower() if isinstance(value, bool) else str(value)
         notes.append(f"{name}={changed[name]}: {setting.because}")
     return changed, drafter, notes
-
-
-def _replace_speculation(changed: dict[str, str], tiny: Target, notes: list[str]) -> Drafter | None:
-    config = valid_speculation(changed)
-    if not config or config.get("method") == "ngram":
-        return None
-    method, parallel = config.get("method"), config.get("parallel_drafting") is True
-    name = EAGLE3 if method in ("eagle", "eagle3") and not parallel else P_EAGLE
-    drafter = next(drafter for drafter in tiny.drafters if drafter.name == name)
-    if method not in ("eagle", "eagle3"):
-        notes.append(f"tiny has no drafter for method {method}; its {drafter.title} drafts instead")
-    else:
-        notes.append(f"the drafter is tiny's {drafter.title}")
-    new = {name: value for name, value in config.items() if name not in _DRAFTER_KEYS}
-    new |= {"method": drafter.method, "model": DRAFTER_PATH}
-    new.pop("parallel_drafting", None)
-    if drafter.parallel_drafting:
-        new["parallel_drafting"] = True
-    k, trained = new.get(_NUMBER), drafter.k_trained
-    if trained is not None and isinstance(k, int) and k > trained:
-        new[_NUMBER] = trained
-        notes.append(f"{_NUMBER}={k} becomes {trained}, the K of tiny's drafter")
-    changed[SPECULATION] = json.dumps(new, ensure_ascii=False)
-    return drafter
 
 
 _OF_THE_ENGINE = (PREFIX, "VLLM_", "CUDA_", "NCCL_")
@@ -250,9 +219,7 @@ _OF_THE_DRAFTER = ("model", "revision", "code_revision")
 
 def not_applied(planned: Mapping[str, str], run: Mapping[str, str]) -> tuple[str, ...]:
     """The arguments of the environment ``planned`` that ``run`` has not, or with another value.
-
-    Each as on vLLM's command line, followed by the value that is used instead.
-    """
+    Each as on vLLM's command line, followed by the value that is used instead."""
     differences = []
     for name, value in sorted(planned.items()):
         if not name.startswith(_OF_THE_ENGINE) or name in _REPLACED_KNOWINGLY:
@@ -274,27 +241,22 @@ def not_applied(planned: Mapping[str, str], run: Mapping[str, str]) -> tuple[str
 
 def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
     """Link tiny's folders below ``ml_root`` where the stand-in's environment expects them."""
-    target = catalog().targets[TINY]
     folder = Path(catalog().origins[TINY]).parent
-    mounts = {TARGET_PATH: folder / target.weights}
+    mounts = {TARGET_PATH: folder / catalog().targets[TINY].weights}
     if drafter is not None and drafter.weights is not None:
         mounts[DRAFTER_PATH] = folder / drafter.weights
     link_folders(mounts, ml_root)
 
 
 def only_in_image(spec: LaunchSpec, ml_root: Path) -> str | None:
-    """Why the engine would not find weights that are baked into the user's own image.
-
-    ``None`` when the weights are here, or when that very image is run; and for AWS's own images,
-    which contain none: there, a forgotten mount must fail as it does on AWS.
-    """
+    """Why the engine would not find weights that are baked into the user's own image. ``None`` when
+    the weights are here, or when that very image is run; and for AWS's own images, which contain
+    none: there, a forgotten mount must fail as it does on AWS."""
     if spec.model_data or spec.plain or parse_ecr_image(spec.image) is None:
         return None
     below = [PurePosixPath(path) for path in model_paths(spec.environment).values()]
     named = [path.relative_to(ML_ROOT) for path in below if path.is_relative_to(ML_ROOT)]
-    if all((ml_root / path).exists() for path in named):
-        return None
-    if is_local_image(spec.image):
+    if all((ml_root / path).exists() for path in named) or is_local_image(spec.image):
         return None
     return f"its weights are baked into {spec.image}, which this sandbox does not run"
 
@@ -313,10 +275,6 @@ def _cpu_image(docker: Docker, name: str) -> Image | None:
     return image if image.runtime == "cpu" else None
 
 
-class LaunchFailed(Exception):
-    """The engine does not start; the message is the endpoint's FailureReason."""
-
-
 def download(data: ModelData, ml_root: Path, region: str) -> None:
     """Download ``data`` below ``ml_root``. Raises LaunchFailed for weights that SageMaker would not
     find or not accept."""
@@ -327,10 +285,14 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
         if not objects:
             place = "at" if data.archive or data.single else "below"
             raise ValueError(f"no object exists {place} {data.uri}")
-        for archive in objects.values() if data.archive else ():
-            _unpack(archive, folder)
+        if data.archive:
+            with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
+                save_object(next(iter(objects.values())), Path(archive.name))
+                with tarfile.open(archive.name, mode="r:gz") as opened:
+                    opened.extractall(folder, filter="data")
+            return
         prefix = "" if data.single else S3Uri.parse(data.uri).key
-        for key in () if data.archive else sorted(objects):
+        for key in sorted(objects):
             name = Path(key).name if data.single else key.removeprefix(prefix)
             if not data.single:
                 _check_key(key, prefix, objects)
@@ -345,10 +307,6 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
         ) from error
 
 
-def weight_bytes(ml_root: Path) -> int:
-    return sum(file.stat().st_size for file in ml_root.rglob("*.safetensors"))
-
-
 def _check_key(key: str, prefix: str, keys: Iterable[str]) -> None:
     """Raise ValueError for a key with which a deployment fails on AWS."""
     name = key.removeprefix(prefix)
@@ -360,13 +318,6 @@ def _check_key(key: str, prefix: str, keys: Iterable[str]) -> None:
         raise ValueError(f"the key {key} is both a file and a folder")
 
 
-def _unpack(content: FakeKey, folder: Path) -> None:
-    with tempfile.NamedTemporaryFile(suffix=".tar.gz") as archive:
-        save_object(content, Path(archive.name))
-        with tarfile.open(archive.name, mode="r:gz") as opened:
-            opened.extractall(folder, filter="data")
-
-
 def launch(
     spec: LaunchSpec,
     instance: str,
@@ -375,19 +326,26 @@ def launch(
     log: Path,
     record: Callable[[EngineProcess], object],
 ) -> None:
-    """Start an engine; ``ml_root`` stands for ``/opt/ml``; ``record`` is called before it begins.
-
-    A process is the CPU engine of this machine, whatever image the model names. A container is the
+    """Start an engine; ``ml_root`` stands for ``/opt/ml``; ``record`` is called before it begins. A
+    process is the CPU engine of this machine, whatever image the model names. A container is the
     named image if it is on this machine and made for a CPU; else the newest such image, of the same
-    pair if there is one. Raises PeagleError.
-    """
+    pair if there is one. Raises PeagleError."""
     variables = dict(environment)
     if read_engine_kind() == "docker":
         docker = Docker()
         image = _cpu_image(docker, spec.image) or _newest_image(docker, spec.pair)
         variables[IMAGE_DIGEST_VARIABLE] = image.digest
+        # The targets of links are mounted themselves: a link would lead nowhere in the container.
+        links = [path for path in sorted(ml_root.rglob("*")) if path.is_symlink()]
+        folders = links or [path for path in sorted(ml_root.glob("*")) if path.is_dir()]
+        if not links:  # the container's own user reads them; nobody else gets below $PEAGLE_HOME
+            for path in ml_root.rglob("*"):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        mounts = {
+            f"{ML_ROOT}/{path.relative_to(ml_root).as_posix()}": path.resolve() for path in folders
+        }
         name = container_name("sandbox", instance)
-        container = Container(name, image.id, variables, _mounts(ml_root), free_port())
+        container = Container(name, image.id, variables, mounts, free_port())
         start_container(docker, container, log, record)
     else:
         refuse_code(spec.environment)
@@ -397,36 +355,19 @@ def launch(
         start_engine(engine, variables, ml_root, free_port(), log, record)
 
 
-def _mounts(ml_root: Path) -> dict[str, Path]:
-    """Path in the container -> folder, for everything below ``ml_root``.
-
-    The targets of links are mounted themselves: a link would lead nowhere in the container.
-    """
-    links = [path for path in sorted(ml_root.rglob("*")) if path.is_symlink()]
-    folders = links or [path for path in sorted(ml_root.glob("*")) if path.is_dir()]
-    if not links:  # the container's own user reads them; nobody else gets below $PEAGLE_HOME
-        for path in ml_root.rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-    return {f"{ML_ROOT}/{path.relative_to(ml_root).as_posix()}": path.resolve() for path in folders}
-
-
 def _newest_image(docker: Docker, pair: str) -> Image:
     images = list_images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
-                   serve=serve_digest())  # fmt: skip
+                         serve=serve_digest())  # fmt: skip
     if not images:
-        command = ("peagle", "image", "build", "tiny", "--runtime", "cpu")
-        raise NotFound(
-            "no CPU image exists on this machine", Fix("build one", command), code="image-missing"
-        )
+        fix = Fix("build one", ("peagle", "image", "build", "tiny", "--runtime", "cpu"))
+        raise NotFound("no CPU image exists on this machine", fix, code="image-missing")
     return nearest_image(pair, images)
 
 
 def nearest_image(pair: str, images: Sequence[Image]) -> Image:
     """The first image of the pair, else the first of its target, which also serves the target
-    alone, else the first: its own entrypoint reports the mismatch.
-
-    ``pair`` is the value of a tag, in which some characters are replaced.
-    """
+    alone, else the first: its own entrypoint reports the mismatch. ``pair`` is the value of a tag,
+    in which some characters are replaced."""
     target = pair.partition("+")[0]
     of_pair = (image for image in images if tag_value(image.pair) == pair)
     of_target = (image for image in images if image.pair.partition("+")[0] == target)

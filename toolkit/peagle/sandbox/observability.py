@@ -1,16 +1,6 @@
 """What an endpoint tells CloudWatch: the log of each engine, and the metrics of ``AWS/SageMaker``.
 
-    Invocations                                    1 per request
-    ModelLatency, FirstChunkLatency                microseconds; FirstChunkLatency of streams only
-    Invocation4XXErrors, Invocation5XXErrors,      1 or 0 per request
-    InvocationModelErrors, MidStreamErrors
-    ConcurrentRequestsPerModel, ...PerCopy         of each engine, every second (on AWS, 10)
-    NoCapacityInvocationFailures                   1 per request to a component without a copy
-
-Every metric has the dimensions EndpointName and VariantName; those of requests also once more with
-EndpointConfigName, as during an update on AWS. The metrics of an inference component have the
-dimension InferenceComponentName only. moto keeps metrics as series of numbers, and alarms and
-metric filters as they were put: no alarm is evaluated, and no filter is applied to a log.
+moto keeps metrics as series of numbers, and alarms and metric filters as they were put.
 """
 
 from __future__ import annotations
@@ -42,11 +32,8 @@ _SAMPLE_SECONDS = 1.0
 _KEPT_POINTS = 50_000
 """Data points of a region: hours of an idle endpoint, and a day of requests fills no memory."""
 
-KEPT_EVENTS = 5000
-"""Events of a log group; AWS keeps all, but a day of requests must not fill the memory."""
-_FIRST_EVENTS = 1000
-"""Events kept of each stream: they report the engine's start."""
-_KEPT_STREAMS = 100
+_FIRST_EVENTS, _LAST_EVENTS = 1000, 4000
+"""Events kept of each stream; AWS keeps all, but a day of requests must not fill the memory."""
 _POLL_SECONDS = 0.05
 _EVENT_BYTES = 256 * 1024 - 26
 """PutLogEvents's limit less the 26 bytes that it counts for each event."""
@@ -90,7 +77,7 @@ class MetricSource:
 
 def start_sampling(running: Callable[[], Iterator[tuple[MetricSource, int]]]) -> None:
     """Publish the number of requests in progress of every instance and copy, for as long as the
-    process runs. ``running`` gives each with its requests in progress."""
+    process runs: each second, on AWS every ten."""
 
     def sample() -> None:
         while True:
@@ -106,7 +93,6 @@ class CloudWatchOperations(CloudWatchResponse):
     """moto's CloudWatch, whose DescribeAlarms ignores StateValue beside AlarmNames."""
 
     def describe_alarms(self) -> ActionResult:
-        """DescribeAlarms, whose filters act together."""
         answer = super().describe_alarms()
         if state := self._get_param("StateValue"):
             listed = cast(dict[str, list[Any]], answer.result)
@@ -119,7 +105,6 @@ class LogsOperations(LogsResponse):
     """moto's CloudWatch Logs, whose metric filter needs no log group and replaces none."""
 
     def put_metric_filter(self) -> str:
-        """PutMetricFilter, which replaces a filter of the same name."""
         group = self._get_param("logGroupName")
         if group not in self.logs_backend.groups:
             raise ResourceNotFoundException
@@ -165,10 +150,8 @@ def unknown_alarms(region: str, names: Sequence[str]) -> list[str]:
 
 def stock_line(line: str) -> str:
     """A line of the toolkit's entrypoint as AWS's image writes it; "" for one that it has not.
-
     vLLM's own lines get their usual form back. What rejects or ends the engine stays as a line from
-    the sandbox, with its fields: on AWS, vLLM says the same in its own words.
-    """
+    the sandbox, with its fields: on AWS, vLLM says the same in its own words."""
     fields = log_fields(line)
     if not fields:
         return line
@@ -186,10 +169,8 @@ def stock_line(line: str) -> str:
 
 
 class LogTail:
-    """A thread that copies the lines of a file to a log stream until ``end`` is called.
-
-    ``written`` is how a line looks in the stream; "" leaves it out.
-    """
+    """A thread that copies the lines of a file to a log stream until ``end`` is called. ``written``
+    is how a line looks in the stream; "" leaves it out."""
 
     def __init__(
         self, file: Path, region: str, group: str, stream: str, written: Callable[[str], str]
@@ -233,18 +214,5 @@ class LogTail:
         if events:
             self._make_stream()
             self._backend.put_log_events(self._group, self._stream, events)
-            limit_events(self._backend.groups[self._group].streams)
-
-
-def limit_events(streams: dict[str, Any]) -> None:
-    """Remove the oldest streams over the limit, and events over ``KEPT_EVENTS``: from the oldest
-    stream on, those after its first ``_FIRST_EVENTS``."""
-    for name in list(streams)[:-_KEPT_STREAMS]:
-        streams.pop(name, None)
-    kept = list(streams.values())
-    excess = sum(len(stream.events) for stream in kept) - KEPT_EVENTS
-    for stream in kept:
-        dropped = min(excess, len(stream.events) - _FIRST_EVENTS)
-        if dropped > 0:
-            del stream.events[_FIRST_EVENTS : _FIRST_EVENTS + dropped]
-            excess -= dropped
+            kept = self._backend.groups[self._group].streams[self._stream].events
+            del kept[_FIRST_EVENTS : max(_FIRST_EVENTS, len(kept) - _LAST_EVENTS)]

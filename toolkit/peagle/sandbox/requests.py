@@ -1,14 +1,7 @@
 """A request of an AWS client: whose it is, which operation it calls, whether AWS would reject it.
 
-The sandbox answers only requests that its own access key signed. botocore's signer computes the
-signature again: of headers of Signature Version 4, and of the bearer token of the OpenAI-compatible
-path. Presigned URLs are refused. The sandbox's own requests carry the secret itself
-(``state.AccessKey.authorization``). Clocks are not compared, but tokens expire. A checksum that the
-client declares is part of the signature; the body is read for it where none is declared.
-
-The operation's name comes from ``X-Amz-Target`` (JSON), the path (CBOR, the SageMaker runtime),
-``Action`` (XML), or, for S3, from the method, the path and the query, as botocore's service model
-binds them. Of other services, method and path stand for the operation.
+The sandbox answers only what its own access key signed: botocore's signer computes the signature
+again, also of bearer tokens, which expire. Presigned URLs are refused; clocks are not compared.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import parse_qs, parse_qsl, quote, urlsplit
 from wsgiref.types import WSGIEnvironment
@@ -33,7 +26,6 @@ from botocore import xform_name
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from moto.sagemaker.exceptions import ValidationError
 from werkzeug.wrappers import Response
 
 from peagle.errors import fix_text
@@ -67,8 +59,14 @@ Protocol = Literal["json", "cbor", "query", "s3"]
 
 
 def json_response(document: Mapping[str, Any], status: int = 200, error: str = "") -> Response:
-    """``document`` as a response; ``error`` is AWS's error code."""
-    content = json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
+    """``document`` as a response, with moto's times, in UTC, as epoch seconds; ``error`` is AWS's
+    error code."""
+
+    def seconds(moment: datetime) -> float:
+        return moment.replace(tzinfo=UTC).timestamp()
+
+    text = json.dumps(document, ensure_ascii=False, default=seconds)
+    content = text.encode("utf-8", "replace")
     headers = {"x-amzn-errortype": error} if error else {}
     return Response(content, status, headers, content_type="application/json")
 
@@ -96,11 +94,10 @@ class Refused(Exception):
         if protocol == "s3":
             body = f"<Error>{error}<RequestId>sandbox</RequestId></Error>"
             return Response(body, status, content_type="application/xml")
-        body = (
-            f"<ErrorResponse><Error><Type>{'Receiver' if status >= 500 else 'Sender'}</Type>{error}"
-            "</Error><RequestId>sandbox</RequestId></ErrorResponse>"
-        )
-        return Response(body, status, content_type="text/xml")
+        side = "Receiver" if status >= 500 else "Sender"
+        body = f"<Error><Type>{side}</Type>{error}</Error><RequestId>sandbox</RequestId>"
+        document_text = f"<ErrorResponse>{body}</ErrorResponse>"
+        return Response(document_text, status, content_type="text/xml")
 
 
 def check_length(environ: WSGIEnvironment, limit: int) -> None:
@@ -164,10 +161,8 @@ class Call:
 
 
 def read_call(environ: WSGIEnvironment) -> Call | None:
-    """The AWS operation that a request calls; ``None`` for a request to no AWS service.
-
-    The request's body remains readable.
-    """
+    """The AWS operation that a request calls; ``None`` for a request to no AWS service. The
+    request's body remains readable."""
     scope = signing_scope(environ)
     region = scope["region"] if scope else ""
     method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
@@ -228,14 +223,14 @@ def _s3_bindings() -> Sequence[tuple[str, str, bool, frozenset[str], frozenset[s
         if "Bucket" not in required:  # it may be in the host instead of the path
             continue
         members = [operation.input_shape.members[name].serialization for name in required]
+        in_query = {member["name"] for member in members if member.get("location") == "querystring"}
         parts = operation.http["requestUri"].partition("?")[2].split("&")
-        query = {part.partition("=")[0] for part in parts if part}
-        query |= {member["name"] for member in members if member.get("location") == "querystring"}
-        headers = {
+        in_query |= {part.partition("=")[0] for part in parts if part}
+        in_headers = {
             member["name"].lower() for member in members if member.get("location") == "header"
         }
         method, has_key = operation.http["method"], "Key" in required
-        bindings.append((name, method, has_key, frozenset(query), frozenset(headers)))
+        bindings.append((name, method, has_key, frozenset(in_query), frozenset(in_headers)))
     return sorted(bindings, key=lambda binding: -2 * len(binding[3]) - len(binding[4]))
 
 
@@ -270,20 +265,11 @@ def check_call(call: Call, environ: WSGIEnvironment) -> None:
             raise Refused("ValidationException", message)
 
 
-def check_request(operation: str, parameters: Mapping[str, Any], region: str) -> None:
-    """Raise ValidationError, with every problem, if SageMaker would reject the request."""
-    if message := problems_text("sagemaker", operation, parameters, region):
-        raise ValidationError(message)
-
-
 def problems_text(service: str, operation: str, parameters: Mapping[str, Any], region: str) -> str:
-    """AWS's message about every problem of a request; empty for a valid one.
-
-    Instance types of the catalogue are allowed even if botocore does not know them yet. Keys that
-    botocore does not know are ignored, as a client may be newer than the sandbox.
-    """
-    types = tuple(quota_codes())
-    problems = validate(service, operation, _without_nulls(parameters), region, types)
+    """AWS's message about every problem of a request; empty for a valid one. Instance types of the
+    catalogue are allowed even if botocore does not know them yet. Keys that botocore does not know
+    are ignored, as a client may be newer than the sandbox."""
+    problems = validate(service, operation, parameters, region, tuple(quota_codes()))
     messages = [
         problem.aws_message or problem.text
         for problem in problems
@@ -294,41 +280,12 @@ def problems_text(service: str, operation: str, parameters: Mapping[str, Any], r
     return text if messages else ""
 
 
-def _without_nulls(value: Any) -> Any:
-    """``value`` without members that are null, which AWS treats as absent."""
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
 TOKEN_PREFIX = "sagemaker-api-key-"
-_TOKEN_ACTION = "CallWithBearerToken"
-_TOKEN_LIFETIME = 12 * 3600
+_TOKEN_SECONDS = 12 * 3600
 _TOKEN_HOST = "sagemaker.amazonaws.com"
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}|aws-global")
 _FIELD = re.compile(r"\b(\w+)=([^,\s]+)")
-_NOT_SIGNED: dict[str, tuple[str, dict[Protocol, str]]] = {
-    "missing": ("The request is not signed", {
-        "s3": "AccessDenied", "query": "MissingAuthenticationToken",
-        "json": "MissingAuthenticationTokenException",
-    }),
-    "unknown": ("The security token included in the request is invalid", {
-        "s3": "InvalidAccessKeyId", "query": "InvalidClientTokenId",
-        "json": "UnrecognizedClientException",
-    }),
-    "different": ("The signature does not match the request", {
-        "s3": "SignatureDoesNotMatch", "query": "SignatureDoesNotMatch",
-        "json": "InvalidSignatureException",
-    }),
-}  # fmt: skip
-"""Kind -> message, and AWS's code by protocol."""
-
-
-def _not_signed(environ: WSGIEnvironment, kind: str) -> Refused:
-    message, codes = _NOT_SIGNED[kind]
-    only_key = "the sandbox accepts only its own access key, which this prints"
-    text = fix_text(f"{message}; {only_key}", ("peagle", "sandbox", "env"))
-    return Refused(codes.get(read_protocol(environ), codes["json"]), text, 403)
+_NOT_SIGNED: dict[Protocol, str] = {"s3": "InvalidAccessKeyId", "query": "InvalidClientTokenId"}
 
 
 class _Signer(SigV4Auth):  # type: ignore[misc]
@@ -350,41 +307,39 @@ def authenticate(environ: WSGIEnvironment, key: AccessKey) -> str:
     scope = signing_scope(environ)
     if scope is None and OPENAI_PATH.fullmatch(environ["PATH_INFO"]):
         return read_token(environ.get("HTTP_AUTHORIZATION", ""), key)
-    if scope is None:
-        raise _not_signed(environ, "missing")
     try:
-        _check_signature(environ, scope, key)
-        return scope["region"]
+        if scope and _is_signed(environ, scope, key):
+            return scope["region"]
     except UnicodeEncodeError:
-        raise _not_signed(environ, "different") from None
+        pass
+    text = "The security token included in the request is invalid; the sandbox accepts only its own"
+    text = fix_text(f"{text} access key, which this prints", ("peagle", "sandbox", "env"))
+    code = _NOT_SIGNED.get(read_protocol(environ), "UnrecognizedClientException")
+    raise Refused(code, text, 403)
 
 
-def is_owner(environ: WSGIEnvironment, key: AccessKey) -> bool:
-    """Whether a request carries the secret itself."""
-    return _same(environ.get("HTTP_AUTHORIZATION", ""), key.authorization)
-
-
-def _check_signature(environ: WSGIEnvironment, scope: re.Match[str], key: AccessKey) -> None:
-    if not _same(scope["key"], key.id):
-        raise _not_signed(environ, "unknown")
+def _is_signed(environ: WSGIEnvironment, scope: re.Match[str], key: AccessKey) -> bool:
     headers = header_names(environ)
     fields = dict(_FIELD.findall(headers.get("authorization", "")))
+    written: str = environ.get("REQUEST_URI") or quote(environ["PATH_INFO"])
+    path = written.partition("?")[0] if written.startswith("/") else urlsplit(written).path
     request = AWSRequest(
         method=environ["REQUEST_METHOD"],
-        url=f"http://{environ.get('HTTP_HOST', '')}{_raw_path(environ)}",
+        url=f"http://{environ.get('HTTP_HOST', '')}{path}",
         headers={
             name: headers.get(name.lower(), "")
             for name in fields.get("SignedHeaders", "").split(";")
         },
         params=parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True),
     )
+    # A checksum that the client declares is part of the signature.
     payload = headers.get("x-amz-content-sha256", "")
     payload = payload or hashlib.sha256(request_body(environ)).hexdigest()
     stamp = headers.get("x-amz-date", "")
     expected = _signature(request, payload, scope["service"], scope["region"], stamp, key)
-    signature = fields.get("Signature", "")
-    if not _REGION.fullmatch(scope["region"]) or not _same(signature, expected):
-        raise _not_signed(environ, "different")
+    is_region = _REGION.fullmatch(scope["region"]) is not None
+    is_ours = is_same(scope["key"], key.id) and is_same(fields.get("Signature", ""), expected)
+    return is_region and is_ours
 
 
 def read_token(authorization: str, key: AccessKey, now: float | None = None) -> str:
@@ -403,11 +358,13 @@ def read_token(authorization: str, key: AccessKey, now: float | None = None) -> 
         action, stamp = query["Action"], query["X-Amz-Date"]
         signature = query.pop("X-Amz-Signature")
         key_id, _, region, service, _ = query["X-Amz-Credential"].split("/")
-    except (KeyError, ValueError) as error:
+        signed = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
+        expiry = signed + min(int(query["X-Amz-Expires"][:9]), _TOKEN_SECONDS)
+    except (KeyError, ValueError, OverflowError) as error:
         raise refused(f"the token is not a base64-encoded presigned URL ({error})") from None
-    if (action, service) != (_TOKEN_ACTION, "sagemaker"):
-        raise refused(f"the token is for {service}:{action}, not for sagemaker:{_TOKEN_ACTION}")
-    if (now or time.time()) > _expiry(query, _TOKEN_LIFETIME):
+    if (action, service) != (BEARER_CALL, "sagemaker"):
+        raise refused(f"the token is for {service}:{action}, not for sagemaker:{BEARER_CALL}")
+    if (now or time.time()) > expiry:
         raise refused("the token has expired")
     query.pop("Version", None)  # not signed
     request = AWSRequest(
@@ -417,7 +374,7 @@ def read_token(authorization: str, key: AccessKey, now: float | None = None) -> 
         params=list(query.items()),
     )
     expected = _signature(request, hashlib.sha256().hexdigest(), service, region, stamp, key)
-    if not (_same(key_id, key.id) and _same(signature, expected)):
+    if not (is_same(key_id, key.id) and is_same(signature, expected)):
         raise refused("the token is not of this sandbox's access key")
     return region
 
@@ -431,21 +388,6 @@ def _signature(
     return str(signer.signature(text, request))
 
 
-def _expiry(query: Mapping[str, str], longest: int = 10**9) -> float:
-    """When a presigned URL expires, in epoch seconds; 0 for one that does not say it."""
-    try:
-        signed = datetime.strptime(query["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        seconds = min(int(query["X-Amz-Expires"][:9]), longest)
-        return (signed + timedelta(seconds=seconds)).timestamp()
-    except (KeyError, ValueError, OverflowError):
-        return 0.0
-
-
-def _same(value: str, expected: str) -> bool:
+def is_same(value: str, expected: str) -> bool:
+    """Compare secrets in constant time."""
     return hmac.compare_digest(value.encode("utf-8", "replace"), expected.encode())
-
-
-def _raw_path(environ: WSGIEnvironment) -> str:
-    """The path as the client wrote it, and so as it signed it."""
-    written: str = environ.get("REQUEST_URI") or quote(environ["PATH_INFO"])
-    return written.partition("?")[0] if written.startswith("/") else urlsplit(written).path

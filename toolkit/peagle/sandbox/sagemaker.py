@@ -1,10 +1,6 @@
-"""SageMaker in the sandbox: models, endpoint configurations, endpoints and inference components of
-one region.
+"""SageMaker in the sandbox: what moto keeps without checks, with AWS's checks and real engines.
 
-moto 5.2 keeps a part of each, without checks. This backend rejects what AWS rejects (``requests``
-checks the parameters) and starts real engines. ``install`` puts these classes in moto's place, so
-that CloudFormation and the tagging service inside moto use them too. Models and configurations are
-described as they were created.
+``install`` puts this backend in moto's place: CloudFormation, tags and lists use it too.
 """
 
 from __future__ import annotations
@@ -14,12 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from moto.core.responses import ActionResult, EmptyResult
+from moto.core.utils import utcnow
 from moto.sagemaker import urls
 from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import FakeEndpointConfig, SageMakerModelBackend, sagemaker_backends
 from moto.sagemaker.models import Model as MotoModel
-from moto.sagemaker.responses import SageMakerResponse
 from moto.sagemaker.utils import arn_formatter
 
 from peagle.render.resources import DIMENSION
@@ -33,8 +28,8 @@ from peagle.sandbox.endpoints import (
     SandboxEndpoint,
     Serving,
     Variants,
+    check_rollout,
     count_instances,
-    rollout_problem,
 )
 from peagle.sandbox.launch import LaunchSpec, launch_spec
 from peagle.sandbox.observability import MetricSource
@@ -58,27 +53,14 @@ class SandboxModel(MotoModel):
     """A model; ``parameters`` are CreateModel's."""
 
     def __init__(self, account_id: str, region_name: str, parameters: Mapping[str, Any]) -> None:
-        super().__init__(
-            account_id=account_id,
-            region_name=region_name,
-            model_name=parameters["ModelName"],
-            execution_role_arn=parameters.get("ExecutionRoleArn", ""),
-            primary_container=parameters.get("PrimaryContainer", {}),
-            vpc_config=parameters.get("VpcConfig", {}),
-            containers=parameters.get("Containers"),
-            tags=parameters.get("Tags"),
-        )
-        self.parameters = parameters
+        self.parameters, self.tags = parameters, list(parameters.get("Tags") or [])
+        self.model_name = parameters["ModelName"]
+        self.arn = arn_formatter("model", self.model_name, account_id, region_name)
+        self.creation_time = utcnow()
 
     def is_created(self) -> bool:
         """For CloudFormation: immediately."""
         return True
-
-    @property
-    def all_containers(self) -> list[Mapping[str, Any]]:
-        """The containers in the order of the inference pipeline."""
-        primary = self.parameters.get("PrimaryContainer")
-        return [primary] if primary else list(self.parameters.get("Containers") or [])
 
     @property
     def response_object(self) -> dict[str, Any]:
@@ -90,21 +72,14 @@ class EndpointConfig(FakeEndpointConfig):
     """An endpoint configuration; ``parameters`` are CreateEndpointConfig's."""
 
     def __init__(self, account_id: str, region_name: str, parameters: Mapping[str, Any]) -> None:
-        variants = [
+        self.parameters, self.tags = parameters, list(parameters.get("Tags") or [])
+        self.endpoint_config_name = parameters["EndpointConfigName"]
+        arn = self.arn_formatter(self.endpoint_config_name, account_id, region_name)
+        self.arn = self.endpoint_config_arn = arn  # type: ignore[assignment]  # a tuple in moto 5.2
+        self.production_variants = [
             {"InitialVariantWeight": 1.0, **variant} for variant in parameters["ProductionVariants"]
         ]
-        super().__init__(
-            account_id=account_id,
-            region_name=region_name,
-            endpoint_config_name=parameters["EndpointConfigName"],
-            production_variants=variants,
-            async_inference_config=parameters.get("AsyncInferenceConfig", {}),
-            data_capture_config=parameters.get("DataCaptureConfig", {}),
-            tags=parameters.get("Tags", []),
-            kms_key_id=parameters.get("KmsKeyId", ""),
-        )
-        self.arn = self.endpoint_config_arn  # type: ignore[assignment]  # a tuple in moto 5.2
-        self.parameters = parameters
+        self.creation_time = utcnow()
 
     def is_created(self) -> bool:
         """For CloudFormation: immediately."""
@@ -115,9 +90,6 @@ class EndpointConfig(FakeEndpointConfig):
         return next(
             variant for variant in self.production_variants if variant["VariantName"] == name
         )
-
-    def validate_production_variants(self, production_variants: list[dict[str, Any]]) -> None:
-        """No-op: ``requests`` validates them; moto's list of types dates from 2020."""
 
     @property
     def response_object(self) -> dict[str, Any]:
@@ -130,11 +102,9 @@ class EndpointConfig(FakeEndpointConfig):
 
 
 def _describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A Create call's parameters as the Describe call returns them.
-
-    Without tags, which have their own call, and without empty members: Terraform and
-    sagemaker-core treat an empty structure as one that was set.
-    """
+    """A Create call's parameters as the Describe call returns them. Without tags, which have their
+    own call, and without empty members: Terraform and sagemaker-core treat an empty structure as
+    one that was set."""
     empty: tuple[Any, ...] = (None, {}, [])
     kept = ((name, value) for name, value in parameters.items() if value not in empty)
     return {name: value for name, value in kept if name != "Tags"}
@@ -162,16 +132,12 @@ class SageMakerBackend(SageMakerModelBackend):
 
     def register_model(self, parameters: Parameters) -> SandboxModel:
         """CreateModel: checks what the model needs from other services."""
-        name, region = parameters["ModelName"], self.region_name
+        name = parameters["ModelName"]
         with LOCK:
             self._refuse_duplicate(MODEL, self._models, name)
-            model = SandboxModel(self.account_id, region, parameters)
-            if model.execution_role_arn:
-                account.check_role(model.execution_role_arn, region)
-            account.check_containers(model.all_containers, region)
-            account.check_vpc(parameters.get("VpcConfig") or {}, region)
-            self._models[name] = model
-            return model
+            account.check_model(parameters, self.region_name)
+            self._models[name] = SandboxModel(self.account_id, self.region_name, parameters)
+            return self._models[name]
 
     def describe_model(self, model_name: str) -> SandboxModel:
         return self._find(MODEL, self._models, model_name)
@@ -214,7 +180,7 @@ class SageMakerBackend(SageMakerModelBackend):
             tags = parameters.get("Tags")
             endpoint = SandboxEndpoint(self.account_id, self.region_name, name, config, tags)
             self.endpoints[name] = endpoint
-            endpoint.begin_serving("Creating", specs, parameters.get("DeploymentConfig"))
+            endpoint.begin_serving(specs, parameters.get("DeploymentConfig"))
             return endpoint
 
     def update_endpoint(self, parameters: Parameters) -> SandboxEndpoint:
@@ -228,9 +194,8 @@ class SageMakerBackend(SageMakerModelBackend):
             deployment_config = parameters.get("DeploymentConfig")
             if parameters.get("RetainDeploymentConfig"):
                 deployment_config = endpoint.deployment_config
-            if problem := rollout_problem(deployment_config, self.region_name):
-                raise ValidationError(problem)
-            endpoint.begin_serving("Updating", specs, deployment_config, config, variants)
+            check_rollout(deployment_config, self.region_name)
+            endpoint.begin_serving(specs, deployment_config, config, variants)
             return endpoint
 
     def begin_deleting(self, endpoint_name: str) -> SandboxEndpoint:
@@ -246,13 +211,9 @@ class SageMakerBackend(SageMakerModelBackend):
             endpoint.begin_deleting(lambda: self.endpoints.pop(endpoint_name, None))
             return endpoint
 
-    def find_endpoint(self, name: str) -> SandboxEndpoint:
-        """The endpoint. Raises NotFoundError."""
-        return self._find(ENDPOINT, self.endpoints, name)
-
     def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
         with LOCK:
-            return self.find_endpoint(endpoint_name).response_object
+            return self._find(ENDPOINT, self.endpoints, endpoint_name).response_object
 
     def update_endpoint_weights_and_capacities(
         self, endpoint_name: str, desired_weights_and_capacities: list[dict[str, Any]]
@@ -267,8 +228,6 @@ class SageMakerBackend(SageMakerModelBackend):
                     f'The variant name(s) "{unknown}" is/are not present within endpoint '
                     f'configuration "{endpoint.endpoint_config_name}".'
                 )
-            if len(desired) < len(desired_weights_and_capacities):
-                raise ValidationError("A variant name was non-unique within the request.")
             more: Counter[str] = Counter()
             for name, change in desired.items():
                 before = int(running[name].get("InitialInstanceCount") or 0)
@@ -289,7 +248,7 @@ class SageMakerBackend(SageMakerModelBackend):
                 raise ValidationError("CopyCount must be at least 1 to create a component.")
             component = SandboxComponent(self._arn(COMPONENT, name), endpoint, parameters)
             self.components[name] = endpoint.components[name] = component
-            component.begin_serving("Creating", spec, parameters)
+            component.begin_serving(spec, parameters)
             return component
 
     def update_component(self, parameters: Parameters) -> SandboxComponent:
@@ -306,9 +265,8 @@ class SageMakerBackend(SageMakerModelBackend):
                 component.begin_scaling(changed)
                 return component
             spec, config = self._copy_spec(changed), parameters.get("DeploymentConfig")
-            if problem := rollout_problem(config, self.region_name):
-                raise ValidationError(problem)
-            component.begin_serving("Updating", spec, changed, config)
+            check_rollout(config, self.region_name)
+            component.begin_serving(spec, changed, config)
             return component
 
     def begin_deleting_component(self, name: str) -> None:
@@ -346,10 +304,12 @@ class SageMakerBackend(SageMakerModelBackend):
         specs, region = [], self.region_name
         for variant in variants:
             model = self.describe_model(variant.get("ModelName", ""))
-            if model.execution_role_arn:
-                account.check_role(model.execution_role_arn, region)
-            containers, tags = model.all_containers, model.tags
-            specs.append(launch_spec(region, endpoint_name, variant, containers, tags, component))
+            if role := model.parameters.get("ExecutionRoleArn"):
+                account.check_role(role, region)
+            primary = model.parameters.get("PrimaryContainer")
+            containers = [primary] if primary else model.parameters.get("Containers") or []
+            spec = launch_spec(region, endpoint_name, variant, containers, model.tags, component)
+            specs.append(spec)
         return specs
 
     def _copy_spec(self, parameters: Parameters) -> LaunchSpec:
@@ -363,8 +323,7 @@ class SageMakerBackend(SageMakerModelBackend):
             **(specification.get("StartupParameters") or {}),
         }
         name = parameters["InferenceComponentName"]
-        (spec,) = self._launch_specs(parameters["EndpointName"], [variant], name)
-        return spec
+        return self._launch_specs(parameters["EndpointName"], [variant], name)[0]
 
     def _admit(self, endpoint_name: str, variants: Variants) -> list[LaunchSpec]:
         """What to launch for the variants, if quota, models and roles allow it."""
@@ -383,7 +342,7 @@ class SageMakerBackend(SageMakerModelBackend):
 
     def _find_host(self, parameters: Parameters) -> SandboxEndpoint:
         """The endpoint in service that hosts components, with that variant."""
-        endpoint = self.find_endpoint(parameters["EndpointName"])
+        endpoint = self._find(ENDPOINT, self.endpoints, parameters["EndpointName"])
         if endpoint.endpoint_status != "InService":
             raise ValidationError(f'Endpoint "{endpoint.arn}" is not in service.')
         if not endpoint.hosts_components:
@@ -418,15 +377,16 @@ class SageMakerBackend(SageMakerModelBackend):
         if loaded is None:  # importing it takes 2 s; there are no targets yet
             return
         targets = loaded.applicationautoscaling_backends[self.account_id][self.region_name].targets
-        scaled = targets.get(DIMENSION, {})
         types = {
             variant["VariantName"]: variant.get("InstanceType")
             for variant in config.production_variants
         }
         for variant in endpoint.variants:
             name = variant["VariantName"]
-            changed = types.get(name) != variant.get("InstanceType")
-            if changed and f"endpoint/{endpoint.endpoint_name}/variant/{name}" in scaled:
+            is_scaled = f"endpoint/{endpoint.endpoint_name}/variant/{name}" in targets.get(
+                DIMENSION, {}
+            )
+            if is_scaled and types.get(name) != variant.get("InstanceType"):
                 raise ValidationError(
                     f'The variant(s) "[{name}]" must be deregistered as scalable targets with AWS '
                     "Auto Scaling before they can be removed or have their instance type updated."
@@ -480,63 +440,64 @@ def _with_retained(
     return kept
 
 
-def _change(method: str) -> Callable[[SageMakerOperations], ActionResult]:
-    """The operation that this method of the backend does, and that answers with an ARN."""
-
-    def change(operations: SageMakerOperations) -> ActionResult:
-        resource = getattr(operations.sagemaker_backend, method)(operations.params)
-        return ActionResult(resource.response_create)
-
-    return change
+def _update_copies(backend: SageMakerBackend, parameters: Parameters) -> dict[str, str]:
+    """UpdateInferenceComponentRuntimeConfig: another number of copies."""
+    name = {"InferenceComponentName": parameters["InferenceComponentName"]}
+    changes = {**name, "RuntimeConfig": parameters["DesiredRuntimeConfig"]}
+    return backend.update_component(changes).response_create
 
 
-class SageMakerOperations(SageMakerResponse):
-    """The operations that differ from moto's, which has none of inference components and no
-    UpdateEndpoint. Those that delete respond before the engines have ended."""
+def _list_components(backend: SageMakerBackend, parameters: Parameters) -> dict[str, Any]:
+    """ListInferenceComponents, of one endpoint or of all; in one answer."""
+    endpoint = parameters.get("EndpointNameEquals")
+    summaries = [component.summary for component in backend.components.values()]
+    listed = [summary for summary in summaries if endpoint in (None, summary["EndpointName"])]
+    return {"InferenceComponents": listed}
 
-    create_model = _change("register_model")
-    create_endpoint_config = _change("register_endpoint_config")
-    create_endpoint = _change("register_endpoint")
-    update_endpoint = _change("update_endpoint")
-    create_inference_component = _change("create_component")
-    update_inference_component = _change("update_component")
 
-    @property
-    def sagemaker_backend(self) -> SageMakerBackend:
-        backend = super().sagemaker_backend
-        assert isinstance(backend, SageMakerBackend)
-        return backend
+def _delete(begin: Callable[[SageMakerBackend, str], object], key: str) -> _Handler:
+    """A deletion, which is answered before the engines have ended."""
 
-    def delete_endpoint(self) -> ActionResult:
-        self.sagemaker_backend.begin_deleting(self.params["EndpointName"])
-        return EmptyResult()
+    def delete(backend: SageMakerBackend, parameters: Parameters) -> dict[str, Any]:
+        begin(backend, parameters[key])
+        return {}
 
-    def update_inference_component_runtime_config(self) -> ActionResult:
-        """UpdateInferenceComponentRuntimeConfig: another number of copies."""
-        name = {"InferenceComponentName": self.params["InferenceComponentName"]}
-        changes = {**name, "RuntimeConfig": self.params["DesiredRuntimeConfig"]}
-        return ActionResult(self.sagemaker_backend.update_component(changes).response_create)
+    return delete
 
-    def describe_inference_component(self) -> ActionResult:
-        name = self.params["InferenceComponentName"]
-        return ActionResult(self.sagemaker_backend.find_component(name).response_object)
 
-    def list_inference_components(self) -> ActionResult:
-        """ListInferenceComponents, of one endpoint or of all; in one answer."""
-        endpoint = self.params.get("EndpointNameEquals")
-        summaries = [component.summary for component in self.sagemaker_backend.components.values()]
-        listed = [summary for summary in summaries if endpoint in (None, summary["EndpointName"])]
-        return ActionResult({"InferenceComponents": listed})
+_Handler = Callable[[SageMakerBackend, Parameters], dict[str, Any]]
+_Backend, _COMPONENT_NAME = SageMakerBackend, "InferenceComponentName"
+_HANDLERS: dict[str, _Handler] = {
+    "CreateModel": lambda backend, p: backend.register_model(p).response_create,
+    "CreateEndpointConfig": lambda backend, p: backend.register_endpoint_config(p).response_create,
+    "CreateEndpoint": lambda backend, p: backend.register_endpoint(p).response_create,
+    "UpdateEndpoint": lambda backend, p: backend.update_endpoint(p).response_create,
+    "DeleteEndpoint": _delete(_Backend.begin_deleting, "EndpointName"),
+    "CreateInferenceComponent": lambda backend, p: backend.create_component(p).response_create,
+    "UpdateInferenceComponent": lambda backend, p: backend.update_component(p).response_create,
+    "UpdateInferenceComponentRuntimeConfig": _update_copies,
+    "DescribeInferenceComponent": lambda backend, p: (
+        backend.find_component(p[_COMPONENT_NAME]).response_object
+    ),
+    "ListInferenceComponents": _list_components,
+    "DeleteInferenceComponent": _delete(_Backend.begin_deleting_component, _COMPONENT_NAME),
+}
 
-    def delete_inference_component(self) -> ActionResult:
-        self.sagemaker_backend.begin_deleting_component(self.params["InferenceComponentName"])
-        return EmptyResult()
+
+def _operation(handler: _Handler) -> account.Operation:
+    return lambda region, parameters: handler(backend_of(region), parameters)
+
+
+OPERATIONS: dict[str, account.Operation] = {
+    f"SageMaker.{name}": _operation(handler) for name, handler in _HANDLERS.items()
+}
+"""X-Amz-Target -> the operation, of those that differ from moto's, which has none of inference
+components and no UpdateEndpoint."""
 
 
 def install() -> None:
     """Let this process's moto use this backend. Call it before the first request."""
     sagemaker_backends.backend = SageMakerBackend
-    urls.url_paths["{0}/$"] = SageMakerOperations.dispatch
 
 
 def backend_of(region: str) -> SageMakerBackend:
@@ -561,8 +522,8 @@ def requests_in_progress() -> Iterator[tuple[MetricSource, int]]:
         serving: list[Serving] = [endpoint, *endpoint.components.values()]
         for fleet in [resource.current for resource in serving]:
             for instance in fleet.instances if fleet else ():
-                spec = instance.spec
-                source = MetricSource(
-                    endpoint.region, endpoint.endpoint_name, spec.variant, spec.component
+                name, spec = endpoint.endpoint_name, instance.spec
+                yield (
+                    MetricSource(endpoint.region, name, spec.variant, spec.component),
+                    (instance.in_progress),
                 )
-                yield source, instance.in_progress

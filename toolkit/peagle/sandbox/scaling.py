@@ -1,12 +1,12 @@
-"""Application Auto Scaling in the sandbox: it really starts and ends engines.
+"""What acts by itself in the sandbox: Application Auto Scaling, and EventBridge Scheduler.
 
-moto keeps targets and policies; its package takes two seconds to import, so that is not done before
-a target is registered. It does not know inference components, which are added here.
+moto keeps scalable targets and policies; its package takes two seconds to import, so that is not
+done before a target is registered. Target tracking starts instances or copies once the concurrency
+of one was above its target for 30 s, and ends some once it was below 90 % of it for 15 minutes. A
+step policy that an alarm calls wakes a component without a copy when a request finds none.
 
-A target always has a number within its bounds. A policy of target tracking starts instances or
-copies once the average concurrency of one was above its target for 30 s, and ends some once it was
-below 90 % of it for 15 minutes. A step policy that an alarm calls wakes a component without a copy
-when a request finds none. ``set_speed`` lets these times pass faster.
+Of moto's schedules those with ``at(...)`` that delete an endpoint or a component are fired once
+they are due; what SageMaker refuses is tried again for the age of the schedule's retry policy.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import Any, cast
+from zoneinfo import ZoneInfo
 
 from moto.cloudwatch.models import cloudwatch_backends
 from moto.core.exceptions import ServiceException
+from moto.scheduler import urls
+from moto.scheduler.exceptions import ValidationException
+from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule, scheduler_backends
 
 from peagle.render.resources import COPY_DIMENSION, COPY_METRIC, DIMENSION, METRIC
-from peagle.sandbox.account import AwsError, Operation
+from peagle.sandbox.account import AwsError, Operation, find_role, may_be_assumed
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.engines import Fleet
+from peagle.sandbox.endpoints import RefusedForNowError
 from peagle.sandbox.sagemaker import backend_of, find_endpoint
+from peagle_serve.json_reader import read
 
 _METRICS = {DIMENSION: METRIC, COPY_DIMENSION: COPY_METRIC}
 """The predefined metric that is followed in each dimension."""
@@ -39,71 +45,34 @@ COOLDOWN_SECONDS = 300
 _OUT_SECONDS, _IN_SECONDS, _IN_SHARE = 30.0, 900.0, 0.9
 _SHORTEST_SECONDS = 2.0
 _TICK_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class Tracking:
-    """A target tracking policy on the concurrency of an instance; cooldowns are seconds."""
-
-    target: float
-    scale_in_cooldown: float = COOLDOWN_SECONDS
-    scale_out_cooldown: float = COOLDOWN_SECONDS
-    scales_in: bool = True
+_SCHEDULE_SECONDS = 1.0
+_LONGEST_RETRY = 86_400
+"""Seconds in which a schedule without a RetryPolicy is tried again (EventBridge Scheduler)."""
 
 
 @dataclass(frozen=True)
 class ScaledTarget:
     """A variant, or an inference component, with a scalable target. ``load`` is the requests in
-    progress of an average instance or copy. ``policy`` is ``None`` for one that the sandbox does
-    not follow; ``set_count`` starts or ends engines and may raise ServiceException; ``is_woken``: a
-    request found no copy."""
+    progress of an average instance or copy. ``policy`` is the configuration of its target tracking;
+    ``set_count`` starts or ends engines and may raise ServiceException; ``is_woken``: a request
+    found no copy."""
 
     region: str
     resource: str
     load: float
     minimum: int
     maximum: int
-    policy: Tracking | None
+    policy: Mapping[str, Any] | None
     count: int
     is_busy: bool
     set_count: Callable[[int], object]
     is_woken: bool = False
 
 
-def decide(
-    target: ScaledTarget, recent: Sequence[float], long: Sequence[float], quiet: float
-) -> int:
-    """How many instances or copies the target should have.
-
-    ``recent`` and ``long`` are the requests at a time of one in the last 30 s, and in the last 15
-    minutes; empty where they do not reach back that far. ``quiet`` is how many seconds ago the
-    number changed last.
-    """
-    count, policy = target.count, target.policy
-    if not target.minimum <= count <= target.maximum:
-        return min(max(count, target.minimum), target.maximum)
-    if target.is_woken or policy is None:
-        return max(count, 1) if target.is_woken else count
-    periods = [recent[len(recent) * i // 3 : len(recent) * (i + 1) // 3] for i in range(3)]
-    is_above = all(part and sum(part) / len(part) > policy.target for part in periods)
-    if is_above and quiet >= policy.scale_out_cooldown:
-        mean = sum(recent) / len(recent)
-        return min(math.ceil(count * mean / policy.target), target.maximum)
-    mean = sum(long) / len(long) if long else math.inf
-    is_quiet = policy.scales_in and quiet >= policy.scale_in_cooldown
-    if mean < _IN_SHARE * policy.target and is_quiet:
-        return max(math.ceil(count * mean / policy.target), target.minimum)
-    return count
-
-
 class Autoscaler:
     """Follows the policies of all targets. ``speed`` is how many seconds pass in one."""
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything, and let time pass as usual."""
         self.speed = 1.0
         self._changed: dict[tuple[str, str], float] = {}
         self._loads: dict[tuple[str, str], deque[tuple[float, float]]] = {}
@@ -124,7 +93,22 @@ class Autoscaler:
             return [load for at, load in loads if at >= start] if loads[0][0] <= start else []
 
         quiet = (now - self._changed.get(key, -math.inf)) * self.speed
-        desired = decide(target, window(_OUT_SECONDS), window(_IN_SECONDS), quiet)
+        count, policy = target.count, target.policy
+        desired = min(max(count, target.minimum), target.maximum)
+        if target.is_woken:
+            desired = max(desired, 1)
+        elif policy and desired == count:
+            aim, recent = float(policy["TargetValue"]), window(_OUT_SECONDS)
+            periods = [recent[len(recent) * i // 3 : len(recent) * (i + 1) // 3] for i in range(3)]
+            is_above = all(part and sum(part) / len(part) > aim for part in periods)
+            long = window(_IN_SECONDS)
+            mean = sum(long) / len(long) if long else math.inf
+            is_below = mean < _IN_SHARE * aim and not policy.get("DisableScaleIn")
+            if is_above and quiet >= policy.get("ScaleOutCooldown", COOLDOWN_SECONDS):
+                wanted = math.ceil(count * sum(recent) / len(recent) / aim)
+                desired = min(wanted, target.maximum)
+            elif is_below and quiet >= policy.get("ScaleInCooldown", COOLDOWN_SECONDS):
+                desired = max(math.ceil(count * mean / aim), target.minimum)
         if desired == target.count:
             return
         self._changed[key] = now
@@ -136,50 +120,58 @@ class Autoscaler:
             print(f"{target.resource} stays: {error.message}", flush=True)
 
 
-AUTOSCALER = Autoscaler()
+_autoscaler = Autoscaler()
 
 
 def set_speed(speed: float) -> None:
     """Let the times of scaling pass ``speed`` times as fast. Raises ValueError."""
     if not 1 <= speed <= 1000:  # false for NaN
         raise ValueError(f"a speed is a number from 1 to 1000, not {speed}")
-    AUTOSCALER.speed = speed
+    _autoscaler.speed = speed
+
+
+def forget() -> None:
+    """Forget all that was measured, and let time pass as usual."""
+    global _autoscaler
+    _autoscaler = Autoscaler()
+    CLOCK.ahead = 0.0
 
 
 def start() -> None:
-    """Follow the policies of all targets for as long as the process runs."""
+    """Follow policies and fire due schedules for as long as the process runs."""
 
     def follow() -> None:
+        for region, backend in (_backends() or {}).items():
+            for dimension in _METRICS:
+                for registered in list(backend.targets.get(dimension, {}).values()):
+                    if target := _scaled_target(region, backend, registered):
+                        _autoscaler.follow(target, time.time())
+
+    def repeat(work: Callable[[], object], seconds: float) -> None:
         while True:
-            time.sleep(_TICK_SECONDS)
+            time.sleep(seconds)
             try:
-                for target in _scaled_targets():
-                    AUTOSCALER.follow(target, time.time())
+                work()
             except Exception:  # a bug here must not end the scaling of every endpoint
                 traceback.print_exc()
 
-    threading.Thread(target=follow, name="autoscaling", daemon=True).start()
+    for arguments in ((follow, _TICK_SECONDS), (lambda: fire_due(CLOCK.now()), _SCHEDULE_SECONDS)):
+        threading.Thread(target=repeat, args=arguments, daemon=True).start()
 
 
-def _scaled_targets() -> Iterator[ScaledTarget]:
-    """The variants of existing endpoints, and the components, that have a scalable target."""
-    for region, backend in (_backends() or {}).items():
-        for dimension in _METRICS:
-            for target in list(backend.targets.get(dimension, {}).values()):
-                yield from _scaled_target(region, backend, target)
-
-
-def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTarget]:
+def _scaled_target(region: str, backend: Any, target: Any) -> ScaledTarget | None:
+    """The variant of an existing endpoint, or the component, of moto's scalable target."""
     parts, sagemaker = target.resource_id.split("/"), backend_of(region)
+    policies = _policies(backend, target.resource_id).values()
     is_woken = False
     if target.scalable_dimension == DIMENSION:
         _, name, _, variant_name = parts
         endpoint = sagemaker.endpoints.get(name)
         if endpoint is None or not endpoint.is_serving:
-            return
+            return None
         variants = {variant["VariantName"]: variant for variant in endpoint.variants}
         if variant_name not in variants:
-            return
+            return None
         fleet, is_busy = endpoint.current, endpoint.is_busy
         count = variants[variant_name]["InitialInstanceCount"] or 1
 
@@ -190,59 +182,42 @@ def _scaled_target(region: str, backend: Any, target: Any) -> Iterator[ScaledTar
     else:
         component = sagemaker.components.get(parts[1])
         if component is None or component.current is None or component.status == "Deleting":
-            return
+            return None
         variant_name = component.parameters["VariantName"]
         fleet, is_busy, count = component.current, component.is_busy, component.copies
-        is_woken = component.refused_at > 0 and _has_wake_up(region, backend, target)
+        # A step policy starts a copy when an alarm sees a request that found none.
+        alarms = list(cloudwatch_backends[ACCOUNT][region].alarms.values())
+        called = {action for alarm in alarms for action in alarm.alarm_actions or ()}
+        is_woken = component.refused_at > 0 and any(
+            policy.step_scaling_policy_configuration and policy.policy_arn in called
+            for policy in policies
+        )
 
         def set_count(count: int) -> None:
             component.refused_at = 0.0
             changes = {"InferenceComponentName": component.name}
             sagemaker.update_component({**changes, "RuntimeConfig": {"CopyCount": count}})
 
-    bounds = target.min_capacity, target.max_capacity
-    yield ScaledTarget(
-        region, target.resource_id, _load(fleet, variant_name), *bounds,
-        _tracking(backend, target), count, is_busy, set_count, is_woken,
-    )  # fmt: skip
-
-
-def _load(fleet: Fleet | None, variant: str) -> float:
-    """The requests in progress of an average instance of the variant."""
     instances = fleet.instances if fleet else ()
-    loads = [instance.in_progress for instance in instances if instance.spec.variant == variant]
-    return sum(loads) / len(loads) if loads else 0.0
+    loads = [inst.in_progress for inst in instances if inst.spec.variant == variant_name]
+    load = sum(loads) / len(loads) if loads else 0.0
+    tracking = None
+    for config in (policy.target_tracking_scaling_policy_configuration for policy in policies):
+        metric = ((config or {}).get("PredefinedMetricSpecification") or {}).get(
+            "PredefinedMetricType"
+        )
+        if tracking is None and metric == _METRICS[target.scalable_dimension]:
+            tracking = config
+    return ScaledTarget(
+        region, target.resource_id, load, target.min_capacity, target.max_capacity, tracking,
+        count, is_busy, set_count, is_woken,
+    )  # fmt: skip
 
 
 def _policies(backend: Any, resource: str | None) -> dict[str, Any]:
     """Key -> policy, of those of a target."""
     policies = list(backend.policies.items())
     return {key: policy for key, policy in policies if policy.resource_id == resource}
-
-
-def _tracking(backend: Any, target: Any) -> Tracking | None:
-    """The first policy of the target on its concurrency."""
-    for policy in _policies(backend, target.resource_id).values():
-        config = policy.target_tracking_scaling_policy_configuration or {}
-        metric = (config.get("PredefinedMetricSpecification") or {}).get("PredefinedMetricType")
-        if metric == _METRICS[target.scalable_dimension]:
-            return Tracking(
-                target=config["TargetValue"],
-                scale_in_cooldown=config.get("ScaleInCooldown", COOLDOWN_SECONDS),
-                scale_out_cooldown=config.get("ScaleOutCooldown", COOLDOWN_SECONDS),
-                scales_in=not config.get("DisableScaleIn"),
-            )
-    return None
-
-
-def _has_wake_up(region: str, backend: Any, target: Any) -> bool:
-    """Whether a step policy starts a copy when an alarm sees a request that found none."""
-    alarms = list(cloudwatch_backends[ACCOUNT][region].alarms.values())
-    called = {action for alarm in alarms for action in alarm.alarm_actions or ()}
-    return any(
-        policy.step_scaling_policy_configuration and policy.policy_arn in called
-        for policy in _policies(backend, target.resource_id).values()
-    )
 
 
 def _backends() -> Mapping[str, Any] | None:
@@ -252,25 +227,23 @@ def _backends() -> Mapping[str, Any] | None:
     return backends[ACCOUNT] if backends else None
 
 
-def _let_moto_know_components() -> None:
-    """Add the dimension of inference components, which moto 5.2 refuses."""
-    from moto.applicationautoscaling import models, responses
-
-    dimensions = {member.name: member.value for member in models.ScalableDimensionValueSet}
-    if COPY_DIMENSION not in dimensions.values():
-        more = dimensions | {"SAGEMAKER_INFERENCE_COMPONENT_DESIRED_COPY_COUNT": COPY_DIMENSION}
-        extended = Enum("ScalableDimensionValueSet", more)  # type: ignore[misc]
-        for module in (models, responses):
-            vars(module)["ScalableDimensionValueSet"] = extended
-
-
 # The operations below check what moto does not, for SageMaker's dimensions, before moto does them.
+
+_INVALID, _NO_TARGET = "ValidationException", "ObjectNotFoundException"
 
 
 def _register(region: str, parameters: Mapping[str, Any]) -> None:
     resource = str(parameters.get("ResourceId"))
     if parameters["ScalableDimension"] == COPY_DIMENSION:
-        _let_moto_know_components()
+        from moto.applicationautoscaling import models, responses
+
+        # Add the dimension of inference components, which moto 5.2 refuses.
+        dimensions = {member.name: member.value for member in models.ScalableDimensionValueSet}
+        if COPY_DIMENSION not in dimensions.values():
+            more = dimensions | {"SAGEMAKER_INFERENCE_COMPONENT_DESIRED_COPY_COUNT": COPY_DIMENSION}
+            extended = Enum("ScalableDimensionValueSet", more)  # type: ignore[misc]
+            for module in (models, responses):
+                vars(module)["ScalableDimensionValueSet"] = extended
         if resource.partition("/")[2] not in backend_of(region).components:
             raise AwsError(_INVALID, f"Inference component not found: {resource}")
     else:
@@ -312,9 +285,6 @@ def _delete_policy(region: str, parameters: Mapping[str, Any]) -> None:
         raise AwsError(_NO_TARGET, f"No scaling policy found for {resource}, {name}")
 
 
-_INVALID, _NO_TARGET = "ValidationException", "ObjectNotFoundException"
-
-
 def _of_sagemaker(check: Callable[[str, Mapping[str, Any]], object]) -> Operation:
     def operation(region: str, parameters: Mapping[str, Any]) -> None:
         if parameters.get("ScalableDimension") in _METRICS:
@@ -341,3 +311,115 @@ OPERATIONS: dict[str, Operation] = {
     f"{_SERVICE}.ListTagsForResource": lambda region, parameters: {"Tags": {}},
 }
 """X-Amz-Target -> the operation, which passes the request on to moto by ``None``."""
+
+
+class ScheduleClock:
+    """The scheduler's time in epoch seconds: that of the machine, moved forward until a reset, so
+    that tests need not wait."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def now(self) -> float:
+        return time.time() + self.ahead
+
+    def advance(self, seconds: float) -> float:
+        """Move it forward; how far it is ahead now. Raises ValueError for another direction."""
+        if not 0 <= seconds <= 10 * 366 * 86400:
+            raise ValueError("the clock moves forward, by ten years at most")
+        self.ahead += seconds
+        return self.ahead
+
+
+CLOCK = ScheduleClock()
+
+_FIRING = threading.Lock()
+_fired: set[tuple[str, str, float]] = set()
+"""What has fired and stays: ARN, expression, and when it was changed."""
+
+
+class SchedulerBackend(EventBridgeSchedulerBackend):
+    """moto's scheduler with AWS's check of the role."""
+
+    @property
+    def _url_module(self) -> Any:
+        """moto derives it from the class's module, which here is not moto's."""
+        return urls
+
+    def create_schedule(self, *arguments: Any, **parameters: Any) -> Schedule:
+        self._check(parameters)
+        return super().create_schedule(*arguments, **parameters)
+
+    def update_schedule(self, *arguments: Any, **parameters: Any) -> Schedule:
+        self._check(parameters)
+        return super().update_schedule(*arguments, **parameters)
+
+    def _check(self, parameters: Mapping[str, Any]) -> None:
+        """Raise AWS's error for a schedule that could not be fired."""
+        expression = str(parameters["schedule_expression"])
+        zone = parameters.get("schedule_expression_timezone")
+        if expression.startswith("at(") and due_time(expression, zone) is None:
+            raise ValidationException(f"Invalid Schedule Expression {expression}.")
+        role = find_role(parameters["target"]["RoleArn"], self.region_name)
+        policy = role.assume_role_policy_document if role else ""
+        if not may_be_assumed(policy, "scheduler.amazonaws.com"):
+            raise ValidationException(
+                "The execution role you provide must allow AWS EventBridge Scheduler to assume the "
+                "role."
+            )
+
+
+def due_time(expression: str, timezone: str | None) -> float | None:
+    """When a one-time schedule is due, in epoch seconds; ``None`` for any other."""
+    try:
+        moment = datetime.strptime(expression, "at(%Y-%m-%dT%H:%M:%S)")
+        return moment.replace(tzinfo=ZoneInfo(timezone or "UTC")).astimezone(UTC).timestamp()
+    except (ValueError, OSError, KeyError):
+        return None
+
+
+def fire_due(now: float) -> list[str]:
+    """Call the target of every schedule that is due, in epoch seconds; the names of those that are
+    done, with or without success."""
+    done = []
+    with _FIRING:
+        for _, region, of_region in list(scheduler_backends.iter_backends()):
+            backend = cast(EventBridgeSchedulerBackend, of_region)
+            groups = list(backend.schedule_groups.values())
+            for schedule in [item for group in groups for item in list(group.schedules.values())]:
+                due = due_time(schedule.schedule_expression, schedule.schedule_expression_timezone)
+                mark = (schedule.arn, schedule.schedule_expression, schedule.last_modified_date)
+                if due is None or due > now or mark in _fired or schedule.state != "ENABLED":
+                    continue
+                if not _fire(schedule, region, now - due):
+                    continue
+                _fired.add(mark)
+                if schedule.action_after_completion == "DELETE":
+                    backend.delete_schedule(schedule.group_name, schedule.name)
+                done.append(schedule.name)
+    return done
+
+
+def _fire(schedule: Schedule, region: str, late_seconds: float) -> bool:
+    """Call the target; false for one that is to be tried again."""
+    target = schedule.target
+    try:
+        operation = str(target["Arn"]).rpartition(":scheduler:::aws-sdk:sagemaker:")[2]
+        parameters = read(target.get("Input") or "{}", "the target's input")
+        if operation == "deleteEndpoint":
+            backend_of(region).begin_deleting(parameters["EndpointName"])
+        elif operation == "deleteInferenceComponent":
+            backend_of(region).begin_deleting_component(parameters["InferenceComponentName"])
+        else:
+            raise ValueError(f"the sandbox does not call {target['Arn']}")
+    except (ServiceException, ValueError, LookupError, TypeError) as error:
+        oldest = (target.get("RetryPolicy") or {}).get("MaximumEventAgeInSeconds", _LONGEST_RETRY)
+        if isinstance(error, RefusedForNowError) and late_seconds < oldest:
+            return False
+        print(f"schedule {schedule.name}: {error}", flush=True)
+    return True
+
+
+def install() -> None:
+    """Let this process's moto use this scheduler. Call it before the first request."""
+    scheduler_backends.backend = SchedulerBackend

@@ -1,5 +1,10 @@
 """The sandbox daemon: ``python -m peagle.sandbox.server``, started by ``client``.
 
+    /_peagle/...             the sandbox's own requests: status, quotas, faults
+    /endpoints/<name>/...    ``invocations``, streamed
+    X-Amz-Target             what moto lacks: ``account``, ``sagemaker``, ``scaling``
+    everything else          moto
+
 It listens on the loopback address only, records its process in ``state``, reports through a pipe
 that it is ready, and on SIGTERM ends every engine before it ends. It also ends when its record is
 gone or damaged: no command could find it any more.
@@ -8,29 +13,252 @@ gone or damaged: no command could find it any more.
 from __future__ import annotations
 
 import argparse
+import functools
 import io
 import logging
 import os
+import re
 import signal
 import socket
 import threading
 import time
+import traceback
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from email.message import Message
-from functools import lru_cache
+from dataclasses import asdict
 from logging.handlers import RotatingFileHandler
 from typing import Any
-from wsgiref.types import WSGIEnvironment
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from moto.backends import get_service_from_url
+from moto.core.exceptions import ServiceException
 from moto.moto_server.werkzeug_app import (
     DomainDispatcherApplication,
     MotoRequestHandler,
     create_backend_app,
 )
 from werkzeug.serving import BaseWSGIServer, ThreadedWSGIServer
+from werkzeug.wrappers import Response
 
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
-from peagle.sandbox import account, observability, router, sagemaker, scaling, scheduler, state
+from peagle.sandbox import account, observability, sagemaker, scaling, state
+from peagle.sandbox.client import ACCOUNT, CONTROL_PATH
+from peagle.sandbox.faults import ERRORS, FAULTS, KINDS, Fault
+from peagle.sandbox.invocations import BODY_LIMIT, invoke
+from peagle.sandbox.requests import (
+    INVOCATION_PATH,
+    LARGEST_BODY,
+    OPENAI_PATH,
+    Call,
+    Refused,
+    authenticate,
+    check_call,
+    check_length,
+    is_same,
+    json_parameters,
+    json_response,
+    read_call,
+    read_protocol,
+    request_body,
+    signing_scope,
+)
+from peagle.sandbox.sagemaker import all_endpoints
+from peagle.sandbox.state import AccessKey
+from peagle.store import write_json
+
+_OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
+_LARGEST_OBJECT = 5 << 30
+"""Bytes of one request of S3, as on AWS."""
+
+_REGION_KEY = "peagle.region"
+"""In the environment of a request: the region of its signature or token, once it is verified."""
+
+_STARTED = time.time()
+_OPERATIONS = {**account.OPERATIONS, **sagemaker.OPERATIONS, **scaling.OPERATIONS}
+
+
+def create_app(moto: WSGIApplication, key: AccessKey) -> WSGIApplication:
+    """The sandbox as one WSGI application, for the owner of ``key``; ``moto`` answers what the
+    sandbox itself does not."""
+
+    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            _check_owner(key, environ)
+            response = _respond(moto, environ)
+        except Refused as refused:
+            response = refused.response(read_protocol(environ) if refused.code else "json")
+        return response(environ, start_response)
+
+    return application
+
+
+def _check_owner(key: AccessKey, environ: WSGIEnvironment) -> None:
+    """Raise Refused for a request that is not the owner's. Starting an engine starts a program, so
+    only the owner's requests are processed, and none of a web page: neither across origins nor
+    through a name that resolves to the loopback address."""
+    if "HTTP_ORIGIN" in environ or not _OUR_HOST.fullmatch(environ.get("HTTP_HOST", "")):
+        raise Refused("", "the sandbox does not accept requests from web pages", 403)
+    path, scope = environ["PATH_INFO"], signing_scope(environ)
+    limit = _LARGEST_OBJECT if scope is None or scope["service"] == "s3" else LARGEST_BODY
+    check_length(environ, BODY_LIMIT if INVOCATION_PATH.fullmatch(path) else limit)
+    if not path.startswith((f"{CONTROL_PATH}/", "/moto-api")):
+        environ[_REGION_KEY] = authenticate(environ, key)
+    elif not is_same(environ.get("HTTP_AUTHORIZATION", ""), key.authorization):
+        raise Refused("", "the sandbox belongs to another user", 403)
+
+
+def _respond(moto: WSGIApplication, environ: WSGIEnvironment) -> Response:
+    """The answer to a request of the owner, with the faults that were asked for. Raises Refused,
+    and ConnectionAbortedError for no answer."""
+    path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+    if path.startswith(f"{CONTROL_PATH}/"):
+        return control(method, path.removeprefix(CONTROL_PATH), environ)
+    call = read_call(environ)
+    fault = FAULTS.meet_call(call.service, call.operation) if call else None
+    if call is None or fault is None:
+        return _answer(moto, environ, call)
+    if fault.kind in ERRORS:
+        request_body(environ)  # a client may send it whole before it reads the answer
+        return _error_of_fault(call, fault.kind).response(call.protocol)
+    response = None
+    if fault.kind in ("answer-lost", "timeout"):
+        response = _answer(moto, environ, call)
+        response.make_sequence()
+    if fault.kind in ("timeout", "timeout-before"):
+        time.sleep(fault.seconds)
+    if response is None or fault.kind == "answer-lost":
+        environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        raise ConnectionAbortedError(f"{call.action}: the sandbox's fault {fault.kind}")
+    return response
+
+
+def _error_of_fault(call: Call, kind: str) -> Refused:
+    """An error of AWS, with the code that it has in the protocol of the call."""
+    mark = "(a fault added to the sandbox)"
+    if kind == "access-denied":
+        by_xml = call.protocol in ("query", "s3")
+        status, code = (403, "AccessDenied") if by_xml else (400, "AccessDeniedException")
+        message = (
+            f"User: arn:aws:sts::{ACCOUNT}:assumed-role/user/sandbox is not authorized to perform: "
+            f"{call.action} because no identity-based policy allows the {call.action} action {mark}"
+        )
+        return Refused(code, message, status)
+    if kind == "throttling":
+        slow = {"s3": (503, "SlowDown"), "query": (400, "Throttling")}
+        status, code = slow.get(call.protocol, (400, "ThrottlingException"))
+        return Refused(code, f"Rate exceeded {mark}", status)
+    code = "InternalError" if call.protocol == "s3" else "InternalFailure"
+    return Refused(code, f"We encountered an internal error {mark}", 500)
+
+
+def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) -> Response:
+    """The answer of an engine, of what moto lacks, or of moto. Raises Refused."""
+    path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+    invocation = INVOCATION_PATH.fullmatch(path) if method == "POST" else None
+    if invocation:
+        return invoke(environ, invocation, environ[_REGION_KEY])
+    if call:
+        check_call(call, environ)
+    elif other := OPENAI_PATH.fullmatch(path):
+        message = (
+            f"SageMaker does not serve {method} {other['path'] or '/'}; of OpenAI's API, it serves "
+            "POST /v1/chat/completions only"
+        )
+        error = {"message": message, "type": "NotFoundError", "param": None, "code": 404}
+        return json_response({"error": error}, 404)
+    if operation := _OPERATIONS.get(environ.get("HTTP_X_AMZ_TARGET", "")):
+        parameters = json_parameters(environ)
+        try:
+            document = operation(environ[_REGION_KEY], parameters)
+        except ServiceException as error:
+            raise Refused(error.code, error.message) from error
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise Refused("ValidationException", f"Invalid parameters: {error}.") from error
+        if document is not None:
+            return json_response(document)
+    if call and call.service == "cloudformation":
+        _install_stacks()
+    try:
+        response = Response.from_app(moto, environ)
+    except Exception as error:
+        if call is None:
+            raise
+        if not isinstance(error, NotImplementedError) and get_service_from_url(
+            f"https://{call.service}.us-east-1.amazonaws.com"
+        ):
+            traceback.print_exc()
+        return _cannot_answer(call)
+    if path == "/moto-api/reset":  # forget the state of the sandbox too
+        account.forget()
+        account.create_role()
+        scaling.forget()
+        FAULTS.clear()
+    is_page = response.mimetype == "text/html" and method != "HEAD"  # moto's, for a browser
+    if call and response.status_code >= 400 and is_page:
+        response.close()
+        return _cannot_answer(call)
+    return response
+
+
+def _cannot_answer(call: Call) -> Response:
+    """What AWS answers about an operation that a service does not have; also after a bug, whose
+    traceback is in the log."""
+    codes = {"s3": (501, "NotImplemented"), "query": (400, "InvalidAction")}
+    status, code = codes.get(call.protocol, (400, "UnknownOperationException"))
+    message = f"The sandbox does not have the operation {call.action} (see daemon.log)."
+    return Refused(code, message, status).response(call.protocol)
+
+
+@functools.cache
+def _install_stacks() -> None:
+    from peagle.sandbox import stacks  # importing moto's CloudFormation takes a second
+
+    stacks.install()
+
+
+def control(method: str, path: str, environ: WSGIEnvironment) -> Response:
+    """The answer to a request of the sandbox's own; 400 for an invalid document."""
+    fix = f"use an API operation, such as CreateEndpoint, and one of: {', '.join(KINDS)}"
+    fix = fix if path == "/faults" else "see the commands of peagle sandbox"
+    try:
+        answer = _control(method, path, json_parameters(environ))
+    except (
+        ServiceException, ValueError, TypeError, KeyError, AttributeError, Refused,
+    ) as error:  # fmt: skip
+        message = str(getattr(error, "message", error))
+        return json_response({"message": message, "fix": fix}, 400)
+    if answer is None:
+        return json_response({"message": f"the sandbox has no {method} {path}"}, 404)
+    return json_response(answer)
+
+
+def _control(method: str, path: str, document: Mapping[str, Any]) -> dict[str, Any] | None:
+    match method, path:
+        case "GET", "/status":
+            endpoints = [endpoint.sandbox_status for endpoint in all_endpoints()]
+            endpoints.sort(key=lambda status: (status.region, status.name))
+            uptime = round(time.time() - _STARTED, 1)
+            return {"uptime_seconds": uptime, "endpoints": [asdict(status) for status in endpoints]}
+        case "PUT", "/quota":
+            account.set_quota(**document)
+        case "GET", "/quotas":
+            return {"quotas": account.changed_quotas()}
+        case "PUT", "/instances":
+            account.add_instances(document["instances"])
+        case "PUT", "/scaling":
+            scaling.set_speed(**document)
+        case "POST", "/faults":
+            FAULTS.add(Fault(**document))
+        case "GET", "/faults":
+            return {"faults": [asdict(fault) for fault in FAULTS.all()]}
+        case "DELETE", "/faults":
+            return {"removed": FAULTS.clear(**document)}
+        case "PUT", "/clock":
+            ahead = scaling.CLOCK.advance(**document)
+            return {"seconds_ahead": ahead, "fired": scaling.fire_due(scaling.CLOCK.now())}
+        case _:
+            return None
+    return {}
 
 
 class _Response(io.BufferedWriter):
@@ -63,7 +291,6 @@ class RequestHandler(MotoRequestHandler):
         self.wfile = _Response(self.connection.makefile("wb", 0), self.wbufsize)
 
     def parse_request(self) -> bool:
-        """Note when the request came, for its line in the log."""
         self._came = time.monotonic()
         return super().parse_request()
 
@@ -83,17 +310,10 @@ class RequestHandler(MotoRequestHandler):
         return True
 
     def finish(self) -> None:
-        """Send what is left, unless the client has gone."""
-        with suppress(OSError):
+        with suppress(OSError):  # the client has gone
             super().finish()
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Refuse a request that cannot be parsed; it has no headers, or those of an earlier one."""
-        self.headers = Message()
-        super().send_error(code, message, explain)
-
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """One line per call: its operation, its status, and when the answer began."""
         self._log_call(f"{code} {self._milliseconds()} ms")
 
     def connection_dropped(
@@ -112,7 +332,8 @@ class RequestHandler(MotoRequestHandler):
     def _log_call(self, what: str) -> None:
         """The AWS operation, or method and path without the query, and ``what`` happened."""
         path = getattr(self, "path", "").partition("?")[0]
-        target = self.headers.get("X-Amz-Target", "") or f"{self.command} {path}"
+        headers = getattr(self, "headers", {})  # none where they cannot be parsed
+        target = headers.get("X-Amz-Target", "") or f"{self.command} {path}"
         _log(f"{target[:_LONGEST]} {what}")
 
     def _milliseconds(self) -> int:
@@ -132,16 +353,6 @@ def _log(text: str) -> None:
     _LOG.info("%s", shown[: 2 * _LONGEST])
 
 
-def _begin_log() -> None:
-    """Write to the log, or leave a line out: a full disk must not take the answer to what was
-    done."""
-    handler = RotatingFileHandler(state.log_file(), maxBytes=LOG_LIMIT, backupCount=1)
-    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%FT%T"))
-    _LOG.addHandler(handler)
-    _LOG.setLevel(logging.INFO)
-    _LOG.propagate = logging.raiseExceptions = False
-
-
 def main() -> None:
     """Serve until SIGTERM."""
     os.umask(0o077)  # for weights and logs too
@@ -150,7 +361,12 @@ def main() -> None:
     parser.add_argument("--ready", type=int, required=True, help="pipe for the result of the start")
     parser.add_argument("--lock", type=int, required=True, help="lock to release when ready")
     options = parser.parse_args()
-    _begin_log()
+    handler = RotatingFileHandler(state.log_file(), maxBytes=LOG_LIMIT, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", "%FT%T"))
+    _LOG.addHandler(handler)
+    _LOG.setLevel(logging.INFO)
+    # A line that cannot be written is left out: a full disk must not take the answer.
+    _LOG.propagate = logging.raiseExceptions = False
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -165,9 +381,8 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     started = start_time(os.getpid())
     assert started is not None
-    this = EngineProcess(os.getpid(), started, port, str(state.log_file()))
-    state.write_daemon(this)
-    scheduler.start()
+    daemon = EngineProcess(os.getpid(), started, port, str(state.log_file()))
+    write_json(state.folder() / "daemon.json", asdict(daemon))
     scaling.start()
     observability.start_sampling(sagemaker.requests_in_progress)
     if not _report(options.ready, "ready"):
@@ -175,29 +390,29 @@ def main() -> None:
         return
     os.close(options.ready)
     os.close(options.lock)
-    threading.Thread(target=_watch_record, args=(this, server), daemon=True).start()
+
+    def watch_record() -> None:
+        while state.read_daemon() == daemon:
+            time.sleep(_WATCH_SECONDS)
+        server.shutdown()
+
+    threading.Thread(target=watch_record, daemon=True).start()
     server.serve_forever(poll_interval=0.05)
-    for endpoint in sagemaker.all_endpoints():
+    for endpoint in all_endpoints():
         endpoint.end()
-    if state.read_daemon() in (this, None):
+    if state.read_daemon() in (daemon, None):
         state.sweep()
 
 
-def _watch_record(this: EngineProcess, server: BaseWSGIServer) -> None:
-    while state.read_daemon() == this:
-        time.sleep(_WATCH_SECONDS)
-    server.shutdown()
-
-
 def _server(listener: socket.socket) -> BaseWSGIServer:
-    for module in (account, observability, sagemaker, scheduler):
+    for module in (account, observability, sagemaker, scaling):
         module.install()
     account.create_role()
     moto: Any = DomainDispatcherApplication(create_backend_app)
     # For every request moto lists its own folder, and tries the patterns of all services.
-    moto.get_backend_for_host = lru_cache(maxsize=256)(moto.get_backend_for_host)
+    moto.get_backend_for_host = functools.lru_cache(maxsize=256)(moto.get_backend_for_host)
     host, port = listener.getsockname()
-    app = router.create_app(moto, state.read_access_key())
+    app = create_app(moto, state.read_access_key())
     return ThreadedWSGIServer(host, port, app, RequestHandler, fd=listener.fileno())
 
 

@@ -1,15 +1,8 @@
 """CloudFormation in the sandbox: moto's stacks with SageMaker's resources and schedules.
 
-    CreateStack  CREATE_IN_PROGRESS -> CREATE_COMPLETE | CREATE_FAILED
-    UpdateStack  UPDATE_IN_PROGRESS -> UPDATE_COMPLETE | UPDATE_FAILED
-    DeleteStack  removed
-
-A stack is in progress until its endpoints are in service. A changed model or configuration is
-replaced; an endpoint is updated in place. Nothing is rolled back but what SageMaker itself returns:
-a failed stack has its reason, and can be updated or deleted. Resources that moto lacks, such as
-alarms and metric filters, are not made, and the stack's status reason says so.
-
-Importing moto's CloudFormation takes a second, so ``router`` imports this module at the first use.
+A stack is in progress until its endpoints are in service; then it is COMPLETE or FAILED, with its
+reason. A changed model or configuration is replaced; an endpoint is updated in place. Nothing is
+rolled back but what SageMaker itself returns. Types that moto lacks are named in the reason.
 """
 
 from __future__ import annotations
@@ -25,16 +18,20 @@ from moto.cloudformation.exceptions import ValidationError
 from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
 from moto.cloudformation.parsing import ResourceMap, get_model_map, resource_class_from_type
 from moto.cloudformation.responses import CloudFormationResponse
+from moto.core.common_models import CloudFormationModel
 from moto.core.exceptions import ServiceException
+from moto.sagemaker import exceptions as sagemaker_exceptions
 from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
+from moto.scheduler.exceptions import ScheduleNotFound
+from moto.scheduler.models import Schedule, scheduler_backends
 
 from peagle.request_validation import service_model
+from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.endpoints import LOCK, NotFoundError, SandboxEndpoint, alarm_names
 from peagle.sandbox.observability import unknown_alarms
-from peagle.sandbox.requests import check_request
+from peagle.sandbox.requests import problems_text
 from peagle.sandbox.sagemaker import backend_of
-from peagle.sandbox.scheduler import ScheduleResource
 
 _BUSY = "_IN_PROGRESS"
 _NUMBERS = {"integer": int, "long": int, "float": float, "double": float}
@@ -54,11 +51,7 @@ class SandboxStack(Stack):
     def status(self) -> str:
         """Its status; in progress, it ends with the last change of its endpoints."""
         with LOCK:
-            endpoints = [
-                resource
-                for resource in self.stack_resources
-                if isinstance(resource, SandboxEndpoint)
-            ]
+            endpoints = [item for item in self.stack_resources if isinstance(item, SandboxEndpoint)]
             is_busy = any(endpoint.is_busy for endpoint in endpoints)
             if self._status.endswith(_BUSY) and not (is_busy or self._is_changing):
                 failed = [
@@ -80,7 +73,6 @@ class SandboxStack(Stack):
 
     @property
     def exports(self) -> list[Any]:
-        """What other stacks may import."""
         return super().exports if self.status.endswith("_COMPLETE") else []
 
     @property
@@ -153,12 +145,11 @@ class SandboxStack(Stack):
 
     def _add_tags(self, resource: Any) -> None:
         """Add the tags of the stack, and CloudFormation's own."""
-        aws_tags = {
-            "stack-id": self.stack_id,
-            "stack-name": self.name,
-            "logical-id": resource.logical_resource_id,
+        added = self.tags | {
+            "aws:cloudformation:stack-id": self.stack_id,
+            "aws:cloudformation:stack-name": self.name,
+            "aws:cloudformation:logical-id": resource.logical_resource_id,
         }
-        added = self.tags | {f"aws:cloudformation:{key}": value for key, value in aws_tags.items()}
         with LOCK:
             keys = {tag["Key"] for tag in resource.tags}
             new = [{"Key": key, "Value": text} for key, text in added.items() if key not in keys]
@@ -212,21 +203,21 @@ class _Resource:
     @classmethod
     def parameters(cls, name: str, document: Document, region: str, change: str = "Create") -> Any:
         """The parameters of an operation for the properties of a template. ``name`` is moto's for a
-        resource without one. Raises ValidationError for what SageMaker rejects."""
+        resource without one. Raises moto's ValidationError for what SageMaker rejects."""
         operation = f"{change}{cls.kind}"
         head, _, suffix = name.rpartition("-")
         short = f"{head[:50].rstrip('-')}-{suffix}" if len(name) > 63 else name
         shape = service_model("sagemaker").operation_model(operation).input_shape
         properties = with_types(shape, document.get("Properties") or {})
         parameters = {f"{cls.kind}Name": short, **properties}
-        check_request(xform_name(operation), parameters, region)
+        if problems := problems_text("sagemaker", xform_name(operation), parameters, region):
+            raise sagemaker_exceptions.ValidationError(problems)
         return parameters
 
     @classmethod
     def create_from_cloudformation_json(
         cls, name: str, document: Document, _: str, region: str, **of: Any
     ) -> Any:
-        """Create it. Raises ValidationError."""
         register = getattr(backend_of(region), f"register_{xform_name(cls.kind)}")
         return register(cls.parameters(name, document, region))
 
@@ -249,20 +240,14 @@ class _Resource:
 
 
 class ModelResource(_Resource, MotoModel):  # type: ignore[misc]
-    """``AWS::SageMaker::Model``."""
-
     kind = "Model"
 
 
 class EndpointConfigResource(_Resource, FakeEndpointConfig):  # type: ignore[misc]
-    """``AWS::SageMaker::EndpointConfig``."""
-
     kind = "EndpointConfig"
 
 
 class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
-    """``AWS::SageMaker::Endpoint``."""
-
     kind = "Endpoint"
 
     @classmethod
@@ -293,6 +278,53 @@ class EndpointResource(_Resource, FakeEndpoint):  # type: ignore[misc]
             endpoint.end()
             endpoint.join()
             backend.begin_deleting(name).join()
+
+
+class ScheduleResource(CloudFormationModel):
+    """``AWS::Scheduler::Schedule``, which moto lacks."""
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return "Name"
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::Scheduler::Schedule"
+
+    @staticmethod
+    def parameters(name: str, document: Document) -> dict[str, Any]:
+        """moto's parameters of a schedule."""
+        properties = document.get("Properties") or {}
+        names = (
+            *("Description", "EndDate", "FlexibleTimeWindow", "GroupName", "KmsKeyArn"),
+            *("ScheduleExpression", "ScheduleExpressionTimezone", "StartDate", "State", "Target"),
+        )
+        parameters = {xform_name(key): properties.get(key) for key in names}
+        return {**parameters, "name": properties.get("Name", name)}
+
+    @classmethod
+    def create_from_cloudformation_json(  # type: ignore[override]
+        cls, name: str, document: Document, _: str, region: str, **of: Any
+    ) -> Schedule:
+        schedule = scheduler_backends[ACCOUNT][region].create_schedule(
+            **cls.parameters(name, document), action_after_completion=None
+        )
+        vars(schedule).update(physical_resource_id=schedule.name, is_created=lambda: True)
+        return schedule
+
+    @classmethod
+    def update_from_cloudformation_json(
+        cls, schedule: Schedule, _: str, document: Document, __: str, region: str
+    ) -> Schedule:
+        parameters = cls.parameters(schedule.name, document)
+        return scheduler_backends[ACCOUNT][region].update_schedule(**parameters)
+
+    @classmethod
+    def delete_from_cloudformation_json(
+        cls, resource_name: str, document: Document, _: str, region: str
+    ) -> None:
+        with suppress(ScheduleNotFound):  # it may have been deleted by someone else
+            scheduler_backends[ACCOUNT][region].delete_schedule(None, resource_name)
 
 
 RESOURCES: dict[str, Any] = {

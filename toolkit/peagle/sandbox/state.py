@@ -5,13 +5,12 @@
         daemon.json               the running daemon
         access-key.json           its access key, for this user only
         engine                    how engines run: process or docker
-        daemon.log                the daemon's log, one line per AWS call; at most 10 MB
-        daemon.log.1              the log before it
+        daemon.log, daemon.log.1  one line per AWS call; at most 10 MB each
         engines/<pid>.json        one per engine, written before the engine begins
         endpoints/<region>/<name>/<instance>/   weights and log of one engine
 
-A process is identified by pid and start time, so a stale file never names an unrelated process.
-Files are written whole or not at all; one that cannot be read is as one that is missing.
+A process is identified by pid and start time, so a stale file never names an unrelated process. A
+file that cannot be read is as one that is missing.
 """
 
 from __future__ import annotations
@@ -34,6 +33,16 @@ from peagle.engine.process import EngineProcess, is_alive, stop_engine
 from peagle.errors import Fix, UserError
 from peagle.store import SANDBOX, home, locked, read_json, write_file, write_json
 
+SERVER = ("-m", "peagle.sandbox.server")
+"""The daemon's command line, after Python."""
+
+EngineKind = Literal["process", "docker"]
+
+ENGINE_GRACE_SECONDS = 5.0
+"""Seconds that an engine has to end before it is killed; it has no state worth keeping."""
+
+_PROCESS = TypeAdapter(EngineProcess)
+
 
 @functools.cache
 def catalog() -> Catalog:
@@ -44,15 +53,6 @@ def catalog() -> Catalog:
 def engine_version() -> str:
     """The version of vLLM that the sandbox runs, whatever version an image names."""
     return catalog().runtimes.default
-
-
-SERVER = ("-m", "peagle.sandbox.server")
-"""The daemon's command line, after Python."""
-
-EngineKind = Literal["process", "docker"]
-
-ENGINE_GRACE_SECONDS = 5.0
-"""Seconds that an engine has to end before it is killed; it has no state worth keeping."""
 
 
 def folder() -> Path:
@@ -69,14 +69,12 @@ def endpoints_folder() -> Path:
 
 @contextmanager
 def lock() -> Iterator[int]:
-    """Hold the lock for starting and stopping the sandbox; yields its file descriptor.
-
-    A child that inherits the descriptor holds the lock too, until it closes it. Raises UserError
-    when the folder is not writable.
-    """
-    with ExitStack() as held:
+    """Hold the lock for starting and stopping the sandbox; yields its file descriptor. A child that
+    inherits the descriptor holds the lock too, until it closes it. Raises UserError when the folder
+    is not writable."""
+    with ExitStack() as stack:
         with writing():
-            descriptor = held.enter_context(locked(folder() / "lock"))
+            descriptor = stack.enter_context(locked(folder() / "lock"))
         yield descriptor
 
 
@@ -86,15 +84,9 @@ def writing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"cannot write to {folder()}: {error.strerror}",
-            "set PEAGLE_HOME to a writable folder",
-            "home-not-writable",
-        ) from error
-
-
-def write_daemon(daemon: EngineProcess) -> None:
-    write_json(folder() / "daemon.json", asdict(daemon))
+        message = f"cannot write to {folder()}: {error.strerror}"
+        fix = "set PEAGLE_HOME to a writable folder"
+        raise UserError(message, fix, "home-not-writable") from error
 
 
 def read_daemon() -> EngineProcess | None:
@@ -116,19 +108,17 @@ class AccessKey:
         return f"Peagle {self.secret}"
 
 
-def write_access_key() -> AccessKey:
+def write_access_key() -> None:
     """Make the key of a sandbox that is about to start."""
     key = AccessKey(f"PEAGLE{secrets.token_hex(7).upper()}", secrets.token_hex(20))
     write_json(folder() / "access-key.json", asdict(key))
-    return key
 
 
 def read_access_key() -> AccessKey:
     """The running sandbox's key. Raises UserError when its file is missing or damaged."""
     try:
         key = AccessKey(**read_json(folder() / "access-key.json"))
-        key.id.encode("ascii")
-        key.secret.encode("ascii")
+        f"{key.id}{key.secret}".encode("ascii")
         return key
     except (TypeError, ValueError, AttributeError) as error:
         fix = Fix("restart it", ("peagle", "sandbox", "stop"))
@@ -191,11 +181,9 @@ def leftovers() -> tuple[LeftoverEngine, ...]:
 
 
 def sweep() -> None:
-    """End and remove everything that a stopped sandbox left: engines, weights, records.
-
-    Records of deployments and cached prices and quotas go too: what they describe existed only in
-    the sandbox's memory.
-    """
+    """End and remove everything that a stopped sandbox left: engines, weights, records. Records of
+    deployments and cached prices and quotas go too: what they describe existed only in the
+    sandbox's memory."""
     for record in _records():
         if process := _read(record):
             stop_engine(process, ENGINE_GRACE_SECONDS)
@@ -219,6 +207,3 @@ def _read(file: Path) -> EngineProcess | None:
     except (OSError, ValueError):
         return None
     return process if 1 < process.pid < 1 << 22 else None  # the kernel's largest limit
-
-
-_PROCESS = TypeAdapter(EngineProcess)

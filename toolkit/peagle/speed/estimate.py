@@ -29,7 +29,7 @@ from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from peagle.catalog.schema import Seconds, Speed, SpeedRun
-from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.tables import SpeedModel
 from peagle.fit.estimate import GIB, cache_layout, fit_of
 from peagle.fit.models import Fit, FitCase
 from peagle.speed.models import (

@@ -48,7 +48,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.catalog.speed_model import GpuSpeed, SpeedModel, StepConstants
+from peagle.catalog.tables import GpuSpeed, SpeedModel, StepConstants
 from peagle.fit.models import DraftModel, FitCase, TargetModel
 from peagle.fit.weights import (
     QUANTIZED_BYTES,

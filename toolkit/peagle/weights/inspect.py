@@ -29,7 +29,7 @@ from peagle.weights.manifest import (
 )
 from peagle_serve import json_reader
 from peagle_serve.contract import SPECULATION, WARM_FOLDER
-from peagle_serve.warm_start import device_text
+from peagle_serve.warm import device_text
 
 FileState = Literal["whole", "unchecked", "differs", "missing"]
 """``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the sync

@@ -21,7 +21,7 @@ from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import MANIFEST, WeightsPrefix
 from peagle_serve.contract import MANIFEST_SUFFIX, WARM_FOLDER
-from peagle_serve.warm_archive import LARGEST, sha256_in
+from peagle_serve.warm import LARGEST, sha256_in
 
 CHANGED = "weights-changed"
 PIN_CODES = frozenset({CHANGED, "weights-not-pinned", "warm-not-there", "warm-too-many"})

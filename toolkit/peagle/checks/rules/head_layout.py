@@ -15,13 +15,13 @@ from peagle.errors import Fix
 from peagle_serve.checkpoint import first_names
 from peagle_serve.heads import (
     MIXED_FILES,
-    HeadFiles,
+    Problem,
     classes_of,
     is_head,
     layer_of,
+    problems,
     vllm_class,
 )
-from peagle_serve.pair import Problem, problems
 
 OTHER_HEAD = "use a head trained for this target"
 COPY_AGAIN = "copy the head again, or export it again"
@@ -138,8 +138,7 @@ def first_problem(case: Case, head: Head) -> Problem | None:
         return None
     target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
               "vocab_size": shape.vocab_size}  # fmt: skip
-    shapes = {name: tensor.shape for name, tensor in head.tensors.items()}
-    found = list(problems(HeadFiles(head.document, shapes), target, case.is_parallel))
+    found = list(problems(head, target, case.is_parallel))
     causes = (problem for problem in found if problem.code in _CAUSES)
     return next(causes, None) or next(iter(found), None)
 

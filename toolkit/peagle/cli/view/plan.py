@@ -407,7 +407,8 @@ def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
             text += f" ({speculation.method} with parallel_drafting)"
         text += f", K={speculation.k}"
         if (floor := speculation.acceptance_floor) is not None:
-            origin = ", to break even" if speculation.floor_source == "break-even" else ""
+            breaks_even = speculation.acceptance_floor_source == "break-even"
+            origin = ", to break even" if breaks_even else ""
             text += f"; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
     yield "speculation", text
     proof = "an answer: there is no speculation to prove"
