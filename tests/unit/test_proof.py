@@ -223,7 +223,7 @@ def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:
 
     assert not proof.passed
     assert proof.acceptance_length == pytest.approx(2.1)
-    (second,) = [one.second_turn for one in proof.instances]
+    (second,) = [instance.second_turn for instance in proof.instances]
     assert second == proof.second_turn == SecondTurn(100, 1.2, 0.64, passed=False, source="log")
 
 

@@ -41,8 +41,8 @@ def with_winner(by: Verdict, drafter: str | None, k: int) -> Verdict:
     for size in document["workloads"]:
         for load in size["loads"]:
             best = {"drafter": drafter, "k": k}
-            (like,) = [one for one in load["speeds"] if one["setting"] == load["best"]]
-            others = [one for one in load["speeds"] if one["setting"] != best]
+            (like,) = [speed for speed in load["speeds"] if speed["setting"] == load["best"]]
+            others = [speed for speed in load["speeds"] if speed["setting"] != best]
             load["speeds"] = [*others, like | {"setting": best, "acceptance_length": 1.0}]
             load["speeds"][-1]["break_even_acceptance_length"] = None
             load |= {"best": best, "ties": []}
@@ -77,7 +77,7 @@ def test_whatever_wins_is_planned(drafter: str | None, k: int) -> None:
 
 def test_a_drafter_of_unknown_speed_has_the_verdict_as_its_reason() -> None:
     made = planned(verdict(), instance_type="ml.g6e.xlarge")
-    assert not any("catalogue's default;" in one.because for one in made.reasons)
+    assert not any("catalogue's default;" in reason.because for reason in made.reasons)
 
     options = Options(pair="tiny", drafter="ngram", chosen_by="the verdict verdict.json")
     (reason,) = (one for one in make_plan(options, CATALOG).reasons if one.what == "speculation")
@@ -113,7 +113,7 @@ def test_another_number_of_gpus_is_a_warning() -> None:
     made = planned(one, concurrency=1)
 
     assert made.fit.tensor_parallel_size > 1
-    (found,) = [one for one in made.findings if one.code == "verdict-other-gpus"]
+    (found,) = [finding for finding in made.findings if finding.code == "verdict-other-gpus"]
     assert "1 x L40S" in found.message
     assert found.command is not None
 

@@ -206,7 +206,7 @@ def test_the_price_of_a_million_tokens_is_price_over_speed() -> None:
     check_plan(made, {
         "without_speculation.instance_type": "ml.g7e.2xlarge", "without_speculation.k": 0,
         "without_speculation.drafter": None})  # fmt: skip
-    (better,) = [one for one in made.reasons if one.what == "instance_without_speculation"]
+    (better,) = [reason for reason in made.reasons if reason.what == "instance_without_speculation"]
     assert better.value == "ml.g5.12xlarge"
     check_plan(plan(catalog=MEASURED), {
         "without_speculation.instance_type": "ml.g5.12xlarge",

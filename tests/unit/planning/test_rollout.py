@@ -35,7 +35,7 @@ def policy_of(plan: Plan) -> dict[str, Any]:
 
 
 def codes(plan: Plan) -> set[str]:
-    return {one.code for one in plan.findings}
+    return {finding.code for finding in plan.findings}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_sagemaker_rejects_is_an_error(
     kind: Any, count: int, step: str | None, code: str
 ) -> None:
     plan = planned(rollout=kind, instance_count=count, rollout_step=step)
-    assert [one.level for one in plan.findings if one.code == code] == ["error"]
+    assert [finding.level for finding in plan.findings if finding.code == code] == ["error"]
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -249,10 +249,10 @@ def test_copies_are_replaced_in_batches(
     assert policy["WaitIntervalInSeconds"] == plan.rollout.baking_seconds
     one_price = (plan.price_per_hour_usd or 0) / plan.instance_count
     assert f"1 more instance meanwhile (${one_price:.2f} per hour)" in cost_text(plan.rollout)
-    watched = [one["Dimensions"] for one in alarms(plan, "config") if "Dimensions" in one]
+    watched = [alarm["Dimensions"] for alarm in alarms(plan, "config") if "Dimensions" in alarm]
     assert len(watched) == 2
     assert all(one == [{"Name": "InferenceComponentName", "Value": plan.name}] for one in watched)
-    assert {one["logGroupName"] for one in metric_filters(plan)} == {
+    assert {metric["logGroupName"] for metric in metric_filters(plan)} == {
         f"/aws/sagemaker/InferenceComponents/{plan.name}"
     }
 
@@ -264,7 +264,7 @@ def test_a_batch_of_copies_is_a_half_at_most_and_fits_on_one_more_instance(
     options: dict[str, Any],
 ) -> None:
     made = planned(**EIGHT | {"rollout": "rolling"} | options)
-    (found,) = [one for one in made.findings if one.code == "rollout-step"]
+    (found,) = [finding for finding in made.findings if finding.code == "rollout-step"]
 
     assert found.level == "error"
     assert "one more instance has room for" in found.message

@@ -49,7 +49,7 @@ def test_measured_settings_win_where_they_were_measured() -> None:
 def test_a_named_drafter_is_compared_alone() -> None:
     verdict = make_verdict(replace(MEASURED, pair="gpt-oss-20b+eagle3"), CATALOG)
 
-    names = {one.setting.drafter for load in verdict.workloads[0].loads for one in load.speeds}
+    names = {speed.setting.drafter for load in verdict.workloads[0].loads for speed in load.speeds}
     assert names == {None, "eagle3"}
 
 
@@ -58,7 +58,7 @@ def test_a_drafter_of_unknown_acceptance_has_a_break_even_length_only() -> None:
     verdict = make_verdict(MEASURED, CATALOG)
 
     (ngram,) = [
-        one for one in verdict.workloads[0].loads[0].speeds if one.setting.drafter == "ngram"
+        speed for speed in verdict.workloads[0].loads[0].speeds if speed.setting.drafter == "ngram"
     ]
     assert ngram.basis == "unknown"
     assert ngram.break_even_acceptance_length is not None
@@ -77,8 +77,8 @@ def test_a_head_drafts_nothing_in_longer_requests_than_it_supports() -> None:
 
     def bases(size: int) -> set[str]:
         loads = verdict.workloads[size].loads
-        speeds = (one for load in loads for one in load.speeds)
-        return {one.basis for one in speeds if one.setting.drafter == "p-eagle"}
+        speeds = (speed for load in loads for speed in load.speeds)
+        return {speed.basis for speed in speeds if speed.setting.drafter == "p-eagle"}
 
     assert (bases(0), bases(1)) == ({"estimated"}, {"unknown"})
 
@@ -88,8 +88,8 @@ def test_the_acceptance_that_evidence_measured_on_another_device_counts() -> Non
     with bundled_evidence():
         verdict = make_verdict(VerdictRequest("tiny+p-eagle", gpu="L4"), load_catalog())
     speeds = [one for load in verdict.workloads[0].loads for one in load.speeds if one.setting.k]
-    assert {one.acceptance_basis for one in speeds} == {"measured"}
-    assert all(one.basis == "estimated" for one in speeds)
+    assert {speed.acceptance_basis for speed in speeds} == {"measured"}
+    assert all(speed.basis == "estimated" for speed in speeds)
     assert not any("no acceptance is known" in text for text in texts(verdict, "evidence"))
 
 
@@ -100,7 +100,7 @@ def test_a_type_with_a_price_in_another_region_is_preferred_to_one_without() -> 
     unpriced = find_instance(CATALOG.instances, "ml.p5e.48xlarge").model_copy(update={"prices": ()})
     others = {one.type: one for one in (priced, unpriced)}
     table = CATALOG.instances
-    changed = tuple(others.get(one.type, one) for one in table.instances)
+    changed = tuple(others.get(instance.type, instance) for instance in table.instances)
     table = table.model_copy(update={"instances": changed})
     catalog = replace(CATALOG, instances=table)
 
