@@ -13,6 +13,7 @@ import pytest
 from click.exceptions import Abort
 from click.testing import CliRunner, Result
 
+from peagle import warm as warming
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.cli.view.progress import StatusLine
@@ -21,8 +22,7 @@ from peagle.engine.machine import Engine, check_compiler
 from peagle.engine.state import collected_folder, local_engines
 from peagle.errors import Refused, UserError
 from peagle.planning import Options, make_plan
-from peagle.warm import collect as warming
-from peagle.warm.collect import collect_locally as collect
+from peagle.warm import collect_locally as collect
 from tests.support import raises_code
 from tests.unit.containers.artifacts import artifact
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
@@ -158,7 +158,7 @@ def test_a_second_ctrl_c_prints_how_to_end_the_engine(
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("peagle.warm.collect.fetch", interrupted)
+    monkeypatch.setattr("peagle.warm.fetch", interrupted)
     monkeypatch.setattr(warming, "end_engine", interrupted)
 
     done = CliRunner().invoke(

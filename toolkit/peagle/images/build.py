@@ -36,8 +36,17 @@ from peagle.images.context import (
 from peagle.images.docker import Docker, Image, Progress, show_image
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import LOG_STATS_OFF
-from peagle.render.image import DIGITS, LAYER_LIMIT_BYTES, Copied, Recipe, context_files, image_name
-from peagle.render.image_names import has_host, split_image, without_tag
+from peagle.render.image import (
+    DIGITS,
+    LAYER_LIMIT_BYTES,
+    Copied,
+    Recipe,
+    context_files,
+    has_host,
+    image_name,
+    split_image,
+    without_tag,
+)
 from peagle_serve import json_reader
 
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-by-tag"})

@@ -29,8 +29,16 @@ from peagle.data import data_folder, weights_folder
 from peagle.errors import Fix, Unsupported, UserError
 from peagle.images.docker import Docker, Progress, parsing_output
 from peagle.planning.plan import Plan, Weights
-from peagle.render.image import VOCABULARY, Baked, Copied, Download
-from peagle.render.image_names import has_host, pinned, split_image, without_tag
+from peagle.render.image import (
+    VOCABULARY,
+    Baked,
+    Copied,
+    Download,
+    has_host,
+    pinned,
+    split_image,
+    without_tag,
+)
 from peagle_serve.checkpoint import link_homes
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE
 
