@@ -17,8 +17,7 @@ from peagle.aws.client import Keys, connect
 from peagle.cli.context import command_text
 from peagle.errors import UserError
 from peagle.images import Docker
-from peagle.images.build import Login, logged_in
-from peagle.images.context import member_of
+from peagle.images.build import Login, logged_in, member_of
 from peagle.render.requests import deploy_arguments
 from tests.support import Peagle, command_line, raises_code
 from tests.unit.images.conftest import FakeDocker, docker

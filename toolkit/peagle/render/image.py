@@ -114,7 +114,7 @@ class Recipe:
     ``base`` is the base image, preferably with its digest (``name:tag@sha256:...``). ``target`` is
     the catalogue's entry for the plan's target, ``None`` without one. ``revision`` is the commit
     of the toolkit's source, if there is one. ``weights`` are the baked weights, as
-    ``peagle.images.context`` finds them for a plan.
+    ``peagle.images.build`` finds them for a plan.
     """
 
     runtime: RuntimeKind
