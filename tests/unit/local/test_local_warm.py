@@ -21,7 +21,6 @@ from peagle.engine.machine import Engine, check_compiler
 from peagle.engine.state import collected_folder, local_engines
 from peagle.errors import Refused, UserError
 from peagle.planning import Options, make_plan
-from peagle.warm import collect as warming
 from peagle.warm.collect import collect_locally as collect
 from tests.support import raises_code
 from tests.unit.containers.artifacts import artifact
@@ -149,38 +148,6 @@ def test_a_second_command_is_refused_and_changes_nothing(
 
     assert refused
     assert local_engines() == ()
-
-
-@pytest.mark.thorough
-def test_a_second_ctrl_c_prints_how_to_end_the_engine(
-    engine_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("peagle.warm.collect.fetch", interrupted)
-    monkeypatch.setattr(warming, "end_engine", interrupted)
-
-    done = CliRunner().invoke(
-        cli, ["warm", "tiny", "--name", NAME, "--local"], standalone_mode=False
-    )
-
-    assert isinstance(done.exception, Abort)
-    assert f"The engine is still running. Stop it: peagle local down {NAME}-warm\n" in done.stderr
-    assert [engine.name for engine in local_engines()] == [f"{NAME}-warm"]
-
-
-@pytest.mark.thorough
-def test_up_restores_artifacts_by_default(
-    engine_home: Path, artifacts: Path, command: Command
-) -> None:
-    command("local", "up", "tiny", "--name", NAME, "--compile")
-
-    given = environment_of(NAME)
-    assert given["PEAGLE_WARM_FOLDER"] == str(artifacts)
-    assert "PEAGLE_WARM" not in given
-    assert "SM_VLLM_ENFORCE_EAGER" not in given
-    assert "the model is compiled" in records.log_of(NAME).read_text()
 
 
 @pytest.mark.thorough

@@ -87,11 +87,6 @@ def test_a_request_of_boto3_is_named_by_its_action(
     assert environ["wsgi.input"].read() == body, "the body remains readable"
 
 
-def test_a_request_without_a_signature_calls_no_service() -> None:
-    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/_peagle/status", "QUERY_STRING": ""}
-    assert read_call(environ) is None
-
-
 @pytest.mark.parametrize(
     ("protocol", "parser"),
     [("json", "json"), ("query", "query"), ("s3", "rest-xml"), ("cbor", "smithy-rpc-v2-cbor")],
