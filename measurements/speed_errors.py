@@ -16,7 +16,7 @@ from measurements.published_speeds import PUBLISHED, Published
 from measurements.speed_fit import fitted
 from measurements.speed_rows import Row, case_of, catalog, key_of, rows
 from peagle.catalog.schema import SpeedRun
-from peagle.catalog.speed_model import FittedTo, SpeedModel
+from peagle.catalog.tables import FittedTo, SpeedModel
 from peagle.speed.decision import rank_settings
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Performance, Workload

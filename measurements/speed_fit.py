@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import mul
 
 from measurements.speed_rows import Row, catalog, times_of
-from peagle.catalog.speed_model import SpeedModel, StepConstants
-from peagle.speed.correction import MEASURED_STEP
+from peagle.catalog.tables import SpeedModel, StepConstants
+from peagle.speed.estimate import MEASURED_STEP
 from peagle.speed.models import Workload
 from peagle.speed.step import Terms, launched, prefill_steps, uncaptured_seconds
 
@@ -90,7 +91,7 @@ def _linear(
 ) -> tuple[StepConstants, list[float]]:
     """The constants of the kernels and of a step, and the weights of the steps for the next round:
     those that fit badly weigh less."""
-    lines = [line_of(terms, seconds, terms.bounds(known)) for terms, seconds in steps]
+    lines = [line_of(terms, seconds, bounds_of(terms, known)) for terms, seconds in steps]
     products = list(zip(*(line.products for line in lines), strict=True))
     shares = _solved(products, weights or [1.0] * len(lines))
     errors = (sum(map(mul, line.terms, shares)) - line.goal for line in lines)
@@ -162,11 +163,29 @@ class Line:
     products: tuple[float, ...]
 
 
+def bounds_of(terms: Terms, constants: StepConstants) -> tuple[bool, ...]:
+    """Which kernels wait for memory."""
+    sides = (kernel.sides(constants) for kernel in terms.kernels)
+    return tuple(read >= compute for read, compute in sides)
+
+
+def coefficients_of(terms: Terms, bounds: tuple[bool, ...]) -> Mapping[str, float]:
+    """The factor of each constant if these kernels wait for memory."""
+    factors: dict[str, float] = defaultdict(float)
+    for kernel, waits in zip(terms.kernels, bounds, strict=True):
+        if waits or kernel.converts:
+            factors["cache" if kernel.of_cache else "weights"] += kernel.read
+        if not waits or kernel.converts:
+            factors["grouped" if kernel.grouped else "compute"] += kernel.compute
+    others = ("step", "layer", "request", "logits", "drafter", "drafter_layer")
+    return factors | {name: getattr(terms, name) for name in others}
+
+
 @cache
 def line_of(step: Terms, seconds: float, bounds: tuple[bool, ...]) -> Line:
     """The equation of a step if these kernels wait for memory; groups that leave rows out share the
     others."""
-    factors = step.coefficients(bounds)
+    factors = coefficients_of(step, bounds)
     terms = tuple(factors.get(name, 0.0) / seconds * PRIOR[name][0] for name in LINEAR)
     goal = 1 - step.fixed / seconds
     squares = (one * other for i, one in enumerate(terms) for other in terms[: i + 1])

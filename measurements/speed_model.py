@@ -30,7 +30,7 @@ from measurements.speed_errors import (
 )
 from measurements.speed_fit import fitted
 from measurements.speed_rows import catalog, rows
-from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.tables import SpeedModel
 
 FILE = Path(__file__).parents[1] / "model_catalog" / "speed_model.yaml"
 CHAPTER = FILE.parents[1] / "docs" / "estimates.md"

@@ -15,12 +15,11 @@ from measurements.gpu.geometry import ADAPTIVE, CATALOG_IDS
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.loading import load_catalog
 from peagle.catalog.schema import Catalog, Speed
-from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.tables import SpeedModel
 from peagle.fit.building import fit_case, gpu_of
 from peagle.fit.models import FitCase
-from peagle.speed.correction import MEASURED_STEP
-from peagle.speed.geometry import geometry_of
-from peagle.speed.step import StepTimes
+from peagle.speed.estimate import MEASURED_STEP
+from peagle.speed.step import StepTimes, geometry_of
 
 EVIDENCE = Path(__file__).parents[1] / "model_catalog" / "evidence"
 SCRIPTS = ("measurements/gpu/speed.py", "benchmarks/gpu/speed.py")

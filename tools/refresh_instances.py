@@ -24,13 +24,16 @@ from peagle.catalog.tables import Instance, InstanceTable, domain
 from peagle.data import data_folder
 from peagle.request_validation import service_model
 from peagle.text import json_object
-from peagle.vllm.gpus import EC2_ARCHITECTURES
 
 SOURCE = f"ec2.describe_instance_types, botocore {botocore.__version__}"
 
 _GPU_TYPE = re.compile(r"ml\.(?:g|p)\d")
 _TOO_OLD = re.compile(r"ml\.p[23]\.")
 """K80 and V100, on which vLLM's images do not run."""
+
+EC2_ARCHITECTURES = {"T4g": "sm_75", "RTX PRO Server 6000": "sm_120"}
+"""GPU as EC2 names it -> ``gpu_architecture``, which EC2 does not report, of GPUs that the
+catalogue does not have under this name: a refresh adds their types. All others are there."""
 
 _BATCH = 100
 _MIB_PER_GIB = 1024

@@ -9,15 +9,11 @@ vLLM loads the safetensors files at the top level of a checkpoint
 (``vllm/model_executor/model_loader/default_loader.py``, vLLM 0.28.0): ``consolidated*`` files if
 there are any, else all, and of these only the ones that an index names. It ignores subfolders
 such as ``original/`` and ``metal/``.
-
-vLLM builds what the numbers of config.json count: with 2,147,483,647 layers it takes memory until
-it is killed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import struct
@@ -38,10 +34,8 @@ CONFIG_LIMITS = Limits(size=1_000_000, constants=True)
 """Of a model's configuration; transformers writes Infinity into that of some models."""
 
 _LENGTH = struct.Struct("<Q")
-_METADATA = "__metadata__"
-_COPY_FILE = "copy the file again"
+_COPY_AGAIN = "copy or upload it again"
 _COPY_INDEX = "copy the index again, or save the weights again"
-_LFS_POINTER = b"version https://git-lfs"
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 _OTHER_FORMATS = (
     ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz", ".h5", ".msgpack", ".tensors",
@@ -52,30 +46,21 @@ _CONSOLIDATED = "consolidated*.safetensors"
 class DamagedFile(Exception):
     """A file that is damaged, incomplete, or of another kind. ``message`` names the file."""
 
-    def __init__(self, message: str, fix: str = _COPY_FILE) -> None:
+    def __init__(self, message: str, fix: str = _COPY_AGAIN) -> None:
         self.message, self.fix = message, fix
         super().__init__(message)
 
 
-class TensorInfo(NamedTuple):
-    """One tensor of a header. ``begin`` and ``end`` are byte offsets behind the header."""
+class Tensor(NamedTuple):
+    """A tensor of a header: ``dtype`` as it is written (``BF16``), ``size`` in bytes."""
 
     dtype: str
     shape: tuple[int, ...]
-    begin: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self.end - self.begin
+    size: int
 
 
-def read_header(file: Path) -> dict[str, TensorInfo]:
-    """The tensors of a file, by name, in the order of their bytes.
-
-    Raises DamagedFile, OSError.
-    """
+def read_header(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file, by name. Raises DamagedFile, OSError."""
     with open_regular(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         head = stream.read(64)
@@ -89,29 +74,24 @@ def header_bytes(start: bytes, file_size: int, file: str) -> int:
     ``start`` is the beginning of the file, 8 bytes or more. Raises DamagedFile when the file cannot
     hold such a header, or the header is larger than ``LARGEST_HEADER``.
     """
-    if start.startswith(_LFS_POINTER):
+    if start.startswith(b"version https://git-lfs"):
+        raise DamagedFile(f"{file} is a Git LFS pointer, not the weights", "run `git lfs pull`")
+    length: int = _LENGTH.unpack_from(start.ljust(_LENGTH.size, b"\xff"))[0]
+    if len(start) < _LENGTH.size or _LENGTH.size + length > file_size:
         raise DamagedFile(
-            f"{file} is a Git LFS pointer, not the weights",
-            "run `git lfs pull`, or download the file again",
-        )
-    if len(start) < _LENGTH.size:
-        raise DamagedFile(f"{file} is truncated: it has {file_size:,} bytes")
-    length: int = _LENGTH.unpack_from(start)[0]
-    if _LENGTH.size + length > file_size:
-        raise DamagedFile(
-            f"{file} is truncated, or not a safetensors file: its header would have {length:,} "
-            f"bytes and the whole file has {file_size:,}"
+            f"{file} is truncated, or not a safetensors file: it has {file_size:,} bytes, less "
+            "than its header would"
         )
     if length > LARGEST_HEADER:
         raise DamagedFile(
             f"{file} has a header of {length / 1e6:,.0f} MB and is not read: the limit is "
-            f"{LARGEST_HEADER // 10**6} MB; a model of 120 billion parameters needs less than 1 MB",
+            f"{LARGEST_HEADER // 10**6} MB",
             "copy the file again, or save the weights with the safetensors library",
         )
     return _LENGTH.size + length
 
 
-def parse_header(head: bytes, file_size: int, file: str) -> dict[str, TensorInfo]:
+def parse_header(head: bytes, file_size: int, file: str) -> dict[str, Tensor]:
     """The tensors of the file named ``file``, in the order of their bytes.
 
     ``head`` is its first ``header_bytes()`` bytes or more. Raises DamagedFile when the file is cut
@@ -123,34 +103,31 @@ def parse_header(head: bytes, file_size: int, file: str) -> dict[str, TensorInfo
     try:
         document = read(head[_LENGTH.size : size], "its header", limits=Limits(LARGEST_HEADER))
     except InvalidJson as error:
-        kind = "not a safetensors file" if error.is_syntax else "damaged"
-        raise DamagedFile(f"{file} is {kind}: {error}") from None
+        raise DamagedFile(f"{file} is damaged, or not a safetensors file: {error}") from None
     if not isinstance(document, dict):
         raise DamagedFile(f"{file} is not a safetensors file: its header is not a JSON object")
-    document.pop(_METADATA, None)
-    tensors = [(name, _tensor(name, entry, file)) for name, entry in document.items()]
-    tensors.sort(key=lambda item: (item[1].begin, item[1].end))
-    end = size + max((tensor.end for _, tensor in tensors), default=0)
+    document.pop("__metadata__", None)
+    tensors: list[tuple[int, int, str, Tensor]] = []
+    for name, entry in document.items():
+        fields: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
+        dtype, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
+        if not (
+            isinstance(dtype, str)
+            and _are_counts(shape)
+            and _are_counts(offsets)
+            and len(offsets) == 2
+            and offsets[0] <= offsets[1]
+        ):
+            raise DamagedFile(f"{file} is damaged: its header does not describe {_shown(name)}")
+        begin, end = offsets
+        tensors.append((begin, end, name, Tensor(dtype, tuple(shape), end - begin)))
+    end = size + max((end for _, end, _, _ in tensors), default=0)
     if end != file_size:
         problem = "truncated" if end > file_size else "damaged"
         raise DamagedFile(
             f"{file} is {problem}: it has {file_size:,} bytes, and its tensors end at {end:,}"
         )
-    return dict(tensors)
-
-
-def _tensor(name: str, entry: Any, file: str) -> TensorInfo:
-    fields: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
-    dtype, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
-    if (
-        isinstance(dtype, str)
-        and _are_counts(shape)
-        and _are_counts(offsets)
-        and len(offsets) == 2
-        and offsets[0] <= offsets[1]
-    ):
-        return TensorInfo(dtype, tuple(shape), *offsets)
-    raise DamagedFile(f"{file} is damaged: its header does not describe {_shown(name)}")
+    return {name: tensor for _, _, name, tensor in sorted(tensors)}
 
 
 def _are_counts(value: Any) -> TypeGuard[list[int]]:
@@ -159,8 +136,7 @@ def _are_counts(value: Any) -> TypeGuard[list[int]]:
 
 def _shown(value: Any) -> str:
     """A value of the file for a message: short and printable."""
-    text = ascii(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return ascii(value)[:80]
 
 
 def index_name(names: Iterable[str]) -> str:
@@ -204,28 +180,23 @@ def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple
     pattern = _CONSOLIDATED if kind.startswith("consolidated") else "*.safetensors"
     # vLLM uses glob, which skips hidden files such as the ._model.safetensors of macOS.
     files = sorted(n for n in names if fnmatchcase(n, pattern) and not n.startswith("."))
+    missing: list[str] = []
     if index is not None:
         named = set(index.values())
-        if missing := sorted(named.difference(files)):
-            raise DamagedFile(
-                f"{kind} names missing files ({len(missing)} of {len(named)}): "
-                f"{first_names(missing)}",
-                "copy the missing files too; a folder or a broken link does not count",
-            )
-        return tuple(name for name in files if name in named)
-    sets: dict[tuple[str, int], set[int]] = {}
-    for match in filter(None, map(_NUMBERED.fullmatch, files)):
-        sets.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+        missing = sorted(named.difference(files))
+        files = [name for name in files if name in named]
+    sets: dict[tuple[str, str], set[int]] = {}
+    for match in filter(None, map(_NUMBERED.fullmatch, files if index is None else ())):
+        sets.setdefault((match[1], match[3]), set()).add(int(match[2]))
     for (stem, total), numbers in sets.items():
-        if len(numbers) < total:
-            first = 0 if 0 in numbers else 1  # some sets are numbered from 0
-            lost = sorted(set(range(first, first + total)) - numbers)
-            shown = [f"{stem[:80]}-{number:05}-of-{total:05}.safetensors" for number in lost]
-            raise DamagedFile(
-                f"{stem[:80]}-*-of-{total:05}.safetensors: {len(lost)} of {total} files are "
-                f"missing: {first_names(shown)}",
-                "copy the missing files too, and the index",
-            )
+        first = 0 if 0 in numbers else 1  # some sets are numbered from 0
+        lost = set(range(first, first + int(total))) - numbers
+        missing = missing or [f"{stem[:80]}-{n:05}-of-{total}.safetensors" for n in sorted(lost)]
+    if missing:
+        raise DamagedFile(
+            f"{len(missing)} files are missing: {first_names(missing)}",
+            "copy the missing files too; a folder or a broken link does not count",
+        )
     return tuple(files)
 
 
@@ -279,20 +250,19 @@ def largest_value(key: str) -> int:
 
 def wrong_value(config: Mapping[str, Any]) -> str | None:
     """What is wrong with the first value that vLLM could not use, such as ``num_hidden_layers is 0,
-    not a positive number``; ``None`` for a valid config.json."""
+    not a positive number``; ``None`` for a valid config.json.
+
+    vLLM builds what the numbers count: with 2,147,483,647 layers it takes memory until it is
+    killed.
+    """
     nested = {key: config[key] for key in _NESTED if config.get(key) is not None}
     for path, part in {"": config, **nested}.items():
         if not isinstance(part, Mapping):
-            return _wrong(path, part, "an object")
+            return f"{path} is {_shown(part)}, not an object"
         for key, value in part.items():
             if expected := _expected_value(key, value):
-                return _wrong(f"{path}.{key}" if path else key, value, expected)
+                return f"{f'{path}.' if path else ''}{key} is {_shown(value)}, not {expected}"
     return None
-
-
-def _wrong(key: str, value: Any, expected: str) -> str:
-    shown = ascii(value) if isinstance(value, float) else json.dumps(value)
-    return f"{key} is {shown if len(shown) <= 40 else f'{shown[:37]}...'}, not {expected}"
 
 
 def _expected_value(key: str, value: Any) -> str | None:
@@ -319,8 +289,6 @@ def _expected_value(key: str, value: Any) -> str | None:
 
 
 CONFIGURATIONS = ("config.json", "params.json")
-_COPY_AGAIN = "copy or upload it again"
-_MOST_NAMED = 5
 
 
 def is_folder_path(path: str) -> bool:
@@ -336,25 +304,22 @@ def check_folder(
     ``variable`` names the folder in messages. Below ``ml_root``, whose content is not trusted, no
     link may lead out; with ``linked`` the folder itself may be a link, as on a developer's machine.
     """
-    folder = Path(path)
+    folder, here = Path(path), f"{variable} is {path}, which"
     try:
         names = sorted(os.listdir(folder))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        near = _models_near(folder)
-        raise InvalidEnvironment(f"{variable} is {path}, which does not exist", near) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
         raise InvalidEnvironment(
-            f"{variable} is {path}, which cannot be read: {error.strerror}",
-            "make the folder readable, or name another one",
+            f"{here} cannot be read: {why}", "mount or upload the weights there, readable for all"
         ) from None
     if not names:
-        raise InvalidEnvironment(f"{variable} is {path}, which is empty", "upload the weights")
+        raise InvalidEnvironment(f"{here} is empty", "upload the weights")
     if _is_inside(folder.absolute(), Path(ml_root).absolute()):
         _check_links(variable, folder, Path(ml_root), linked)
     if not has_any(folder, CONFIGURATIONS):
         raise InvalidEnvironment(
-            f"{variable} is {path}, which has no config.json (it holds {first_names(names)})",
-            _models_near(folder / "*"),
+            f"{here} has no config.json (it holds {first_names(names)})",
+            "name the folder that holds the model itself",
         )
     for name in CONFIGURATIONS:
         if name in names and (problem := wrong_value(read_json(variable, folder / name))):
@@ -362,37 +327,31 @@ def check_folder(
     if needs_weights and not read_tensors(variable, folder):
         others = first_names(other_weights(names))
         raise InvalidEnvironment(
-            f"{variable} is {folder}, whose weights are not safetensors: {others}"
-            if others
-            else f"{variable} is {folder}, which has no weights (it holds {first_names(names)})",
-            "convert them: other formats may run code when they are loaded"
-            if others
-            else "upload the *.safetensors files too",
+            f"{here} has no safetensors files (it holds {others or first_names(names)})",
+            "upload the *.safetensors files; other formats may run code when they are loaded",
         )
 
 
 def read_json(variable: str, file: Path) -> dict[str, Any]:
     """The object in a JSON file of the model. Raises InvalidEnvironment if there is none."""
     try:
-        content = read_regular(file, CONFIG_LIMITS.size)
-        document = read(content, str(file), limits=CONFIG_LIMITS) if content else None
+        document = read(read_regular(file, CONFIG_LIMITS.size), str(file), limits=CONFIG_LIMITS)
     except OSError as error:
         message = f"{variable}: {file} cannot be read: {error.strerror}"
-        raise InvalidEnvironment(message, _fix_of(error)) from None
+        raise InvalidEnvironment(message, _COPY_AGAIN) from None
     except InvalidJson as error:
         raise InvalidEnvironment(f"{variable}: {error}", _COPY_AGAIN) from None
     if not isinstance(document, dict):
-        problem = "is not a JSON object" if content else "is empty"
-        raise InvalidEnvironment(f"{variable}: {file} {problem}", _COPY_AGAIN)
+        raise InvalidEnvironment(f"{variable}: {file} is not a JSON object", _COPY_AGAIN)
     return document
 
 
-def read_tensors(variable: str, folder: Path) -> dict[str, TensorInfo]:
+def read_tensors(variable: str, folder: Path) -> dict[str, Tensor]:
     """The tensors in the files that vLLM loads of ``folder``, which ``variable`` names; empty
     without safetensors files. Raises InvalidEnvironment if they are damaged or incomplete."""
     names = names_in(folder)
     index = index_name(names)
-    tensors: dict[str, TensorInfo] = {}
+    tensors: dict[str, Tensor] = {}
     try:
         content = read_regular(folder / index, LARGEST_INDEX) if index in names else None
         parsed = None if content is None else parse_index(content, index)
@@ -401,13 +360,8 @@ def read_tensors(variable: str, folder: Path) -> dict[str, TensorInfo]:
     except DamagedFile as error:
         raise InvalidEnvironment(f"{variable} is {folder}: {error.message}", error.fix) from None
     except OSError as error:
-        raise InvalidEnvironment(f"{variable} is {folder}: {error}", _fix_of(error)) from None
+        raise InvalidEnvironment(f"{variable} is {folder}: {error}", _COPY_AGAIN) from None
     return tensors
-
-
-def _fix_of(error: OSError) -> str:
-    is_closed = isinstance(error, PermissionError)
-    return "let the container's user read it" if is_closed else _COPY_AGAIN
 
 
 def has_any(folder: Path, names: Iterable[str]) -> bool:
@@ -420,15 +374,6 @@ def names_in(folder: Path) -> list[str]:
     with contextlib.suppress(OSError, ValueError):
         return sorted(os.listdir(folder))
     return []
-
-
-def _models_near(missing: Path) -> str:
-    """The fix, with the folders nearby that hold a model."""
-    bases = (missing.parent, missing.parent.parent)
-    near = {base / name for base in bases for name in names_in(base)}
-    models = sorted(str(path) for path in near if has_any(path, CONFIGURATIONS))
-    named = ", ".join(models[:_MOST_NAMED])
-    return f"there is a model in {named}" if models else "mount or upload the weights there"
 
 
 def link_homes(folder: Path) -> tuple[Path, ...]:

@@ -2,12 +2,6 @@
 
 vLLM rejects invalid values too, but only after its imports, which take half a minute, and with a
 page of traceback instead of a line. The toolkit uses the same checks for plans and local engines.
-
-    check             every variable has a valid value, and none runs code or reads pickles
-    code_variables    which variables choose the code that a process loads
-    check_built_for   the image was built for this pair
-    check_pair        head and target fit; ``peagle check`` knows many more rules, these are the
-                      ones that end in a crash after minutes, or in a head that drafts nonsense
 """
 
 from __future__ import annotations
@@ -39,14 +33,13 @@ from peagle_serve.environment import (
     canonical_name,
     check_names,
     check_switch,
+    decode,
     flag_of,
     read_speculative_config,
     tokens_of,
-    without_escapes,
 )
-from peagle_serve.heads import HeadFiles
+from peagle_serve.heads import Head, problems
 from peagle_serve.json_reader import InvalidJson, read
-from peagle_serve.pair import problems
 from peagle_serve.weights import drafter_model, loads_files
 
 Document = dict[str, Any]
@@ -113,34 +106,33 @@ _UNCHECKED = {
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Raise InvalidEnvironment for the first invalid variable; names are ``normalized``."""
+    """Raise InvalidEnvironment for the first invalid variable; names are ``normalized``.
+
+    Every variable has a valid value, and none runs code or reads pickles.
+    """
     check_names(environment)
     for name, value in sorted(environment.items()):
         load_format = unsafe_load_format(name, value) if name.startswith(PREFIX) else None
-        if load_format is not None:
-            shown = load_format[:_LONGEST_SHOWN]
-            what = f"{name} {shown}" if name == LOAD_FORMAT else f"load format {shown} in {name}"
-            raise InvalidEnvironment(
-                f"{what} reads other weights than safetensors",
-                f"remove it, or set one of {', '.join(sorted(SAFE_FORMATS))}",
-            )
-        if trusts_remote_code(name, value):
-            raise InvalidEnvironment(
-                f"{name} lets code from the model's repository run; this container never does",
-                "remove it, and use a model that this vLLM version supports itself",
-            )
         is_valid, expected = _VALUES.get(name, (None, ""))
-        if is_valid and not is_valid(value.strip()):
-            raise InvalidEnvironment(f"{name} is {value!r}", f"set it to {expected}")
-        if name in _SWITCHES or name.startswith(NEGATION):
+        problem, fix = "", "remove it"
+        if load_format is not None:
+            problem = f" has load format {load_format[:_LONGEST_SHOWN]}: it reads other weights "
+            problem += "than safetensors"
+            fix = f"remove it, or set one of {', '.join(sorted(SAFE_FORMATS))}"
+        elif trusts_remote_code(name, value):
+            problem = " lets code from the model's repository run; this container never does"
+            fix = "remove it, and use a model that this vLLM version supports itself"
+        elif is_valid and not is_valid(value.strip()):
+            problem, fix = f" is {value!r}", f"set it to {expected}"
+        elif name in _UNCHECKED:
+            problem = " is not supported, because its value would bypass these checks"
+            fix = _UNCHECKED[name]
+        elif name in _PROMPTS_IN_LOGS and value.strip().lower() not in ("false", "0"):
+            problem = " writes prompts into the log, which must not hold them"
+        elif name in _SWITCHES or name.startswith(NEGATION):
             check_switch(name, value)
-        if name in _UNCHECKED:
-            message = f"{name} is not supported, because its value would bypass these checks"
-            raise InvalidEnvironment(message, _UNCHECKED[name])
-        if name in _PROMPTS_IN_LOGS and value.strip().lower() not in ("false", "0"):
-            raise InvalidEnvironment(
-                f"{name} writes prompts into the log", "remove it: logs must not hold prompts"
-            )
+        if problem:
+            raise InvalidEnvironment(name + problem, fix)
     if SPECULATION in environment:
         _check_speculation(environment)
     port, variable = str(port_of(environment)), f"{PREFIX}PORT"
@@ -157,19 +149,15 @@ def port_of(environment: Mapping[str, str]) -> int:
 
 
 def _check_speculation(environment: Mapping[str, str]) -> None:
-    text = environment[SPECULATION]
-    shown = repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}...")
     try:
         config = read_speculative_config(environment)
     except InvalidJson as error:
-        fix = "correct the JSON"
-        if "'" in text or (":" in text and '"' not in text):
-            fix = 'use double quotes for names and strings: {"method": ...}'
-        where = "in" if error.offset is None else f"at character {error.offset + 1} of"
-        raise InvalidEnvironment(f"{SPECULATION} {error.why} {where} {shown}", fix) from None
+        raise InvalidEnvironment(
+            str(error), 'use double quotes for names and strings: {"method": ...}'
+        ) from None
     except ValueError:
         raise InvalidEnvironment(
-            f"{SPECULATION} is not a JSON object: {shown}",
+            f"{SPECULATION} is not a JSON object",
             'such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 7}',
         ) from None
     method, k, uncounted = config.get("method"), config.get(_K), f"{PREFIX}DISABLE_LOG_STATS"
@@ -181,19 +169,18 @@ def _check_speculation(environment: Mapping[str, str]) -> None:
         )
     if k is None and str(method).endswith(_K_IS_OPTIONAL):
         return
+    problem = fix = ""
     if type(k) is not int or k < 1:
-        has = f"has {_K} {json.dumps(k)}" if _K in config else f"has no {_K}"
-        raise InvalidEnvironment(f"{SPECULATION} {has}", "set it to a whole number of at least 1")
-    if method is None and config.get("model"):
-        raise InvalidEnvironment(
-            f"{SPECULATION} has a model and no method; vLLM would guess one from the name",
-            'add "method": "eagle3"; for P-EAGLE also "parallel_drafting": true',
-        )
-    if method in _NEED_DRAFTER and not config.get("model"):
-        raise InvalidEnvironment(
-            f"{SPECULATION} has the method {method} and no drafter",
-            'set "model" to the head\'s Hugging Face ID or folder',
-        )
+        problem = f"has {_K} {json.dumps(k)}"
+        fix = "set it to a whole number of at least 1"
+    elif method is None and config.get("model"):
+        problem = "has a model and no method; vLLM would guess one from the name"
+        fix = 'add "method": "eagle3"; for P-EAGLE also "parallel_drafting": true'
+    elif method in _NEED_DRAFTER and not config.get("model"):
+        problem = f"has the method {method} and no drafter"
+        fix = 'set "model" to the head\'s Hugging Face ID or folder'
+    if problem:
+        raise InvalidEnvironment(f"{SPECULATION} {problem}", fix)
 
 
 SAFE_FORMATS = frozenset(
@@ -238,7 +225,7 @@ def _spellings(name: str, value: str) -> list[str]:
     spellings = [value]
     for token in tokens_of(flag_of(name), value):
         with contextlib.suppress(ValueError, RecursionError):
-            spellings.append(without_escapes(token))
+            spellings.append(json.dumps(decode(token), ensure_ascii=False))
     return spellings
 
 
@@ -338,7 +325,7 @@ def _names_code(value: str, path: Sequence[str]) -> bool:
         part = left.pop()
         if isinstance(part, list):
             left += part
-        if isinstance(part, dict):
+        elif isinstance(part, dict):
             left += part.values()
             if any(_is_code(name, member) for name, member in part.items()):
                 return True
@@ -358,7 +345,7 @@ def _is_code(name: str, member: Any) -> bool:
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 """Beside the entrypoint, in an image that was built from a plan."""
-_FACTS = ("architecture", "hidden_size", "num_hidden_layers", "vocab_size")
+_FACTS = ("hidden_size", "num_hidden_layers", "vocab_size")
 
 
 def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
@@ -380,41 +367,32 @@ def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
 def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
     speculation, method = read_speculative_config(chosen), built.get("method")
     models = {"target": (MODEL, chosen[MODEL])}
-    if SPECULATION in chosen and method is None:
-        yield f"{SPECULATION} is set"
-    elif SPECULATION in chosen:
-        if speculation.get("method") not in (None, method):
-            yield f"{SPECULATION} has the method {speculation['method']}, not {method}"
+    if SPECULATION in chosen:
+        if method is None or speculation.get("method") not in (None, method):
+            yield f"{SPECULATION} has the method {speculation.get('method')}, not {method}"
         if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
-            word = "without" if built.get("parallel_drafting") else "with"
-            yield f"{SPECULATION} is {word} parallel_drafting"
+            yield f"{SPECULATION} has another parallel_drafting"
         models["drafter"] = (f'"model" of {SPECULATION}', drafter_model(chosen) or "")
-    of_image = built.get("facts")
+    facts = built.get("facts")
     for role, (where, model) in models.items():
-        recorded = of_image.get(role) if isinstance(of_image, dict) else None
+        recorded = facts.get(role) if isinstance(facts, dict) else None
         expected = built.get(role)
         if is_folder_path(model):
-            facts = _facts_of(Path(model))
+            config = _read_object(Path(model) / "config.json")
+            inner, names = config.get("text_config"), config.get("architectures")
+            text = inner if isinstance(inner, dict) else config
+            sizes = {name: text[name] for name in _FACTS if isinstance(text.get(name), int)}
+            if isinstance(names, list) and names:
+                sizes["architecture"] = names[0]
             for name, value in (recorded if isinstance(recorded, dict) else {}).items():
-                if facts.get(name, value) != value:
-                    yield f"{where} is {model}, whose {name} is {facts[name]}, not {value}"
+                if sizes.get(name, value) != value:
+                    yield f"{where} is {model}, whose {name} is {sizes[name]}, not {value}"
         elif (
             isinstance(expected, str)
             and HUB_ID.fullmatch(model)
             and expected.casefold() != model.casefold()
         ):
             yield f"{where} is {model}"
-
-
-def _facts_of(model: Path) -> Document:
-    """The sizes in the model's config.json, and its class."""
-    config = _read_object(model / "config.json")
-    inner = config.get("text_config")
-    text = inner if isinstance(inner, dict) else config
-    facts = {name: text[name] for name in _FACTS if isinstance(text.get(name), int)}
-    if isinstance(names := config.get("architectures"), list) and names:
-        facts["architecture"] = names[0]
-    return facts
 
 
 def _read_object(file: Path) -> Document:
@@ -426,7 +404,8 @@ def _read_object(file: Path) -> Document:
 
 
 def check_pair(environment: Mapping[str, str]) -> None:
-    """Raise InvalidEnvironment if the head cannot work with the target that ``environment`` names.
+    """Raise InvalidEnvironment if the head cannot work with the target that ``environment`` names:
+    the problems that end in a crash after minutes, or in a head that drafts nonsense.
 
     Only for the method ``eagle3``, with both as complete folders of this machine: vLLM itself
     checks what is unreadable here (a model of the Hub, other formats) or differs between versions.
@@ -443,7 +422,7 @@ def check_pair(environment: Mapping[str, str]) -> None:
     target, config = (read_json(SPECULATION, file) for file in files)
     inner = target.get("text_config")
     tensors = read_tensors(f'"model" of {SPECULATION}', Path(drafter))
-    head = HeadFiles(config, {name: tensor.shape for name, tensor in tensors.items()})
+    head = Head(config, tensors)
     is_parallel = speculation.get("parallel_drafting") is True
     for problem in problems(head, inner if isinstance(inner, dict) else target, is_parallel):
         raise InvalidEnvironment(f"head and target do not match: {problem}", problem.fix)

@@ -115,7 +115,7 @@ def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> 
     added = {}
     has_artifacts = environment.get(WARM_FOLDER_VARIABLE) or artifact_folder(environment).is_dir()
     if settings.warm != OFF and (settings.warm != AUTO or has_artifacts):
-        from peagle_serve.warm_start import prepare  # most containers do not need it
+        from peagle_serve.warm import prepare  # most containers do not need it
 
         added = prepare(environment, chosen, settings.warm, log)
     log.info("starting vLLM", event="start", argv=argv)

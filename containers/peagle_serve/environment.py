@@ -9,8 +9,7 @@ Source: aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py (202
     SM_VLLM_X=["a", {}]     --x a {}       an array is a token for each element; empty: nothing
 
 In addition, a value that begins with a dash is joined to its flag with ``=``, because argparse
-would read it as a flag. Of several values none may begin with a dash. Parts of JSON values are
-copied as they are written, never formatted again.
+would read it as a flag. Of several values none may begin with a dash.
 
 A name that is no argument of the installed vLLM would be rejected after a minute, or be ignored.
 Importing vLLM takes ten seconds, so its flags are looked up in its source, in milliseconds.
@@ -26,98 +25,35 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from peagle_serve.contract import OWN_VARIABLES, PREFIX, SPECULATION, InvalidEnvironment
 from peagle_serve.json_reader import read
 
 _DECODER = json.JSONDecoder()
-_BLANK = re.compile(r"[ \t\n\r]*")
+_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+"""argparse reads these as values."""
 
 
-class JsonPart(NamedTuple):
-    """A value, and the range of the text that it was parsed from."""
+def decode(text: str) -> Any:
+    """Lenient, as vLLM: what a strict reader refuses must not pass a check unseen.
 
-    value: Any
-    start: int
-    end: int
-
-
-def elements(text: str) -> list[JsonPart]:
-    """The elements of a JSON array. Raises ValueError for other text.
-
-    Lenient, as AWS's container: the elements are passed on as they are written, not used here.
+    Raises ValueError for text that is not JSON.
     """
-    array = _decode(text)
-    if not isinstance(array, list):
-        raise ValueError("not a JSON array")
-    parts, at = [], text.index("[") + 1
-    for _ in array:
-        parts.append(_value_at(text, at))
-        at = _skip_blank(text, parts[-1].end) + 1
-    return parts
-
-
-def members(text: str) -> dict[str, JsonPart]:
-    """The members of a JSON object by name. Raises InvalidJson, ValueError for other text."""
-    document = read(text, "the text")
-    if not isinstance(document, dict):
-        raise ValueError("not a JSON object")
-    parts, at = {}, text.index("{") + 1
-    for _ in document:
-        name = _value_at(text, at)
-        part = _value_at(text, _skip_blank(text, name.end) + 1)
-        parts[name.value] = part
-        at = _skip_blank(text, part.end) + 1
-    return parts
-
-
-def object_sequence(text: str) -> list[JsonPart]:
-    """The objects of ``{...} {...}``; empty if ``text`` is anything else."""
-    parts, at = [], _skip_blank(text, 0)
-    try:
-        while at < len(text):
-            parts.append(_value_at(text, at))
-            at = _skip_blank(text, parts[-1].end)
-    except (ValueError, RecursionError):
-        return []
-    return parts if all(isinstance(part.value, dict) for part in parts) else []
-
-
-def without_escapes(text: str) -> str:
-    """JSON with every character as itself. Raises ValueError for other text.
-
-    Lenient, as vLLM: what a strict reader refuses must not pass a check unseen.
-    """
-    return json.dumps(_decode(text), ensure_ascii=False)
-
-
-def read_speculative_config(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The speculative configuration; empty without one. Raises ValueError for an invalid one."""
-    text = environment.get(SPECULATION)
-    return {} if text is None else {name: part.value for name, part in members(text).items()}
-
-
-def _decode(text: str) -> Any:
     try:
         return _DECODER.decode(text)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
 
 
-def _value_at(text: str, at: int) -> JsonPart:
-    start = _skip_blank(text, at)
-    value, end = _DECODER.raw_decode(text, start)
-    return JsonPart(value, start, end)
+def read_speculative_config(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The speculative configuration; empty without one. Raises InvalidJson, ValueError."""
+    text = environment.get(SPECULATION)
+    document = {} if text is None else read(text, SPECULATION)
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")
+    return document
 
-
-def _skip_blank(text: str, at: int) -> int:
-    blank = _BLANK.match(text, at)
-    return blank.end() if blank else at
-
-
-_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-"""argparse reads these as values."""
 
 WHOLE_ARRAY_FLAGS = frozenset(
     {"--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware"}
@@ -190,46 +126,49 @@ def arguments(environment: Mapping[str, str]) -> list[str]:
         switch = value.strip().lower()
         if switch == "false":
             continue
-        tokens = [] if switch == "true" or not value else tokens_of(flag, value)
-        dashed = [token for token in tokens if token.startswith("-")]
-        flags = [token for token in dashed if not _NEGATIVE_NUMBER.fullmatch(token)]
-        problem = ""
-        if "--" in tokens:  # argparse drops it anywhere
-            problem = "the value '--'"
-        elif len(tokens) == 1 and dashed:
-            argv.append(f"{flag}={tokens[0]}")
-            continue
-        elif flags:
-            problem = f"several values, one of which begins with a dash: {flags[0]!r}"
-        if problem:
+        is_bare = switch == "true" or not value
+        tokens = [] if is_bare else tokens_of(flag, value)
+        flags = [t for t in tokens if t.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(t)]
+        # argparse drops "--" anywhere.
+        if "--" in tokens or (flags and len(tokens) > 1):
             raise InvalidEnvironment(
-                f"{name} has {problem}", "change the value: vLLM would read it as an argument"
+                f"{name} has the value {flags[0]!r}",
+                "change the value: vLLM would read it as an argument",
             )
-        if tokens or switch == "true" or not value:
+        if len(tokens) == 1 and tokens[0].startswith("-"):
+            argv.append(f"{flag}={tokens[0]}")
+        elif tokens or is_bare:
             argv += [flag, *tokens]
     return argv
 
 
 def tokens_of(flag: str, value: str) -> list[str]:
-    """The tokens after ``flag`` for a value other than a switch."""
+    """The tokens after ``flag`` for a value other than a switch: of a JSON array its elements, of
+    ``{...} {...}`` the objects, else the value. A string is a token without its quotes, ``null``
+    the empty one, everything else as it is written."""
     text = value.strip()
-    if flag in WHOLE_ARRAY_FLAGS:
+    if flag in WHOLE_ARRAY_FLAGS or not text.startswith(("[", "{")):
         return [value]
-    if text.startswith("["):
-        try:
-            parts = elements(text)
-        except ValueError:
-            return [value]
-    elif len(parts := object_sequence(text)) < 2:
+    is_array, tokens = text.startswith("["), []
+    try:
+        if is_array:
+            decode(text)
+        at = _skip(text, 1, ",") if is_array else 0
+        while at < len(text) - is_array:
+            part, end = _DECODER.raw_decode(text, at)
+            if not is_array and not isinstance(part, dict):
+                return [value]
+            written = "" if part is None else text[at:end]
+            tokens.append(part if isinstance(part, str) else written)
+            at = _skip(text, end, "," if is_array else "")
+    except (ValueError, RecursionError):
         return [value]
-    return [_token(part, text) for part in parts]
+    return tokens if is_array or len(tokens) > 1 else [value]
 
 
-def _token(part: JsonPart, text: str) -> str:
-    """A string without its quotes, ``null`` as "", everything else as it is written."""
-    if isinstance(part.value, str):
-        return part.value
-    return "" if part.value is None else text[part.start : part.end]
+def _skip(text: str, at: int, more: str) -> int:
+    """The place after blanks and the characters ``more``."""
+    return len(text) - len(text[at:].lstrip(f" \t\n\r{more}"))
 
 
 KNOWN = tuple(
@@ -243,23 +182,11 @@ KNOWN = tuple(
     )
 )  # fmt: skip
 """The most important variables; the others depend on the version of vLLM."""
-
 _OWN_PREFIX = "PEAGLE_"
 NEGATION = f"{PREFIX}NO_"
 """Switches of vLLM have a negation: ``--no-enforce-eager``."""
-
-_ALIKE = 0.9
-"""Similarity from 0 to 1. No flag of vLLM 0.28.0 is this similar to another one of ``KNOWN``."""
-_SOMEWHAT_ALIKE = 0.6
-_OWN_ALIKE = 0.55
-
-_ENGINE_ARGUMENTS = "engine/arg_utils.py"
-_SERVER_ARGUMENTS = tuple(f"entrypoints/{each}/cli_args.py" for each in
-                          ("openai", "launchers", "common"))  # fmt: skip
-"""The first in vLLM 0.16 to 0.28, the second in 0.29 to 0.32, the last in 0.33."""
-_FLAG = re.compile(r'"--([a-z0-9][\w-]*)"')
-_FIELD = re.compile(r"^    ([a-z]\w*)\s*:", re.MULTILINE)
-"""vLLM generates the flags of the server's arguments from fields."""
+_ALIKE, _SOMEWHAT_ALIKE, _OWN_ALIKE = 0.9, 0.6, 0.55
+"""Similarity from 0 to 1. No flag of vLLM 0.28.0 is 0.9 similar to another one of ``KNOWN``."""
 
 
 def check_names(names: Collection[str]) -> None:
@@ -267,35 +194,38 @@ def check_names(names: Collection[str]) -> None:
     for name in sorted(names):
         if name == PREFIX:
             raise InvalidEnvironment(f"{PREFIX} has no argument name", "remove it")
-        meant = _meant(name, names)
+        upper, meant = name.upper().replace("-", "_"), None
+        if name in OWN_VARIABLES or (
+            name.startswith(PREFIX) and "-" not in name and upper.replace(NEGATION, PREFIX) in KNOWN
+        ):
+            continue
+        if upper.endswith("SPECULATIVE_CONFIG"):
+            meant = SPECULATION
+        elif upper.startswith(_OWN_PREFIX):
+            # Compared without the common prefix, which would make any two similar.
+            rest = {variable.removeprefix(_OWN_PREFIX): variable for variable in OWN_VARIABLES}
+            meant = rest.get(_closest(upper.removeprefix(_OWN_PREFIX), rest, _OWN_ALIKE))
+        elif f"SM_{upper}" in KNOWN:
+            meant = None if f"SM_{upper}" in names else f"SM_{upper}"
+        elif upper.startswith("SM"):
+            meant = _closest(upper, KNOWN, _ALIKE)
         if meant:
-            raise InvalidEnvironment(
-                f"{name} is not a variable of this container", f"did you mean {meant}?"
-            )
+            message = f"{name} is not a variable of this container"
+            raise InvalidEnvironment(message, f"did you mean {meant}?")
 
 
-def _meant(name: str, names: Collection[str]) -> str | None:
-    """The known name that this one of ``names`` probably stands for."""
-    upper = name.upper().replace("-", "_")
-    if name.startswith(PREFIX) and "-" not in name and upper.replace(NEGATION, PREFIX) in KNOWN:
-        return None
-    if upper.endswith("SPECULATIVE_CONFIG"):
-        return SPECULATION
-    if upper.startswith(_OWN_PREFIX):
-        if name in OWN_VARIABLES:
-            return None
-        # Compared without the common prefix, which would make any two similar.
-        rest = {variable.removeprefix(_OWN_PREFIX): variable for variable in OWN_VARIABLES}
-        return rest.get(_closest(upper.removeprefix(_OWN_PREFIX), rest, _OWN_ALIKE) or "")
-    if f"SM_{upper}" in KNOWN:
-        return None if f"SM_{upper}" in names else f"SM_{upper}"
-    return _closest(upper, KNOWN, _ALIKE) if upper.startswith("SM") else None
-
-
-def _closest(name: str, candidates: Iterable[str], alike: float) -> str | None:
+def _closest(name: str, candidates: Iterable[str], alike: float) -> str:
     from difflib import get_close_matches  # only needed for mistakes
 
-    return next(iter(get_close_matches(name, sorted(candidates), n=1, cutoff=alike)), None)
+    return next(iter(get_close_matches(name, sorted(candidates), n=1, cutoff=alike)), "")
+
+
+_ENGINE_ARGUMENTS = "engine/arg_utils.py"
+_SERVER_ARGUMENTS = tuple(f"entrypoints/{each}/cli_args.py" for each in
+                          ("openai", "launchers", "common"))  # fmt: skip
+"""The first in vLLM 0.16 to 0.28, the second in 0.29 to 0.32, the last in 0.33."""
+_NAMES_IN_SOURCE = re.compile(r'"--([a-z0-9][\w-]*)"|^    ([a-z]\w*)\s*:', re.MULTILINE)
+"""vLLM generates the flags of the server's arguments from fields."""
 
 
 def check_arguments(environment: Mapping[str, str], source: str | None = None) -> None:
@@ -306,20 +236,24 @@ def check_arguments(environment: Mapping[str, str], source: str | None = None) -
     searched instead of vLLM's.
     """
     text = _vllm_source() if source is None else source
-    if not text or not all(_is_argument(name, text) for name in KNOWN):
+    matches = _NAMES_IN_SOURCE.findall(text)
+    names = {f"{flag or field}".replace("-", "_").upper() for flag, field in matches}
+
+    def is_argument(name: str) -> bool:
+        flags = (flag_of(name), flag_of(name).replace("--no-", "--", 1))
+        return any(flag[2:].replace("-", "_").upper() in names for flag in flags)
+
+    if not all(map(is_argument, KNOWN)):
         return
     for name in sorted(name for name in environment if name.startswith(PREFIX)):
-        if not _is_argument(name, text):
-            flags = [*_FLAG.findall(text), *_FIELD.findall(text)]
-            candidates = {flag.replace("-", "_").upper() for flag in flags}
-            near = _closest(name[len(PREFIX) :].upper(), candidates, _SOMEWHAT_ALIKE)
-            raise InvalidEnvironment(
-                f"{name} is not an argument of this vLLM version",
-                f"did you mean {PREFIX}{near}?"
-                if near
-                else "remove it, or use a vLLM version that has the argument",
-            )
-        if _is_switch(name, text):
+        if not is_argument(name):
+            near = _closest(name[len(PREFIX) :].upper(), names, _SOMEWHAT_ALIKE)
+            fix = f"did you mean {PREFIX}{near}?" if near else "remove it, or use another version"
+            raise InvalidEnvironment(f"{name} is not an argument of this vLLM version", fix)
+        flag = flag_of(name).replace("--no-", "--", 1)
+        field = re.escape(flag[2:].replace("-", "_"))
+        switch = rf'\n    {field}: bool (=|\| None =)|"{re.escape(flag)}",\s*action="store_true"'
+        if re.search(switch, text):
             check_switch(name, environment[name])
 
 
@@ -327,29 +261,6 @@ def check_switch(name: str, text: str) -> None:
     """Raise InvalidEnvironment for a switch that is neither true nor false."""
     if text.strip().lower() not in ("", "true", "false"):
         raise InvalidEnvironment(f"{name} is {text!r}", "set it to true or false")
-
-
-def _is_argument(name: str, source: str) -> bool:
-    """Whether vLLM's source defines the argument of the variable ``name``."""
-    return any(
-        f'"{flag}"' in source
-        or re.search(rf"^    {re.escape(flag[2:].replace('-', '_'))}\s*:", source, re.MULTILINE)
-        for flag in {flag_of(name), _positive(name)}
-    )
-
-
-def _is_switch(name: str, source: str) -> bool:
-    """Whether that argument takes no value."""
-    flag = _positive(name)
-    field = f"\n    {flag[2:].replace('-', '_')}: bool"
-    if f"{field} =" in source or f"{field} | None =" in source:
-        return True
-    return re.search(rf'"{re.escape(flag)}",\s*action="store_true"', source) is not None
-
-
-def _positive(name: str) -> str:
-    """The flag of a variable, without a negation."""
-    return flag_of(name).replace("--no-", "--", 1)
 
 
 def vllm_folder() -> Path | None:

@@ -1,16 +1,19 @@
-"""What a draft head's config.json and the shapes of its weights say, as vLLM reads them.
+"""What a draft head's config.json and the shapes of its weights say, as vLLM reads them; and
+whether the head fits its target, as facts: a code and values.
 
 A config has one of two layouts: that of EAGLE-3 and P-EAGLE checkpoints, and that of the
-speculators library, which describes the layers under ``transformer_layer_config``.
+speculators library, which describes the layers under ``transformer_layer_config``. The container
+refuses the first problem; ``peagle check`` has a rule of each code, which knows the fix.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
-from peagle_serve.checkpoint import MOST_LAYERS, largest_value
+from peagle_serve.checkpoint import MOST_LAYERS, Tensor, largest_value
 
 AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
 MASK = "mask_hidden"
@@ -117,8 +120,7 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
         return None
 
     def layers(holder: Mapping[str, Any]) -> tuple[int, ...] | None:
-        value = holder.get(AUX_LAYERS)
-        value = [] if value is None else value
+        value = holder.get(AUX_LAYERS) or []
         is_list = isinstance(value, list) and len(value) <= MOST_LAYERS
         if is_list and all(type(layer) is int for layer in value):
             return tuple(value) or None  # vLLM ignores an empty list too
@@ -132,13 +134,20 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
     if kind is None:
         kinds = (_LAYERS_OF_CLASS.get(vllm_class(name)) for name in classes_of(config))
         model_type = next(filter(None, kinds), model_type)
+    is_qwen = model_type == "qwen3"
     nested_layers, count = layers(eagle), number("num_hidden_layers")
     listed = layers(config) or layers(inner)
     # Llama's class counts the nested list only (llama_eagle3.py), Qwen3's the one that is read.
-    counted = listed or nested_layers if model_type == "qwen3" else nested_layers
-    features = number("num_aux_layers") if model_type == "qwen3" else None
+    counted = listed or nested_layers if is_qwen else nested_layers
+    features = number("num_aux_layers") if is_qwen else None
     states = number("num_aux_hidden_states")
     made_for = number("target_hidden_size", config) or number("target_hidden_size")
+    # For Qwen3, o_proj and the feed-forward block never have a bias (vLLM 0.28.0, llama.py:266 and
+    # 303, qwen3.py:117).
+    biases: tuple[str, ...] = ("q_proj", "k_proj", "v_proj") if inner.get("attention_bias") else ()
+    if not is_qwen:
+        biases += ("o_proj",) if inner.get("attention_bias") or inner.get("bias") else ()
+        biases += _FEED_FORWARD if inner.get("mlp_bias") else ()
     windows, problem = _windows(inner, model_type, count or 0, kind is not None)
     return HeadConfig(
         classes=classes_of(config),
@@ -158,7 +167,7 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
         query_heads=heads,
         kv_heads=number("num_key_value_heads") or heads,
         head_dim=number("head_dim") or (hidden // heads if hidden and heads else None) or None,
-        biases=_biases(inner, model_type),
+        biases=biases,
         windows=windows,
         window_problem=problem,
         norm_before_fc=bool(eagle.get("norm_before_fc", outer.get("norm_before_fc"))),
@@ -168,16 +177,6 @@ def read_head(config: Mapping[str, Any]) -> HeadConfig:
                       for holder in (config, inner)),
         invalid=invalid,
     )  # fmt: skip
-
-
-def _biases(layer: Mapping[str, Any], model_type: str) -> tuple[str, ...]:
-    """The projections with a bias in vLLM's layers; for Qwen3 ``o_proj`` and the feed-forward
-    block never have one (vLLM 0.28.0, llama.py:266 and 303, qwen3.py:117)."""
-    attention = ("q_proj", "k_proj", "v_proj") if layer.get("attention_bias") else ()
-    if model_type == "qwen3":
-        return attention
-    output = ("o_proj",) if layer.get("attention_bias") or layer.get("bias") else ()
-    return attention + output + (_FEED_FORWARD if layer.get("mlp_bias") else ())
 
 
 def _windows(
@@ -237,11 +236,6 @@ def layer_of(name: str) -> int | None:
     return int(match[1] or 0) if match else None
 
 
-def has_mask(tensors: Iterable[str]) -> bool:
-    """Whether the tensor for the masked slots is among these names."""
-    return any(MASK in name for name in tensors)
-
-
 def placeholder(config: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any] | None:
     """The first of these keys (dotted: nested) that has a value, and the value."""
     for name in names:
@@ -253,50 +247,44 @@ def placeholder(config: Mapping[str, Any], names: Iterable[str]) -> tuple[str, A
     return None
 
 
-class HeadFiles:
-    """A head's ``config`` and the shapes of its ``tensors`` (empty: they were not readable)."""
+class Head:
+    """A head: its config.json (``document``), what that means to vLLM (``config``), and its
+    ``tensors`` (empty: they were not readable)."""
 
-    def __init__(self, document: Mapping[str, Any], tensors: Mapping[str, Sequence[int]]) -> None:
-        self.config = read_head(document)
-        self.tensors = tensors
-        self._document = document
+    def __init__(self, document: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.document, self.config, self.tensors = document, read_head(document), tensors
 
     def may_be_head(self) -> bool:
         """Whether anything shows that this is a draft head; true where weights are unreadable."""
-        if not self.tensors or any(_OWN_TENSOR.search(name) for name in self.tensors):
-            return True
-        has_key = _has_any(self._document, (*_HEAD_KEYS, "draft_vocab_size"))
         return (
-            has_key
+            not self.tensors
+            or any(_OWN_TENSOR.search(name) for name in self.tensors)
+            or _has_any(self.document, (*_HEAD_KEYS, "draft_vocab_size"))
             or self.placeholder() is not None
             or any("eagle" in name.lower() for name in self.config.classes)
         )
 
     def placeholder(self) -> tuple[str, Any] | None:
         """The key that vLLM reads for the token of the masked slots, and its value."""
-        nested = _has_any(self._document, _SPECULATORS)
-        return placeholder(self._document, ("mask_token_id",) if nested else VLLM_PLACEHOLDERS)
+        nested = _has_any(self.document, _SPECULATORS)
+        return placeholder(self.document, ("mask_token_id",) if nested else VLLM_PLACEHOLDERS)
 
     def is_parallel(self) -> bool:
         """Whether it drafts in parallel: it has a state for the masked slots; where its weights
         are unreadable, by its config."""
         if self.tensors:
-            return has_mask(self.tensors)
-        return self.config.speculators == "peagle" or self._document.get("ptd_token_id") is not None
-
-    def auxiliary_layers(self, count: int) -> tuple[int, ...]:
-        """The layers that it reads of a target with ``count`` layers: listed, or vLLM's default."""
-        return self.config.auxiliary_layers or default_layers(count)
+            return self.holding(MASK) is not None
+        return self.config.speculators == "peagle" or self.document.get("ptd_token_id") is not None
 
     def holding(self, *parts: str) -> Sequence[int] | None:
         """The shape of the first tensor that has one of ``parts`` in its name."""
-        named = (name for part in parts for name in self.tensors if part in name)
-        return self.tensors.get(next(named, ""))
+        named = (tensor for part in parts for name, tensor in self.tensors.items() if part in name)
+        return next((tensor.shape for tensor in named), None)
 
     def tensor(self, name: str) -> Sequence[int] | None:
         """The shape of the tensor of that name, under any prefix."""
-        named = (full for full in self.tensors if f".{full}".endswith(f".{name}"))
-        return self.tensors.get(next(named, ""))
+        named = (each for full, each in self.tensors.items() if f".{full}".endswith(f".{name}"))
+        return next((tensor.shape for tensor in named), None)
 
     def layer_tensors(self) -> dict[int, set[str]]:
         """Layer -> names of its tensors; empty for layers whose names are unknown here."""
@@ -306,3 +294,154 @@ class HeadFiles:
             if match := _LAYER.search(name):
                 layers.setdefault(int(match[1] or 0), set()).add(name[match.end() :])
         return layers
+
+
+OTHER_HEAD = "use the head that was trained for this target"
+_METHOD = 'use a P-EAGLE head with "parallel_drafting": true, and an EAGLE-3 head without it'
+_MIN_VOCABULARY_RATIO = 0.95
+"""Minimum ratio of head to target vocabulary; targets often get extra tokens."""
+
+
+class Problem(NamedTuple):
+    """A reason why the head cannot draft for the target; ``values`` by their names."""
+
+    code: str
+    fix: str
+    values: Mapping[str, object]
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name} {value}" for name, value in self.values.items())
+        return f"{self.code} ({values})"
+
+
+def problems(head: Head, target: Mapping[str, Any], is_parallel: bool) -> Iterator[Problem]:
+    """What keeps the head from drafting for the model whose config.json is ``target``, started with
+    parallel drafting or without; what is unknown is no problem."""
+    if not head.may_be_head():
+        yield Problem("head-not-a-drafter", OTHER_HEAD, {"architectures": head.config.classes})
+        return
+    sizes = {name: size for name, size in target.items() if type(size) is int}
+    yield from _method_problems(head, sizes.get("vocab_size"), is_parallel)
+    if head.config.uses_auxiliary:
+        yield from _auxiliary_problems(
+            head, sizes.get("num_hidden_layers"), sizes.get("hidden_size"), is_parallel
+        )
+    yield from _vocabulary_problems(head, sizes.get("vocab_size"))
+    yield from _layout_problems(head, sizes.get("hidden_size"))
+
+
+def _method_problems(head: Head, vocabulary: int | None, is_parallel: bool) -> Iterator[Problem]:
+    """Parallel drafting needs a hidden state and a token for the masked slots."""
+    config, mask = head.config, head.holding(MASK)
+    if not is_parallel:
+        if head.is_parallel():
+            # vLLM ignores the mask with one line in its log, and drafts half as fast as it could.
+            yield Problem("p-eagle-as-eagle3", _METHOD, {"parallel_drafting": False})
+        return
+    key, token = head.placeholder() or ("", None)
+    if head.tensors and mask is None:
+        code = "head-without-mask" if config.parallel_drafting else "eagle3-as-p-eagle"
+        yield Problem(code, _METHOD, {MASK: None})
+    if not key:
+        code = "placeholder-missing" if mask else "eagle3-as-p-eagle"
+        yield Problem(code, _METHOD, {"token": None})
+    elif vocabulary is not None and not (type(token) is int and 0 <= token < vocabulary):
+        values = {key: token, "vocab_size": vocabulary}
+        yield Problem("placeholder-outside-vocabulary", OTHER_HEAD, values)
+    if not config.uses_auxiliary:
+        yield Problem("auxiliary-states-off", _METHOD, {"use_aux_hidden_state": False})
+
+
+def _auxiliary_problems(
+    head: Head, count: int | None, width: int | None, is_parallel: bool
+) -> Iterator[Problem]:
+    """The layers that the head reads exist and differ, and ``fc`` takes their hidden states."""
+    config, fc, mask = head.config, head.tensor("fc.weight"), head.holding(MASK)
+    layers = config.auxiliary_layers or default_layers(count or 0)
+    values: dict[str, object]
+    if count is not None:
+        if AUX_LAYERS in config.invalid:
+            yield Problem("config-damaged", OTHER_HEAD, {AUX_LAYERS: config.invalid[AUX_LAYERS]})
+        values = {"layers": list(layers), "num_hidden_layers": count}
+        if any(not 0 <= layer <= count for layer in layers):
+            yield Problem("aux-layers-outside", OTHER_HEAD, values)
+        if len(set(layers)) < len(layers):
+            yield Problem("aux-layers-collide", OTHER_HEAD, values)
+    has_fc = fc is not None and len(fc) == 2 and not config.quantized
+    if has_fc and width is not None and len(layers) != config.built_for:
+        values = {"layers": list(layers), "built_for": config.built_for}
+        yield Problem("aux-layer-count", MIXED_FILES, values)
+        return
+    if width is None:
+        return
+    if config.target_hidden_size not in (None, width):
+        values = {"target_hidden_size": config.target_hidden_size, "hidden_size": width}
+        yield Problem("hidden-size-mismatch", OTHER_HEAD, values)
+    if fc is not None and len(fc) == 2 and not config.quantized:
+        shape = (config.hidden_size or fc[0], width * config.built_for)
+        if tuple(fc) != shape:
+            yield Problem("fc-width", OTHER_HEAD, {"fc.weight": list(fc), "needed": list(shape)})
+        elif is_parallel and mask and prod(mask) != fc[1]:
+            yield Problem("mask-shape", OTHER_HEAD, {MASK: prod(mask), "fc.weight": fc[1]})
+
+
+def _vocabulary_problems(head: Head, vocabulary: int | None) -> Iterator[Problem]:
+    config = head.config
+    vocab_size, drafted = config.vocab_size, config.draft_vocab_size
+    # With more tokens than the target, the head reads and writes beyond the target's tables; with
+    # far fewer it belongs to another tokenizer.
+    if vocabulary is not None:
+        values: dict[str, object] = {"of the head": vocab_size, "of the target": vocabulary}
+        if (
+            vocab_size is not None
+            and not _MIN_VOCABULARY_RATIO * vocabulary <= vocab_size <= vocabulary
+        ):
+            yield Problem("vocabulary-mismatch", OTHER_HEAD, values)
+        if drafted is not None and drafted > vocabulary:
+            yield Problem("draft-vocabulary", OTHER_HEAD, {**values, "drafted": drafted})
+    drafted = drafted or vocab_size
+    if drafted is None or config.quantized:
+        return
+    rows, table = head.tensor("lm_head.weight"), head.holding("d2t", "draft_id_to_target_id")
+    for name, shape, wrong, missing in (
+        ("lm_head", rows, "draft-vocabulary", "lm-head-missing"),
+        ("d2t", table, "d2t-size", "d2t-missing"),
+    ):
+        values = {name: list(shape or ()), "drafted tokens": drafted, "vocab_size": vocab_size}
+        if shape and shape[0] != drafted:
+            yield Problem(wrong, MIXED_FILES, values)
+        if head.tensors and shape is None and vocab_size is not None and drafted < vocab_size:
+            yield Problem(missing, MIXED_FILES, values)
+
+
+def _layout_problems(head: Head, width: int | None) -> Iterator[Problem]:
+    """Where the head's weights are not those that its config.json describes."""
+    config, embeddings = head.config, head.tensor("embed_tokens.weight")
+    hidden, vocabulary = config.hidden_size, config.vocab_size
+    values: dict[str, object] = {"hidden_size": hidden, "of the target": width}
+    if head.tensors and None not in (hidden, width) and not config.quantized:
+        if embeddings is None and hidden != width:  # it would use the target's
+            yield Problem("embeddings-not-shared", MIXED_FILES, values)
+        expected = (vocabulary, hidden)
+        if embeddings is not None and vocabulary is not None and tuple(embeddings) != expected:
+            values = {"embed_tokens.weight": list(embeddings), "needed": list(expected)}
+            yield Problem("embeddings-shape", MIXED_FILES, values)
+    if config.window_problem:
+        yield Problem("layer-types", MIXED_FILES, {"config.json": config.window_problem})
+    layers, count = head.layer_tensors(), config.layers
+    if layers and set(layers) != set(range(count or 0)):
+        code = "config-incomplete" if count is None else "layers-mismatch"
+        values = {"layers": sorted(layers), "num_hidden_layers": count}
+        yield Problem(code, MIXED_FILES, values)
+    # vLLM leaves missing tensors uninitialized. The first layer has an additional norm, and vLLM
+    # ignores a bias that its class does not have, in whichever layer.
+    biases = {f"self_attn.{name}.bias" for name in config.biases}
+    complete = {
+        name
+        for layer, names in layers.items()
+        for name in names
+        if layer and (not name.endswith(".bias") or name in biases)
+    }
+    for layer, names in sorted(layers.items()):
+        if lacking := complete - names:
+            yield Problem("tensors-missing", MIXED_FILES, {f"layer {layer} lacks": min(lacking)})

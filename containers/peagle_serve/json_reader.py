@@ -1,11 +1,8 @@
 """Open files, and read JSON strictly and up to a size.
 
 ``json.loads`` accepts NaN, keeps the last of two equal names, and raises RecursionError or a bare
-ValueError for deep nesting and long numbers. Here each of these raises InvalidJson, which says what
-is wrong and where.
-
-Only regular files are read: opening a pipe waits for a writer, and a device such as ``/dev/zero``
-never ends.
+ValueError for deep nesting and long numbers. Here each of these raises InvalidJson. Only regular
+files are read: opening a pipe waits for a writer, and ``/dev/zero`` never ends.
 """
 
 from __future__ import annotations
@@ -32,31 +29,23 @@ DEFAULT = Limits()
 
 
 class InvalidJson(ValueError):
-    """A refused document. ``what`` names it, ``why`` completes the sentence, such as
-    "is not UTF-8".
+    """A refused document. ``what`` names it, ``why`` completes the sentence ("is not UTF-8").
 
-    ``offset`` counts characters from 0, ``line`` and ``column`` from 1; ``None`` where unknown.
-    ``is_syntax``: the text is not JSON, rather than JSON that the limits or the rules refuse.
+    ``is_syntax``: the text is not JSON, rather than JSON that the limits or the rules refuse. Then
+    ``line`` counts from 1, and ``None`` is unknown.
     """
 
     def __init__(
-        self, what: str, why: str, text: str = "", offset: int | None = None, syntax: bool = False
+        self, what: str, why: str, at: json.JSONDecodeError | None = None, syntax: bool = False
     ) -> None:
-        self.what, self.why, self.offset, self.is_syntax = what, why, offset, syntax
-        self.line = self.column = None if offset is None else 0
-        where = ""
-        if offset is not None:
-            self.line = text.count("\n", 0, offset) + 1
-            self.column = offset - text.rfind("\n", 0, offset)
-            where = f" (line {self.line}, column {self.column})"
+        self.what, self.why, self.is_syntax = what, why, syntax
+        self.line = at.lineno if at else None
+        where = f" (line {at.lineno}, column {at.colno})" if at else ""
         super().__init__(f"{what} {why}{where}")
 
 
 class _Violation(Exception):
-    """JSON that is refused; ``at`` is the offending text, where it is known."""
-
-    def __init__(self, why: str, at: str = "") -> None:
-        self.why, self.at = why, at
+    """JSON that is refused; the message says why."""
 
 
 def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
@@ -85,11 +74,9 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
         if b"\\u" in raw:
             json.dumps(document, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
-        why = f"is not valid JSON: {error.msg}"
-        raise InvalidJson(what, why, text, error.pos, syntax=True) from None
+        raise InvalidJson(what, f"is not valid JSON: {error.msg}", error, syntax=True) from None
     except _Violation as error:
-        offset = text.find(error.at) if error.at else -1
-        raise InvalidJson(what, error.why, text, offset if offset >= 0 else None) from None
+        raise InvalidJson(what, str(error)) from None
     except UnicodeEncodeError:
         raise InvalidJson(what, "has half of a surrogate pair") from None
     except (ValueError, RecursionError) as error:
@@ -97,20 +84,14 @@ def read(data: bytes | str, what: str, *, limits: Limits = DEFAULT) -> Any:
     return document
 
 
-def read_file(file: Path, limits: Limits = DEFAULT) -> Any:
-    """The document in a regular file. Raises InvalidJson, and OSError for a file that is missing,
-    unreadable, not regular or larger than the limit."""
-    return read(read_regular(file, limits.size), str(file), limits=limits)
-
-
 def _finite(number: str) -> float:
     if not isfinite(value := float(number)):
-        raise _Violation(f"has the number {number}, which is too large", number)
+        raise _Violation(f"has the number {number}, which is too large")
     return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise _Violation(f"has {name}, which is not JSON", name)
+    raise _Violation(f"has {name}, which is not JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -133,10 +114,18 @@ def open_regular(file: Path) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
-def read_regular(file: Path, limit: int) -> bytes:
+def read_regular(file: Path, limit: int = DEFAULT.size) -> bytes:
     """The content of a regular file of at most ``limit`` bytes. Raises OSError."""
     with open_regular(file) as stream:
         content = stream.read(limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"More than {limit:,} bytes", str(file))
     return content
+
+
+def read_file(file: Path, limits: Limits = DEFAULT) -> Any:
+    """The document in a regular file of at most ``limits.size`` bytes.
+
+    Raises InvalidJson, OSError.
+    """
+    return read(read_regular(file, limits.size), str(file), limits=limits)

@@ -32,7 +32,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from peagle_serve.environment import elements
+from peagle_serve.environment import decode
 
 HIDDEN = "***"
 
@@ -140,7 +140,7 @@ def _secrets(name: str, value: str) -> list[str]:
     texts = [value.strip()]
     if texts[0].startswith("["):
         with contextlib.suppress(ValueError):
-            texts += [part.value for part in elements(value) if isinstance(part.value, str)]
+            texts += [part for part in decode(texts[0]) if isinstance(part, str)]
     return [text for text in texts if len(text) >= _SHORTEST]
 
 

@@ -70,16 +70,24 @@ _BODY = json.dumps(
 ).encode()
 _MAY_NOT_DRAFT = ("ngram", "ngram_gpu", "suffix", "custom_class")
 """Methods that propose from the text so far, and may have nothing to propose."""
-_HEALTH_PATHS = ("/ping", "/health")
 _LONGEST_BODY = 4096
+
+
+class _BadStatus(Exception):
+    """A response other than 200."""
+
+    def __init__(self, status: int, why: str) -> None:
+        self.status = status
+        super().__init__(why)
 
 
 class Middleware:
     """An ASGI application around vLLM's."""
 
     def __init__(self, app: Application) -> None:
+        descriptor = os.environ.get(SOCKET_VARIABLE)
         self._app = app
-        self._supervisor = _SupervisorSocket(os.environ.get(SOCKET_VARIABLE))
+        self._supervisor = socket.socket(fileno=int(descriptor)) if descriptor else None
         self._began = float(os.environ.get(STARTED_VARIABLE) or time.monotonic())
         self._healthy = asyncio.Event()
         self._seconds_cold = 0.0
@@ -91,12 +99,22 @@ class Middleware:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._start(scope, receive, send)
+            if self._supervisor is not None:
+                self._supervisor.setblocking(False)
+                asyncio.get_running_loop().add_reader(self._supervisor, self._read_messages)
+                self._tell(HELLO)
+
+            async def watch(message: Message) -> None:
+                await send(message)
+                if message["type"] == "lifespan.startup.complete":
+                    self._proof = asyncio.create_task(self._prove(scope))
+
+            await self._app(scope, receive, watch)
         elif scope["type"] != "http" or scope["path"] == "/metrics":
             await self._app(scope, receive, send)
         elif self._draining:
             await _refuse(send, "the container is shutting down")
-        elif scope["path"] in _HEALTH_PATHS and not self._healthy.is_set():
+        elif scope["path"] in ("/ping", "/health") and not self._healthy.is_set():
             await _refuse(send, "the engine has not produced any drafts yet")
         else:
             self._running += 1  # until its last byte
@@ -104,17 +122,21 @@ class Middleware:
                 await self._respond(scope, receive, send)
             finally:
                 self._running -= 1
-                self._report_if_idle()
+                self._tell_if_idle()
 
     async def _respond(self, scope: Message, receive: Receive, send: Send) -> None:
-        attribute = _attribute(scope)
-        if attribute == COUNTERS_ATTRIBUTE:
+        header = ATTRIBUTES_HEADER.lower().encode()
+        values: list[str] = []
+        if scope["path"] == "/invocations":
+            sent = (value for name, value in scope["headers"] if name.lower() == header)
+            values = [value.decode("ascii", "replace").strip() for value in sent]
+        if COUNTERS_ATTRIBUTE in values:
             status, page = await call(self._app, scope, "GET", "/metrics")
             if status == 200:
                 await _answer(send, 200, sum_counters(page))
             else:
                 await _answer(send, 502, {"error": f"the engine's /metrics returned {status}"})
-        elif attribute == WARM_ATTRIBUTE:
+        elif WARM_ATTRIBUTE in values:
             try:
                 await _answer(send, 200, await self._warm_start(receive))
             except _BadStatus as refusal:
@@ -122,35 +144,39 @@ class Middleware:
         else:
             await self._app(scope, receive, send)
 
-    async def _start(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Forward the server's lifespan, and start the proof after its start-up."""
-        self._supervisor.listen(self._receive)
-
-        async def watch(message: Message) -> None:
-            await send(message)
-            if message["type"] == "lifespan.startup.complete":
-                self._proof = asyncio.create_task(self._prove(scope))
-
-        await self._app(scope, receive, watch)
-
     async def _prove(self, scope: Message) -> None:
         if always_drafts(os.environ) and (reason := await _why_no_drafts(self._app, scope)):
-            self._supervisor.send(f"{FAILED} {reason}")
+            self._tell(f"{FAILED} {reason}")
             return
         self._seconds_cold = time.monotonic() - self._began
         self._healthy.set()
-        self._supervisor.send(HEALTHY)
+        self._tell(HEALTHY)
 
-    def _receive(self, message: str) -> None:
-        if message == DRAIN:
-            self._draining = True
-            self._report_if_idle()
-        else:
-            os.kill(os.getpid(), signal.SIGTERM)
+    def _tell(self, message: str) -> None:
+        """Send a line to the supervisor, if there is one and it has not gone."""
+        if self._supervisor is not None:
+            with contextlib.suppress(OSError):
+                self._supervisor.send(" ".join(message.split()).encode() + b"\n")
 
-    def _report_if_idle(self) -> None:
+    def _tell_if_idle(self) -> None:
         if self._draining and self._running == 0:
-            self._supervisor.send(IDLE)
+            self._tell(IDLE)
+
+    def _read_messages(self) -> None:
+        """Drain when the supervisor asks for it, and end the server when it has ended."""
+        assert self._supervisor is not None
+        try:
+            received = self._supervisor.recv(4096).decode("ascii", errors="replace")
+        except BlockingIOError:
+            return
+        except OSError:
+            received = ""
+        if DRAIN in received.split():
+            self._draining = True
+            self._tell_if_idle()
+        if not received:
+            asyncio.get_running_loop().remove_reader(self._supervisor)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     async def _warm_start(self, receive: Receive) -> dict[str, Any] | bytes:
         """The manifest, or a part of the archive. Packs once for all requests, also if a client
@@ -160,7 +186,24 @@ class Middleware:
             raise _BadStatus(403, f"this container does not collect: {start}")
         if not self._healthy.is_set():
             raise _BadStatus(503, "the engine is not healthy yet")
-        part = await _read_part(receive)
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            if message["type"] != "http.request" or len(body) > _LONGEST_BODY:
+                raise _BadStatus(400, f"the body is cut off, or above {_LONGEST_BODY} bytes")
+            more = message.get("more_body", False)
+        try:
+            part = read(body or b"{}", "the body", limits=Limits(size=_LONGEST_BODY))
+        except InvalidJson:
+            raise _BadStatus(400, "the body is not valid JSON") from None
+        numbers = part if isinstance(part, dict) else {}
+        offset, length = (numbers.get(key, -1) for key in ("offset", "length"))
+        is_range = type(offset) is int and type(length) is int
+        if part != {} and not (is_range and offset >= 0 and 1 <= length <= LARGEST_PART):
+            raise _BadStatus(
+                400, f'the body is neither {{}} nor an "offset" and a "length" up to {LARGEST_PART}'
+            )
         if self._packing is None:
             self._packing = asyncio.create_task(asyncio.to_thread(_pack, self._seconds_cold))
         try:
@@ -168,11 +211,19 @@ class Middleware:
         except _BadStatus:
             self._packing = None  # the next request tries again
             raise
-        if part is None:
+        if part == {}:
             return manifest
-        if part[0] > manifest["size"]:
+        if offset > manifest["size"]:
             raise _BadStatus(400, f"the archive has {manifest['size']} bytes")
-        return await asyncio.to_thread(_read_archive, *part)
+
+        def read_archive() -> bytes:
+            from peagle_serve.warm import archive_of
+
+            with archive_of(Path(os.environ[CAPTURE_VARIABLE])).open("rb") as file:
+                file.seek(offset)
+                return file.read(length)
+
+        return await asyncio.to_thread(read_archive)
 
 
 def always_drafts(environment: Mapping[str, str]) -> bool:
@@ -292,17 +343,6 @@ def _read_count(text: str) -> int:
         return 0
 
 
-def _attribute(scope: Message) -> str:
-    """The attribute of a request to ``/invocations`` that this middleware answers; else ""."""
-    header = ATTRIBUTES_HEADER.lower().encode()
-    if scope["path"] == "/invocations":
-        values = [value.strip() for name, value in scope["headers"] if name.lower() == header]
-        for attribute in (COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE):
-            if attribute.encode() in values:
-                return attribute
-    return ""
-
-
 async def _answer(
     send: Send, status: int, body: dict[str, Any] | bytes, *more: tuple[bytes, bytes]
 ) -> None:
@@ -319,45 +359,11 @@ async def _refuse(send: Send, reason: str) -> None:
     await _answer(send, 503, {"error": error}, (b"retry-after", b"1"), (b"connection", b"close"))
 
 
-class _BadStatus(Exception):
-    """A response other than 200."""
-
-    def __init__(self, status: int, why: str) -> None:
-        self.status = status
-        super().__init__(why)
-
-
-async def _read_part(receive: Receive) -> tuple[int, int] | None:
-    """Offset and length in the body of a request; ``None`` if it is empty. Raises _BadStatus."""
-    body, more = b"", True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise _BadStatus(400, "the request is incomplete")
-        body += message.get("body", b"")
-        if len(body) > _LONGEST_BODY:
-            raise _BadStatus(400, f"the body has more than {_LONGEST_BODY} bytes")
-        more = message.get("more_body", False)
-    try:
-        part = read(body or b"{}", "the body", limits=Limits(size=_LONGEST_BODY))
-    except InvalidJson:
-        raise _BadStatus(400, "the body is not valid JSON") from None
-    if part == {}:
-        return None
-    if not isinstance(part, dict) or set(part) != {"offset", "length"}:
-        raise _BadStatus(400, 'the body is neither {} nor {"offset": ..., "length": ...}')
-    offset, length = part["offset"], part["length"]
-    are_numbers = type(offset) is int and type(length) is int
-    if not are_numbers or offset < 0 or not 1 <= length <= LARGEST_PART:
-        raise _BadStatus(400, f"offset must be at least 0, and length 1 to {LARGEST_PART}")
-    return offset, length
-
-
 def _pack(seconds_cold: float) -> dict[str, Any]:
     """Pack the caches and create the manifest. Raises _BadStatus."""
     # Only collecting containers need these imports.
     from peagle_serve.logs import Redactor
-    from peagle_serve.warm_archive import LARGER_DISK, Manifest, NothingCompiled, archive_of, pack
+    from peagle_serve.warm import LARGER_DISK, Manifest, NothingCompiled, archive_of, pack
 
     place = Path(os.environ[CAPTURE_VARIABLE])
     try:
@@ -375,46 +381,3 @@ def _pack(seconds_cold: float) -> dict[str, Any]:
         **packed._asdict(),
     )
     return manifest.document()
-
-
-def _read_archive(offset: int, length: int) -> bytes:
-    from peagle_serve.warm_archive import archive_of
-
-    with archive_of(Path(os.environ[CAPTURE_VARIABLE])).open("rb") as file:
-        file.seek(offset)
-        return file.read(length)
-
-
-class _SupervisorSocket:
-    """The engine's end of the socket; without a supervisor, messages are dropped."""
-
-    def __init__(self, descriptor: str | None) -> None:
-        self._socket = socket.socket(fileno=int(descriptor)) if descriptor else None
-
-    def listen(self, receive: Callable[[str], object]) -> None:
-        """Say hello, and call ``receive`` with each message; with "" at the end."""
-        if self._socket is None:
-            return
-        self._socket.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._socket, self._read, receive)
-        self.send(HELLO)
-
-    def send(self, message: str) -> None:
-        """Send a line, unless the other side has gone."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.send(" ".join(message.split()).encode() + b"\n")
-
-    def _read(self, receive: Callable[[str], object]) -> None:
-        assert self._socket is not None
-        try:
-            received = self._socket.recv(4096).decode("ascii", errors="replace")
-        except BlockingIOError:
-            return
-        except OSError:
-            received = ""
-        if not received:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            receive("")
-        for message in received.split():
-            receive(message)

@@ -82,7 +82,12 @@ class Supervisor:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._count_signal)
             signal.signal(signal.SIGCHLD, lambda number, frame: None)
-            selector.register(reading, selectors.EVENT_READ, lambda: _discard(reading))
+
+            def discard() -> None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(reading, 4096)
+
+            selector.register(reading, selectors.EVENT_READ, discard)
             try:
                 return self._keep_running(selector)
             finally:
@@ -149,11 +154,6 @@ class Supervisor:
             restarts=len(self._restarts), **({"command": list(command)} if command else {}),
         )  # fmt: skip
         return code
-
-
-def _discard(descriptor: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.read(descriptor, 4096)
 
 
 class Engine:
@@ -313,9 +313,13 @@ class Engine:
         signals = self._signals()
         if signals == self._handled or self.exit_status is not None:
             return
-        is_first, self._handled = self._handled == 0, signals
+        drains, self._handled = self._handled == 0 and self._can_drain, signals
         self._log.stage = DRAINING
-        if not (is_first and self._can_drain and self._ask_to_drain()):
+        try:  # to let it finish its requests and reject new ones
+            drains = drains and bool(self._channel.send(f"{DRAIN}\n".encode()))
+        except OSError:
+            drains = False
+        if not drains:
             self._stop()
             return
         seconds = self._settings.drain_seconds
@@ -325,14 +329,6 @@ class Engine:
             seconds=seconds,
         )
         self._deadline, self._at_deadline = time.monotonic() + seconds, self._cut_off
-
-    def _ask_to_drain(self) -> bool:
-        """Ask it to finish its requests and reject new ones. False if it is unreachable."""
-        try:
-            self._channel.send(f"{DRAIN}\n".encode())
-        except OSError:
-            return False
-        return True
 
     def _cut_off(self) -> None:
         self._log.warning("drain timeout: aborting running requests", event="cut-off")

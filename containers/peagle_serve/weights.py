@@ -11,15 +11,14 @@ an object in parts.
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from peagle_serve import json_reader
 from peagle_serve.checkpoint import (
@@ -51,12 +50,11 @@ from peagle_serve.contract import (
     InvalidEnvironment,
     is_s3_uri,
 )
-from peagle_serve.environment import members, read_speculative_config
+from peagle_serve.environment import read_speculative_config
 from peagle_serve.json_reader import open_regular, read_regular
 from peagle_serve.logs import Log
 
 _TOKENIZER = f"{PREFIX}TOKENIZER"
-_PATH_VARIABLES = (MODEL, _TOKENIZER)
 _DRAFTER = f'"model" of {SPECULATION}'
 
 
@@ -68,14 +66,23 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
     checked, is loaded from safetensors alone: ``auto`` falls back to pickles. Raises
     InvalidEnvironment when there is no model, or when a folder lacks files that vLLM needs.
     """
-    root = ml_root(environment)
-    chosen = dict(environment)
-    chosen[MODEL] = environment.get(MODEL) or _find_model(environment, root)
-    for name in _PATH_VARIABLES:
-        if name in chosen:
-            chosen[name] = real_path(chosen[name], root)
-    if SPECULATION in chosen:
-        chosen[SPECULATION] = _resolve_drafter(chosen[SPECULATION], root)
+    root, chosen = ml_root(environment), dict(environment)
+    mount = Path(real_path(MODEL_FOLDER, root))
+    if not chosen.get(MODEL) and set(names_in(mount)) - {WARM_FOLDER}:
+        target = mount / "target"
+        side_by_side = not has_any(mount, CONFIGURATIONS) and has_any(target, CONFIGURATIONS)
+        chosen[MODEL] = str(target if side_by_side else mount)
+    elif not chosen.get(MODEL) and not environment.get(HUB_MODEL):
+        raise InvalidEnvironment(
+            "no model is set", f"set {MODEL} or {HUB_MODEL}, or mount weights at {MODEL_FOLDER}"
+        )
+    chosen[MODEL] = chosen.get(MODEL) or environment[HUB_MODEL]
+    for name in {MODEL, _TOKENIZER} & chosen.keys():
+        chosen[name] = real_path(chosen[name], root)
+    drafter = drafter_model(chosen)
+    if drafter and (real := real_path(drafter, root)) != drafter:
+        config = {**read_speculative_config(chosen), "model": real}
+        chosen[SPECULATION] = json.dumps(config, ensure_ascii=False)
     models = models_in(chosen)
     for where, path in models.items():
         if is_folder_path(path):
@@ -91,30 +98,6 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
     if on_hub and is_auto and not any(map(is_s3_uri, on_hub)):
         chosen[LOAD_FORMAT] = "safetensors"
     return chosen
-
-
-def _find_model(environment: Mapping[str, str], root: str) -> str:
-    folder = Path(real_path(MODEL_FOLDER, root))
-    if set(names_in(folder)) - {WARM_FOLDER}:
-        beside = folder / "target"
-        side_by_side = not has_any(folder, CONFIGURATIONS) and has_any(beside, CONFIGURATIONS)
-        return str(beside if side_by_side else folder)
-    if environment.get(HUB_MODEL):
-        return environment[HUB_MODEL]
-    raise InvalidEnvironment(
-        "no model is set", f"set {MODEL} or {HUB_MODEL}, or mount weights at {MODEL_FOLDER}"
-    )
-
-
-def _resolve_drafter(config: str, root: str) -> str:
-    """The speculative configuration with its ``model`` resolved, all other bytes unchanged."""
-    part = members(config).get("model")
-    if part is None or not isinstance(part.value, str):
-        return config
-    real = real_path(part.value, root)
-    if real == part.value:
-        return config
-    return config[: part.start] + json.dumps(real, ensure_ascii=False) + config[part.end :]
 
 
 def ml_root(environment: Mapping[str, str]) -> str:
@@ -231,8 +214,7 @@ def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log)
             part = folder.relative_to(root).parts[:1] if folder.is_relative_to(root) else None
             if part is not None and (not part or part[0] not in folders):
                 raise InvalidEnvironment(
-                    f"{where} is {path}, which {manifest} does not list: nothing shows that these "
-                    "are the weights of the deploy",
+                    f"{where} is {path}, which {manifest} does not list",
                     "copy these weights with `peagle weights sync` too, and deploy again",
                 )
     for role, files in folders.items():
@@ -251,7 +233,7 @@ def check_mounted_weights(environment: Mapping[str, str], verify: str, log: Log)
 def _read_manifest(file: Path, pin: str) -> dict[str, dict[str, _ManifestEntry]]:
     """The files of the manifest, by folder and name. Raises InvalidEnvironment."""
     try:
-        content = read_regular(file, json_reader.DEFAULT.size)
+        content = read_regular(file)
     except OSError as error:
         needed = WEIGHTS_PIN_VARIABLE if pin else f"{VERIFY_VARIABLE}={FULL}"
         raise InvalidEnvironment(f"{needed} needs {file}: {error.strerror}", _FIX) from None
@@ -265,7 +247,7 @@ def _read_manifest(file: Path, pin: str) -> dict[str, dict[str, _ManifestEntry]]
     try:
         document = json_reader.read(content, str(file))
         if document["format"] != _FORMAT:
-            raise ValueError(f"{file} has another format")
+            raise ValueError("another format")
         folders: dict[str, dict[str, _ManifestEntry]] = {}
         for role, folder in document["folders"].items():
             if role not in ("target", "drafter") or folder["complete"] is not True:
@@ -292,8 +274,13 @@ def _manifest_entry(entry: Any) -> _ManifestEntry:
 
 def _compare_sizes(folder: Path, files: Mapping[str, _ManifestEntry]) -> None:
     """Raise InvalidEnvironment unless the folder holds these files, of these sizes, and no more."""
+    sizes: dict[str, int] = {}
     try:
-        sizes = dict(_sizes(folder))
+        os.listdir(folder)  # os.walk passes over a folder that cannot be read
+        for parent, below, names in os.walk(folder):
+            linked = [name for name in below if Path(parent, name).is_symlink()]
+            for path in (Path(parent, name) for name in (*names, *linked)):
+                sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
     except OSError as error:
         raise InvalidEnvironment(f"{folder} cannot be read: {error.strerror}", _FIX) from None
     differing = [name for name, file in files.items() if sizes.get(name, file.size) != file.size]
@@ -305,19 +292,6 @@ def _compare_sizes(folder: Path, files: Mapping[str, _ManifestEntry]) -> None:
     for problem, names in problems.items():
         if names:
             raise InvalidEnvironment(f"{folder} {problem} {first_names(names)}", _FIX)
-
-
-def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
-    """Name and size of every file below the folder, or of what a link leads to. Raises OSError."""
-
-    def refuse(error: OSError) -> NoReturn:
-        raise error
-
-    for parent, folders, files in os.walk(folder, onerror=refuse):
-        linked = [name for name in folders if Path(parent, name).is_symlink()]
-        for name in (*files, *linked):
-            path = Path(parent, name)
-            yield path.relative_to(folder).as_posix(), path.stat().st_size
 
 
 def _compare_contents(files: Mapping[Path, _ManifestEntry]) -> None:
@@ -337,24 +311,22 @@ def _compare_contents(files: Mapping[Path, _ManifestEntry]) -> None:
 
 def _is_same(entry: tuple[Path, _ManifestEntry]) -> bool:
     path, file = entry
+    parts: list[bytes] = []
+    left = file.size
     try:
         with open_regular(path) as stream:
-            begins = range(0, file.size, file.part or max(file.size, 1)) or range(1)
-            parts = [_digest(stream, min(begins.step, file.size - begin)) for begin in begins]
+            while left or not parts:
+                part, of_part = hashlib.sha256(), min(file.part or left, left)
+                left -= of_part
+                while of_part:
+                    chunk = stream.read(min(of_part, _CHUNK))
+                    if not chunk:
+                        return False
+                    part.update(chunk)
+                    of_part -= len(chunk)
+                parts.append(part.digest())
             if stream.read(1):
                 return False
     except OSError:
         return False
     return file.digest == (hashlib.sha256(b"".join(parts)).digest() if file.part else parts[0])
-
-
-def _digest(stream: BinaryIO, size: int) -> bytes:
-    """SHA-256 of the next ``size`` bytes. Raises OSError where there are fewer."""
-    digest = hashlib.sha256()
-    while size > 0:
-        chunk = stream.read(min(size, _CHUNK))
-        if not chunk:
-            raise OSError(errno.EIO, "the file is truncated")
-        digest.update(chunk)
-        size -= len(chunk)
-    return digest.digest()

@@ -39,12 +39,11 @@ GOOD: dict[str, Verdict] = {
 }
 
 BROKEN: dict[str, tuple[str, Verdict]] = {
-    "t2d as long as the reduced vocabulary": ("t2d-size", Unnoticed("half of the vocabulary")),
     "a reduced vocabulary without d2t": ("d2t-missing", Drafts(1.05)),
     "a reduced vocabulary without lm_head": ("lm-head-missing", Drafts(1.05)),
     "no fc": ("tensors-missing", Drafts(1.3)),
     "integers without a scale": ("tensor-dtype", Drafts(1.6)),
-    "FP8 in config.json and not in the weights": ("quantization-without-scales", Drafts(1.3)),
+    "FP8 in config.json and not in the weights": ("tensor-dtype", Drafts(1.3)),
     "another tokenizer": ("tokenizer-differs", Drafts(1.1)),
     "a target with a layer less": ("target-differs", Drafts(2.0)),
     "a target without auxiliary hidden states": (
@@ -80,7 +79,6 @@ CORPUS: dict[str, Verdict] = {
     "a layer beyond the target": Dies(_SHAPE),
     "a layer below 0": Dies(_SHAPE),
     # the head's own layers
-    "the order of the layers": Unnoticed("P-EAGLE"),
     "a bias that config.json does not mention": Unnoticed("P-EAGLE"),
     "a window of 8 tokens": Drafts(1.7),
     "full and sliding layers": Refuses("same kv cache group"),
@@ -152,12 +150,10 @@ _KNOWN = "not about what vLLM does, but about what is known of the pair"
 _OTHER = "another version of vLLM than 0.28.0 on the CPU"
 NOT_SHOWN = {
     "ami-driver": _AWS,
-    "ami-missing": _AWS,
     "ami-unknown": _AWS,
     "dynamic-k": "needs CUDA graphs (vLLM 0.26.0 on an H200; config/vllm.py)",
     "gpu-too-new": "needs a GPU",
     "gpu-too-old": "needs a GPU",
-    "image-in-another-region": _AWS,
     "image-not-in-ecr": _AWS,
     "image-not-in-region": _AWS,
     "image-version": _AWS,
@@ -165,7 +161,6 @@ NOT_SHOWN = {
     "instance-not-in-region": _AWS,
     "instance-region-unknown": _AWS,
     "instance-unknown": _AWS,
-    "k-training-unknown": _KNOWN,
     "known-problem": _KNOWN,
     "long-context-head": _KNOWN,
     "model-runner-v2": "V2 needs Triton, so a GPU; a test reads vLLM's own list instead",

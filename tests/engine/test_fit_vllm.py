@@ -10,8 +10,7 @@ import pytest
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.engine.machine import Engine
-from peagle.fit.estimate import cache_layout, fit_of
-from peagle.fit.kv_cache import layout_of
+from peagle.fit.estimate import cache_layout, fit_of, layout_of
 from peagle.fit.models import FitCase
 from peagle.vllm.defaults import cache_element_bytes, in_flight_tokens, padding_ratio
 from tests.engine.conftest import Ask
@@ -61,7 +60,7 @@ def test_the_cache_is_divided_as_in_vllm(ask: Ask) -> None:
     questions, expected = [], []
     for one in cases():
         groups = one.target.architecture.attention
-        groups += one.drafter.attention if one.drafter else ()
+        groups += one.drafter.shape.attention if one.drafter else ()
         in_flight = in_flight_tokens(one.engine, one.drafter)
         element = cache_element_bytes(one.engine, "bfloat16")
         for available in (3 * GIB, 61 * GIB + 12345):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.limit import ends_after
+from peagle.planning.operation import ends_after
 from peagle.render.alarms import alarms
 from peagle.render.dashboard import dashboard_text
 from peagle.render.formats.cloudformation import template

@@ -130,7 +130,7 @@ def test_after_a_kill_whole_files_are_not_sent_again(sandbox: Sandbox, model: Pa
     partial = json.loads(listed.stdout)
 
     second = subprocess.run(
-        _python(2 * PARTS, *command, "--json"),
+        _python(2 * PARTS, *command, "--take-over", "--json"),
         env=sandbox.environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
@@ -139,7 +139,7 @@ def test_after_a_kill_whole_files_are_not_sent_again(sandbox: Sandbox, model: Pa
     states = {file["name"]: file["state"] for file in partial["folders"]["target"]["files"]}
     whole = {name for name in SHARDS if states[name] == "unchecked"}
     assert "model-3.safetensors" in whole
-    assert "half" in states.values()
+    assert "missing" in states.values()
     missing = sum((model / name).stat().st_size for name in SHARDS if name not in whole)
     assert document["bytes_moved"] == missing
     listed_uploads = account.s3.list_multipart_uploads(Bucket="models")

@@ -205,6 +205,12 @@ def test_a_missing_moto_is_an_error_with_the_fix(
     assert raised.value.command == ("pip", "install", "peagle-toolkit[sandbox]")
 
 
+def test_the_package_and_the_commands_do_not_load_moto() -> None:
+    code = "import sys, peagle.cli.local; print([m for m in sys.modules if 'moto' in m])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "[]\n"
+
+
 def _kill_daemon(home: Sandbox) -> None:
     pid = home.json("sandbox", "status")["pid"]
     os.kill(pid, signal.SIGKILL)

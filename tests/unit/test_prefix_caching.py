@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.planning import Options, make_plan
-from peagle.vllm.prefix_caching import cached_tokens, caches_prefixes, tokens_lost
+from peagle.vllm.defaults import cached_tokens, caches_prefixes, tokens_lost
 from tests.unit.rendering.plans import CATALOG
 
 

@@ -8,7 +8,7 @@ nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 from peagle.catalog.schema import Architecture, Catalog, Drafter, EngineSetting, Target
@@ -28,16 +28,13 @@ from peagle.checkpoints.models import Checkpoint
 from peagle.errors import DamagedCheckpoint, OutOfRange
 from peagle.text import json_object
 from peagle.vllm import versions
+from peagle.vllm.defaults import NO_PREFIX_CACHING
 from peagle.vllm.environment import Value, settings_in
-from peagle.vllm.prefix_caching import NO_PREFIX_CACHING
 from peagle_serve.environment import canonical_name, variable_of
 from peagle_serve.heads import is_head
 
 DEFAULT_AMI = "default"
 """As ``CaseOptions.ami``: the AMI that SageMaker uses when a request specifies none."""
-
-_KEYS = {"attention-backend": ("attention-config", "backend")}
-"""Arguments of vLLM that can also be given as a key of another one."""
 
 _DRAFTING = "use PAIR, --drafter, --k or --no-speculation"
 _ONE_PER_ENDPOINT = "use --instance-type; --instance-count adds engines"
@@ -63,19 +60,70 @@ DECIDED: Mapping[str, str] = {
 do."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What a user may say about a pair's engine and its place, and a case has. ``None``: not set.
+
+    ``speculative_settings`` are keys of ``--speculative-config`` beside method, model, K and
+    parallel_drafting; ``environment`` is the container's. ``in_vpc``: the container is in the
+    user's own VPC.
+    """
+
+    concurrency: int | None = None
+    instance_type: str | None = None
+    region: str | None = None
+    image: str | None = None
+    ami: str | None = None
+    on_cpu: bool = False
+    speculative_settings: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    in_vpc: bool = False
+    network_isolation: bool = False
+    kms_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseOptions(Situation):
+    """What the user asked for in addition to the pair. ``None`` leaves the choice to the
+    catalogue, or to vLLM.
+
+    ``settings`` are vLLM's arguments without the dashes; they take precedence over the container's
+    ``environment`` and over the catalogue's settings, and a value of ``None`` removes one.
+    """
+
+    k: int | None = None
+    max_model_len: int | None = None
+    vllm: str | None = None
+    tensor_parallel_size: int | None = None
+    settings: Mapping[str, Value | None] = field(default_factory=dict)
+
+
+NO_OPTIONS = CaseOptions()
+
+
 @dataclass(frozen=True)
-class Case:
+class Checkpoints:
+    """The checkpoints that were read; ``None`` where none was.
+
+    ``own_target``: the target's is not the one that the catalogue names.
+    """
+
+    target: Checkpoint | None = None
+    drafter: Checkpoint | None = None
+    own_target: bool = False
+
+
+NO_CHECKPOINTS = Checkpoints()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case(Situation):
     """One pair, on one runtime, under one load: all that a rule may read.
 
     ``target`` and ``drafter`` are the catalogue's entries; the checkpoints are the models
     themselves, where they were read. ``settings`` are vLLM's arguments without the dashes, such as
-    ``enable-prefix-caching``; ``speculative_settings`` are keys of ``--speculative-config`` beside
-    method, model, K and parallel_drafting; ``environment`` is the container's. ``None`` means
-    unknown or not set. ``in_vpc``: the container is in the user's own VPC.
-
-    ``own_target``: the target was read at a location that the user named. ``instance_type`` is
-    the user's, ``instance`` its entry in the catalogue, if any. With an instance, an ``ami`` of
-    ``None`` is SageMaker's default.
+    ``enable-prefix-caching``. ``instance_type`` is the user's, ``instance`` its entry in the
+    catalogue, if any. With an instance, an ``ami`` of ``None`` is SageMaker's default.
     """
 
     target: Target
@@ -87,23 +135,12 @@ class Case:
     instances: InstanceTable
     version_rules: VersionRuleTable
     targets: Mapping[str, Target] = field(default_factory=dict)
-    concurrency: int | None = None
     target_checkpoint: Checkpoint | None = None
     own_target: bool = False
     drafter_checkpoint: Checkpoint | None = None
     instance: Instance | None = None
-    instance_type: str | None = None
-    region: str | None = None
-    image: str | None = None
-    ami: str | None = None
     tensor_parallel_size: int = 1
-    on_cpu: bool = False
     settings: Mapping[str, Value] = field(default_factory=dict)
-    speculative_settings: Mapping[str, object] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    in_vpc: bool = False
-    network_isolation: bool = False
-    kms_key: str | None = None
 
     @property
     def is_eagle(self) -> bool:
@@ -121,7 +158,7 @@ class Case:
         checkpoint = self.drafter_checkpoint
         if checkpoint is None or not self.is_eagle or not is_head(checkpoint.config):
             return None
-        return Head.of(checkpoint)
+        return Head(checkpoint)
 
     @cached_property
     def target_read(self) -> Checkpoint | None:
@@ -143,7 +180,7 @@ class Case:
             message = f"{self.target_read.location}/{error.message}"
             raise DamagedCheckpoint(message, error.fix, code=error.code) from error
 
-    @property
+    @cached_property
     def variables(self) -> dict[str, str]:
         """The container's variables, including those of vLLM's arguments, by canonical names."""
         settings = {variable_of(f"--{name}"): str(value) for name, value in self.settings.items()}
@@ -157,54 +194,11 @@ class Case:
             return self.settings[name]
         if self.settings.get(f"no-{name}") is True:
             return False
-        holder, key = _KEYS.get(name, ("", ""))
-        return self.settings.get(f"{holder}.{key}", _key_of(self.settings.get(holder), key))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaseOptions:
-    """What the user asked for in addition to the pair. ``None`` leaves the choice to the
-    catalogue, or to vLLM.
-
-    ``settings`` are vLLM's arguments without the dashes; they take precedence over the container's
-    ``environment`` and over the catalogue's settings, and a value of ``None`` removes one.
-    ``speculative_settings`` are keys of ``--speculative-config``.
-    """
-
-    k: int | None = None
-    max_model_len: int | None = None
-    concurrency: int | None = None
-    vllm: str | None = None
-    instance_type: str | None = None
-    tensor_parallel_size: int | None = None
-    region: str | None = None
-    image: str | None = None
-    ami: str | None = None
-    on_cpu: bool = False
-    settings: Mapping[str, Value | None] = field(default_factory=dict)
-    speculative_settings: Mapping[str, object] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    in_vpc: bool = False
-    network_isolation: bool = False
-    kms_key: str | None = None
-
-
-NO_OPTIONS = CaseOptions()
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """The checkpoints that were read; ``None`` where none was.
-
-    ``own_target``: the target's is not the one that the catalogue names.
-    """
-
-    target: Checkpoint | None = None
-    drafter: Checkpoint | None = None
-    own_target: bool = False
-
-
-NO_CHECKPOINTS = Checkpoints()
+        if name != "attention-backend":
+            return None
+        member = json_object(self.settings.get("attention-config")).get("backend")
+        nested = member if isinstance(member, Value) else None
+        return self.settings.get("attention-config.backend", nested)
 
 
 def build_case(
@@ -222,56 +216,6 @@ def build_case(
     rules report them, with the nearest known one. Raises UserError for a malformed version, and for
     a count that no engine takes.
     """
-    _check_counts(options)
-    runtime = runtime_of(catalog.runtimes, options.vllm)
-    types = {instance.type: instance for instance in catalog.instances.instances}
-    instance = types.get(options.instance_type or "")
-    on = instance or gpu
-    table = catalog.runtimes
-    planned = engine_settings(
-        target, drafter, on.gpu_architecture if on else "", runtime.vllm, table
-    )
-    settings: dict[str, Value | None] = {name: each.value for name, each in planned.items()}
-    settings.update(settings_in(options.environment))
-    settings.update(options.settings)
-    size = options.tensor_parallel_size or settings.get("tensor-parallel-size")
-    ami = options.ami
-    if ami is None and options.instance_type is not None:
-        ami = ami_for(catalog.runtimes, runtime, options.instance_type)
-    return Case(
-        target=target,
-        drafter=drafter,
-        k=options.k if options.k is not None else drafter.k_recommended if drafter else 0,
-        max_model_len=options.max_model_len or target.default_max_model_len,
-        runtime=runtime,
-        runtimes=catalog.runtimes,
-        instances=catalog.instances,
-        version_rules=catalog.version_rules,
-        targets=catalog.targets,
-        concurrency=options.concurrency,
-        target_checkpoint=checkpoints.target,
-        own_target=checkpoints.own_target,
-        drafter_checkpoint=checkpoints.drafter,
-        instance=instance,
-        instance_type=options.instance_type,
-        region=options.region,
-        image=options.image,
-        ami=None if ami == DEFAULT_AMI else ami,
-        tensor_parallel_size=size if type(size) is int and 0 < size <= MOST_COUNT else 1,
-        on_cpu=options.on_cpu,
-        settings={name: value for name, value in settings.items() if value is not None},
-        speculative_settings={
-            **(drafter.speculative_settings if drafter else {}),
-            **options.speculative_settings,
-        },
-        environment=options.environment,
-        in_vpc=options.in_vpc,
-        network_isolation=options.network_isolation,
-        kms_key=options.kms_key,
-    )
-
-
-def _check_counts(options: CaseOptions) -> None:
     counts = {
         "--k": options.k,
         "--max-model-len": options.max_model_len,
@@ -282,12 +226,54 @@ def _check_counts(options: CaseOptions) -> None:
     for flag, value in counts.items():
         if isinstance(value, int | float) and value > MOST_COUNT:
             raise OutOfRange(f"{flag} is more than {MOST_COUNT:,}", "use a smaller number")
-
-
-def _key_of(value: Value | None, key: str) -> Value | None:
-    """The value of ``key`` in an argument that is a JSON object."""
-    member = json_object(value).get(key)
-    return member if isinstance(member, Value) else None
+    table = catalog.runtimes
+    # The runtime of this version; one without an image where the table has none.
+    version = versions.normalize(options.vllm or table.default)
+    runtimes = {versions.normalize(runtime.vllm): runtime for runtime in table.runtimes}
+    without_image = {"vllm": version, "tag": "", "regions": (), "cpu": "untried", "cpu_note": None,
+                     "streamer": None}  # fmt: skip
+    default = runtimes[versions.normalize(table.default)]
+    runtime = runtimes.get(version) or default.model_copy(update=without_image)
+    types = {instance.type: instance for instance in catalog.instances.instances}
+    instance = types.get(options.instance_type or "")
+    on = instance or gpu
+    planned = engine_settings(
+        target, drafter, on.gpu_architecture if on else "", runtime.vllm, table
+    )
+    settings: dict[str, Value | None] = {name: each.value for name, each in planned.items()}
+    settings.update(settings_in(options.environment))
+    settings.update(options.settings)
+    size = options.tensor_parallel_size or settings.get("tensor-parallel-size")
+    ami = options.ami
+    if ami is None and options.instance_type is not None:
+        ami = ami_for(table, runtime, options.instance_type)
+    given = {each.name: getattr(options, each.name) for each in fields(Situation)}
+    speculative = {
+        **(drafter.speculative_settings if drafter else {}),
+        **options.speculative_settings,
+    }
+    situation = given | {
+        "ami": None if ami == DEFAULT_AMI else ami,
+        "speculative_settings": speculative,
+    }
+    return Case(
+        target=target,
+        drafter=drafter,
+        k=options.k if options.k is not None else drafter.k_recommended if drafter else 0,
+        max_model_len=options.max_model_len or target.default_max_model_len,
+        runtime=runtime,
+        runtimes=table,
+        instances=catalog.instances,
+        version_rules=catalog.version_rules,
+        targets=catalog.targets,
+        target_checkpoint=checkpoints.target,
+        own_target=checkpoints.own_target,
+        drafter_checkpoint=checkpoints.drafter,
+        instance=instance,
+        tensor_parallel_size=size if type(size) is int and 0 < size <= MOST_COUNT else 1,
+        settings={name: value for name, value in settings.items() if value is not None},
+        **situation,
+    )
 
 
 def engine_settings(
@@ -327,17 +313,6 @@ def applicable(
         on_this_gpu = not setting.gpu_architectures or gpu_architecture in setting.gpu_architectures
         if on_this_gpu and (setting.vllm is None or versions.in_range(vllm, setting.vllm)):
             yield setting
-
-
-def runtime_of(table: RuntimeTable, vllm: str | None) -> Runtime:
-    """The runtime of this version (``None``: the default); one without an image where the table
-    has none. Raises UserError for a malformed version."""
-    version = versions.normalize(vllm or table.default)
-    runtimes = {versions.normalize(runtime.vllm): runtime for runtime in table.runtimes}
-    default = runtimes[versions.normalize(table.default)]
-    without_image = {"vllm": version, "tag": "", "regions": (), "cpu": "untried", "cpu_note": None,
-                     "streamer": None}  # fmt: skip
-    return runtimes.get(version) or default.model_copy(update=without_image)
 
 
 def nearest_version(version: str, candidates: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from pydantic import (
@@ -74,6 +75,11 @@ def _option(
     return Field(default=default, description=help, json_schema_extra=extra)
 
 
+_load, _speculation, _instances, _engine, _updates, _monitoring, _company = (
+    partial(_option, group) for group in GROUPS
+)
+
+
 class Frozen(BaseModel):
     """Immutable; an unknown key is an error."""
 
@@ -111,294 +117,237 @@ class Options(Frozen):
     """
 
     pair: str
-    speculation: bool = _option(
-        "Speculation", "switch", "Serve the target alone.", default=True, name="no-speculation"
+    speculation: bool = _speculation(
+        "switch", "Serve the target alone.", default=True, name="no-speculation"
     )
-    drafter: str | None = _option(
-        "Speculation",
-        "text",
-        "Drafter in the catalogue, or your own head: s3://..., Hub id, folder.",
+    drafter: str | None = _speculation(
+        "text", "Drafter in the catalogue, or your own head: s3://..., Hub id, folder."
     )
-    name: str | None = _option(
-        "Instances", "text", "Name of the endpoint.  [default: derived from the pair]"
+    name: str | None = _instances("text", "Name of the endpoint.  [default: derived from the pair]")
+    instance_type: str | None = _instances(
+        "text", "SageMaker instance type.  [default: the lowest cost per token]"
     )
-    instance_type: str | None = _option(
-        "Instances", "text", "SageMaker instance type.  [default: the lowest cost per token]"
+    instance_count: int | None = _instances(
+        "count", "Number of instances.  [default: as many as the load needs]"
     )
-    instance_count: int | None = _option(
-        "Instances", "count", "Number of instances.  [default: as many as the load needs]"
-    )
-    copies: int | Literal["auto"] | None = _option(
-        "Instances",
+    copies: int | Literal["auto"] | None = _instances(
         "copies",
         "Engines on each instance, as an inference component; auto: as many as cost least per "
         "token, or one on all GPUs; 1: one, without a component.  [default: auto]",
     )
-    min_tokens_per_second: float | None = _option(
-        "Load",
-        "speed",
-        "Required output tokens per second of the whole endpoint, at --concurrency.",
+    min_tokens_per_second: float | None = _load(
+        "speed", "Required output tokens per second of the whole endpoint, at --concurrency."
     )
-    max_price_per_hour: float | None = _option("Load", "usd", "Maximum total price per hour.")
-    k: int | None = _option(
-        "Speculation", "k", "Tokens drafted per step.  [default: the fastest, or the model card's]"
+    max_price_per_hour: float | None = _load("usd", "Maximum total price per hour.")
+    k: int | None = _speculation(
+        "k", "Tokens drafted per step.  [default: the fastest, or the model card's]"
     )
-    max_model_len: int | None = _option(
-        "Load", "tokens", "Longest context, in tokens, such as 8192 or 8k (1k is 1,024)."
+    max_model_len: int | None = _load(
+        "tokens", "Longest context, in tokens, such as 8192 or 8k (1k is 1,024)."
     )
-    concurrency: int | None = _option(
-        "Load", "requests", "Concurrent requests, for the whole endpoint."
+    concurrency: int | None = _load("requests", "Concurrent requests, for the whole endpoint.")
+    workload: WorkloadName | None = _load(
+        "choice", f"Size of requests in tokens ({_PRESETS}).  [default: single prompts]"
     )
-    workload: WorkloadName | None = _option(
-        "Load", "choice", f"Size of requests in tokens ({_PRESETS}).  [default: single prompts]"
+    prompt_tokens: int | None = _load(
+        "tokens", "Tokens of a prompt.  [default: 2048, or what fits]"
     )
-    prompt_tokens: int | None = _option(
-        "Load", "tokens", "Tokens of a prompt.  [default: 2048, or what fits]"
+    cached_prompt_tokens: int | None = _load(
+        "tokens", "Tokens of the prompt that an earlier turn has left in the prefix cache."
     )
-    cached_prompt_tokens: int | None = _option(
-        "Load",
-        "tokens",
-        "Tokens of the prompt that an earlier turn has left in the prefix cache.",
-    )
-    shared_prompt_tokens: int | None = _option(
-        "Load",
+    shared_prompt_tokens: int | None = _load(
         "tokens",
         "Of the cached tokens, those with which all prompts begin: instructions, tools.",
         in_file=True,
     )
-    output_tokens: int | None = _option(
-        "Load", "tokens", "Tokens of an answer.  [default: 256, or what fits]"
+    output_tokens: int | None = _load(
+        "tokens", "Tokens of an answer.  [default: 256, or what fits]"
     )
-    requests: int | None = _option(
-        "Load",
-        "batch",
-        "Plan a batch of so many requests, such as 1m: the lowest total cost decides.",
+    requests: int | None = _load(
+        "batch", "Plan a batch of so many requests, such as 1m: the lowest total cost decides."
     )
-    within: int | None = _option(
-        "Load",
-        "duration",
-        "With --requests: finish the batch in this time, such as 8h.",
+    within: int | None = _load(
+        "duration", "With --requests: finish the batch in this time, such as 8h."
     )
-    slo: Slo | None = _option(
-        "Load",
-        "slo",
-        "Longest mean times in seconds: ttft=0.5,itl=0.02 (first token, next output).",
+    slo: Slo | None = _load(
+        "slo", "Longest mean times in seconds: ttft=0.5,itl=0.02 (first token, next output)."
     )
-    model_source: str | None = _option(
-        "Engine", "text", "s3:// prefix that holds the target's weights.  [default: the Hub]"
+    model_source: str | None = _engine(
+        "text", "s3:// prefix that holds the target's weights.  [default: the Hub]"
     )
-    weights_by: Literal["mount", "stream"] = _option(
-        "Engine",
+    weights_by: Literal["mount", "stream"] = _engine(
         "choice",
         "How weights in S3 reach the engine: mount (SageMaker copies them) or stream (vLLM "
         "reads S3 at startup).  [default: mount]",
         default="mount",
         in_file=True,
     )
-    vllm: str | None = _option("Engine", "text", "vLLM version.  [default: the catalogue's]")
-    image: str | None = _option(
-        "Engine", "text", "Container image.  [default: AWS's image of that version]"
+    vllm: str | None = _engine("text", "vLLM version.  [default: the catalogue's]")
+    image: str | None = _engine("text", "Container image.  [default: AWS's image of that version]")
+    baked_weights: bool = _engine(
+        "switch", "--image contains the weights; mount none.", default=False
     )
-    baked_weights: bool = _option(
-        "Engine", "switch", "--image contains the weights; mount none.", default=False
-    )
-    settings: dict[str, str] = _option(
-        "Engine",
+    settings: dict[str, str] = _engine(
         "settings",
         "An argument of vLLM in place of the plan's; an empty VALUE leaves one out.",
         default={},
         name="set",
     )
-    environment: dict[str, str] = _option(
-        "Engine",
+    environment: dict[str, str] = _engine(
         "variables",
         "A variable of the container; not for secrets, which DescribeModel shows.",
         default={},
         name="env",
     )
-    ami: str | None = _option(
-        "Engine",
+    ami: str | None = _engine(
         "text",
         "Host AMI, which determines the GPU driver; `default` is SageMaker's own.  "
         "[default: the AMI that the image requires]",
     )
-    startup_timeout: int | None = _option(
-        "Engine",
+    startup_timeout: int | None = _engine(
         "duration",
         "Time for the engine to start, such as 30m; 1h at most.  [default: from the weights]",
         in_file=True,
     )
-    download_timeout: int | None = _option(
-        "Engine",
+    download_timeout: int | None = _engine(
         "duration",
         "Time for SageMaker to copy weights from S3, such as 30m; 1h at most.",
         in_file=True,
     )
-    warm_sha256: tuple[str, ...] = _option(
-        "Engine",
+    warm_sha256: tuple[str, ...] = _engine(
         "texts",
         "Archives of `peagle warm` that starts may restore.  [default: those next to the "
         "weights when deploying]",
         default=(),
         in_file=True,
     )
-    allow_unpinned_warm: bool = _option(
-        "Engine",
+    allow_unpinned_warm: bool = _engine(
         "switch",
         "Restore any archive next to the weights: anyone who may write there runs code.",
         default=False,
     )
-    rollout: RolloutKind | None = _option(
-        "Updates and end",
+    rollout: RolloutKind | None = _updates(
         "choice",
         "How updates move traffic to new instances, with alarms that undo them; the one on "
         "--slo ttft sees streamed requests only.  [default: SageMaker's, without alarms]",
     )
-    rollout_step: str | None = _option(
-        "Updates and end",
+    rollout_step: str | None = _updates(
         "text",
         "Instances of one step, such as 2 or 25%.  [default: 5%, canary 10%, linear 25%]",
         "SIZE",
         in_file=True,
     )
-    baking_time: int | None = _option(
-        "Updates and end",
+    baking_time: int | None = _updates(
         "duration",
         "Time for alarms to act after each step; 1h at most.  [default: 10m]",
         in_file=True,
     )
-    ttl: int | None = _option(
-        "Updates and end",
+    ttl: int | None = _updates(
         "hours",
         "Delete the endpoint after this time, such as 8h or 2d, counted from this deploy: "
         "deploying again with --ttl moves the end, without it keeps it.",
     )
-    budget: float | None = _option(
-        "Updates and end",
+    budget: float | None = _updates(
         "usd",
         "Delete the endpoint when it has cost this much since its creation, at the price of "
         "the most instances. With --ttl, the earlier end counts. A later deploy or scale to a "
         "higher price moves the end to an earlier time, and never to a later one.",
     )
-    no_limit: bool = _option(
-        "Updates and end", "switch", "Remove the end time of an earlier deploy.", default=False
-    )
-    observe: bool = _option(
-        "Monitoring",
+    no_limit: bool = _updates("switch", "Remove the end time of an earlier deploy.", default=False)
+    observe: bool = _monitoring(
         "switch",
         "Create a CloudWatch dashboard and alarms, and keep the endpoint's log for 30 days "
         "only. The alarm on --slo ttft sees streamed requests only.",
         default=False,
     )
-    log_retention: int | None = _option(
-        "Monitoring",
+    log_retention: int | None = _monitoring(
         "days",
         "How long CloudWatch keeps the endpoint's log.  [default: 30 with --observe]",
         in_file=True,
     )
-    alarm_topic: str | None = _option(
-        "Monitoring",
-        "text",
-        "SNS topic that the alarms of --observe and --rollout notify.",
-        "ARN",
-        in_file=True,
+    alarm_topic: str | None = _monitoring(
+        "text", "SNS topic that the alarms of --observe and --rollout notify.", "ARN", in_file=True
     )
-    capture_data: str | None = _option(
-        "Monitoring",
+    capture_data: str | None = _monitoring(
         "text",
         "Copy prompts and answers to this s3:// folder (SageMaker's data capture).",
         "S3_URI",
     )
-    capture_percent: int | None = _option(
-        "Monitoring",
-        "percent",
-        "Share of the requests to capture.  [default: 100]",
-        in_file=True,
+    capture_percent: int | None = _monitoring(
+        "percent", "Share of the requests to capture.  [default: 100]", in_file=True
     )
-    capture_kms_key: str | None = _option(
-        "Monitoring",
+    capture_kms_key: str | None = _monitoring(
         "text",
         "KMS key for captured data.  [default: kms_key, else S3's own key]",
         "KEY",
         in_file=True,
     )
-    capture_retention: int | None = _option(
-        "Monitoring",
+    capture_retention: int | None = _monitoring(
         "days",
         "When S3 deletes captured data; 0: when the bucket's own rules do.  [default: 30]",
         in_file=True,
     )
-    region: str | None = _option(
-        "Instances",
+    region: str | None = _instances(
         "text",
         f"AWS region.  [env: AWS_REGION; default: {DEFAULT_REGION}]",
         variables=REGION_VARIABLES,
     )
-    min_instances: int | None = _option(
-        "Instances", "number", "Fewest instances of an endpoint that scales.  [default: 1]"
+    min_instances: int | None = _instances(
+        "number", "Fewest instances of an endpoint that scales.  [default: 1]"
     )
-    max_instances: int | None = _option(
-        "Instances",
+    max_instances: int | None = _instances(
         "count",
         "Scale automatically, up to this many instances; with --copies, the copies on them.",
         "N",
     )
-    target_concurrency: float | None = _option(
-        "Instances",
+    target_concurrency: float | None = _instances(
         "load",
         "Requests at a time that scaling gives each instance, or each copy.  [default: the "
         "most that meet --slo without queueing, from the performance model]",
         in_file=True,
     )
-    scale_to_zero: bool = _option(
-        "Instances",
+    scale_to_zero: bool = _instances(
         "switch",
         "Run no instance while there are no requests; the first one then waits. Makes an "
         "inference component, also for a single copy.",
         default=False,
     )
-    subnets: tuple[str, ...] = _option(
-        "Company",
+    subnets: tuple[str, ...] = _company(
         "ids",
         "Subnets of your VPC that containers are attached to.",
         default=(),
         in_file=True,
         variables="PEAGLE_SUBNETS",
     )
-    security_groups: tuple[str, ...] = _option(
-        "Company",
+    security_groups: tuple[str, ...] = _company(
         "ids",
         "Their security groups.",
         default=(),
         in_file=True,
         variables="PEAGLE_SECURITY_GROUPS",
     )
-    network_isolation: bool = _option(
-        "Company",
+    network_isolation: bool = _company(
         "switch",
         "Containers without any network; weights come from S3 or the image.",
         default=False,
         in_file=True,
         variables="PEAGLE_NETWORK_ISOLATION",
     )
-    kms_key: str | None = _option(
-        "Company",
+    kms_key: str | None = _company(
         "text",
         "KMS key (ARN, id or alias) of storage volumes and uploads.",
         "KEY",
         in_file=True,
         variables="PEAGLE_KMS_KEY",
     )
-    tags: dict[str, str] = _option(
-        "Company",
+    tags: dict[str, str] = _company(
         "tags",
         "A tag on everything that is created. Repeatable.  [env: PEAGLE_TAGS, with commas]",
         default={},
         name="tag",
         variables="PEAGLE_TAGS",
     )
-    name_prefix: str = _option(
-        "Company",
+    name_prefix: str = _company(
         "text",
         "Beginning of the names of what is created.  [default: peagle-]",
         "TEXT",
@@ -406,8 +355,7 @@ class Options(Frozen):
         in_file=True,
         variables="PEAGLE_NAME_PREFIX",
     )
-    permissions_boundary: str | None = _option(
-        "Company",
+    permissions_boundary: str | None = _company(
         "text",
         "Policy that bounds roles that are created.",
         "ARN",

@@ -10,7 +10,7 @@ counts come from the engine's counters, or from the lines of statistics in each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -206,86 +206,64 @@ def evaluate(
 ) -> Proof:
     """The proof from the counters of the only instance, while the prompts ran; ``second`` is the
     part of the second turns."""
-    instance = _of_instance(None, counted, second, floor, min_drafts)
-    return Proof(
-        instance.acceptance_length,
-        instance.drafts,
-        instance.acceptance_per_position,
-        floor or 1.0,
-        instance.passed,
-        min_drafts=min_drafts,
-        instances=(instance,),
-        second_turn=instance.second_turn,
-    )
+    turns = {} if second is None else {None: second}
+    return evaluate_streams({None: counted}, floor, min_drafts, 1, turns, "counters")
 
 
 def evaluate_streams(
-    counted: Mapping[str, Counters],
+    counted: Mapping[Any, Counters],
     floor: float | None,
     min_drafts: int,
     instance_count: int,
-    second: Mapping[str, Counters] = {},
+    second: Mapping[Any, Counters] = {},
+    source: Source = "log",
 ) -> Proof:
     """The proof from what was counted in each instance's log stream.
 
     It passes if as many streams as there are instances have enough drafts, and each of these
     reaches the floor. A further stream with fewer drafts is of an instance that has ended.
     """
-    enough = {
-        stream: counters for stream, counters in counted.items() if counters.drafts >= min_drafts
-    }
+    nothing = Counters(0, 0, 0)
+
+    def rates(counters: Counters) -> tuple[float, ...]:
+        accepted = counters.accepted_per_position if counters.drafts else ()
+        return tuple(count / counters.drafts for count in accepted)
+
+    def turn(counters: Counters) -> SecondTurn:
+        length = acceptance_length(counters)
+        passed = counters.drafts < SECOND_TURN_DRAFTS or _is_accepted(length, floor)
+        return SecondTurn(counters.drafts, length, counters.cached_share, passed, source)
+
+    enough = {name: counters for name, counters in counted.items() if counters.drafts >= min_drafts}
     complete = len(enough) >= instance_count
     shown = enough if complete else counted
-    instances = tuple(
-        _of_instance(stream, shown[stream], second.get(stream), floor, min_drafts)
-        for stream in sorted(shown)
-    )
-    nothing = Counters(0, 0, 0)
+    turns = {name: turn(second[name]) for name in shown if name in second}
+    instances = []
+    for stream in sorted(shown, key=str):
+        counters, second_turn = shown[stream], turns.get(stream)
+        length = acceptance_length(counters)
+        passed = counters.drafts >= min_drafts and _is_accepted(length, floor)
+        passed = passed and (second_turn is None or second_turn.passed)
+        instances.append(
+            InstanceProof(stream, counters.drafts, length, rates(counters), passed, second_turn)
+        )
     together = sum(shown.values(), nothing)
-    seconds = [second[stream] for stream in shown if stream in second]
     return Proof(
         acceptance_length(together),
         together.drafts,
-        _rates(together),
+        rates(together),
         floor or 1.0,
         complete and all(instance.passed for instance in instances),
-        source="log",
+        source=source,
         min_drafts=min_drafts,
         instance_count=instance_count,
-        instances=instances,
-        second_turn=_second_turn(sum(seconds, nothing), floor, "log") if seconds else None,
+        instances=tuple(instances),
+        second_turn=turn(sum((second[name] for name in turns), nothing)) if turns else None,
     )
-
-
-def _of_instance(
-    stream: str | None,
-    counted: Counters,
-    second: Counters | None,
-    floor: float | None,
-    min_drafts: int,
-) -> InstanceProof:
-    length = acceptance_length(counted)
-    turn = None if second is None else _second_turn(second, floor, "log" if stream else "counters")
-    passed = (
-        counted.drafts >= min_drafts
-        and _is_accepted(length, floor)
-        and (turn is None or turn.passed)
-    )
-    return InstanceProof(stream, counted.drafts, length, _rates(counted), passed, turn)
-
-
-def _second_turn(counted: Counters, floor: float | None, source: Source) -> SecondTurn:
-    length = acceptance_length(counted)
-    passed = counted.drafts < SECOND_TURN_DRAFTS or _is_accepted(length, floor)
-    return SecondTurn(counted.drafts, length, counted.cached_share, passed, source)
 
 
 def _is_accepted(length: float | None, floor: float | None) -> bool:
     return length is not None and length > 1.0 and length >= (floor or 1.0)
-
-
-def _rates(counted: Counters) -> tuple[float, ...]:
-    return tuple(n / counted.drafts for n in counted.accepted_per_position if counted.drafts)
 
 
 @dataclass
@@ -331,13 +309,13 @@ class StreamCounts:
     def second(self) -> dict[str, Counters]:
         """The part of the second turns. The log has no counts of hits but their rate: 0.64
         becomes 640 of 1,000 tokens."""
-        return {stream: self._second_of(stream) for stream in self.counted if self.conversations}
-
-    def _second_of(self, stream: str) -> Counters:
-        drafted, rate = self._second.get(stream, Counters(0, 0, 0)), self._hit_rates.get(stream)
-        if rate is None:
-            return drafted
-        return replace(drafted, cache_queries=1000, cache_hits=round(rate * 1000))
+        turns = {}
+        for stream in self.counted if self.conversations else ():
+            turns[stream] = self._second.get(stream, Counters(0, 0, 0))
+            if (rate := self._hit_rates.get(stream)) is not None:
+                hits = round(rate * 1000)
+                turns[stream] = replace(turns[stream], cache_queries=1000, cache_hits=hits)
+        return turns
 
     def with_enough(self, min_drafts: int, rounds: int) -> list[str]:
         """The instances that have enough drafts, after so many rounds of prompts."""
@@ -388,23 +366,26 @@ def require_passed(
     if proof.passed:
         return
     again = again or ("peagle", "prove", name)
-    drafted_nothing = [instance for instance in proof.instances if not instance.drafts]
-    if proof.acceptance_length is None or drafted_nothing:
-        streams = [instance.stream for instance in drafted_nothing if instance.stream]
-        if proof.source == "log" and not streams and not proof.drafts:
-            raise _no_statistics(name)
-        who = _named(streams) if streams else "the engine"
+    silent = [instance.stream for instance in proof.instances if not instance.drafts]
+    if proof.acceptance_length is None or silent:
+        if proof.source == "log" and not silent and not proof.drafts:
+            raise NotProved(
+                f"the log of {name} has no line of vLLM's statistics since the first proof prompt",
+                Fix(
+                    "the engine must not have --disable-log-stats, and must log at level INFO",
+                    ("peagle", "logs", name),
+                ),
+                code="no-statistics",
+            )
         raise NotProved(
-            f"{who} responds but drafts nothing: speculation is off",
+            f"{', '.join(filter(None, silent)) or 'the engine'} responds but drafts nothing: "
+            "speculation is off",
             "check --speculative-config in the first lines of the log",
             code="drafts-nothing",
         )
     for instance in proof.instances:
         if instance.drafts >= proof.min_drafts and not instance.passed:
-            if instance.second_turn and _is_lost(instance, instance.second_turn, proof.floor):
-                raise _lost_in_second_turn(instance, instance.second_turn, proof)
             raise _below_floor(instance, proof, pair)
-    fewest = min(proof.instances, key=lambda instance: instance.drafts)
     if len(proof.instances) < proof.instance_count:
         missing = f"{len(proof.instances)} of {proof.instance_count} engines"
         raise NotProved(
@@ -412,15 +393,32 @@ def require_passed(
             Fix("send traffic, or repeat the proof", again),
             code="instances-unproved",
         )
-    who = f"{fewest.stream} made" if fewest.stream else "the engine made"
+    fewest = min(proof.instances, key=lambda instance: instance.drafts)
     raise NotProved(
-        f"{who} {fewest.drafts} drafts; a proof needs {proof.min_drafts}",
+        f"{fewest.stream or 'the engine'} made {fewest.drafts} drafts; a proof needs "
+        f"{proof.min_drafts}",
         Fix("repeat the proof, or lower --min-drafts", again),
         code="too-few-drafts",
     )
 
 
 def _below_floor(instance: InstanceProof, proof: Proof, pair: str) -> NotProved:
+    """An instance that makes enough drafts, of which too few are accepted: in all turns, or after
+    a hit in the prefix cache, where the first turns reach the floor."""
+    second, drafts, length = instance.second_turn, instance.drafts, instance.acceptance_length or 1
+    where = f" of {instance.stream}" if instance.stream and proof.instance_count > 1 else ""
+    if second is not None and not second.passed and drafts > second.drafts:
+        later = second.acceptance_length or 1.0
+        accepted = (length - 1) * drafts - (later - 1) * second.drafts
+        if _is_accepted(1 + accepted / (drafts - second.drafts), proof.floor):
+            return NotProved(
+                f"in the second turn of a conversation the acceptance length{where} is "
+                f"{later:.2f} over {second.drafts} drafts, below {proof.floor or 1:.2f}",
+                "the head loses acceptance after a hit in the prefix cache; switch the cache off "
+                "with --set enable-prefix-caching=false (a server that this toolkit did not start: "
+                "vLLM's --no-enable-prefix-caching)",
+                code="second-turn-below-floor",
+            )
     least = "1.00: no draft was accepted"
     fix = Fix(
         "the head may not fit this target: check its revision and its known problems",
@@ -430,41 +428,10 @@ def _below_floor(instance: InstanceProof, proof: Proof, pair: str) -> NotProved:
         least = f"the floor of {proof.floor:.2f}"
         if proof.floor_source == "break-even":
             least = f"{proof.floor:.2f}, above which speculation is faster than the target alone"
-            fix = Fix(
-                "plan without it, unless your own prompts are more predictable",
-                ("peagle", "plan", pair, "--no-speculation"),
-            )
-    where = f" of {instance.stream}" if instance.stream and proof.instance_count > 1 else ""
-    return NotProved(
-        f"acceptance length {instance.acceptance_length:.2f}{where} over {instance.drafts} drafts "
-        f"is below {least}",
-        fix if pair or "catalog" in fix.command else fix.sentence,
-    )
-
-
-def _is_lost(instance: InstanceProof, second: SecondTurn, floor: float | None) -> bool:
-    """Whether the first turns reach the floor and the second do not."""
-    drafts = instance.drafts - second.drafts
-    accepted = _accepted(instance) - _accepted(second)
-    return not second.passed and drafts > 0 and _is_accepted(1 + accepted / drafts, floor)
-
-
-def _accepted(counted: InstanceProof | SecondTurn) -> float:
-    """The number of accepted tokens."""
-    return ((counted.acceptance_length or 1.0) - 1) * counted.drafts
-
-
-def _lost_in_second_turn(instance: InstanceProof, second: SecondTurn, proof: Proof) -> NotProved:
-    where = f" of {instance.stream}" if instance.stream and proof.instance_count > 1 else ""
-    return NotProved(
-        f"in the second turn of a conversation the acceptance length{where} is "
-        f"{second.acceptance_length or 1:.2f} over {second.drafts} drafts, below "
-        f"{proof.floor or 1:.2f}",
-        "the head loses acceptance after a hit in the prefix cache; switch the cache off with "
-        "--set enable-prefix-caching=false (a server that this toolkit did not start: vLLM's "
-        "--no-enable-prefix-caching)",
-        code="second-turn-below-floor",
-    )
+            command = ("peagle", "plan", pair, "--no-speculation") if pair else ()
+            fix = Fix("plan without it, unless your own prompts are more predictable", command)
+    message = f"acceptance length {length:.2f}{where} over {drafts} drafts is below {least}"
+    return NotProved(message, fix)
 
 
 def proof_findings(second: SecondTurn | None) -> tuple[Finding, ...]:
@@ -501,19 +468,3 @@ def prompt_rejected(message: str) -> NotProved:
         "if the prompt exceeds the context, deploy with a larger --max-model-len",
         code="proof-prompt-rejected",
     )
-
-
-def _no_statistics(name: str) -> NotProved:
-    return NotProved(
-        f"the log of {name} has no line of vLLM's statistics since the first proof prompt",
-        Fix(
-            "the engine must not have --disable-log-stats, and must log at level INFO",
-            ("peagle", "logs", name),
-        ),
-        code="no-statistics",
-    )
-
-
-def _named(streams: Collection[str]) -> str:
-    first, *others = streams
-    return f"{first} and {len(others)} more" if others else first

@@ -1,62 +1,39 @@
 """The verbs of the toolkit: a Session does what the commands do, without questions and output.
 
-Its base, Account, is the AWS that commands and programs work with: a profile's account, or the
-sandbox of this machine, and the deployments in it. Modules that load boto3 are imported when they
-are used, since most plans send nothing.
+Modules that load boto3 are imported when they are used, since most plans send nothing.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from peagle.catalog import find_pair, load_catalog
+from peagle.account import Account, Say, observer_of, read_path, remove_with_leftovers, silent
+from peagle.catalog import find_pair
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.checkpoints.contents import contents_of, files_below
 from peagle.checkpoints.models import location_fix
 from peagle.checks.report import check
 from peagle.data import weights_folder
 from peagle.deploy.diff import compare_plans
-from peagle.deploy.records import (
-    Ambiguous,
-    DamagedRecord,
-    deployment_lock,
-    deployment_names,
-    deployment_regions,
-    find_record,
-    load_record,
-)
-from peagle.errors import (
-    CloudError,
-    EngineError,
-    Fix,
-    NotFound,
-    NotProved,
-    OptionMissing,
-    OptionsConflict,
-    PeagleError,
-    UserError,
-    nearest,
-)
+from peagle.deploy.records import deployment_lock, load_record
+from peagle.errors import NotFound, NotProved, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.fit.report import fit
 from peagle.options import Options
 from peagle.planning.planner import make_plan
-from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
+from peagle.planning.runtime import DEFAULT_REGION
 from peagle.planning.verdict import make_verdict, sizes_of_requests
 from peagle.planning.weights import local_weights, with_contents
 from peagle.proof import pair_in_catalogue, require_passed
 from peagle.render import plan_bytes, read_plan, render
 from peagle.render.files import write_folder
 from peagle.speed.slo import parse_slo
-from peagle.store import SANDBOX, write_output
+from peagle.store import write_output
 from peagle.text import sanitize
 from peagle.weights.layout import checkpoint_at, own_head
 from peagle.weights.own_target import is_on_hub, is_own_target, target_not_read, with_own_target
@@ -67,375 +44,22 @@ if TYPE_CHECKING:
     from peagle.catalog.schema import Catalog
     from peagle.checkpoints.models import Checkpoint
     from peagle.checks.report import CheckReport
-    from peagle.deploy.context import Observer, Progress
     from peagle.deploy.diff import PlanComparison
     from peagle.deploy.invoke import InvokeResult
     from peagle.deploy.state import Deployment, Resource
-    from peagle.deploy.status import Listing
     from peagle.engine.usage import Usage
     from peagle.fit.report import FitReport
     from peagle.planning.plan import Plan
     from peagle.proof import Proof
     from peagle.render.files import RenderedFile
-    from peagle.sandbox.client import Address
-    from peagle.speed.models import WorkloadName
     from peagle.speed.verdict import Verdict
     from peagle.weights.layout import AwsOf
 
-T = TypeVar("T")
-Say = Callable[[str], object]
 
-IN_SANDBOX = "in-sandbox"
-"""A name that the account does not know, and the sandbox does."""
-
-NOT_SEARCHED = "account-unknown"
-"""A name that this machine does not know, while the account cannot be searched.
-
-Fix: get credentials, or name the profile that may look
-"""
-
-
-def silent(line: str) -> None:
-    """Say nothing."""
-
-
-class Account:
-    """A profile's account, or the sandbox: as ``sandbox`` says, or AWS_ENDPOINT_URL.
-
-    ``load_catalog`` makes its catalogue; ``say`` gets a line when the sandbox starts or stops.
-    ``progress`` and ``reporting`` are what a command shows of a change: its steps, and what remains
-    if an error ends it.
-    """
-
-    def __init__(
-        self,
-        region: str | None = None,
-        profile: str | None = None,
-        *,
-        sandbox: bool = False,
-        catalog: str | Path | None = None,
-    ) -> None:
-        self.region, self.profile = region, profile
-        self._chosen, self._folder = sandbox, None
-        if catalog is not None:
-            self._folder = _path(catalog, "the catalogue")
-        self.load_catalog: Callable[[], Catalog] = cache(lambda: load_catalog(self._folder))
-        self.say: Say = silent
-        self.progress: Callable[[], AbstractContextManager[Observer]]
-        self.progress = lambda: nullcontext(_observer(None))
-        self.reporting: Reporting = lambda aws, record, again: nullcontext()
-
-    def __repr__(self) -> str:
-        where = "sandbox" if self._chosen else self.profile or "default credentials"
-        return f"<{type(self).__name__}: {where}, {self.region or 'default region'}>"
-
-    @property
-    def catalog(self) -> Catalog:
-        """The bundled catalogue, with the targets of your own folder.
-
-        Raises:
-            CatalogError: a table of the catalogue is wrong.
-        """
-        return self.load_catalog()
-
-    @cached_property
-    def sandbox(self) -> bool:
-        """Whether it is the sandbox. Raises UserError for a profile together with it."""
-        if self.profile and self._chosen:
-            message = "--profile and --sandbox are mutually exclusive"
-            raise OptionsConflict(message, "omit one of them")
-        in_sandbox = leads_to_sandbox(os.environ)
-        if self.profile and in_sandbox:
-            raise OptionsConflict(
-                "AWS_ENDPOINT_URL points to the sandbox, but --profile selects an AWS account",
-                "unset AWS_ENDPOINT_URL, or omit --profile",
-            )
-        return self._chosen or in_sandbox
-
-    @property
-    def scope(self) -> str | None:
-        """The scope of its records, as far as it is known without calling AWS."""
-        return SANDBOX if self.sandbox else None
-
-    @property
-    def is_available(self) -> bool:
-        """False for a sandbox that does not run."""
-        return not self.sandbox or _running_sandbox() is not None
-
-    def where(self, region: str) -> str:
-        """The region, and that it is the sandbox's: for people."""
-        return f"{region}, sandbox" if self.sandbox else region
-
-    def start(self) -> bool:
-        """Start the sandbox if it is chosen and does not run; whether it was started."""
-        if not self.sandbox:
-            return False
-        from peagle.sandbox import client
-
-        started = not self.is_available
-        if started:
-            self.say("Starting the sandbox")
-            client.start_sandbox()
-        with self.stopped_on_error(started):
-            if self._folder:
-                client.add_instances(self.catalog.instances.instances)
-        return started
-
-    def start_and_connect(self, region: str) -> tuple[bool, Aws]:
-        """``start``, then ``aws``, whose error stops the sandbox again."""
-        started = self.start()
-        with self.stopped_on_error(started):
-            return started, self.aws(region)
-
-    @contextmanager
-    def stopped_on_error(self, started: bool) -> Iterator[None]:
-        """If the block ends with an error, stop the sandbox that was ``started`` for it, unless it
-        is in use or the error's command changes it."""
-        try:
-            yield
-        except BaseException as error:
-            command = error.command if isinstance(error, PeagleError) else ()
-            if started and tuple(command[:2]) != ("peagle", "sandbox") and not _is_used():
-                from peagle.sandbox.client import stop_sandbox
-
-                stop_sandbox()
-                self.say("Stopped the sandbox.")
-            raise
-
-    @contextmanager
-    def sandbox_loss_reported(self) -> Iterator[None]:
-        """If the sandbox ends while the block uses it, raise NotFound with the engines that still
-        run, in place of the error that AWS cannot be reached."""
-        try:
-            yield
-        except CloudError as error:
-            from peagle.aws.client import NO_ANSWER
-            from peagle.sandbox.client import has_ended, sandbox_not_running
-
-            if not self.sandbox or error.code not in NO_ANSWER or not has_ended():
-                raise
-            raise sandbox_not_running() from error
-
-    def aws(self, region: str | None = None) -> Aws:
-        """A connection, by default to its region or the usual one. Raises NotFound when the sandbox
-        is chosen and does not run."""
-        from peagle.aws.client import Keys, connect
-        from peagle.sandbox.client import sandbox_not_running
-
-        region = region or self.region or default_region()
-        if not self.sandbox:
-            return connect(region, self.profile)
-        address = _running_sandbox()
-        if address is None:
-            raise sandbox_not_running()
-        variables = address.environment(region)
-        keys = Keys(variables["AWS_ACCESS_KEY_ID"], variables["AWS_SECRET_ACCESS_KEY"])
-        return connect(region, endpoint_url=address.url, keys=keys, scope=SANDBOX)
-
-    def names_deployment(self, name: str) -> bool:
-        """Whether ``name`` is a deployment's and no local engine's: what chooses an account or a
-        region excludes local engines, and a deployment comes first."""
-
-        return bool(self.sandbox or self.profile or self.region) or name in deployment_names()
-
-    @contextmanager
-    def changing(self, name: str) -> Iterator[Change]:
-        """The deployment as it is while no other command of this machine changes it. Raises as
-        ``find`` does."""
-
-        record, _ = self.find(name)
-        with deployment_lock(*record.key):  # another command may have changed it before
-            record, aws = self.find(name, complete=True)
-            yield Change(self, aws, record)
-
-    def find(
-        self, name: str, region: str | None = None, complete: bool = False
-    ) -> tuple[Deployment, Aws]:
-        """The deployment as the account has it, and a connection to its account and region: by this
-        machine's record, else by the tags of its resources; with ``complete`` by both.
-
-        Raises NotFound for an unknown name, AccessDenied when the account may not be searched, and
-        UserError for another account's deployment.
-        """
-        try:
-            return self._find(name, region or self.region, complete)
-        except NotFound as unknown:
-            is_on_aws = self.sandbox or self.profile or region or self.region
-            if is_on_aws or unknown.code == IN_SANDBOX:
-                raise
-            from peagle.engine.state import local_engine_names
-
-            if name not in local_engine_names():
-                raise
-            fix = Fix("an engine of this machine has that name", ("peagle", "local", "list"))
-            raise NotFound(unknown.message, fix, unknown.code) from None
-
-    def find_served(self, name: str) -> tuple[Deployment | None, Aws]:
-        """The deployment if there is one; else the account must have an endpoint of that name.
-
-        Without the permission to look, the endpoint is assumed to exist. Raises as ``find`` does.
-        """
-        from peagle.aws.errors import AccessDenied
-        from peagle.deploy.status import endpoint_created
-
-        try:
-            return self.find(name)
-        except AccessDenied:
-            return None, self.aws()
-        except NotFound as unknown:
-            if not self.is_available or unknown.code in (NOT_SEARCHED, IN_SANDBOX):
-                raise
-            aws = self.aws()
-            with suppress(AccessDenied):
-                if endpoint_created(aws, name) is None:
-                    raise
-            return None, aws
-
-    def listing(self) -> Listing:
-        """The deployments of its region; without one of the usual region and of those that this
-        machine has deployed to."""
-        from peagle.deploy.status import list_deployments
-
-        aws = self.aws()
-        others = () if self.region else deployment_regions(aws.scope)
-        return list_deployments(aws, sorted({aws.region, *others}), self.prices)
-
-    def prices(self) -> Any:
-        """The instance types of the catalogue, with their prices."""
-        return self.catalog.instances
-
-    def _find(self, name: str, region: str | None, complete: bool) -> tuple[Deployment, Aws]:
-        from peagle.aws.runtime import require_component
-        from peagle.deploy.discover import complete_deployment, current_deployment
-        from peagle.sandbox.client import sandbox_not_running
-
-        if not self.is_available:
-            raise sandbox_not_running()
-        try:
-            record = find_record(name, self.scope, region)
-            aws = self.aws(record.region)
-        except NotFound as unknown:
-            return self._find_by_tag(name, region, unknown)
-        except DamagedRecord as damaged:
-            self.say(f"{damaged.message}; {name} is read from its tags in the account.")
-            return self._find_by_tag(name, region or damaged.region, damaged)
-        except Ambiguous:
-            aws = self.aws(region or DEFAULT_REGION)
-            record = find_record(name, aws.scope, region)
-            aws = aws.in_region(record.region)
-        if aws.scope != record.scope:
-            raise UserError(
-                f"{name} was deployed in account {record.account}; these credentials are for "
-                f"{aws.account}",
-                "choose a different --profile",
-                code="other-account",
-            )
-        current = current_deployment(aws, name, record, self.prices) or record
-        if current.current.served.copies is not None:
-            require_component(aws, name)
-        return (complete_deployment(aws, current, self.prices) if complete else current), aws
-
-    def _find_by_tag(
-        self, name: str, region: str | None, unknown: UserError
-    ) -> tuple[Deployment, Aws]:
-        """A deployment of another machine or template; raises ``unknown`` when there is none."""
-        from peagle.aws.runtime import require_component
-        from peagle.deploy.discover import current_deployment
-
-        try:
-            aws = self.aws(region)
-            record = current_deployment(aws, name, None, self.prices)
-        except UserError as error:  # such as without credentials
-            self._refuse_in_sandbox(name, unknown)
-            if isinstance(unknown, DamagedRecord):
-                raise unknown from error
-            message = (
-                f"{unknown.message} on this machine, and the account is unknown: {error.message}"
-            )
-            raise NotFound(message, error.remedy, code=NOT_SEARCHED) from error
-        if record is None:
-            self._refuse_in_sandbox(name, unknown)
-            if isinstance(unknown, DamagedRecord):
-                unknown.is_alone = True
-                unknown.fix = "nothing of it is in the account; remove the record"
-                unknown.command = ("peagle", "destroy", name)
-            raise unknown
-        if record.current.served.copies is not None:
-            require_component(aws, name)
-        return record, aws
-
-    def _refuse_in_sandbox(self, name: str, unknown: UserError) -> None:
-        """Raise NotFound if the sandbox, which is not chosen, has that name."""
-        if self.sandbox or not _sandbox_serves(name):
-            return
-        fix = "use --sandbox without --profile" if self.profile else "add --sandbox"
-        raise NotFound(unknown.message, f"it is in the sandbox: {fix}", IN_SANDBOX) from None
-
-
-Reporting = Callable[["Aws", "Deployment", Sequence[str]], AbstractContextManager[None]]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A deployment that is locked for a change, and a connection to where it is."""
-
-    account: Account
-    aws: Aws
-    record: Deployment
-
-    def run(self, verb: Callable[..., T], *values: Any, again: Sequence[str] = ()) -> T:
-        """``verb`` of the connection, the deployment, ``values`` and an observer. If an error ends
-        it, what remains is reported; the argv ``again`` continues."""
-        reporting = self.account.reporting(self.aws, self.record, again)
-        with reporting if again else nullcontext(), self.account.progress() as observe:
-            return verb(self.aws, self.record, *values, observe)
-
-
-def _running_sandbox() -> Address | None:
-    from peagle.sandbox.client import running_sandbox
-
-    return running_sandbox()
-
-
-def _is_used() -> bool:
-    """Whether the sandbox that runs has anything of a user; true where it does not answer."""
-    from peagle.sandbox.client import sandbox_status
-
-    try:
-        return bool(deployment_names(SANDBOX) or sandbox_status().endpoints)
-    except PeagleError:
-        return True
-
-
-def _sandbox_serves(name: str) -> bool:
-    """Whether the sandbox has an endpoint of that name, also one of another program."""
-    from peagle.sandbox.client import sandbox_status
-
-    if name in deployment_names(SANDBOX):
-        return True
-    with suppress(EngineError):  # the sandbox does not respond
-        return any(endpoint.name == name for endpoint in sandbox_status().endpoints)
-    return False
-
-
-def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
-    """Whether AWS clients reach the running sandbox, as after ``peagle sandbox env``."""
-    url = environment.get("AWS_ENDPOINT_URL")
-    address = _running_sandbox() if url else None
-    if address is None:
-        return False
-    from peagle.aws.errors import LOOPBACK_HOSTS
-
-    try:
-        endpoint, sandbox = urlsplit(url), urlsplit(address.url)
-        return endpoint.hostname in LOOPBACK_HOSTS and endpoint.port == sandbox.port
-    except ValueError:
-        return False
-
-
-def default_region() -> str:
-    """The region of the environment, or the toolkit's."""
-    return next(filter(None, map(os.environ.get, REGION_VARIABLES)), DEFAULT_REGION)
+SIZE_OPTIONS = (
+    "workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "shared_prompt_tokens",
+)  # fmt: skip
+"""The options of a verdict that are the size of its requests."""
 
 
 class Session(Account):
@@ -454,12 +78,7 @@ class Session(Account):
     """
 
     def plan(
-        self,
-        pair: str,
-        *,
-        online: bool = False,
-        verdict: str | Path | None = None,
-        **options: Any,
+        self, pair: str, *, online: bool = False, verdict: str | Path | None = None, **options: Any
     ) -> Plan:
         """Plan a deployment: drafter, K, instances, price, arguments, and the reasons.
 
@@ -471,13 +90,9 @@ class Session(Account):
             options: the options of ``peagle plan`` with underscores, such as ``concurrency=10``,
                 ``max_model_len=8192``, ``slo="ttft=0.5"``, ``ttl=3600`` (seconds), or
                 ``speculation=False``; ``peagle.Options`` has all of them with their types.
-
-        Returns:
-            The plan. Its ``findings`` may have errors, with which ``deploy`` refuses it.
-
-        Raises:
-            NotFound: the catalogue does not have the pair or the drafter.
-            UserError: an option is unknown, impossible, or contradicts another.
+        Returns: the plan. Its ``findings`` may have errors, with which ``deploy`` refuses it.
+        Raises: NotFound: the catalogue does not have the pair or the drafter; UserError: an option
+            is unknown, impossible, or contradicts another.
         """
         region = options.get("region") or self.region
         fields = _validate_options({"pair": pair, **options, "region": region}, Options, "plan")
@@ -487,9 +102,8 @@ class Session(Account):
         own_target = with_own_target(self.catalog, pair, self._reader(online))
         fields["target_checkpoint"] = own_target.checkpoint
         needs_head = online and not find_pair(own_target.catalog, pair).target.drafters
-        region = fields.get("region")
         reader = (lambda: self.connect(region)) if needs_head else None
-        file = _path(verdict, "the verdict") if verdict is not None else None
+        file = read_path(verdict, "the verdict") if verdict is not None else None
         if not online:
             return plan_pair(pair, fields, own_target.catalog, reader, file)
         self.start()
@@ -500,14 +114,10 @@ class Session(Account):
 
         Parameters:
             path: a file of ``save_plan`` or ``peagle plan -o``.
-
-        Returns:
-            The plan, as it was saved.
-
-        Raises:
-            PlanFileError: the file is missing, damaged, or was edited.
+        Returns: the plan, as it was saved.
+        Raises: PlanFileError: the file is missing, damaged, or was edited.
         """
-        return read_plan(_path(path, "the plan file"))
+        return read_plan(read_path(path, "the plan file"))
 
     def save_plan(self, plan: Plan, path: str | Path) -> None:
         """Write a plan file, for ``read_plan``, ``peagle deploy`` and ``peagle render``.
@@ -515,13 +125,11 @@ class Session(Account):
         Parameters:
             plan: the plan.
             path: the file, which is replaced at once if it exists: readers see one or the other.
-
-        Raises:
-            Refused: the plan has an error; its code is that of the finding.
-            UserError: the file cannot be written.
+        Raises: Refused: the plan has an error; its code is that of the finding; UserError: the file
+            cannot be written.
         """
         refuse_errors(plan.findings)
-        write_output(_path(path, "the plan file"), plan_bytes(plan))
+        write_output(read_path(path, "the plan file"), plan_bytes(plan))
 
     def compare(self, first: Plan, second: Plan) -> PlanComparison:
         """Compare two plans.
@@ -529,51 +137,28 @@ class Session(Account):
         Parameters:
             first: a plan.
             second: the other one.
-
-        Returns:
-            Their results side by side, and the settings that differ.
+        Returns: their results side by side, and the settings that differ.
         """
         return compare_plans(first, second)
 
     def verdict(
-        self,
-        pair: str,
-        *,
-        gpu: str | None = None,
-        instance_type: str | None = None,
-        concurrency: Sequence[int] | int | None = None,
-        workload: WorkloadName | None = None,
-        prompt_tokens: int | None = None,
-        cached_prompt_tokens: int | None = None,
-        shared_prompt_tokens: int | None = None,
-        output_tokens: int | None = None,
-        vllm: str | None = None,
+        self, pair: str, *, concurrency: Sequence[int] | int | None = None, **options: Any
     ) -> Verdict:
         """Compare speculation by load: the fastest drafter and K, and where it stops paying.
 
         Parameters:
             pair: a target, or a target and the one drafter to compare.
-            gpu: a GPU such as ``H200``; this or ``instance_type`` is needed.
-            instance_type: a SageMaker instance type.
             concurrency: numbers of requests at a time; by default 1, 2, 4 ... 256.
-            workload: a preset of the size of requests: chat, agent, rag or batch.
-            prompt_tokens: tokens of each prompt, with ``output_tokens``; by default three sizes.
-            cached_prompt_tokens: tokens of the prompt that are in the prefix cache.
-            shared_prompt_tokens: of these, the tokens with which all prompts begin.
-            output_tokens: tokens of each answer.
-            vllm: a version of vLLM; by default the catalogue's.
-
-        Returns:
-            The verdict, with an entry for each size and load.
-
-        Raises:
-            NotFound: an unknown pair, GPU or instance type.
-            UserError: neither GPU nor instance type, or only one number of tokens.
-            Refused: not even the target alone fits.
+            options: the options of ``peagle verdict`` with underscores: ``gpu="H200"`` or
+                ``instance_type``, one of which is needed, ``workload="chat"``, ``prompt_tokens``
+                and ``output_tokens``, ``cached_prompt_tokens``, ``vllm`` ...
+        Returns: the verdict, with an entry for each size and load.
+        Raises: NotFound: an unknown pair, GPU or instance type; UserError: neither GPU nor instance
+            type, or only one number of tokens; Refused: not even the target alone fits.
         """
         from peagle.planning.verdict import LOADS, VerdictRequest
 
-        if gpu is None and instance_type is None:
+        if options.get("gpu") is None and options.get("instance_type") is None:
             raise OptionMissing(
                 "a verdict needs a GPU", "name a gpu such as H200, or an instance_type"
             )
@@ -585,22 +170,15 @@ class Session(Account):
                 f"concurrency of verdict cannot be {sanitize(repr(concurrency), 60)}",
                 "use whole numbers from 1 on",
             )
-        engine = {"gpu": gpu, "instance_type": instance_type, "loads": tuple(loads)}
-        fields = _validate_options({"pair": pair, **engine}, VerdictRequest, "verdict")
-        size = {
-            "workload": workload,
-            "prompt_tokens": prompt_tokens,
-            "cached_prompt_tokens": cached_prompt_tokens,
-            "shared_prompt_tokens": shared_prompt_tokens,
-            "output_tokens": output_tokens,
-            "vllm": vllm,
-        }
-        _validate_options(size, Options, "verdict")
-        sizes = sizes_of_requests(
-            workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
+        sizes = {name: options.pop(name, None) for name in SIZE_OPTIONS}
+        _validate_options(sizes, Options, "verdict")
+        fields = _validate_options(
+            {"pair": pair, "loads": tuple(loads), "region": self.region, **options},
+            VerdictRequest,
+            "verdict",
         )
-        request = VerdictRequest(workloads=sizes, vllm=vllm, region=self.region, **fields)
-        return make_verdict(request, self.catalog)
+        workloads = sizes_of_requests(**sizes)
+        return make_verdict(VerdictRequest(workloads=workloads, **fields), self.catalog)
 
     def check(
         self, pair: str, *, target: str | None = None, drafter: str | None = None, **options: Any
@@ -614,14 +192,9 @@ class Session(Account):
             drafter: where the head's files are, in the same way.
             options: fields of ``peagle check``, such as ``k``, ``max_model_len``,
                 ``instance_type`` or ``vllm``.
-
-        Returns:
-            The report; ``findings`` of the level ``error`` are what ``deploy`` would refuse.
-
-        Raises:
-            NotFound: an unknown pair or location.
-            CheckpointError: files that cannot be read, or are damaged.
-            UserError: an unknown option.
+        Returns: the report; ``findings`` of the level ``error`` are what ``deploy`` would refuse.
+        Raises: NotFound: an unknown pair or location; CheckpointError: files that cannot be read,
+            or are damaged; UserError: an unknown option.
         """
         from peagle.checks.report import HUB, CheckRequest
 
@@ -631,9 +204,8 @@ class Session(Account):
         at = target if target not in (None, HUB) else None
         own_target = with_own_target(self.catalog, pair, lambda location: read(at or location))
         if own_target.checkpoint is not None and at is None:
-            target = own_target.checkpoint.location
-        request = CheckRequest(**{**fields, "target": target})
-        return check(request, own_target.catalog, read)
+            fields["target"] = own_target.checkpoint.location
+        return check(CheckRequest(**fields), own_target.catalog, read)
 
     def fit(self, pair: str | None = None, **options: Any) -> FitReport:
         """Estimate GPU memory and concurrent capacity.
@@ -642,25 +214,20 @@ class Session(Account):
             pair: a pair of the catalogue, or a folder with a config.json.
             options: the options of ``peagle fit`` with underscores: ``gpu_memory_gib`` or
                 ``instance_type``, ``max_model_len``, ``max_num_seqs``, ``k`` ...
-
-        Returns:
-            The report; ``refusal`` says why it does not fit, and ``advice`` what would.
-
-        Raises:
-            NotFound: an unknown pair or instance type.
-            CheckpointError: files that cannot be read.
-            UserError: an option is unknown, or contradicts another.
+        Returns: the report; ``refusal`` says why it does not fit, and ``advice`` what would.
+        Raises: NotFound: an unknown pair or instance type; CheckpointError: files that cannot be
+            read; UserError: an option is unknown, or contradicts another.
         """
         from peagle.fit.report import FitRequest
 
         fields = _validate_options({"pair": pair, **options}, FitRequest, "fit")
-        fields.pop("pair", None)
-        if pair is not None and "target" not in fields and is_own_target(self.catalog, pair):
-            own_target = with_own_target(self.catalog, pair, self._reader(online=True))
+        read, catalog = self._reader(online=True), self.catalog
+        if pair is not None and "target" not in fields and is_own_target(catalog, pair):
+            own_target = with_own_target(catalog, pair, read)
+            catalog = own_target.catalog
             fields["target"] = own_target.checkpoint.location if own_target.checkpoint else None
-            pair = pair if find_pair(own_target.catalog, pair).target.drafters else None
-            return fit(FitRequest(pair, **fields), own_target.catalog, self._reader(online=True))
-        return fit(FitRequest(pair, **fields), self.catalog, self._reader(online=True))
+            fields["pair"] = pair if find_pair(catalog, pair).target.drafters else None
+        return fit(FitRequest(**fields), catalog, read)
 
     def render(
         self, format: str, plan: Plan, folder: str | Path | None = None
@@ -672,14 +239,9 @@ class Session(Account):
             plan: the plan.
             folder: write the files here, which must be empty or missing. By default nothing is
                 written.
-
-        Returns:
-            The files: path below the folder, and content.
-
-        Raises:
-            NotFound: an unknown format.
-            Unsupported: the format cannot express the plan; the fix names one that can.
-            Refused: the plan has an error; its code is that of the finding.
+        Returns: the files: path below the folder, and content.
+        Raises: NotFound: an unknown format; Unsupported: the format cannot express the plan; the
+            fix names one that can; Refused: the plan has an error; its code is that of the finding;
             UserError: the folder is not empty, or cannot be written.
         """
         from peagle.images.build import findings_of_format
@@ -705,26 +267,15 @@ class Session(Account):
             floor: the least acceptance length of every instance; by default the pair's.
             min_drafts: how many drafts each instance must have made.
             say: gets a line for every new state.
-
-        Returns:
-            The proof, which passed.
-
-        Raises:
-            NotProved: an instance drafts nothing, or is below the floor.
-            NotFound: there is no such endpoint.
-            CloudError: AWS failed or rejected a request.
+        Returns: the proof, which passed.
+        Raises: NotProved: an instance drafts nothing, or is below the floor; NotFound: there is no
+            such endpoint; CloudError: AWS failed or rejected a request.
         """
         from peagle.deploy.proving import prove, request_of_revision
 
         record, aws = self.find_served(name)
         proof: Proof = prove(
-            aws,
-            name,
-            self.catalog,
-            record,
-            floor=floor,
-            min_drafts=min_drafts,
-            say=say or silent,
+            aws, name, self.catalog, record, floor=floor, min_drafts=min_drafts, say=say or silent
         )
         pair = request_of_revision(record.current, self.catalog).pair if record else ""
         require_passed(proof, pair, name)
@@ -757,14 +308,10 @@ class Session(Account):
             instances: how many engines must answer.
             wait_seconds: how long to wait for them.
             say: gets a line for every new state.
-
-        Returns:
-            The proof, which passed.
-
-        Raises:
-            NotProved: an engine drafts nothing or is below the floor, or engines are missing.
-            EngineError: an engine does not answer.
-            UserError: the URL, the key or the model is wrong.
+        Returns: the proof, which passed.
+        Raises: NotProved: an engine drafts nothing or is below the floor, or engines are missing;
+            EngineError: an engine does not answer; UserError: the URL, the key or the model is
+            wrong.
         """
         from peagle.bench.url_proof import prove_url
 
@@ -780,9 +327,8 @@ class Session(Account):
             wait_seconds=wait_seconds,
             say=say or silent,
         )
-        again = ("peagle", "prove", "--url", url)
         pair = pair_in_catalogue(plan.target, plan.drafter) if plan else ""
-        require_passed(proof, pair, url, again)
+        require_passed(proof, pair, url, ("peagle", "prove", "--url", url))
         return proof
 
     def deploy(
@@ -810,16 +356,12 @@ class Session(Account):
             keep_failed: keep a new endpoint whose engine can never serve, to look at it.
             accept_unknown_price: also deploy if the price is unknown.
             say: gets a line for every new state.
-
-        Returns:
-            The deployment; ``serving.proof`` is what was measured.
-
-        Raises:
-            Refused: a check of plan or account failed; nothing was created.
-            NotProved: its drafts are not accepted; an update has returned to what served before.
-            CloudError: AWS failed or rejected a request; what exists is on record for ``destroy``.
-            EngineError: the engine cannot serve; a new endpoint was removed.
-            UserError: no credentials or role, or the sandbox has no engine.
+        Returns: the deployment; ``serving.proof`` is what was measured.
+        Raises: Refused: a check of plan or account failed; nothing was created; NotProved: its
+            drafts are not accepted; an update has returned to what served before; CloudError: AWS
+            failed or rejected a request; what exists is on record for ``destroy``; EngineError: the
+            engine cannot serve; a new endpoint was removed; UserError: no credentials or role, or
+            the sandbox has no engine.
         """
         from peagle.deploy.apply import deploy
         from peagle.deploy.preflight import preflight as run_preflight
@@ -829,15 +371,13 @@ class Session(Account):
         from peagle.sandbox.client import check_sandbox_engine
 
         refuse_errors(plan.findings)
-        observe = _observer(say)
+        observe = observer_of(say)
         if self.sandbox:
             check_sandbox_engine()
-        started, aws = self.start_and_connect(plan.region)
-        with deployment_lock(aws.scope, plan.region, plan.name):
-            with self.stopped_on_error(started):
-                preflight = run_preflight(aws, plan, self.catalog.instances, role, bucket)
-                refuse_errors(preflight.findings)
-                require_known_price(preflight.desired.plan, accept_unknown_price)
+        with self.starting(plan.region) as aws, deployment_lock(aws.scope, plan.region, plan.name):
+            preflight = run_preflight(aws, plan, self.catalog.instances, role, bucket)
+            refuse_errors(preflight.findings)
+            require_known_price(preflight.desired.plan, accept_unknown_price)
             try:
                 return deploy(aws, preflight, observe, wait, keep_unproved=keep_unproved)
             except WillNotServe as error:
@@ -865,14 +405,9 @@ class Session(Account):
             max_tokens: the longest answer.
             temperature: 0 is greedy decoding.
             on_text: gets the answer piece by piece as it arrives.
-
-        Returns:
-            The answer, its tokens and times in seconds, and where known the acceptance length.
-
-        Raises:
-            NotFound: there is no such endpoint.
-            UserError: the engine rejects the prompt, such as one that is too long.
-            CloudError: AWS failed or rejected the request.
+        Returns: the answer, its tokens, times in seconds, and where known the acceptance length.
+        Raises: NotFound: there is no such endpoint; UserError: the engine rejects the prompt, such
+            as one that is too long; CloudError: AWS failed or rejected the request.
         """
         from peagle.deploy.invoke import InvokeRequest, invoke
 
@@ -885,13 +420,8 @@ class Session(Account):
 
         Parameters:
             name: the deployment.
-
-        Returns:
-            The document of ``peagle status --json``: state, acceptance, address, price, resources.
-
-        Raises:
-            NotFound: there is no such deployment.
-            CloudError: AWS failed or rejected a request.
+        Returns: what ``peagle status --json`` prints: state, acceptance, address, price, resources.
+        Raises: NotFound: there is no such deployment; CloudError: AWS failed or rejected a request.
         """
         from peagle.deploy.status import deployment_status
 
@@ -899,17 +429,13 @@ class Session(Account):
         return deployment_status(aws, record)
 
     def deployments(self) -> list[dict[str, Any]]:
-        """List the deployments of the account, whichever machine or template made them.
+        """List the deployments of the account, whichever machine or template made them. A damaged
+        record or tag is a warning and hides no other deployment.
 
-        Returns:
-            The rows of ``peagle list --json``, of the session's region and of those that this
+        Returns: the rows of ``peagle list --json``, of the session's region and of those that this
             machine has deployed to; of the given region only, if the session has one.
-
-        Raises:
-            AccessDenied: the deployments of a region may not be listed.
-            UserError: no credentials.
-
-        A damaged record or tag is a warning and hides no other deployment.
+        Raises: AccessDenied: the deployments of a region may not be listed; UserError: no
+            credentials.
         """
         if not self.is_available:
             return []
@@ -926,13 +452,8 @@ class Session(Account):
         Parameters:
             name: the deployment.
             window_seconds: over how long, until now.
-
-        Returns:
-            Requests, errors, times in seconds, tokens, acceptance and cost; ``None`` is unknown.
-
-        Raises:
-            NotFound: there is no such deployment.
-            CloudError: AWS failed or rejected a request.
+        Returns: requests, errors, times in seconds, tokens, acceptance, cost; ``None`` is unknown.
+        Raises: NotFound: there is no such deployment; CloudError: AWS failed or rejected a request.
         """
         from peagle.deploy.usage import usage_of_endpoint
 
@@ -945,21 +466,16 @@ class Session(Account):
         Parameters:
             name: the deployment.
             say: gets a line for every new state.
-
-        Returns:
-            The deployment, of which the revision that served is now the previous one.
-
-        Raises:
-            NotFound: there is no such deployment.
-            Refused: it has no previous revision, or its weights have changed.
-            NotProved: the previous revision serves again, and its drafts are not accepted.
-            CloudError: AWS failed or rejected a request; the same call continues.
+        Returns: the deployment, of which the revision that served is now the previous one.
+        Raises: NotFound: there is no such deployment; Refused: it has no previous revision, or its
+            weights have changed; NotProved: the previous revision serves again, and its drafts are
+            not accepted; CloudError: AWS failed or rejected a request; the same call continues.
         """
         from peagle.deploy.rollback import end_rollback, rollback
 
         with self.changing(name) as change:
             try:
-                record = rollback(change.aws, change.record, self.catalog, _observer(say))
+                record = rollback(change.aws, change.record, self.catalog, observer_of(say))
             except NotProved:
                 end_rollback(load_record(*change.record.key) or change.record)
                 raise
@@ -975,50 +491,38 @@ class Session(Account):
             name: the deployment.
             missing_ok: an unknown name is not an error; nothing is removed then.
             say: gets a line for every new state.
-
-        Returns:
-            What was removed.
-
-        Raises:
-            NotFound: there is no such deployment.
-            Refused: a template or another program owns it.
-            CloudError: AWS failed or rejected a request; repeat it for the rest.
+        Returns: what was removed.
+        Raises: NotFound: there is no such deployment; Refused: a template or another program owns
+            it; CloudError: AWS failed or rejected a request; repeat it for the rest.
         """
-        from peagle.deploy.removal import destroy, find_leftovers, remove_leftover
+        from peagle.deploy.removal import find_leftovers
         from peagle.deploy.revisions import require_own
 
         try:
-            record, aws = self.find(name, complete=True)
+            with self.changing(name) as change:
+                require_own(change.record)
+                leftovers = [
+                    leftover
+                    for leftover in find_leftovers(change.aws, name)
+                    if leftover.goes_with_endpoint
+                ]
+                removed, _ = remove_with_leftovers(
+                    change.aws, change.record, leftovers, observer_of(say)
+                )
+                return removed
         except NotFound:
             if missing_ok:
                 return ()
             raise
-        require_own(record)
-        with deployment_lock(*record.key):
-            leftovers = [
-                leftover for leftover in find_leftovers(aws, name) if leftover.goes_with_endpoint
-            ]
-            for leftover in leftovers:
-                if leftover.kind == "ScalableTarget":  # with one, SageMaker deletes no endpoint
-                    remove_leftover(aws, leftover)
-            removed, _ = destroy(aws, record, _observer(say))
-            for leftover in leftovers:
-                if leftover.kind != "ScalableTarget":
-                    remove_leftover(aws, leftover)
-        return removed
 
     def connect(self, region: str | None = None) -> Aws:
         """Connect to the account or the sandbox, which is started if it does not run.
 
         Parameters:
             region: by default the session's.
-
-        Returns:
-            A connection, which sends nothing yet.
-
-        Raises:
-            UserError: a wrong profile, or one together with the sandbox.
-            EngineError: the sandbox cannot be started.
+        Returns: a connection, which sends nothing yet.
+        Raises: UserError: a wrong profile, or one together with the sandbox; EngineError: the
+            sandbox cannot be started.
         """
         self.start()
         return self.aws(region)
@@ -1036,19 +540,6 @@ class Session(Account):
             return checkpoint_at(location, self.connect)
 
         return read
-
-
-def _observer(say: Say | None) -> Observer:
-    """An observer of a deployment that says each new state once."""
-    last: list[str] = []
-
-    def observe(progress: Progress) -> None:
-        line = " | ".join(part for part in (progress.state, progress.line) if part)
-        if say is not None and last != [line]:
-            last[:] = [line]
-            say(line)
-
-    return observe
 
 
 def _validate_options(options: Mapping[str, Any], kind: type, of: str) -> dict[str, Any]:
@@ -1082,14 +573,6 @@ def _validate_options(options: Mapping[str, Any], kind: type, of: str) -> dict[s
     return values
 
 
-def _path(value: Any, what: str) -> Path:
-    try:
-        return Path(value)
-    except TypeError:
-        message = f"{what} cannot be {sanitize(repr(value), 60)}"
-        raise UserError(message, "use the path of a file or a folder") from None
-
-
 def refuse_errors(findings: Sequence[Finding]) -> None:
     """Raise Refused with the first error."""
     for finding in errors(findings)[:1]:
@@ -1119,38 +602,24 @@ def plan_pair(
             fields["drafter_checkpoint"] = replace(fields["drafter_checkpoint"], pair=of_head)
     options = Options(pair=pair, **fields)
     try:
-        if verdict is not None:
-            made = _planned_by_verdict(options, verdict, catalog)
+        if verdict is not None:  # most plans have none, and its models take 20 ms to import
+            from peagle.planning.verdict import plan_by_verdict
+            from peagle.render.verdict_file import read_verdict
+
+            plan = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)
         else:
-            made = make_plan(options, catalog)
+            plan = make_plan(options, catalog)
     except NotFound as error:
-        fix = _drafter_fix(options.drafter) if error.code == UNKNOWN_DRAFTER else None
+        fix = None
+        if error.code == UNKNOWN_DRAFTER:
+            fix = location_fix(options.drafter or "", "--drafter")
         raise NotFound(error.message, fix or error.remedy, error.code) from None
-    return _of_these_files(made)
-
-
-def _planned_by_verdict(options: Options, file: Path, catalog: Catalog) -> Plan:
-    # Most plans need no verdict, whose models take 20 ms to import.
-    from peagle.planning.by_verdict import plan_by_verdict
-    from peagle.render.verdict_file import read_verdict
-
-    return plan_by_verdict(options, read_verdict(file), file, catalog)
-
-
-def _of_these_files(plan: Plan) -> Plan:
-    """The plan with the hash of its folders of weights: equal files are at one prefix, whichever
-    machine plans and whatever was deployed before. Without a folder, deploy reports it."""
-    paths = [weights_folder(weights.location) for weights in local_weights(plan)]
-    if not paths or not all(path.is_dir() for path in paths):
+    # With the hash of its folders of weights, equal files are at one prefix, whichever machine
+    # plans and whatever was deployed before. Deploy reports a missing folder.
+    folders = [weights_folder(weights.location) for weights in local_weights(plan)]
+    if not folders or not all(folder.is_dir() for folder in folders):
         return plan
-    return with_contents(plan, contents_of(map(files_below, paths)))
-
-
-def _drafter_fix(drafter: str | None) -> Fix | None:
-    """What the user may have meant by an unknown drafter; ``None`` without a guess."""
-    if drafter == "hf":
-        return Fix("omit it: the pair's own head comes from the Hub; hf is for check and fit")
-    return location_fix(drafter or "", "--drafter")
+    return with_contents(plan, contents_of(map(files_below, folders)))
 
 
 def plan_pair_online(
@@ -1171,17 +640,18 @@ def plan_pair_online(
 
     aws = account.aws(fields.get("region") or DEFAULT_REGION)
     pinned = pin_revisions(catalog, plan_pair(pair, fields, catalog, aws_of, verdict))
-    fields = {**fields, **({"drafter": pinned.drafter} if pinned.drafter else {})}
+    if pinned.drafter:
+        fields = {**fields, "drafter": pinned.drafter}
 
     def planned(catalog: Catalog, reads_head: bool) -> Plan:
         reader = (lambda: aws) if reads_head else aws_of
         return plan_pair(pair, fields, catalog, reader, verdict)
 
     head_in_s3 = is_s3_uri(fields.get("drafter") or "")
-    made = plan_with_live_prices(
+    plan = plan_with_live_prices(
         _for_optional_queries(account, aws), pinned.catalog, planned, head_in_s3
     )
-    return pinned.add_to(made)
+    return pinned.add_to(plan)
 
 
 def plan_file_online(account: Account, plan: Plan, catalog: Catalog) -> Plan:
@@ -1189,9 +659,8 @@ def plan_file_online(account: Account, plan: Plan, catalog: Catalog) -> Plan:
     changes."""
     from peagle.deploy.preflight import live_price_of_plan
 
-    return live_price_of_plan(
-        _for_optional_queries(account, account.aws(plan.region)), catalog, plan
-    )
+    aws = _for_optional_queries(account, account.aws(plan.region))
+    return live_price_of_plan(aws, catalog, plan)
 
 
 def _for_optional_queries(account: Account, aws: Aws) -> Aws:

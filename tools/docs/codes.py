@@ -321,7 +321,7 @@ def _add_rule(found: dict[str, Code], rule: Rule) -> None:
     for entry in catalogue().version_rules.rules:
         if entry.code == rule.code:
             code.add(entry.level, [], [Text(entry.fix)] if entry.fix else [], path)
-    code.add("", [], [], path)
+    code.add("error" if rule.fix else "", [], [Text(rule.fix)] if rule.fix else [], path)
     code.causes = [Text(rule.guards)]
 
 

@@ -9,9 +9,8 @@ import yaml
 from hypothesis import strategies as st
 
 from peagle.catalog.documents import BadFile, read_document
-from peagle.catalog.evidence import read_evidence, read_speeds
+from peagle.catalog.evidence import read_evidence, read_run, read_starts
 from peagle.catalog.loading import Targets, check_catalog_file, read_short_names
-from peagle.catalog.starts import read_starts
 from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.vllm.gpus import capability_of
@@ -97,7 +96,7 @@ def _document(content: bytes) -> None:
 
 def _evidence(content: bytes) -> None:
     path = written("catalog/evidence/one.json", content)
-    for read in (read_evidence, read_speeds, read_starts):
+    for read in (read_evidence, read_run, read_starts):
         try:
             read(path)
         except BadFile:

@@ -15,8 +15,8 @@ from unittest import mock
 import requests
 from hypothesis import strategies as st
 
-from peagle.catalog.entry_file import entry_text
 from peagle.catalog.loading import load_catalog
+from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
 from peagle.checkpoints.files import parse_config
 from peagle.checkpoints.heads import Head, attention_of, read_head, weight_bytes
@@ -91,7 +91,7 @@ def _config(content: bytes) -> None:
     head = read_head(read.config)
     attention_of(head)
     weight_bytes(head)
-    Head.of(read).layers_read(head.layers or 4)
+    Head(read).layers_read(head.layers or 4)
 
 
 def _new_entry(case: tuple[bytes, bytes]) -> None:

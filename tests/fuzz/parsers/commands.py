@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import click
 from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
 from peagle.checks.facts import destinations, parse_ecr_image, parse_tag_versions
-from peagle.cli.call import _read_prompt
-from peagle.cli.choose import _parsed
 from peagle.cli.main import cli
-from peagle.cli.options import LOADS, USD, OutputPath
-from peagle.cli.plan_options import parse_copies
-from peagle.cli.sandbox_rehearse import _times
-from peagle.cli.view.console import line_width
-from peagle.errors import PeagleError, UserError
+from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
-from peagle.planning.overrides import checked_settings, parse_settings, parse_variables
-from peagle.planning.pins import pins_of
-from peagle.planning.rollout import parse_step
-from peagle.planning.verdict import VerdictRequest, make_verdict
-from peagle.project.toolkit import toolkit_source
+from peagle.planning.weights import pins_of
 from peagle.render.image_names import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
-from peagle.render.verdict_file import read_verdict, verdict_bytes, verdict_from
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, lower_scheme, slashes_hint
-from peagle.session import leads_to_sandbox
-from peagle.speed.models import WORKLOADS
-from peagle.text import (
-    format_duration,
-    parse_batch,
-    parse_duration,
-    parse_requests,
-    parse_share,
-    parse_tokens,
-    sanitize,
-)
 from peagle.vllm.environment import check_environment, settings_in, to_environment
 from peagle.weights.layout import weights_prefix
 from tests.fuzz.inputs import documents, texts
@@ -118,18 +91,6 @@ def plan_example() -> dict[str, Any]:
     return document
 
 
-@cache
-def verdict_text() -> str:
-    size = {"short-prompt": WORKLOADS["short-prompt"]}
-    request = VerdictRequest("tiny", "L40S", workloads=size, loads=(1, 8))
-    return verdict_bytes(make_verdict(request, load_catalog())).decode()
-
-
-def verdict_example() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(verdict_text())
-    return document
-
-
 def _with_digest(document: Any) -> Any:
     """A changed plan, as if its digest were right: the reader must look further."""
     if isinstance(document, dict) and "digest" in document:
@@ -147,18 +108,6 @@ def _plan(document: Any) -> None:
 
 def _plan_file(content: bytes) -> None:
     read_plan(written("plan.json", content))
-
-
-def _verdict_file(content: bytes) -> None:
-    read_verdict(written("verdict.json", content))
-
-
-def _loads(text: str) -> None:
-    LOADS.convert(text, _CONTEXT.command.params[0], _CONTEXT)
-
-
-def _output_path(text: str) -> None:
-    OutputPath().convert(text, None, _CONTEXT)
 
 
 def _typed(case: tuple[str, Sequence[tuple[str, str]]]) -> None:
@@ -200,32 +149,10 @@ def _destinations(environment: dict[str, str]) -> None:
     destinations(environment, isolated=False)
 
 
-def _settings(text: str) -> None:
-    checked_settings(parse_settings([text]))
-
-
 def _engine_arguments(words: list[str]) -> None:
     environment = to_environment(words)
     check_environment(environment)
     settings_in(environment)
-
-
-def _sandbox_url(url: str) -> None:
-    address = SimpleNamespace(url="http://127.0.0.1:4566")
-    with mock.patch("peagle.sandbox.client.running_sandbox", return_value=address):
-        leads_to_sandbox({"AWS_ENDPOINT_URL": url})
-
-
-def _width(text: str) -> None:
-    shown = text.encode("utf-8", "replace").decode().replace("\0", "")
-    with mock.patch.dict(os.environ, {"COLUMNS": shown}):
-        line_width()
-
-
-def _prompt(data: bytes) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(data))
-    with mock.patch("sys.stdin", stream):
-        _read_prompt("-")
 
 
 def _request(case: tuple[str, Any]) -> None:
@@ -233,8 +160,6 @@ def _request(case: tuple[str, Any]) -> None:
     if isinstance(parameters, dict):
         list(validate("sagemaker", operation, parameters, "us-east-1"))
 
-
-_CONTEXT = click.Context(click.Command("x", params=[click.Option(["--times"])]))
 
 PARSERS = (
     Parser(
@@ -251,26 +176,6 @@ PARSERS = (
         inputs=documents(plan_example()).map(_with_digest),
     ),
     Parser(
-        "verdict-file",
-        _verdict_file,
-        [verdict_text().encode(), verdict_text()[:300].encode(), b'{"format": 1}'],
-        PeagleError,
-    ),
-    Parser(
-        "verdict",
-        lambda document: verdict_from(document, "verdict.json"),
-        [verdict_example()],
-        PeagleError,
-    ),
-    Parser("command-loads", _loads, ["1,8,32", "0", "1" * 400], ERRORS),
-    Parser("command-output", _output_path, ["plan.json", "", "caf\udce9.json"], click.BadParameter),
-    Parser(
-        "command-usd",
-        lambda text: USD.convert(text, None, None),
-        ["$15", "1e3", "nan", "-1"],
-        click.BadParameter,
-    ),
-    Parser(
         "command-plan",
         quietly(_typed),
         [
@@ -285,15 +190,6 @@ PARSERS = (
     Parser(
         "command-fit", quietly(_fit), [("gpt-oss-20b", [])], ERRORS, inputs=st.tuples(PAIRS, TYPED)
     ),
-    Parser("setting", _settings, list(OPTIONS["--set"]), PeagleError),
-    Parser("json-or-text", _parsed, ["2", "fp8"], ERRORS),
-    Parser(
-        "times",
-        lambda text: _times(_CONTEXT, _CONTEXT.command.params[0], text),
-        ["once", "3"],
-        ERRORS,
-    ),
-    Parser("variable", lambda text: parse_variables([text]), ["A=b"], PeagleError),
     Parser(
         "engine-arguments",
         _engine_arguments,
@@ -309,32 +205,10 @@ PARSERS = (
         ["s3://bucket/key/", "s3:/x/y"],
     ),
     Parser(
-        "duration",
-        lambda text: format_duration(parse_duration(text)),
-        ["90s", "12h", "1h30m", "5m 00s"],
-        ValueError,
-    ),
-    Parser("tokens", parse_tokens, ["8k", "8,192"], ValueError),
-    Parser("rollout-step", parse_step, ["2", "25%"], UserError),
-    Parser("share", parse_share, ["10%", "0.25", "."], ValueError),
-    Parser("copies", parse_copies, ["4", "auto"], ValueError),
-    Parser("requests", parse_requests, ["5000"], ValueError),
-    Parser("batch", parse_batch, ["50k", "1m"], ValueError),
-    Parser(
-        "toolkit-source",
-        lambda text: toolkit_source(text, Path("/nowhere")),
-        [f"https://host/a-1-py3-none-any.whl#sha256={'0' * 64}", "a.whl"],
-        UserError,
-    ),
-    Parser(
         "image-name",
         _each(split_image, parse_tag, parse_ecr_image, parse_tag_versions),
         list(IMAGES),
     ),
-    Parser("sandbox-url", _sandbox_url, ["http://127.0.0.1:4566"]),
-    Parser("terminal-width", _width, ["80"]),
-    Parser("printable", sanitize, ["a"]),
-    Parser("prompt", _prompt, [b"Hello"], PeagleError),
     Parser(
         "request",
         _request,

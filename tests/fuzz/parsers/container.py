@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from peagle_serve.checkpoint import (
     DamagedFile,
+    Tensor,
     check_folder,
     parse_header,
     parse_index,
@@ -27,15 +28,13 @@ from peagle_serve.crash import parse_crash
 from peagle_serve.environment import (
     KNOWN,
     check_arguments,
-    elements,
     is_for_cpu,
-    members,
-    object_sequence,
+    tokens_of,
 )
-from peagle_serve.heads import HeadFiles, layer_of
+from peagle_serve.heads import Head, layer_of
 from peagle_serve.logs import Log, Redactor
 from peagle_serve.middleware import sum_counters
-from peagle_serve.warm_start import UnknownDevice, cpu_device, gpu_device
+from peagle_serve.warm import UnknownDevice, cpu_device, gpu_device
 from peagle_serve.weights import check_mounted_weights
 from tests.fuzz.inputs import binary, documents, encoded, json_bytes, texts
 from tests.fuzz.parser import Parser
@@ -80,15 +79,6 @@ HEADERS = st.builds(
 ) | binary(WEIGHTS)
 
 
-def _json_parts(text: str) -> None:
-    for read in (elements, members):
-        try:
-            read(text)
-        except ValueError:
-            continue
-    object_sequence(text)
-
-
 def _folder(files: Mapping[str, bytes]) -> None:
     place = folder() / "model"
     place.mkdir(exist_ok=True)
@@ -119,7 +109,8 @@ def _built(case: tuple[bytes, bytes]) -> None:
 
 
 def _head(case: tuple[dict[str, Any], dict[str, list[int]]]) -> None:
-    head = HeadFiles(*case)
+    config, shapes = case
+    head = Head(config, {name: Tensor("BF16", tuple(shape), 2) for name, shape in shapes.items()})
     head.may_be_head()
     head.is_parallel()
     head.placeholder()
@@ -230,7 +221,11 @@ PARSERS = (
         ],
         REFUSED,
     ),
-    Parser("json-parts", _json_parts, ['{"a": {"b": 1}}', '[1, "b"]', '{"a": 1} {}']),
+    Parser(
+        "json-parts",
+        lambda text: tokens_of("--x", text),
+        ['{"a": {"b": 1}}', '[1, "b"]', '{"a": 1} {}'],
+    ),
     Parser(
         "container-json",
         lambda content: read_json("X", written("one.json", content)),

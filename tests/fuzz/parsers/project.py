@@ -10,9 +10,15 @@ import click
 from peagle.cli.main import cli
 from peagle.cli.project import file_options
 from peagle.errors import PeagleError
-from peagle.project.choosing import choose_endpoint, endpoints_of, environments_of
 from peagle.project.pipelines import pipeline_files
-from peagle.project.reading import Project, ProjectFileError, parse_project
+from peagle.project.reading import (
+    Project,
+    ProjectFileError,
+    choose_endpoint,
+    endpoints_of,
+    environments_of,
+    parse_project,
+)
 from peagle.render.kubernetes import object_kinds
 from tests.fuzz.measure import quietly
 from tests.fuzz.parser import Parser
@@ -52,7 +58,7 @@ def _project(text: str) -> Project:
             try:
                 choice = choose_endpoint(project, endpoint, environment)
                 choice.deployment_name("")
-                assert choice.pair.value
+                assert choice.pair
             except ProjectFileError:
                 continue
     return project

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from peagle.errors import PeagleError
 from peagle.warm.transfer import WarmReply, fetch
-from peagle_serve.contract import SUBJECT_VARIABLE
+from peagle_serve.contract import CAPTURE_VARIABLE, SUBJECT_VARIABLE
 from peagle_serve.middleware import Middleware
-from peagle_serve.warm_archive import Damaged, Manifest, key_of, manifest_of, read_manifest, unpack
-from peagle_serve.warm_start import restore
+from peagle_serve.warm import Damaged, Manifest, key_of, manifest_of, read_manifest, restore, unpack
 from tests.fuzz.inputs import binary, encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.files import folder, written
@@ -75,11 +74,14 @@ def _route(case: tuple[bytes, bytes]) -> None:
     async def engine(*_: Any) -> None:
         raise AssertionError("the route answers itself")
 
+    archive = folder() / f"{KEY}.collected.tar.gz"
+    archive.write_bytes(subject)
     scope = {
         "type": "http", "path": "/invocations",
         "headers": [(b"x-amzn-sagemaker-custom-attributes", b"peagle=warm")],
     }  # fmt: skip
-    with mock.patch.dict(os.environ, {SUBJECT_VARIABLE: json.dumps(SUBJECT)}):
+    place = {CAPTURE_VARIABLE: str(folder() / KEY), SUBJECT_VARIABLE: json.dumps(SUBJECT)}
+    with mock.patch.dict(os.environ, place):
         middleware = Middleware(engine)
 
         async def run() -> None:
@@ -87,9 +89,7 @@ def _route(case: tuple[bytes, bytes]) -> None:
             middleware._packing = asyncio.create_task(_packed())
             await middleware(scope, receive, send)
 
-        part = "peagle_serve.middleware._read_archive"
-        with mock.patch(part, lambda offset, length: subject[:length]):
-            asyncio.run(run())
+        asyncio.run(run())
     assert sent[0]["status"] in (200, 400)
 
 

@@ -18,7 +18,6 @@ from peagle.aws.refresh import (
     refresh_tables,
     sdk_images,
     table_changes,
-    with_digests,
     with_images,
 )
 from peagle.catalog import load_catalog
@@ -184,7 +183,12 @@ def test_an_image_that_is_not_in_the_region_keeps_its_digest(world: World) -> No
     away = CATALOG.runtimes.runtimes[0].model_copy(update={"regions": (), "digest": known})
     table = CATALOG.runtimes.model_copy(update={"runtimes": (away,)})
 
-    assert with_digests(table, world.aws) == (table, (away.vllm,))
+    tables = Tables(table, CATALOG.instances)
+    refreshed = refresh_tables(tables, ["digests"], [world.aws.region], lambda region: world.aws)
+    assert refreshed.tables == tables
+    (finding,) = refreshed.findings
+    assert finding.code == "digests-unknown"
+    assert away.vllm in finding.message
 
 
 def test_prices_of_the_requested_regions(world: World) -> None:

@@ -187,7 +187,7 @@ def test_what_a_killed_sync_left_is_listed_and_the_next_one_ends_it(aws: Aws, ta
 
     partial = inspect_weights(aws, PLACE)
     files = {file.name: (file.state, file.present) for file in partial.files["target"]}
-    assert files["model.safetensors"] == ("half", PART)
+    assert files["model.safetensors"] == ("missing", 0)
     assert not partial.complete
     assert partial.finish == (
         "peagle", "weights", "sync", NAME, PLACE.uri, "--target-only"
@@ -345,3 +345,13 @@ def test_what_a_sync_writes_is_encrypted_with_the_key_and_a_new_bucket_is_tagged
         assert found["SSEKMSKeyId"].endswith("alias/models")
     tags = aws.call("s3", "get_bucket_tagging", Bucket="new-models")["TagSet"]
     assert {"Key": "team", "Value": "ml"} in tags
+
+
+@pytest.mark.thorough
+def test_a_sync_from_another_source_is_a_warning(aws: Aws, target: Path, tmp_path: Path) -> None:
+    sync(aws, target=folder_weights(target))
+
+    finding, *_ = plan_for(aws, target=folder_weights(write_model(tmp_path / "other"))).findings
+
+    assert (finding.level, finding.code) == ("warning", "other-weights-there")
+    assert str(target) in finding.message

@@ -157,8 +157,6 @@ def _codes(there: dict[str, int], others: tuple[str, ...] = ()) -> list[str]:
         ({"pair/target/config.json": 1, "pair/peagle-weights.json": 1}, []),
         ({"pair/": 0}, ["folder-keys"]),
         ({"pair/target/": 0, "pair/target/config.json": 1}, ["folder-keys"]),
-        ({"pair/target": 5}, ["file-and-folder"]),
-        ({"pair/target/config.json/x": 5}, ["file-and-folder", "foreign-objects"]),
         ({"pair/target/old.safetensors": 5}, ["foreign-objects"]),
         ({"pair/notes.txt": 5}, ["foreign-objects"]),
         ({"pair/drafter/config.json": 5}, ["foreign-objects"]),

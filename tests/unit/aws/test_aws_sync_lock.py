@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.errors import CloudError, Refused
-from peagle.weights.bucket import RENEW_SECONDS, Bucket, Lock, LockState, hold_lock, read_lock
+from peagle.weights.bucket import RENEW_SECONDS, Bucket, Lock, hold_lock, read_lock
 from peagle.weights.inspect import inspect_weights, remove_weights
 from tests.support import raises_code
 from tests.unit.aws.syncing import (
@@ -26,7 +23,6 @@ from tests.unit.aws.syncing import (
     keys,
     manifest,
     plan_for,
-    stored,
     sync,
     write_model,
 )
@@ -44,17 +40,10 @@ def target(tmp_path: Path) -> Path:
     return write_model(tmp_path / "target")
 
 
-@pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """A function after which the test acts as another machine."""
-    return lambda: monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "elsewhere"))
-
-
 def test_the_second_writer_is_refused_with_the_holders_name(
-    aws: Aws, bucket: Bucket, target: Path, elsewhere: Any
+    aws: Aws, bucket: Bucket, target: Path
 ) -> None:
     with hold_lock(bucket, PLACE, "copies acme/chat"):
-        elsewhere()
         before = keys(aws)
         with raises_code("locked", Refused) as busy:
             sync(aws, target=folder_weights(target))
@@ -66,11 +55,10 @@ def test_the_second_writer_is_refused_with_the_holders_name(
 
 
 @pytest.mark.thorough
-def test_afterwards_no_lock_is_left(aws: Aws, target: Path, own_home: Path) -> None:
+def test_afterwards_no_lock_is_left(aws: Aws, target: Path) -> None:
     sync(aws, target=folder_weights(target))
 
     assert PLACE.lock_key not in keys(aws)
-    assert list((own_home / "weights").iterdir()) == []
     assert plan_for(aws, target=folder_weights(target)).findings == ()
 
 
@@ -107,10 +95,9 @@ def test_one_of_two_concurrent_writers_gets_the_lock(
 
 @pytest.mark.thorough
 def test_a_lock_of_another_machine_holds_until_it_is_stale(
-    aws: Aws, bucket: Bucket, target: Path, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
+    aws: Aws, bucket: Bucket, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Lock(bucket, PLACE, "copied").acquire()
-    elsewhere()
     with pytest.raises(Refused):
         sync(aws, target=folder_weights(target))
 
@@ -122,30 +109,12 @@ def test_a_lock_of_another_machine_holds_until_it_is_stale(
 
 
 @pytest.mark.thorough
-def test_take_over_does_not_wait(aws: Aws, bucket: Bucket, target: Path, elsewhere: Any) -> None:
+def test_take_over_does_not_wait(aws: Aws, bucket: Bucket, target: Path) -> None:
     Lock(bucket, PLACE, "copied").acquire()
-    elsewhere()
 
     apply(aws, plan_for(aws, target=folder_weights(target)), take_over=True)
 
     assert manifest(aws)["folders"]["target"]["complete"] is True
-
-
-@pytest.mark.thorough
-def test_a_lock_of_a_killed_process_of_this_machine_is_stale(
-    aws: Aws, bucket: Bucket, target: Path, own_home: Path
-) -> None:
-    with hold_lock(bucket, PLACE, "copies"):
-        left = stored(aws, PLACE.lock_key)
-        (file,) = (own_home / "weights").iterdir()
-    # A killed process leaves both: the object, and a file that is no longer locked.
-    aws.call("s3", "put_object", Bucket="models", Key=PLACE.lock_key, Body=left)
-    file.touch()
-
-    sync(aws, target=folder_weights(target))
-
-    assert manifest(aws)["folders"]["target"]["complete"] is True
-    assert not file.exists()
 
 
 @pytest.mark.thorough
@@ -192,12 +161,11 @@ def test_the_lock_is_renewed_only_when_due(
 
 
 def test_a_holder_that_renewed_meanwhile_keeps_the_lock(
-    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, elsewhere: Any
+    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lock was stale, and is renewed before the other replaces it."""
     first, second = (Lock(bucket, PLACE, doing) for doing in ("copies", "copies too"))
     first.acquire()
-    elsewhere()
     calls = Calls(aws)
 
     def wake(operation: str, parameters: dict[str, Any]) -> None:
@@ -254,11 +222,10 @@ def test_parts_synced_separately_both_stay_in_the_manifest(
 
 @pytest.mark.thorough
 def test_weights_that_are_being_copied_cannot_be_removed(
-    aws: Aws, bucket: Bucket, target: Path, elsewhere: Any
+    aws: Aws, bucket: Bucket, target: Path
 ) -> None:
     sync(aws, target=folder_weights(target))
     with hold_lock(bucket, PLACE, "copies acme/chat"):
-        elsewhere()
         found = inspect_weights(aws, PLACE)
         with raises_code("locked", Refused):
             remove_weights(aws, found)
@@ -287,26 +254,3 @@ def test_control_characters_in_a_lock_are_removed(aws: Aws, bucket: Bucket) -> N
     lock = read_lock(bucket, PLACE)
 
     assert (lock.holder, lock.id, lock.stale) == ("[2Jevil", "", False)
-
-
-@pytest.mark.thorough
-def test_a_killed_process_releases_its_local_lock_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel releases the file lock, however the process ends."""
-    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path))
-    file = tmp_path / "weights" / f"{'a' * 32}.lock"
-    code = (
-        "import pathlib, time; from peagle.store import locked\n"
-        f"with locked(pathlib.Path({str(file)!r})):\n"
-        "    print('held', flush=True)\n"
-        "    time.sleep(60)\n"
-    )
-    lock = LockState("a" * 32, "arn:aws:iam::123456789012:user/me on build-7", 1.0, "etag")
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holds:
-        assert holds.stdout is not None
-        assert holds.stdout.readline() == "held\n"
-        assert not lock.stale
-        holds.send_signal(signal.SIGKILL)
-        holds.wait(10)
-    assert lock.stale

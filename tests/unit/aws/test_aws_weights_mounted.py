@@ -113,8 +113,6 @@ def mounted_at(uri: str) -> Plan:
         ({"pair/drafter/config.json": b"{}"}, PAIR, ["weights-half"]),
         ({}, NAMES_VOCABULARY, ["vocabulary-not-there"]),
         ({"pair/target/o200k_base.tiktoken": b"x"}, NAMES_VOCABULARY, []),
-        ({}, stored_plan(TARGET, TARGET, TARGET, TARGET), ["weights-of-the-other-part"]),
-        ({}, stored_plan(TARGET, TARGET), ["weights-of-the-other-part"]),
         ({MANIFEST: b"{"}, PAIR, []),
         ({MANIFEST: b"{}"}, PAIR, []),
         ({MANIFEST: b'{"format": 9, "folders": 1}'}, PAIR, []),
@@ -200,21 +198,6 @@ def test_a_manifest_of_another_pair_is_refused(
         ("error", "weights-of-another-pair")
     }
     assert expected in found[-1].message
-
-
-@pytest.mark.thorough
-def test_the_drafters_folder_is_refused_as_target_without_permission_to_list(
-    copied: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drafter = "s3://models/pair/drafter/"
-    _denied(copied, monkeypatch, "head_bucket", "list_objects_v2")
-
-    found = mounted_findings(copied, stored_plan(drafter, None, drafter))
-
-    assert [finding.code for finding in found] == [
-        "weights-not-seen", "weights-of-the-other-part"
-    ]  # fmt: skip
-    assert found[1].fix == "use --model-source s3://models/pair/target/"
 
 
 @pytest.mark.thorough

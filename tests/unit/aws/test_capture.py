@@ -14,8 +14,7 @@ from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.deploy.removal import destroy
 from peagle.errors import Unsupported
-from peagle.planning.operation_model import Capture, Observe
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Capture, Observe, Plan
 from peagle.render import render
 from peagle.render.resources import rule_id
 from peagle.s3uri import S3Uri

@@ -15,7 +15,7 @@ from peagle.deploy.discover import find_deployment
 from peagle.deploy.revisions import CANDIDATE
 from peagle.deploy.state import RunningComparison
 from peagle.deploy.status import deployment_status, usd_per_hour_now
-from peagle.planning.operation_model import Limit
+from peagle.planning.plan import Limit
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, Engine
 from tests.unit.aws.plans import a_plan, another

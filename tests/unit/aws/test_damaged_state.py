@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from peagle.account import Account
 from peagle.aws import sagemaker
 from peagle.aws.prices import answer_cache
 from peagle.deploy import records
@@ -18,7 +19,6 @@ from peagle.deploy.status import list_deployments
 from peagle.engine import state as engines
 from peagle.engine.install import lock_of
 from peagle.errors import UserError
-from peagle.session import Account
 from peagle.store import home, read_json
 from tests.support import raises_code
 from tests.unit.aws.plans import a_plan

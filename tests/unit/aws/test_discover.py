@@ -14,7 +14,7 @@ from peagle.deploy.discover import find_deployment, find_deployments
 from peagle.deploy.removal import destroy
 from peagle.deploy.revisions import require_own
 from peagle.deploy.state import Deployment
-from peagle.planning.operation_model import Observe
+from peagle.planning.plan import Observe
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.network import refusing

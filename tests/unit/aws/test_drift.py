@@ -16,8 +16,7 @@ from peagle.deploy.drift import Drift, find_drift, find_template_drift
 from peagle.errors import UserError
 from peagle.planning import Options, make_plan
 from peagle.planning.company import Company
-from peagle.planning.operation_model import Capture, Limit, Observe
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Capture, Limit, Observe, Plan
 from peagle.render import render
 from peagle.render.resources import limit_name
 from peagle.speed.slo import Slo

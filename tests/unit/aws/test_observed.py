@@ -8,8 +8,7 @@ import pytest
 
 from peagle.aws.errors import AccessDenied
 from peagle.errors import PeagleError
-from peagle.planning.operation_model import AlarmKind, Observe
-from peagle.planning.plan import Plan
+from peagle.planning.plan import AlarmKind, Observe, Plan
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.test_rollout_alarms import rolled_out

@@ -11,8 +11,8 @@ import pytest
 from peagle.errors import Refused, UserError
 from peagle.findings import Finding
 from peagle.options import Options
-from peagle.planning.pins import choose_pins, pin_variables, pins_of, with_pins
 from peagle.planning.plan import Pins, Plan
+from peagle.planning.weights import choose_pins, pin_variables, pins_of, with_pins
 from peagle.weights.pins import pin_plan
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
@@ -232,7 +232,6 @@ def test_the_collecting_plan_has_the_pins_of_the_weights(synced: World) -> None:
     ("given", "code"),
     [
         ({"warm_sha256": ("0" * 63,)}, "invalid-pin"),
-        ({"warm_sha256": ("0" * 64,), "allow_unpinned_warm": True}, "conflicting-options"),
         ({"warm_sha256": tuple(f"{n:064x}" for n in range(16))}, "invalid-pin"),
     ],
 )

@@ -11,8 +11,7 @@ import pytest
 
 from peagle.findings import warning
 from peagle.planning.company import Company
-from peagle.planning.operation_model import Capture, Observe
-from peagle.planning.plan import Mount, Plan, Weights
+from peagle.planning.plan import Capture, Mount, Observe, Plan, Weights
 from tests.unit.aws.cloud import ACCOUNT, ROLE
 from tests.unit.aws.network import (
     GROUP,

@@ -8,8 +8,7 @@ from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.deploy.alarms import RolledBackOnAlarm
 from peagle.deploy.rollback import preview_rollback, revision_for_rollback, rollback
-from peagle.planning.operation_model import AlarmKind, Observe, Rollout
-from peagle.planning.plan import Plan
+from peagle.planning.plan import AlarmKind, Observe, Plan, Rollout
 from peagle.speed.slo import Slo
 from tests.support import raises_code
 from tests.unit.aws.network import refusing

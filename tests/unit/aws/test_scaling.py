@@ -10,8 +10,7 @@ from peagle.deploy.scale import plan_scale, scale, scale_request
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, list_deployments
 from peagle.errors import CloudError, NotProved, Refused, UserError
-from peagle.planning.operation_model import Rollout, Scaling, Step
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Plan, Rollout, Scaling, Step
 from peagle.render.resources import tracking
 from tests.support import raises_code
 from tests.unit.aws.cloud import Engine

@@ -25,7 +25,6 @@ ROW: dict[str, Any] = {
 }
 SECONDS = {"mean": 0.25, "p50": 0.2, "p90": 0.4, "p99": 0.5}
 ALONE = {"drafter": None, "k": 0, "concurrency": 1, "output_tokens_per_second": 334}
-TPOT = {"tpot_seconds": {"mean": 0.003, "p50": 0.003, "p90": 0.003, "p99": 0.003}}
 RUN: dict[str, Any] = {
     "pair": "openai/gpt-oss-120b",
     "date": "2026-11-20",
@@ -85,24 +84,11 @@ def test_speeds_of_the_users_catalogue_answer_before_bundled_ones(tmp_path: Path
     assert [run.own for run in found] == [True] + [False] * (len(found) - 1)
 
 
-def test_a_k_above_the_trained_one_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path, RUN | {"speeds": [ALONE, ROW | {"k": 9}]})
-    (problem,) = check_catalog(tmp_path)[1]
-    assert "speeds[1].k: 9 exceeds the trained K of p-eagle, 8" in problem.text
-    with raises_code("catalog", CatalogError) as caught:
-        load_catalog(tmp_path).speeds.get("openai/gpt-oss-120b")
-    assert caught.value.message == problem.text
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"pair": "peagle/tinny"}, "pair: 'peagle/tinny' is not in the catalogue"),
-        ({"results": [{"drafter": "x", "k": 5, "acceptance_length": 2.4}]}, "results: 'x' is not"),
-        (
-            {"results": [{"drafter": "p-eagle", "k": 50, "acceptance_length": 2.4}]},
-            "results[0].k: 50 exceeds the trained K of p-eagle, 8",
-        ),
+        ({"results": [{"drafter": "x", "k": 5, "acceptance_length": 2.4}]}, "drafter: 'x' is not"),
         ({"engine": {"name": "tgi", "version": "0.28.0"}}, 'engine.name: is "tgi"'),
     ],
 )
@@ -150,7 +136,7 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         (WITHOUT, "synthetic: missing key"),
         (RUN | {"engine": {}}, "engine.version: missing key"),
         (RUN | {"engine": {"version": 0.26}}, "engine.version: is 0.26"),
-        (RUN | {"pair": None}, "pair: is null"),
+        (RUN | {"pair": None}, "pair: missing key"),
         (RUN | {"date": "yesterday"}, 'date: is "yesterday"'),
         (RUN | {"gpu": 200}, "gpu: is 200"),
         (RUN | {"tensor_parallel_size": 0}, "tensor_parallel_size: is 0"),
@@ -163,24 +149,15 @@ def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
         (RUN | {"speeds": [ROW | {"concurrency": 0}]}, "speeds[0].concurrency: is 0"),
         (RUN | {"speeds": [ROW | {"acceptance_length": 0.5}]}, "acceptance_length: is 0.5"),
         (RUN | {"speeds": [ROW | {"acceptance_length": 8.1}]}, "acceptance_length 8.1 with k 7"),
-        (RUN | {"speeds": [ROW | {"low": 774.0}]}, "773.0 is not between low 774.0 and high None"),
-        (RUN | {"speeds": [ROW | {"high": 1.0}]}, "773.0 is not between low None and high 1.0"),
         (RUN | {"speeds": [ROW | {"repetitions": 0}]}, "speeds[0].repetitions: is 0"),
         (RUN | {"speeds": [ROW | {"itl_seconds": {"p50": 1}}]}, "itl_seconds.mean: missing key"),
         (RUN | {"speeds": [ROW | {"ttft_seconds": SECONDS | {"p50": -1}}]}, "ttft_seconds.p50: is"),
-        (RUN | {"speeds": [ROW | {"tpot_seconds": SECONDS | {"p90": 9}}]}, "do not ascend"),
         (RUN | {"speeds": [{"drafter": "p-eagle"}]}, "speeds[0].k: missing key"),
         (RUN | {"speeds": [ROW | {"drafter": None}]}, "speeds[0]: drafter null with k 7"),
         (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),
         (RUN | {"speeds": [ROW, ALONE, ROW]}, "speeds[2]: duplicate row"),
         (RUN | {"speeds": ["fast"]}, 'speeds[0]: is "fast"'),
-        (RUN | {"gpu": "L40S"}, "gpu: L40S is not the device, NVIDIA H200"),
-        (RUN | {"device": "NVIDIA GH200"}, "gpu: H200 is not the device, NVIDIA GH200"),
         (RUN | {"engine": {"name": "sglang", "version": "0.28.0"}}, 'engine.name: is "sglang"'),
-        (
-            RUN | {"speeds": [ROW | TPOT | {"output_tokens_per_second": 1e9}]},
-            "1e+09 is impossible with concurrency 1 and a TPOT of 0.003 s, which is about 333",
-        ),
     ],
 )
 def test_incomplete_speeds_are_an_error(document: Any, message: str, tmp_path: Path) -> None:
@@ -206,7 +183,7 @@ def test_incomplete_speeds_are_found_with_the_whole_catalogue(tmp_path: Path) ->
     [
         (RUN | {"gpu": "H20O", "device": "NVIDIA H20O"}, "gpu: 'H20O'", "H200"),
         (RUN | {"pair": "openai/gpt-oss-12b"}, "pair: 'openai/gpt-oss-12b'", "120b"),
-        (RUN | {"speeds": [ROW | {"drafter": "p-eagel"}]}, "speeds: 'p-eagel'", "p-e"),
+        (RUN | {"speeds": [ROW | {"drafter": "p-eagel"}]}, "drafter: 'p-eagel'", "p-e"),
     ],
 )
 def test_speeds_of_unknown_names_are_problems(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
 from peagle.catalog.documents import Location, parse_document
-from peagle.catalog.entry_file import entry_text
 from peagle.catalog.loading import validate_file
 from peagle.catalog.schema import Target
+from peagle.catalog.writing import entry_text
 from peagle.errors import UserError
 from tests.support import bundled_catalog, raises_code
 

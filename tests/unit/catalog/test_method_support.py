@@ -79,6 +79,6 @@ def test_check_refuses_adaptive_verification_where_vllm_does() -> None:
     words = ("check", "gpt-oss-20b", "--speculative", "enable_adaptive_verification=true", "--json")
 
     (found,) = [
-        f for f in in_process(*words).document["findings"] if f["code"] == "adaptive-verification"
+        f for f in in_process(*words).document["findings"] if f["code"] == "speculative-setting"
     ]
-    assert (found["level"], found["fix"]) == ("error", "leave it out")
+    assert found["level"] == "error"

@@ -24,7 +24,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def tensor(dtype: str, *shape: int) -> Tensor:
-    return Tensor(dtype, shape, 2 * prod(shape), "model.safetensors")
+    return Tensor(dtype, shape, 2 * prod(shape))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_target_in_float32_is_served_in_bfloat16(saved: str, served: str) -> N
 
 
 def tensor(dtype: str, size: int) -> Tensor:
-    return Tensor(dtype, (10,), size, "model.safetensors")
+    return Tensor(dtype, (10,), size)
 
 
 def test_wide_weights_take_16_bits_once_they_are_loaded() -> None:

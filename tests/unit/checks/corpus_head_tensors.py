@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.checks.cases import OWN_IMAGE, geometry_case, speculators_case, tiny_case
-from tests.unit.checks.corpus import Broken
+from tests.unit.checks.cases import OWN_IMAGE
+from tests.unit.checks.corpus import real, speculators, tiny_pair
 from tests.unit.checks.damage import Damage, booleans, filled, integers
 
 REDUCED = Damage(
@@ -49,225 +49,79 @@ def without(*names: str) -> Damage:
 
 
 VOCABULARIES = (
-    Broken(
-        "a larger vocabulary",
-        lambda f: tiny_case(f, Damage(set_keys={"vocab_size": 2048, "draft_vocab_size": 2048})),
-        "vocabulary-mismatch",
-    ),
-    Broken(
-        "a smaller vocabulary",
-        lambda f: tiny_case(f, Damage(set_keys={"vocab_size": 512, "draft_vocab_size": 512})),
-        "vocabulary-mismatch",
-    ),
-    Broken(
-        "another family's vocabulary, real geometry",
-        lambda f: geometry_case(
-            f, "gemma-4-31b", changes={"vocab_size": 151936, "draft_vocab_size": 151936}
-        ),
-        "vocabulary-mismatch",
-    ),
-    Broken(
-        "more tokens drafted than the target has",
-        lambda f: tiny_case(f, Damage(set_keys={"draft_vocab_size": 2048})),
-        "draft-vocabulary",
-    ),
-    Broken(
-        "lm_head with other rows",
-        lambda f: tiny_case(
-            f,
-            replace(
-                REDUCED,
-                set_keys={"draft_vocab_size": 256},
-                add={**REDUCED.add, "d2t": integers([0] * 256)},
-            ),
-        ),
-        "draft-vocabulary",
-    ),
-    Broken("d2t of another size", lambda f: tiny_case(f, with_d2t(256)), "d2t-size"),
-    Broken(
-        "t2d of another size",
-        lambda f: tiny_case(
-            f, replace(REDUCED, add={**REDUCED.add, "t2d": booleans([True] * 512)})
-        ),
-        "t2d-size",
-        "warning",
-    ),
-    Broken(
-        "a reduced vocabulary without d2t",
-        lambda f: tiny_case(f, without("d2t", "t2d")),
-        "d2t-missing",
-    ),
-    Broken(
-        "a reduced vocabulary without lm_head",
-        lambda f: tiny_case(f, without("lm_head.weight")),
-        "lm-head-missing",
-    ),
-    Broken(
-        "embeddings of half the vocabulary",
-        lambda f: tiny_case(f, Damage(add={"embed_tokens.weight": filled("BF16", (512, 256))})),
-        "embeddings-shape",
-    ),
-    Broken(
-        "a narrow head without embeddings",
-        lambda f: tiny_case(f, NARROW, head="eagle3", pair="tiny+eagle3"),
-        "embeddings-not-shared",
-    ),
-)
+    tiny_pair("a larger vocabulary", "vocabulary-mismatch", Damage(set_keys={"vocab_size": 2048,
+        "draft_vocab_size": 2048})),
+    tiny_pair("a smaller vocabulary", "vocabulary-mismatch", Damage(set_keys={"vocab_size": 512,
+        "draft_vocab_size": 512})),
+    real("another family's vocabulary, real geometry", "vocabulary-mismatch", "gemma-4-31b",
+        changes={"vocab_size": 151936, "draft_vocab_size": 151936}),
+    tiny_pair("more tokens drafted than the target has", "draft-vocabulary",
+        Damage(set_keys={"draft_vocab_size": 2048})),
+    tiny_pair("lm_head with other rows", "draft-vocabulary", replace(REDUCED,
+        set_keys={"draft_vocab_size": 256}, add={**REDUCED.add, "d2t": integers([0] * 256)})),
+    tiny_pair("d2t of another size", "d2t-size", with_d2t(256)),
+    tiny_pair("a reduced vocabulary without d2t", "d2t-missing", without("d2t", "t2d")),
+    tiny_pair("a reduced vocabulary without lm_head", "lm-head-missing", without("lm_head.weight")),
+    tiny_pair("embeddings of half the vocabulary", "embeddings-shape",
+        Damage(add={"embed_tokens.weight": filled("BF16", (512, 256))})),
+    tiny_pair("a narrow head without embeddings", "embeddings-not-shared", NARROW, head="eagle3",
+        pair="tiny+eagle3"),
+)  # fmt: skip
 
 
 TENSORS = (
-    Broken(
-        "config.json with fewer layers than the weights",
-        lambda f: tiny_case(f, Damage(set_keys={"num_hidden_layers": 3})),
-        "layers-mismatch",
-    ),
-    Broken(
-        "config.json with more layers than the weights",
-        lambda f: tiny_case(f, Damage(set_keys={"num_hidden_layers": 5})),
-        "layers-mismatch",
-    ),
-    Broken(
-        "biases in config.json only",
-        lambda f: tiny_case(f, Damage(set_keys={"attention_bias": True})),
-        "tensors-missing",
-    ),
-    Broken(
-        "a quantization in config.json without scales",
-        lambda f: tiny_case(f, Damage(set_keys={"quantization_config": {"quant_method": "fp8"}})),
-        "quantization-without-scales",
-    ),
-    Broken(
-        "no final norm", lambda f: tiny_case(f, Damage(drop=("norm.weight",))), "tensors-missing"
-    ),
-    Broken(
-        "one missing projection in one layer",
-        lambda f: tiny_case(f, Damage(drop=("layers.2.mlp.up_proj.weight",))),
-        "tensors-missing",
-    ),
-    Broken(
-        "an unknown tensor",
-        lambda f: tiny_case(f, Damage(add={"adapter.weight": filled("BF16", (4, 4))})),
-        "tensors-unknown",
-    ),
-    Broken(
-        "a first layer as wide as the others",
-        lambda f: tiny_case(f, Damage(cut={"midlayer.self_attn.q_proj.weight": (256, 256)})),
-        "tensor-shape",
-    ),
-    Broken(
-        "a feed-forward block of another width",
-        lambda f: tiny_case(f, Damage(set_keys={"intermediate_size": 512})),
-        "tensor-shape",
-    ),
-    Broken(
-        "FP8 without scales",
-        lambda f: tiny_case(f, Damage(retype={"layers.1.mlp.up_proj.weight": "F8_E4M3"})),
-        "tensor-dtype",
-    ),
-    Broken(
-        "d2t of floats",
-        lambda f: tiny_case(f, replace(REDUCED, add={**REDUCED.add, "d2t": filled("F32", (512,))})),
-        "tensor-dtype",
-    ),
-)
+    tiny_pair("config.json with fewer layers than the weights", "layers-mismatch",
+        Damage(set_keys={"num_hidden_layers": 3})),
+    tiny_pair("config.json with more layers than the weights", "layers-mismatch",
+        Damage(set_keys={"num_hidden_layers": 5})),
+    tiny_pair("biases in config.json only", "tensors-missing",
+        Damage(set_keys={"attention_bias": True})),
+    tiny_pair("a quantization in config.json without scales", "tensor-dtype",
+        Damage(set_keys={"quantization_config": {"quant_method": "fp8"}})),
+    tiny_pair("no final norm", "tensors-missing", Damage(drop=("norm.weight",))),
+    tiny_pair("one missing projection in one layer", "tensors-missing",
+        Damage(drop=("layers.2.mlp.up_proj.weight",))),
+    tiny_pair("an unknown tensor", "tensors-unknown", Damage(add={"adapter.weight": filled("BF16",
+        (4, 4))})),
+    tiny_pair("a first layer as wide as the others", "tensor-shape",
+        Damage(cut={"midlayer.self_attn.q_proj.weight": (256, 256)})),
+    tiny_pair("a feed-forward block of another width", "tensor-shape",
+        Damage(set_keys={"intermediate_size": 512})),
+    tiny_pair("FP8 without scales", "tensor-dtype",
+        Damage(retype={"layers.1.mlp.up_proj.weight": "F8_E4M3"})),
+    tiny_pair("d2t of floats", "tensor-dtype", replace(REDUCED, add={**REDUCED.add,
+        "d2t": filled("F32", (512,))})),
+)  # fmt: skip
 
 
 FORMATS = (
-    Broken("the target as head", lambda f: tiny_case(f, head="target"), "head-not-a-drafter"),
-    Broken(
-        "an empty config.json",
-        lambda f: tiny_case(f, Damage(text="{}")),
-        "head-not-a-drafter"
-    ),
-    Broken(
-        "no num_hidden_layers",
-        lambda f: tiny_case(f, Damage(drop_keys=("num_hidden_layers",))),
-        "config-incomplete"
-    ),
-    Broken(
-        "no norm_before_residual",
-        lambda f: speculators_case(
-            f, "eagle3", Damage(drop_keys=("norm_before_residual",)), pair="tiny+eagle3"
-        ),
-        "norm-before-residual",
-        "note"
-    ),
-    Broken(
-        "no layers in the speculators format",
-        lambda f: speculators_case(f, "peagle", Damage(drop_keys=("transformer_layer_config",))),
-        "speculators-layout"
-    ),
-    Broken(
-        "a class of a training framework",
-        lambda f: tiny_case(f, Damage(set_keys={"architectures": ["PEagleDraftModel"]})),
-        "method-not-for-architecture"
-    ),
-    Broken(
-        "another method's head",
-        lambda f: geometry_case(
-            f, "gpt-oss-20b", changes={"architectures": ["DFlashDraftModel"]}
-        ),
-        "method-not-for-architecture"
-    ),
-    Broken(
-        "layers of a type without a speculators class",
-        lambda f: speculators_case(
-            f, "peagle", Damage(set_keys={"transformer_layer_config.model_type": "mistral"})
-        ),
-        "method-not-for-architecture"
-    ),
-    Broken(
-        "another type of speculator",
-        lambda f: speculators_case(
-            f, "peagle", Damage(set_keys={"speculators_model_type": "eagle"})
-        ),
-        "speculators-type"
-    ),
-    Broken(
-        "no speculators_config",
-        lambda f: speculators_case(f, "peagle", Damage(drop_keys=("speculators_config",))),
-        "speculators-layout"
-    ),
-    Broken(
-        "speculators head without its mask token",
-        lambda f: speculators_case(f, "peagle", Damage(drop_keys=("mask_token_id",))),
-        "placeholder-missing"
-    ),
-    Broken(
-        "trained for another target",
-        lambda f: speculators_case(
-            f,
-            "peagle",
-            Damage(set_keys={"speculators_config.verifier.name_or_path": "Qwen/Qwen3-8B"})
-        ),
-        "speculators-verifier"
-    ),
-    Broken(
-        "trained for a variant of the target",
-        lambda f: speculators_case(
-            f,
-            "peagle",
-            Damage(set_keys={"speculators_config.verifier.name_or_path": "peagle/tiny-FP8"})
-        ),
-        "speculators-verifier",
-        "warning"
-    ),
-    Broken(
-        "P-EAGLE in the speculators format on an older vLLM",
-        lambda f: speculators_case(f, "peagle", vllm="0.20.1"),
-        "speculators-format"
-    ),
-    Broken(
-        "a norm before fc on an older vLLM",
-        lambda f: tiny_case(
-            f,
-            Damage(
-                set_keys={"norm_before_fc": True},
-                add={"input_norm.weight": filled("BF16", (768,))}
-            ),
-            vllm="0.17.1",
-            image=OWN_IMAGE
-        ),
-        "norm-before-fc"
-    ),
+    tiny_pair("the target as head", "head-not-a-drafter", head="target"),
+    tiny_pair("an empty config.json", "head-not-a-drafter", Damage(text="{}")),
+    tiny_pair("no num_hidden_layers", "config-incomplete",
+        Damage(drop_keys=("num_hidden_layers",))),
+    speculators("no norm_before_residual", "norm-before-residual: note", "eagle3",
+        Damage(drop_keys=("norm_before_residual",)), pair="tiny+eagle3"),
+    speculators("no layers in the speculators format", "speculators-layout", "peagle",
+        Damage(drop_keys=("transformer_layer_config",))),
+    tiny_pair("a class of a training framework", "method-not-for-architecture",
+        Damage(set_keys={"architectures": ["PEagleDraftModel"]})),
+    real("another method's head", "method-not-for-architecture", "gpt-oss-20b",
+        changes={"architectures": ["DFlashDraftModel"]}),
+    speculators("layers of a type without a speculators class", "method-not-for-architecture",
+        "peagle", Damage(set_keys={"transformer_layer_config.model_type": "mistral"})),
+    speculators("another type of speculator", "method-not-for-architecture", "peagle",
+        Damage(set_keys={"speculators_model_type": "eagle"})),
+    speculators("no speculators_config", "speculators-layout", "peagle",
+        Damage(drop_keys=("speculators_config",))),
+    speculators("speculators head without its mask token", "placeholder-missing", "peagle",
+        Damage(drop_keys=("mask_token_id",))),
+    speculators("trained for another target", "speculators-verifier", "peagle",
+        Damage(set_keys={"speculators_config.verifier.name_or_path": "Qwen/Qwen3-8B"})),
+    speculators("trained for a variant of the target", "speculators-verifier: warning", "peagle",
+        Damage(set_keys={"speculators_config.verifier.name_or_path": "peagle/tiny-FP8"})),
+    speculators("P-EAGLE in the speculators format on an older vLLM", "speculators-format",
+        "peagle", vllm="0.20.1"),
+    tiny_pair("a norm before fc on an older vLLM", "norm-before-fc",
+        Damage(set_keys={"norm_before_fc": True}, add={"input_norm.weight": filled("BF16",
+        (768,))}), vllm="0.17.1", image=OWN_IMAGE),
 )  # fmt: skip

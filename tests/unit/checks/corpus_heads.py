@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from peagle.checks import Case
-from tests.unit.checks.cases import geometry_case, read, speculators_case, tiny_case
-from tests.unit.checks.corpus import Broken
+from tests.unit.checks.cases import read, tiny_case
+from tests.unit.checks.corpus import Broken, real, speculators, tiny_pair
 from tests.unit.checks.corpus_head_tensors import FORMATS, TENSORS, VOCABULARIES
 from tests.unit.checks.damage import Damage, RawTensor, config_only
 
@@ -24,165 +24,6 @@ def unread(folder: Path, *others: str) -> Case:
     return replace(case, drafter_checkpoint=read(head))
 
 
-PLACEHOLDERS = (
-    Broken("no mask", lambda f: tiny_case(f, Damage(drop=("mask_hidden",))), "head-without-mask"),
-    Broken(
-        "mask of two hidden states",
-        lambda f: tiny_case(f, Damage(cut={"mask_hidden": (1, 1, 512)})),
-        "mask-shape",
-    ),
-    Broken(
-        "mask of a single number",
-        lambda f: tiny_case(f, Damage(cut={"mask_hidden": (1, 1, 1)})),
-        "mask-shape",
-    ),
-    Broken(
-        "no placeholder",
-        lambda f: tiny_case(f, Damage(drop_keys=("ptd_token_id",))),
-        "placeholder-missing",
-    ),
-    Broken(
-        "a placeholder under a key that this version does not read",
-        lambda f: tiny_case(
-            f, Damage(drop_keys=("ptd_token_id",), set_keys={"mask_token_id": 2}), vllm="0.26.0"
-        ),
-        "placeholder-missing",
-    ),
-    Broken(
-        "placeholder is the size of the vocabulary",
-        lambda f: tiny_case(f, Damage(set_keys={"ptd_token_id": 1024})),
-        "placeholder-outside-vocabulary",
-    ),
-    Broken(
-        "placeholder below 0",
-        lambda f: tiny_case(f, Damage(set_keys={"ptd_token_id": -1})),
-        "placeholder-outside-vocabulary",
-    ),
-    Broken(
-        "the first key that vLLM reads is outside",
-        lambda f: tiny_case(f, Damage(set_keys={"dflash_config": {"mask_token_id": 4000}})),
-        "placeholder-outside-vocabulary",
-    ),
-    Broken(
-        "placeholder outside, real geometry",
-        lambda f: geometry_case(f, "gpt-oss-20b", changes={"ptd_token_id": 201088}),
-        "placeholder-outside-vocabulary",
-    ),
-    Broken(
-        "EAGLE-3 head started as P-EAGLE",
-        lambda f: tiny_case(f, head="eagle3"),
-        "eagle3-as-p-eagle",
-    ),
-    Broken(
-        "EAGLE-3 head started as P-EAGLE, real geometry",
-        lambda f: geometry_case(f, "gpt-oss-120b", "eagle3", pair="gpt-oss-120b+p-eagle"),
-        "eagle3-as-p-eagle",
-    ),
-    Broken(
-        "EAGLE-3 speculators head started as P-EAGLE",
-        lambda f: speculators_case(f, "eagle3"),
-        "eagle3-as-p-eagle",
-    ),
-    Broken(
-        "P-EAGLE head started as EAGLE-3",
-        lambda f: tiny_case(f, pair="tiny+eagle3"),
-        "p-eagle-as-eagle3",
-    ),
-    Broken(
-        "P-EAGLE head started as EAGLE-3, real geometry",
-        lambda f: geometry_case(f, "qwen3-coder-30b", pair="qwen3-coder-30b+eagle3"),
-        "p-eagle-as-eagle3",
-    ),
-)
-
-
-STATES = (
-    Broken(
-        "auxiliary states off",
-        lambda f: tiny_case(f, Damage(set_keys={"eagle_config.use_aux_hidden_state": False})),
-        "auxiliary-states-off",
-    ),
-    Broken(
-        "hidden states of another width",
-        lambda f: tiny_case(
-            f,
-            Damage(
-                set_keys={"target_hidden_size": 512},
-                cut={"fc.weight": (256, 1536), "mask_hidden": (1, 1, 1536)},
-            ),
-        ),
-        "hidden-size-mismatch",
-    ),
-    Broken(
-        "the head of the smaller target, real geometry",
-        lambda f: geometry_case(f, "qwen3-coder-30b", changes={"target_hidden_size": 4096}),
-        "hidden-size-mismatch",
-    ),
-    Broken(
-        "fc for two hidden states",
-        lambda f: tiny_case(f, Damage(cut={"fc.weight": (256, 512)})),
-        "fc-width",
-    ),
-    Broken(
-        "fc and mask for two hidden states",
-        lambda f: tiny_case(f, Damage(cut={"fc.weight": (256, 512), "mask_hidden": (1, 1, 512)})),
-        "fc-width",
-    ),
-    Broken(
-        "fc of the wrong height",
-        lambda f: tiny_case(f, Damage(cut={"fc.weight": (128, 768)})),
-        "fc-width",
-    ),
-    Broken(
-        "four layers read, three built for",
-        lambda f: tiny_case(
-            f,
-            Damage(
-                drop_keys=("eagle_config",),
-                set_keys={"eagle_aux_hidden_state_layer_ids": [1, 2, 5, 7]},
-            ),
-        ),
-        "aux-layer-count",
-    ),
-    Broken(
-        "two equal layers in the list",
-        lambda f: tiny_case(f, Damage(set_keys={EAGLE: [2, 2, 7]})),
-        "aux-layers-collide",
-    ),
-    Broken(
-        "no layers listed, and vLLM's default collides in a target of six layers",
-        lambda f: tiny_case(
-            f,
-            Damage(drop_keys=("eagle_config",)),
-            target=Damage(
-                set_keys={"num_hidden_layers": 6}, drop=tuple(_layer_tensors(6) + _layer_tensors(7))
-            ),
-            entry={"layers": 6},
-        ),
-        "aux-layers-collide",
-    ),
-    Broken(
-        "a layer beyond the target",
-        lambda f: tiny_case(f, Damage(set_keys={EAGLE: [2, 5, 9]})),
-        "aux-layers-outside",
-    ),
-    Broken(
-        "a layer below 0",
-        lambda f: tiny_case(f, Damage(set_keys={EAGLE: [-1, 2, 5]})),
-        "aux-layers-outside",
-    ),
-    Broken(
-        "the layers of 120b in 20b, real geometry",
-        lambda f: geometry_case(
-            f,
-            "gpt-oss-20b",
-            changes={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 18, 33]}},
-        ),
-        "aux-layers-outside",
-    ),
-)
-
-
 def _layer_tensors(layer: int) -> list[str]:
     parts = ["input_layernorm", "post_attention_layernorm"]
     parts += [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
@@ -190,10 +31,64 @@ def _layer_tensors(layer: int) -> list[str]:
     return [f"model.layers.{layer}.{part}.weight" for part in parts]
 
 
+PLACEHOLDERS = (
+    tiny_pair("no mask", "head-without-mask", Damage(drop=("mask_hidden",))),
+    tiny_pair("mask of two hidden states", "mask-shape", Damage(cut={"mask_hidden": (1, 1, 512)})),
+    tiny_pair("mask of a single number", "mask-shape", Damage(cut={"mask_hidden": (1, 1, 1)})),
+    tiny_pair("no placeholder", "placeholder-missing", Damage(drop_keys=("ptd_token_id",))),
+    tiny_pair("a placeholder under a key that this version does not read", "placeholder-missing",
+        Damage(drop_keys=("ptd_token_id",), set_keys={"mask_token_id": 2}), vllm="0.26.0"),
+    tiny_pair("placeholder is the size of the vocabulary", "placeholder-outside-vocabulary",
+        Damage(set_keys={"ptd_token_id": 1024})),
+    tiny_pair("placeholder below 0", "placeholder-outside-vocabulary",
+        Damage(set_keys={"ptd_token_id": -1})),
+    tiny_pair("the first key that vLLM reads is outside", "placeholder-outside-vocabulary",
+        Damage(set_keys={"dflash_config": {"mask_token_id": 4000}})),
+    real("placeholder outside, real geometry", "placeholder-outside-vocabulary", "gpt-oss-20b",
+        changes={"ptd_token_id": 201088}),
+    tiny_pair("EAGLE-3 head started as P-EAGLE", "eagle3-as-p-eagle", head="eagle3"),
+    real("EAGLE-3 head started as P-EAGLE, real geometry", "eagle3-as-p-eagle", "gpt-oss-120b",
+        "eagle3", pair="gpt-oss-120b+p-eagle"),
+    speculators("EAGLE-3 speculators head started as P-EAGLE", "eagle3-as-p-eagle", "eagle3"),
+    tiny_pair("P-EAGLE head started as EAGLE-3", "p-eagle-as-eagle3", pair="tiny+eagle3"),
+    real("P-EAGLE head started as EAGLE-3, real geometry", "p-eagle-as-eagle3", "qwen3-coder-30b",
+        pair="qwen3-coder-30b+eagle3"),
+)  # fmt: skip
+
+
+STATES = (
+    tiny_pair("auxiliary states off", "auxiliary-states-off",
+        Damage(set_keys={"eagle_config.use_aux_hidden_state": False})),
+    tiny_pair("hidden states of another width", "hidden-size-mismatch",
+        Damage(set_keys={"target_hidden_size": 512}, cut={"fc.weight": (256, 1536),
+        "mask_hidden": (1, 1, 1536)})),
+    real("the head of the smaller target, real geometry", "hidden-size-mismatch",
+        "qwen3-coder-30b", changes={"target_hidden_size": 4096}),
+    tiny_pair("fc for two hidden states", "fc-width", Damage(cut={"fc.weight": (256, 512)})),
+    tiny_pair("fc and mask for two hidden states", "fc-width", Damage(cut={"fc.weight": (256, 512),
+        "mask_hidden": (1, 1, 512)})),
+    tiny_pair("fc of the wrong height", "fc-width", Damage(cut={"fc.weight": (128, 768)})),
+    tiny_pair("four layers read, three built for", "aux-layer-count",
+        Damage(drop_keys=("eagle_config",), set_keys={"eagle_aux_hidden_state_layer_ids": [1, 2, 5,
+        7]})),
+    tiny_pair("two equal layers in the list", "aux-layers-collide", Damage(set_keys={EAGLE: [2, 2,
+        7]})),
+    tiny_pair("no layers listed, and vLLM's default collides in a target of six layers",
+        "aux-layers-collide", Damage(drop_keys=("eagle_config",)),
+        target=Damage(set_keys={"num_hidden_layers": 6},
+        drop=tuple(_layer_tensors(6) + _layer_tensors(7))), entry={"layers": 6}),
+    tiny_pair("a layer beyond the target", "aux-layers-outside", Damage(set_keys={EAGLE: [2, 5,
+        9]})),
+    tiny_pair("a layer below 0", "aux-layers-outside", Damage(set_keys={EAGLE: [-1, 2, 5]})),
+    real("the layers of 120b in 20b, real geometry", "aux-layers-outside", "gpt-oss-20b",
+        changes={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 18, 33]}}),
+)  # fmt: skip
+
+
 UNREAD = (
     Broken("no weights", lambda f: unread(f), "weights-unread", "warning"),
     Broken("weights in another format", lambda f: unread(f, "pytorch_model.bin"), "weights-unread"),
-)
+)  # fmt: skip
 
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -219,57 +114,17 @@ def biases(*projections: str) -> Damage:
 
 
 LAYERS = (
-    Broken(
-        "the order of the layers",
-        lambda f: tiny_case(f, Damage(set_keys={EAGLE: [7, 2, 5]})),
-        "aux-layers-order",
-        "warning",
-    ),
-    Broken(
-        "a bias that config.json does not mention",
-        lambda f: tiny_case(f, biases("q_proj", "k_proj", "v_proj", "o_proj")),
-        "biases-dropped",
-        "warning",
-    ),
-    Broken(
-        "a window of 8 tokens",
-        lambda f: tiny_case(f, layer_types(*[SLIDING] * 4)),
-        "head-window",
-        "warning",
-    ),
-    Broken(
-        "one sliding layer beside the full layers of the target, real geometry",
-        lambda f: geometry_case(
-            f,
-            "qwen3-coder-30b",
-            "eagle3",
-            changes={"layer_types": [SLIDING], "sliding_window": 2**30},
-        ),
-        "head-window",
-        "warning",
-    ),
-    Broken(
-        "full and sliding layers",
-        lambda f: tiny_case(f, layer_types(FULL, *[SLIDING] * 3, window=4096)),
-        "kv-group-rule",
-    ),
-    Broken(
-        "fewer kinds of attention than layers",
-        lambda f: tiny_case(f, layer_types(SLIDING)),
-        "layer-types",
-    ),
-    Broken(
-        "sliding layers without a window",
-        lambda f: tiny_case(f, layer_types(*[SLIDING] * 4, window=None)),
-        "layer-types",
-    ),
-    Broken(
-        "the target's EOS as mask token",
-        lambda f: tiny_case(f, Damage(set_keys={"ptd_token_id": 1})),
-        "mask-token-used",
-        "warning",
-    ),
-)
+    tiny_pair("a bias that config.json does not mention", "tensors-unknown: warning",
+        biases("q_proj", "k_proj", "v_proj", "o_proj")),
+    tiny_pair("a window of 8 tokens", "head-window: warning", layer_types(*[SLIDING] * 4)),
+    tiny_pair("full and sliding layers", "kv-group-rule", layer_types(FULL, *[SLIDING] * 3,
+        window=4096)),
+    tiny_pair("fewer kinds of attention than layers", "layer-types", layer_types(SLIDING)),
+    tiny_pair("sliding layers without a window", "layer-types", layer_types(*[SLIDING] * 4,
+        window=None)),
+    tiny_pair("the target's EOS as mask token", "mask-token-used: warning",
+        Damage(set_keys={"ptd_token_id": 1})),
+)  # fmt: skip
 
 
 HEADS = (*UNREAD, *PLACEHOLDERS, *STATES, *LAYERS, *VOCABULARIES, *TENSORS, *FORMATS)

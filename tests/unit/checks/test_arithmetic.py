@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.heads import read_head
-from peagle.checks.head_layout import cache_groups, required
+from peagle.checks.head_layout import draft_groups, required
 from peagle_serve.heads import HeadConfig, default_layers
 
 RATIO = 1.5
@@ -20,14 +20,6 @@ def full(layers: int, kv_heads: int = 8) -> AttentionGroup:
 
 def sliding(layers: int) -> AttentionGroup:
     return AttentionGroup(kind="sliding", layers=layers, kv_heads=8, head_dim=64, window=128)
-
-
-def draft_groups(
-    target: tuple[AttentionGroup, ...], draft: tuple[AttentionGroup, ...], ratio: float
-) -> int | None:
-    """The groups with layers of the drafter."""
-    groups = cache_groups(target, draft, ratio)
-    return groups and groups.draft
 
 
 def test_gpt_oss_20b_with_four_layers_needs_the_later_ratio() -> None:

@@ -51,7 +51,7 @@ def test_a_config_with_too_many_layers_is_refused(key: str, holder: str) -> None
 @pytest.mark.parametrize("key", ["num_hidden_layers", "num_aux_hidden_states"])
 def test_a_head_with_too_many_layers_is_refused(key: str) -> None:
     case = catalog_case("gpt-oss-20b")
-    head = Checkpoint("/head", HEAD | {key: HUGE}, {"fc.weight": Tensor("BF16", (8, 8), 0, "")})
+    head = Checkpoint("/head", HEAD | {key: HUGE}, {"fc.weight": Tensor("BF16", (8, 8), 0)})
 
     with raises_code("config-damaged", DamagedCheckpoint) as refused:
         check(replace(case, drafter_checkpoint=head))
@@ -60,7 +60,7 @@ def test_a_head_with_too_many_layers_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize("name", ["layers.{}.x", "model.layers.{}.mlp.up_proj.weight"])
 def test_a_tensor_named_after_endless_digits_is_no_layer(name: str) -> None:
-    tensors = {name.format("9" * 5_000): Tensor("BF16", (8, 8), 0, "")}
+    tensors = {name.format("9" * 5_000): Tensor("BF16", (8, 8), 0)}
     case = catalog_case("gpt-oss-20b")
 
     assert check(replace(case, target_checkpoint=Checkpoint("/target", TARGET, tensors)))

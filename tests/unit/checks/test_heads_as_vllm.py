@@ -11,13 +11,11 @@ from peagle.checks import Case, check
 from peagle.checks.head_layout import required
 from peagle.findings import Finding
 from peagle_serve.heads import read_head
-from tests.unit.checks.cases import geometry_case, speculators_case, tiny_case
-from tests.unit.checks.corpus_heads import FULL, SLIDING, biases, layer_types
-from tests.unit.checks.damage import Damage
+from tests.unit.checks.cases import geometry_case, tiny_case
+from tests.unit.checks.corpus_heads import FULL, SLIDING, layer_types
 
 AUX = "eagle_aux_hidden_state_layer_ids"
 INNER = "transformer_layer_config"
-FOUR = {"fc.weight": (256, 1024)}
 
 
 def found(case: Case, code: str) -> Finding:
@@ -72,32 +70,6 @@ def test_the_class_of_a_head_decides_its_layers(architecture: str, layers: str) 
 
 
 @pytest.mark.parametrize(
-    ("listed", "cut", "fix"),
-    [
-        ([2, 4, 5, 7], FOUR, f"set {INNER}.eagle_config.{AUX} to [2, 4, 5, 7]"),
-        (
-            [2, 4, 7, 8],
-            {},
-            f"set {AUX} to the 3 layers that fc was trained on: without 8, the target's last",
-        ),
-        ([2, 7], {"fc.weight": (256, 512)}, f"set {INNER}.eagle_config.{AUX} to [2, 7]"),
-    ],
-)
-def test_the_fix_for_layers_is_in_the_heads_own_format(
-    listed: list[int], cut: dict[str, tuple[int, ...]], fix: str, tmp_path: Path
-) -> None:
-    damage = Damage(set_keys={AUX: listed}, cut=cut)
-    case = speculators_case(tmp_path, "eagle3", damage, pair="tiny+eagle3")
-
-    assert found(case, "aux-layer-count").fix == f"in config.json, {fix}"
-    keys = {f"{INNER}.eagle_config": {AUX: listed}}
-    followed = Damage(set_keys=keys, drop_keys=(AUX,), cut=cut)
-    if cut:
-        again = speculators_case(tmp_path / "again", "eagle3", followed, pair="tiny+eagle3")
-        assert codes(again) == set()
-
-
-@pytest.mark.parametrize(
     ("model_type", "given", "expected"),
     [
         ("llama", {"attention_bias": True}, {"q_proj", "k_proj", "v_proj", "o_proj"}),
@@ -118,14 +90,6 @@ def test_biases_are_those_of_the_class(
     assert {name.split(".")[-2] for name in shapes if name.endswith(".bias")} == expected
 
 
-def test_a_llama_head_with_attention_bias_needs_one_for_its_output(tmp_path: Path) -> None:
-    damage = biases("q_proj", "k_proj", "v_proj")
-    every = Damage(set_keys={"attention_bias": True, "num_hidden_layers": 1}, add=damage.add)
-    case = tiny_case(tmp_path, every, head="eagle3", pair="tiny+eagle3")
-
-    assert "as zeros" in found(case, "tensors-missing").fix
-
-
 @pytest.mark.parametrize(
     ("kinds", "length", "expected"),
     [
@@ -133,7 +97,6 @@ def test_a_llama_head_with_attention_bias_needs_one_for_its_output(tmp_path: Pat
         ([SLIDING] * 4, 2048, set()),
         ([FULL] * 4, 4096, set()),
         ([FULL, SLIDING, SLIDING, SLIDING], 2048, {"kv-group-rule"}),
-        ([SLIDING], 2048, {"head-window"}),  # one sliding layer: a group for each of the target's
     ],
 )
 def test_windows_of_a_real_head(

@@ -13,21 +13,19 @@ from peagle.checkpoints import Checkpoint
 from peagle.checks import About, check, rules_found
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Notices
-from peagle.errors import CheckpointError, UserError
+from peagle.errors import CheckpointError
 from tests.support import raises_code
-from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, make_case, tiny_case
+from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_case
 from tests.unit.checks.damage import Damage
 
 RULES = rules_found()
 OLD_AMI = "al2-ami-sagemaker-inference-gpu-3-1"
 
 
-def test_a_rule_states_what_it_guards_against_and_has_the_name_of_its_code() -> None:
+def test_a_rule_states_what_it_guards_against() -> None:
     assert [rule.code for rule in RULES if not rule.guards.endswith(".")] == []
     assert {rule.about for rule in RULES} <= {*get_args(About)}
     assert {rule.vllm_notices for rule in RULES} <= {*get_args(Notices)}
-    names = {rule.code: rule.code.replace("-", "_") for rule in RULES}
-    assert {rule.code: rule.function.__name__ for rule in RULES} == names
 
 
 def test_every_version_rule_belongs_to_a_rule() -> None:
@@ -56,25 +54,6 @@ def test_a_finding_of_a_rule_replaces_the_catalogues_note() -> None:
     loud = [f for f in check(case) if f.code == "model-runner-v2"]
     assert [f.level for f in quiet] == ["note"]
     assert [f.level for f in loud] == ["error"]
-
-
-@pytest.mark.parametrize(
-    ("pair", "vllm", "caching", "expected"),
-    [
-        ("tiny", "0.28.0", True, []),
-        ("gpt-oss-20b", "0.28.0", True, []),
-        ("gpt-oss-20b", "0.27.1", True, ["warning"]),
-        ("gpt-oss-20b", "0.27.1", False, []),
-        ("gpt-oss-20b+ngram", "0.27.1", True, []),
-        ("gemma-4-31b+eagle3", "0.28.0", True, ["warning"]),
-    ],
-)
-def test_prefix_caching_is_a_finding_where_it_is_not_known_to_work(
-    pair: str, vllm: str, caching: bool, expected: list[str]
-) -> None:
-    settings = {"enable-prefix-caching": caching}
-    found = check(catalog_case(pair, vllm=vllm, settings=settings), only={"prefix-caching"})
-    assert [f.level for f in found] == expected
 
 
 def test_a_size_that_is_not_a_number_is_one_error(tmp_path: Path) -> None:
@@ -127,20 +106,7 @@ def test_the_first_error_of_another_targets_head_names_the_mismatch(tmp_path: Pa
     case = geometry_case(tmp_path, "gpt-oss-20b")
     other = geometry_case(tmp_path / "other", "qwen3-coder-30b").drafter_checkpoint
     found = check(replace(case, drafter_checkpoint=other))
-    assert [f.code for f in found][:2] == ["hidden-size-mismatch", "vocabulary-mismatch"]
-    assert "embeddings-not-shared" not in {f.code for f in found}
-
-
-@pytest.mark.parametrize(
-    ("settings", "fix"),
-    [({"gpu-memory-utilisation": 0.9}, "gpu-memory-utilization"), ({"max-num-seq": 4}, "max-num")],
-)
-def test_the_fix_of_a_misspelt_argument_is_the_nearest(
-    settings: dict[str, float], fix: str
-) -> None:
-    (finding,) = check(catalog_case("tiny", settings=settings))
-    assert finding.code == "engine-argument"
-    assert fix in finding.fix
+    assert [f.code for f in found if f.level == "error"] == ["hidden-size-mismatch"]
 
 
 @pytest.mark.parametrize(
@@ -164,29 +130,6 @@ def test_a_step_that_holds_every_request_gets_no_finding() -> None:
     case = catalog_case("gpt-oss-20b", k=7, concurrency=1170)
     assert check(case, only={"drafting-slots"}) == ()
     assert check(replace(case, concurrency=1171), only={"drafting-slots"}) != ()
-
-
-def test_a_target_without_a_drafter_gets_no_finding() -> None:
-    target = find_pair(CATALOG, "gpt-oss-20b").target
-    case = make_case(CATALOG, target, None, settings={"enable-lora": True})
-    assert check(case) == ()
-
-
-def test_an_invalid_version_is_the_users_mistake() -> None:
-    with raises_code("invalid-version", UserError) as refused:
-        catalog_case("tiny", vllm="newest")
-    assert "'newest'" in refused.value.message
-    assert refused.value.fix == "write it like 0.28.0"
-
-
-def test_the_fix_of_an_unknown_version_is_the_nearest_newer_one() -> None:
-    (finding,) = check(catalog_case("tiny", vllm="0.21.0"))
-    assert (finding.code, finding.fix) == (
-        "runtime-unknown",
-        "use --vllm 0.23.0, or your own image with --image",
-    )
-    (finding,) = check(catalog_case("tiny", vllm="9.0"))
-    assert "0.30.0" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -235,6 +178,4 @@ def test_a_wrong_hidden_size_is_one_error_that_names_it(tmp_path: Path, width: i
     for key in ("hidden_size", "target_hidden_size"):
         case = tiny_case(tmp_path / key, Damage(set_keys={key: width}))
         (error,) = [finding for finding in check(case) if finding.level == "error"]
-        assert f"{key} to {width}" in error.message
-        assert "256" in error.message
-        assert f"set {key} to 256" in error.fix
+        assert {key, str(width), "256"} <= {*error.message.replace(",", "").split()}

@@ -6,12 +6,12 @@ from functools import cache
 
 import pytest
 
+from peagle.account import Account, default_region
 from peagle.aws.client import Aws, Clock
 from peagle.catalog import load_catalog
 from peagle.planning import Options, make_plan
-from peagle.session import Account, default_region
 from tests.support import Done, in_process
-from tests.unit.aws.cloud import Cloud
+from tests.unit.aws.cloud import Cloud, service_error
 from tests.unit.aws.world import READING, World
 
 NAME = "peagle-tiny"
@@ -57,6 +57,30 @@ class Terminal:
             patch.setattr(Clock, "now", lambda clock: self.cloud.now)
             patch.setattr(Clock, "sleep", lambda clock, seconds: self._sleep(seconds))
             return in_process(*arguments, stdin=typed, terminal=answers is not None)
+
+    def rejects(self, operation: str, code: str = "AccessDenied", status: int = 403) -> None:
+        """From now on AWS answers ``operation`` with this error."""
+        name = "".join(part.capitalize() for part in operation.split("_"))
+
+        def reject(called: str) -> None:
+            if called == operation:
+                response = {"HTTPStatusCode": status}
+                raise service_error(code, "no", name, ResponseMetadata=response)
+
+        self.cloud.before = reject
+
+    def interrupts(self, operation: str, after: bool = False) -> None:
+        """From now on the user presses Ctrl-C before or after ``operation``."""
+
+        def interrupt(called: str) -> None:
+            if called == operation:
+                raise KeyboardInterrupt
+
+        setattr(self.cloud, "after" if after else "before", interrupt)
+
+    def recovers(self) -> None:
+        """AWS answers again, and nobody interrupts."""
+        self.cloud.before = self.cloud.after = lambda called: None
 
     def _connect(self, region: str) -> Aws:
         aws = self.world.aws

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 
 from peagle.bench.aiperf import SenderMissing, find_sender
-from peagle.bench.result import BenchResult
 from peagle.bench.server import OpenAiServer
-from peagle.errors import EngineError
-from peagle.store import read_record
-from tests.support import Peagle, raises_code
+from tests.support import Peagle
 from tests.unit.bench.installed import install_mini
 from tests.unit.bench.simulated import SimulatedTiming, simulated_server
 
@@ -43,29 +40,6 @@ def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
     assert row["itl"]["p50"] == pytest.approx(0.002, abs=0.002)
     cost = 3.6 / 3600 / row["tokens_per_second"]["value"] * 1e6
     assert row["usd_per_million_tokens"] == pytest.approx(cost)
-
-
-@pytest.mark.thorough
-def test_the_document_can_be_read_again(peagle: Peagle, tmp_path: Path) -> None:
-    with simulated_server(FAST) as server:
-        done = peagle("bench", server.base_url, "--concurrency", "1", *SMALL, "--json")
-    (tmp_path / "result.json").write_text(done.stdout)
-
-    found = read_record(tmp_path / "result.json", BenchResult, "no fix")
-
-    assert found is not None
-    assert json.loads(json.dumps(found.document())) == json.loads(done.stdout)
-
-
-@pytest.mark.thorough
-def test_prompts_of_a_file_are_not_in_the_document(peagle: Peagle, tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_text('{"prompt": "a secret"}\n')
-    with simulated_server(FAST) as server:
-        done = peagle("bench", server.base_url, "--workload", str(tmp_path / "mine.jsonl"),
-                      "--concurrency", "1", "--output-tokens", "4", "--json")  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert "a secret" not in done.stdout
 
 
 @pytest.mark.thorough
@@ -115,8 +89,8 @@ def test_a_server_that_cannot_be_measured_is_one_error(
         (("http://user@host",), "is not the URL of a server"),
         (("local",), "no engine of this machine is running"),
         (("http://h", "--workload", "nothing"), "there is no workload and no file nothing"),
-        (("http://h", "--concurrency", "0"), "loads are from 1 to 100,000"),
-        (("http://h", "--repetitions", "0"), "is not a whole number from 1 to 50"),
+        (("http://h", "--concurrency", "0"), "from 1 to 100,000"),
+        (("http://h", "--repetitions", "0"), "0 is not in the range 1<=x<=50"),
     ],
 )
 def test_bad_input_is_one_error(peagle: Peagle, arguments: tuple[str, ...], message: str) -> None:
@@ -135,15 +109,8 @@ def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch)
         server = OpenAiServer(simulated.base_url, "simulated", key="a-secret-key")
         sent = find_sender().send(server, [[body], [body, body]], 2)
 
-    assert [one.repetition for one in sent.requests] == [0, 1, 1]
+    assert [request.repetition for request in sent.requests] == [0, 1, 1]
     assert simulated.keys == {"Bearer a-secret-key"}
-
-
-@pytest.mark.thorough
-def test_a_sender_that_fails_before_sending_says_why() -> None:
-    with raises_code("sender-failed", EngineError) as refused:
-        find_sender().send(OpenAiServer("http://127.0.0.1:9/v1", "unusable"), [[{}], [{}]], 1)
-    assert "the model is unusable" in refused.value.message
 
 
 def test_without_the_sender_the_fix_installs_it(peagle: Peagle, own_home: Path) -> None:

@@ -9,137 +9,84 @@ from tests.unit.aws.cloud import START, service_error
 from tests.unit.cli.commands import NAME, Terminal, price_of, without_record
 from tests.unit.cli.test_limits import DEPLOY, HOUR, assert_ends, end_of, endpoint_arn
 
-
-@pytest.fixture
-def budgeted(terminal: Terminal) -> Terminal:
-    """Deployed with a budget for 12 hours of one instance."""
-    done = terminal.run(*DEPLOY, "--budget", str(12 * dollars()))
-    assert done.code == 0, done.err
-    return terminal
+SCALING = "scale --max 3 --target-concurrency 4"
 
 
-def dollars() -> float:
-    price = price_of()
-    assert price is not None
-    return price
-
-
-SCALING = ("--max", "3", "--target-concurrency", "4")
+def run(terminal: Terminal, step: str) -> int | None:
+    """Deploy or scale; ``$12`` is the price of twelve hours of one instance."""
+    command, *words = step.split()
+    words = [f"{int(word[1:]) * (price_of() or 0)}" if word[0] == "$" else word for word in words]
+    first = DEPLOY if command == "deploy" else (command, NAME, "--yes")
+    return terminal.run(*first, *words).code
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize(
-    "words",
+    ("steps", "hours"),
     [
-        (*DEPLOY, "--max-instances", "3"),
-        (*DEPLOY, "--k", "3", "--instance-count", "3"),
-        ("scale", NAME, *SCALING, "--yes"),
-        ("scale", NAME, "--to", "3", "--yes"),
+        (["deploy --budget $12", "deploy --max-instances 3"], 4),
+        (["deploy --budget $12", "deploy --k 3 --instance-count 3"], 4),
+        (["deploy --budget $12", SCALING], 4),
+        (["deploy --budget $12", "scale --to 3"], 4),
+        (["deploy --max-instances 3 --budget $12", "deploy"], 4),
+        (["deploy --max-instances 3 --budget $12", "deploy", "scale --to 1"], 4),
+        (["deploy --budget $12", "deploy --ttl 48h", "deploy --max-instances 3"], 48),
+        (["deploy --budget $12", SCALING, "deploy --budget $24"], 8),
+        (["deploy", "scale --to 3", "deploy --budget $12"], 4),
+        (["deploy", "scale --to 3", "deploy --k 3 --budget $12"], 12),
     ],
 )
-def test_a_higher_price_moves_the_end_of_a_budget(
-    budgeted: Terminal, words: tuple[str, ...], elsewhere: bool
-) -> None:
-    if elsewhere:
-        without_record(budgeted)
+def test_the_end_of_a_budget(terminal: Terminal, steps: list[str], hours: int) -> None:
+    assert [run(terminal, step) for step in steps] == [0] * len(steps)
 
-    done = budgeted.run(*words)
-
-    assert done.code == 0, done.err
-    assert end_of(budgeted) == pytest.approx(START + 4 * HOUR, abs=900)
-    assert_ends(budgeted, utc_text(end_of(budgeted)))
+    assert end_of(terminal) == pytest.approx(START + hours * HOUR, abs=900)
+    assert_ends(terminal, utc_text(end_of(terminal)))
 
 
 @pytest.mark.thorough
-def test_a_lower_price_does_not_move_the_end_of_a_budget(terminal: Terminal) -> None:
-    many = (*DEPLOY, "--max-instances", "3")
-    assert terminal.run(*many, "--budget", str(12 * dollars())).code == 0
-    end = end_of(terminal)
+@pytest.mark.parametrize("step", [SCALING, "deploy --k 3 --instance-count 3"])
+def test_another_machine_moves_the_end_too(terminal: Terminal, step: str) -> None:
+    assert run(terminal, "deploy --budget $12") == 0
+    without_record(terminal)
 
-    assert terminal.run(*DEPLOY).code == 0
-    assert end_of(terminal) == end
-    assert terminal.run("scale", NAME, "--to", "1", "--yes").code == 0
-    assert end_of(terminal) == end
+    assert run(terminal, step) == 0
+
+    assert end_of(terminal) == pytest.approx(START + 4 * HOUR, abs=900)
 
 
 @pytest.mark.thorough
-def test_a_later_time_ends_the_budget(budgeted: Terminal) -> None:
-    assert budgeted.run(*DEPLOY, "--ttl", "48h").code == 0
-    end = end_of(budgeted)
+def test_a_higher_price_counts_the_budget_from_then_on(terminal: Terminal) -> None:
+    assert run(terminal, "deploy --budget $12") == 0
+    terminal.cloud.now = START + 6 * HOUR
 
-    assert budgeted.run(*DEPLOY, "--max-instances", "3").code == 0
-    assert end_of(budgeted) == end
-    assert budgeted.cloud.tags[endpoint_arn()]["peagle:budget"] == "none"
+    assert run(terminal, "scale --to 3") == 0
+
+    assert end_of(terminal) == pytest.approx(START + 10 * HOUR, abs=900)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "step"),
     [
-        ("_update_endpoint_weights_and_capacities", ("--to", "3")),
+        ("_update_endpoint_weights_and_capacities", "scale --to 3"),
         ("_register_scalable_target", SCALING),
     ],
 )
 def test_a_scaling_that_aws_rejects_moves_the_end_back(
-    budgeted: Terminal, monkeypatch: pytest.MonkeyPatch, request_: str, words: tuple[str, ...]
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, request_: str, step: str
 ) -> None:
-    end, tags = end_of(budgeted), dict(budgeted.cloud.tags[endpoint_arn()])
+    assert run(terminal, "deploy --budget $12") == 0
+    end, tags = end_of(terminal), dict(terminal.cloud.tags[endpoint_arn()])
     moved: list[float] = []
 
     def rejected(**_: object) -> None:
-        moved.append(end_of(budgeted))
-        raise service_error(
-            "ResourceLimitExceeded",
-            "3 instances exceed the quota",
-            ResponseMetadata={"HTTPStatusCode": 400},
-        )
+        moved.append(end_of(terminal))
+        status = {"HTTPStatusCode": 400}
+        raise service_error("ResourceLimitExceeded", "too many", ResponseMetadata=status)
 
-    monkeypatch.setattr(budgeted.cloud, request_, rejected)
-    assert budgeted.run("scale", NAME, *words, "--yes").code == 4
+    monkeypatch.setattr(terminal.cloud, request_, rejected)
+    assert run(terminal, step) == 4
 
     assert moved == [pytest.approx(START + 4 * HOUR, abs=900)]
-    assert end_of(budgeted) == end
-    assert budgeted.cloud.tags[endpoint_arn()] == tags
-
-
-@pytest.mark.thorough
-def test_a_new_budget_counts_the_bounds_that_scale_has_set(budgeted: Terminal) -> None:
-    assert budgeted.run("scale", NAME, *SCALING, "--yes").code == 0
-
-    assert budgeted.run(*DEPLOY, "--budget", str(24 * dollars())).code == 0
-    assert end_of(budgeted) == pytest.approx(START + 8 * HOUR, abs=900)
-
-
-@pytest.mark.thorough
-def test_a_budget_counts_the_instances_that_scale_has_set(terminal: Terminal) -> None:
-    assert terminal.run(*DEPLOY).code == 0
-    assert terminal.run("scale", NAME, "--to", "3", "--yes").code == 0
-
-    done = terminal.run(*DEPLOY, "--budget", str(12 * dollars()))
-
-    assert done.code == 0, done.err
-    assert end_of(terminal) == pytest.approx(START + 4 * HOUR, abs=900)
-    assert "deleted after 4h 00m" in done.err
-
-
-@pytest.mark.thorough
-def test_a_budget_counts_the_plan_where_the_update_ends_what_scale_has_set(
-    terminal: Terminal,
-) -> None:
-    assert terminal.run(*DEPLOY).code == 0
-    assert terminal.run("scale", NAME, "--to", "3", "--yes").code == 0
-
-    assert terminal.run(*DEPLOY, "--k", "3", "--budget", str(12 * dollars())).code == 0
-    assert end_of(terminal) == pytest.approx(START + 12 * HOUR, abs=900)
-
-
-@pytest.mark.thorough
-def test_a_higher_price_counts_the_budget_from_then_on(budgeted: Terminal) -> None:
-    budgeted.cloud.now = START + 6 * HOUR
-
-    done = budgeted.run("scale", NAME, "--to", "3", "--yes")
-
-    assert done.code == 0, done.err
-    assert end_of(budgeted) == pytest.approx(START + 10 * HOUR, abs=900)
-    assert f"ends        {utc_text(end_of(budgeted))}: $" in done.err
+    assert end_of(terminal) == end
+    assert terminal.cloud.tags[endpoint_arn()] == tags

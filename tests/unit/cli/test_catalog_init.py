@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from peagle.catalog import find_pair, load_catalog
 from tests.support import Done, in_process
 from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
-from tests.unit.checks.cases import GEOMETRY
 from tests.unit.checks.damage import tiny
 
 TARGET, HEAD = str(tiny("target")), str(tiny("p-eagle"))
@@ -54,14 +52,6 @@ def test_the_numbers_are_those_of_the_checkpoint() -> None:
     assert made.target.proof.chat
 
 
-def test_without_a_drafter_plans_use_no_speculation() -> None:
-    init(TARGET, "-o", "own/acme/chat-7b.yaml")
-
-    plan = in_process("--catalog", "own", "plan", "chat-7b", "--json").document
-    assert plan["speculation"] is None
-    assert plan["name"] == "peagle-chat-7b"
-
-
 def test_what_is_unknown_is_marked() -> None:
     document = init(TARGET, "--drafter", HEAD, "--json").document
 
@@ -69,30 +59,6 @@ def test_what_is_unknown_is_marked() -> None:
     expected = {"licence", "min_vllm", "engine_arguments", "drafters[0].k_trained"}
     assert expected <= document["unknown"].keys()
     assert "licence: unknown # unknown: " in document["text"]
-
-
-def test_config_json_alone_gives_an_estimate_of_the_size() -> None:
-    document = init(str(GEOMETRY / "gpt-oss-20b" / "target"), "--json").document
-
-    assert {"weight_bytes", "parameters", "proof.chat"} <= document["unknown"].keys()
-
-
-@pytest.mark.thorough
-def test_folders_beside_the_file_are_named_as_such() -> None:
-    shutil.copytree(TARGET, "own/acme/chat-7b/target")
-    shutil.copytree(HEAD, "own/acme/chat-7b/head")
-
-    done = init(
-        "own/acme/chat-7b/target", "--drafter", "own/acme/chat-7b/head",
-        "-o", "own/acme/chat-7b.yaml",
-    )  # fmt: skip
-
-    assert done.code == 0, done.err
-    made = find_pair(load_catalog(Path("own")), "chat-7b")
-    assert made.target.weights == "./chat-7b/target"
-    assert made.drafter is not None
-    assert made.drafter.weights == "./chat-7b/head"
-    assert in_process("catalog", "check", "own").code == 0
 
 
 @pytest.mark.thorough
@@ -106,14 +72,6 @@ def test_a_model_on_the_hub_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert done.code == 0, done.err
     assert load_catalog(Path("own")).targets[REPO].weights == REPO
-
-
-def test_a_head_for_another_model_is_a_finding() -> None:
-    head = str(GEOMETRY / "gpt-oss-20b" / "p-eagle")
-
-    document = init(TARGET, "--drafter", head, "--json").document
-
-    assert "hidden-size-mismatch" in {finding["code"] for finding in document["findings"]}
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,3 @@ def test_weights_that_are_not_there_are_wrong(own: Path) -> None:
     done = CliRunner().invoke(cli, ["--catalog", str(own), "catalog", "check"])
     assert done.exit_code == 2
     assert "there is no folder" in done.stdout
-
-
-@pytest.mark.thorough
-def test_the_bundled_catalogue_agrees_with_its_weights() -> None:
-    assert CliRunner().invoke(cli, ["catalog", "check"]).exit_code == 0

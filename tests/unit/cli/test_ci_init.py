@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peagle import __version__
-from peagle.project import toolkit
+from peagle.project import pipelines
 from tests.support import in_process
 from tests.unit.cli.test_pipelines import TOOLKIT, WORKFLOWS
 
@@ -34,42 +34,6 @@ def test_init_fills_in_the_project_and_the_roles(tmp_path: Path) -> None:
     trust = (tmp_path / "iam/github-oidc-trust.json").read_text()
     assert "repo:acme/models:environment:production" in trust
     assert "arn:aws:iam::111122223333:oidc-provider/" in trust
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["github", "codepipeline"])
-def test_the_role_that_deploys_gets_each_policy(tmp_path: Path, kind: str) -> None:
-    """The starter has a ``ttl``, and an endpoint may scale."""
-    document = in_process("ci", "init", kind, *TOOLKIT, "--json", folder=tmp_path).document
-    policies = {f"iam/{name}-policy.json" for name in ("deploy", "limit", "scaling")}
-
-    assert policies <= set(document["files"])
-    assert all(name in " ".join(document["next"]) for name in policies)
-
-
-@pytest.mark.parametrize("kind", ["github", "codepipeline"])
-def test_an_account_without_a_role_for_sagemaker_gets_one(tmp_path: Path, kind: str) -> None:
-    document = in_process("ci", "init", kind, *TOOLKIT, "--account", "111122223333", "--json",
-                          folder=tmp_path).document  # fmt: skip
-    files = {f"iam/execution-role-{part}.json" for part in ("trust", "policy")}
-
-    assert files <= set(document["files"])
-    assert all(name in " ".join(document["next"]) for name in files)
-    assert "111122223333" in (tmp_path / "iam/execution-role-trust.json").read_text()
-
-
-def test_the_role_that_deploys_may_be_assumed_for_as_long_as_a_workflow_asks(
-    tmp_path: Path,
-) -> None:
-    """A role's own limit is one hour, beyond which STS rejects the request."""
-    steps = " ".join(
-        in_process("ci", "init", "github", *TOOLKIT, "--json", folder=tmp_path).document["next"]
-    )
-    texts = [path.read_text() for path in WORKFLOWS]
-    longest = max(int(one) for text in texts for one in re.findall(r"seconds: (\d+)", text))
-
-    assert longest > 3600
-    assert f"a maximum session duration of {longest // 3600} hours" in steps
 
 
 def test_init_never_overwrites_without_force(tmp_path: Path) -> None:
@@ -99,13 +63,6 @@ def test_a_wrong_value_is_an_error(tmp_path: Path, arguments: tuple[str, ...], e
     assert error in in_process("ci", "init", "github", *TOOLKIT, *arguments, folder=tmp_path).error
 
 
-def test_a_file_without_the_environments_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "peagle.yaml").write_text("endpoints: {chat: {pair: tiny}}\n")
-
-    error = in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path).error
-    assert "lacks the environment staging and production of the pipeline" in error
-
-
 def test_each_endpoint_needs_the_environments(tmp_path: Path) -> None:
     (tmp_path / "peagle.yaml").write_text(
         "environments: {staging: {}}\n"
@@ -126,18 +83,6 @@ def test_each_variable_of_the_workflows_is_in_the_next_steps(tmp_path: Path) -> 
     assert [name for name in used if name not in steps] == []
 
 
-def test_a_stack_per_endpoint_is_a_next_step(tmp_path: Path) -> None:
-    (tmp_path / "peagle.yaml").write_text(
-        "environments: {staging: {}, production: {}}\n"
-        "endpoints: {search: {pair: tiny}, code: {pair: tiny}}\n"
-    )
-    last = in_process("ci", "init", "codepipeline", *TOOLKIT, "--json", folder=tmp_path).document[
-        "next"
-    ][-1]
-
-    assert last == "that stack deploys search: deploy one more, with Endpoint, for code"
-
-
 def test_the_schema_beside_the_file_is_that_of_the_command(tmp_path: Path) -> None:
     assert in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path).code == 0
     first = (tmp_path / "peagle.yaml").read_text().splitlines()[0]
@@ -154,7 +99,7 @@ WHEEL = "wheels/peagle_toolkit-0.1.0-py3-none-any.whl"
 def installs(folder: Path) -> set[str]:
     """What the workflows give to ``pip install``."""
     texts = [path.read_text() for path in (folder / ".github/workflows").iterdir()]
-    return {one for text in texts for one in re.findall(r"pip install (.+)", text)}
+    return {arguments for text in texts for arguments in re.findall(r"pip install (.+)", text)}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +147,7 @@ def test_a_source_that_a_pipeline_cannot_trust_is_refused(tmp_path: Path, source
 def test_an_installed_toolkit_needs_a_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolkit, "checkout_folder", lambda: None)
+    monkeypatch.setattr(pipelines, "checkout_folder", lambda: None)
     done = in_process("ci", "init", "github", folder=tmp_path)
 
     assert done.code == 2

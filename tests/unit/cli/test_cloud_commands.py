@@ -8,7 +8,6 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from peagle.cli.main import cli
-from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
@@ -43,46 +42,14 @@ def test_status_agrees_with_deploy(deployed: Terminal) -> None:
     assert document["state"] == "InService"
 
 
-def test_an_endpoint_deleted_elsewhere_is_missing(deployed: Terminal) -> None:
-    deployed.cloud.endpoints.clear()
-
-    assert deployed.run("status", NAME, "--json").document["state"] == "Missing"
-
-
-@pytest.mark.thorough
-def test_a_failure_is_shown_by_status(deployed: Terminal) -> None:
-    deployed.cloud.endpoints[NAME].script = [("Failed", "the instance died")]
-
-    document = deployed.run("status", NAME, "--json").document
-
-    assert document["state"] == "Failed"
-    assert document["failure_reason"] == "the instance died"
-
-
-def _killed_at(terminal: Terminal, operation: str, *arguments: str, after: bool = False) -> None:
-    """Run the command and kill it before or after its first call of ``operation``."""
-
-    moment = "after" if after else "before"
-
-    def dead(called: str) -> None:
-        raise KeyboardInterrupt
-
-    def watch(called: str) -> None:
-        if called == operation:
-            terminal.cloud.before = dead
-            dead(called)
-
-    setattr(terminal.cloud, moment, watch)
-    assert terminal.run(*arguments).code == 130
-    terminal.cloud.before = terminal.cloud.after = lambda called: None
-
-
 @pytest.mark.thorough
 def test_a_deploy_killed_before_the_endpoint_is_continued_by_the_command_of_status(
     terminal: Terminal,
 ) -> None:
     options = ("--env", "GREETING=it's me", "--k", "3")
-    _killed_at(terminal, "create_model", *FIRST, *options, "--yes")
+    terminal.interrupts("create_model")
+    assert terminal.run(*FIRST, *options, "--yes").code == 130
+    terminal.recovers()
 
     document = terminal.run("status", NAME, "--json").document
     shown = terminal.run("status", NAME).out
@@ -99,44 +66,6 @@ def test_a_deploy_killed_before_the_endpoint_is_continued_by_the_command_of_stat
     assert terminal.run("status", NAME, "--json").document["failure_fix"] is None
 
 
-@pytest.mark.thorough
-def test_a_rollback_interrupted_after_the_switch_is_finished_by_the_command_of_status(
-    deployed: Terminal,
-) -> None:
-    first = deployed.cloud.endpoints[NAME].config
-    assert deployed.run(*FIRST, "--k", "3", "--yes").code == 0
-    _killed_at(deployed, "update_endpoint", "rollback", NAME, "--yes", after=True)
-    assert deployed.run("status", NAME, "--json").code == 0
-
-    document = deployed.run("status", NAME, "--json").document
-
-    assert document["state"] == "Unproved"
-    assert (document["endpoint_config"], document["previous"]) == (first, None)
-    assert f"the rollback to {first} is not proved" in document["failure_reason"]
-    assert document["failure_command"] == ["peagle", "rollback", NAME]
-    assert f"finish it: peagle rollback {NAME}" in deployed.run("status", NAME).out
-    done = deployed.run(*document["failure_command"][1:], "--yes", "--json").document
-    assert (done["state"], done["endpoint_config"], done["k"]) == ("InService", first, 7)
-
-
-@pytest.mark.thorough
-def test_another_engine_than_planned_is_named(deployed: Terminal) -> None:
-    deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:engine"] = "vllm 0.99.0"
-
-    document = deployed.run("status", NAME, "--json").document
-
-    assert document["vllm_here"] == "0.99.0"
-
-
-@pytest.mark.thorough
-def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> None:
-    deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:stand-in"] = "peagle/tiny"
-
-    (row,) = deployed.run("list", "--json").document["deployments"]
-    assert row["stand_in"] == "peagle/tiny"
-    assert row["speculation"] is True
-
-
 def test_list_shows_state_and_price_of_each(deployed: Terminal) -> None:
     (row,) = deployed.run("list", "--json").document["deployments"]
 
@@ -149,11 +78,7 @@ def test_list_shows_state_and_price_of_each(deployed: Terminal) -> None:
 
 
 def test_list_without_the_permission_shows_this_machines_deployments(deployed: Terminal) -> None:
-    def deny(operation: str) -> None:
-        if operation == "get_resources":
-            raise service_error("AccessDeniedException", "no", "GetResources")
-
-    deployed.cloud.before = deny
+    deployed.rejects("get_resources", "AccessDeniedException")
 
     done = deployed.run("list", "--json")
 
@@ -208,27 +133,6 @@ def test_a_deployment_of_another_machine_is_found(deployed: Terminal, command: s
     assert done.code == 0
     for key in ("state", "pair", "k", "proved", "price_per_hour_usd", "instance_type"):
         assert after[key] == before[key], key
-
-
-def test_a_deployment_of_another_machine_is_destroyed(deployed: Terminal) -> None:
-    without_record(deployed)
-
-    done = deployed.run("destroy", NAME, "--yes")
-
-    assert done.code == 0
-    assert deployed.cloud.is_empty
-    assert deployed.world.record() is None
-
-
-@pytest.mark.thorough
-def test_status_shows_the_instances_that_run_and_their_price(deployed: Terminal) -> None:
-    endpoint = deployed.cloud.endpoints[NAME]
-    deployed.cloud.configs[endpoint.config]["ProductionVariants"][0]["InitialInstanceCount"] = 3
-
-    document = deployed.run("status", NAME, "--json").document
-
-    assert document["instances_running"] == 3
-    assert document["price_per_hour_usd"] == pytest.approx(3 * (price_of() or 0))
 
 
 @pytest.mark.thorough

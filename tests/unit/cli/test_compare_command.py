@@ -59,14 +59,6 @@ def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal
 
 
 @pytest.mark.thorough
-def test_a_repeated_comparison_keeps_its_share(comparing: Terminal) -> None:
-    done = comparing.run(*WITH, "--yes", "--json")
-
-    assert done.code == 0, done.err
-    assert done.document["comparison"]["share"] == 0.5
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     [
@@ -185,17 +177,6 @@ def test_what_cannot_be_compared_is_refused(
     assert (done.code, said in done.error) == (code, True), done.error
 
 
-@pytest.mark.thorough
-def test_a_plan_file_of_another_name_is_refused(roomy: Terminal, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    assert roomy.run("plan", "tiny", "--name", "other", "-o", str(file)).code == 0
-
-    done = roomy.run("compare", NAME, "--with", str(file))
-
-    assert done.code == 2
-    assert f"--name {NAME}" in done.error
-
-
 STATED = (
     *("--name", NAME, "--tag", "team=ml", "--tag", "stage=live"),
     *("--max-model-len", "1024", "--concurrency", "3", "--instance-count", "2"),
@@ -273,15 +254,6 @@ def test_copies_name_the_command_that_serves_the_other_plan(empty: Terminal) -> 
     assert done.code == 3
     assert f"peagle deploy peagle/tiny+p-eagle --name {NAME}-candidate" in done.error
     assert "--copies 2 --k 3" in done.error
-
-
-@pytest.mark.thorough
-def test_copies_of_the_other_plan_only_are_refused(empty: Terminal) -> None:
-    assert empty.run(*FIRST, "--yes").code == 0
-
-    done = empty.run("compare", NAME, "--with", "tiny --scale-to-zero", "--yes")
-
-    assert (done.code, "use --copies 1 within --with" in done.error) == (3, True), done.err
 
 
 @pytest.mark.thorough

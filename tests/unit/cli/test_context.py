@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
+from peagle.account import Account
 from peagle.cli.context import in_context, own_command
 from peagle.cli.main import cli
 from peagle.data import data_folder
-from peagle.session import Account
 from tests.support import in_process
 from tests.unit.cli.commands import NAME, Terminal
 
@@ -75,22 +75,6 @@ def test_control_characters_of_a_command_are_escaped_for_the_terminal_and_the_sh
     assert value in done.stdout.decode().splitlines()
 
 
-def test_commands_in_documents_keep_the_catalogue(tmp_path: Path) -> None:
-    shutil.copy(data_folder("model_catalog") / "runtimes.yaml", tmp_path)
-    begin = ("--catalog", str(tmp_path))
-    region = ("--region", "eu-west-3")
-    plan = in_process(*begin, "plan", "gpt-oss-20b", *region, "--json").document
-    check = in_process(*begin, "check", "gpt-oss-20b", *region, "--json").document
-    commands = [
-        finding["command"]
-        for document in (plan, check)
-        for finding in document["findings"]
-        if finding["command"]
-    ]
-    assert ["peagle", *begin, "catalog", "refresh", "--prices", *region] in commands
-    assert all(command[1:3] == [*begin] for command in commands)
-
-
 def test_the_hints_after_a_failed_deploy_reach_what_it_made(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -112,23 +96,3 @@ def test_the_hints_after_a_failed_deploy_reach_what_it_made(
     assert lines["Continue"] == ["peagle", *head, *typed]
     assert lines["Remove"] == ["peagle", *head[:2], "destroy", NAME, "--sandbox"]
     assert f"peagle --catalog {shlex.quote(str(folder))} logs {NAME} --sandbox" in done.error
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        ("check tiny --drafter head/config.json", "not-a-folder"),
-        ("check tiny --drafter ./notes.txt", "not-a-folder"),
-        ("check tiny --target s3:/bucket/x", "invalid-location"),
-        ("fit tiny --gpu-memory-gib 8 --drafter s3:/bucket/x", "invalid-location"),
-    ],
-)
-def test_a_location_that_is_no_checkpoint_is_refused(
-    line: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(data_folder("model_catalog") / "peagle/tiny/p-eagle", tmp_path / "head")
-    (tmp_path / "notes.txt").touch()
-    done = in_process(*line.split(), "--json")
-    assert done.code == 2
-    assert done.refusal["code"] == code

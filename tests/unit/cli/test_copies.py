@@ -36,15 +36,6 @@ def model_of(terminal: Terminal) -> str:
 
 
 @pytest.mark.thorough
-def test_each_copy_is_proved(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES).code == 0
-
-    proof = status_of(terminal)["proof"]
-
-    assert (proof["instance_count"], len(proof["instances"]), proof["passed"]) == (4, 4, True)
-
-
-@pytest.mark.thorough
 def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--tag", "team=ml").code == 0
 
@@ -54,19 +45,6 @@ def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal
     assert "update_inference_component" not in terminal.cloud.calls
     assert len(terminal.cloud.tags) == 4, "component, endpoint, configuration and model"
     assert {tags["team"] for tags in terminal.cloud.tags.values()} == {"web"}
-
-
-@pytest.mark.thorough
-def test_copies_after_the_end_of_an_endpoint_without_them(terminal: Terminal) -> None:
-    without = [*COPIES, "--copies", "1"]
-    assert terminal.run(*without, "--ttl", "1h").code == 0
-    endpoint = terminal.cloud.endpoints.pop(NAME)
-    del terminal.cloud.tags[endpoint.arn]
-    terminal.cloud.now += 7200
-
-    done = terminal.run(*COPIES, "--no-limit")
-
-    assert done.code == 0, done.err
 
 
 @pytest.mark.thorough
@@ -92,17 +70,6 @@ def test_other_instances_are_refused(terminal: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_an_endpoint_with_a_model_does_not_become_one_with_copies(terminal: Terminal) -> None:
-    without = [*COPIES, "--copies", "1"]
-    assert terminal.run(*without).code == 0
-
-    done = terminal.run(*COPIES)
-
-    assert (done.code, "replaces their model only" in done.err) == (3, True)
-    assert "use --copies 1 for one engine on each instance" in done.err
-
-
-@pytest.mark.thorough
 def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     assert terminal.run(*COPIES, "--k", "3").code == 0
@@ -122,42 +89,15 @@ def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("call", ["create_endpoint", "create_inference_component"])
 def test_an_interrupted_deploy_continues(terminal: Terminal, call: str) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == call:
-            raise KeyboardInterrupt
-
-    terminal.cloud.after = interrupt
+    terminal.interrupts(call, after=True)
     assert terminal.run(*COPIES).code != 0
-    terminal.cloud.after = lambda operation: None
+    terminal.recovers()
 
     done = terminal.run(*COPIES)
 
     assert done.code == 0, done.err
     assert terminal.cloud.calls.count("create_endpoint") == 1
     assert terminal.cloud.calls.count("create_inference_component") == 1
-
-
-@pytest.mark.thorough
-def test_copies_that_fail_are_created_again(terminal: Terminal) -> None:
-    terminal.cloud.components.scripts = [[("Creating", None), ("Failed", "too few accelerators")]]
-    done = terminal.run(*COPIES)
-    assert (done.code, "too few accelerators" in done.err) == (4, True)
-
-    done = terminal.run(*COPIES)
-
-    assert done.code == 0, done.err
-
-
-@pytest.mark.thorough
-def test_an_endpoint_with_copies_is_not_compared(terminal: Terminal, tmp_path: Path) -> None:
-    assert terminal.run(*COPIES).code == 0
-    other = str(tmp_path / "plan.json")
-    words = ("tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--k", "3")
-    assert terminal.run("plan", *words, "--output", other).code == 0
-
-    done = terminal.run("compare", NAME, "--with", other, "--yes")
-
-    assert (done.code, "not between inference components" in done.err) == (3, True)
 
 
 @pytest.mark.thorough
@@ -236,18 +176,6 @@ def moment_of(schedule: dict[str, Any]) -> float:
     found = utc_moment(f"{schedule['ScheduleExpression'][3:-1]}Z")
     assert found is not None
     return found
-
-
-@pytest.mark.thorough
-def test_another_machine_removes_both_schedules(terminal: Terminal) -> None:
-    assert terminal.run(*COPIES, "--budget", "50").code == 0
-    assert OF_COPIES in terminal.cloud.scheduler.schedules
-    without_record(terminal)
-
-    assert terminal.run("destroy", NAME, "--yes").code == 0
-
-    assert terminal.cloud.is_empty
-    assert terminal.cloud.scheduler.roles == {}
 
 
 ROLLING = ("--rollout", "rolling", "--slo", "ttft=0.5")

@@ -13,11 +13,6 @@ from tests.unit.aws.cloud import service_error
 from tests.unit.catalog.catalog_files import write_target
 from tests.unit.cli.commands import FIRST, NAME, Terminal, nothing_was_created, price_shown
 
-KEYS = {
-    "name", "state", "pair", "acceptance_length", "drafts", "openai_base_url",
-    "price_per_hour_usd", "resources", "stand_in", "endpoint_config",
-}  # fmt: skip
-
 
 def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal) -> None:
     done = terminal.run(*FIRST, answers="n\n")
@@ -39,17 +34,6 @@ def test_without_a_terminal_and_without_yes_nothing_happens(terminal: Terminal) 
     assert done.code == 2
     assert "--yes" in done.error
     assert nothing_was_created(terminal)
-
-
-def test_json_is_one_document_with_the_agreed_keys(terminal: Terminal) -> None:
-    document = terminal.run(*FIRST, "--yes", "--json").document
-
-    assert set(document) >= KEYS
-    assert document["state"] == "InService"
-    assert document["acceptance_length"] == pytest.approx(3.0)
-    assert document["pair"] == "peagle/tiny+p-eagle"
-    assert {"type": "Endpoint", "name": NAME, "confirmed": True} in document["resources"]
-    assert document["changed"] is True
 
 
 @pytest.mark.thorough
@@ -143,35 +127,6 @@ def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
     assert done.returncode == 2
     assert "peagle engine install" in done.stderr
     assert {one.name for one in own_home.iterdir()} <= {"contents.json"}
-
-
-def test_a_failed_start_shows_reason_resources_cost_and_next_commands(
-    terminal: Terminal,
-) -> None:
-    terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
-    terminal.cloud.write_log("OSError: [Errno 5] Input/output error")
-
-    done = terminal.run(*FIRST, "--yes")
-
-    assert done.code == 4
-    assert "no ping" in done.error
-    assert "Input/output error" in done.error
-    assert f"Endpoint {NAME}" in done.err
-    assert price_shown() in done.err
-    assert "Continue peagle deploy tiny --instance-type ml.g5.xlarge" in done.err
-    assert f"Remove   peagle destroy {NAME}" in done.err
-
-
-def test_ctrl_c_before_any_resource_leaves_no_record(terminal: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "list_roles":
-            raise KeyboardInterrupt
-
-    terminal.cloud.before = interrupt
-
-    assert terminal.run(*FIRST, "--yes").code == 130
-    terminal.cloud.before = lambda operation: None
-    assert nothing_was_created(terminal)
 
 
 @pytest.mark.thorough

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -79,23 +77,6 @@ def test_an_unknown_price_is_refused_until_it_is_accepted(terminal: Terminal) ->
     assert terminal.run(*options, "--accept-unknown-price").code == 0
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda text: text[: len(text) // 2], lambda text: text.replace('"k": 7', '"k": 6')]
-)
-def test_a_damaged_plan_file_creates_nothing(
-    terminal: Terminal, tmp_path: Path, damage: Any
-) -> None:
-    file = tmp_path / "plan.json"
-    terminal.run("plan", *FIRST[1:], "--out", str(file))
-    file.write_text(damage(file.read_text()))
-
-    done = terminal.run("deploy", str(file), "--yes")
-
-    assert done.code == 2
-    assert str(file) in done.error
-    assert nothing_was_created(terminal)
-
-
 def test_another_region_than_the_plans_is_refused(terminal: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     terminal.run("plan", *FIRST[1:], "--out", str(file))
@@ -130,18 +111,8 @@ def test_credentials_that_aws_refuses(
     assert "Traceback" not in done.err
 
 
-def rejecting(operation: str, code: str) -> Callable[[str], None]:
-    """AWS answers ``operation`` with status 400 and this error code."""
-
-    def reject(called: str) -> None:
-        if called == operation:
-            raise service_error(code, "rejected", ResponseMetadata={"HTTPStatusCode": 400})
-
-    return reject
-
-
 def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:
-    terminal.cloud.before = rejecting("create_endpoint", "ResourceLimitExceeded")
+    terminal.rejects("create_endpoint", "ResourceLimitExceeded", 400)
 
     done = terminal.run(*FIRST, "--yes")
 

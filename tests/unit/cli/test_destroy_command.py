@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.deploy.records import all_records, record_path
-from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import NAME, Terminal, price_shown
@@ -20,24 +18,6 @@ def test_destroy_shows_resources_and_asks(deployed: Terminal) -> None:
     assert NAME in deployed.cloud.endpoints
 
 
-def test_destroy_without_a_terminal_needs_yes(deployed: Terminal) -> None:
-    done = deployed.run("destroy", NAME)
-
-    assert done.code == 2
-    assert "--yes" in done.error
-    assert NAME in deployed.cloud.endpoints
-
-
-def test_destroy_may_be_repeated(deployed: Terminal) -> None:
-    assert deployed.run("destroy", NAME, "--yes").code == 0
-
-    again = deployed.run("destroy", NAME, "--yes")
-
-    assert again.code == 0
-    assert "Nothing to remove" in again.err
-    assert deployed.run("destroy", NAME, "--yes", "--json").document["removed"] == []
-
-
 @pytest.mark.thorough
 def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal) -> None:
     config = deployed.cloud.endpoints[NAME].config
@@ -48,17 +28,6 @@ def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal)
     assert done.code == 3
     assert "the endpoint somebody-elses in us-east-1 exists" in done.err
     assert "somebody-elses" in deployed.cloud.endpoints
-
-
-def test_destroy_keeps_foreign_objects_in_the_bucket(deployed: Terminal) -> None:
-    (bucket,) = deployed.cloud.buckets.values()
-    bucket["theirs"] = {"ContentLength": 1, "Metadata": {}}
-
-    done = deployed.run("destroy", NAME, "--yes")
-
-    assert done.code == 0
-    assert "kept S3Bucket" in done.out
-    assert set(bucket) == {"theirs"}
 
 
 def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal) -> None:
@@ -100,11 +69,7 @@ def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:
 
 
 def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Terminal) -> None:
-    def deny(operation: str) -> None:
-        if operation == "describe_alarms":
-            raise service_error("AccessDenied", "no", "DescribeAlarms")
-
-    deployed.cloud.before = deny
+    deployed.rejects("describe_alarms", "AccessDenied")
 
     everything = deployed.run("destroy", NAME, "--all", "--yes")
     done = deployed.run("destroy", NAME, "--yes")
@@ -126,18 +91,3 @@ def test_what_a_removed_template_left_is_removed(terminal: Terminal) -> None:
     assert refused.code == 3
     assert done.code == 0
     assert terminal.cloud.is_empty
-
-
-def test_a_damaged_record_of_nothing_is_removed(deployed: Terminal) -> None:
-    (record,) = all_records()
-    path = record_path(record.scope, record.region, "peagle-gone")
-    path.write_text('{"format": 3, "na')
-
-    shown = deployed.run("status", "peagle-gone")
-    done = deployed.run("destroy", "peagle-gone", "--yes")
-
-    assert shown.error.endswith("; remove the record: peagle destroy peagle-gone)")
-    assert (done.code, path.exists()) == (0, False)
-    assert "nothing of peagle-gone is in us-east-1" in done.err
-    assert str(path) in done.err
-    assert NAME in deployed.cloud.endpoints

@@ -26,11 +26,11 @@ def checks(peagle: Peagle, **environment: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.thorough
 def test_without_docker_only_docker_is_reported(peagle: Peagle, tmp_path: Path) -> None:
-    found = checks(peagle, PATH=str(tmp_path))
-    assert found["Docker"]["fine"] is False
-    assert "docker is not installed" in found["Docker"]["found"]
-    assert "--engine process" in found["Docker"]["fix"]
-    assert "Docker Compose" not in found
+    reported = checks(peagle, PATH=str(tmp_path))
+    assert reported["Docker"]["fine"] is False
+    assert "docker is not installed" in reported["Docker"]["found"]
+    assert "--engine process" in reported["Docker"]["fix"]
+    assert "Docker Compose" not in reported
 
 
 @pytest.mark.thorough
@@ -48,11 +48,11 @@ def test_builder_compose_and_gpus_are_reported(
 ) -> None:
     docker.answers("version", out="28.2.2")
     docker.answers("info", out={"ServerVersion": "28.2.2", **info})
-    found = checks(peagle, PATH=str(docker.folder))
+    reported = checks(peagle, PATH=str(docker.folder))
     compose, gpus, builder = expected
-    assert found["Docker"]["fine"]
-    assert "28.2.2" in found["Docker"]["found"]
-    assert builder in found["Docker"]["found"]
-    assert found["Docker Compose"]["fine"] is compose
-    assert found["GPUs in containers"]["fine"] is gpus
-    assert all(check["fine"] or check["fix"] for check in found.values())
+    assert reported["Docker"]["fine"]
+    assert "28.2.2" in reported["Docker"]["found"]
+    assert builder in reported["Docker"]["found"]
+    assert reported["Docker Compose"]["fine"] is compose
+    assert reported["GPUs in containers"]["fine"] is gpus
+    assert all(check["fine"] or check["fix"] for check in reported.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.aws.cloud import ROLE, service_error
+from tests.unit.aws.cloud import ROLE
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
 FILE = """\
@@ -30,19 +30,6 @@ def project(terminal: Terminal, tmp_path: Path) -> Path:
     return path
 
 
-def test_what_was_never_deployed_is_not_compared_field_by_field(
-    terminal: Terminal, tmp_path: Path
-) -> None:
-    file = tmp_path / "plan.json"
-    assert terminal.run("plan", "tiny", "--name", "never", "--out", str(file)).code == 0
-
-    by_plan, by_name = terminal.run("drift", str(file)), terminal.run("drift", "never")
-
-    assert (by_plan.code, by_name.code) == (3, 2)
-    assert by_plan.out == "never in us-east-1 is not deployed: it has no endpoint\n"
-    assert "there is no deployment 'never'" in by_name.error
-
-
 @pytest.mark.thorough
 def test_an_edited_project_file_is_drift(terminal: Terminal, project: Path) -> None:
     at = ("drift", "--project", str(project), "-e", "staging")
@@ -60,11 +47,7 @@ def test_an_edited_project_file_is_drift(terminal: Terminal, project: Path) -> N
 
 
 def test_what_cannot_be_read_is_exit_4(deployed: Terminal) -> None:
-    def refuse(operation: str) -> None:
-        if operation == "describe_scalable_targets":
-            raise service_error("AccessDenied", "no", "DescribeScalableTargets")
-
-    deployed.cloud.before = refuse
+    deployed.rejects("describe_scalable_targets", "AccessDenied")
     done = deployed.run("drift", NAME)
 
     assert done.code == 4

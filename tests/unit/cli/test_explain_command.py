@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from peagle.cli.explain import read_explanations
+from peagle.cli.machine import read_explanations
 from peagle.data import data_folder
 from tests.support import in_process
 

@@ -1,17 +1,61 @@
-"""``peagle fit``, as a user types it."""
+"""``peagle fit``, as a user types it: the estimate, the checks beside it, and its advice."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from itertools import product
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.errors import CheckpointError, Refused, UserError
-from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
+from peagle.errors import Refused, UserError
+from peagle.fit.models import Advice
+from tests.unit.checks.damage import WEIGHTS, RawTensor, write_tensors
+
+GEOMETRY = Path(__file__).parents[2] / "geometry"
+H200 = ("--gpu-memory-gib", "139.8")
+
+
+def peagle(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["fit", *arguments])
+
+
+def answer(*arguments: str) -> Any:
+    result = peagle(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def folder(name: str, part: str = "target") -> str:
+    return str(GEOMETRY / name / part)
+
+
+def shown(*arguments: str) -> Any:
+    """The fit, whether it is one or is refused."""
+    return json.loads(peagle(*arguments, "--json").stdout)
+
+
+def changed(tmp_path: Path, name: str, part: str, **numbers: int) -> str:
+    """A copy of that geometry with other numbers."""
+    config = json.loads((GEOMETRY / name / part / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | numbers))
+    return str(tmp_path)
+
+
+def refused(*arguments: str) -> Any:
+    """What is shown of a case that the checks refuse: the fit all the same."""
+    result = peagle(*arguments, "--json")
+    assert isinstance(result.exception, Refused), result.output
+    fit = json.loads(result.stdout)
+    assert fit["weights_gib"] > 0
+    assert fit["findings"][0]["level"] == "error"
+    return {finding["code"] for finding in fit["findings"]}
 
 
 def test_a_pair_and_the_geometry_it_was_made_of_agree(tmp_path: Path) -> None:
@@ -24,18 +68,6 @@ def test_a_pair_and_the_geometry_it_was_made_of_agree(tmp_path: Path) -> None:
     assert by_name["terms"] == by_folder["terms"]
     text = answer("gemma-4-31b", *arguments, "--text-only")
     assert by_name["weights_gib"] - text["weights_gib"] == pytest.approx(1.07, abs=0.01)
-
-
-def test_a_folder_without_a_processor_is_calculated_for_text() -> None:
-    """vLLM cannot take images with it; that is how the engine was measured."""
-    arguments = ("--target", folder("gemma-4-31b"), *H200, "--max-model-len", "16384",
-             "--max-num-seqs", "64", "--no-speculation")  # fmt: skip
-    found, without_images = answer(*arguments), answer(*arguments, "--text-only")
-    assert found["terms"] == without_images["terms"]
-    assert "text-only-assumed" in {finding["code"] for finding in found["findings"]}
-    assert "text-only-assumed" not in {finding["code"] for finding in without_images["findings"]}
-    other = answer("--target", folder("gpt-oss-20b"), *H200)
-    assert "text-only-assumed" not in {finding["code"] for finding in other["findings"]}
 
 
 def test_every_flag_counts() -> None:
@@ -78,65 +110,6 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     assert "tp" not in {item["knob"] for item in fit["advice"]}, "it has one GPU"
 
 
-def test_as_few_gpus_as_fit_are_taken() -> None:
-    assert answer("gpt-oss-120b", "--instance-type", "ml.p5e.48xlarge")["tensor_parallel_size"] == 1
-    assert not shown("gpt-oss-120b", "--instance-type", "ml.g5.xlarge")["fits"]
-
-
-@pytest.mark.parametrize(("vllm", "fits"), [("0.27.1", False), ("0.28.0", True)])
-def test_drafts_of_many_requests_stop_older_vllm_only(vllm: str, fits: bool) -> None:
-    many = ("--max-num-seqs", "1024", "--max-num-batched-tokens", "2048", "--k", "5")
-    found = shown("qwen3-coder-30b", *H200, *many, "--vllm", vllm)
-    assert found["fits"] == fits
-    assert (
-        "4,096 tokens of a step for 1,024 concurrent requests" in (found["refusal"] or "")
-    ) != fits
-
-
-def test_the_cache_of_an_older_vllm_is_cut_its_way() -> None:
-    """Two hybrid groups of 12 and 16 layers: padded to 16 since 0.18, cut to 12 before."""
-    arguments = ("gpt-oss-20b", *H200, "--max-num-seqs", "64", "--max-model-len", "32768", "--vllm")
-    padding = [
-        shown(*arguments, vllm)["terms"]["cache_padding_in_it"] for vllm in ("0.17.1", "0.18.0")
-    ]
-    assert padding[0] > padding[1] > 0
-
-
-def test_damaged_config_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"hidden_size": "many"}')
-    result = peagle("--target", str(tmp_path), *H200)
-    assert isinstance(result.exception, CheckpointError)
-    assert "hidden_size" in str(result.exception)
-    (tmp_path / "config.json").write_text("{}")
-    without_images = str(peagle("--target", str(tmp_path), *H200).exception)
-    assert str(tmp_path) in without_images, "which of the two places"
-    assert "config.json has no hidden_size" in without_images
-
-
-def test_draftless_methods_take_no_weights() -> None:
-    fit = answer("gpt-oss-20b+ngram", *H200, "--max-num-seqs", "64")
-    assert fit["drafter_gib"] == 0
-    assert fit["settings"]["k"] == 5
-    assert fit["without_speculation"]["max_concurrency"] > 0
-
-
-def test_as_plan_would_is_as_plan_does() -> None:
-    on = ("gpt-oss-20b", "--instance-type", "ml.g6e.xlarge")
-    fit = answer(*on, "--gpu-memory-utilization", "0.9", "--max-num-seqs", "8")
-    plan = CliRunner().invoke(cli, ["plan", *on, "--k", "7", "--json"])
-    assert json.loads(plan.stdout)["fit"]["kv_cache_tokens"] == fit["kv_cache_tokens"]
-
-
-def test_a_folders_own_context_is_taken(tmp_path: Path) -> None:
-    short = changed(tmp_path, "gpt-oss-20b", "target", max_position_embeddings=2048)
-    assert (
-        answer("gpt-oss-20b", *H200, "--target", short, "--max-num-seqs", "64")["settings"][
-            "max_model_len"
-        ]
-        == 2048
-    )
-
-
 def test_an_argument_of_vllm_that_has_no_option_here() -> None:
     tokens = answer("qwen3-8b", *H200)["kv_cache_tokens"]
 
@@ -149,3 +122,232 @@ def test_an_argument_of_vllm_that_has_no_option_here() -> None:
     unknown = shown("qwen3-8b", *H200, "--set", "kv-cache-type=fp8")["findings"][0]
     assert unknown["code"] == "engine-argument"
     assert "did you mean kv-cache-dtype" in unknown["fix"]
+
+
+WIDTHS = {"hidden_size": 256, "target_hidden_size": 256}
+
+
+@pytest.mark.thorough
+def test_a_pair_that_cannot_work_is_refused_with_the_fit_still_shown(tmp_path: Path) -> None:
+    twenty, seqs = folder("gpt-oss-20b"), ("--max-num-seqs", "64")
+    narrow = changed(tmp_path, "gpt-oss-20b", "p-eagle", **WIDTHS)
+    named, placed = ("gpt-oss-20b", *H200, *seqs), ("--target", twenty, *H200, *seqs)
+    assert "hidden-size-mismatch" in refused(*named, "--drafter", narrow)
+    assert "hidden-size-mismatch" in refused(*placed, "--drafter", narrow)
+    assert "head-not-a-drafter" in refused(*placed, "--drafter", twenty)
+    assert "k-above-trained" in refused(*named, "--k", "12")
+    assert "vllm-below-minimum" in refused(*named, "--vllm", "0.9.0")
+    assert "context-above-target" in refused(*named, "--max-model-len", "200000")
+    assert "target-differs" in refused(*named, "--target", folder("gpt-oss-120b"))
+    old = ("--instance-type", "ml.g4dn.xlarge", *seqs)
+    assert "gpu-too-old" in refused("gpt-oss-20b", *old)
+    result = peagle(*named, "--k", "12")
+    assert "[k-above-trained]" in result.stdout
+    assert "K=12 exceeds the trained K of 10" in str(result.exception)
+
+
+def test_rules_check_the_settings_of_fit() -> None:
+    small = ("--kv-cache-dtype", "fp8", "--max-num-seqs", "8", "--max-model-len", "8192")
+    hopper = ("gemma-4-31b", "--instance-type", "ml.p5en.48xlarge")
+    assert refused(*hopper, *small) == {"sliding-flashinfer", "head-not-public"}
+    assert "sliding-flashinfer" in refused(*hopper, *small, "--no-speculation")
+    assert "sliding-flashinfer" in refused("gemma-4-31b", *H200, *small), "taken to be an H200"
+    assert refused("gpt-oss-20b", "--instance-type", "ml.g5.12xlarge", *small) == {
+        "fp8-cache-triton"
+    }
+    assert answer("gpt-oss-20b", *H200, *small)["findings"] == []
+    assert answer("gpt-oss-20b", "--instance-type", "ml.g6e.xlarge", *small)["findings"] == []
+
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 4096,
+    "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+}
+SMALL = (*H200, "--max-num-seqs", "8")
+
+
+def written(
+    place: Path, config: dict[str, Any], tensors: dict[str, RawTensor] | None = None
+) -> str:
+    """A folder with this config.json and, where given, weights; returns where."""
+    (place / "config.json").write_text(json.dumps(config))
+    if tensors:
+        write_tensors(place / WEIGHTS, tensors)
+    return str(place)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"model_type": "rwkv", "layer_types": ["rwkv", "full_attention"] * 2},
+        {"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"},
+        {"model_type": "deepseek_v4", "compress_ratios": [1, 4, 4, 128]},
+        {"model_type": "nemotron-nas", "block_configs": [{"attention": {"no_op": True}}]},
+    ],
+)
+def test_a_cache_that_is_not_modelled_counts_as_full_and_is_named(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    for config in (LLAMA | more, {"text_config": LLAMA | more}):
+        fit = shown("--target", written(tmp_path, config), *SMALL)
+        assert "cache-estimated" in {finding["code"] for finding in fit["findings"]}
+
+
+HQQ = LLAMA | {"quantization_config": {"quant_method": "hqq"}}
+AWQ = LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}}
+
+
+def test_weights_of_unknown_size_are_refused_where_no_header_tells_it(tmp_path: Path) -> None:
+    wrong = peagle("--target", written(tmp_path, HQQ), *SMALL).exception
+    assert isinstance(wrong, UserError)
+    assert "quantized with hqq" in str(wrong)
+    assert "weight files" in str(wrong)
+
+
+def test_embeddings_in_the_headers_are_counted_and_mentioned(tmp_path: Path) -> None:
+    packed = RawTensor("I32", (1024, 512), bytes(4 * 1024 * 512))
+    names = [
+        f"model.layers.{n}.mlp.{part}_proj.qweight" for n in range(4) for part in ("up", "gate")
+    ]
+    fit = shown("--target", written(tmp_path, AWQ, dict.fromkeys(names, packed)), *SMALL)
+    assert fit["weights_gib"] == pytest.approx(8 * 2 / 1024, abs=0.004), "8 tensors of 2 MiB"
+    estimated = [
+        finding for finding in fit["findings"] if finding["code"] == "quantization-estimated"
+    ]
+    assert [finding["level"] for finding in estimated] == ["warning"]
+    assert "awq" in estimated[0]["message"]
+
+
+SHORT = ("--max-model-len", "8192", "--max-num-seqs", "64")
+LLAMA_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def saved_as(dtype: str, place: Path, config: dict[str, Any]) -> str:
+    """A folder with this config and no weights, saved in this type."""
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(config | {"torch_dtype": dtype}))
+    return str(place)
+
+
+def test_a_target_in_float32_fits_a_gpu_that_holds_half_of_its_files(tmp_path: Path) -> None:
+    place = saved_as("float32", tmp_path / "llama", LLAMA_8B)
+    fit = shown("--target", place, "--gpu-memory-gib", "23.6", *SHORT)
+    assert fit["fits"]
+    assert 14.5 < fit["weights_gib"] < 15.5
+
+
+FLAGS = ("--no-speculation", "--text-only", "--enforce-eager", "--compiled")
+
+
+def options(arguments: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The arguments by option, each with its value if it has one."""
+    words, options = list(arguments), []
+    while words:
+        size = 1 if words[0] in FLAGS else 2
+        options.append(tuple(words[:size]))
+        del words[:size]
+    return options
+
+
+def typed(arguments: tuple[str, ...], advice: Any) -> tuple[str, ...]:
+    """The arguments with the advised one instead of, or beside, what they had."""
+    knob, value = advice["knob"], advice["value"].split(",")[0]
+    option = (f"--{knob}",) if knob == value else (f"--{knob}", value)
+    gone = ("--gpu-memory-gib", "--instance-type") if knob == "instance-type" else option[:1]
+    kept = (word for given in options(arguments) if given[0] not in gone for word in given)
+    return (*kept, *option)
+
+
+PAIRS = [
+    f"{target.short_name}+{drafter.name}"
+    for target in load_catalog().targets.values()
+    for drafter in target.drafters[:2]
+]
+HARDWARE = [
+    ("--gpu-memory-gib", "17"),
+    ("--gpu-memory-gib", "24"),
+    ("--gpu-memory-gib", "44.4"),
+    ("--gpu-memory-gib", "79.2"),
+    ("--instance-type", "ml.g5.xlarge"),
+    ("--instance-type", "ml.g6.12xlarge"),
+    ("--instance-type", "ml.p4d.24xlarge"),
+    ("--instance-type", "ml.p5.4xlarge"),
+]
+LOADS = [
+    ("--max-model-len", "8192"),
+    ("--max-model-len", "120000", "--max-num-seqs", "300"),
+    ("--max-model-len", "10000000"),
+    ("--max-num-batched-tokens", "4096"),
+    ("--max-num-batched-tokens", "65536", "--max-num-seqs", "8"),
+    ("--max-num-seqs", "2000", "--vllm", "0.26.0"),
+    ("--tp", "1", "--vllm", "0.27.1", "--gpu-memory-utilization", "0.5"),
+    ("--k", "1000", "--max-num-seqs", "64"),
+    ("--k", "5", "--max-num-seqs", "64", "--text-only"),
+    ("--compiled", "--max-num-seqs", "256"),
+    ("--no-speculation", "--max-model-len", "60000"),
+]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("load", LOADS, ids=" ".join)
+def test_every_advice_gives_what_it_says(load: tuple[str, ...]) -> None:
+    """And no rule refuses it: the exit code is 0."""
+    tried = 0
+    for pair, hardware in Random(" ".join(load)).sample(list(product(PAIRS, HARDWARE)), 10):
+        if tried >= 4:
+            break
+        arguments = (*hardware, *load)
+        for advice in shown(pair, *arguments)["advice"]:
+            fit = answer(pair, *typed(arguments, advice))
+            for number in ("kv_cache_tokens", "max_concurrency"):
+                assert fit[number] == advice[number], (pair, arguments, advice)
+            tried += 1
+    assert tried, "some of them do not fit"
+
+
+def knobs(*arguments: str) -> dict[str, str]:
+    return {advice["knob"]: advice["value"] for advice in shown(*arguments)["advice"]}
+
+
+ALONE = ("--max-model-len", "16384", "--max-num-seqs", "8", "--no-speculation")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("gemma-4-31b", "--instance-type", "ml.p5.4xlarge", *ALONE),
+        ("gemma-4-31b+p-eagle", "--instance-type", "ml.p5.4xlarge", *ALONE[:-1]),
+        ("gemma-4-31b", "--gpu-memory-gib", "79.2", *ALONE),
+        ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8"),
+    ],
+)
+def test_a_cache_that_the_rules_refuse_is_not_advised(arguments: tuple[str, ...]) -> None:
+    assert "kv-cache-dtype" not in knobs(*arguments)
+    assert knobs(*arguments), "but others are"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("knob", "value", "options"),
+    [
+        ("tp", "4", ("--tensor-parallel-size", "4")),
+        ("no-speculation", "no-speculation", ("--no-speculation",)),
+        ("instance-type", "ml.p5.48xlarge, 4 of its 8 GPUs", ("--instance-type", "ml.p5.48xlarge")),
+    ],
+)
+def test_advice_is_the_arguments_to_type(knob: str, value: str, options: tuple[str, ...]) -> None:
+    assert Advice(knob=knob, value=value, kv_cache_tokens=1, max_concurrency=1.0).options == options

@@ -11,7 +11,6 @@ import click
 import pytest
 
 from peagle.cli.main import cli
-from peagle.weights.layout import weights_prefix
 
 _COMMAND = re.compile(r"peagle (?:\\\n|.)+?(?=\n| && |\)\"|$)")
 
@@ -86,10 +85,3 @@ def test_the_command_line_takes_it(
         assert below is not None
         command = below
         context = command.make_context(command.name, words, parent=context)
-
-
-@pytest.mark.parametrize("example", [one for one in EXAMPLES if "s3://" in one])
-def test_its_buckets_have_names_that_are_taken(example: str) -> None:
-    for word in shlex.split(example):
-        if word.startswith("s3://"):
-            weights_prefix(word)

@@ -1,17 +1,165 @@
-"""`peagle image` and `peagle destroy --images`, as typed."""
+"""`peagle image`, and images that `peagle local` runs: refusals, failures, and what comes next."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from moto import mock_aws
 
-from tests.support import Peagle
+from peagle.aws import ecr
+from peagle.aws import images as codebuild
+from peagle.aws.client import Keys, connect
+from peagle.cli import image as image_commands
+from peagle.cli.context import command_text
+from peagle.errors import CloudError, UserError
+from peagle.images.context import member_of
+from peagle.images.docker import unchecked_image
+from peagle.render.requests import deploy_arguments
+from peagle.session import Session
+from tests.support import Peagle, command_line, raises_code
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
+from tests.unit.rendering.plans import plan_of
 
 __all__ = ["docker"]
+
+BASE = "debian:bookworm-slim"
+BUILD = ("image", "build", "gpt-oss-20b", "--base", BASE)
+NO_ENGINE = (
+    "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
+    "running?"
+)
+FULL = "failed to register layer: write /opt/peagle/peagle_serve: no space left on device"
+DENIED = "denied: requested access to the resource is denied"
+
+
+@pytest.fixture
+def place(tmp_path: Path, own_home: Path) -> Iterator[dict[str, str]]:
+    """A home and a temporary folder of their own, which must be empty in the end, apart from the
+    cached hashes of the weights that were planned."""
+    folders = {"PEAGLE_HOME": tmp_path / "home", "TMPDIR": tmp_path / "tmp"}
+    for folder in folders.values():
+        folder.mkdir()
+    yield {**os.environ, **{name: str(folder) for name, folder in folders.items()}}
+    left = [path for folder in folders.values() for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in left if path != folders["PEAGLE_HOME"] / "contents.json"] == []
+
+
+def _only_error(done: subprocess.CompletedProcess[str]) -> str:
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return errors[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        BUILD,
+        ("image", "build", "tiny", "--runtime", "cpu"),
+        ("image", "push", "peagle-tiny:1"),
+        ("local", "up", "tiny", "--engine", "docker"),
+        ("local", "up", "tiny", "--engine", "docker", "--build"),
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_stopped_docker_is_an_error_with_the_alternative(
+    peagle: Peagle, docker: FakeDocker, place: dict[str, str], words: tuple[str, ...]
+) -> None:
+    docker.answers(code=1, err=NO_ENGINE)
+
+    done = peagle(*words, env=place)
+
+    assert done.returncode == 2
+    assert "the Docker daemon does not respond" in _only_error(done)
+    assert "local engines also run without it (--engine process)" in done.stderr
+
+
+PUSH = ("image", "push", "peagle-tiny:1", "--registry", "reg.example.com")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("words", "step", "error", "code", "said", "fix"),
+    [
+        (BUILD, "build", FULL, 2, "the disk is full: building", "docker system prune"),
+        (BUILD, "build", f"pull {DENIED} for private/base", 4, "denied", "log in to the registry"),
+        (PUSH, "push", DENIED, 4, "pushing reg.example.com/peagle-tiny:1", "log in to the reg"),
+    ],
+)
+def test_what_docker_refuses_is_an_error_and_leaves_nothing(
+    peagle: Peagle,
+    docker: FakeDocker,
+    place: dict[str, str],
+    words: tuple[str, ...],
+    step: str,
+    error: str,
+    code: int,
+    said: str,
+    fix: str,
+) -> None:
+    docker.answers("version", out="28.2")
+    docker.has_image("peagle-tiny:1")
+    docker.answers("tag")
+    docker.answers(step, code=1, err=error)
+
+    done = peagle(*words, env=place)
+
+    assert done.returncode == code
+    assert said in _only_error(done)
+    assert fix in done.stderr
+
+
+def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+
+    def full(members: object, path: Path) -> None:
+        path.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(codebuild, "zip_file", full)
+    order = codebuild.BuildRequest("peagle-x", "1", "", [member_of("Dockerfile", b"FROM a")], "d")
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        with raises_code("disk-full", UserError) as raised:
+            codebuild.build_remotely(aws, order, print)
+
+        assert "TMPDIR" in raised.value.fix
+        assert not [made for made in ecr.image_resources(aws) if made.kind in ("Object", "Project")]
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("pair", "baked", "region", "command"),
+    [
+        (["tiny"], False, "us-east-1", "peagle deploy tiny --image A --sandbox"),
+        (["tiny"], True, "us-east-1", "peagle deploy tiny --image A --baked-weights --sandbox"),
+        (
+            ["a/b", "--drafter", "my head"], True, "eu-west-1",
+            "peagle deploy a/b --drafter 'my head' --image A --baked-weights --region eu-west-1 "
+            "--sandbox",
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_pushed_comes_with_the_command_that_deploys_it(
+    pair: list[str], baked: bool, region: str, command: str
+) -> None:
+    address = f"123456789012.dkr.ecr.{region}.amazonaws.com/peagle-tiny:1"
+    with command_line("image", "push", "peagle-tiny:1", "--sandbox"):
+        words = deploy_arguments(pair, address, baked, region)
+        assert words is not None
+        assert command_text(words) == command.replace("--image A", f"--image {address}")
 
 
 @pytest.mark.parametrize(
@@ -74,16 +222,6 @@ def built_image(docker: FakeDocker, runtime: str) -> tuple[str, ...]:
 
 
 @pytest.mark.thorough
-def test_a_build_as_json_says_that_nothing_was_pushed(peagle: Peagle, docker: FakeDocker) -> None:
-    done = peagle(*built_image(docker, "gpu"), "--json")
-
-    document = json.loads(done.stdout)
-    assert (document["name"], document["pushed"]) == ("mine:1", None)
-    assert document["seconds"] >= 0
-    assert document["labels"]["peagle.pair"] == "peagle/tiny+p-eagle"
-
-
-@pytest.mark.thorough
 def test_local_up_can_build_the_image_that_a_compose_file_runs(
     peagle: Peagle, docker: FakeDocker, tmp_path: Path
 ) -> None:
@@ -120,3 +258,73 @@ def test_without_docker_a_compose_file_for_a_named_image_is_written_unchecked(
     assert "Could not check whether mine:1 is for peagle/tiny+p-eagle: docker is" in named.stderr
     assert unnamed.returncode == 2
     assert unnamed.stdout == ""
+
+
+def test_pushing_to_the_sandbox_is_refused_before_anything_is_built(
+    peagle: Peagle, docker: FakeDocker
+) -> None:
+    docker.answers("version", out="20.10")
+    done = peagle("image", "build", "tiny", "--base", "base:1", "--push", "--sandbox")
+    assert done.returncode == 3
+    assert "peagle image push NAME --registry HOST" in done.stderr
+    assert not [one for one in docker.calls if one["argv"][0] != "version"]
+
+
+def test_without_credentials_nothing_is_built_to_be_pushed(
+    peagle: Peagle, docker: FakeDocker, tmp_path: Path
+) -> None:
+    docker.answers("version", out="20.10")
+    without_session = {
+        name: value for name, value in os.environ.items() if not name.startswith("AWS_")
+    }
+    nowhere = str(tmp_path / "nothing")
+    without_session |= {"AWS_CONFIG_FILE": nowhere, "AWS_SHARED_CREDENTIALS_FILE": nowhere,
+               "AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
+    done = peagle("image", "build", "tiny", "--base", "base:1", "--push", env=without_session)
+    assert done.returncode != 0
+    assert "no AWS credentials" in done.stderr
+    assert not [one for one in docker.calls if one["argv"][0] != "version"]
+
+
+def test_failed_push_names_the_built_image(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*given: object) -> str:
+        raise CloudError("no", "repeat it")
+
+    monkeypatch.setattr(image_commands, "_push", refused)
+    typed = command_line("image", "build", "tiny", "--push", "--profile", "work")
+    with typed, pytest.raises(CloudError):
+        image_commands.push_built(unchecked_image("mine:1"), "eu-west-1", Session(profile="work"))
+    reported = capsys.readouterr().err
+    assert "mine:1 is built" in reported
+    assert "peagle image push mine:1 --region eu-west-1 --profile work" in reported
+
+
+@pytest.mark.parametrize(
+    ("runtime", "session", "command"),
+    [
+        ("cpu", Session(), "peagle local up peagle/tiny+p-eagle --engine docker --image mine:1"),
+        ("gpu", Session(), "peagle image push mine:1"),
+        ("gpu", Session(sandbox=True), "peagle image push mine:1 --registry HOST"),
+    ],
+)
+def test_build_shows_the_next_command(runtime: str, session: Session, command: str) -> None:
+    built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
+    served = ["peagle/tiny+p-eagle"]
+    shown = image_commands.next_command(plan_of("uploaded"), built, session, served)
+    assert shown == command
+
+
+@pytest.mark.thorough
+def test_no_deploy_command_for_an_image_outside_ecr(peagle: Peagle, docker: FakeDocker) -> None:
+    docker.answers("version", out="20.10")
+    docker.has_image("peagle-tiny:1")
+    docker.answers("tag")
+    docker.answers("push")
+    push = ("image", "push", "peagle-tiny:1", "--registry", "localhost:5999")
+    done = peagle(*push)
+    assert done.returncode == 0, done.stderr
+    assert "SageMaker pulls images from ECR only" in done.stderr
+    assert "peagle deploy" not in done.stderr
+    assert json.loads(peagle(*push, "--json").stdout)["next"] is None

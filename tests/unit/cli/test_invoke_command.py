@@ -10,7 +10,6 @@ import pytest
 
 from peagle.aws.errors import CREDENTIALS_FIX
 from peagle.errors import UserError
-from peagle.sandbox.client import EndpointStatus, Status
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import FIRST, NAME, Terminal
 from tests.unit.cli.endpoints import deployed as record_endpoint
@@ -66,17 +65,6 @@ def test_json_has_the_agreed_keys(deployed: Terminal, stream: bool) -> None:
     assert _asked(deployed).get("stream", False) is stream
 
 
-@pytest.mark.thorough
-def test_an_image_that_cannot_tell_has_no_acceptance_length(deployed: Terminal) -> None:
-    deployed.cloud.engine.acceptance = None
-
-    done = deployed.run("invoke", NAME, "Say hello", "--json")
-
-    assert done.code == 0
-    assert done.document["acceptance_length"] is None
-    assert len(deployed.cloud.engine.prompts) == 1
-
-
 def test_the_image_of_aws_is_not_asked_for_counters(terminal: Terminal) -> None:
     """It would answer with an error, which counts in the endpoint's metrics."""
     assert terminal.run(*FIRST, "--yes").code == 0
@@ -86,15 +74,6 @@ def test_the_image_of_aws_is_not_asked_for_counters(terminal: Terminal) -> None:
 
     assert document["acceptance_length"] is None
     assert terminal.cloud.calls.count("invoke_endpoint") == calls + 1
-
-
-@pytest.mark.thorough
-def test_of_several_instances_no_acceptance_length_is_claimed(terminal: Terminal) -> None:
-    terminal.run(*FIRST, "--instance-count", "2", "--yes")
-
-    document = terminal.run("invoke", NAME, "Say hello", "--json").document
-
-    assert document["acceptance_length"] is None
 
 
 def test_an_engine_restarted_meanwhile_has_no_acceptance_length(
@@ -122,12 +101,6 @@ def test_options_reach_the_engine(deployed: Terminal) -> None:
     assert body["temperature"] == 0.5
 
 
-def test_chat_is_what_the_target_is_made_for(deployed: Terminal) -> None:
-    deployed.run("invoke", NAME, "Hi")
-
-    assert _asked(deployed)["messages"] == [{"role": "user", "content": "Hi"}]
-
-
 @pytest.mark.parametrize("prompt", ['\'; DROP "x" $(rm) `ls` \\n', "日本語 🦅", "line\nline\n"])
 def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: str) -> None:
     deployed.run("invoke", NAME, prompt)
@@ -139,25 +112,30 @@ def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: s
 
 
 @pytest.mark.parametrize(
-    ("prompt", "stdin", "words"),
+    ("typed", "stdin", "said"),
     [
-        ("", b"", "empty"),
-        (" \n", b"", "empty"),
-        ("-", b"", "empty"),
-        ("-", b"ok \xff\xfe", "not UTF-8 (invalid byte at offset 3)"),
-        ("caf\udce9", b"", "not UTF-8 (invalid byte at offset 3)"),
-        ("-", b"a" * 6_300_000, "6,291,456"),
+        (("",), b"", "empty"),
+        ((" \n",), b"", "empty"),
+        (("-",), b"", "empty"),
+        (("-",), b"ok \xff\xfe", "not UTF-8 (invalid byte at offset 3)"),
+        (("caf\udce9",), b"", "not UTF-8 (invalid byte at offset 3)"),
+        (("-",), b"a" * 6_300_000, "6,291,456"),
+        (('{"prompt": "Hi",}',), b"", "(line 1, column 17)"),
+        (("{'prompt': 'Hi'}",), b"", "(line 1, column 2)"),
+        (('{"prompt": "Hi"}', "--max-tokens", "4"), b"", "--max-tokens cannot be combined"),
+        (('{"prompt": "Hi"}', "--no-stream"), b"", "--stream/--no-stream cannot be combined"),
+        (("{}", "--chat"), b"", "--chat/--completion cannot be combined"),
     ],
 )
 def test_a_prompt_that_cannot_be_is_one_line_and_not_sent(
-    deployed: Terminal, prompt: str, stdin: bytes, words: str
+    deployed: Terminal, typed: tuple[str, ...], stdin: bytes, said: str
 ) -> None:
     before = len(deployed.cloud.calls)
 
-    done = deployed.run("invoke", NAME, prompt, stdin=stdin)
+    done = deployed.run("invoke", NAME, *typed, stdin=stdin)
 
     assert done.code == 2
-    assert words in done.error
+    assert said in done.error
     assert len(done.err.splitlines()) == 1
     assert not [call for call in deployed.cloud.calls[before:] if call.startswith("invoke")]
 
@@ -180,7 +158,6 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_engines_words(deployed: T
     assert len(done.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("is_of_peagle", [True, False])
 @pytest.mark.parametrize("has_credentials", [True, False])
 @pytest.mark.parametrize(
     "command", [("invoke", NAME, "Say hello"), ("token", NAME, "--duration", "30m")]
@@ -190,14 +167,8 @@ def test_for_an_endpoint_of_the_sandbox_the_fix_is_the_command_with_sandbox(
     monkeypatch: pytest.MonkeyPatch,
     command: tuple[str, ...],
     has_credentials: bool,
-    is_of_peagle: bool,
 ) -> None:
-    if is_of_peagle:
-        record_endpoint("s3://models/tiny/", name=NAME)
-    else:
-        found = EndpointStatus(NAME, "us-east-1", "InService", None, None, 1, 1, 1.0)
-        status = Status(running=True, endpoints=(found,))
-        monkeypatch.setattr("peagle.sandbox.client.sandbox_status", lambda: status)
+    record_endpoint("s3://models/tiny/", name=NAME)
     if not has_credentials:
         monkeypatch.setattr(terminal.world.aws, "call", _no_credentials)
 
@@ -220,26 +191,6 @@ def test_a_json_object_is_the_body_of_the_request(deployed: Terminal) -> None:
     sent, text = deployed.cloud.engine.prompts
     assert sent == body
     assert text["messages"][0]["content"] == "{name} says hello"
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (('{"prompt": "Hi",}',), "(line 1, column 17)"),
-        (("{'prompt': 'Hi'}",), "(line 1, column 2)"),
-        (('{"prompt": "Hi"}', "--max-tokens", "4"), "--max-tokens cannot be combined"),
-        (('{"prompt": "Hi"}', "--no-stream"), "--stream/--no-stream cannot be combined"),
-        (("{}", "--chat"), "--chat/--completion cannot be combined"),
-    ],
-)
-def test_json_that_cannot_be_sent_as_it_is_is_not_sent(
-    deployed: Terminal, typed: tuple[str, ...], said: str
-) -> None:
-    done = deployed.run("invoke", NAME, *typed)
-
-    assert done.code == 2
-    assert said in done.error
-    assert not deployed.cloud.engine.prompts
 
 
 def test_another_machine_asks_an_endpoint_of_copies_once(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,49 +77,6 @@ def test_every_command_exists_and_its_help_has_an_example(name: str) -> None:
     assert "peagle" in (command.epilog or ""), f"`peagle {name} --help` shows no example"
 
 
-@pytest.mark.thorough
-def test_every_command_starts_as_a_process() -> None:
-    done = run(ALONE, *NAMES)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    shown = re.findall(r"^Usage: peagle (\S+) ", done.stdout, re.MULTILINE)
-    assert shown == NAMES
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("words", "code"), [(("list", "--nonsense"), 2), (("plan", "tiny"), 0)])
-def test_a_process_ends_as_a_command_in_this_one(
-    peagle_process: Peagle, peagle: Peagle, words: tuple[str, ...], code: int
-) -> None:
-    alone, here = peagle_process(*words), peagle(*words)
-
-    assert alone.returncode == here.returncode == code
-    assert (alone.stdout, alone.stderr) == (here.stdout, here.stderr)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "plan tiny -o",
-        "plan tiny --out",
-        "verdict gpt-oss-20b --gpu H200 -o",
-        "render terraform tiny -o",
-        "catalog init ./model -o",
-        "bench report result.json -o",
-    ],
-)
-@pytest.mark.parametrize(("name", "expected"), [("", "needs a name"), ("caf\udce9", "not UTF-8")])
-def test_an_output_needs_a_name_in_utf_8(
-    peagle: Peagle, tmp_path: Path, line: str, name: str, expected: str
-) -> None:
-    done = peagle(*line.split(), f"{name}.json" if name else "", cwd=tmp_path)
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert expected in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
     done = peagle("plan", "--bad", "--", "--json")
 
@@ -130,8 +86,8 @@ def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
 
 @pytest.mark.parametrize(
     ("option", "meant"),
-    [("--cached", "--cached-prompt-tokens"), ("--subnets", "the key subnets of peagle.yaml"),
-     ("--users", "--concurrency"), ("--contxt", "--max-model-len"), ("--workloads", "--workload")],
+    [("--subnets", "the key subnets of peagle.yaml"), ("--users", "--concurrency"),
+     ("--workloads", "--workload")],
 )  # fmt: skip
 def test_a_wrong_option_names_the_right_one(option: str, meant: str) -> None:
     error = in_process("plan", "tiny", option, "8").error
@@ -184,20 +140,6 @@ def test_an_unusable_home_is_a_user_error(peagle: Peagle) -> None:
     assert done.returncode == 2
     assert "/proc/nowhere" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_home_that_cannot_be_made_is_the_error_not_the_missing_engine(
-    peagle: Peagle, tmp_path: Path
-) -> None:
-    variables = {k: v for k, v in os.environ.items() if k != "PEAGLE_ENGINE_PYTHON"}
-    (tmp_path / "file").touch()
-    for home in ("/proc/nowhere", str(tmp_path / "file")):
-        env = {**variables, "PEAGLE_HOME": home}
-        done = peagle("deploy", "tiny", "--sandbox", "--yes", env=env)
-
-        assert (done.returncode, done.stdout) == (2, "")
-        assert home in done.stderr
-        assert "vLLM" not in done.stderr
 
 
 @pytest.mark.parametrize("started_before", [True, False])

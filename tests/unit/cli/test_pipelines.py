@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 from peagle.aws import images as codebuild
-from peagle.cli.main import cli
 from tests.pipelines import gh
 from tests.pipelines.steps import build_commands, read, run_steps
 from tests.support import Done, in_process
@@ -61,9 +59,9 @@ def peagle_words(text: str) -> tuple[list[str], str | None]:
 def all_commands() -> list[str]:
     """Every ``peagle`` command of every pipeline, each once."""
     texts = [run for path in WORKFLOWS for _, _, run in steps(path)]
-    texts += [one for path in SPECIFICATIONS for one in build_commands(path)]
+    texts += [text for path in SPECIFICATIONS for text in build_commands(path)]
     rescue = re.findall(r"&& (peagle [^;]+);", "\n".join(texts))
-    return sorted({one for one in (*texts, *rescue) if one.startswith("peagle ")})
+    return sorted({text for text in (*texts, *rescue) if text.startswith("peagle ")})
 
 
 @pytest.fixture
@@ -95,14 +93,9 @@ def succeeds(terminal: Terminal, text: str) -> None:
     assert (text, done.code) == (text, 0), done.err + done.out
 
 
-@pytest.mark.parametrize("text", all_commands())
-def test_a_command_of_a_pipeline_prints_a_document(text: str) -> None:
-    assert "--json" in text or "--markdown" in text
-
-
 @pytest.mark.thorough
 def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal) -> None:
-    (text,) = (one for one in all_commands() if one.startswith("peagle image build"))
+    (text,) = (text for text in all_commands() if text.startswith("peagle image build"))
     done = run(repository, text)
 
     assert json.loads(done.out) == {"pushed": None, "next": None}
@@ -112,8 +105,8 @@ def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal)
 @pytest.mark.thorough
 def test_a_later_push_replaces_the_comment_of_the_endpoint(tmp_path: Path) -> None:
     """Its own, not that of another endpoint or of a person who quotes it."""
-    found = steps(PIPELINES / "github" / "peagle-pull-request.yml")
-    script = next(text for _, name, text in found if name == "Comment")
+    scripts = steps(PIPELINES / "github" / "peagle-pull-request.yml")
+    script = next(text for _, name, text in scripts if name == "Comment")
     program = tmp_path / "gh"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} {gh.__file__} "$@"\n', "utf-8")
     program.chmod(0o755)
@@ -127,7 +120,7 @@ def test_a_later_push_replaces_the_comment_of_the_endpoint(tmp_path: Path) -> No
         }  # fmt: skip
         subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=variables, check=True)
 
-    bodies = [one["body"] for one in gh.comments(tmp_path, 12)]
+    bodies = [comment["body"] for comment in gh.comments(tmp_path, 12)]
     assert bodies == [
         quoted["body"],
         "<!-- peagle plan of chat -->\nK=5",
@@ -140,24 +133,13 @@ def is_here(text: str) -> bool:
     return not any(words[: len(start)] == start for start in NOT_HERE)
 
 
-@pytest.mark.parametrize("text", all_commands())
-def test_a_command_of_a_pipeline_parses(repository: Terminal, text: str) -> None:
-    words, _ = peagle_words(text)
-    command: click.Command = cli
-    context = cli.make_context("peagle", words)
-    while isinstance(command, click.Group):
-        _, below, words = command.resolve_command(
-            context, [*context._protected_args, *context.args]
-        )
-        assert below is not None
-        command, context = below, below.make_context(below.name, words, parent=context)
-
-
 @pytest.mark.thorough
 def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     """Pull request, staging, production, another pull request that costs more, a night."""
     commands = {
-        path.stem: [one for one in steps(path) if one[2].startswith("peagle ") and is_here(one[2])]
+        path.stem: [
+            step for step in steps(path) if step[2].startswith("peagle ") and is_here(step[2])
+        ]
         for path in WORKFLOWS
     }
     for name in ("peagle-pull-request", "peagle-deploy"):
@@ -173,7 +155,9 @@ def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     Path("base/peagle.yaml").write_text(before, "utf-8")
     changed = before.replace("k: 5", "k: 3")
     Path("peagle.yaml").write_text(changed.replace("g5.x", "g5.12x"), "utf-8")
-    _, _, plan = next(one for one in commands["peagle-pull-request"] if one[1] == "Plan and cost")
+    _, _, plan = next(
+        step for step in commands["peagle-pull-request"] if step[1] == "Plan and cost"
+    )
     assert run(repository, plan).code == 3
     assert "| k | 5 | 3 |" in Path("plan.md").read_text("utf-8")
     drift = next(text for _, step, text in commands["peagle-nightly"] if step == "Drift")
@@ -239,13 +223,13 @@ def test_an_image_is_deployed_by_its_digest_where_the_project_says_so(
         texts = [text for _, _, text in steps(PIPELINES / "github" / "peagle-deploy.yml")]
     else:
         files = (f"buildspec-{stage}.yml" for stage in ("staging", "production"))
-        texts = [one for file in files for one in build_commands(PIPELINES / kind / file)]
+        texts = [text for file in files for text in build_commands(PIPELINES / kind / file)]
     for text in texts:
         if text.startswith("peagle ") and is_here(text) and 'rollback "' not in text[:20]:
             succeeds(repository, text)
 
     assert len(built) == 1
-    images = {one["PrimaryContainer"]["Image"] for one in repository.cloud.models.values()}
+    images = {model["PrimaryContainer"]["Image"] for model in repository.cloud.models.values()}
     assert (len(repository.cloud.endpoints), images) == (2, set(built))
     assert run(repository, "peagle drift chat -e production").code == 0
 
@@ -272,44 +256,6 @@ def test_a_build_rolls_back_only_what_it_has_changed(
 
     assert (tmp_path / "called").read_text().split() == called, done.stderr
     assert done.returncode == (0 if proved else 3)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("changed", [True, False])
-def test_a_workflow_rolls_back_only_what_it_has_changed(tmp_path: Path, changed: bool) -> None:
-    steps = read(PIPELINES / "github" / "peagle-deploy.yml")["jobs"]["production"]["steps"]
-    (deployed,) = (step for step in steps if step.get("id") == "deployed")
-    (tmp_path / "deployed.json").write_text(json.dumps({"changed": changed}))
-    subprocess.run(
-        ["bash", "-ec", deployed["run"]],
-        cwd=tmp_path,
-        env={**os.environ, "GITHUB_OUTPUT": "output"},
-        check=True,
-    )
-
-    assert (tmp_path / "output").read_text() == f"changed={str(changed).lower()}\n"
-    assert steps[-1]["name"] == "Roll back"
-    assert steps[-1]["if"] == "failure() && steps.deployed.outputs.changed == 'true'"
-
-
-@pytest.mark.thorough
-def test_the_catalogue_of_a_repository_is_checked_and_used(
-    repository: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In every job with a checkout, where the user says the folder; it may be none."""
-    for path in WORKFLOWS:
-        for job in read(path)["jobs"].values():
-            if any("actions/checkout@" in step.get("uses", "") for step in job["steps"]):
-                assert job["env"]["PEAGLE_CATALOG"] == "${{ vars.PEAGLE_CATALOG }}"
-    template = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
-    assert template.count("Name: PEAGLE_CATALOG, Value: !Ref Catalog") == 4
-
-    monkeypatch.setenv("PEAGLE_CATALOG", "")
-    assert run(repository, "peagle catalog check").code == 0
-    Path("catalog").mkdir()
-    Path("catalog/wrong.yaml").write_text("wrong: [", "utf-8")
-    monkeypatch.setenv("PEAGLE_CATALOG", "catalog")
-    assert run(repository, "peagle catalog check").code == 2
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -339,61 +285,8 @@ def _listed(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else value or []
 
 
-def test_production_waits_for_staging_and_for_a_reviewer() -> None:
-    jobs = read(PIPELINES / "github" / "peagle-deploy.yml")["jobs"]
-    assert jobs["production"]["needs"] == "staging"
-    assert jobs["production"]["environment"] == "production"
-    assert "if" not in jobs["production"], "a job runs only once what it needs has succeeded"
-
-    template = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
-    assert template.index("Category: Approval") < template.index("ProjectName: !Ref Production")
-
-
 @pytest.mark.thorough
 def test_the_template_of_the_pipeline_has_no_findings() -> None:
     from cfnlint.api import lint_file  # the import takes a second, and each worker collects
 
     assert lint_file(PIPELINES / "codepipeline" / "pipeline.yaml") == []
-
-
-def test_the_template_attaches_each_policy() -> None:
-    text = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
-
-    for name in ("Deploy", "Limit", "Scaling"):
-        assert f"        - !Ref {name}PolicyArn\n" in text
-
-
-@pytest.mark.thorough
-def test_the_nightly_build_may_use_the_connection() -> None:
-    """CodeBuild clones with a token of the connection, where CodePipeline does not hand it the
-    source."""
-    resources = _template()["Resources"]
-    assert resources["NightlyProject"]["Properties"]["Source"]["Auth"]["Type"] == "CODECONNECTIONS"
-    (policy,) = resources["BuildRole"]["Properties"]["Policies"]
-    statements = policy["PolicyDocument"]["Statement"]
-    (actions,) = (one["Action"] for one in statements if "connections:" in str(one["Action"]))
-    assert {"codeconnections:GetConnectionToken", "codeconnections:GetConnection"} <= set(actions)
-
-
-@pytest.mark.thorough
-def test_a_night_that_fails_is_told_and_stays_failed() -> None:
-    rule = _template()["Resources"]["NightlyFailed"]["Properties"]
-    assert rule["EventPattern"]["detail"]["build-status"] == ["FAILED"]
-
-    build = read(PIPELINES / "codepipeline" / "buildspec-nightly.yml")["phases"]["build"]
-    assert "on-failure" not in build, "by default the next phase runs, and the build has failed"
-
-
-def _template() -> dict[str, Any]:
-    """The pipeline's template, with its functions."""
-    from cfnlint.decode import cfn_yaml
-
-    template: dict[str, Any] = cfn_yaml.load(str(PIPELINES / "codepipeline" / "pipeline.yaml"))
-    return template
-
-
-def test_the_template_says_that_the_repository_is_on_github() -> None:
-    parameters = (PIPELINES / "codepipeline" / "pipeline.yaml").read_text("utf-8")
-
-    assert "https://github.com/${Repository}.git" in parameters
-    assert "Description: The repository on GitHub" in parameters

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
-from peagle.data import data_folder
 from peagle.errors import PeagleError
-from tests.support import Peagle
 from tests.unit.checks.damage import Damage, damaged, tiny
 
 NOT_FOR_A_DOCUMENT = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker", "rich")
-
-
-def safetensors(header: object, tensors: int) -> bytes:
-    """A safetensors file with this header and so many bytes of tensors."""
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(tensors)
-
-
-FC = {"dtype": "BF16", "shape": [1, 1, 4], "data_offsets": [0, 8]}
 
 
 def run(*arguments: str, **environment: str | None) -> Result:
@@ -57,27 +43,6 @@ def head(tmp_path: Path) -> Path:
     return damaged(tiny("p-eagle"), tmp_path / "my head", Damage())
 
 
-@pytest.mark.parametrize(
-    ("options", "tokens"),
-    [
-        (("--workload", "agent"), (32_768, 30_720, 12_288)),
-        (("--workload", "rag", "--prompt-tokens", "16k"), (16_384, 2048, 2048)),
-    ],
-)  # fmt: skip
-def test_what_all_prompts_share_is_a_part_of_what_is_cached(
-    options: tuple[str, ...], tokens: tuple[int, ...]
-) -> None:
-    shown = document("gpt-oss-20b", *options)
-    kinds = ("prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens")
-    assert tuple(shown[kind] for kind in kinds) == tokens
-
-
-def test_a_cached_prompt_is_shorter_than_the_prompt() -> None:
-    error = refusal("gpt-oss-20b", "--cached-prompt-tokens", "2k")
-    assert error.code == "out-of-range"
-    assert "--prompt-tokens" in str(error.fix)
-
-
 def test_a_batch_has_a_time_and_a_total_cost() -> None:
     shown = document("gpt-oss-20b", "--requests", "1m", "--within", "8h")
     batch = shown["batch"]
@@ -97,10 +62,6 @@ def test_a_batch_that_cannot_be_done_in_time_names_a_time_that_can() -> None:
     assert "--within " in done.stdout
 
 
-def test_within_needs_requests() -> None:
-    assert "--requests" in refusal("gpt-oss-20b", "--within", "8h").message
-
-
 def test_the_next_command_is_the_one_to_type() -> None:
     done = run("gpt-oss-20b", "--k", "3", "--no-speculation")
     assert isinstance(done.exception, PeagleError), "--k cannot be combined with --no-speculation"
@@ -108,20 +69,6 @@ def test_the_next_command_is_the_one_to_type() -> None:
     assert "Next: peagle deploy gpt-oss-20b --k 3 --name mine\n" in done.stdout
     done = run("gpt-oss-20b", "--no-speculation", "--region", "us-west-2")
     assert "peagle deploy gpt-oss-20b --no-speculation --region us-west-2" in done.stdout
-
-
-def test_the_document_is_all_of_stdout(peagle: Peagle) -> None:
-    done = peagle("plan", "gpt-oss-20b", "--json")
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
-    assert made["pair"] == "openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE"
-    assert 1 <= made["speculation"]["k"] <= 10
-    assert [request["operation"] for request in made["requests"]] == [
-        "create_model",
-        "create_endpoint_config",
-        "create_endpoint",
-    ]
-    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -146,105 +93,6 @@ def test_a_refused_plan_is_shown_and_ends_with_three(
     assert done.exit_code == 3
     assert "error" in done.stdout
     assert "Next:" not in done.stdout
-
-
-def test_a_name_by_which_no_command_reads_the_plan_is_refused(tmp_path: Path) -> None:
-    error = refusal("tiny", "--out", str(tmp_path / "plan.yaml"))
-    assert error.fix == f"use --output {tmp_path / 'plan.yaml.json'}"
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.thorough
-def test_an_own_head_is_looked_at(head: Path) -> None:
-    made = document("tiny", "--drafter", str(head))
-    assert made["speculation"]["parallel_drafting"]
-    assert made["drafter"]["weights"]["location"] == str(head)
-    assert made["drafter"]["weights"]["engine_path"] == "/opt/ml/model/drafter"
-    assert [f for f in made["findings"] if f["level"] == "error"] == []
-    wrong = run("gpt-oss-20b", "--drafter", str(head))
-    assert wrong.exit_code == 3
-    assert "hidden states of size 256" in " ".join(wrong.stdout.split())
-
-
-@pytest.mark.thorough
-def test_own_head_may_be_a_relative_path(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(head.parent)
-    assert document("tiny", "--drafter", "./my head") == document("tiny", "--drafter", str(head))
-    head.rename(head.parent / "p-eagle")
-    by_name = document("tiny", "--drafter", "p-eagle")
-    assert by_name["drafter"]["id"] == "p-eagle", "a word is no folder"
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "words"),
-    [
-        ("config.json", None, "has no config.json"),
-        ("config.json", "{", "is not valid JSON"),
-        ("config.json", "[]", "is not a JSON object"),
-        ("config.json", '{"hidden_size": "wide"}', 'hidden_size is "wide", not a whole number'),
-        ("model.safetensors", None, r"has no *.safetensors"),
-    ],
-)
-def test_bad_config_or_missing_weights_are_errors(
-    file: str, content: str | None, words: str, head: Path
-) -> None:
-    (head / file).unlink()
-    if content is not None:
-        (head / file).write_text(content)
-    error = refusal("gpt-oss-20b", "--drafter", str(head))
-    assert words in error.message
-    assert error.exit_code == (2 if content is None else 3)
-
-
-@pytest.mark.thorough
-def test_a_head_in_another_format_has_the_finding_of_check(head: Path) -> None:
-    (head / "model.safetensors").rename(head / "pytorch_model.bin")
-    error = refusal("tiny", "--drafter", str(head))
-    assert (error.code, error.exit_code) == ("weights-unread", 3)
-    assert "has pytorch_model.bin but no *.safetensors" in error.message
-    assert "convert the weights" in error.fix
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (safetensors({"fc": FC}, 6), "is truncated: it has"),
-        (struct.pack("<Q", 4) + b"nope", "is not a safetensors file"),
-        (safetensors({"fc": {}}, 0), "does not describe 'fc'"),
-    ],
-)
-def test_weights_that_vllm_cannot_load_are_errors(content: bytes, words: str, head: Path) -> None:
-    (head / "model.safetensors").write_bytes(content)
-    error = refusal("gpt-oss-20b", "--drafter", str(head))
-    assert words in error.message
-    assert str(head) in error.message
-    assert error.exit_code == 3
-
-
-def test_model_that_is_no_head_is_refused() -> None:
-    target = data_folder("model_catalog") / "peagle" / "tiny" / "target"
-    made = document("tiny", "--drafter", str(target))
-    (finding,) = [f for f in made["findings"] if f["level"] == "error"]
-    assert finding["code"] == "head-not-a-drafter"
-    assert "LlamaForCausalLM" in finding["message"]
-
-
-@pytest.mark.thorough
-def test_a_document_costs_no_heavy_import() -> None:
-    script = (
-        "import sys\n"
-        "from peagle.cli.main import main\n"
-        "sys.argv = ['peagle', 'plan', 'gpt-oss-20b', '--json']\n"
-        "try:\n"
-        "    main()\n"
-        "finally:\n"
-        f"    loaded = [name for name in {NOT_FOR_A_DOCUMENT!r} if name in sys.modules]\n"
-        "    print(loaded, file=sys.stderr)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stderr.strip() == "[]"
 
 
 OVERRIDES = (
@@ -276,7 +124,7 @@ def test_an_override_and_a_plan_file_are_not_combined(
 
     refused = refusal(str(file), *words)
     assert refused.message.startswith(f"{words[0]} cannot be combined with a plan file")
-    assert words[0] in refused.command
+    assert refused.code == "conflicting-options"
 
 
 @pytest.mark.parametrize(
@@ -304,17 +152,3 @@ def test_the_command_that_renews_a_plan_file_keeps_its_options(
     after = json.loads(refused.read_text())
     for key in ("environment", "speculation", "requests", "limit", "scaling", "prompt_tokens"):
         assert after[key] == before[key], key
-
-
-def test_no_command_is_suggested_for_a_location_without_a_bucket() -> None:
-    refused = refusal("s3://")
-
-    assert refused.code == "invalid-s3-uri"
-    assert not refused.command
-
-
-def test_an_empty_plan_file_is_empty(tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    file.touch()
-
-    assert refusal(str(file)).message == f"{file} is empty"

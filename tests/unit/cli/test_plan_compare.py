@@ -21,17 +21,6 @@ def compared(*words: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
 
 
 @pytest.mark.thorough
-def test_two_pairs_share_the_options_of_the_command() -> None:
-    words = ("gpt-oss-20b", "--max-model-len", "8k", "--compare", "gpt-oss-20b+eagle3")
-
-    first, second, changes = compared(*words)
-
-    assert (first["max_model_len"], second["max_model_len"]) == (8192, 8192)
-    assert (first["parallel_drafting"], second["parallel_drafting"]) == (True, False)
-    assert {"pair", "k"} <= {*changes}
-
-
-@pytest.mark.thorough
 def test_the_second_pair_may_have_options_of_its_own() -> None:
     other = "gpt-oss-20b --no-speculation --max-model-len 16k"
 
@@ -51,17 +40,6 @@ def test_plan_files_are_compared_as_they_are(tmp_path: Path) -> None:
 
     assert (first["k"], second["k"]) == (3, 5)
     assert changes == ["k"]
-
-
-@pytest.mark.thorough
-def test_a_pair_is_compared_with_a_plan_file(tmp_path: Path) -> None:
-    file = str(tmp_path / "a.json")
-    assert in_process("plan", "tiny", "--out", file).code == 0
-
-    first, second, _ = compared("gpt-oss-20b", "--concurrency", "4", "--compare", file)
-
-    assert (first["concurrency"], second["concurrency"]) == (4, 8)
-    assert second["pair"] == "peagle/tiny+p-eagle"
 
 
 def test_a_folder_is_compared_with_a_pair_of_the_catalogue() -> None:

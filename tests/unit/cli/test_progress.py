@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 import sys
 
 import pytest
 
 from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.context import Progress
-
-_ERASED = re.compile(r"\r?(?:\n\r\x1b\[1A)?\x1b\[2K")
-_CURSOR = re.compile(r"\x1b\[\?25[hl]")
 
 
 def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,10 +17,8 @@ def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_screen(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """What a terminal shows from each erased line to the next one, without repetitions."""
-    shown = _CURSOR.sub("", capsys.readouterr().err)
-    texts = [text.rstrip() for text in _ERASED.split(shown)]
-    return [text for text, _ in itertools.groupby(texts)]
+    """What a terminal shows from each erased line to the next one."""
+    return capsys.readouterr().err.split("\r\x1b[2K")
 
 
 def test_without_a_terminal_there_is_a_line_every_15_seconds(
@@ -54,7 +47,7 @@ def test_on_a_terminal_the_line_is_rewritten_and_cleared_at_the_end(
         status.show("starting", "a very long line of the log\x1b[31m with colors")
         status.show("proving")
 
-    assert on_screen(capsys) == ["starting, 0 s: a very long li…", "proving, 0 s", ""]
+    assert on_screen(capsys) == ["", "starting, 0 s: a very long...", "proving, 0 s", ""]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +101,7 @@ def test_a_notice_stays_above_the_line(
         status.observe(Progress("Creating", 2))
 
     assert on_screen(capsys) == [
-        "Creating | 1s", "peagle-tiny: no capacity\nCreating | 1s", "Creating | 2s", "",
+        "", "Creating | 1s", "peagle-tiny: no capacity\nCreating | 1s", "Creating | 2s", "",
     ]  # fmt: skip
 
 

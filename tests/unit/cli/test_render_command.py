@@ -8,19 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner, Result
 
-from peagle.aws.images import ImageRequest
-from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.data import data_folder
 from peagle.errors import PeagleError, Refused, Unsupported, UserError
-from peagle.planning import Options, make_plan
-from peagle.render import RenderedFile
-from peagle.render.files import write_folder
-from peagle.render.plan_file import read_plan
-from tests.support import raises_code
 
 
 def run(*arguments: str) -> Result:
@@ -51,20 +42,6 @@ def test_force_replaces_only_what_is_rendered(tmp_path: Path) -> None:
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert (tmp_path / "README.md").read_text() != "old"
     assert (tmp_path / "main.tf").is_file()
-
-
-def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
-    out = tmp_path / "empty"
-    out.mkdir()
-    assert run("terraform", "tiny", "-o", str(out)).exit_code == 0
-    assert (out / "main.tf").is_file()
-
-
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    files = [RenderedFile("a", b"1"), RenderedFile("a/b", b"2")]
-    with raises_code("not-writable", UserError):
-        write_folder(tmp_path / "out", files, force=False)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_plan_with_errors_is_not_rendered(tmp_path: Path) -> None:
@@ -145,34 +122,3 @@ def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
     others = "cdk, cloudformation, hyperpod, kserve or terraform"
     assert f"use {others}" in refused[1]
     assert "nameplate" in two_prefixes[1]
-
-
-@pytest.mark.thorough
-def test_the_digest_in_the_users_own_runtimes_pins_the_base(tmp_path: Path) -> None:
-    bundled = yaml.safe_load(data_folder("model_catalog").joinpath("runtimes.yaml").read_text())
-    digest = "sha256:" + "c" * 64
-    for runtime in bundled["runtimes"]:
-        runtime["digest"] = digest
-    own = tmp_path / "catalog"
-    own.mkdir()
-    (own / "runtimes.yaml").write_text(json.dumps(bundled, default=str))
-    out = tmp_path / "image"
-    arguments = ["--catalog", str(own), "render", "dockerfile", "tiny", "-o", str(out)]
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 0, done.output
-    assert f"@{digest}\n" in (out / "Dockerfile").read_text()
-    catalog = load_catalog(own)
-    plan = make_plan(Options(pair="tiny"), catalog)
-    assert plan.runtime.image.endswith(f"@{digest}")
-    assert ImageRequest(plan, catalog, "gpu").base_image == plan.runtime.image
-
-
-@pytest.mark.parametrize("format", ["cloudformation", "terraform", "kserve"])
-def test_each_finding_is_printed_once(format: str, tmp_path: Path) -> None:
-    folder = tmp_path / "made"
-    done = run(format, "qwen3-coder-30b", "--instance-type", "ml.g7e.2xlarge", "-o", str(folder))
-
-    findings = read_plan(folder / "plan.json").findings
-    assert "instance-scarce" in [one.code for one in findings]
-    for code in {one.code for one in findings}:
-        assert done.stderr.count(f"[{code}]") == [one.code for one in findings].count(code), code

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.aws.plans import a_plan
-from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
 
 
@@ -58,13 +56,9 @@ def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
 
 @pytest.mark.thorough
 def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "update_endpoint":
-            raise KeyboardInterrupt
-
-    updated.cloud.after = interrupt
+    updated.interrupts("update_endpoint", after=True)
     done = updated.run("rollback", NAME, "--yes")
-    updated.cloud.after = lambda operation: None
+    updated.recovers()
 
     assert done.code == 130
     assert f"Continue peagle rollback {NAME}" in done.err
@@ -83,7 +77,7 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
 
     updated.cloud.before = interrupt
     assert updated.run("rollback", NAME, "--yes").code == 130
-    updated.cloud.before = lambda operation: None
+    updated.recovers()
 
     done = updated.run("rollback", NAME, "--yes", "--json")
 
@@ -92,32 +86,8 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 3
 
 
-@pytest.mark.thorough
-def test_an_interrupted_update_says_how_to_undo_it(deployed: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "update_endpoint":
-            raise KeyboardInterrupt
-
-    deployed.cloud.after = interrupt
-    done = deployed.run(*FIRST, "--k", "3", "--yes")
-    deployed.cloud.after = lambda operation: None
-
-    assert done.code == 130
-    assert f"Undo     peagle rollback {NAME}" in done.err
-    assert deployed.run("rollback", NAME, "--yes", "--json").document["k"] == 7
-
-
 def test_without_a_previous_revision_nothing_is_rolled_back(deployed: Terminal) -> None:
     done = deployed.run("rollback", NAME, "--yes")
 
     assert done.code == 3
     assert "there is no revision" in done.error
-
-
-def test_what_a_template_owns_is_not_rolled_back(terminal: Terminal) -> None:
-    by_template(terminal.world, a_plan(), "terraform")
-
-    done = terminal.run("rollback", "peagle-pair", "--yes")
-
-    assert done.code == 3
-    assert "belongs to a Terraform module" in done.error

@@ -76,16 +76,6 @@ def test_more_copies_than_the_instances_hold_are_refused(
 
 
 @pytest.mark.thorough
-def test_copies_without_bounds_get_them_later(terminal: Terminal) -> None:
-    scaled(terminal, *COPIES)
-
-    done = terminal.run("scale", NAME, "--max", "4", "--target-concurrency", "2", "--yes")
-
-    assert done.code == 0, done.err
-    assert terminal.cloud.bounds == {TARGET: (1, 4)}
-
-
-@pytest.mark.thorough
 def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
     scaled(terminal, *COPIES, "--scale-to-zero")
     without_record(terminal)
@@ -100,28 +90,6 @@ def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
     calls = terminal.cloud.calls
     assert calls.index("deregister_scalable_target") < calls.index("delete_inference_component")
     assert (terminal.cloud.scaled, terminal.cloud.made_alarms) == (set(), {})
-
-
-@pytest.mark.thorough
-def test_a_scale_to_zero_has_a_policy_and_an_alarm_that_wake(terminal: Terminal) -> None:
-    scaled(terminal, *COPIES, "--scale-to-zero", "--max-instances", "2")
-
-    assert terminal.cloud.bounds == {TARGET: (0, 8)}
-    assert set(terminal.cloud.wake_up_policies) == {TARGET}
-    alarm = terminal.cloud.made_alarms[ALARM]
-    assert alarm["MetricName"] == "NoCapacityInvocationFailures"
-    assert alarm["Dimensions"] == [{"Name": "InferenceComponentName", "Value": NAME}]
-    assert alarm["AlarmActions"][0].endswith("peagle-wake-up")
-    (config,) = terminal.cloud.configs.values()
-    managed = config["ProductionVariants"][0]["ManagedInstanceScaling"]
-    assert managed["MinInstanceCount"] == 0
-
-    awake = terminal.run("scale", NAME, "--min", "1", "--yes")
-    assert awake.code == 0, awake.err
-    assert (terminal.cloud.made_alarms, terminal.cloud.wake_up_policies) == ({}, {})
-    asleep = terminal.run("scale", NAME, "--min", "0", "--yes")
-    assert asleep.code == 0, asleep.err
-    assert ALARM in terminal.cloud.made_alarms
 
 
 @pytest.mark.thorough

@@ -54,16 +54,6 @@ def test_the_document_has_the_same_numbers_in_si_units(busy: Terminal) -> None:
 
 
 @pytest.mark.thorough
-def test_instances_without_new_lines_are_idle(busy: Terminal) -> None:
-    busy.cloud.now += 120
-
-    found = busy.run("top", NAME, "--json").document
-
-    assert (found["running"], found["waiting"], found["kv_cache_share"]) == (0, 0, 0)
-    assert found["acceptance_length"] == 2.0, "of the whole window"
-
-
-@pytest.mark.thorough
 def test_nothing_is_known_of_an_endpoint_without_requests(busy: Terminal) -> None:
     busy.cloud.log.clear()
     busy.cloud.metrics = {}
@@ -104,9 +94,3 @@ def test_what_may_not_be_read_is_named(busy: Terminal) -> None:
     assert "requests and TTFT are unknown" in done.out
     assert "ITL, KV cache, acceptance and tokens are unknown" in done.out
     assert AccessDenied.exit_code == 4
-
-
-def test_a_window_has_at_least_a_minute(busy: Terminal) -> None:
-    done = busy.run("top", NAME, "--window", "30s")
-
-    assert (done.code, "--window is shorter than a minute" in done.err) == (2, True)

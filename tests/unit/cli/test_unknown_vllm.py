@@ -4,7 +4,6 @@ plan and check agree about the user's own image."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import click
 import pytest
@@ -27,34 +26,15 @@ LINES = {
 }
 """The commands that need an image, or know the times of one, with their arguments."""
 
-WITHOUT_IMAGE = {"engine install", "fit"}
-"""Commands that do without: one installs a version from the package index, the other estimates."""
-
 
 def options_of(name: str) -> set[str]:
     group: click.Command = cli
     for word in name.split():
         assert isinstance(group, click.Group)
-        found = group.get_command(click.Context(cli), word)
-        assert found is not None
-        group = found
+        below = group.get_command(click.Context(cli), word)
+        assert below is not None
+        group = below
     return {option for parameter in group.params for option in parameter.opts}
-
-
-def commands(group: click.Group, name: str = "") -> Iterator[str]:
-    context = click.Context(group)
-    for word in group.list_commands(context):
-        command = group.get_command(context, word)
-        if isinstance(command, click.Group):
-            yield from commands(command, f"{name}{word} ")
-        yield f"{name}{word}"
-
-
-@pytest.mark.thorough
-def test_all_commands_with_a_version_are_here() -> None:
-    assert {name for name in commands(cli) if "--vllm" in options_of(name)} == (
-        LINES.keys() | WITHOUT_IMAGE
-    )
 
 
 @pytest.mark.parametrize("name", LINES)
@@ -72,13 +52,15 @@ def test_the_fix_names_options_of_the_command(name: str) -> None:
 
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_an_own_image_with_a_newer_version_has_a_note(command: str) -> None:
-    def found(version: str) -> dict[str, str]:
+    def notes(version: str) -> dict[str, str]:
         done = in_process(command, "tiny", "--vllm", version, "--image", IMAGE, "--json")
         return {
-            one["code"]: one["fix"] for one in done.document["findings"] if one["where"] == "vllm"
+            finding["code"]: finding["fix"]
+            for finding in done.document["findings"]
+            if finding["where"] == "vllm"
         }
 
-    ((code, fix),) = found("0.99.0").items()
+    ((code, fix),) = notes("0.99.0").items()
     assert code == "vllm-newer-than-catalogue"
     assert fix.startswith("read the release notes of vLLM 0.99.0 about speculative decoding")
-    assert found("0.28.0") == {}
+    assert notes("0.28.0") == {}

@@ -25,7 +25,7 @@ FINDING = Finding(
 LINE = f"peagle plan {'a' * 40} --set 'a value with blanks'"
 
 
-@pytest.mark.parametrize("width", ["20", "60", "200", ""])
+@pytest.mark.parametrize("width", ["40", "60", "200", ""])
 def test_every_shape_keeps_its_texts_and_commands(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
 ) -> None:

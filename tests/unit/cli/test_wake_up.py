@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.bench.targets import target_of_endpoint
 from peagle.catalog import load_catalog
 from peagle.deploy import records
-from peagle.deploy.invoke import WakeUpOptions, wake
 from tests.unit.cli.commands import NAME, Terminal
 from tests.unit.cli.test_copies import COPIES, status_of, terminal
 
@@ -60,30 +58,16 @@ def test_the_first_refusal_becomes_a_wait_with_progress(asleep: Terminal) -> Non
 
 
 @pytest.mark.thorough
-def test_the_wait_is_in_the_document(asleep: Terminal) -> None:
-    wake_at(asleep, 1)
-
-    document = asleep.run(*ASK, "--json").document
-
-    assert document["text"] == "Hello world"
-    assert document["waited_seconds"] > 0
-
-
-@pytest.mark.thorough
-def test_the_wait_ends_with_the_timeout(asleep: Terminal) -> None:
-    done = asleep.run(*ASK, "--wake-timeout", "0s")
-
-    assert done.code == 4
-    assert f"{NAME} scaled to zero, and did not wake up within 0s" in done.err
-
-
-@pytest.mark.thorough
-def test_nobody_waits_for_copies_that_nothing_starts(asleep: Terminal) -> None:
+@pytest.mark.parametrize("words", [ASK, ("prove", NAME)])
+def test_nobody_waits_for_copies_that_nothing_starts(
+    asleep: Terminal, words: tuple[str, ...]
+) -> None:
+    late = asleep.run(*ASK, "--wake-timeout", "0s")
     assert asleep.run("scale", NAME, "--off", "--yes").code == 0
+    never = asleep.run(*words)
 
-    done = asleep.run(*ASK)
-
-    assert (done.code, f"peagle scale {NAME} --to 1" in done.err) == (4, True), done.err
+    assert (late.code, "did not wake up within 0s" in late.err) == (4, True)
+    assert (never.code, f"peagle scale {NAME} --to 1" in never.err) == (4, True), never.err
 
 
 @pytest.mark.thorough
@@ -106,25 +90,6 @@ def test_a_proof_wakes_what_sleeps_and_proves_the_copies_that_run(asleep: Termin
 
 
 @pytest.mark.thorough
-def test_what_runs_is_not_woken(asleep: Terminal) -> None:
-    wake_at(asleep, 1)
-    (record,) = records.all_records()
-    aws, shown = asleep.world.aws, list[str]()
-    wake_up = WakeUpOptions(on_progress=lambda progress: shown.append(progress.text))
-
-    live = sagemaker.describe(aws, NAME)
-    assert live is not None
-
-    assert wake(aws, live, record, wake_up) is not None
-
-    assert any("wakes up: 0s of about " in line for line in shown)
-    assert status_of(asleep)["copies_running"] == 1
-    awake = sagemaker.describe(aws, NAME)
-    assert awake is not None
-    assert wake(aws, awake, record, wake_up) is None
-
-
-@pytest.mark.thorough
 def test_a_measurement_wakes_what_sleeps_before_it_counts(
     asleep: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,13 +106,3 @@ def test_a_measurement_wakes_what_sleeps_before_it_counts(
         target_of_endpoint(asleep.world.aws, NAME, record, load_catalog())
 
     assert status_of(asleep)["copies_running"] == 1
-
-
-@pytest.mark.thorough
-def test_other_commands_name_the_one_that_waits(asleep: Terminal) -> None:
-    assert asleep.run("scale", NAME, "--off", "--yes").code == 0
-
-    done = asleep.run("prove", NAME)
-
-    assert (done.code, len(done.err.splitlines())) == (4, 1)
-    assert f"peagle scale {NAME} --to 1" in done.err

@@ -48,14 +48,6 @@ def stored(terminal: Terminal) -> list[str]:
     return sorted(key for key in terminal.cloud.buckets["models"] if "/warm/" in key)
 
 
-def test_without_a_terminal_yes_is_required(stocked: Terminal) -> None:
-    done = stocked.run(*WARM, "--name", NAME)
-
-    assert done.code == 2
-    assert "pass --yes" in done.error
-    assert "create_model" not in stocked.cloud.calls
-
-
 def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> None:
     done = warmed(stocked)
 
@@ -64,30 +56,6 @@ def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> N
     assert f"s3://models/pair/warm/{KEY}.tar.gz is stored" in done.out
     assert hashlib.sha256(stocked.cloud.packed.content).hexdigest() in done.out
     assert "Fetching | 4.2 of 4.2 MB" in done.err
-    assert is_removed(stocked)
-
-
-@pytest.mark.thorough
-def test_json_is_one_document(stocked: Terminal) -> None:
-    document = warmed(stocked, "--json").document
-
-    assert document["uri"] == f"s3://models/pair/warm/{KEY}.tar.gz"
-    assert document["key"] == KEY
-    assert document["seconds_cold"] == 132.5
-    assert document["endpoint"] == f"{NAME}-warm"
-    assert document["stand_in"] is None
-    assert document["others"] == []
-
-
-@pytest.mark.thorough
-def test_warming_again_replaces_the_artifact(stocked: Terminal) -> None:
-    warmed(stocked)
-    stocked.cloud.packed.content = b"compiled again"
-
-    assert warmed(stocked).code == 0
-
-    archive = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.tar.gz"]
-    assert archive["Content"] == b"compiled again"
     assert is_removed(stocked)
 
 
@@ -107,31 +75,8 @@ def test_the_stock_image_is_refused_with_the_command(stocked: Terminal) -> None:
     assert stocked.cloud.calls == []
 
 
-def test_missing_weights_are_refused_before_any_resource_exists(
-    terminal: Terminal,
-) -> None:
-    terminal.cloud.put("models", "else/where")
-
-    done = warmed(terminal)
-
-    assert done.code == 3
-    assert "s3://models/pair/target/" in done.err
-    assert "create_model" not in terminal.cloud.calls
-
-
-def refuse(terminal: Terminal, operation: str, code: str) -> None:
-    """From now on AWS refuses this."""
-
-    def before(called: str) -> None:
-        if called == operation:
-            name = "".join(part.capitalize() for part in operation.split("_"))
-            raise service_error(code, "Access Denied", name)
-
-    terminal.cloud.before = before
-
-
 def test_a_prefix_without_write_permission_costs_nothing(stocked: Terminal) -> None:
-    refuse(stocked, "create_multipart_upload", "AccessDenied")
+    stocked.rejects("create_multipart_upload")
 
     done = warmed(stocked)
 
@@ -171,15 +116,11 @@ def test_the_endpoint_is_removed_after_any_error(
 
 @pytest.mark.parametrize("operation", ["create_model", "create_endpoint", "upload_file"])
 def test_ctrl_c_at_any_moment_leaves_nothing(stocked: Terminal, operation: str) -> None:
-    def interrupt(called: str) -> None:
-        if called == operation:
-            raise KeyboardInterrupt
-
-    stocked.cloud.after = interrupt
+    stocked.interrupts(operation, after=True)
 
     done = warmed(stocked)
 
-    stocked.cloud.after = lambda called: None
+    stocked.recovers()
     assert done.code == 130
     assert is_removed(stocked)
 
@@ -196,7 +137,7 @@ def test_a_cancelled_pipeline_leaves_nothing(stocked: Terminal) -> None:
 
     done = warmed(stocked)
 
-    stocked.cloud.after = lambda called: None
+    stocked.recovers()
     assert done.code == 130
     assert is_removed(stocked)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -220,52 +161,6 @@ def test_a_failed_removal_lists_the_remaining_resources(
     assert f"Endpoint {NAME}-warm" in done.err
     assert price_shown() in done.err
     assert f"peagle destroy {NAME}-warm" in done.err
-    stocked.cloud.before = lambda called: None
+    stocked.recovers()
     assert stocked.run("destroy", f"{NAME}-warm", "--yes").code == 0
     assert is_removed(stocked)
-
-
-def test_a_second_ctrl_c_prints_how_to_continue_and_how_to_remove(stocked: Terminal) -> None:
-    def interrupt(called: str) -> None:
-        if called == "delete_endpoint":
-            raise KeyboardInterrupt
-
-    stocked.cloud.before = interrupt
-    stocked.cloud.packed.faults = [None, KeyboardInterrupt()]
-
-    done = warmed(stocked)
-
-    assert done.code == 130
-    (again,) = [line for line in done.err.splitlines() if line.startswith("Continue ")]
-    assert again.startswith("Continue peagle warm tiny --")
-    assert f"--image {IMAGE}" in again
-    assert f"Remove   peagle destroy {NAME}-warm" in done.err
-
-
-@pytest.mark.thorough
-def test_warming_continues_after_a_failed_removal(stocked: Terminal) -> None:
-    refuse(stocked, "delete_endpoint", "AccessDenied")
-    first = warmed(stocked)
-    stocked.cloud.before = lambda called: None
-
-    second = warmed(stocked)
-
-    assert first.code == 4
-    assert stored(stocked)
-    assert second.code == 0
-    assert stocked.cloud.calls.count("create_endpoint") == 1
-    assert is_removed(stocked)
-
-
-def test_foreign_endpoint_of_the_same_name_is_not_touched(stocked: Terminal) -> None:
-    stocked.cloud._create_model("theirs", [])
-    stocked.cloud._create_endpoint_config(
-        "theirs", [], ProductionVariants=[{"ModelName": "theirs"}]
-    )
-    stocked.cloud._create_endpoint(f"{NAME}-warm", "theirs", [])
-
-    done = warmed(stocked)
-
-    assert done.code == 3
-    assert "that this toolkit did not create" in done.error
-    assert set(stocked.cloud.endpoints) == {f"{NAME}-warm"}

@@ -5,20 +5,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
-import click
 import pytest
 
-from peagle.checkpoints import FolderSource
-from peagle.cli.context import in_context
 from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import Refused
 from peagle.planning.plan import MODEL_BUCKET
-from peagle.sandbox.client import Address
-from peagle.sandbox.state import AccessKey
 from peagle.weights.layout import weights_prefix
-from peagle.weights.manifest import FolderEntry
-from peagle.weights.sources import WeightSource
-from peagle.weights.sync import other_sources
 from tests.support import raises_code
 from tests.unit.cli.endpoints import deployed
 
@@ -71,47 +63,3 @@ def test_other_prefixes_accounts_and_deployments_without_endpoint_do_not_matter(
     refuse_weights_in_use({PLACE.uri}, "sandbox", "")
     deployed("s3://models/pair/", scope="111122223333")
     refuse_weights_in_use({PLACE.uri}, "sandbox", "")
-
-
-@pytest.mark.parametrize(
-    ("typed", "appended"),
-    [
-        ([], ()),
-        (["--profile", "p"], ("--profile", "p")),
-        (["--sandbox"], ("--endpoint-url", "http://127.0.0.1:4566")),
-    ],
-)
-def test_a_command_of_the_aws_cli_reaches_the_same_account(
-    monkeypatch: pytest.MonkeyPatch, typed: list[str], appended: tuple[str, ...]
-) -> None:
-    monkeypatch.setattr(
-        "peagle.sandbox.client.running_sandbox",
-        lambda: Address("http://127.0.0.1:4566", 1, AccessKey("id", "secret")),
-    )
-    seen: list[tuple[str, ...]] = []
-
-    @click.command()
-    @click.option("--profile")
-    @click.option("--sandbox", is_flag=True)
-    def command(profile: str | None, sandbox: bool) -> None:
-        seen.append(in_context(REMOVE))
-
-    command.main(typed, standalone_mode=False)
-
-    assert seen == [(*REMOVE, *appended)]
-
-
-def test_a_sync_over_another_pair_names_it() -> None:
-    sources = {
-        part: WeightSource(f"catalog:new/{part}", (), (0, 0), FolderSource(Path()))
-        for part in ("target", "drafter")
-    }
-    manifest = {
-        "target": FolderEntry("catalog:new/target", True, {}, "peagle/tiny+p-eagle"),
-        "drafter": FolderEntry("catalog:old/drafter", True, {}, "peagle/tiny+p-eagle"),
-    }
-
-    (found,) = other_sources(PLACE, sources, manifest)
-
-    assert (found.level, found.code) == ("warning", "other-weights-there")
-    assert "the drafter of peagle/tiny+p-eagle from catalog:old/drafter" in found.message

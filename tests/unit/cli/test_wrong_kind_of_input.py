@@ -45,12 +45,3 @@ def test_a_command_without_plan_files_names_the_one_that_shows_them(
     error = json.loads(done.stderr)["error"]
     assert (done.returncode, error["message"]) == (2, "'plan.json' is a plan file, not a pair")
     assert "kv cache" in peagle(*error["command"][1:]).stdout.lower()
-
-
-def test_a_price_may_have_a_dollar_sign(peagle: Peagle) -> None:
-    plain = peagle("plan", "tiny", "--max-price-per-hour", "15")
-    assert plain.returncode == 0
-    assert (
-        peagle("plan", "tiny", "--max-price-per-hour", "$15").stdout.splitlines()[:-1]
-        == (plain.stdout.splitlines()[:-1])
-    )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.warm_archive import Manifest, key_of, pack
+from peagle_serve.warm import Manifest, key_of, pack
 
 SUBJECT: dict[str, Any] = {
     "format": 1,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from peagle.checkpoints import Checkpoint
 from peagle.checks import Case
-from peagle_serve import pair
+from peagle_serve import heads
 from peagle_serve.checks import check, check_pair
 from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment import check_arguments
@@ -79,11 +79,11 @@ SETTINGS: dict[str, str] = {
     "AWS's image without statistics in the log": "SM_VLLM_DISABLE_LOG_STATS",
     "code of the model's repository": "SM_VLLM_TRUST_REMOTE_CODE lets code",
     "code of the repository through overrides": "SM_VLLM_HF_OVERRIDES lets code",
-    "weights that are pickles": "reads other weights than safetensors",
+    "weights that are pickles": "other weights than safetensors",
     "an empty config.json": "placeholder-missing",
     "no layers in the speculators format": "config-incomplete",
-    "no weights": "has no weights",
-    "weights in another format": "whose weights are not safetensors: pytorch_model.bin",
+    "no weights": "has no safetensors files",
+    "weights in another format": "has no safetensors files (it holds pytorch_model.bin)",
     "90 as the share of memory": "SM_VLLM_GPU_MEMORY_UTILIZATION is '90'",
     "memory as text": "SM_VLLM_GPU_MEMORY_UTILIZATION is 'most'",
     "a switch that cannot be turned off": "SM_VLLM_NO_DISABLE_LOG_STATS is not an argument",
@@ -101,6 +101,6 @@ ONLY_IN_THE_TOOLKIT = {
 """Case with a code of ``pair`` with which the container starts vLLM -> why."""
 
 PAIR_CODES = frozenset(
-    re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)+)"', Path(pair.__file__).read_text(encoding="utf-8"))
+    re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)+)"', Path(heads.__file__).read_text(encoding="utf-8"))
 )
 """The codes that ``pair`` reports."""

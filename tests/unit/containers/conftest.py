@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle_serve.warm_archive import Manifest
+from peagle_serve.warm import Manifest
 from tests.unit.containers.artifacts import artifact
 from tests.unit.containers.supervised import Run, runs_in
 

@@ -44,12 +44,12 @@ def refusal(environment: dict[str, str]) -> str:
     [
         ("{method:eagle3}", "is not valid JSON ... double quotes"),
         ("{'method': 'eagle3'}", "is not valid JSON ... double quotes"),
-        (GOOD[:-1], "is not valid JSON: Expecting ',' delimiter at character 65 ... correct"),
-        ("", "is not valid JSON ... correct"),
+        (GOOD[:-1], "is not valid JSON: Expecting ',' delimiter (line 1, c"),
+        ("", "is not valid JSON"),
         ("true", 'is not a JSON object ... {"method": "eagle3"'),
-        ("[" * 100_000, "maximum recursion depth ... correct"),
+        ("[" * 100_000, "maximum recursion depth"),
         ('["eagle3"]', 'is not a JSON object ... {"method": "eagle3"'),
-        ("{}", "has no num_speculative_tokens ... at least 1"),
+        ("{}", "has num_speculative_tokens null ... at least 1"),
         ('{"num_speculative_tokens": 0}', "num_speculative_tokens 0 ... at least 1"),
         ('{"num_speculative_tokens": "7"}', 'num_speculative_tokens "7" ... at least 1'),
         ('{"num_speculative_tokens": true}', "num_speculative_tokens true ... at least 1"),
@@ -118,19 +118,19 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({SPECULATION: GOOD[:-1] + ', "trust_remote_code": true}'}, "lets code"),
     # pickles
     *(
-        ({"SM_VLLM_LOAD_FORMAT": name}, f"SM_VLLM_LOAD_FORMAT {name} reads other weights")
+        ({"SM_VLLM_LOAD_FORMAT": name}, f"SM_VLLM_LOAD_FORMAT has load format {name}")
         for name in ("pt", "npcache", "hf", "tensorizer", "gguf", "bitsandbytes")
     ),
-    ({"SM_VLLM_load_format": "pt"}, "SM_VLLM_LOAD_FORMAT pt reads other weights"),
-    ({"SM_VLLM_LOAD-FORMAT": "NpCache"}, "SM_VLLM_LOAD_FORMAT npcache reads other weights"),
-    ({"SM_VLLM_LOAD_FORM": "hf"}, "SM_VLLM_LOAD_FORMAT hf reads other weights"),
+    ({"SM_VLLM_load_format": "pt"}, "SM_VLLM_LOAD_FORMAT has load format pt"),
+    ({"SM_VLLM_LOAD-FORMAT": "NpCache"}, "SM_VLLM_LOAD_FORMAT has load format npcache"),
+    ({"SM_VLLM_LOAD_FORM": "hf"}, "SM_VLLM_LOAD_FORMAT has load format hf"),
     (
         {SPECULATION: json.dumps({**DRAFTER, "draft_load_config": {"load_format": "pt"}})},
-        "load format pt in SM_VLLM_SPECULATIVE_CONFIG reads other weights"
+        "SM_VLLM_SPECULATIVE_CONFIG has load format pt"
     ),
     (
         {"SM_VLLM_MODEL_LOADER_EXTRA_CONFIG": '{"a": [{"load\\u005fformat": "HF"}]}'},
-        "load format hf in SM_VLLM_MODEL_LOADER_EXTRA_CONFIG reads other weights"
+        "SM_VLLM_MODEL_LOADER_EXTRA_CONFIG has load format hf"
     ),
     # prompts in the log, counters, the port
     ({"SM_VLLM_ENABLE_LOG_REQUESTS": "true"}, "writes prompts into the log"),
@@ -233,7 +233,7 @@ def test_every_setting_that_the_entrypoint_reads_is_listed() -> None:
         ("SM_VLLM_ENABLE_AUTO_TOOLS", "", "did you mean SM_VLLM_ENABLE_AUTO_TOOL_CHOICE?"),
         ("SM_VLLM_MAX_SEQS", "", "did you mean SM_VLLM_MAX_NUM_SEQS?"),
         ("SM_VLLM_PATH", "", "did you mean SM_VLLM_ROOT_PATH?"),
-        ("SM_VLLM_ZZZ", "", "remove it, or use a vLLM version that has the argument"),
+        ("SM_VLLM_ZZZ", "", "remove it, or use another version"),
         ("SM_VLLM_X(", "", "is not an argument"),
         ("SM_VLLM_[A", "", "is not an argument"),
         ("SM_VLLM_*", "", "is not an argument")

@@ -83,7 +83,7 @@ def test_special_characters_pass_in_any_locale(container: Container, language: s
         ({}, "no model is set"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": "{"}, "is not valid JSON"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFG": "{}"}, "SM_VLLM_SPECULATIVE_CONFIG"),
-        ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "which does not exist"),
+        ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "which cannot be read"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["a\\u0000"]'}, "cannot be passed"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["\\ud800"]'}, "cannot be passed"),
         (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.environment import arguments, elements, members, object_sequence
+from peagle_serve.environment import arguments, tokens_of
 from peagle_serve.json_reader import InvalidJson, read
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -23,7 +23,6 @@ VALUE = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=12,
 )
-OBJECTS = st.dictionaries(TEXT, VALUE, max_size=4)
 INDENT = st.sampled_from([None, 0, 3, "\t"])
 
 
@@ -47,9 +46,9 @@ def test_any_text_is_read_or_refused(data: str | bytes) -> None:
         ("", "it is not valid JSON: Expecting value (line 1, column 1)"),
         ('{"a":\n 1,}', "(line 2, column 4)"),
         ('{"a": {"b": 1, "b": 2}}', "it has 'b' twice in one object"),
-        ("[1,\n NaN]", "it has NaN, which is not JSON (line 2, column 2)"),
+        ("[1,\n NaN]", "it has NaN, which is not JSON"),
         ("-Infinity", "it has -Infinity, which is not JSON"),
-        ("[1e400]", "it has the number 1e400, which is too large (line 1, column 2)"),
+        ("[1e400]", "it has the number 1e400, which is too large"),
         ("9" * 5000, "it cannot be read: Exceeds the limit"),
         ('{"a":' * 100_000, "it cannot be read: maximum recursion depth"),
         (" " * (8 << 20) + "1", "it is longer than 8,388,608 bytes"),
@@ -75,29 +74,19 @@ def test_a_whole_pair_of_surrogates_is_a_character() -> None:
 
 
 @pytest.mark.thorough
-@given(st.lists(VALUE, max_size=6), OBJECTS, INDENT)
-def test_parts_have_the_range_of_their_text(
-    values: list[Any], named: dict[str, Any], indent: int | str | None
+@given(st.lists(VALUE, max_size=6), INDENT)
+def test_elements_of_an_array_are_tokens_as_they_are_written(
+    values: list[Any], indent: int | str | None
 ) -> None:
-    array, mapping = (f" {json.dumps(part, indent=indent)}\n" for part in (values, named))
+    tokens = tokens_of("--x", f" {json.dumps(values, indent=indent)}\n")
 
-    parts, by_name = elements(array), members(mapping)
-
-    assert [part.value for part in parts] == values
-    assert [json.loads(array[part.start : part.end]) for part in parts] == values
-    assert {name: part.value for name, part in by_name.items()} == named
-    assert {name: json.loads(mapping[p.start : p.end]) for name, p in by_name.items()} == named
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', '{"a": 1} x', "nul", '"a"', "1"])
-def test_other_text_has_no_parts(text: str) -> None:
-    for parse in (elements, members):
-        with pytest.raises(ValueError, match=r"JSON|Expecting|Extra"):
-            parse(text)
-    with pytest.raises(InvalidJson, match="has 'k' twice"):
-        members('{"k": 1, "k": {"k": 2}}')
-    for sequence in ('{"a":1} 2', "{} {", "{% x %}", "{}, {}"):
-        assert object_sequence(sequence) == []
+    texts = [str, type(None)]
+    assert [t for t, v in zip(tokens, values, strict=True) if type(v) in texts] == [
+        v or "" for v in values if type(v) in texts
+    ]
+    assert [json.loads(t) for t, v in zip(tokens, values, strict=True) if type(v) not in texts] == [
+        v for v in values if type(v) not in texts
+    ]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +106,8 @@ def test_other_text_has_no_parts(text: str) -> None:
         ('[{"a":  1}, 2.50, true, null]', ["--x-y", '{"a":  1}', "2.50", "true", ""]),
         ('{"a":1} {"b":2}', ["--x-y", '{"a":1}', '{"b":2}']),
         ("[not json]", ["--x-y", "[not json]"]),
+        ("[1,]", ["--x-y", "[1,]"]),
+        *((text, ["--x-y", text]) for text in ('{"a":1} 2', "{} {", "{}, {}")),
         ("{% for m in messages %}{{ m }}", ["--x-y", "{% for m in messages %}{{ m }}"]),
         ("-1", ["--x-y=-1"]),
         ("--model", ["--x-y=--model"]),
@@ -127,15 +118,9 @@ def test_a_value_becomes_the_same_tokens_as_in_awss_container(value: str, argv: 
     assert arguments({"SM_VLLM_X_Y": value}) == argv
 
 
-@pytest.mark.parametrize(
-    ("value", "what"),
-    [
-        *((value, "several values") for value in ('["a", "-b"]', '["-a", "b"]', '["--model", ""]')),
-        *((value, "the value '--'") for value in ("--", '["--"]')),
-    ],
-)
-def test_what_vllm_would_read_as_an_argument_is_refused(value: str, what: str) -> None:
-    with pytest.raises(InvalidEnvironment, match=f"SM_VLLM_X_Y has {what}"):
+@pytest.mark.parametrize("value", ['["a", "-b"]', '["-a", "b"]', '["--model", ""]', "--", '["--"]'])
+def test_what_vllm_would_read_as_an_argument_is_refused(value: str) -> None:
+    with pytest.raises(InvalidEnvironment, match="SM_VLLM_X_Y has the value"):
         arguments({"SM_VLLM_X_Y": value})
 
 

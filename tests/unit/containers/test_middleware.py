@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from peagle.protocol import parse_counters
-from peagle_serve import warm_archive
+from peagle_serve import warm
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
     CAPTURE_VARIABLE,
@@ -27,7 +27,7 @@ from peagle_serve.contract import (
     WARM_ATTRIBUTE,
 )
 from peagle_serve.middleware import Message, Middleware, always_drafts, call, sum_counters
-from peagle_serve.warm_archive import canonical, key_of, manifest_of
+from peagle_serve.warm import canonical, key_of, manifest_of
 from tests.unit.containers.artifacts import SUBJECT, filled
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
@@ -340,13 +340,13 @@ def part(offset: Any, length: Any, **more: Any) -> bytes:
 @pytest.mark.usefixtures("place")
 def test_the_parts_add_up_to_one_archive(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     packs: list[int] = []
-    pack = warm_archive.pack
+    pack = warm.pack
 
     def counted(*given: Any) -> Any:
         packs.append(1)
         return pack(*given)
 
-    monkeypatch.setattr(warm_archive, "pack", counted)
+    monkeypatch.setattr(warm, "pack", counted)
 
     async def scene(world: World) -> None:
         await world.begin()
@@ -396,7 +396,7 @@ def test_an_archive_that_cannot_be_made_is_an_error(
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr(warm_archive, "pack", full)
+            patched.setattr(warm, "pack", full)
             status, body = await world.answer(WARM)
         assert (status, b"No space left on device (free some" in body) == (500, True)
         assert (await world.answer(WARM))[0] == 200, "the folder is read again"

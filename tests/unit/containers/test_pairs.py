@@ -150,7 +150,7 @@ def image_refusal(folder: Path, chosen: dict[str, str], built: Any = BUILT) -> s
         (drafting("b/head"), f'"model" of {SPECULATION} is b/head'),
         (drafting(method="draft_model"), "the method draft_model, not eagle3"),
         ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 3}'}, "method ngram"),
-        (drafting(parallel_drafting=False), "is without parallel_drafting"),
+        (drafting(parallel_drafting=False), "has another parallel_drafting"),
     ],
 )
 def test_an_image_serves_its_own_pair_only(
@@ -167,7 +167,7 @@ def test_an_image_without_a_drafter_refuses_speculation(tmp_path: Path) -> None:
     plain = {**BUILT, "pair": "a/target", "drafter": None, "method": None, PARALLEL: None}
 
     assert image_refusal(tmp_path, {}, plain) == ""
-    assert "SM_VLLM_SPECULATIVE_CONFIG is set" in image_refusal(tmp_path, drafting(), plain)
+    assert "has the method eagle3, not None" in image_refusal(tmp_path, drafting(), plain)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,17 @@ from typing import Any
 
 import pytest
 
-from peagle_serve import warm_start
+from peagle_serve import warm
 from peagle_serve.environment import KNOWN, distributions, is_for_cpu
-from peagle_serve.warm_archive import canonical, key_of
-from peagle_serve.warm_start import UnknownDevice, cpu_device, differences, gpu_device, subject_of
+from peagle_serve.warm import (
+    UnknownDevice,
+    canonical,
+    cpu_device,
+    differences,
+    gpu_device,
+    key_of,
+    subject_of,
+)
 from tests.unit.containers.artifacts import SUBJECT
 from tests.unit.containers.weights import TARGET, pair
 
@@ -47,7 +54,7 @@ COMPILED = (
 @pytest.fixture(autouse=True)
 def _this_device(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "gpu" not in request.node.name:
-        monkeypatch.setattr(warm_start, "gpu_device", lambda visible: HERE)
+        monkeypatch.setattr(warm, "gpu_device", lambda visible: HERE)
 
 
 def subject_with(**environment: str) -> dict[str, Any]:
@@ -114,31 +121,9 @@ def test_a_pair_is_identified_by_its_configs_or_revisions(tmp_path: Path) -> Non
     assert pair_of({"SM_VLLM_MODEL": "a/b"}) == {"target": "a/b@", "drafter": None}
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"image": "sha256:other"}, "the image"),
-        ({"image": ""}, "the image (a digest is unknown: name images as NAME@sha256:...)"),
-        ({"software": "other"}, "the software"),
-        ({"pair": {**SUBJECT["pair"], "drafter": None}}, "the drafter"),
-        ({"pair": None}, "the drafter; the target"),
-        ({"engine": {}}, "the engine's arguments (SM_VLLM_MAX_MODEL_LEN)"),
-        ({"engine": {**SUBJECT["engine"], "VLLM_Y": "1"}}, "the engine's arguments (VLLM_Y)"),
-        (
-            {"device": {"gpus": ["NVIDIA L4 (8.9)"], "used": 1, "driver": "580"}},
-            "the device (1 x NVIDIA L4 (8.9), driver 580; here 1 x NVIDIA H200 (9.0), driver 580)",
-        ),
-        (
-            {"device": {**SUBJECT["device"], "gpus": ["NVIDIA H200 (9.0)", "another"]}},
-            "the device (1 x NVIDIA H200 (9.0), driver 580; here 1 x NVIDIA H200 (9.0), driver "
-            "580)",
-        ),
-        ({"image": "sha256:other", "software": ""}, "the image; the software"),
-        ({"format": 2}, "the format"),
-    ],
-)
-def test_the_differences_are_named(changed: dict[str, Any], words: str) -> None:
-    assert "; ".join(differences(SUBJECT, {**SUBJECT, **changed})) == words
+def test_the_differences_are_named() -> None:
+    assert differences(SUBJECT, {**SUBJECT, "image": "", "engine": {}}) == ["image", "engine"]
+    assert differences(SUBJECT, None) == list(SUBJECT)
 
 
 def test_software_is_every_distribution_with_its_version(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_paths_of_the_container_are_resolved(root: Path) -> None:
     chosen = served(root, **named, **{SPECULATION: config})
 
     assert chosen["SM_VLLM_MODEL"] == chosen["SM_VLLM_TOKENIZER"] == str(target)
-    assert chosen[SPECULATION] == f'{{"model" :"{head}" , "x": "/opt/ml/model"}}'
+    assert json.loads(chosen[SPECULATION]) == {"model": str(head), "x": "/opt/ml/model"}
     for path in ("/opt/mlops/model", "org/model", "s3://bucket/opt/ml/model"):
         other = served(root, SM_VLLM_MODEL="a/b", SM_VLLM_TOKENIZER=path)
         assert other["SM_VLLM_TOKENIZER"] == path
@@ -86,7 +86,7 @@ def test_paths_of_the_container_are_resolved(root: Path) -> None:
     [
         ([], ", which is empty"),
         (["model.safetensors"], "has no config.json (it holds model.safetensors)"),
-        (["config.json"], "has no weights (it holds config.json)"),
+        (["config.json"], "has no safetensors files (it holds config.json)"),
         (list("abcdefg"), "has no config.json (it holds a, b, c, d, e, and 2 more)"),
     ],
 )
@@ -104,12 +104,11 @@ def test_a_folder_without_a_model_is_refused(root: Path, files: list[str], what:
     assert what in reported.message
 
 
-def test_a_missing_model_is_refused_with_what_is_near(root: Path) -> None:
+def test_a_missing_model_is_refused(root: Path) -> None:
     assert "set SM_VLLM_MODEL or HF_MODEL_ID" in refusal(root).fix
     target = model(root / "model" / "target", "config.json")
     reported = refusal(root, SM_VLLM_MODEL="/opt/ml/model/tarqet")
-    assert "which does not exist" in reported.message
-    assert str(target) in reported.fix
+    assert "which cannot be read: No such file" in reported.message
     dummy = {"SM_VLLM_MODEL": "/opt/ml/model/target", LOAD_FORMAT: "dummy"}
     assert served(root, **dummy)["SM_VLLM_MODEL"] == str(target), "it needs no weights"
 
@@ -121,20 +120,19 @@ def test_missing_shards_of_an_index_are_named(root: Path) -> None:
 
     reported = refusal(root)
 
-    assert "model.safetensors.index.json names missing files (2 of 3)" in reported.message
+    assert "2 files are missing" in reported.message
     assert "model-2.safetensors, model-3.safetensors" in reported.message
 
 
 @pytest.mark.parametrize(
     ("file", "content", "what"),
     [
-        ("model.safetensors", b"", "model.safetensors is truncated: it has 0 bytes"),
-        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        ("model.safetensors", b"", "model.safetensors is truncated"),
         ("model.safetensors", safetensors({"a": [1000]})[:-1], "is truncated: "),
-        ("model.safetensors", safetensors({"a": [1000]})[:40], "the whole file has 40"),
+        ("model.safetensors", safetensors({"a": [1000]})[:40], "it has 40 bytes"),
         ("model.safetensors", b"\x02\0\0\0\0\0\0\0[]", "its header is not a JSON object"),
         ("model.safetensors", b"\xff" * 64, "or not a safetensors file"),
-        ("config.json", b"", "is empty"),
+        ("config.json", b"", "is not valid JSON"),
         ("config.json", b'{"a": ', "is not valid JSON"),
         ("config.json", b"[]", "is not a JSON object"),
     ],
@@ -153,7 +151,7 @@ def test_damaged_files_are_refused(root: Path, file: str, content: bytes, what: 
 def test_weights_in_other_formats_are_refused(root: Path, name: str) -> None:
     folder = model(root / "model", "config.json", name)
 
-    assert f"not safetensors: {name}" in refusal(root).message
+    assert f"no safetensors files (it holds {name})" in refusal(root).message
     (folder / "model.safetensors").write_bytes(safetensors({"a": [1]}))
     assert served(root)["SM_VLLM_MODEL"] == str(folder)
     assert "which is a file" in refusal(root, SM_VLLM_MODEL=str(folder / name)).message

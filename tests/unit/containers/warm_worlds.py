@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.warm_archive import Manifest
+from peagle_serve.warm import Manifest
 from tests.unit.containers.artifacts import artifact
 from tests.unit.containers.recording import Container, container_in, documents
 from tests.unit.containers.weights import pair

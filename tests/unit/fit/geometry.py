@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from peagle.checkpoints.models import Checkpoint
-from peagle.fit.advice import ApplyChange
 from peagle.fit.building import read_drafter, read_target
 from peagle.fit.estimate import without_speculation
 from peagle.fit.models import DraftModel, FitCase, TargetModel
+from peagle.fit.report import ApplyChange
 from peagle.vllm.defaults import EngineConfig
 
 ROOT = Path(__file__).resolve().parents[2] / "geometry"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from peagle.fit.advice import MAX_K_TRIED, advise
 from peagle.fit.estimate import fit_of
 from peagle.fit.models import FitCase
+from peagle.fit.report import MAX_K_TRIED, advise
 from tests.unit.fit.geometry import case, changes_of, with_engine
 
 
@@ -54,7 +54,7 @@ def test_the_advised_context_is_supported_by_target_and_head() -> None:
     assert advised(long)["max-model-len"] == "131072"
     wide = case("qwen3-coder-30b", max_model_len=10_000_000)
     assert wide.drafter is not None
-    most = min(wide.target.architecture.max_positions, wide.drafter.max_positions)
+    most = min(wide.target.architecture.max_positions, wide.drafter.shape.max_positions)
     assert advised(wide)["max-model-len"] == str(most)
 
 

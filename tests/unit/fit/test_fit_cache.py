@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.fit.kv_cache import Layout, layout_of
+from peagle.fit.estimate import Layout, layout_of
 from peagle.vllm.defaults import BLOCK_TOKENS
 
 GIB = 1 << 30
@@ -71,11 +71,6 @@ def test_older_vllm_pads_groups_below_a_smaller_ratio() -> None:
     assert [part.tables for part in layout_of(groups, 1, 2, 1.25).groups] == [1, 2]
 
 
-def test_layers_of_one_kind_need_no_padding() -> None:
-    both = layout(*QWEN_CODER, group(4, 4, 128))
-    assert both.request_bytes(16384, 4096) == both.used_bytes(16384, 4096)
-
-
 def test_the_block_size_that_is_set_counts() -> None:
     for groups in (QWEN_CODER, GPT_OSS_20B, GEMMA):
         usual, set_ = (
@@ -91,10 +86,6 @@ def test_heads_are_divided_among_gpus_until_each_has_one() -> None:
     assert layout.block_bytes == 48 * 2 * 1 * 128 * 2 * BLOCK_TOKENS
     assert layout_of(QWEN_CODER, 8, 2, RATIO) == layout
     assert layout_of(QWEN_CODER, 1, 1, RATIO).block_bytes == 48 * 2 * 4 * 128 * BLOCK_TOKENS
-
-
-def test_without_memory_the_cache_is_empty() -> None:
-    assert layout(*GEMMA).capacity(-5, 100, 100) == (0, 0.0)
 
 
 GROUPS = st.lists(
@@ -119,21 +110,3 @@ def test_a_longer_request_never_needs_less_cache(
     assert 0 < shorter <= cut.request_bytes(length + 1, in_flight)
     assert shorter <= cut.request_bytes(length, in_flight + 1)
     assert shorter >= cut.used_bytes(length, in_flight)
-
-
-@given(GROUPS, st.integers(1, 100_000), st.integers(0, 10 * GIB))
-def test_more_memory_never_reduces_the_cache(
-    groups: list[AttentionGroup], length: int, memory: int
-) -> None:
-    cut = layout(*groups)
-    tokens, concurrency = cut.capacity(memory, length, 4096)
-    assert tokens == int(concurrency * length)
-    assert cut.capacity(memory + GIB, length, 4096)[0] >= tokens
-
-
-@pytest.mark.thorough
-@given(GROUPS, st.sampled_from([1, 2, 4, 8]))
-def test_more_gpus_never_need_more_cache_each(groups: list[AttentionGroup], tp: int) -> None:
-    one = layout(*groups).request_bytes(8192, 4096)
-    each = layout_of(tuple(groups), tp, 2, RATIO)
-    assert each.used_bytes(8192, 4096) <= one

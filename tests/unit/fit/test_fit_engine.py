@@ -15,7 +15,6 @@ from peagle.vllm.defaults import (
     batch_limits,
     capture_sizes,
     default_batched_tokens,
-    default_sequences,
     extra_slots,
     in_flight_tokens,
     padding_ratio,
@@ -83,7 +82,8 @@ def test_defaults_grow_with_the_gpu() -> None:
     assert default_batched_tokens("A100", 79.2, "0.28.0") == 2048
     assert default_batched_tokens("B200", 178.4, "0.28.0") == 16384
     assert default_batched_tokens("B200", 178.4, "0.27.1") == 8192
-    assert (default_sequences("L4", 22.0), default_sequences("H200", 139.8)) == (256, 1024)
+    none = None, None
+    assert batch_limits("L4", 22.0, "0.28.0", 32768, none) == (256, 2048)
 
 
 @pytest.mark.parametrize(

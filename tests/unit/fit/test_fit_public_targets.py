@@ -12,8 +12,7 @@ from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import CheckpointError
 from peagle.fit.building import read_target
-from peagle.fit.estimate import cache_layout, fit_of, share_of_request
-from peagle.fit.kv_cache import Recurrent, layout_of
+from peagle.fit.estimate import cache_layout, fit_of, layout_of, share_of_request
 from peagle.fit.models import FitCase
 from peagle.fit.weights import checkpoint_bytes
 from tests.support import raises_code
@@ -68,7 +67,7 @@ def test_a_cache_of_states_alone_has_one_block_per_request() -> None:
     """MambaSpec.page_size_bytes of vLLM 0.28.0, for 64 layers: a convolution and a state."""
     falcon_mamba, *_ = public.PUBLISHED["falcon-mamba-7b"]
     shape = model(falcon_mamba)
-    layout = layout_of((), 1, 2, 1.5, Recurrent(shape.recurrent, prefix_caching=False))
+    layout = layout_of((), 1, 2, 1.5, shape.recurrent, prefix_caching=False)
     assert layout.block_bytes == layout.request_bytes(8192, 16384) == 19_922_944
 
 
@@ -93,7 +92,7 @@ def test_blocks_are_those_of_vllm(
     """The numbers are those of get_kv_cache_groups, _pool_bytes_per_block and
     _max_memory_usage_bytes_from_groups of vLLM 0.28.0, for a request of 8,192 tokens."""
     shape = model(config)
-    layout = layout_of((*shape.attention, *drafter), 1, 2, 1.5, Recurrent(shape.recurrent))
+    layout = layout_of((*shape.attention, *drafter), 1, 2, 1.5, shape.recurrent)
     assert layout.block_bytes == block
     assert sum(group.tables for group in layout.groups) == tables
     assert layout.request_bytes(8192, 16384) == request_bytes
@@ -106,14 +105,14 @@ def test_blocks_are_those_of_vllm(
 def test_attention_blocks_are_as_large_as_a_state(config: dict[str, Any], tokens: int) -> None:
     """ "Setting attention block size to 544 tokens", as vLLM logs for Qwen3-Next."""
     shape = model(config)
-    layout = layout_of(shape.attention, 1, 2, 1.5, Recurrent(shape.recurrent))
+    layout = layout_of(shape.attention, 1, 2, 1.5, shape.recurrent)
     assert layout.groups[0].block_tokens == tokens
 
 
 def test_drafts_and_prefix_caching_take_states_of_their_own() -> None:
     shape = model(public.QWEN3_NEXT)
     states = [
-        Recurrent(shape.recurrent, k, caching).states
+        layout_of((), 1, 2, 1.5, shape.recurrent, k=k, prefix_caching=caching).groups[0].states
         for k, caching in ((0, False), (0, True), (3, True))
     ]
     assert states == [1, 2, 5]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from measurements.gpu import evidence
-from peagle.catalog.evidence import read_speeds
+from peagle.catalog.evidence import read_run
 
 SECONDS = {"mean": 0.1, "p50": 0.1, "p90": 0.1, "p99": 0.2}
 TRY = {"output_tokens_per_second": 2.0, "acceptance_length": 2.0, "ttft_seconds": SECONDS,
@@ -45,7 +45,7 @@ def test_the_catalogue_reads_it_with_interval_and_latencies(tmp_path: Path) -> N
     long = {"prompt_tokens": 2048, "output_tokens": 256}
     path = tmp_path / "speed.json"
     evidence.write(path, document(tmp_path, {**ROW, **long}, {**ROW, "tries": [TRY]}, ALONE, ROW))
-    run = read_speeds(path)
+    run = read_run(path)
     assert run
     assert [(row.k, row.prompt_tokens, row.high) for row in run.speeds] == [
         (0, 128, 2),
@@ -79,7 +79,7 @@ def test_rows_whose_dummy_weights_repeat_experts_are_not_compared(
     assert found.get("caveat", "") == caveat
     path = tmp_path / "speed.json"
     evidence.write(path, found)
-    run = read_speeds(path)
+    run = read_run(path)
     assert (run.caveat if run else None) == (caveat if compared else None)
 
 

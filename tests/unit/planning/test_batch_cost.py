@@ -7,7 +7,6 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.options import Options
-from peagle.planning.candidates import batch_at
 from peagle.planning.planner import make_plan
 
 CATALOG = load_catalog()
@@ -43,5 +42,3 @@ def test_the_start_of_a_batch_is_that_of_scaling() -> None:
     minutes = next(r.value for r in scaled.reasons if r.what == "start_time")
     assert plan.batch is not None
     assert minutes == f"about {plan.batch.start_seconds // 60} min"
-    at_twice = batch_at(plan.batch, 256, 2 * 1000.0, 1.0)
-    assert at_twice.seconds == plan.batch.start_seconds + 128

@@ -12,8 +12,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import VerdictFileError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.by_verdict import plan_by_verdict
-from peagle.planning.verdict import VerdictRequest, make_verdict
+from peagle.planning.verdict import VerdictRequest, make_verdict, plan_by_verdict
 from peagle.render.verdict_file import verdict_bytes, verdict_from
 from peagle.speed.models import Workload
 from peagle.speed.verdict import Verdict
@@ -197,7 +196,7 @@ def test_a_pair_without_a_floor_gets_the_break_even_length() -> None:
     assert made.speculation is not None
     assert made.speculation.acceptance_floor is not None
     assert 1 < made.speculation.acceptance_floor < made.speculation.k + 1
-    assert made.speculation.floor_source == "break-even"
+    assert made.speculation.acceptance_floor_source == "break-even"
 
 
 @pytest.mark.thorough
@@ -223,7 +222,7 @@ def test_the_catalogues_floor_stays() -> None:
     made = make_plan(Options(pair="gpt-oss-20b+p-eagle", instance_type="ml.g6e.xlarge"), CATALOG)
 
     assert made.speculation is not None
-    assert made.speculation.floor_source == "catalogue"
+    assert made.speculation.acceptance_floor_source == "catalogue"
 
 
 @pytest.mark.thorough

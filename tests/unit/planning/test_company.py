@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from peagle.cli.main import cli
-from peagle.errors import PlanFileError, UserError
+from peagle.errors import PlanFileError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.company import MOST_TAGS, parse_tags
 from peagle.render import plan_bytes, plan_document, read_plan, render
 from peagle.render.alarms import all_alarm_names
 from peagle.render.dashboard import dashboard_name
@@ -100,45 +99,6 @@ def test_policies_by_prefix_find_what_belongs_to_an_endpoint(prefix: str) -> Non
     for name in (*all_alarm_names(endpoint), dashboard_name(endpoint, "us-east-1")):
         assert name.startswith(f"peagle-{prefix}")
     assert limit_name("us-east-1", endpoint).startswith(f"peagle-ends-{prefix}")
-
-
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"subnets": ("subnet-0a1b2c3d",)}, "invalid-network"),
-        ({"security_groups": ("sg-0a1b2c3d",)}, "invalid-network"),
-        ({**VPC, "subnets": ("vpc-0a1b2c3d",)}, "invalid-network"),
-        ({**VPC, "subnets": ("subnet-0a1b2c3d",) * 2}, "invalid-network"),
-        ({**VPC, "security_groups": tuple(f"sg-{n:08x}" for n in range(6))}, "invalid-network"),
-        ({"kms_key": "models"}, "invalid-kms-key"),
-        ({"kms_key": "alias/models\n"}, "invalid-kms-key"),
-        ({"kms_key": "arn:aws:kms:eu-west-1:123456789012:alias/x"}, "invalid-kms-key"),
-        ({"permissions_boundary": "boundary"}, "invalid-boundary"),
-        ({"name_prefix": "-x"}, "invalid-name"),
-        ({"name_prefix": "x" * 33}, "invalid-name"),
-        ({"tags": {"aws:x": "y"}}, "invalid-tag"),
-        ({"tags": {"Peagle:pair": "y"}}, "invalid-tag"),
-        ({"tags": {"": "y"}}, "invalid-tag"),
-        ({"tags": {"x": "$(id)"}}, "invalid-tag"),
-        ({"tags": {"x": "${Role}"}}, "invalid-tag"),
-        ({"tags": {"x": "a\nb"}}, "invalid-tag"),
-        ({"tags": {"x": "y" * 257}}, "invalid-tag"),
-        ({"tags": {str(n): "" for n in range(MOST_TAGS + 1)}}, "invalid-tag"),
-    ],
-)  # fmt: skip
-def test_what_aws_rejects_or_the_toolkit_reserves_is_the_users_mistake(
-    options: dict[str, Any], code: str
-) -> None:
-    with raises_code(code, UserError) as refused:
-        plan(**options)
-    assert refused.value.fix
-    assert len(refused.value.message.splitlines()) == 1
-
-
-@pytest.mark.parametrize("given", [["team"], ["=x"], ["a=b", "a=c"]])
-def test_a_tag_is_a_key_and_a_value(given: list[str]) -> None:
-    with raises_code("invalid-tag", UserError):
-        parse_tags(given)
 
 
 @pytest.mark.thorough

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.limit import (
+from peagle.planning.operation import (
     end_time,
     ends_after,
     limit_text,
 )
-from peagle.planning.operation_model import Limit
+from peagle.planning.plan import Limit
 from peagle.render.requests import plan_arguments, requests
 from peagle.text import exact_duration
 from tests.unit.rendering.plans import CATALOG
@@ -81,15 +80,6 @@ def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
 
     assert "limit-before-start" in codes
     assert "limit-before-start" not in [one.code for one in planned(ttl=8 * HOUR).findings]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "options", [{"ttl": 30}, {"ttl": 400 * 86400}, {"ttl": 600, "no_limit": True}]
-)
-def test_a_limit_that_is_none_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError):
-        planned(**options)
 
 
 def test_copies_end_as_their_endpoint_does() -> None:

@@ -10,7 +10,7 @@ import pytest
 from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checks import check
 from peagle.checks.rules.version import unknown_version
-from peagle.errors import CheckpointError, PeagleError
+from peagle.errors import CheckpointError
 from peagle.render.image_names import is_own_image, pinned_base
 from tests.support import decide_alike, raises_code
 from tests.unit.checks.cases import make_case
@@ -33,7 +33,7 @@ LEAST = len("Hello?") + 64 + 128
 
 def own(config: dict[str, Any], *tensors: str, pair: str = "", **options: Any) -> dict[str, Any]:
     """The options for a head at /data/head with its config, and tensors of these names."""
-    named = {name: Tensor("BF16", (1,), 2, "model.safetensors") for name in tensors}
+    named = {name: Tensor("BF16", (1,), 2) for name in tensors}
     read = Checkpoint("/data/head", config, named or None)
     read = replace(read, pair=pair) if pair else read
     return {"drafter": "/data/head", "drafter_checkpoint": read, **options}
@@ -84,7 +84,7 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
         {"proof.source": "log"}),
     "an image of another region": (
         "chat", {"image": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"},
-        {"errors": ["image-in-another-region"]}),
+        {"errors": ["image-not-in-region"]}),
     "an image of Docker Hub": ("chat", {"image": "docker.io/me/mine:1"}, {
         "errors": ["image-not-in-ecr"]}),
     "a public image": ("chat", {"image": "public.ecr.aws/me/mine:1"}, {
@@ -149,7 +149,7 @@ CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
     "of the kind that the pair names": ("chat+eagle3", {"drafter": "s3://my-bucket/head/"}, {
         PARALLEL: False, "k": 3, "name": "peagle-chat-own", "has": {"head-not-read"}}),
     "with an unknown trained K": ("chat", {"drafter": "s3://my-bucket/head", "k": 50}, {
-        "errors": [], "has": {"k-training-unknown"}}),
+        "errors": [], "has": {"k-above-trained"}}),
     "pinned on the Hub": ("chat", {"drafter": "me/head@feed123"}, {
         "drafter.weights.location": "me/head", "drafter.weights.revision": "feed123",
         "lacks": {"revision-not-pinned"}}),
@@ -246,36 +246,6 @@ def test_an_invalid_config_is_refused(value: object) -> None:
     with raises_code("config-damaged", CheckpointError) as refused:
         plan(**own(HEAD | {"hidden_size": value}))
     assert f"hidden_size is {value!r}" in refused.value.message
-
-
-REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"k": 0}, "out-of-range", "not 0"),
-    ({"k": -3}, "out-of-range", "not -3"),
-    ({"concurrency": 0}, "out-of-range", "--concurrency 0 "),
-    ({"max_model_len": 0}, "out-of-range", "--max-model-len 0 "),
-    ({"instance_count": 0}, "out-of-range", "--instance-count 0 "),
-    ({"pair": "chatt"}, "unknown-target", "did you mean chat?"),
-    ({"region": "eu-west-11"}, "region-unknown", "did you mean eu-west-1"),
-    ({"vllm": "0.12.0"}, "vllm-below-minimum", "needs vLLM 0.18.0 or later"),
-    ({"vllm": "latest"}, "invalid-version", "'latest'"),
-    ({"drafter": "eagle3", "speculation": False}, "conflicting-options", "--drafter"),
-    ({"k": 3, "speculation": False}, "conflicting-options", "--k"),
-    ({"pair": "chat+eagle3", "drafter": "ngram"}, "conflicting-options", "--drafter ngram"),
-    ({"drafter": "eagle4"}, "unknown-drafter", "did you mean eagle3"),
-    ({"pair": "chat+ngram", "drafter": "s3://b/head"}, "drafts-without-head", "s3://b/head"),
-    *(({"image": image}, "invalid-image-name", "us-east-1.amazonaws.com/NAME:TAG")
-      for image in ("two words", 'a"b', "", "x" * 256, "a$b", "line\nbreak")),
-    *(({"name": name}, "invalid-name", "use letters, digits and hyphens")
-      for name in ("-a", "a-", "a_b", "a.b", "ä", "", "a b", "a\n")),
-    ({"name": "a" * 64}, "invalid-name", "shorten --name"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("options", "code", "text"), REFUSED)
-def test_refusals(options: dict[str, Any], code: str, text: str) -> None:
-    with raises_code(code, PeagleError) as refused:
-        plan(**options)
-    assert text in f"{refused.value.message} {refused.value.fix}"
 
 
 def test_the_drafter_option_selects_a_drafter() -> None:

@@ -137,56 +137,45 @@ def test_plain_values_stay_unquoted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named", "fix"),
+    "arguments",
     [
-        (["--a", "1", "--a", "2"], "--a is", "give --a once"),
-        (["--a-b", "1", "--a-b"], "--a-b is", "give --a-b once"),
-        (["value", "--a"], "'value'", "start with a --flag"),
-        (["--Upper", "1"], "'--Upper'", "--lower-case-words"),
-        (["--a_b", "1"], "'--a_b'", "--lower-case-words"),
-        (["--a=1"], "'--a=1'", "separate words"),
-        (["--allowed-origins", "a", "b"], "'a b'", "give --allowed-origins one value"),
-        (["--middleware", "true"], "'true'", "give --middleware one value"),
+        ["--a", "1", "--a", "2"],
+        ["--a-b", "1", "--a-b"],
+        ["value", "--a"],
+        ["--Upper", "1"],
+        ["--a_b", "1"],
+        ["--a=1"],
+        ["--allowed-origins", "a", "b"],
+        ["--middleware", "true"],
     ],
 )
-def test_arguments_that_no_environment_can_express_are_refused(
-    arguments: list[str], named: str, fix: str
-) -> None:
-    with raises_code("invalid-argument", UserError) as refused:
+def test_arguments_that_no_environment_can_express_are_refused(arguments: list[str]) -> None:
+    with raises_code("invalid-argument", UserError):
         to_environment(arguments)
-    assert named in refused.value.message
-    assert fix in refused.value.fix
 
 
-TOO_LARGE = "environment-too-large"
+TOO_LARGE, INVALID = "environment-too-large", "invalid-variable"
 
 
 @pytest.mark.parametrize(
-    ("environment", "code", "named", "fix"),
+    ("environment", "code"),
     [
-        ({f"K{n}": "v" for n in range(101)}, TOO_LARGE, "limit of 100", "remove some"),
-        ({"K": "v" * 1025}, TOO_LARGE, "K has 1025 characters", "shorter paths"),
-        ({"K" * 1025: "v"}, "invalid-variable", "'KKK", "letters, digits and _"),
-        ({"1K": "v"}, "invalid-variable", "'1K'", "letters, digits and _"),
-        ({"K-K": "v"}, "invalid-variable", "'K-K'", "letters, digits and _"),
-        (
-            {f"KEY{n:02}": "ä" * 500 for n in range(40)},
-            TOO_LARGE,
-            "limit is 32768",
-            "remove or shorten",
-        ),
-        ({"K": "50%"}, "invalid-variable", "K contains %", "without %"),
-        ({"K": "a\0b"}, "invalid-variable", "K contains a NUL", "remove the NUL byte"),
-        ({"K": "a\ud800b"}, "invalid-variable", "K is not valid UTF-8", "write the value in UTF-8"),
+        ({f"K{n}": "v" for n in range(101)}, TOO_LARGE),
+        ({"K": "v" * 1025}, TOO_LARGE),
+        ({f"KEY{n:02}": "ä" * 500 for n in range(40)}, TOO_LARGE),
+        ({"K" * 1025: "v"}, INVALID),
+        ({"1K": "v"}, INVALID),
+        ({"K-K": "v"}, INVALID),
+        ({"K": "50%"}, INVALID),
+        ({"K": "a\0b"}, INVALID),
+        ({"K": "a\ud800b"}, INVALID),
     ],
 )
 def test_environments_that_sagemaker_refuses_are_refused(
-    environment: dict[str, str], code: str, named: str, fix: str
+    environment: dict[str, str], code: str
 ) -> None:
-    with raises_code(code, UserError) as refused:
+    with raises_code(code, UserError):
         check_environment(environment)
-    assert named in refused.value.message
-    assert fix in refused.value.fix
 
 
 def test_values_at_the_limits_are_accepted() -> None:

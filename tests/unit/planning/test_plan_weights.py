@@ -12,7 +12,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Streamer
-from peagle.errors import PeagleError, Unsupported
+from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.render.formats import cloudformation
@@ -159,30 +159,6 @@ PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
 def test_plans(name: str) -> None:
     options, expected = PLANS[name]
     check_plan(plan(**{"catalog": STREAMING, **options}), expected)
-
-
-REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"baked_weights": True}, "missing-option", "--image URI"),
-    ({"baked_weights": True, "image": AWS_IMAGE}, "missing-option", "--image URI"),
-    (BAKED | SOURCE, "weights-in-s3", "s3://bucket/model/"),
-    (BAKED | HEAD, "weights-in-s3", "s3://bucket/head/"),
-    (BAKED | PAIR | {"weights_by": "stream"}, "conflicting-options", "weights_by stream"),
-    ({"model_source": "/data/model"}, "invalid-s3-uri", "--model-source '/data/model'"),
-    ({"weights_by": "stream"}, "weights-not-in-s3", "on the Hub (acme/chat)"),
-    ({"pair": "small", "weights_by": "stream"}, "weights-not-in-s3", "in a folder (catalog:"),
-    *(
-        ({option: address}, "invalid-s3-uri", repr(address))
-        for address in ("s3://", "s3://b/x", "s3://BUCKET/x", "s3://bucket/a b", "s3://bucket/50%/")
-        for option in ("model_source", "drafter")
-    ),
-]
-
-
-@pytest.mark.parametrize(("options", "code", "text"), REFUSED)
-def test_refusals(options: dict[str, Any], code: str, text: str) -> None:
-    with raises_code(code, PeagleError) as refused:
-        plan(**options)
-    assert text in f"{refused.value.message} {refused.value.fix}"
 
 
 def test_folders_of_the_users_own_catalogue_are_paths(tmp_path: Path) -> None:

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 
-from peagle.errors import UserError
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.operation_model import Step
-from peagle.planning.pins import with_pins
-from peagle.planning.plan import Pins
+from peagle.planning.plan import Pins, Step
 from peagle.planning.rollout import cost_text, longest_seconds, rollout_of, rollout_of_copies
+from peagle.planning.weights import with_pins
 from peagle.render.alarms import alarms, without_speculation
 from peagle.render.metrics import metric_filters
 from peagle.render.requests import deploy_command
 from peagle.render.rollout import deployment_config
 from peagle.render.values import values
 from peagle.speed.slo import Slo
-from tests.support import raises_code
 from tests.unit.rendering.plans import CATALOG
 
 OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle:1"
@@ -144,8 +141,7 @@ def test_one_copy_that_may_become_two_can_be_rolled_out() -> None:
     plan = planned(scale_to_zero=True, max_instances=2, rollout="rolling")
     assert not {"rollout-step", "rollout-one-instance"} & codes(plan)
     alone = planned(scale_to_zero=True, rollout="rolling")
-    (fix,) = [one.fix for one in alone.findings if one.code == "rollout-one-instance"]
-    assert fix == "use --max-instances 2 or --instance-count 2, or omit --rollout"
+    assert "rollout-one-instance" in codes(alone)
 
 
 def test_the_values_have_the_kind_and_step_of_the_fewest_instances() -> None:
@@ -185,26 +181,6 @@ def test_the_timeout_exceeds_all_waiting() -> None:
 def test_a_short_baking_time_is_a_warning() -> None:
     short = planned(rollout="all-at-once", baking_time=60, instance_count=1)
     assert "baking-too-short" in codes(short)
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "named"),
-    [
-        ({"rollout_step": "2"}, "missing-option", "rollout_step"),
-        ({"baking_time": 60}, "missing-option", "baking_time"),
-        ({"rollout": "all-at-once", "rollout_step": "2"}, "conflicting-options", "all-at-once"),
-        ({"rollout": "rolling", "rollout_step": "0"}, "rollout-step", "0"),
-        ({"rollout": "rolling", "rollout_step": "101%"}, "rollout-step", "101%"),
-        ({"rollout": "rolling", "rollout_step": "two"}, "rollout-step", "two"),
-        ({"rollout": "rolling", "baking_time": 4000}, "out-of-range", "baking_time"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(
-    options: dict[str, Any], code: str, named: str
-) -> None:
-    with raises_code(code, UserError) as refused:
-        planned(**options)
-    assert named in refused.value.message
 
 
 def test_the_alarms_are_those_that_the_plan_can_judge() -> None:
@@ -312,14 +288,6 @@ def test_copies_are_replaced_in_batches(
     assert {one["logGroupName"] for one in metric_filters(plan)} == {
         f"/aws/sagemaker/InferenceComponents/{plan.name}"
     }
-
-
-@pytest.mark.parametrize("kind", ["canary", "linear", "all-at-once"])
-def test_copies_have_no_other_rollout(kind: Any) -> None:
-    with raises_code("rollout-of-copies", UserError) as refused:
-        planned(rollout=kind, **EIGHT)
-
-    assert refused.value.fix == "use --rollout rolling, or --copies 1"
 
 
 @pytest.mark.parametrize(

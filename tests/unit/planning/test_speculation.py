@@ -50,4 +50,4 @@ def test_a_plan_without_a_floor_has_no_origin_of_one(plan: Plan) -> None:
     found = without_floor(plan).speculation
 
     assert found
-    assert (found.acceptance_floor, found.floor_source) == (None, None)
+    assert (found.acceptance_floor, found.acceptance_floor_source) == (None, None)

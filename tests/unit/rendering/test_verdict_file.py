@@ -63,17 +63,10 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a missing key": (lambda d: d.pop("gpu"), "'gpu'"),
     "an unknown key": (lambda d: d.update(gpus=1), "'gpus'"),
     "no loads": (lambda d: d["workloads"][0].update(loads=[]), "workloads[0].loads: "),
-    "loads in another order": (lambda d: d["workloads"][0]["loads"].reverse(), "ascend"),
     "no winner": (lambda d: first_load(d).update(best=None), "best and ties"),
     "a setting twice": (lambda d: first_load(d)["speeds"].append(first_speed(d)), "twice"),
     "a speed as text": (lambda d: first_speed(d).update(tokens_per_second="9"), "number"),
-    "a speed outside its range": (lambda d: first_speed(d).update(low=1e9), "between low"),
-    "an acceptance above K + 1": (
-        lambda d: first_speed(d).update(acceptance_length=1.5),
-        "acceptance length above",
-    ),
     "K without a drafter": (lambda d: first_speed(d)["setting"].update(k=3), "drafter"),
-    "a measured unknown": (lambda d: first_speed(d).update(basis="unknown"), "basis"),
     "control characters": (lambda d: d.update(target="a\x1b[31mb"), "target: "),
 }
 

@@ -6,17 +6,14 @@ Everything is held out: a GPU's rows are estimated from the other GPUs', a pair'
 
 from __future__ import annotations
 
-import random
-import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from measurements import speed_errors, speed_fit, speed_rows
 from measurements.speed_errors import Compared, errors_of
 from measurements.speed_model import CHAPTER, summaries
-from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.tables import SpeedModel
 from tests.support import bundled_catalog
 
 
@@ -102,49 +99,6 @@ def test_constants_are_those_that_the_script_fits_to_the_evidence(
     assert again.evidence == model.evidence
     for name, value in again.constants.model_dump().items():
         assert value == pytest.approx(getattr(model.constants, name), rel=0.02), name
-
-
-@pytest.mark.thorough
-def test_fitting_finds_the_constants_that_made_the_rows(
-    model: SpeedModel, rows: list[speed_rows.Row]
-) -> None:
-    """Rows whose step times the model itself made give the same step times again."""
-    made = [
-        replace(row, step=speed_rows.times_of(row, model).decode_seconds(
-            row.load, row.prompt + row.answer / 2))
-        for row in rows
-    ]  # fmt: skip
-    found = speed_fit.fitted(made, model)
-    for row in made:
-        again = speed_rows.times_of(row, found).decode_seconds(
-            row.load, row.prompt + row.answer / 2
-        )
-        assert again == pytest.approx(row.step, rel=0.08)
-
-
-@pytest.mark.thorough
-def test_half_of_the_rows_gives_the_constants(
-    model: SpeedModel, rows: list[speed_rows.Row]
-) -> None:
-    """Constants fitted to one half of the rows give the steps of the other half about as well as
-    those fitted to all rows: they are not fitted to single rows."""
-    shuffled = random.Random(12).sample(rows, len(rows))
-    half = len(rows) // 2
-    errors = [
-        error
-        for fit, others in ((shuffled[:half], shuffled[half:]), (shuffled[half:], shuffled[:half]))
-        for error in step_errors(others, speed_fit.fitted(fit, model))
-    ]
-    assert statistics.median(errors) <= statistics.median(step_errors(rows, model)) + 0.01
-
-
-def step_errors(rows: list[speed_rows.Row], model: SpeedModel) -> list[float]:
-    """The sizes of the relative errors of these rows' decode steps."""
-    return [
-        abs(speed_rows.times_of(row, model).decode_seconds(row.load, row.prompt + row.answer / 2)
-            / row.step - 1)
-        for row in rows
-    ]  # fmt: skip
 
 
 @pytest.mark.thorough

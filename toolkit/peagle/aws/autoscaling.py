@@ -15,7 +15,7 @@ from typing import Any
 from peagle.aws import cloudwatch
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.planning.operation_model import Scaling
+from peagle.planning.plan import Scaling
 from peagle.render.requests import VARIANT
 from peagle.render.resources import (
     COPY_DIMENSION,

@@ -65,13 +65,19 @@ def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
             "plan's",
             "add --baked-weights, or build an image without --bake-weights",
         )  # fmt: skip
-    elif planned and not pushed.baked:
+        return
+    if planned and not pushed.baked:
         yield error(
             "image-without-weights", "image",
             f"{image} contains no weights, and the plan mounts none",
             "leave out --baked-weights, or build the image with --bake-weights",
         )  # fmt: skip
-    elif _is_for_another_pair(pushed, plan):
+        return
+    # As the container's entrypoint decides: it also accepts the target alone, and any head of the
+    # user's own that is not in the image.
+    is_own = plan.drafter is None or (plan.drafter.name == OWN and not pushed.baked)
+    is_target = pushed.pair.partition("+")[0] == plan.target.id
+    if not is_target or (not is_own and pushed.pair != plan.pair):
         yield error(
             "image-of-another-pair", "image",
             f"{image} was built for {pushed.pair}, and the plan is for {plan.pair}: the container "
@@ -81,16 +87,6 @@ def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
                 ("peagle", "image", "build", plan.pair, "--push"),
             ),
         )  # fmt: skip
-
-
-def _is_for_another_pair(pushed: PushedImage, plan: Plan) -> bool:
-    """As the container's entrypoint decides: it also accepts the target alone, and any head of the
-    user's own that is not in the image."""
-    if pushed.pair.partition("+")[0] != plan.target.id:
-        return True
-    if plan.drafter is None or (plan.drafter.name == OWN and not pushed.baked):
-        return False
-    return pushed.pair != plan.pair
 
 
 Kind = Literal["Repository", "Project", "LogGroup", "Role", "Object", "Bucket"]
@@ -152,12 +148,6 @@ def _remove_role(aws: Aws, name: str) -> None:
     aws.call("iam", "delete_role", RoleName=name)
 
 
-def _remove_bucket(aws: Aws, name: str) -> None:
-    """Only an empty one: deployments keep their weights in the same bucket."""
-    if s3.bucket_exists(aws, name) and s3.is_our_bucket(aws, name):
-        s3.delete_bucket(aws, name)
-
-
 _REMOVERS: dict[Kind, Callable[[Aws, str], object]] = {
     "Project": lambda aws, name: aws.call("codebuild", "delete_project", name=name),
     "LogGroup": lambda aws, name: aws.call("logs", "delete_log_group", logGroupName=name),
@@ -165,7 +155,10 @@ _REMOVERS: dict[Kind, Callable[[Aws, str], object]] = {
     "Object": lambda aws, name: s3.delete_objects(
         aws, name.partition("/")[0], [name.partition("/")[2]]
     ),
-    "Bucket": _remove_bucket,
+    # Only an empty one: deployments keep their weights in the same bucket.
+    "Bucket": lambda aws, name: (
+        s3.bucket_exists(aws, name) and s3.is_our_bucket(aws, name) and s3.delete_bucket(aws, name)
+    ),
     "Repository": lambda aws, name: aws.call(
         "ecr", "delete_repository", repositoryName=name, force=True
     ),
@@ -186,10 +179,25 @@ def ensure_repository(aws: Aws, name: str, more_tags: Mapping[str, str] = {}) ->
     A new repository has ``more_tags``, scans images when they are pushed, and its images keep their
     tags. The settings of a repository that something else created stay unchanged.
     """
-    repository = _repository(aws, name)
-    if repository is None:
+
+    def described() -> Any:
+        return aws.call("ecr", "describe_repositories", repositoryNames=[name])["repositories"][0]
+
+    try:
+        repository = described()
+    except Missing:
         record_resource(aws, "Repository", name)
-        repository = _create(aws, name, more_tags)
+        try:
+            repository = aws.call(
+                "ecr", "create_repository",
+                repositoryName=name,
+                tags=[TAG, *({"Key": key, "Value": text} for key, text in more_tags.items())],
+                imageTagMutability="IMMUTABLE",
+                imageScanningConfiguration={"scanOnPush": True},
+                encryptionConfiguration={"encryptionType": "AES256"},
+            )["repository"]  # fmt: skip
+        except AlreadyExists:
+            repository = described()
     tags = aws.call("ecr", "list_tags_for_resource", resourceArn=repository["repositoryArn"])
     if TAG in tags.get("tags", []):
         policy = json.dumps(_LIFECYCLE)
@@ -242,30 +250,3 @@ def digest_by_address(aws: Aws, address: str) -> str | None:
     ECR."""
     image = parse_ecr_image(address)
     return (find_image(aws, image) or None) if image and image.tag else None
-
-
-def _repository(aws: Aws, name: str) -> dict[str, Any] | None:
-    try:
-        response = aws.call("ecr", "describe_repositories", repositoryNames=[name])
-    except Missing:
-        return None
-    return next(iter(response["repositories"]), None)
-
-
-def _create(aws: Aws, name: str, more_tags: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        made = aws.call(
-            "ecr", "create_repository",
-            repositoryName=name,
-            tags=[TAG, *({"Key": key, "Value": text} for key, text in more_tags.items())],
-            imageTagMutability="IMMUTABLE",
-            imageScanningConfiguration={"scanOnPush": True},
-            encryptionConfiguration={"encryptionType": "AES256"},
-        )  # fmt: skip
-    except AlreadyExists:
-        existing = _repository(aws, name)
-        if existing is None:
-            raise
-        return existing
-    repository: dict[str, Any] = made["repository"]
-    return repository

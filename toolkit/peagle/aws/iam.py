@@ -62,37 +62,28 @@ def find_role(aws: Aws, name_or_arn: str | None) -> Role:
     assume it (as in SageMaker Studio), or a role of the account that SageMaker may assume,
     preferably one with peagle or SageMaker in its name. Raises UserError when there is none.
     """
+    if name_or_arn and _ROLE_ARN.fullmatch(name_or_arn):
+        return Role(name_or_arn)
     if name_or_arn:
-        return Role(name_or_arn) if _ROLE_ARN.fullmatch(name_or_arn) else _by_name(aws, name_or_arn)
+        if not _ROLE_NAME.fullmatch(name_or_arn):
+            message = f"{name_or_arn!r} is not a role ARN or a role name"
+            raise UserError(message, _LIST_ROLES, "invalid-role")
+        try:
+            role = aws.call("iam", "get_role", RoleName=name_or_arn)["Role"]
+        except Missing as error:
+            message = f"there is no role {name_or_arn!r} in account {aws.account}"
+            raise UserError(message, _LIST_ROLES, "unknown-role") from error
+        return Role(role["Arn"], trusted=trusts_sagemaker(role))
     if assumed := _ASSUMED.match(aws.caller["Arn"]):
         with suppress(CloudError):
             role = aws.call("iam", "get_role", RoleName=assumed["name"])["Role"]
             if trusts_sagemaker(role):
                 return Role(role["Arn"], "the role of these credentials", trusted=True)
-    return _of_account(aws)
-
-
-def _by_name(aws: Aws, name: str) -> Role:
-    if not _ROLE_NAME.fullmatch(name):
-        raise UserError(f"{name!r} is not a role ARN or a role name", _LIST_ROLES, "invalid-role")
-    try:
-        role = aws.call("iam", "get_role", RoleName=name)["Role"]
-    except Missing as error:
-        raise UserError(
-            f"there is no role {name!r} in account {aws.account}", _LIST_ROLES, "unknown-role"
-        ) from error
-    return Role(role["Arn"], trusted=trusts_sagemaker(role))
-
-
-def _of_account(aws: Aws) -> Role:
     try:
         roles = [role for role in aws.items("iam", "list_roles", "Roles") if trusts_sagemaker(role)]
     except AccessDenied as denied:
-        raise UserError(
-            "no execution role is specified, and these credentials are not allowed to list roles",
-            "pass --role or set PEAGLE_ROLE",
-            "no-role",
-        ) from denied
+        message = "no execution role is specified, and these credentials may not list roles"
+        raise UserError(message, "pass --role or set PEAGLE_ROLE", "no-role") from denied
     if not roles:
         policy = json.dumps(trust_policy(aws.account))
         raise UserError(
@@ -105,16 +96,18 @@ def _of_account(aws: Aws) -> Role:
             ),
             "no-role",
         )  # fmt: skip
-    names = {role["RoleName"].lower(): role for role in roles}
-    ranks = {name: 0 if "peagle" in name else 1 if "sagemaker" in name else 2 for name in names}
-    best = min(names, key=lambda name: (ranks[name], name))
+
+    def rank(role: dict[str, Any]) -> tuple[int, str]:
+        name = role["RoleName"].lower()
+        return 0 if "peagle" in name else 1 if "sagemaker" in name else 2, name
+
     because = "the only one that SageMaker may assume"
     if len(roles) > 1:
         because = (
             f"the best name match among {len(roles)} that SageMaker may assume; --role selects "
             "another"
         )
-    return Role(names[best]["Arn"], because, trusted=True)
+    return Role(min(roles, key=rank)["Arn"], because, trusted=True)
 
 
 def trust_policy(account: str, service: str = SERVICE) -> dict[str, Any]:
@@ -127,20 +120,19 @@ def trusts_sagemaker(role: dict[str, Any]) -> bool:
     role's own account."""
     account = role["Arn"].split(":")[4]
     document = role.get("AssumeRolePolicyDocument") or {}
-    return any(_allows(statement, account) for statement in _as_list(document.get("Statement", [])))
-
-
-def _allows(statement: dict[str, Any], account: str) -> bool:
-    principal = statement.get("Principal")
-    services = _as_list(principal.get("Service", [])) if isinstance(principal, dict) else []
-    condition = statement.get("Condition")
-    equal = condition.get("StringEquals", {}) if isinstance(condition, dict) else {}
-    return (
-        statement.get("Effect") == "Allow"
-        and not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(_as_list(statement.get("Action", [])))
-        and SERVICE in services
-        and account in _as_list(equal.get("aws:SourceAccount", account))
-    )
+    for statement in _as_list(document.get("Statement", [])):
+        principal, condition = statement.get("Principal"), statement.get("Condition")
+        services = _as_list(principal.get("Service", [])) if isinstance(principal, dict) else []
+        equal = condition.get("StringEquals", {}) if isinstance(condition, dict) else {}
+        actions = _as_list(statement.get("Action", []))
+        if (
+            statement.get("Effect") == "Allow"
+            and not {"sts:AssumeRole", "sts:*", "*"}.isdisjoint(actions)
+            and SERVICE in services
+            and account in _as_list(equal.get("aws:SourceAccount", account))
+        ):
+            return True
+    return False
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -52,11 +52,6 @@ from peagle.text import format_size
 _SERVICE = "codebuild.amazonaws.com"
 
 
-def build_log_group(project: str) -> str:
-    """The log group of a CodeBuild project."""
-    return f"/aws/codebuild/{project}"
-
-
 def ensure_build_role(
     aws: Aws,
     name: str,
@@ -96,7 +91,7 @@ def ensure_build_role(
             account=aws.account,
             repository=repository,
             context=context,
-            log_group=build_log_group(project),
+            log_group=f"/aws/codebuild/{project}",
         )
     )
     aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",
@@ -167,15 +162,64 @@ def build_remotely(
     role = ensure_build_role(
         aws, role_name, order.repository, f"{bucket}/{PREFIX}", project, order.company
     )
-    variables = {
-        "ADDRESS": address,
-        "REGISTRY": registry,
-        "BASE_REGISTRY": order.base_registry or registry,
-    }
     record_resource(aws, "Project", project)
-    _create_project(aws, _project(project, role, f"{bucket}/{key}", order.company), clock)
+    tags = [{"key": key, "value": value} for key, value in sorted(order.company.tags.items())]
+    environment = {
+        "type": "LINUX_CONTAINER",
+        "image": BUILD_IMAGE,
+        "computeType": COMPUTE,
+        "privilegedMode": True,
+    }
+    buildspec = json.dumps(BUILDSPEC)
+    definition = {
+        "name": project,
+        "description": "Builds images of peagle-toolkit",
+        "source": {"type": "S3", "location": f"{bucket}/{key}", "buildspec": buildspec},
+        "artifacts": {"type": "NO_ARTIFACTS"},
+        "environment": environment,
+        "serviceRole": role,
+        "timeoutInMinutes": _LIMIT_MINUTES,
+        "tags": [{"key": "peagle:toolkit", "value": "images"}, *tags],
+    }
+    with suppress(AlreadyExists):
+        # A new role is visible to other services only after some seconds; CodeBuild reports every
+        # invalid input with one code, so AWS's text decides.
+        send_until_visible(
+            lambda: aws.call("codebuild", "create_project", **definition),
+            _ROLE_PAUSES,
+            lambda error: "AssumeRole" in error.message and not isinstance(error, AlreadyExists),
+            clock,
+        )
     say(f"CodeBuild project {project}: building {address}")
-    _run(aws, _start_request(project, f"{bucket}/{key}", variables), say, clock)
+    base_registry = order.base_registry or registry
+    variables = {"ADDRESS": address, "REGISTRY": registry, "BASE_REGISTRY": base_registry}
+    # The overrides count where the project exists already, perhaps from an older version.
+    request = {
+        "projectName": project,
+        "sourceTypeOverride": "S3",
+        "sourceLocationOverride": f"{bucket}/{key}",
+        "buildspecOverride": buildspec,
+        "environmentTypeOverride": environment["type"],
+        "imageOverride": BUILD_IMAGE,
+        "computeTypeOverride": COMPUTE,
+        "privilegedModeOverride": True,
+        "timeoutInMinutesOverride": _LIMIT_MINUTES,
+        "environmentVariablesOverride": [
+            {"name": name, "value": value, "type": "PLAINTEXT"} for name, value in variables.items()
+        ],
+    }
+    record_resource(aws, "LogGroup", f"/aws/codebuild/{project}")
+    build_id = str(aws.call("codebuild", "start_build", **request)["build"]["id"])
+    try:
+        _wait(aws, build_id, say, clock)
+    except KeyboardInterrupt:  # a build costs money
+        try:
+            aws.call("codebuild", "stop_build", id=build_id)
+            say(f"stopped the build {build_id}")
+        except CloudError:
+            command = f"aws codebuild stop-build --id {build_id} --region {aws.region}"
+            say(f"the build is still running: {command}")
+        raise
     return RemoteBuild(address, ecr.image_digest(aws, order.repository, order.tag))
 
 
@@ -220,82 +264,12 @@ def _upload(aws: Aws, order: BuildRequest, say: Progress) -> tuple[str, str]:
     return bucket, key
 
 
-def _project(name: str, role: str, source: str, company: Company) -> dict[str, Any]:
-    tags = [{"key": key, "value": value} for key, value in sorted(company.tags.items())]
-    return {
-        "name": name,
-        "description": "Builds images of peagle-toolkit",
-        "source": {"type": "S3", "location": source, "buildspec": json.dumps(BUILDSPEC)},
-        "artifacts": {"type": "NO_ARTIFACTS"},
-        "environment": {
-            "type": "LINUX_CONTAINER",
-            "image": BUILD_IMAGE,
-            "computeType": COMPUTE,
-            "privilegedMode": True,
-        },
-        "serviceRole": role,
-        "timeoutInMinutes": _LIMIT_MINUTES,
-        "tags": [{"key": "peagle:toolkit", "value": "images"}, *tags],
-    }
-
-
-def _start_request(project: str, source: str, variables: dict[str, str]) -> dict[str, Any]:
-    """StartBuild's parameters. They override an existing project, which may be from an older
-    version."""
-    return {
-        "projectName": project,
-        "sourceTypeOverride": "S3",
-        "sourceLocationOverride": source,
-        "buildspecOverride": json.dumps(BUILDSPEC),
-        "environmentTypeOverride": "LINUX_CONTAINER",
-        "imageOverride": BUILD_IMAGE,
-        "computeTypeOverride": COMPUTE,
-        "privilegedModeOverride": True,
-        "timeoutInMinutesOverride": _LIMIT_MINUTES,
-        "environmentVariablesOverride": [
-            {"name": name, "value": value, "type": "PLAINTEXT"} for name, value in variables.items()
-        ],
-    }
-
-
-def _create_project(aws: Aws, project: dict[str, Any], clock: Clock) -> None:
-    """A new role is visible to other services only after some seconds; CodeBuild reports every
-    invalid input with one code, so AWS's text decides."""
-    with suppress(AlreadyExists):
-        send_until_visible(
-            lambda: aws.call("codebuild", "create_project", **project),
-            _ROLE_PAUSES,
-            lambda error: "AssumeRole" in error.message and not isinstance(error, AlreadyExists),
-            clock,
-        )
-
-
-def _run(aws: Aws, request: dict[str, Any], say: Progress, clock: Clock) -> None:
-    """Start the build and wait for its end. An interrupt stops it, because it costs money."""
-    record_resource(aws, "LogGroup", build_log_group(request["projectName"]))
-    build_id = str(aws.call("codebuild", "start_build", **request)["build"]["id"])
-    try:
-        _wait(aws, build_id, say, clock)
-    except KeyboardInterrupt:
-        try:
-            aws.call("codebuild", "stop_build", id=build_id)
-            say(f"stopped the build {build_id}")
-        except CloudError:
-            command = f"aws codebuild stop-build --id {build_id} --region {aws.region}"
-            say(f"the build is still running: {command}")
-        raise
-
-
 def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
-    token, last = None, ""
+    token, last, fix = None, "", f"aws codebuild batch-get-builds --ids {build_id}"
     while True:
         builds = aws.call("codebuild", "batch_get_builds", ids=[build_id])["builds"]
         if not builds:
-            raise CloudError(
-                f"CodeBuild no longer knows the build {build_id}",
-                "start it again",
-                code="resource-missing",
-            )
+            raise CloudError(f"CodeBuild has no build {build_id}", fix, code="resource-missing")
         build = builds[0]
         lines, token = _read_log(aws, build.get("logs", {}), token)
         for last in lines:
@@ -305,11 +279,8 @@ def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
             return
         if status != "IN_PROGRESS":
             reason = f": {last}" if last else ""
-            raise CloudError(
-                f"the build failed ({status}) in {build.get('currentPhase')}{reason}",
-                f"aws codebuild batch-get-builds --ids {build_id}",
-                "build-failed",
-            )
+            phase = build.get("currentPhase")
+            raise CloudError(f"the build failed ({status}) in {phase}{reason}", fix, "build-failed")
         clock.sleep(_POLL_SECONDS)
 
 
@@ -390,8 +361,16 @@ def build_image(request: ImageRequest, connect: Connect, progress: Progress) -> 
 
 def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
     """Build and push the image with CodeBuild; returns its address with digest."""
-    plan = request.plan
-    base = _with_ecr_digest(aws, request.base_image, say)
+    plan, base = request.plan, request.base_image
+    name, digest = split_image(base)
+    if not digest:  # pinned where ECR knows the image
+        try:
+            digest = ecr.digest_by_address(aws, name)
+        except CloudError as error:
+            say(error.message)
+        if digest is None and has_host(name):
+            say(f"FROM {name} by tag, without a pinned digest: ECR reports none")
+        base = pinned(name, digest)
     recipe = _recipe(request, base, say)
     repository, tag = parse_tag(request.tag or image_name(plan, recipe))
     order = BuildRequest(
@@ -455,17 +434,3 @@ def push_image(
         pushed = push(docker, image.name, address, (ecr.login(aws, host),), progress)
     record_push(aws, PushedImage(image.pair, image.baked), address, pushed)
     return pushed
-
-
-def _with_ecr_digest(aws: Aws, base: str, say: Progress) -> str:
-    """``base`` with its digest in ECR, or as it is when ECR does not report one."""
-    name, digest = split_image(base)
-    if digest:
-        return base
-    try:
-        digest = ecr.digest_by_address(aws, name)
-    except CloudError as error:
-        say(error.message)
-    if digest is None and has_host(name):
-        say(f"FROM {name} by tag, without a pinned digest: ECR reports none")
-    return pinned(name, digest)

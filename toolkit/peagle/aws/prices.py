@@ -9,7 +9,6 @@ than a day or from the future is ignored, and a file that cannot be written is s
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
@@ -43,7 +42,7 @@ class DayCache:
 
     def get(self, name: str) -> tuple[Any, float] | None:
         """The value stored as ``name`` in the last 24 hours, and its time (epoch seconds)."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        with suppress(OSError, ValueError, TypeError, KeyError):
             document = read_json(self._folder / f"{name}.json")
             age = time.time() - document["fetched"]
             if document["format"] == _FORMAT and 0 <= age < DAY_SECONDS:
@@ -53,7 +52,7 @@ class DayCache:
     def put(self, name: str, value: Any) -> float:
         """Store ``value`` as ``name``; returns its time (epoch seconds)."""
         fetched = time.time()
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             document = {"format": _FORMAT, "fetched": fetched, "value": value}
             write_json(self._folder / f"{name}.json", document)
         return fetched
@@ -223,8 +222,6 @@ QUOTA_CODES = frozenset(
 MAX_ENDPOINTS = 200
 """Instances in use are counted for at most this many endpoints."""
 
-_SERVICE = "sagemaker"
-_IDLE = frozenset({"Failed", "Deleting"})
 _WHERE = "instance_type"
 _MAX_NAMES = 3
 
@@ -261,83 +258,63 @@ def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quo
 
     Raises CloudError and UserError when Service Quotas cannot be read.
     """
-    name = _quota_name(instance_type)
-    quota = _by_code(aws, name, code) or _by_name(aws, name)
-    if quota is not None:
-        answer_cache(aws, "service-quotas").put(f"quota-{instance_type}", asdict(quota))
+    name = instance_type + QUOTA_SUFFIX
+
+    def listed() -> Iterator[dict[str, Any]]:
+        if code is not None:
+            request = {"ServiceCode": "sagemaker", "QuotaCode": code}
+            with suppress(Missing, AccessDenied):
+                yield aws.call("service-quotas", "get_service_quota", **request)["Quota"]
+        for listing in ("list_service_quotas", "list_aws_default_service_quotas"):
+            yield from aws.items("service-quotas", listing, "Quotas", ServiceCode="sagemaker")
+
+    # AWS returns no value while it computes a quota.
+    entries = (entry for entry in listed() if entry.get("QuotaName") == name and "Value" in entry)
+    entry = next(entries, None)
+    if entry is None:
+        return None
+    quota = Quota(name, entry["Value"], entry.get("QuotaCode"))
+    answer_cache(aws, "service-quotas").put(f"quota-{instance_type}", asdict(quota))
     return quota
-
-
-def _quota_name(instance_type: str) -> str:
-    return instance_type + QUOTA_SUFFIX
 
 
 def _cached_quota(aws: Aws, instance_type: str, enough: float) -> Quota | None:
     """The quota read in the last 24 hours, if it is at least ``enough``: a smaller one may have
     been raised since."""
     kept = answer_cache(aws, "service-quotas").get(f"quota-{instance_type}")
-    with contextlib.suppress(TypeError):  # written by another version
+    with suppress(TypeError):  # written by another version
         quota = Quota(**kept[0]) if kept else None
         return quota if quota is not None and quota.value >= enough else None
     return None
 
 
-def _by_code(aws: Aws, name: str, code: str | None) -> Quota | None:
-    if code is None:
-        return None
-    try:
-        response = aws.call(
-            "service-quotas", "get_service_quota", ServiceCode=_SERVICE, QuotaCode=code
-        )
-    except (Missing, AccessDenied):
-        return None
-    return _read(response["Quota"]) if response["Quota"].get("QuotaName") == name else None
-
-
-def _by_name(aws: Aws, name: str) -> Quota | None:
-    for listing in ("list_service_quotas", "list_aws_default_service_quotas"):
-        for entry in aws.items("service-quotas", listing, "Quotas", ServiceCode=_SERVICE):
-            if entry.get("QuotaName") == name:
-                return _read(entry)
-    return None
-
-
-def _read(entry: dict[str, Any]) -> Quota | None:
-    """``None`` for a quota without a value, which AWS returns while it computes it."""
-    value = entry.get("Value")
-    return None if value is None else Quota(entry["QuotaName"], value, entry.get("QuotaCode"))
-
-
 def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> dict[str, int] | None:
-    """Instances of that type by endpoint (without the endpoint ``but``), running or requested;
-    ``None`` with more than ``MAX_ENDPOINTS`` endpoints. Raises CloudError."""
+    """Instances of that type by endpoint (without the endpoint ``but``), running or requested,
+    whichever are more; ``None`` with more than ``MAX_ENDPOINTS`` endpoints. Raises CloudError."""
     listed = list(aws.items("sagemaker", "list_endpoints", "Endpoints"))
     if len(listed) > MAX_ENDPOINTS:
         return None
     used: Counter[str] = Counter()
     for entry in listed:
         name = entry["EndpointName"]
-        if name != but and entry.get("EndpointStatus") not in _IDLE:
-            used[name] = _instances_of(aws, name, instance_type)
-    return {name: count for name, count in used.items() if count}
-
-
-def _instances_of(aws: Aws, endpoint: str, instance_type: str) -> int:
-    """Instances of one endpoint: running or requested, whichever are more."""
-    try:
-        description = aws.call("sagemaker", "describe_endpoint", EndpointName=endpoint)
-        name = description["EndpointConfigName"]
-        config = aws.call("sagemaker", "describe_endpoint_config", EndpointConfigName=name)
-    except Missing:
-        return 0
-    running = {v["VariantName"]: v for v in description.get("ProductionVariants", ())}
-    total = 0
-    for variant in config["ProductionVariants"]:
-        if variant.get("InstanceType") == instance_type:
-            live = running.get(variant["VariantName"], {})
-            counts = [live.get(f"{which}InstanceCount") or 0 for which in ("Current", "Desired")]
-            total += max(counts) or variant.get("InitialInstanceCount") or 1
-    return total
+        if name == but or entry.get("EndpointStatus") in ("Failed", "Deleting"):
+            continue
+        try:
+            endpoint = aws.call("sagemaker", "describe_endpoint", EndpointName=name)
+            config = aws.call(
+                "sagemaker", "describe_endpoint_config",
+                EndpointConfigName=endpoint["EndpointConfigName"],
+            )  # fmt: skip
+        except Missing:
+            continue
+        running = {v["VariantName"]: v for v in endpoint.get("ProductionVariants", ())}
+        for variant in config["ProductionVariants"]:
+            if variant.get("InstanceType") == instance_type:
+                live = running.get(variant["VariantName"], {})
+                counts = (live.get("CurrentInstanceCount"), live.get("DesiredInstanceCount"))
+                most = max(count or 0 for count in counts)
+                used[name] += most or variant.get("InitialInstanceCount") or 1
+    return dict(used)
 
 
 def quota_findings(
@@ -357,12 +334,12 @@ def quota_findings(
         usual = instance.quota_default if instance else None
         default = "" if usual is None else f"; new accounts have {usual:g}"
         message = (
-            f"cannot read the quota '{_quota_name(need.instance_type)}'{default}: {failed.message}"
+            f"cannot read the quota '{need.instance_type}{QUOTA_SUFFIX}'{default}: {failed.message}"
         )
         retry = Fix(failed.fix or "try again later", tuple(failed.command))
         return (warning("quota-unknown", _WHERE, message, retry),)
     if quota is None:
-        message = f"Service Quotas lists no '{_quota_name(need.instance_type)}' in {aws.region}"
+        message = f"Service Quotas lists no '{need.instance_type}{QUOTA_SUFFIX}' in {aws.region}"
         console = f"https://{aws.region}.console.aws.amazon.com/servicequotas/home/services"
         fix = (
             f"look it up in {console}/sagemaker/quotas; with a quota of 0 SageMaker rejects the "
@@ -413,20 +390,16 @@ def compare_quota(
         yield error("quota-too-small", _WHERE, f"{value}; the plan needs {need.count}", fix)
     elif need.is_update and free < need.more:
         message = f"the update needs {need.more} more meanwhile; {value}, and {_in_use(used)}"
-        yield error("quota-tight", _WHERE, message, _smaller_update(need, free, fix))
+        step = rolling_step(need.count, free) if need.may_roll else None
+        if step is not None:
+            options = f"--rollout rolling and rollout_step: {step.argument}"
+            sentence = f"use {options}, which needs {step.text} more, or {fix.sentence}"
+            fix = Fix(sentence, fix.command)
+        yield error("quota-tight", _WHERE, message, fix)
     elif free < need.more:
         message = f"{value} and {_in_use(used)}, so {free} of the {need.more} needed are available"
         fix = Fix(f"remove an endpoint that is not needed, or {fix.sentence}", fix.command)
         yield error("quota-in-use", _WHERE, message, fix)
-
-
-def _smaller_update(need: QuotaNeed, free: int, fix: Fix) -> Fix:
-    """The rollout that fits into the ``free`` instances, or a larger quota."""
-    step = rolling_step(need.count, free) if need.may_roll else None
-    if step is None:
-        return fix
-    options = f"--rollout rolling and rollout_step: {step.argument}"
-    return Fix(f"use {options}, which needs {step.text} more, or {fix.sentence}", fix.command)
 
 
 def _in_use(used: dict[str, int]) -> str:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from peagle.aws import ecr
-from peagle.aws.client import Aws, Connect
+from peagle.aws.client import Connect
 from peagle.aws.prices import fetch_prices
 from peagle.catalog.tables import InstanceTable, Price, Runtime, RuntimeTable, image_uri
 from peagle.catalog.writing import Tables
@@ -87,15 +88,12 @@ def refresh_tables(
         tables = replace(tables, runtimes=tables.runtimes.model_copy(update=today))
     if tables.instances != before.instances:
         tables = replace(tables, instances=tables.instances.model_copy(update=today))
-    return Refreshed(tables, (*findings, *_failures(failed)), failed)
-
-
-def _failures(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:
-    for reason, error in {str(error): error for error in failed.values()}.items():
-        parts = ", ".join(part for part, other in failed.items() if str(other) == reason)
-        sentence = error.fix or ("" if error.command else "run the command again later")
-        fix = Fix(sentence, tuple(error.command))
-        yield warning("not-refreshed", parts, f"not refreshed: {error.message}", fix)
+    for reason, failure in {str(failure): failure for failure in failed.values()}.items():
+        names = ", ".join(part for part, other in failed.items() if str(other) == reason)
+        sentence = failure.fix or ("" if failure.command else "run the command again later")
+        fix = Fix(sentence, tuple(failure.command))
+        findings.append(warning("not-refreshed", names, f"not refreshed: {failure.message}", fix))
+    return Refreshed(tables, tuple(findings), failed)
 
 
 def _images(tables: Tables, _regions: Sequence[str], _connect: Connect) -> Result:
@@ -109,10 +107,20 @@ def _images(tables: Tables, _regions: Sequence[str], _connect: Connect) -> Resul
 
 
 def _digests(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
-    new, unknown = with_digests(tables.runtimes, connect(regions[0]))
+    """The digests that ECR reports in the first region; a version without one stays unchanged."""
+    aws, table = connect(regions[0]), tables.runtimes
+    runtimes, unknown = [], []
+    for runtime in table.runtimes:
+        digest = None
+        with suppress(NotFound):
+            digest = ecr.digest_by_address(aws, image_uri(table, runtime, aws.region))
+        if digest is None:
+            unknown.append(runtime.vllm)
+        runtimes.append(runtime.model_copy(update={"digest": digest}) if digest else runtime)
     message = f"ECR in {regions[0]} reports no digest of vLLM {', '.join(unknown)}"
     fix = "plans name the tag then, which AWS can move; try another --region"
     missing = note("digests-unknown", "runtimes", message, fix)
+    new = table.model_copy(update={"runtimes": tuple(runtimes)})
     return replace(tables, runtimes=new), [missing] if unknown else []
 
 
@@ -126,21 +134,6 @@ def _prices(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
             findings.append(warning("prices-missing", "prices", message, fix))
         table = listed.applied_to(table)
     return replace(tables, instances=table), findings
-
-
-def with_digests(table: RuntimeTable, aws: Aws) -> tuple[RuntimeTable, tuple[str, ...]]:
-    """The table with the digests that ECR reports in the connection's region, and the versions
-    without one, which stay unchanged."""
-    runtimes, unknown = [], []
-    for runtime in table.runtimes:
-        try:
-            digest = ecr.digest_by_address(aws, image_uri(table, runtime, aws.region))
-        except NotFound:
-            digest = None
-        if digest is None:
-            unknown.append(runtime.vllm)
-        runtimes.append(runtime.model_copy(update={"digest": digest}) if digest else runtime)
-    return table.model_copy(update={"runtimes": tuple(runtimes)}), tuple(unknown)
 
 
 @dataclass(frozen=True)
@@ -204,28 +197,22 @@ def with_images(table: RuntimeTable, images: Images) -> RuntimeTable:
             }
         )  # fmt: skip
     ordered = tuple(kept[version] for version in sorted(kept, key=parse))
-    accounts = dict(table.accounts)
-    for region, account in images.accounts.items():
-        if region not in accounts:  # a new region comes after the nearest smaller name
-            names = list(accounts)
-            place = (
-                names.index(max(smaller)) + 1
-                if (smaller := [name for name in names if name < region])
-                else 0
-            )
-            names.insert(place, region)
-            accounts = {name: accounts.get(name, account) for name in names}
-        accounts[region] = account
+    accounts = dict(sorted({**table.accounts, **images.accounts}.items()))
     return table.model_copy(update={"accounts": accounts, "runtimes": ordered})
 
 
 def _runtime(version: str, entry: Mapping[str, Any], table: RuntimeTable) -> Runtime | None:
-    """``None`` for an entry without a CUDA version, or with one whose AMI is unknown."""
+    """``None`` for an entry without a CUDA version, or with one whose AMI is unknown: that of the
+    newest runtime on the same CUDA, else on the same major version of it."""
     container = str(entry["container_version"]["gpu"])
     match = _CUDA.search(container)
-    cuda = f"{match[1]}.{match[2]}" if match else ""
-    ami = _ami(cuda, table)
-    if ami is None or not _VERSION.fullmatch(version):
+    if match is None or not _VERSION.fullmatch(version):
+        return None
+    cuda = f"{match[1]}.{match[2]}"
+    newest = sorted(table.runtimes, key=lambda runtime: parse(runtime.vllm), reverse=True)
+    amis = [runtime.ami for runtime in newest if runtime.cuda == cuda]
+    amis += [runtime.ami for runtime in newest if runtime.cuda.startswith(f"{match[1]}.")]
+    if not amis:
         return None
     python = "-".join(entry["py_versions"][:1])
     parts = (str(entry["tag_prefix"]), "gpu", python, container)
@@ -234,19 +221,9 @@ def _runtime(version: str, entry: Mapping[str, Any], table: RuntimeTable) -> Run
         repository=str(entry["repository"]),
         tag="-".join(part for part in parts if part),
         cuda=cuda,
-        ami=ami,
+        ami=amis[0],
         regions=tuple(sorted(entry["registries"])),
     )
-
-
-def _ami(cuda: str, table: RuntimeTable) -> str | None:
-    """The AMI of the newest runtime on the same CUDA, else on the same major version of it."""
-    newest = sorted(table.runtimes, key=lambda runtime: parse(runtime.vllm), reverse=True)
-    for length in (len(cuda), cuda.find(".") + 1):
-        for runtime in newest:
-            if length > 0 and runtime.cuda[:length] == cuda[:length]:
-                return runtime.ami
-    return None
 
 
 PARTS: dict[Part, Callable[[Tables, Sequence[str], Connect], Result]] = {

@@ -16,7 +16,7 @@ from peagle.aws.client import Aws, Clock, send_until_visible
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.sagemaker import ID_TAG
 from peagle.planning.company import Company, role_parameters
-from peagle.planning.limit import COPIES_BEFORE_SECONDS
+from peagle.planning.operation import COPIES_BEFORE_SECONDS
 from peagle.render.resources import (
     END_POLICY,
     limit_name,

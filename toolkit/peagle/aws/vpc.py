@@ -87,15 +87,16 @@ def _describe(
                 raise
 
 
-def _is_https(rule: Mapping[str, Any]) -> bool:
-    protocol = rule.get("IpProtocol")
-    if protocol == "-1":
-        return True
-    return protocol == "tcp" and rule.get("FromPort", 0) <= _HTTPS <= rule.get("ToPort", 65535)
-
-
 def _outbound(rules: Sequence[Mapping[str, Any]]) -> Outbound:
-    allowed = [rule for rule in rules if _is_https(rule)]
+    allowed = [
+        rule
+        for rule in rules
+        if rule.get("IpProtocol") == "-1"
+        or (
+            rule.get("IpProtocol") == "tcp"
+            and rule.get("FromPort", 0) <= _HTTPS <= rule.get("ToPort", 65535)
+        )
+    ]
     if any(map(_is_public, allowed)):
         return "anywhere"
     return "vpc" if allowed else "nowhere"
@@ -105,18 +106,13 @@ def _is_public(rule: Mapping[str, Any]) -> bool:
     """Whether the rule leads to public addresses, as far as can be seen."""
     ranges = [ip_range["CidrIp"] for ip_range in rule.get("IpRanges") or ()]
     ranges += [ip_range["CidrIpv6"] for ip_range in rule.get("Ipv6Ranges") or ()]
-    if not ranges:
-        return bool(rule.get("PrefixListIds")) or not rule.get("UserIdGroupPairs")
-    return bool(rule.get("PrefixListIds")) or not all(map(_is_private, ranges))
-
-
-def _is_private(cidr: str) -> bool:
-    """Whether all addresses of the range are those of private networks."""
-    try:
-        network = ip_network(cidr, strict=False)
-    except ValueError:
-        return False
-    return any(network[0] in private and network[-1] in private for private in _PRIVATE)
+    if rule.get("PrefixListIds"):
+        return True
+    networks = [ip_network(cidr, strict=False) for cidr in ranges]
+    return (not networks and not rule.get("UserIdGroupPairs")) or any(
+        not any(network[0] in private and network[-1] in private for private in _PRIVATE)
+        for network in networks
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,25 +133,19 @@ def find_routes(aws: Aws, vpc: str, subnets: Sequence[str]) -> dict[str, Routes]
     ]
     has_interface = any(endpoint.get("VpcEndpointType") == "Interface" for endpoint in to_s3)
     with_gateway = {table for endpoint in to_s3 for table in endpoint.get("RouteTableIds") or ()}
+    by_subnet, main = {}, {}
+    for table in tables:
+        for association in table.get("Associations") or ():
+            by_subnet[association.get("SubnetId")] = table
+            if association.get("Main"):
+                main = table
     routes = {}
     for subnet in subnets:
-        table = _table_of(subnet, tables)
+        table = by_subnet.get(subnet, main)
         internet = _to_internet(table)
         to_gateway: Route = "endpoint" if table.get("RouteTableId") in with_gateway else internet
         routes[subnet] = Routes("interface" if has_interface else to_gateway, internet)
     return routes
-
-
-def _table_of(subnet: str, tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The route table of the subnet; that of the VPC, if it has none of its own."""
-    main: Mapping[str, Any] = {}
-    for table in tables:
-        for association in table.get("Associations") or ():
-            if association.get("SubnetId") == subnet:
-                return table
-            if association.get("Main"):
-                main = table
-    return main
 
 
 def _to_internet(table: Mapping[str, Any]) -> Route:

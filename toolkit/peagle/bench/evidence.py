@@ -26,7 +26,7 @@ from peagle.bench.result import (
 )
 from peagle.bench.workloads import first_problem
 from peagle.catalog.documents import LARGEST_EVIDENCE, BadFile, display_path, read_bytes
-from peagle.catalog.evidence import read_speeds
+from peagle.catalog.evidence import read_run
 from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION, price_of
@@ -106,7 +106,7 @@ def evidence_text(document: dict[str, Any]) -> str:
         parts.append(f' "{key}": [\n  {lines}\n ]')
     text = ",\n".join(parts) + "\n}\n"
     try:
-        read_speeds(Path("result"), text.encode())
+        read_run(Path("result"), text.encode())
     except BadFile as bad:
         raise UserError(
             f"the result cannot be evidence: {bad.problem.text}", "measure again", "not-evidence"
@@ -257,7 +257,7 @@ def read_result(path: Path) -> tuple[BenchResult, str]:
                 "damaged-result",
             )
         if "speeds" in document:
-            run = read_speeds(path, content)
+            run = read_run(path, content)
             assert run is not None
             return _of_evidence(run, document), SLOWEST_AND_FASTEST
         result = TypeAdapter(BenchResult).validate_json(json.dumps(document))

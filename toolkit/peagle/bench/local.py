@@ -25,7 +25,7 @@ from peagle.planning import Options, make_plan
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import without_floor
 from peagle_serve.contract import SPECULATION
-from peagle_serve.warm_start import UnknownDevice, gpu_device
+from peagle_serve.warm import UnknownDevice, gpu_device
 
 BENCH_SUFFIX = "-bench"
 """Ends the names of a bench's engines, so that no engine of ``peagle local up`` is replaced."""

@@ -1,9 +1,9 @@
-"""Reads one YAML file into plain data, with the line of every value.
+"""Reads one YAML file into plain data, with the line of every value, and validates it as a model.
 
 Of YAML's scalars only ``true``, ``false``, ``null``, whole numbers (``13_761_264_768`` too) and
 decimal fractions have a type; everything else is text. So ``no`` is text, a date is text, and a
-version such as ``0.20`` without quotes is a number, which the catalogue's models reject with a
-hint to quote it. There are no merge keys and no tags, and a duplicate key is an error.
+version such as ``0.20`` without quotes is a number, which the catalogue's models reject. There are
+no merge keys and no tags, and a duplicate key is an error.
 
 This is the toolkit's only YAML reader. Size, depth and number of values are limited: a file of 288
 bytes can stand for a billion values.
@@ -11,21 +11,25 @@ bytes can stand for a billion values.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast, get_args
 
 import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from peagle.data import data_folder
-from peagle.errors import CatalogError, Fix
+from peagle.errors import CatalogError, Fix, nearest
 from peagle_serve.json_reader import read_regular
 
 Location = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def folders(user_folder: Path | None) -> list[Path]:
@@ -115,68 +119,92 @@ has 1,700."""
 
 
 _LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_NO_KEY = object()
+
+
+@dataclass
+class _Open:
+    """A list or mapping that has begun. ``before``: how many values precede it."""
+
+    holder: Any
+    anchor: str | None
+    before: int
+    key: Any = _NO_KEY
 
 
 class Document:
     """One file's data, with the line of every value for error messages."""
 
     def __init__(self, text: str, file: str) -> None:
-        self.file = file
-        self._refuse_large(text)
-        self._root: yaml.Node | None = yaml.compose(text, _LOADER)
-        self._shared: dict[int, Any] = {}  # what aliases stand for, by the id of its node
-        self.data = None if self._root is None else self._value(self._root)
+        self.file, self._text = file, text
+        self.data = self._read()
 
-    def _refuse_large(self, text: str) -> None:
-        """Raise BadFile for text beyond the limits. An alias counts as all that it stands for, and
-        the composer would recurse until the process ends."""
-        values, depth = 0, 0
-        anchors: dict[str, int | None] = {}  # values of an anchor; None: it is not complete
-        open_anchors: list[tuple[str | None, int]] = []
-        for event in yaml.parse(text, _LOADER):
+    def _read(self) -> Any:
+        """The data, made of YAML's events. Raises BadFile for text beyond the limits: an alias
+        counts as all that it stands for."""
+        top = _Open([], None, 0)
+        path, values, documents = [top], 0, 0
+        anchors: dict[str, tuple[Any, int]] = {}
+        named: set[str] = set()
+        for event in yaml.parse(self._text, _LOADER):
+            value, size = None, 1
+            anchor = getattr(event, "anchor", None)
+            if anchor is not None and not isinstance(event, yaml.AliasEvent):
+                if anchor in named:
+                    raise self._bad("duplicate anchor", "use another name", event, anchor)
+                named.add(anchor)
             if isinstance(event, yaml.ScalarEvent):
-                values += 1
-                if event.anchor is not None:
-                    anchors[event.anchor] = 1
+                # Quoted text is text.
+                value = event.value if event.style else plain_value(event.value)
+                if anchor is not None:
+                    anchors[anchor] = value, 1
             elif isinstance(event, yaml.AliasEvent):
-                of_alias = anchors.get(str(event.anchor), 0)
-                if of_alias is None:
-                    raise self._bad("refers to itself", "remove the alias", event)
-                values += of_alias
+                if anchor not in anchors:
+                    raise self._bad("refers to itself or to nothing", "remove the alias", event)
+                value, size = anchors[anchor]
             elif isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                open_anchors.append((event.anchor, values))
-                values += 1
-                anchors[str(event.anchor)] = None
+                holder: Any = [] if isinstance(event, yaml.SequenceStartEvent) else {}
+                path.append(_Open(holder, anchor, values))
             elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-                anchor, before = open_anchors.pop()
-                anchors[str(anchor)] = values - before
-            if depth > DEEPEST:
+                ended = path.pop()
+                value, size = ended.holder, 0
+                if ended.anchor is not None:
+                    anchors[ended.anchor] = value, values - ended.before
+            else:
+                documents += isinstance(event, yaml.DocumentStartEvent)
+                if documents > 1:
+                    raise self._bad("has more than one document", "write one", event)
+                continue
+            values += size
+            if len(path) - 1 > DEEPEST:
                 message, fix = f"is nested more than {DEEPEST} deep", "write it with fewer levels"
                 raise self._bad(message, fix, event)
             if values > MOST_VALUES:
                 message = f"has more than {MOST_VALUES:,} values, those behind aliases included"
                 raise self._bad(message, "use fewer aliases, or split the file", event)
+            around = path[-1]
+            if isinstance(event, yaml.CollectionStartEvent):
+                if path[-2].key is _NO_KEY and isinstance(path[-2].holder, dict):
+                    raise self._bad("a key must be plain text", "write `name: value`", event)
+            elif isinstance(around.holder, list):
+                around.holder.append(value)
+            elif around.key is not _NO_KEY:
+                around.holder[around.key], around.key = value, _NO_KEY
+            elif not isinstance(event, yaml.ScalarEvent):
+                raise self._bad("a key must be plain text", "write `name: value`", event)
+            elif event.value in around.holder:
+                raise self._bad("duplicate key", "keep one of the two", event, event.value)
+            else:
+                around.key = event.value
+        return top.holder[0] if top.holder else None
 
-    def _value(self, node: yaml.Node) -> Any:
-        if isinstance(node, yaml.ScalarNode):
-            return node.value if node.style else plain_value(node.value)  # quoted text is text
-        if id(node) not in self._shared:
-            is_list = isinstance(node, yaml.SequenceNode)
-            self._shared[id(node)] = [self._value(child) for child in node.value] if is_list else {}
-            for key, value in () if is_list else node.value:
-                mapping = self._shared[id(node)]
-                if not isinstance(key, yaml.ScalarNode):
-                    raise self._bad("a key must be plain text", "write `name: value`", key)
-                if key.value in mapping:
-                    raise self._bad("duplicate key", "keep one of the two", key, key.value)
-                mapping[key.value] = self._value(value)
-        return self._shared[id(node)]
-
-    def _bad(self, message: str, fix: str, at: yaml.Event | yaml.Node, key: str = "") -> BadFile:
+    def _bad(self, message: str, fix: str, at: yaml.Event, key: str = "") -> BadFile:
         mark: Any = at.start_mark
         return BadFile(self.file, message, fix, mark.line + 1, key)
+
+    @cached_property
+    def _root(self) -> yaml.Node | None:
+        return yaml.compose(self._text, _LOADER)
 
     def line(self, location: Location) -> int | None:
         """The line of the value at ``location``, or of the nearest one around it."""
@@ -248,3 +276,63 @@ def _child(node: yaml.Node | None, step: str | int | None) -> yaml.Node | None:
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == step), None)
     return None
+
+
+def validate(document: Document, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+    """The document as ``model``, or ``None`` and all problems, in pydantic's words."""
+    try:
+        return cast(Model, _entry(document, model)), []
+    except ValidationError as error:
+        # A value that may have several types has one error for each; they become one problem.
+        by_location: dict[Location, list[ErrorDetails]] = {}
+        for detail in error.errors(include_url=False):
+            by_location.setdefault(_existing(document, detail), []).append(detail)
+        # A misspelt key is also a missing key; its own line helps more, so it comes first.
+        ordered = sorted(
+            by_location.items(),
+            key=lambda item: (item[1][0]["type"] == "missing", document.line(item[0]) or 0),
+        )
+        return None, [
+            problem_at(document, location, *_message(details, location, model))
+            for location, details in ordered
+        ]
+
+
+@lru_cache(maxsize=64)
+def _entry(document: Document, model: type[BaseModel]) -> BaseModel:
+    return model.model_validate_json(json.dumps(document.data))
+
+
+def problem_at(document: Document, location: Location, message: str, fix: str) -> Problem:
+    """A problem with its file, line and key."""
+    return Problem(document.file, document.line(location), dotted(location), message, fix)
+
+
+def _existing(document: Document, detail: ErrorDetails) -> Location:
+    """The error's location without what pydantic adds to it, such as the member of a union."""
+    location: Location = detail["loc"]
+    while location and detail["type"] != "missing" and document.node(location) is None:
+        location = location[:-1]
+    return location
+
+
+def _message(
+    details: list[ErrorDetails], location: Location, model: type[BaseModel]
+) -> tuple[str, str]:
+    """The message and the fix."""
+    if details[0]["type"] == "missing":
+        return "missing key", "add the key"
+    if details[0]["type"] == "extra_forbidden":
+        for step in location[:-1]:
+            if field := model.model_fields.get(str(step)):
+                model = _model_in(field.annotation) or model
+        return "unknown key", nearest(str(location[-1]), model.model_fields)
+    expected = dict.fromkeys(detail["msg"].removeprefix("Input ") for detail in details)
+    return f"{' or '.join(expected)}, and is {json.dumps(details[0]['input'])[:60]}", ""
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model inside ``Thing``, ``Thing | None``, ``tuple[Thing, ...]`` and the like."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

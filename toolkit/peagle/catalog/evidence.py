@@ -19,8 +19,17 @@ that the speeds can be compared:
 row may also have ``low`` and ``high`` (slowest and fastest of its ``repetitions``), and latencies:
 ``ttft_seconds``, ``itl_seconds``, ``tpot_seconds``, each with ``mean``, ``p50``, ``p90``, ``p99``.
 ``caveat`` is what the speeds do not show of real requests; plans and verdicts print it.
-Further keys are ignored, as are files with neither key; ``device`` must name the GPU
-(``consistency``).
+
+A file with ``runs`` holds measured starts of the container (`measurements/gpu/warm.py`):
+
+    {"device": "NVIDIA H200", "engine": {"version": "0.26.0"},
+     "runs": {"first": {"starts": [{"pair": "gpt-oss-20b", "kind": "cold",
+                                    "green_seconds": 296.61}]}}}
+
+``green_seconds`` are from the start of the entrypoint until ``/ping`` answers 200, which needs a
+draft. Weights are dummies, which the engine makes itself.
+
+Further keys are ignored, as are files with none of these.
 """
 
 from __future__ import annotations
@@ -34,7 +43,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from peagle.catalog.consistency import above_trained, rows_of, wrong_engine, wrong_rows
 from peagle.catalog.documents import (
     LARGEST_EVIDENCE,
     BadFile,
@@ -44,12 +52,23 @@ from peagle.catalog.documents import (
     evidence_files,
     read_bytes,
 )
-from peagle.catalog.schema import NO_GPU, Drafter, Measurement, SpeedRun, Target
+from peagle.catalog.schema import NO_GPU, Drafter, EngineStart, Measurement, SpeedRun, Target
 from peagle.catalog.tables import Positive, Version
 from peagle_serve import json_reader
 from peagle_serve.json_reader import InvalidJson, Limits
 
 Model = TypeVar("Model", bound=BaseModel)
+
+ENGINE = "vllm"
+"""The only engine whose results can be evidence."""
+_KEYS = {
+    "target": "pair",
+    "vllm": "engine.version",
+    "on_text": "results",
+    "seconds": "green_seconds",
+}
+"""Field of SpeedRun -> key of the file."""
+_LIMITS = Limits(size=LARGEST_EVIDENCE)
 
 
 class Evidence(Measurement):
@@ -63,13 +82,6 @@ class Evidence(Measurement):
     device: str
     date: str
     file: str
-
-
-_KEYS = {"target": "pair", "vllm": "engine.version"}
-"""Field of Evidence and SpeedRun -> key of the file."""
-
-_LIMITS = Limits(size=LARGEST_EVIDENCE)
-_OF_RESULT = ("drafter", "k", "acceptance_length")
 
 
 def load_evidence(user_folder: Path | None = None) -> tuple[Evidence, ...]:
@@ -91,38 +103,61 @@ def evidence_for(
     return tuple(e for e in evidence if e.target == target.id and e.drafter in names)
 
 
-def read_evidence(path: Path, text: bytes | None = None) -> list[Evidence]:
-    """The evidence in one file; ``text`` is its content, if known already.
-
-    Raises BadFile, with the key, if one is missing or invalid.
-    """
-    document = document_of(path, text)
-    results = document.get("results", [])
-    if not isinstance(results, list):
-        raise _bad(path, "results", f"is {json.dumps(results)[:60]}: expected a list")
-    for problem in wrong_engine(document) if results else ():
-        raise _bad(path, *problem)
-    common = _common(document, display_path(path))
+def read_evidence(path: Path) -> list[Evidence]:
+    """The evidence in one file. Raises BadFile, with the key, if one is missing or invalid."""
+    run = read_run(path)
+    if run is None or run.speeds:
+        return []
     return [
-        validated(Evidence, common | (row if isinstance(row, dict) else {}), path, number)
-        for number, row in enumerate(results)
+        Evidence(
+            target=run.target,
+            vllm=run.vllm,
+            device=run.device,
+            date=str(run.date),
+            file=display_path(path),
+            **row.model_dump(),
+        )
+        for row in run.on_text
     ]
 
 
-def read_speeds(path: Path, text: bytes | None = None, is_own: bool = False) -> SpeedRun | None:
-    """The run in one file, ``None`` if it has no speeds; ``text`` is its content, if known already.
-    ``is_own`` is whether the file is in the user's catalogue.
+def read_run(path: Path, text: bytes | None = None, is_own: bool = False) -> SpeedRun | None:
+    """The run in one file, ``None`` if it has neither speeds nor results; ``text`` is its content,
+    if known already. ``is_own`` is whether the file is in the user's catalogue.
 
     Raises BadFile, with the key, if a key is missing or invalid.
     """
-    document = document_of(path, text)
-    if "speeds" not in document:
+    document = _document(path, text)
+    results = document.get("results")
+    if "speeds" not in document and not results:
         return None
-    for problem in wrong_engine(document):
-        raise _bad(path, *problem)
-    run = validated(SpeedRun, _common(document, path.name) | {"own": is_own}, path)
-    for problem in wrong_rows(run, document):
-        raise _bad(path, *problem)
+    engine, pair = document.get("engine"), document.get("pair")
+    fields = {**document, "file": path.name, "own": is_own}
+    if isinstance(engine, dict):
+        if engine.get("name", ENGINE) != ENGINE:
+            message = f"is {json.dumps(engine['name'])[:60]}, and plans are for {ENGINE}"
+            raise _bad(path, "engine.name", message, "remove the file")
+        fields["vllm"] = engine.get("version")
+    fields["target"] = pair.partition("+")[0] if isinstance(pair, str) else pair
+    if "speeds" not in document:
+        no_speeds = {"gpu": NO_GPU, "tensor_parallel_size": 1, "synthetic": False, "speeds": []}
+        fields |= {"on_text": results, **no_speeds}
+    run = _validated(SpeedRun, fields, path)
+    if "speeds" in document and not run.speeds:
+        raise _bad(path, "speeds", "is empty", "remove the file, or add the measured speeds")
+    seen = set()
+    for number, row in enumerate(run.speeds):
+        load = (row.drafter, row.k, row.concurrency, row.prompt_tokens, row.output_tokens)
+        problem = ""
+        if (row.drafter is None) != (row.k == 0):
+            problem = f"drafter {json.dumps(row.drafter)} with k {row.k}"
+        elif row.acceptance_length and row.acceptance_length > row.k + 1:
+            problem = f"acceptance_length {row.acceptance_length} with k {row.k}"
+        elif load in seen:
+            problem = f"duplicate row: k {row.k} with concurrency {row.concurrency}"
+        if problem:
+            raise _bad(path, f"speeds[{number}]", problem, "correct the row")
+        seen.add(load)
     return run
 
 
@@ -136,13 +171,12 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
     """Runs by the target's id, in the order in which they answer; each is read at first use, which
     raises CatalogError for a wrong file.
 
-    A file that has only acceptance lengths is a run without speeds. The content of files with
-    either is loaded at the first use of any target; only files that mention a target are parsed
-    for it.
+    The content of files with runs is loaded at the first use of any target; only files that mention
+    a target are parsed for it.
     """
 
-    def __init__(self, user_folder: Path | None, targets: Mapping[str, Target]) -> None:
-        self._user_folder, self._targets = user_folder, targets
+    def __init__(self, user_folder: Path | None) -> None:
+        self._user_folder = user_folder
         self._texts: dict[Path, bytes] | None = None
         self._read: dict[str, tuple[SpeedRun, ...]] = {}
 
@@ -169,40 +203,57 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
                 self._texts = {path: text for path, text in texts.items() if _HAS_RUN(text)}
             for path, text in self._texts.items():
                 is_own = self._user_folder is not None and path.is_relative_to(self._user_folder)
-                if mentioned.encode() not in text:
-                    continue
-                run = _run(path, text, is_own)
-                if run is None:
-                    continue
-                # Bundled evidence may be of a target that the user's catalogue replaces.
-                target = self._targets.get(run.target) if run.own else None
-                for problem in above_trained(rows_of(run), target.drafters) if target else ():
-                    raise _bad(path, *problem)
-                yield run
+                if mentioned.encode() in text and (run := _run(path, text, is_own)):
+                    yield run
         except BadFile as bad:
             raise catalog_error([bad.problem]) from bad
 
 
 _HAS_RUN = re.compile(rb'"(?:speeds|results)"').search
+# A process that loads the catalogue again parses only what has changed.
+_run = lru_cache(maxsize=64)(read_run)
 
 
-@lru_cache(maxsize=64)  # a process that loads the catalogue again parses only what has changed
-def _run(path: Path, text: bytes, is_own: bool) -> SpeedRun | None:
-    """The run in one file, with or without speeds."""
-    return read_speeds(path, text, is_own) or _without_speeds(path, text)
+def read_starts(path: Path, text: bytes | None = None) -> tuple[EngineStart, ...]:
+    """The starts in one file, none if it has no runs with starts; ``text`` is its content, if known
+    already. Raises BadFile, with the key, if a key is missing or invalid."""
+    document = _document(path, text)
+    runs, engine = document.get("runs"), document.get("engine")
+    common = {
+        "device": document.get("device"),
+        "vllm": engine.get("version") if isinstance(engine, dict) else None,
+        "file": path.name,
+    }
+    starts = [
+        start
+        for run in (runs.values() if isinstance(runs, dict) else ())
+        if isinstance(run, dict)
+        for start in run.get("starts") or ()
+    ]
+    return tuple(
+        _validated(
+            EngineStart,
+            {**common, **start, "target": start.get("pair"), "seconds": start.get("green_seconds")},
+            path,
+        )
+        for start in starts
+        if isinstance(start, dict)
+    )
 
 
-def _without_speeds(path: Path, text: bytes) -> SpeedRun | None:
-    """The acceptance lengths of a file without speeds as a run; ``None`` without any."""
-    if not (evidence := read_evidence(path, text)):
-        return None
-    common = _common(document_of(path, text), path.name)
-    rows = [row.model_dump(include=set(_OF_RESULT)) for row in evidence]
-    no_speeds = {"gpu": NO_GPU, "tensor_parallel_size": 1, "synthetic": False, "speeds": []}
-    return validated(SpeedRun, {**common, **no_speeds, "on_text": rows}, path)
+def load_starts(user_folder: Path | None) -> tuple[EngineStart, ...]:
+    """All measured starts. Raises CatalogError for a wrong file."""
+    starts: list[EngineStart] = []
+    try:
+        for path in evidence_files(user_folder):
+            if b'"green_seconds"' in (text := read_bytes(path)):
+                starts += read_starts(path, text)
+    except BadFile as bad:
+        raise catalog_error([bad.problem]) from bad
+    return tuple(starts)
 
 
-def document_of(path: Path, text: bytes | None = None) -> dict[str, Any]:
+def _document(path: Path, text: bytes | None) -> dict[str, Any]:
     """The file's JSON object; empty for other JSON, which holds no evidence."""
     try:
         content = read_bytes(path) if text is None else text
@@ -213,24 +264,8 @@ def document_of(path: Path, text: bytes | None = None) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _common(document: dict[str, Any], file: str) -> dict[str, Any]:
-    """The document with the fields that are named otherwise in Evidence and SpeedRun."""
-    pair, engine = document.get("pair"), document.get("engine")
-    fields = {**document, "file": file}
-    if "pair" in document:
-        fields["target"] = pair.partition("+")[0] if isinstance(pair, str) else pair
-    if isinstance(engine, dict) and "version" in engine:
-        fields["vllm"] = engine["version"]
-    return fields
-
-
-def validated(
-    model: type[Model], fields: dict[str, Any], path: Path, number: int | None = None
-) -> Model:
-    """The fields as ``model``; else BadFile with pydantic's first error and the key of the file.
-
-    ``number`` is that of the result that the fields describe.
-    """
+def _validated(model: type[Model], fields: dict[str, Any], path: Path) -> Model:
+    """The fields as ``model``; else BadFile with pydantic's first error and the key of the file."""
     try:
         values = {name: value for name, value in fields.items() if name in model.model_fields}
         return model.model_validate_json(json.dumps(values))
@@ -238,9 +273,7 @@ def validated(
         detail = error.errors(include_url=False)[0]
     first, *rest = detail["loc"]
     key = dotted((_KEYS.get(str(first), first), *rest))
-    if number is not None and first in _OF_RESULT:
-        key = f"results[{number}].{key}"
-    if detail["type"] == "missing":
+    if detail["type"] == "missing" or detail["input"] is None:
         raise _bad(path, key, "missing key", "add the key")
     raise _bad(path, key, f"is {json.dumps(detail['input'])[:60]}: {detail['msg'].lower()}")
 

@@ -17,69 +17,57 @@ of the same id, and its tables replace the bundled ones.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import BaseModel
 
-from peagle.catalog.consistency import above_trained, rows_of
 from peagle.catalog.documents import (
     LARGEST_FILE,
     BadFile,
+    Location,
+    Model,
     Problem,
     catalog_error,
     display_path,
+    dotted,
     evidence_files,
     folders,
     parse_document,
     read_bytes,
     read_document,
+    validate,
 )
-from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
-from peagle.catalog.schema import NO_GPU, Catalog, Target
-from peagle.catalog.speed_model import SpeedModel
-from peagle.catalog.starts import load_starts, read_starts
+from peagle.catalog.evidence import Speeds, load_starts, read_run, read_starts
+from peagle.catalog.schema import DRAFTLESS, NO_GPU, Catalog, Drafter, Target
 from peagle.catalog.tables import (
     ImageTable,
     InstanceTable,
     PriceTable,
     RuntimeTable,
+    SpeedModel,
     StorageTable,
     VersionRuleTable,
 )
-from peagle.catalog.validation import (
-    Violation,
-    instance_violations,
-    problem_at,
-    runtime_violations,
-    speed_model_violations,
-    storage_violations,
-    target_violations,
-    validate,
-    version_rule_violations,
-)
 from peagle.errors import nearest
+from peagle_serve.contract import HUB_ID
 
-Model = TypeVar("Model", bound=BaseModel)
+Violation = tuple[Location, str, str]
+"""Where, message and fix."""
 
-_SHORT_NAME = re.compile(r"^short_name:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
-_WEIGHTS = re.compile(r"^weights:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
-
-
-def _no_rules(_table: BaseModel, _path: Path) -> Iterator[Violation]:
-    return iter(())
-
-
-_RULES: dict[type[BaseModel], Callable[..., Iterator[Violation]]] = {
-    Target: target_violations,
-    RuntimeTable: runtime_violations,
-    InstanceTable: instance_violations,
-    StorageTable: storage_violations,
-    VersionRuleTable: version_rule_violations,
-    SpeedModel: speed_model_violations,
+_TABLES: dict[str, type[BaseModel]] = {
+    "runtimes.yaml": RuntimeTable,
+    "instances.yaml": InstanceTable,
+    "storage.yaml": StorageTable,
+    "version_rules.yaml": VersionRuleTable,
+    "speed_model.yaml": SpeedModel,
+    "images.yaml": ImageTable,
+    "prices.yaml": PriceTable,
 }
+_UPDATED_BY = {"runtimes.yaml": "images.yaml", "instances.yaml": "prices.yaml"}
+"""Tables written by hand -> the files of a refresh, which need not exist."""
 
 
 class Targets(Mapping[str, Target]):
@@ -106,22 +94,8 @@ class Targets(Mapping[str, Target]):
     def weights(self) -> dict[str, str]:
         """The weights of each target, by its id, without those of files that cannot be read. As
         short names they are found without parsing the files."""
-        texts = {target_id: _text(path) or "" for target_id, path in self._files.items()}
-        matches = {target_id: _WEIGHTS.search(text) for target_id, text in texts.items()}
-        return {target_id: match[1] for target_id, match in matches.items() if match}
-
-
-_TABLES: dict[str, type[BaseModel]] = {
-    "runtimes.yaml": RuntimeTable,
-    "instances.yaml": InstanceTable,
-    "storage.yaml": StorageTable,
-    "version_rules.yaml": VersionRuleTable,
-    "speed_model.yaml": SpeedModel,
-    "images.yaml": ImageTable,
-    "prices.yaml": PriceTable,
-}
-_UPDATED_BY = {"runtimes.yaml": "images.yaml", "instances.yaml": "prices.yaml"}
-"""Tables written by hand -> the files of a refresh, which need not exist."""
+        weights = {target_id: _find_key("weights", file) for target_id, file in self._files.items()}
+        return {target_id: location for target_id, location in weights.items() if location}
 
 
 def load_catalog(user_folder: Path | None = None) -> Catalog:
@@ -140,7 +114,7 @@ def load_catalog(user_folder: Path | None = None) -> Catalog:
         runtimes=_updated("runtimes.yaml", user_folder, RuntimeTable, ImageTable),
         instances=_updated("instances.yaml", user_folder, InstanceTable, PriceTable),
         origins={target_id: display_path(path) for target_id, path in files.items()},
-        speeds=Speeds(user_folder, targets),
+        speeds=Speeds(user_folder),
         read_starts=partial(load_starts, user_folder),
         speed_model=_read(table_file("speed_model.yaml", user_folder), SpeedModel),
         version_rules=_read(table_file("version_rules.yaml", user_folder), VersionRuleTable),
@@ -207,10 +181,20 @@ def validate_file(
     except BadFile as bad:
         return None, [bad.problem]
     entry, problems = validate(document, model)
-    if entry is not None:
-        violations = _RULES.get(model, _no_rules)(entry, path.absolute())
-        problems = [problem_at(document, *violation) for violation in violations]
+    rules = _RULES.get(model)
+    if entry is not None and rules is not None:
+        problems = [
+            Problem(file, document.line(where), dotted(where), message, fix)
+            for where, message, fix in rules(entry, path.absolute())
+        ]
     return entry, problems
+
+
+def _read(path: Path, model: type[Model]) -> Model:
+    entry, problems = validate_file(path, model)
+    if entry is None or problems:
+        raise catalog_error(problems)
+    return entry
 
 
 def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Problem]]:
@@ -225,48 +209,31 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
     problems: list[Problem] = []
     own_last = sorted(files.items(), key=lambda item: not item[1].is_relative_to(bundled))
     for target_id, path in own_last:
-        name = _short_name_in(path)
+        name = _find_key("short_name", path)
         if name in ids:
-            problems.append(_same_short_name(name, path, ids[name], files[ids[name]]))
+            problems.append(_same_short_name(name, path, files[ids[name]]))
         elif name:
             ids[name] = target_id
     return ids, problems
 
 
-def _short_name_in(path: Path) -> str:
-    """The short name in a target's file, without parsing it; empty if it has none."""
-    match = _SHORT_NAME.search(_text(path) or "")
+_KEY = r"^{}:[ \t]*[\"']?([^\s\"'#]+)"
+
+
+def _find_key(key: str, path: Path) -> str:
+    """The text of a key at the left margin of a file, which is not parsed; empty without it, and
+    where the file cannot be read, which is reported where it is parsed."""
+    try:
+        text = read_bytes(path, LARGEST_FILE).decode("utf-8", "replace")
+    except BadFile:
+        return ""
+    match = re.search(_KEY.format(key), text, re.MULTILINE)
     return match[1] if match else ""
 
 
-def _same_short_name(name: str, path: Path, other_id: str, other: Path) -> Problem:
-    """The problem of a file whose short name ``other`` has too. An own file must leave the name to
-    the bundled one; of two files of one catalogue either may change."""
-    (bundled,) = folders(None)
-    bundled = bundled.resolve()
-    is_own, other_is_own = (not f.resolve().is_relative_to(bundled) for f in (path, other))
-    if is_own and not other_is_own:
-        message = f"{name} is already the short name of the bundled {other_id}"
-        fix = "choose another name"
-    else:
-        message = f"{name} is also the short name in {display_path(other)}"
-        fix = "choose another name in one of the two files"
-    return Problem(display_path(path), None, "short_name", message, fix)
-
-
-def _text(path: Path) -> str | None:
-    """The text of a file; ``None`` if it cannot be read, which is reported where it is parsed."""
-    try:
-        return read_bytes(path, LARGEST_FILE).decode("utf-8", "replace")
-    except BadFile:
-        return None
-
-
-def _read(path: Path, model: type[Model]) -> Model:
-    entry, problems = validate_file(path, model)
-    if entry is None or problems:
-        raise catalog_error(problems)
-    return entry
+def _same_short_name(name: str, path: Path, other: Path) -> Problem:
+    message = f"{name} is also the short name in {display_path(other)}"
+    return Problem(display_path(path), None, "short_name", message, "choose another name")
 
 
 def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Problem]]:
@@ -278,7 +245,12 @@ def check_catalog(user_folder: Path | None = None) -> tuple[list[Path], list[Pro
     problems = [problem for path in checked for problem in _file_problems(path)]
     problems += read_short_names(targets)[1]
     for folder in folders(user_folder):
-        problems += _never_read(folder)
+        read = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
+        for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
+            fix = "put targets at <org>/<name>.yaml"
+            problems.append(
+                Problem(display_path(path), None, "", "is not read from this path", fix)
+            )
     problems += _misnamed(user_folder, targets)
     return checked, problems
 
@@ -290,19 +262,17 @@ def check_catalog_file(path: Path, user_folder: Path | None = None) -> list[Prob
     ``user_folder``, and of the folder that the file is in.
     """
     problems = _file_problems(path)
-    is_target = path.suffix != ".json" and path.name not in _TABLES
-    return problems if problems or not is_target else list(_taken_short_name(path, user_folder))
-
-
-def _taken_short_name(path: Path, user_folder: Path | None) -> Iterator[Problem]:
-    """Targets with the short name of the valid one in the file ``path``."""
+    if problems or path.suffix == ".json" or path.name in _TABLES:
+        return problems
     folder, searched = path.resolve().parent.parent, folders(user_folder)
     if folder not in (each.resolve() for each in searched):
         searched.append(folder)
-    name, this = _short_name_in(path), f"{path.resolve().parent.name}/{path.stem}".lower()
-    for target_id, other in _targets_in(searched).items():
-        if target_id.lower() != this and _short_name_in(other) == name:
-            yield _same_short_name(name, path, target_id, other)
+    name, this = _find_key("short_name", path), f"{path.resolve().parent.name}/{path.stem}".lower()
+    return [
+        _same_short_name(name, path, other)
+        for target_id, other in _targets_in(searched).items()
+        if target_id.lower() != this and _find_key("short_name", other) == name
+    ]
 
 
 def _file_problems(path: Path) -> list[Problem]:
@@ -310,62 +280,140 @@ def _file_problems(path: Path) -> list[Problem]:
     if path.suffix != ".json":
         return validate_file(path, _TABLES.get(path.name, Target))[1]
     try:
-        read_evidence(path)
-        read_speeds(path)
-        read_starts(path)
+        holds_measurements(path)
     except BadFile as bad:
         return [bad.problem]
     return []
 
 
 def holds_measurements(path: Path) -> bool:
-    """Whether the catalogue reads anything from this valid JSON file."""
-    return bool(read_evidence(path) or read_speeds(path) or read_starts(path))
+    """Whether the catalogue reads anything from this JSON file. Raises BadFile."""
+    run, starts = read_run(path), read_starts(path)
+    return run is not None or bool(starts)
 
 
 def _misnamed(user_folder: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
-    """Results of a pair or GPU that the catalogue does not have, so that no plan would use them,
-    and those with a K for which the drafter was not trained.
-
-    With an own folder only its files are checked: it may replace the targets of bundled results.
-    """
+    """Results of a pair, drafter or GPU that the catalogue does not have, so that no plan would use
+    them. With an own folder only its files are checked: it may replace the targets of bundled
+    results."""
     table = validate_file(table_file("instances.yaml", user_folder), InstanceTable)[0]
+    gpus = {NO_GPU, *(instance.gpu for instance in table.instances)} if table else set()
     for path in sorted(folders(user_folder)[-1].glob("evidence/*.json")):
         try:
-            run, results = read_speeds(path), read_evidence(path)
+            run = read_run(path)
         except BadFile:
             continue  # reported by check_catalog
-        used: dict[str, list[tuple[str, str | None, int]]] = {}
-        for number, result in enumerate(results):
-            key = f"results[{number}]"
-            used.setdefault(result.target, []).append((key, result.drafter, result.k))
-        names: list[tuple[str, str, set[str]]] = []
-        if run is not None:
-            used.setdefault(run.target, []).extend(rows_of(run))
-            if table:
-                gpus = {NO_GPU, *(instance.gpu for instance in table.instances)}
-                names.append(("gpu", run.gpu, gpus))
-        for target_id, rows in used.items():
-            names.append(("pair", target_id, set(targets)))
-            file = targets.get(target_id)
-            target = validate_file(file, Target)[0] if file else None
-            if target is None:
-                continue
-            valid_names = {name for d in target.drafters for name in (d.name, d.weights) if name}
-            drafters = {(key.partition("[")[0], name) for key, name, _ in rows if name is not None}
-            names += [(key, name, valid_names) for key, name in sorted(drafters)]
-            for problem in above_trained(rows, target.drafters):
-                yield Problem(display_path(path), None, *problem)
-        for key, name, valid_names in names:
-            if name not in valid_names:
-                hint = nearest(name, valid_names) or f"known: {', '.join(sorted(valid_names))}"
+        if run is None:
+            continue
+        names = [("pair", run.target, set(targets))]
+        if gpus:
+            names.append(("gpu", run.gpu, gpus))
+        file = targets.get(run.target)
+        if target := validate_file(file, Target)[0] if file else None:
+            known = {name for d in target.drafters for name in (d.name, d.weights) if name}
+            used = {row.drafter for row in run.speeds} | {row.drafter for row in run.on_text}
+            names += [("drafter", name, known) for name in sorted(filter(None, used))]
+        for key, name, valid in names:
+            if name not in valid:
+                hint = nearest(name, valid) or f"known: {', '.join(sorted(valid))}"
                 message = f"{name!r} is not in the catalogue"
                 yield Problem(display_path(path), None, key, message, hint)
 
 
-def _never_read(folder: Path) -> Iterator[Problem]:
-    """YAML files in places where the catalogue reads none."""
-    read = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
-    for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
-        fix = "put targets at <org>/<name>.yaml"
-        yield Problem(display_path(path), None, "", "is not read from this path", fix)
+def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
+    expected, shape = f"{path.parent.name}/{path.stem}", target.architecture
+    if target.id != expected:
+        fix = f"rename the file to {target.id}.yaml, or write `id: {expected}`"
+        yield ("id",), f"expected {expected}, the path of the file, found {target.id}", fix
+    layers = sum(group.layers for group in shape.attention)
+    # Hybrids have layers without a cache or with two; Gemma 3n shares caches among layers, and
+    # Nemotron's NAS models lack some.
+    one_each = not shape.recurrent and shape.latent is None and not shape.per_layer_embeddings
+    if one_each and shape.feed_forward_layers is None and layers != shape.layers:
+        message = f"the groups have {layers} layers in total, the model has {shape.layers}"
+        yield ("architecture", "attention"), message, "correct the number of layers"
+    for number, group in enumerate(shape.attention):
+        if (group.kind == "sliding") != (group.window is not None):
+            where = ("architecture", "attention", number)
+            yield where, f"kind {group.kind} with window {group.window}", "only sliding has one"
+    if (shape.experts is None) != (shape.experts_per_token is None):
+        message = "experts and experts_per_token must both be set"
+        yield ("architecture",), message, "set both or neither"
+    if target.default_max_model_len > shape.max_positions:
+        message = f"{target.default_max_model_len} exceeds max_positions {shape.max_positions}"
+        yield ("default_max_model_len",), message, f"at most {shape.max_positions}"
+    yield from _weights(("weights",), target.weights, path)
+    drafters = target.drafters
+    names = [drafter.name for drafter in drafters]
+    if target.default_drafter is not None:
+        yield from _unknown(("default_drafter",), "drafter", target.default_drafter, names)
+    yield from _duplicates(names, ("drafters",), "name")
+    yield from _duplicates([drafter.weights for drafter in drafters], ("drafters",), "weights")
+    public = [drafter.name for drafter in drafters if drafter.public]
+    for number, drafter in enumerate(drafters):
+        here = ("drafters", number)
+        yield from _drafter_violations(here, drafter)
+        if drafter.fallback is not None:
+            yield from _unknown((*here, "fallback"), "public drafter", drafter.fallback, public)
+        if (longer := drafter.long_context) is not None:
+            at = (*here, "long_context", "drafter")
+            yield from _unknown(at, "public drafter", longer.drafter, public)
+        if drafter.weights:
+            yield from _weights((*here, "weights"), drafter.weights, path)
+
+
+def _drafter_violations(here: Location, drafter: Drafter) -> Iterator[Violation]:
+    draftless = drafter.method in DRAFTLESS
+    if bool(drafter.weights) != (drafter.public and not draftless):
+        message = f"the method {drafter.method} with public: {str(drafter.public).lower()} has "
+        message += "no weights" if drafter.weights else "weights"
+        yield (*here, "weights"), message, "set either `weights` or `public: false`"
+    if drafter.parallel_drafting and drafter.method != "eagle3":
+        fix = "remove the key: only P-EAGLE has it, with method eagle3"
+        yield (*here, "parallel_drafting"), f"the method {drafter.method} does not support it", fix
+    if drafter.k_trained and drafter.k_recommended > drafter.k_trained:
+        message = f"{drafter.k_recommended} exceeds k_trained {drafter.k_trained}"
+        yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"
+
+
+def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
+    is_folder = weights.startswith("./")
+    is_inside = is_folder and ".." not in Path(weights).parts and (path.parent / weights).is_dir()
+    if not is_inside and (is_folder or not HUB_ID.fullmatch(weights)):
+        fix = "write a Hugging Face id such as openai/gpt-oss-20b, or ./folder next to the file"
+        yield where, f"{weights!r} is neither an id nor a folder next to the file", fix
+
+
+def _unknown(where: Location, kind: str, name: str, names: list[str]) -> Iterator[Violation]:
+    if name not in names:
+        hint = nearest(name, names) or f"known: {', '.join(names)}"
+        yield where, f"there is no {kind} {name!r}", hint
+
+
+def _duplicates(values: Iterable[str | None], where: Location, key: str) -> Iterator[Violation]:
+    counts: Counter[str] = Counter()
+    for number, value in enumerate(values):
+        counts[(value or "").lower()] += 1
+        if value and counts[value.lower()] == 2:
+            yield (*where, number, key), f"duplicate {key} {value}", "keep one of them"
+
+
+def _runtime_violations(table: RuntimeTable, _path: Path) -> Iterator[Violation]:
+    versions = [runtime.vllm for runtime in table.runtimes]
+    yield from _unknown(("default",), "runtime", table.default, versions)
+    yield from _duplicates(versions, ("runtimes",), "vllm")
+    amis = [ami.name for ami in table.amis]
+    for number, runtime in enumerate(table.runtimes if amis else ()):
+        yield from _unknown(("runtimes", number, "ami"), "AMI", runtime.ami, amis)
+
+
+def _instance_violations(table: InstanceTable, _path: Path) -> Iterator[Violation]:
+    yield from _duplicates([instance.type for instance in table.instances], ("instances",), "type")
+
+
+_RULES: dict[type[BaseModel], Callable[..., Iterator[Violation]]] = {
+    Target: _target_violations,
+    RuntimeTable: _runtime_violations,
+    InstanceTable: _instance_violations,
+}
+"""The rules between the keys of a file, beyond the type of each."""

@@ -1,7 +1,5 @@
 """The catalogue: targets, drafters, measured speeds, and the tables. Sizes are bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -10,7 +8,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from peagle.catalog.speed_model import SpeedModel
 from peagle.catalog.tables import (
     NO_VERSION_RULES,
     CatalogEntry,
@@ -20,6 +17,7 @@ from peagle.catalog.tables import (
     Positive,
     RuntimeTable,
     ShortName,
+    SpeedModel,
     Version,
     VersionRange,
     VersionRuleTable,
@@ -343,6 +341,7 @@ class SpeedRun(Measurement):
     """
 
     target: str
+    device: str = ""
     date: date
     vllm: Version
     gpu: str

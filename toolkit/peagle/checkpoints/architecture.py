@@ -58,7 +58,9 @@ def read_architecture(config: Config) -> Architecture:
             code="not-estimated",
         )
     hidden, layers = number(text, "hidden_size"), number(text, "num_hidden_layers")
-    _check_layer_types(text, layers)
+    types = text.get("layer_types")
+    if types is not None and (not isinstance(types, list) or len(types) < layers):
+        raise _damaged(f"layer_types is no list of {layers} entries, num_hidden_layers")
     kinds, unknown = layer_kinds(text, layers)
     recurrent = sum(kind in ("recurrent", "both") for kind in kinds)
     try:
@@ -67,7 +69,7 @@ def read_architecture(config: Config) -> Architecture:
             states = (recurrent_group(text, recurrent, hidden, number),)
         attends = not {"full", "sliding", "both"}.isdisjoint(kinds)
         if not attends and not states:
-            raise DamagedCheckpoint("config.json: no layer has a cache", _FIX, "config-damaged")
+            raise _damaged("no layer has a cache")
         # Of a model without attention, the states' channels are divided among the GPUs.
         heads = number(text, "num_attention_heads") if attends else states[0].divided[0]
         experts = _count(text, "num_experts")
@@ -78,7 +80,7 @@ def read_architecture(config: Config) -> Architecture:
             wide = "shared_intermediate_size"
         elif experts and _count(text, "moe_intermediate_size") is not None:
             wide = "moe_intermediate_size"
-        latent = latent_attention(text, number)
+        latent, tied = latent_attention(text, number), config.get("tie_word_embeddings")
         blocks = feed_forward(text, layers, bool(experts))
         dense = _count(text, "intermediate_size_mlp") or _count(text, "intermediate_size")
         return Architecture(
@@ -90,7 +92,7 @@ def read_architecture(config: Config) -> Architecture:
             vocab_size=number(text, "vocab_size"),
             intermediate_size=number(text, wide) if blocks.layers else hidden,
             max_positions=_count(text, "max_position_embeddings") or _DEFAULT_POSITIONS[attends],
-            tied_embeddings=_tied(config, text),
+            tied_embeddings=bool(text.get("tie_word_embeddings") if tied is None else tied),
             experts=experts,
             experts_per_token=_count(text, "num_experts_per_tok") if experts else None,
             feed_forward_layers=None
@@ -111,12 +113,12 @@ def read_architecture(config: Config) -> Architecture:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise DamagedCheckpoint(
-            f"config.json: {where}: {first['msg']}", _FIX, code="config-damaged"
-        ) from error
+        raise _damaged(f"{where}: {first['msg']}") from error
 
 
-_FIX = "compare config.json with that of the original model"
+def _damaged(problem: str) -> DamagedCheckpoint:
+    fix = "compare config.json with that of the original model"
+    return DamagedCheckpoint(f"config.json: {problem}", fix, code="config-damaged")
 
 
 def decoder_config(config: Config) -> Config:
@@ -126,9 +128,7 @@ def decoder_config(config: Config) -> Config:
         if nested is None:
             continue
         if not isinstance(nested, Mapping):
-            raise DamagedCheckpoint(
-                f"config.json: {key} is {nested!r}, not an object", _FIX, code="config-damaged"
-            )
+            raise _damaged(f"{key} is {ascii(nested)[:80]}, not an object")
         return decoder_config(nested)
     return config
 
@@ -162,8 +162,15 @@ def read_quantization(config: Config) -> str | None:
     if not settings:
         return None
     method = str(settings.get("quant_method", "unknown")).lower()
-    if method == "compressed-tensors":
-        return _compressed(settings)
+    if method == "compressed-tensors":  # 8-bit floats are fp8, 4-bit ones nvfp4 or mxfp4
+        groups = settings.get("config_groups")
+        for group in groups.values() if isinstance(groups, Mapping) else ():
+            weights = group.get("weights") if isinstance(group, Mapping) else None
+            if isinstance(weights, Mapping) and weights.get("type") == "float":
+                if weights.get("num_bits") == 8:
+                    return "fp8"
+                return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
+        return method
     if method == "modelopt":
         algorithm = str(settings.get("quant_algo", "")).lower()
         return {"fp8": "fp8", "nvfp4": "nvfp4"}.get(algorithm, "modelopt")
@@ -182,30 +189,27 @@ def quantization_settings(config: Config) -> Config:
 
 def _shared_size(text: Config, wide: str) -> int | None:
     """The width of the shared experts, in the notation of each family."""
-    keys = (
+    for key in (
         "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size",
         "shared_intermediate_size",
-    )  # fmt: skip
-    size = _first(text, keys)
-    if size is not None:
-        return size
+    ):  # fmt: skip
+        if size := _count(text, key):
+            return size
     if str(text.get("model_type", "")).startswith("llama4"):
         return number(text, wide)
     if text.get("parallel_attn_mlp_res"):  # Arctic's block beside the experts
         return number(text, "hidden_size")
-    shared = _first(text, ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"))
-    return shared * number(text, wide) if shared else None
+    for key in ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"):
+        if shared := _count(text, key):
+            return shared * number(text, wide)
+    return None
 
 
 def number(config: Config, key: str) -> int:
     """The positive whole number under ``key``. Raises DamagedCheckpoint with key and value."""
     value = optional_number(config, key)
     if value is None:
-        raise DamagedCheckpoint(
-            f"config.json has no {key}",
-            f"if it is as published, add {key}: the estimate needs it; else copy the file again",
-            code="config-damaged",
-        )
+        raise _damaged(f"it has no {key}, which the estimate needs")
     return value
 
 
@@ -216,39 +220,13 @@ def optional_number(config: Config, key: str) -> int | None:
         return None
     if type(value) is not int or not 0 < value <= largest_value(key):
         expected = f"a positive whole number of at most {largest_value(key):,}"
-        raise DamagedCheckpoint(
-            f"config.json: {key} is {ascii(value)[:80]}, not {expected}",
-            _FIX,
-            code="config-damaged",
-        )
+        raise _damaged(f"{key} is {ascii(value)[:80]}, not {expected}")
     return value
 
 
 def _count(config: Config, key: str) -> int | None:
     """Like ``optional_number``; 0 is ``None``: configs write it for parts that they lack."""
     return None if config.get(key) == 0 else optional_number(config, key)
-
-
-def _compressed(settings: Config) -> str:
-    """compressed-tensors: 8-bit floats are ``fp8``, 4-bit ones ``nvfp4`` or ``mxfp4``."""
-    groups = settings.get("config_groups")
-    for group in groups.values() if isinstance(groups, Mapping) else ():
-        weights = group.get("weights") if isinstance(group, Mapping) else None
-        if isinstance(weights, Mapping) and weights.get("type") == "float":
-            if weights.get("num_bits") == 8:
-                return "fp8"
-            return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
-    return "compressed-tensors"
-
-
-def _first(text: Config, keys: tuple[str, ...]) -> int | None:
-    return next((count for key in keys if (count := _count(text, key))), None)
-
-
-def _tied(config: Config, text: Config) -> bool:
-    """The key of the whole model, else of its decoder or, by default, of the decoder's class."""
-    stated = config.get("tie_word_embeddings")
-    return bool(text.get("tie_word_embeddings") if stated is None else stated)
 
 
 def _attention(
@@ -301,15 +279,3 @@ def _latent_groups(latent: LatentAttention, layers: int, heads: int) -> tuple[At
         indexer = {"kind": "latent", "layers": layers, "kv_heads": 1, "head_dim": elements}
         groups.append(AttentionGroup.model_validate(indexer))
     return tuple(groups)
-
-
-def _check_layer_types(text: Config, layers: int) -> None:
-    """Raise DamagedCheckpoint for a list of layers that is too short."""
-    types = text.get("layer_types")
-    if types is not None and (not isinstance(types, list) or len(types) < layers):
-        count = len(types) if isinstance(types, list) else repr(types)
-        raise DamagedCheckpoint(
-            f"config.json: layer_types has {count} entries and num_hidden_layers is {layers}",
-            _FIX,
-            code="config-damaged",
-        )

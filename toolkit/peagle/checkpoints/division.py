@@ -43,41 +43,27 @@ def division_problem(shape: Architecture, size: int, expert_parallel: bool = Fal
 
 
 def _problems(shape: Architecture, size: int, expert_parallel: bool) -> Iterator[str]:
-    widths = _row_parallel(shape)
+    latent, quantized = shape.latent, shape.quantized
+    per_head = latent.value_dim if latent else max((g.head_dim for g in shape.attention), default=0)
+    # Inputs of the projections that are divided by rows.
+    widths = {"attention's output": shape.query_heads * per_head}
+    if shape.shared_expert_size:
+        widths["the shared expert"] = shape.shared_expert_size
+    dense = shape.dense_intermediate_size if shape.experts else shape.intermediate_size
+    if dense and shape.blocks:
+        widths["the feed-forward block"] = dense
     if shape.experts:
         whole = expert_parallel and size > 1
         widths["the experts"] = shape.intermediate_size * (size if whole else 1)
         if whole and shape.experts < size:
             yield f"there are only {shape.experts} experts"
-    for what, width in widths.items():
+    divided = [*widths.items()]
+    divided += [("the recurrent layers", n) for group in shape.recurrent for n in group.divided]
+    for what, width in divided:
         if width % size:
-            source = "vLLM 0.28.0 distributed/utils.py, ensure_divisibility"
-            yield f"{what}: {width:,} is no multiple of {size} ({source})"
-    for group in shape.recurrent:
-        for heads in group.divided:
-            if heads % size:
-                yield (
-                    f"the recurrent layers: {heads} is no multiple of {size} (vLLM 0.28.0 "
-                    "mamba_utils.py, divide)"
-                )
-    if shape.quantized:
-        yield from _of_blocks(shape, size, widths)
-
-
-def _row_parallel(shape: Architecture) -> dict[str, int]:
-    """Inputs of the projections that are divided by rows, by what they belong to."""
-    latent = shape.latent
-    per_head = latent.value_dim if latent else max((g.head_dim for g in shape.attention), default=0)
-    widths = {"attention's output": shape.query_heads * per_head}
-    if shape.shared_expert_size:
-        widths["the shared expert"] = shape.shared_expert_size
-    dense = shape.dense_intermediate_size if shape.experts else shape.intermediate_size
-    return widths | ({"the feed-forward block": dense} if dense and shape.blocks else {})
-
-
-def _of_blocks(shape: Architecture, size: int, widths: Mapping[str, int]) -> Iterator[str]:
-    quantized = shape.quantized
-    assert quantized is not None
+            yield f"{what}: {width:,} is no multiple of {size} (vLLM 0.28.0)"
+    if quantized is None:
+        return
     rows, columns = quantized.block_rows, quantized.block_columns or 1
 
     def problem(what: str, width: int, block: int, source: str) -> str:
@@ -97,12 +83,9 @@ def _of_blocks(shape: Architecture, size: int, widths: Mapping[str, int]) -> Ite
                 yield problem(what, width, columns, "compressed_tensors_moe_wna16.py:304")
             elif not rows and share % min(columns, _SMALLEST_GROUP):
                 yield problem(what, width, min(columns, _SMALLEST_GROUP), "moe_wna16.py:263")
-        elif what == "attention's output" and not quantized.attention:
-            continue
-        elif size > 1 and share % columns:
+        elif size > 1 and share % columns and (what != "attention's output" or quantized.attention):
             source = "fp8_utils.py:1216" if rows else "distributed/utils.py:74"
             yield problem(what, width, columns, source)
-    latent = shape.latent
     if latent and rows and quantized.attention and size > 1:
         # q_b_proj and kv_b_proj: one matrix each, divided by columns.
         for width in (latent.nope_dim + latent.rope_dim, latent.nope_dim + latent.value_dim):

@@ -22,7 +22,6 @@ from peagle.checkpoints.architecture import (
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.models import (
     Checkpoint,
-    Tensor,
     hub_snapshot,
     is_folder,
     is_hub_id,
@@ -124,34 +123,6 @@ def _read_values(head: HeadConfig) -> dict[str, Any]:
     }
 
 
-def target_from_checkpoint(read: Checkpoint) -> Target:
-    """A target known only from its checkpoint: its sizes, with ``weight_bytes`` 1 where no header
-    was read, and no licence. Raises CheckpointError, also for a model that generates no text."""
-    refuse_other_models(read)
-    shape, dtype = read_architecture(read.config), read_dtype(read.config)
-    quantization = read_quantization(read.config)
-    target_id, revision = identity_of(read.location)
-    return Target(
-        id=target_id,
-        short_name=short_name_of(target_id),
-        title=target_id.partition("/")[2],
-        weights=split_revision(read.location)[0],
-        revision=revision or "main",
-        licence="",
-        weight_bytes=_stored_bytes(read) or 1,
-        parameters=count_parameters(read) or 1,
-        dtype=dtype if dtype in _DTYPES else "bfloat16",  # type: ignore[arg-type]
-        quantization=quantization if quantization in _QUANTIZATIONS else None,  # type: ignore[arg-type]
-        min_vllm=OLDEST,
-        default_max_model_len=min(shape.max_positions, USUAL_CONTEXT),
-        architecture=shape,
-        proof=ProofPrompts(
-            prompts=PROOF_PROMPTS, chat=bool(read.tokenizer.get("chat_template")), max_tokens=128
-        ),
-        source=f"{_READ} {read.location}",
-    )
-
-
 _GENERATE = re.compile(r"ForCausalLM|ForConditionalGeneration|LMHeadModel|ChatModel|ChatGLMModel")
 _NO_TEXT = re.compile(
     r"For(Sequence|Token|Image|Audio|Video)Classification|For(Process)?RewardModel$|ForRanking$|"
@@ -173,10 +144,11 @@ _ENCODERS = {
 """``model_type`` of encoders, whatever their class."""
 
 
-def refuse_other_models(read: Checkpoint) -> None:
-    """Raise CheckpointError for an encoder-decoder, for a model that no vLLM serves, and for one
-    that generates no text: a reranker, classifier, encoder or embedding model."""
-    name = class_name(read.config)
+def target_from_checkpoint(read: Checkpoint) -> Target:
+    """A target known only from its checkpoint: its sizes, with ``weight_bytes`` 1 where no header
+    was read, and no licence. Raises CheckpointError, also for a model that generates no text."""
+    name, model_type = class_name(read.config), read.config.get("model_type")
+    what = ""
     if name.lower().startswith(("rwkv", "xlstm")):
         raise CheckpointError(
             f"vLLM does not serve {name}: it has no code for its recurrent layers",
@@ -185,24 +157,43 @@ def refuse_other_models(read: Checkpoint) -> None:
         )
     if read.config.get("is_encoder_decoder") is True:
         raise CheckpointError(
-            f"{name} is an encoder-decoder: vLLM has no speculative decoding for it, and its "
-            "cache is not estimated",
+            f"{name} is an encoder-decoder: vLLM has no speculative decoding for it",
             "use a decoder-only model",
             code="not-estimated",
         )
-    model_type = read.config.get("model_type")
     if isinstance(model_type, str) and model_type in _ENCODERS:
         what = f"its model type {model_type} is an encoder"
     elif _NO_TEXT.search(name) and not _GENERATE.search(name):
         what = f"its class {name} is a classifier, a reranker or an encoder"
     elif read.embeds:
         what = "it has settings of sentence-transformers, for embeddings or ranking"
-    else:
-        return
-    raise CheckpointError(
-        f"the model generates no text: {what}",
-        "use a model that generates text; speculative decoding does not speed up others",
-        code="generates-no-text",
+    if what:
+        raise CheckpointError(
+            f"the model generates no text: {what}",
+            "use a model that generates text; speculative decoding does not speed up others",
+            code="generates-no-text",
+        )
+    shape, dtype = read_architecture(read.config), read_dtype(read.config)
+    quantization = read_quantization(read.config)
+    target_id, revision = identity_of(read.location)
+    return Target(
+        id=target_id,
+        short_name=short_name_of(target_id),
+        title=target_id.partition("/")[2],
+        weights=split_revision(read.location)[0],
+        revision=revision or "main",
+        licence="",
+        weight_bytes=_stored_bytes(read) or 1,
+        parameters=count_parameters(read) or 1,
+        dtype=dtype if dtype in _DTYPES else "bfloat16",  # type: ignore[arg-type]
+        quantization=quantization if quantization in _QUANTIZATIONS else None,  # type: ignore[arg-type]
+        min_vllm=OLDEST,
+        default_max_model_len=min(shape.max_positions, USUAL_CONTEXT),
+        architecture=shape,
+        proof=ProofPrompts(
+            prompts=PROOF_PROMPTS, chat=bool(read.tokenizer.get("chat_template")), max_tokens=128
+        ),
+        source=f"{_READ} {read.location}",
     )
 
 
@@ -240,13 +231,9 @@ def count_parameters(read: Checkpoint) -> int | None:
     total = sum(
         math.prod(tensor.shape) * each.get(tensor.dtype, 1)
         for name, tensor in (read.tensors or {}).items()
-        if not (quantization and _is_scale(name, tensor))
+        if not quantization or (tensor.shape and not re.search("scale|zero|g_idx$", name))
     )
     return total or None
-
-
-def _is_scale(name: str, tensor: Tensor) -> bool:
-    return "scale" in name or "zero" in name or name.endswith("g_idx") or not tensor.shape
 
 
 def _stored_bytes(read: Checkpoint) -> int:

@@ -1,42 +1,30 @@
-"""A draft head as it was read: config.json and the tensors of its weights.
-
-The parser of config.json is the container's (``peagle_serve.heads``).
-"""
+"""A draft head as it was read: the container's head, and what only the toolkit asks of one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.checkpoints.models import Checkpoint, Tensor
+from peagle.checkpoints.models import Checkpoint
 from peagle.errors import DamagedCheckpoint
 from peagle_serve import heads as parser
-from peagle_serve.heads import DEFAULT_AUXILIARY, HeadConfig, default_layers, has_mask
+from peagle_serve.heads import DEFAULT_AUXILIARY, MASK, HeadConfig, default_layers
 
 
-@dataclass(frozen=True)
-class Head:
-    """A head: ``config`` is what its config.json (``document``) means to vLLM; ``tensors`` is empty
-    when no header was read."""
+class Head(parser.Head):
+    """The head in ``checkpoint``. Raises DamagedCheckpoint for an invalid value."""
 
-    location: str
-    document: Mapping[str, Any]
-    config: HeadConfig
-    tensors: Mapping[str, Tensor]
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Head:
-        """The head in ``checkpoint``. Raises DamagedCheckpoint for an invalid value."""
-        config = checkpoint.config
-        return cls(checkpoint.location, config, read_head(config), checkpoint.tensors or {})
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint.config, checkpoint.tensors or {})
+        self.location = checkpoint.location
+        _check(self.config)
 
     @property
     def has_mask(self) -> bool | None:
         """Whether it has the tensor of the masked slots; ``None``: its headers were not read."""
-        return has_mask(self.tensors) if self.tensors else None
+        return self.named(MASK) is not None if self.tensors else None
 
     def named(self, part: str) -> str | None:
         """The first tensor with ``part`` in its name."""
@@ -63,13 +51,17 @@ class Head:
 def read_head(config: Mapping[str, Any]) -> HeadConfig:
     """The head that ``config`` describes. Raises DamagedCheckpoint for an invalid value."""
     head = parser.read_head(config)
+    _check(head)
+    return head
+
+
+def _check(head: HeadConfig) -> None:
     if head.invalid:
         raise DamagedCheckpoint(
             f"config.json of the head: {next(iter(head.invalid.values()))}",
             "correct the head's config.json, or copy it again",
             code="config-damaged",
         )
-    return head
 
 
 def trained_k(config: Mapping[str, Any]) -> int | None:
@@ -77,10 +69,10 @@ def trained_k(config: Mapping[str, Any]) -> int | None:
     speculators format; ``None`` where the config does not say."""
     if config.get("speculators_model_type") != "peagle":
         return None
-    outer = config.get("speculators_config")
-    methods = outer.get("proposal_methods") if isinstance(outer, Mapping) else None
-    first = methods[0] if isinstance(methods, list) and methods else {}
-    proposed = first.get("speculative_tokens") if isinstance(first, Mapping) else None
+    try:
+        proposed = config["speculators_config"]["proposal_methods"][0]["speculative_tokens"]
+    except (LookupError, TypeError):
+        return None
     return proposed if type(proposed) is int and proposed > 0 else None
 
 
@@ -90,16 +82,15 @@ def attention_of(head: HeadConfig) -> tuple[AttentionGroup, ...]:
     kv_heads, head_dim = head.kv_heads, head.head_dim
     if not (head.layers and kv_heads and head_dim):
         return ()
-    counts = Counter(head.windows)
     return tuple(
         AttentionGroup(
             kind="sliding" if window else "full",
-            layers=counts[window],
+            layers=layers,
             kv_heads=kv_heads,
             head_dim=head_dim,
             window=window,
         )
-        for window in sorted(counts, key=lambda size: size or 0)
+        for window, layers in sorted(Counter(head.windows).items(), key=lambda item: item[0] or 0)
     )
 
 

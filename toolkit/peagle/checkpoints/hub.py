@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urljoin
 
 from peagle import __version__
 from peagle.errors import CheckpointError, Fix, HubFailed
@@ -36,9 +36,8 @@ _MAX_PAGES = 10
 
 _MAX_REDIRECTS = 5
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="?next"?')
+_URL = re.compile(r"https?://[\w.-]+(:[1-9]\d{0,4})?(/[^@\s]*)?|https?://\[[0-9a-fA-F:]+\](:\d+)?")
 _TOKEN = re.compile(r"[!-~]+")
-_SET_TOKEN, _SIGN_IN = "set HF_TOKEN, or sign in", ("hf", "auth", "login")
-_NO_TOKEN, _PRIVATE = "no token was sent", "it is private"
 _NETWORK_FIX = "check the network, a proxy and HF_ENDPOINT, or copy the model to this machine"
 
 
@@ -58,14 +57,10 @@ class Hub:
         """Settings as huggingface_hub reads them: ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, ``HF_TOKEN``
         or the file of ``hf auth login``. Raises CheckpointError for an invalid value."""
         endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-        if "@" in endpoint:
+        if not _URL.fullmatch(endpoint):
             raise CheckpointError(
-                "HF_ENDPOINT holds a password", "remove the part before the @", code="hub-endpoint"
-            )
-        if not _is_url(endpoint):
-            raise CheckpointError(
-                f"HF_ENDPOINT is {endpoint!r}, not a URL",
-                "prefix it with https://",
+                "HF_ENDPOINT is no URL, or holds a password",
+                "write https://HOST, without a part before an @",
                 code="hub-endpoint",
             )
         names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
@@ -117,15 +112,13 @@ class Hub:
         try:
             yield
         except (OSError, HTTPError, ValueError) as error:  # requests' own errors are OSErrors
-            text = str(error)
-            if isinstance(error, exceptions.Timeout) or "timed out" in text:
+            if isinstance(error, exceptions.Timeout) or "timed out" in str(error):
                 reason = f"did not answer within {self.seconds:g} s"
-            elif isinstance(error, exceptions.TooManyRedirects):
-                reason = f"redirects more than {_MAX_REDIRECTS} times"
-            elif isinstance(error, (exceptions.InvalidSchema, exceptions.InvalidURL)):
-                reason = "redirects to a URL without https://"
-            elif "Connection refused" in text:
-                reason = "refuses the connection"
+            elif isinstance(
+                error,
+                (exceptions.TooManyRedirects, exceptions.InvalidSchema, exceptions.InvalidURL),
+            ):
+                reason = "redirects too often, or to a URL without https://"
             else:
                 reason = f"cannot be reached ({type(error).__name__})"
             raise HubFailed(f"{repo}: {self.endpoint} {reason}", _NETWORK_FIX) from error
@@ -134,57 +127,45 @@ class Hub:
         """The error for a refusal, by the Hub's ``X-Error-Code`` and status; HubFailed if the user
         cannot fix it. The Hub answers the same for unknown and for private repositories."""
         reason, status = response.headers.get("X-Error-Code", ""), response.status_code
-        token, sign_in = self.token_from, Fix(_SET_TOKEN, _SIGN_IN)
-        unknown = reason == "RepoNotFound"
-        if reason == "GatedRepo":
-            message = f"{repo} is gated, and {f'{token} has no access' if token else _NO_TOKEN}"
-            see = (
-                f"accept its licence at {self.endpoint}/{repo} with the account of HF_TOKEN; a "
-                "fine-grained token needs the permission to read public gated repositories"
+        token = self.token_from
+        access = (
+            Fix("check the spelling, and that the token may read it")
+            if token
+            else Fix(
+                "check the spelling; for a private model, set HF_TOKEN, or sign in",
+                ("hf", "auth", "login"),
             )
-            return CheckpointError(message, see, "hub-gated")
-        if response.headers.get("X-Error-Message") == "Access to this resource is disabled.":
-            message = f"the Hub has disabled {repo}"
-            return CheckpointError(message, "choose another model", "hub-disabled")
+        )
+        if reason == "GatedRepo":
+            message = f"{repo} is gated, and "
+            message += f"{token} has no access" if token else "no token was sent"
+            return CheckpointError(
+                message,
+                f"accept its licence at {self.endpoint}/{repo} with the account of HF_TOKEN; a "
+                "fine-grained token needs the permission to read public gated repositories",
+                "hub-gated",
+            )
         if reason == "RevisionNotFound":
-            message = f"{repo} has no revision {revision or 'main'}"
             see = f"see {self.endpoint}/{repo}/commits for branches and commits"
+            message = f"{repo} has no revision {revision or 'main'}"
             return CheckpointError(message, see, "hub-no-revision")
-        if reason == "EntryNotFound":
-            message = f"{repo} no longer has a file that its listing names"
-            return CheckpointError(message, "the repository is changing; try again", "hub-changed")
-        if status == 403 and not unknown:
-            message = f"the Hub does not allow {token or 'requests without a token'} to read {repo}"
-            fix = Fix("give it the permission to read that repository") if token else sign_in
-            return CheckpointError(message, fix, "hub-forbidden")
-        if status == 401 and token and not unknown:
-            message = f"the Hub does not accept {token} for {repo}"
+        if status == 401 and token and reason != "RepoNotFound":
             see = f"create another one at {self.endpoint}/settings/tokens, or unset it"
+            message = f"{repo}: the Hub does not accept {token}"
             return CheckpointError(message, see, "hub-token")
-        if unknown or status in (401, 404):
-            message = f"the Hub has no {repo}, or {f'{token} has no access' if token else _PRIVATE}"
-            fix = Fix("check the spelling, and that the token may read it")
-            private = Fix(f"check the spelling; for a private model, {_SET_TOKEN}", _SIGN_IN)
-            return CheckpointError(message, fix if token else private, "hub-not-found")
+        if status in (401, 403, 404) and reason != "EntryNotFound":
+            who = f"{token} has no access" if token else "it is private"
+            return CheckpointError(f"the Hub has no {repo}, or {who}", access, "hub-not-found")
         if status == 429:
-            after = response.headers.get("Retry-After", "")
-            wait = f"try again in {f'{after} seconds' if after.isdigit() else 'a few minutes'}"
-            fix = Fix(wait) if token else Fix(f"{wait}; for a higher limit, {_SET_TOKEN}", _SIGN_IN)
-            return HubFailed(f"{repo}: the Hub's rate limit is reached", fix, "hub-rate-limit")
+            message = f"{repo}: the Hub's rate limit is reached"
+            fix = "try again in a few minutes; with a token in HF_TOKEN the limit is higher"
+            return HubFailed(message, fix, "hub-rate-limit")
         return HubFailed(f"{repo}: {self.endpoint} responds with HTTP {status}", "try again later")
 
 
 def _no_netrc(request: Any) -> Any:
     """requests would else send what ~/.netrc has for the host in place of the token."""
     return request
-
-
-def _is_url(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
 
 
 def _is_true(variable: str) -> bool:
@@ -271,9 +252,17 @@ class HubSource:
         for _ in range(_MAX_PAGES):
             with self._hub.open(path, {}, self._repo, self._revision) as response:
                 page, link = _json(response), response.headers.get("Link")
-            if not isinstance(page, list) or not all(_is_entry(entry) for entry in page):
-                raise _not_a_hub(self._hub)
-            yield page
+            try:
+                if not isinstance(page, list):
+                    raise TypeError
+                entries = [
+                    entry | {"type": str(entry["type"]), "size": max(0, int(entry["size"]))}
+                    for entry in page
+                    if isinstance(entry["path"], str)
+                ]
+            except (LookupError, TypeError, ValueError, OverflowError):
+                raise _not_a_hub(self._hub) from None
+            yield entries
             following = _NEXT.search(link or "")
             if following is None:
                 return
@@ -283,16 +272,6 @@ class HubSource:
             "check the id of the model",
             code="too-many-files",
         )
-
-
-def _is_entry(entry: Any) -> bool:
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("type"), str)
-        and isinstance(entry.get("path"), str)
-        and type(entry.get("size")) is int
-        and entry["size"] >= 0
-    )
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,8 @@ from typing import Any, Protocol
 
 from peagle.errors import CheckpointError, Fix
 from peagle.s3uri import S3Uri, slashes_hint
+from peagle_serve.checkpoint import Tensor as Tensor
 from peagle_serve.contract import HUB_ID, is_s3_uri
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor of a safetensors header: ``dtype`` as in the header (``BF16``, ``U8``, ``F32``),
-    ``shape``, ``size`` in bytes, and the file that holds it."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    size: int
-    file: str
 
 
 @dataclass(frozen=True)

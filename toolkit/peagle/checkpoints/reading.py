@@ -9,36 +9,32 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from peagle.checkpoints.files import (
-    CONFIG,
-    LONGEST_CONFIG,
-    check_tensors,
-    header_bytes,
-    parse_config,
-    parse_header,
-    parse_index,
-    weight_files,
-)
+from peagle.checkpoints.files import CONFIG, LONGEST_CONFIG, located, parse_config
 from peagle.checkpoints.models import Checkpoint, Source, Tensor
 from peagle.errors import CheckpointError, DamagedCheckpoint
 from peagle.parallel import run_parallel
 from peagle.text import json_object
-from peagle_serve.checkpoint import LARGEST_INDEX, index_name, other_weights
+from peagle_serve.checkpoint import (
+    LARGEST_INDEX,
+    first_names,
+    header_bytes,
+    index_name,
+    other_weights,
+    parse_header,
+    parse_index,
+    weight_files,
+)
 
 SECONDS = 60.0
 """Time limit of reading one checkpoint."""
-
 FIRST_BYTES = 64 * 1024
 """Bytes of each weight file that are read first. GPT-OSS-120B's longest header has 8 kB."""
-
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 """Files of the processor that Transformers loads for a model that takes media."""
-
 _EMBEDDERS = {"config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"}
 """Files of sentence-transformers, beside weights whose class may be that of a generator."""
 
@@ -51,10 +47,8 @@ _TOKENIZER_FILES = (
 )  # fmt: skip
 _WHOLE_VOCABULARIES = (_VOCABULARY, "tokenizer.model", "tekken.json")
 """Files with a whole vocabulary: if one is equal, the tokenizers are."""
-
 _CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 """Files with the chat template, if that is not in tokenizer_config.json."""
-
 _LONGEST_TOKENIZER = 1_000_000
 """Bytes. Of a larger file only size and digest are used."""
 
@@ -78,21 +72,31 @@ def read_checkpoint(
         )
     takes_media = not _PROCESSORS.isdisjoint(sizes)
     embeds = not _EMBEDDERS.isdisjoint(sizes)
+    read_config = partial(reader.whole, CONFIG, sizes, LONGEST_CONFIG, parse_config)
     if config_only:
-        (config,) = reader.parallel(partial(reader.config, sizes))
+        (config,) = reader.parallel(read_config)
         read = reader.bytes_read
         return Checkpoint(
             source.location, config, bytes_read=read, takes_media=takes_media, embeds=embeds
         )
-    config, index = reader.parallel(partial(reader.config, sizes), partial(reader.index, sizes))
-    with reader.located():
+    name = index_name(sizes)
+    read_index = partial(
+        reader.whole, name, sizes, LARGEST_INDEX, lambda content: parse_index(content, name)
+    )
+    config, *indexes = reader.parallel(read_config, *([read_index] if name in sizes else []))
+    index = indexes[0] if indexes else None
+    with located(source.location):
         files = weight_files(sizes, index)
     read_headers = (partial(reader.header, file, sizes[file]) for file in files)
     tokenizer, *headers = reader.parallel(partial(reader.tokenizer, sizes), *read_headers)
     tensors = {name: tensor for header in headers for name, tensor in header.items()}
-    if index is not None:
-        with reader.located():
-            check_tensors(index, tensors, index_name(sizes))
+    if missing := sorted(set(index or ()).difference(tensors)):
+        raise DamagedCheckpoint(
+            f"{source.location}/{name} names tensors that no file holds ({len(missing):,}): "
+            f"{first_names(missing)}",
+            "copy index and weights again",
+            code="weights-incomplete",
+        )
     return Checkpoint(
         location=source.location,
         config=config,
@@ -126,37 +130,28 @@ class _Reader:
                 code="read-timeout",
             ) from error
 
-    @contextmanager
-    def located(self) -> Iterator[None]:
-        """Prefix the message about a damaged file with its location."""
-        try:
-            yield
-        except DamagedCheckpoint as error:
-            message = f"{self._source.location}/{error.message}"
-            raise DamagedCheckpoint(message, error.fix, code=error.code) from error
-
-    def config(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        content = self._whole(CONFIG, sizes, LONGEST_CONFIG)
-        with self.located():
-            return parse_config(content)
-
-    def index(self, sizes: Mapping[str, int]) -> dict[str, str] | None:
-        """The file of each tensor, if there is an index."""
-        name = index_name(sizes)
-        if name not in sizes:
-            return None
-        content = self._whole(name, sizes, LARGEST_INDEX)
-        with self.located():
-            return parse_index(content, name)
+    def whole(
+        self, name: str, sizes: Mapping[str, int], limit: int, parse: Callable[[bytes], Any]
+    ) -> Any:
+        """A whole file, parsed. Raises DamagedCheckpoint without reading it if it is too large."""
+        if sizes[name] > limit:
+            raise DamagedCheckpoint(
+                f"{self._source.location}/{name} has {sizes[name]:,} bytes; the limit is {limit:,}",
+                "copy it again",
+                code="file-too-large",
+            )
+        content = self._read(name, 0, sizes[name])
+        with located(self._source.location):
+            return parse(content)
 
     def header(self, file: str, size: int) -> dict[str, Tensor]:
         """The tensors of one weight file."""
         head = self._read(file, 0, min(size, FIRST_BYTES))
-        with self.located():
+        with located(self._source.location):
             whole = header_bytes(head, size, file)
         if whole > len(head) == FIRST_BYTES:
             head += self._read(file, FIRST_BYTES, whole - FIRST_BYTES)
-        with self.located():
+        with located(self._source.location):
             return parse_header(head, size, file)
 
     def tokenizer(self, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -168,17 +163,6 @@ class _Reader:
         )
         contents = {name: self._read(name, 0, sizes[name]) for name in small}
         return describe_tokenizer(sizes, digests, contents)
-
-    def _whole(self, name: str, sizes: Mapping[str, int], limit: int) -> bytes:
-        """A whole file. Raises DamagedCheckpoint without reading it if it is too large."""
-        if sizes[name] > limit:
-            raise DamagedCheckpoint(
-                f"{self._source.location}/{name} has {sizes[name]:,} bytes and is not read: the "
-                f"limit is {limit:,}",
-                "copy it again",
-                code="file-too-large",
-            )
-        return self._read(name, 0, sizes[name])
 
     def _read(self, name: str, start: int, length: int) -> bytes:
         content = self._source.read(name, start, length) if length else b""
@@ -206,7 +190,20 @@ def describe_tokenizer(
     tokenizer either.
     """
     settings, vocabulary = (json_object(contents.get(name)) for name in (_SETTINGS, _VOCABULARY))
-    kind, added = settings.get("tokenizer_class"), _added_tokens(vocabulary)
+    kind, entries = settings.get("tokenizer_class"), vocabulary.get("added_tokens")
+    added = {
+        entry["id"]: entry["content"]
+        for entry in (entries if isinstance(entries, list) else ())
+        if isinstance(entry, dict)
+        and type(entry.get("id")) is int
+        and isinstance(entry.get("content"), str)
+    }
+    decoder = settings.get("added_tokens_decoder")
+    special = {
+        number: token["content"]
+        for number, token in (decoder.items() if isinstance(decoder, dict) else ())
+        if isinstance(token, dict) and isinstance(token.get("content"), str)
+    }
     named = {role: settings.get(f"{role}_token") for role in ("eos", "pad", "unk")}
     roles = {
         role: token.get("content") if isinstance(token, Mapping) else token
@@ -218,7 +215,7 @@ def describe_tokenizer(
         "class": kind if isinstance(kind, str) else None,
         "roles": {role: token for role, token in roles.items() if isinstance(token, str)},
         "generation": json_object(contents.get(_GENERATION)),
-        "special_tokens": _special_tokens(settings) or {str(n): text for n, text in added.items()},
+        "special_tokens": special or {str(n): text for n, text in added.items()},
         "chat_template": bool(settings.get("chat_template") or sizes.keys() & {*_CHAT_TEMPLATES}),
     }
     present = {key: value for key, value in properties.items() if value}
@@ -253,23 +250,3 @@ def _vocabulary_size(document: Mapping[str, Any], added: Mapping[int, str]) -> i
     else:
         return None
     return max(ids | set(added), default=-1) + 1 or None
-
-
-def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    added = settings.get("added_tokens_decoder")
-    return {
-        number: token["content"]
-        for number, token in (added.items() if isinstance(added, dict) else ())
-        if isinstance(token, dict) and isinstance(token.get("content"), str)
-    }
-
-
-def _added_tokens(vocabulary: Mapping[str, Any]) -> dict[int, str]:
-    entries = vocabulary.get("added_tokens")
-    return {
-        entry["id"]: entry["content"]
-        for entry in (entries if isinstance(entries, list) else ())
-        if isinstance(entry, dict)
-        and type(entry.get("id")) is int
-        and isinstance(entry.get("content"), str)
-    }

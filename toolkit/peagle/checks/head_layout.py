@@ -10,30 +10,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.heads import Head, attention_of
-from peagle_serve.heads import HeadConfig, layer_of
+from peagle_serve.heads import HeadConfig
 
 Shapes = dict[str, tuple[int, ...]]
 
-_CHECKED_BY_OWN_RULE = (
-    "fc.weight",
-    "lm_head.weight",
-    "embed_tokens.weight",
-    "mask_hidden",
-    "d2t",
-    "t2d",
-)
-"""Tensors whose shape a separate rule checks."""
+_OWN_RULES = ("fc.weight", "lm_head.weight", "embed_tokens.weight")
+_OWN_RULE_PARTS = ("mask_hidden", "d2t", "t2d")
+"""Tensors whose shape a separate rule checks, by name and by a part of it."""
 
 _NORMS = ("norm.weight", "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
 """Tensors of every head whose shape is its width and nothing else."""
-
-_QWEN = "qwen3"
-_KNOWN = ("llama", _QWEN)
 
 
 def plain_name(name: str) -> str:
@@ -43,14 +33,7 @@ def plain_name(name: str) -> str:
 
 def has_own_rule(name: str) -> bool:
     """Whether a separate rule checks this tensor's shape."""
-    return name in _CHECKED_BY_OWN_RULE or any(
-        part in name for part in ("mask_hidden", "d2t", "t2d")
-    )
-
-
-def layers_in(names: Iterable[str]) -> set[int]:
-    """The numbers of the layers that have a tensor among these names."""
-    return {layer for layer in map(layer_of, names) if layer is not None}
+    return name in _OWN_RULES or any(part in name for part in _OWN_RULE_PARTS)
 
 
 def required(head: HeadConfig) -> Shapes | None:
@@ -59,10 +42,13 @@ def required(head: HeadConfig) -> Shapes | None:
     ``None`` for a head whose layout is unknown: of a different class, quantized, or with a
     config that leaves out numbers.
     """
-    sizes = (head.hidden_size, head.intermediate_size, head.query_heads, head.layers)
-    if head.quantized or head.model_type not in _KNOWN or None in sizes or not attention_of(head):
+    groups = attention_of(head)
+    hidden, inner, queries = head.hidden_size, head.intermediate_size, head.query_heads
+    if head.quantized or head.model_type not in ("llama", "qwen3") or not groups:
         return None
-    hidden, target_hidden = head.hidden_size or 0, head.target_hidden_size or 0
+    if hidden is None or inner is None or queries is None:
+        return None
+    target_hidden, group = head.target_hidden_size or 0, groups[0]
     shapes: Shapes = {"norm.weight": (hidden,)}
     if head.uses_auxiliary:
         width = head.built_for * target_hidden
@@ -71,47 +57,32 @@ def required(head: HeadConfig) -> Shapes | None:
             shapes["input_norm.weight"] = (width,)
         if head.fc_norm:
             shapes |= {f"fc_norm.{n}.weight": (target_hidden,) for n in range(head.built_for)}
-    for layer in range(head.layers or 0):
-        shapes |= _layer(head, layer)
-    return shapes
-
-
-def allowed(head: HeadConfig) -> set[str]:
-    """The names of all tensors that a checkpoint of this head may hold; empty if unknown."""
-    shapes = required(head)
-    if shapes is None:
-        return set()
-    layers = [f"layers.{layer}" for layer in range(head.layers or 0)]
-    norms = {f"{layer}.hidden_norm.weight" for layer in layers}
-    return norms | {f"{layer}.self_attn.rotary_emb.inv_freq" for layer in layers} | set(shapes)
-
-
-def _layer(head: HeadConfig, layer: int) -> Shapes:
-    hidden, inner = head.hidden_size or 0, head.intermediate_size or 0
-    group, queries = attention_of(head)[0], head.query_heads or 0
-    wide = 2 * hidden if layer == 0 else hidden
     q, kv = queries * group.head_dim, group.kv_heads * group.head_dim
-    shapes: Shapes = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (q, wide),
-        "self_attn.k_proj.weight": (kv, wide),
-        "self_attn.v_proj.weight": (kv, wide),
-        "self_attn.o_proj.weight": (hidden, q),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
-    }
-    if layer == 0:
-        shapes["hidden_norm.weight"] = (hidden,)
-    if head.model_type == _QWEN:
-        shapes |= {f"self_attn.{n}_norm.weight": (group.head_dim,) for n in ("q", "k")}
-    biases = {
-        name.replace(".weight", ".bias"): shape[:1]
-        for name, shape in shapes.items()
-        if name.split(".")[-2] in head.biases
-    }
-    return {f"layers.{layer}.{name}": shape for name, shape in (shapes | biases).items()}
+    for layer in range(head.layers or 0):
+        # The first layer takes embedding and hidden state side by side.
+        wide = 2 * hidden if layer == 0 else hidden
+        of_layer: Shapes = {
+            "input_layernorm.weight": (hidden,),
+            "post_attention_layernorm.weight": (hidden,),
+            "self_attn.q_proj.weight": (q, wide),
+            "self_attn.k_proj.weight": (kv, wide),
+            "self_attn.v_proj.weight": (kv, wide),
+            "self_attn.o_proj.weight": (hidden, q),
+            "mlp.gate_proj.weight": (inner, hidden),
+            "mlp.up_proj.weight": (inner, hidden),
+            "mlp.down_proj.weight": (hidden, inner),
+        }
+        if layer == 0:
+            of_layer["hidden_norm.weight"] = (hidden,)
+        if head.model_type == "qwen3":
+            of_layer |= {f"self_attn.{n}_norm.weight": (group.head_dim,) for n in ("q", "k")}
+        of_layer |= {
+            name.replace(".weight", ".bias"): shape[:1]
+            for name, shape in of_layer.items()
+            if name.split(".")[-2] in head.biases
+        }
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in of_layer.items()}
+    return shapes
 
 
 def stored_width(head: Head) -> int | None:
@@ -128,51 +99,29 @@ def stored_width(head: Head) -> int | None:
     return width[0] if width and width != (head.config.hidden_size,) else None
 
 
-class CacheGroups(NamedTuple):
-    """The groups of the KV cache: ``total`` of all layers, ``draft`` with layers of the drafter."""
-
-    total: int
-    draft: int
-
-
-def cache_groups(
+def draft_groups(
     target: Sequence[AttentionGroup], draft: Sequence[AttentionGroup], ratio: float
-) -> CacheGroups | None:
-    """vLLM's groups; it starts only with all of the drafter's layers in one.
+) -> int | None:
+    """The groups of vLLM's KV cache with layers of the drafter; it starts only with one.
 
     Layers of one kind and size share a bucket. A group has as many layers as the smallest bucket,
-    or as the largest when that has fewer than ``ratio`` times as many. ``None``: the pages of the
-    buckets cannot be brought to one size by arithmetic alone, so the answer is unknown.
+    or as the largest when that has fewer than ``ratio`` times as many. vLLM deals out layer after
+    layer, so consecutive ones are spread over as many groups as there are. ``None``: the pages of
+    the buckets cannot be brought to one size by arithmetic alone, so the answer is unknown.
     """
-    kinds = {(group.kind, group.window) for group in (*target, *draft)}
-    if len(kinds) == 1:
-        return CacheGroups(1, 1)
+    groups = (*target, *draft)
+    if len({(group.kind, group.window) for group in groups}) == 1:
+        return 1
+
+    def bucket(group: AttentionGroup) -> tuple[object, ...]:
+        return group.kind, group.kv_heads, group.head_dim, group.window
+
     buckets: Counter[tuple[object, ...]] = Counter()
-    for group in (*target, *draft):
-        buckets[_bucket(group)] += group.layers
-    pages = [_page(group) for group in (*target, *draft)]
+    for group in groups:
+        buckets[bucket(group)] += group.layers
+    pages = [group.kv_heads * group.head_dim for group in groups]
     if any(max(pages) % page for page in pages):
         return None
     fewest, most = min(buckets.values()), max(buckets.values())
     size = most if most < fewest * ratio else fewest
-    return CacheGroups(
-        sum(math.ceil(layers / size) for layers in buckets.values()),
-        sum(_groups_of(group, buckets[_bucket(group)], size) for group in draft),
-    )
-
-
-def _groups_of(group: AttentionGroup, layers: int, size: int) -> int:
-    """The groups among which vLLM deals out a bucket, of which the drafter's layers are the last.
-
-    vLLM deals layer after layer, so consecutive layers are spread over as many groups as there are.
-    """
-    return min(group.layers, math.ceil(layers / size))
-
-
-def _bucket(group: AttentionGroup) -> tuple[object, ...]:
-    return (group.kind, group.kv_heads, group.head_dim, group.window)
-
-
-def _page(group: AttentionGroup) -> int:
-    """Numbers that one token takes in one layer."""
-    return 2 * group.kv_heads * group.head_dim
+    return sum(min(group.layers, math.ceil(buckets[bucket(group)] / size)) for group in draft)

@@ -14,7 +14,6 @@ from typing import Literal
 from peagle import findings
 from peagle.case import Case
 from peagle.catalog.tables import VersionRule, applicable_rules
-from peagle.checkpoints.heads import Head
 from peagle.checks import rules
 from peagle.errors import Fix
 from peagle.findings import Finding
@@ -22,7 +21,8 @@ from peagle.findings import Finding
 About = Literal["head", "target", "load", "version", "hardware"]
 Notices = Literal["at start", "on a request", "never"]
 Findings = Iterator[Finding]
-Check = Callable[[Case], Findings]
+Check = Callable[..., Findings]
+"""A function of a case; or of a case and its head, for a rule that needs the head's config.json."""
 
 _KNOWN = "known-problem"
 """The rule whose findings have codes of their own, from the catalogue."""
@@ -38,19 +38,16 @@ class Rule:
     """One rule: a function that yields the findings of a case, without the code, and what it is.
 
     ``about`` is what it looks at; ``vllm_notices``: whether and when vLLM itself rejects what the
-    rule rejects.
+    rule rejects; ``guards``: what it guards against. ``fix`` is for a rule that has a single one.
     """
 
     code: str
     about: About
     vllm_notices: Notices
     function: Check
-
-    @property
-    def guards(self) -> str:
-        """The first sentence of the function: what it guards against."""
-        guards, _, _ = inspect.cleandoc(self.function.__doc__ or "").partition("\n\n")
-        return " ".join(guards.split()).replace("``", "`")
+    needs_head: bool
+    guards: str
+    fix: str = ""
 
     def document(self) -> dict[str, str]:
         """For ``--json``."""
@@ -58,9 +55,15 @@ class Rule:
         return about | {"guards": self.guards}
 
     def check(self, case: Case) -> Findings:
-        """Yield the findings of a case."""
-        for finding in self.function(case):
-            yield finding if finding.code else finding.model_copy(update={"code": self.code})
+        """Yield the findings of a case. Those about a head begin with its location."""
+        head = case.head if self.needs_head else None
+        if self.needs_head and head is None:
+            return
+        for finding in self.function(case, head) if head else self.function(case):
+            changes = {} if finding.code else {"code": self.code}
+            if head and head.location not in finding.message:
+                changes["message"] = f"{head.location}: {finding.message}"
+            yield finding.model_copy(update=changes)
 
     def entries(self, case: Case) -> tuple[VersionRule, ...]:
         """The entries of version_rules.yaml for this rule and the case's vLLM version."""
@@ -79,11 +82,17 @@ class Rule:
 _RULES: dict[str, Rule] = {}
 
 
-def rule(code: str, *, about: About, vllm_notices: Notices) -> Callable[[Check], Rule]:
-    """Make a rule of a function; its findings get the code."""
+def rule(
+    code: str, *, about: About, vllm_notices: Notices, guards: str = "", fix: str = ""
+) -> Callable[[Check], Rule]:
+    """Make a rule of a function; its findings get the code. What it guards against is the first
+    sentence of the function, unless ``guards`` says it."""
 
     def register(function: Check) -> Rule:
-        _RULES[code] = Rule(code, about, vllm_notices, function)
+        needs_head = "head" in inspect.signature(function).parameters
+        first, _, _ = inspect.cleandoc(function.__doc__ or "").partition("\n\n")
+        text = guards or " ".join(first.split()).replace("``", "`")
+        _RULES[code] = Rule(code, about, vllm_notices, function, needs_head, text, fix)
         return _RULES[code]
 
     return register
@@ -97,21 +106,6 @@ warning = functools.partial(findings.warning, "")
 
 note = functools.partial(findings.note, "")
 """A finding of a rule for information."""
-
-
-def for_head(check: Callable[[Case, Head], Findings]) -> Check:
-    """A check that needs the head's config.json; without one it yields nothing. Its messages begin
-    with the head's location."""
-
-    @functools.wraps(check)
-    def check_case(case: Case) -> Findings:
-        for finding in check(case, case.head) if case.head is not None else ():
-            message = finding.message
-            if case.head and case.head.location not in message:
-                message = f"{case.head.location}: {message}"
-            yield finding.model_copy(update={"message": message})
-
-    return check_case
 
 
 def rules_found() -> tuple[Rule, ...]:

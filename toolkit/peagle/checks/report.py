@@ -3,8 +3,8 @@ catalogue files agree with the weights beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from peagle.checks import registry
 from peagle.checks.rules.head_pairing import head_not_for_target
 from peagle.checks.rules.target import target_differs
 from peagle.errors import CheckpointError, NotFound, OptionsConflict, UserError
-from peagle.findings import Finding
+from peagle.findings import Finding, errors
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face Hub."""
@@ -77,32 +77,61 @@ def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> Chec
     if location not in (None, HUB) and not pair.target.drafters:
         own_head = drafter_from_checkpoint(read(str(location)))
         pair = Pair(target=pair.target, drafter=own_head)
-    entry, drafter = pair.drafter, pair.drafter
+    target, entry, drafter = pair.target, pair.drafter, pair.drafter
     if location is not None:
         if entry is None or entry.method in DRAFTLESS:
-            raise _no_head_used(pair, location)
+            how = f"{entry.name} drafts" if entry else f"{target.short_name} is served"
+            heads = (head.name for head in target.drafters if head.method not in DRAFTLESS)
+            names = ", ".join(f"{target.short_name}+{name}" for name in heads)
+            raise UserError(
+                f"{how} without a head, and --drafter {location} would not be used",
+                f"leave --drafter out, or use a pair that drafts with a head: {names}",
+                code="drafts-without-head",
+            )
         if location != HUB and split_revision(location)[0] != entry.weights:
-            drafter = own_drafter(location, pair.target, entry, None)
-    target = _checkpoint(catalog, pair.target, request.target, pair.target, read)
-    own_target = request.target not in (None, HUB) or is_from_checkpoint(pair.target)
-    case = build_case(
-        catalog, pair.target, drafter, request, Checkpoints(target, own_target=own_target)
-    )
-    head = None
+            drafter = own_drafter(location, target, entry, None)
+
+    def checkpoint(where: str | None, of: Target | Drafter) -> Checkpoint | None:
+        """The checkpoint there, else beside the catalogue's file; ``None``: not read."""
+        if where not in (None, HUB):
+            return read(where)
+        if of.weights is not None and of.weights.startswith("./"):
+            folder = Path(catalog.origins[target.id]).parent / of.weights
+            return read(str(folder) if folder.is_absolute() else f"./{folder}")
+        if where is None:
+            return None
+        if of.weights is None:
+            message = f"{of.title} is not on the Hub"
+            raise UserError(message, "specify a folder or s3://...", code="not-on-hub")
+        return read(f"{of.weights}@{of.revision}" if of.revision else of.weights)
+
+    model = checkpoint(request.target, target)
+    own_target = request.target not in (None, HUB) or is_from_checkpoint(target)
+    checkpoints = Checkpoints(model, own_target=own_target)
+    case = build_case(catalog, target, drafter, request, checkpoints)
     # The id of another target's head is enough: the head need not be read.
     other = registry.check(case, only={head_not_for_target.code})
-    if entry is not None and all(finding.level != "error" for finding in other):
-        head = _checkpoint(catalog, pair.target, location, entry, read)
-    case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, head, own_target))
-    unread = _unread(case)
+    if entry is not None and not errors(other):
+        checkpoints = replace(checkpoints, drafter=checkpoint(location, entry))
+        case = build_case(catalog, target, drafter, request, checkpoints)
+    head = checkpoints.drafter
+    title, places = pair_name(target, drafter), {}
+    if drafter is not None and drafter not in target.drafters:  # the user's own
+        revision = f"@{drafter.revision}" if drafter.revision else ""
+        title = f"{target.id}+{drafter.weights}{revision}"
+    if model is None:
+        places["target"] = HUB
+    if drafter is not None and head is None and (drafter.weights or not drafter.public):
+        places["drafter"] = HUB if drafter.weights is not None else "PLACE"
+    options = [word for part, place in places.items() for word in (f"--{part}", place)]
     return CheckReport(
-        pair=_title(pair.target, drafter),
+        pair=title,
         case=case,
         findings=registry.check(case),
-        read=tuple(checkpoint for checkpoint in (target, head) if checkpoint is not None),
+        read=tuple(checkpoint for checkpoint in (model, head) if checkpoint is not None),
         rules=len(registry.rules_found()),
-        unread=unread,
-        read_command=_read_command(request.pair, drafter, unread),
+        unread=tuple(places),
+        read_command=("peagle", "check", request.pair, *options) if places else (),
     )
 
 
@@ -137,68 +166,6 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
     return Pair(target=pair.target, drafter=entry), drafter if "/" in drafter else None
 
 
-def _no_head_used(pair: Pair, location: str) -> UserError:
-    how = f"{pair.drafter.name} drafts" if pair.drafter else f"{pair.target.short_name} is served"
-    heads = (drafter.name for drafter in pair.target.drafters if drafter.method not in DRAFTLESS)
-    names = ", ".join(f"{pair.target.short_name}+{name}" for name in heads)
-    fix = f"leave --drafter out, or use a pair that drafts with a head: {names}"
-    return UserError(
-        f"{how} without a head, and --drafter {location} would not be used",
-        fix,
-        code="drafts-without-head",
-    )
-
-
-def _checkpoint(
-    catalog: Catalog,
-    target: Target,
-    location: str | None,
-    entry: Target | Drafter,
-    read: ReadCheckpoint,
-) -> Checkpoint | None:
-    """The checkpoint at ``location``, else beside the catalogue's file; ``None``: not read."""
-    if location not in (None, HUB):
-        return read(location)
-    weights = entry.weights
-    if weights is not None and weights.startswith("./"):
-        folder = Path(catalog.origins[target.id]).parent / weights
-        return read(str(folder) if folder.is_absolute() else f"./{folder}")
-    if location is None:
-        return None
-    if weights is None:
-        raise UserError(
-            f"{entry.title} is not on the Hub", "specify a folder or s3://...", code="not-on-hub"
-        )
-    return read(f"{weights}@{entry.revision}" if entry.revision else weights)
-
-
-def _title(target: Target, drafter: Drafter | None) -> str:
-    """The pair in full; the user's own head by its location."""
-    if drafter is None or drafter in target.drafters:
-        return pair_name(target, drafter)
-    revision = f"@{drafter.revision}" if drafter.revision else ""
-    return f"{target.id}+{drafter.weights}{revision}"
-
-
-def _unread(case: Case) -> tuple[str, ...]:
-    head = case.drafter
-    has_weights = head is not None and (head.weights is not None or not head.public)
-    unread = {
-        "target": case.target_checkpoint is None,
-        "drafter": has_weights and case.drafter_checkpoint is None,
-    }
-    return tuple(part for part, missing in unread.items() if missing)
-
-
-def _read_command(pair: str, drafter: Drafter | None, unread: tuple[str, ...]) -> tuple[str, ...]:
-    """The command that reads the unread parts; empty without any."""
-    if not unread:
-        return ()
-    on_hub = {"target": True, "drafter": drafter is not None and drafter.weights is not None}
-    options = (word for part in unread for word in (f"--{part}", HUB if on_hub[part] else "PLACE"))
-    return ("peagle", "check", pair, *options)
-
-
 def check_local_weights(
     path: Path | None, user_folder: Path | None, tables: Catalog
 ) -> list[Problem]:
@@ -211,22 +178,21 @@ def check_local_weights(
     files: Iterable[Path] = target_files(path or user_folder).values()
     if path is not None and path.is_file():
         files = [path] if path.suffix == ".yaml" else []
-    return [
-        problem
-        for file in files
-        if b"weights: ./" in file.read_bytes()
-        and (target := validate_file(file, Target)[0]) is not None
-        and target.weights.startswith("./")
-        for problem in _differences(file, target, tables)
-    ]
-
-
-def _differences(file: Path, target: Target, tables: Catalog) -> Iterator[Problem]:
-    shown = display_path(file)
-    try:
-        checkpoint = read_checkpoint(FolderSource(file.parent / target.weights), config_only=True)
-        case = build_case(tables, target, None, checkpoints=Checkpoints(checkpoint))
-        for finding in target_differs.check(case):
-            yield Problem(shown, None, "architecture", finding.message, finding.fix)
-    except CheckpointError as error:
-        yield Problem(shown, None, "weights", error.message, error.fix)
+    problems: list[Problem] = []
+    for file in files:
+        if b"weights: ./" not in file.read_bytes():
+            continue
+        target, shown = validate_file(file, Target)[0], display_path(file)
+        if target is None or not target.weights.startswith("./"):
+            continue
+        try:
+            source = FolderSource(file.parent / target.weights)
+            checkpoints = Checkpoints(read_checkpoint(source, config_only=True))
+            case = build_case(tables, target, None, checkpoints=checkpoints)
+            problems += (
+                Problem(shown, None, "architecture", finding.message, finding.fix)
+                for finding in target_differs.check(case)
+            )
+        except CheckpointError as error:
+            problems.append(Problem(shown, None, "weights", error.message, error.fix))
+    return problems

@@ -1,11 +1,12 @@
-"""``peagle bench``: speed, latencies, acceptance and cost of a server under load."""
+"""``peagle bench``: speed, latencies, acceptance and cost of a server under load, and ``--sweep``:
+of several settings of a pair."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,54 +21,65 @@ from peagle.bench.acceptance import (
     measure_acceptance,
     require_none_refused,
 )
-from peagle.bench.aiperf import (
-    Aiperf,
-    find_sender,
-    install_sender,
-    installed_sender,
+from peagle.bench.aiperf import Aiperf, find_sender, install_sender, installed_sender
+from peagle.bench.compare import BenchGates, require_gates, summaries
+from peagle.bench.evidence import priced_result, read_result, save_evidence
+from peagle.bench.local import sweep_on_this_machine, target_alone
+from peagle.bench.lossless import (
+    LosslessResult,
+    SweepLossless,
+    check_lossless,
+    prompts_of_pair,
+    require_lossless,
+    sweep_lossless,
 )
-from peagle.bench.compare import BenchGates, require_gates
-from peagle.bench.evidence import priced_result, read_result
-from peagle.bench.local import target_alone
-from peagle.bench.lossless import LosslessResult, check_lossless, prompts_of_pair, require_lossless
 from peagle.bench.measure import BenchTarget
 from peagle.bench.measure import bench as measure
 from peagle.bench.report import report as report_html
-from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult
+from peagle.bench.report import require_report
+from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult, BenchSetting
+from peagle.bench.revisions import EndpointSweep, sweep_on_endpoint
 from peagle.bench.server import KEY_VARIABLE
+from peagle.bench.sweep import SweepProgress, SweepRequest
 from peagle.bench.targets import target_of_endpoint, target_of_engine, target_of_url
-from peagle.bench.workloads import PromptSet, make_loads, read_prompts
+from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
-from peagle.cli.bench_sweep import sweep, with_options
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
+from peagle.cli.local import local_image
 from peagle.cli.options import (
     LOADS,
+    OUTPUT,
+    PLAN_FIELDS,
+    POSITIVE,
+    REQUESTS,
     TOKENS,
-    USD,
     Decimal,
-    OutputPath,
+    add_options,
     command_catalog,
+    complete_pair,
     objective,
-    repetitions_option,
-    requests_option,
+    raise_first_error,
+    yes_option,
 )
+from peagle.cli.plan_options import planned, planning_options
 from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.session import (
-    Session,
-    cloud_options,
-    complete_name,
-)
-from peagle.cli.view.bench import print_acceptance, print_lossless, print_result
+from peagle.cli.session import Session, account_options, cloud_options, complete_name
+from peagle.cli.view.bench import print_acceptance, print_lossless, print_result, print_sweep
 from peagle.cli.view.console import (
+    confirm,
     json_option,
+    print_facts,
     print_json,
+    print_line,
     print_small,
     print_status,
     print_written,
 )
-from peagle.cli.view.progress import StatusLine
+from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.invoke import WakeUpOptions
-from peagle.engine.state import LocalEngine, local_engines, ready_engine
+from peagle.deploy.records import deployment_lock
+from peagle.engine.runner import LocalOptions
+from peagle.engine.state import local_engines, ready_engine
 from peagle.errors import (
     EngineError,
     Fix,
@@ -76,51 +88,57 @@ from peagle.errors import (
     OptionsConflict,
     PeagleError,
     UserError,
+    command_line,
 )
+from peagle.images.build import findings_on_this_machine
+from peagle.planning import Plan
 from peagle.speed.slo import parse_slo
 from peagle.store import write_output
+from peagle.text import format_duration, format_price, format_usd
 
 LOCAL = "local"
 """The target that is the only engine of ``peagle local up``."""
 
-_ABOVE_ZERO = Decimal("a number above 0, such as 500", min=0, min_open=True)
-
-_OPTIONS = (
-    click.option("--workload", metavar="NAME|FILE", default="short-prompt", show_default=True,
+_LOAD_OPTIONS = (
+    click.Option(["--repetitions"], type=click.IntRange(1, 50), default=3, show_default=True,
+                 help="Repetitions of each load, for the intervals."),
+    click.Option(["--requests"], type=REQUESTS, metavar="N",
+                 help="Requests of each repetition.  [default: twice the concurrency, at least 4]"),
+)  # fmt: skip
+_RUN_OPTIONS = (
+    click.Option(["--workload"], metavar="NAME|FILE", default="short-prompt", show_default=True,
                  help="short-prompt (128 tokens, answers of 400), long-prompt (2048, 256), "
                  "long-answer (128, 1024), or a file of JSON lines with prompts."),
-    click.option("--concurrency", type=LOADS, metavar="N[,N...]", default="8", show_default=True,
+    click.Option(["--concurrency"], type=LOADS, metavar="N[,N...]", default="8", show_default=True,
                  help="Requests at a time; several loads are measured in turn."),
-    repetitions_option,
-    requests_option,
-    click.option("--prompt-tokens", type=TOKENS, metavar="N", help="Size of the random prompts."),
-    click.option("--output-tokens", type=TOKENS, metavar="N", help="Size of the answers."),
-    click.option("--model", metavar="ID",
+    click.Option(["--prompt-tokens"], type=TOKENS, metavar="N", help="Size of the random prompts."),
+    click.Option(["--output-tokens"], type=TOKENS, metavar="N", help="Size of the answers."),
+    click.Option(["--model"], metavar="ID",
                  help="Model in the requests.  [default: the served one]"),
-    click.option("--price-per-hour", type=USD, metavar="USD",
+    click.Option(["--price-per-hour"], type=POSITIVE, metavar="USD",
                  help="Price of the server.  [default: the endpoint's, on demand]"),
-    click.option("--acceptance", metavar="FILE", type=click.Path(path_type=Path),
+    click.Option(["--acceptance"], metavar="FILE", type=click.Path(path_type=Path),
                  help="Measure the acceptance on these prompts instead: JSON lines with prompt or "
                  "messages, and optionally domain and max_tokens."),
-    click.option("--save-acceptance", metavar="FILE", type=OutputPath(),
+    click.Option(["--save-acceptance"], metavar="FILE", type=OUTPUT,
                  help="With --acceptance: write the result, for `peagle verdict --acceptance`."),
-    click.option("--temperature", default=0.0, show_default=True,
-                 type=Decimal("a temperature from 0 to 10, such as 0.7", min=0.0, max=10.0),
+    click.Option(["--temperature"], default=0.0, show_default=True,
+                 type=Decimal(min=0, max=10),
                  help="With --acceptance: sampling temperature; 0 is greedy decoding."),
-    click.option("--lossless", is_flag=True,
+    click.Option(["--lossless"], is_flag=True,
                  help="Check that speculation does not change greedy answers to the prompts of "
                  "--acceptance.  [default: the catalogue's prompts]"),
-    click.option("--against", metavar="NAME|URL",
+    click.Option(["--against"], metavar="NAME|URL",
                  help="With --lossless: a server of the target alone.  [default: started on this "
                  "machine]"),
-    click.option("--slo", metavar="TIMES", callback=objective,
+    click.Option(["--slo"], metavar="TIMES", callback=objective,
                  help="Exit with 3 if a mean time is longer: ttft=0.5,itl=0.02, in seconds."),
-    click.option("--min-tokens-per-second", type=_ABOVE_ZERO, metavar="N",
+    click.Option(["--min-tokens-per-second"], type=POSITIVE, metavar="N",
                  help="Exit with 3 if a load has fewer output tokens per second."),
-    click.option("--max-usd-per-million-tokens", type=USD, metavar="USD",
+    click.Option(["--max-usd-per-million-tokens"], type=POSITIVE, metavar="USD",
                  help="Exit with 3 if a million output tokens cost more."),
-    click.option("--min-acceptance-length", metavar="N",
-                 type=Decimal("an acceptance length of 1 or more, such as 2.2", min=1),
+    click.Option(["--min-acceptance-length"], metavar="N",
+                 type=Decimal(min=1),
                  help="Exit with 3 if fewer tokens are accepted per step."),
 )  # fmt: skip
 
@@ -157,12 +175,9 @@ def bench() -> None:
     """
 
 
-bench.add_command(sweep)
-
-
 @bench.command(cls=ProjectCommand, epilog="Example: peagle bench run peagle-tiny --sandbox --json")
 @endpoint_argument(complete_name, "NAME|URL|local")
-@with_options(_OPTIONS)
+@add_options([*_LOAD_OPTIONS, *_RUN_OPTIONS])
 @cloud_options
 @json_option
 @click.pass_context
@@ -184,13 +199,15 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     def find(name: str) -> BenchTarget:
         return find_target(ctx, options["session"], name, options["model"])
 
-    if _measures_text(options):
+    if options["against"] and not options["lossless"]:
+        raise OptionsConflict("--against is for the lossless check", "add --lossless")
+    if options["save_acceptance"] and not options["acceptance"]:
+        raise OptionMissing("--save-acceptance needs acceptance", "add --acceptance FILE")
+    if options["acceptance"] is not None or options["lossless"]:
         _measure_text(find(options["name"]), find, options)
         return
-    names = ("repetitions", "requests", "prompt_tokens", "output_tokens")
-    loads = make_loads(
-        options["workload"], options["concurrency"], *(options[name] for name in names)
-    )
+    names = ("workload", "concurrency", "repetitions", "requests", "prompt_tokens", "output_tokens")
+    loads = make_loads(*(options[name] for name in names))
     target = find(options["name"])
     sender = find_sender()
     if options["price_per_hour"] is not None:
@@ -203,22 +220,16 @@ def run(ctx: click.Context, /, **options: Any) -> None:
             ["peagle", *sys.argv[1:]],
             lambda load, ended, total: status.show(load, f"{ended} of {total} requests"),
         )
-    _print(result, options["as_json"])
-    require_gates(result, BenchGates(*(options[name] for name in BenchGates.__dataclass_fields__)))
-
-
-def _print(result: BenchResult, as_json: bool) -> None:
-    """Print the result; raise EngineError, or KeyboardInterrupt, if it ended early."""
-    if as_json:
+    if options["as_json"]:
         print_json(result.document())
     else:
         print_result(result)
     if result.incomplete == INTERRUPTED:
         raise KeyboardInterrupt
     if result.incomplete:
-        raise EngineError(
-            result.incomplete, "the rows above are what was measured before", "load-failed"
-        )
+        fix = "the rows above are what was measured before"
+        raise EngineError(result.incomplete, fix, "load-failed")
+    require_gates(result, BenchGates(*(options[name] for name in BenchGates.__dataclass_fields__)))
 
 
 def find_target(ctx: click.Context, session: Session, name: str, model: str | None) -> BenchTarget:
@@ -226,66 +237,35 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
     two; if an endpoint and a local engine have the same name, the endpoint is measured."""
     if "://" in name:
         return target_of_url(name, model, os.environ.get(KEY_VARIABLE))
+    on_aws, engine = session.names_deployment(name), None
     if name == LOCAL:
-        return target_of_engine(_only_engine())
-    on_aws = session.names_deployment(name)
-    if engine := None if on_aws else ready_engine(name):
+        names = [engine.name for engine in local_engines() if engine.state == "ready"]
+        if len(names) > 1:
+            message = f"{len(names)} engines are running: {', '.join(names)}"
+            raise UserError(message, "specify only one of them", code="several-engines")
+        engine = ready_engine(names[0]) if names else None
+        if engine is None:
+            start = Fix("start one", ("peagle", "local", "up", "PAIR"))
+            raise NotFound("no engine of this machine is running", start, code="no-such-engine")
+    elif not on_aws:
+        engine = ready_engine(name)
+    if engine is not None:
         return target_of_engine(engine)
     try:
         record, aws = session.find_served(name)
     except NotFound as unknown:
-        if on_aws or (fix := _local_fix(ctx, name)) is None:
+        if on_aws:
             raise
-        raise NotFound(f"there is no deployment {name!r}", fix, unknown.code) from unknown
+        try:
+            find_pair(command_catalog(ctx), name)
+        except PeagleError:
+            raise unknown from None
+        command = ("peagle", "bench", name, "--sweep", "k=none,5")
+        fix = Fix("this is the name of a pair: measure it on this machine", command)
+        raise NotFound(unknown.message, fix, unknown.code) from unknown
     with StatusLine() as line:
         wake_up = WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
         return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
-
-
-def _local_fix(ctx: click.Context, name: str) -> Fix | None:
-    """What the user of a local engine, or of a pair's name, may have meant; ``None`` without."""
-    ready = [engine for engine in local_engines() if engine.state == "ready"]
-    for engine in ready:
-        target = engine.pair.partition("+")[0]
-        if name in (engine.pair, target, target.rpartition("/")[2]):
-            sentence = (
-                "measure the local engine that runs, or add --sweep k=none,5 to start new ones"
-            )
-            shown = LOCAL if len(ready) == 1 else engine.name
-            return Fix(sentence, ("peagle", "bench", shown))
-    with suppress(PeagleError):
-        find_pair(command_catalog(ctx), name)
-        return Fix(
-            "this is the name of a pair: measure the pair on this machine",
-            ("peagle", "bench", name, "--sweep", "k=none,5"),
-        )
-    return None
-
-
-def _only_engine() -> LocalEngine:
-    """The only engine of this machine. Raises NotFound without one, and UserError for several."""
-    names = [engine.name for engine in local_engines() if engine.state == "ready"]
-    if len(names) > 1:
-        raise UserError(
-            f"{len(names)} engines are running: {', '.join(names)}",
-            "specify only one of them",
-            code="several-engines",
-        )
-    engine = ready_engine(names[0]) if names else None
-    if engine is None:
-        start = Fix("start one", ("peagle", "local", "up", "PAIR"))
-        raise NotFound("no engine of this machine is running", start, code="no-such-engine")
-    return engine
-
-
-def _measures_text(options: dict[str, Any]) -> bool:
-    """Whether the command measures a text instead of a load. Raises UserError for an option that
-    needs another one."""
-    if options["against"] and not options["lossless"]:
-        raise OptionsConflict("--against is for the lossless check", "add --lossless")
-    if options["save_acceptance"] and not options["acceptance"]:
-        raise OptionMissing("--save-acceptance needs acceptance", "add --acceptance FILE")
-    return options["acceptance"] is not None or options["lossless"]
 
 
 def _measure_text(
@@ -297,7 +277,12 @@ def _measure_text(
     answer, UserError if the engine refuses prompts, and what the server raises, after printing what
     was measured until then.
     """
-    prompts = _prompts(target, options["acceptance"])
+    if file := options["acceptance"]:
+        prompts = read_prompts(file)
+        if prompts.ignored:
+            print_status(f"Ignored keys of {prompts.file}: {', '.join(prompts.ignored[:10])}.")
+    else:
+        prompts = prompts_of_pair(command_catalog(), target.facts.pair)
     max_tokens = options["output_tokens"] or DEFAULT_MAX_TOKENS
     groups = GROUPS if target.counted_by == "counters" else GROUPS_OF_LOG
     concurrency = max(options["concurrency"])
@@ -311,7 +296,7 @@ def _measure_text(
 
         alone = _alone(target, find, options["against"], status) if options["lossless"] else None
         try:
-            if options["acceptance"]:
+            if file:
                 measured = measure_acceptance(
                     target,
                     prompts,
@@ -330,46 +315,26 @@ def _measure_text(
                     progress=lambda server, *done: show(f"greedy answers of {server}", *done),
                 )
                 lossless.append(compared)
-        finally:
-            _print_text(acceptance, lossless, options["save_acceptance"], options["as_json"])
+        finally:  # also after an error
+            if acceptance and options["save_acceptance"]:
+                write_output(options["save_acceptance"], acceptance_bytes(acceptance[0]))
+                print_written(options["save_acceptance"])
+            if options["as_json"] and (acceptance or lossless):
+                print_json(
+                    {
+                        "acceptance": acceptance[0].document() if acceptance else None,
+                        "lossless": lossless[0].document() if lossless else None,
+                    }
+                )
+            elif not options["as_json"]:
+                for measured in acceptance:
+                    print_acceptance(measured)
+                for compared in lossless:
+                    print_lossless(compared)
     for compared in lossless:
         require_lossless(compared)
     for measured in acceptance:
         require_none_refused(measured)
-
-
-def _print_text(
-    acceptance: list[AcceptanceResult],
-    lossless: list[LosslessResult],
-    file: Path | None,
-    as_json: bool,
-) -> None:
-    """Save and print what was measured, also after an error."""
-    if acceptance and file:
-        write_output(file, acceptance_bytes(acceptance[0]))
-        print_written(file)
-    if not as_json:
-        for measured in acceptance:
-            print_acceptance(measured)
-        for compared in lossless:
-            print_lossless(compared)
-    elif acceptance or lossless:
-        print_json(
-            {
-                "acceptance": acceptance[0].document() if acceptance else None,
-                "lossless": lossless[0].document() if lossless else None,
-            }
-        )
-
-
-def _prompts(target: BenchTarget, file: Path | None) -> PromptSet:
-    """The user's prompts, else the catalogue's for the pair."""
-    if file is None:
-        return prompts_of_pair(command_catalog(), target.facts.pair)
-    prompts = read_prompts(file)
-    if prompts.ignored:
-        print_status(f"Ignored keys of {prompts.file}: {', '.join(prompts.ignored[:10])}.")
-    return prompts
 
 
 def _alone(
@@ -394,12 +359,284 @@ def _alone(
     return target_alone(engine, command_catalog(), status.show)
 
 
+_NOT_OF_SWEEP = {
+    "cached_prompt_tokens", "concurrency", "k", "max_price_per_hour", "min_tokens_per_second",
+    "no_speculation", "pair", "requests", "shared_prompt_tokens", "verdict", "within", "workload",
+}  # fmt: skip
+"""Planning options that a sweep sets itself, or that say nothing about it."""
+
+_OF_LOADS = {"region", "prompt_tokens", "output_tokens", "slo"}
+"""Planning options that a sweep of a deployment takes too."""
+
+_SWEEP_OPTIONS = (
+    click.Option(["--sweep"], required=True, metavar="k=LIST",
+                 help="K of each setting, and none for no speculation: k=none,1,3,5."),
+    click.Option(["--concurrency", "loads"], type=LOADS, default="1,8,32", show_default=True,
+                 metavar="N[,N...]",
+                 help="Requests at a time; several loads are measured in turn."),
+    click.Option(["--workload", "workloads"], multiple=True, metavar="NAME|FILE",
+                 help="short-prompt, long-prompt, long-answer, or a file of prompts; repeatable.  "
+                 "[default: short-prompt]"),
+    click.Option(["--engine", "engine_kind"], type=click.Choice(["process", "docker"]),
+                 default="process", show_default=True,
+                 help="Run the engines as processes or in containers."),
+    click.Option(["--gpus"], is_flag=True, help="Docker: use the GPU image and all GPUs."),
+    click.Option(["--impose-acceptance", "acceptance"], metavar="FILE",
+                 type=click.Path(path_type=Path),
+                 help="GPU: impose the acceptance in FILE, a result of bench --acceptance."),
+    click.Option(["--domain"], help="With --impose-acceptance: of this domain only."),
+    click.Option(["--lossless"], is_flag=True,
+                 help="Check that speculation changes no greedy answer to the prompts of the "
+                 "workload's file, else the catalogue's."),
+    click.Option(["--price-per-hour"], type=POSITIVE, metavar="USD",
+                 help="Price of this machine.  [default: of its GPUs in the catalogue]"),
+    click.Option(["--max-cost"], type=POSITIVE, metavar="USD",
+                 help="Deployment: limit of what the sweep costs in all.  "
+                 "[default: 1.5 times the shown cost]"),
+    click.Option(["-o", "--output"], type=OUTPUT, metavar="FILE",
+                 help="Result, written after each row.  [default: bench-NAME.json]"),
+    click.Option(["--again"], is_flag=True, help="Measure again what FILE has."),
+    click.Option(["--save"], type=OUTPUT, metavar="CATALOG",
+                 help="Write evidence that plans read to the catalogue in this folder."),
+    click.Option(["--report", "report_file"], type=OUTPUT, metavar="HTML",
+                 help="Write the HTML report."),
+)  # fmt: skip
+
+
+@bench.command(
+    "sweep",
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle bench sweep tiny --sweep k=none,5 --concurrency 1,2
+  peagle bench gpt-oss-20b --sweep k=none,3,7 --engine docker --gpus --slo ttft=0.5,itl=0.02
+  peagle bench peagle-tiny --sweep k=none,3,5 --sandbox --max-cost 5
+""",
+)
+@click.argument("pair", metavar="PAIR|NAME", shell_complete=complete_pair)
+@planning_options(without=_NOT_OF_SWEEP)
+@add_options([*_LOAD_OPTIONS, *_SWEEP_OPTIONS])
+@account_options
+@yes_option
+@json_option
+@click.pass_context
+def sweep(ctx: click.Context, /, **options: Any) -> None:
+    """Measure several settings of PAIR on this machine, one engine after the other.
+
+    With the NAME of a deployment, the endpoint is updated to each setting, proved and measured,
+    then restored to its previous plan. Each row is kept in FILE as soon as it is measured; after an
+    interrupt or an error the same command continues. The loads at which speculation stops, or
+    starts, paying are those of a verdict on the saved evidence.
+    """
+    name, session = options["pair"], options["session"]
+    if is_plan_file(name):
+        message = f"a sweep plans each setting, and {name} is one plan"
+        raise UserError(message, "specify a pair, and the options of the plan")
+    same = ("loads", "prompt_tokens", "output_tokens", "repetitions", "requests",
+            "acceptance", "domain", "again")  # fmt: skip
+    request = SweepRequest(
+        **{key: options[key] for key in same},
+        settings=options["sweep"],
+        workloads=options["workloads"] or ("short-prompt",),
+        usd_per_hour=options["price_per_hour"],
+        command=own_command(ctx),
+    )
+    _require_outputs(options)
+    planning = {key: options[key] for key in (PLAN_FIELDS & options.keys()) - _NOT_OF_SWEEP}
+    lossless: SweepLossless | None = None
+    if not session.names_deployment(name):
+        if options["max_cost"]:
+            raise OptionsConflict("--max-cost applies to a deployment only", "omit it")
+        file, result, lossless = _on_this_machine(ctx, options, planning, request)
+    else:
+        for key in planning.keys() - _OF_LOADS:
+            if is_typed(ctx, key):
+                option = f"--{key.replace('_', '-')}"
+                message = f"{option} cannot be combined with a deployment, which has its plan"
+                raise OptionsConflict(message, "omit it, or deploy with it first")
+        if options["lossless"]:
+            check = ("peagle", "bench", name, "--lossless", "--against", "NAME")
+            raise UserError(
+                "a sweep checks answers of engines on this machine",
+                Fix("compare the deployment with one of the target alone", check),
+            )
+        file = options["output"] or Path(f"bench-{name}.json")
+        result = _on_endpoint(ctx, options, request, session, file)
+    _report(ctx, options, file, result, lossless.results if lossless else ())
+
+
+def _require_outputs(options: dict[str, Any]) -> None:
+    """Raise UserError, before anything is measured, for a path that cannot be written."""
+    for flag, key in (("--output", "output"), ("--report", "report_file"), ("--save", "save")):
+        if (path := options[key]) is None:
+            continue
+        folder = path / "evidence" if key == "save" else path.parent
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        is_writable = existing.is_dir() and os.access(existing, os.W_OK)
+        if not is_writable or (key != "save" and path.is_dir()):
+            raise UserError(f"{flag} {path} cannot be written", "name another path", "not-writable")
+    if options["report_file"]:
+        require_report()
+
+
+def _on_this_machine(
+    ctx: click.Context, options: dict[str, Any], planning: dict[str, Any], request: SweepRequest
+) -> tuple[Path, BenchResult, SweepLossless | None]:
+    """Measure with engines of this machine."""
+    kind, gpus = options["engine_kind"], options["gpus"]
+    if gpus and kind != "docker":
+        raise OptionMissing("--gpus needs a container", "add --engine docker")
+    chosen = planning | {"concurrency": max(request.loads), "slo": None}
+    plans: dict[int, Plan] = {}
+
+    def plan_of(setting: BenchSetting) -> Plan:
+        """All on the instance type of the one with the largest K, for the largest load."""
+        k = setting.k
+        if k not in plans:
+            base = plans.get(max(request.ks))
+            same = {"instance_type": base.instance_type, "name": base.name} if base else {}
+            speculation = {"k": k} if k else {"no_speculation": True}
+            plans[k] = planned(ctx, options["pair"], {**chosen, **speculation, **same})
+        return plans[k]
+
+    base = plan_of(BenchSetting(None, max(request.ks)))
+    # Warnings and notes of a plan are about its deployment.
+    raise_first_error(findings_on_this_machine(base, kind))
+    file = options["output"] or Path(f"bench-{base.name}.json")
+    # The image of the pair runs its target alone too.
+    local_options = LocalOptions(local_image(base, gpus) if kind == "docker" else None, gpus)
+    with StatusLine() as status, _kept(ctx, file, status) as observe:
+        catalog, lossless = command_catalog(ctx), None
+        if options["lossless"]:
+            lossless = sweep_lossless(
+                catalog,
+                base.pair,
+                request.workloads,
+                lambda server, done, count: status.show(
+                    f"greedy answers, {server}", f"{done} of {count} prompts"
+                ),
+            )
+        result = sweep_on_this_machine(
+            request, file, plan_of, local_options, catalog, status.show, observe, lossless
+        )
+    return file, result, lossless
+
+
+def _on_endpoint(
+    ctx: click.Context, options: dict[str, Any], request: SweepRequest, session: Session, file: Path
+) -> BenchResult:
+    """Measure a deployment, revision by revision, after a confirmation of the price."""
+    name = options["pair"]
+    if options["save"] and session.sandbox:
+        message = "the sandbox has no GPU, so its speeds cannot be evidence"
+        raise UserError(message, "omit --save", code="not-evidence")
+    record, aws = session.find(name, options["region"], complete=True)
+    with deployment_lock(*record.key), DeploymentProgress(session.sandbox) as status:
+        prepared = sweep_on_endpoint(
+            request, file, aws, record, command_catalog(ctx), status.observe
+        )
+        print_facts(_price_facts(prepared, session, options["max_cost"]))
+        if not options["yes"]:
+            confirm("Update the endpoint to each setting?", "not measured")
+        with _kept(ctx, file, status) as observe:
+            try:
+                return prepared.run(options["max_cost"], observe)
+            except (PeagleError, KeyboardInterrupt):
+                if kept := prepared.plan_to_return_to:
+                    back = command_text(("peagle", "deploy", str(kept)), ctx)
+                    print_status(
+                        f"{name} serves one of the settings. To end with what it was", back
+                    )
+                raise
+
+
+def _price_facts(
+    prepared: EndpointSweep, session: Session, max_cost: float | None
+) -> Iterator[tuple[str, str]]:
+    """What the sweep costs, about."""
+    settings, total = len(prepared.sweep.settings), prepared.sweep.total
+    duration = format_duration(prepared.seconds)
+    yield "sweep", f"{prepared.record.name}: settings {settings}, rows {total}, about {duration}"
+    yield "price", f"the endpoint: {format_price(prepared.usd_per_hour, session.sandbox)}"
+    usd = format_usd(prepared.usd) if prepared.usd is not None else "unknown"
+    free = " on AWS (free in the sandbox)" if session.sandbox else ""
+    yield "cost", f"about {usd}{free}; during each update the instances of both revisions are paid"
+    limit = prepared.default_limit if max_cost is None else max_cost
+    if limit is not None:
+        spent = f", of which {format_usd(prepared.spent)} is spent" if prepared.spent else ""
+        yield "limit", f"{format_usd(limit)} in all{spent}"
+
+
+@contextmanager
+def _kept(
+    ctx: click.Context, file: Path, status: StatusLine
+) -> Iterator[Callable[[SweepProgress], object]]:
+    """Shows the progress; an error or an interrupt says what is kept and how to continue."""
+    last: list[SweepProgress] = []
+
+    def observe(progress: SweepProgress) -> None:
+        is_next = not last or last[-1].done != progress.done
+        last[:] = [progress]
+        status.show_line(progress.text, at_once=is_next)
+
+    try:
+        yield observe
+    except (PeagleError, KeyboardInterrupt):
+        status.clear()
+        if last and last[0].done:
+            again = command_line(own_command(ctx, without=("--again",)))
+            rows = f"{last[0].done} of {last[0].total} rows are in {file}"
+            print_status(f"{rows}. To continue", again)
+        raise
+
+
+def _report(
+    ctx: click.Context,
+    options: dict[str, Any],
+    file: Path,
+    result: BenchResult,
+    compared: Sequence[LosslessResult],
+) -> None:
+    """Print the result, and write evidence and report as asked. Raises UserError for a file that
+    cannot be written, and NotProved for a setting that changes an answer; the result is printed in
+    any case, and before anything is written, so that a failure there hides no measurement."""
+    result = priced_result(result, command_catalog(ctx))
+    lines, as_json = summaries(result, options["slo"]), options["as_json"]
+    if not as_json:
+        print_sweep(result, lines)
+        print_line(f"Result:   {file}")
+    written: dict[str, str | None] = {"file": str(file), "report": None, "evidence": None}
+    try:
+        if html := options["report_file"]:
+            html.parent.mkdir(parents=True, exist_ok=True)
+            write_output(html, report_html(result, options["slo"]).encode())
+            written["report"] = str(html)
+        if options["save"]:
+            written["evidence"] = str(save_evidence(result, options["save"]))
+    finally:
+        if as_json:
+            lossless = [answers.document() for answers in compared]
+            print_json({**result.document(), "summary": lines, **written, "lossless": lossless})
+    if not as_json:
+        if written["evidence"]:
+            print_line(f"Evidence: {written['evidence']}")
+            pair = result.server.pair or options["pair"]
+            plan = ("peagle", "--catalog", str(options["save"]), "plan", pair)
+            print_line("Plan with it", command_text(plan, ctx))
+        if written["report"]:
+            print_line(f"Report:   {written['report']}")
+        for answers in compared:
+            print_lossless(answers)
+    for answers in compared:
+        require_lossless(answers)
+
+
 @bench.command(cls=PeagleCommand, epilog="Example: peagle bench report result.json -o report.html")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--output",
-    type=OutputPath(),
+    type=OUTPUT,
     metavar="FILE",
     help="The report.  [default: FILE with the ending .html]",
 )
@@ -408,7 +645,7 @@ def _alone(
 )
 @click.option(
     "--price-per-hour",
-    type=USD,
+    type=POSITIVE,
     metavar="USD",
     help="Price of the GPUs.  [default: the result's, or the catalogue's]",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,12 @@ from typing import Any
 
 import click
 
-from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
+from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.url_proof import prove_url
 from peagle.cli.context import PeagleCommand, is_typed
-from peagle.cli.options import TOKENS, Decimal, WholeNumber, command_catalog, duration
-from peagle.cli.project import ProjectCommand, endpoint_argument
-from peagle.cli.session import (
-    Session,
-    cloud_options,
-    complete_name,
-)
+from peagle.cli.options import TOKENS, Decimal, duration
+from peagle.cli.session import Session, cloud_options, complete_name, deployment_command
 from peagle.cli.view.console import (
     json_option,
     print_documents,
@@ -34,25 +28,16 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.progress import StatusLine
 from peagle.cli.view.proof import floor_text, second_turn_text
-from peagle.deploy.invoke import InvokeRequest, InvokeResult, OnText, WakeUpOptions, invoke_local
+from peagle.deploy.invoke import InvokeRequest, WakeUpOptions, invoke_local
 from peagle.deploy.invoke import invoke as send_prompt
 from peagle.deploy.proving import prove as prove_endpoint
 from peagle.deploy.proving import request_of_revision
-from peagle.deploy.state import Deployment
 from peagle.deploy.status import stand_in_of
-from peagle.engine.state import LocalEngine, ready_engine
+from peagle.engine.state import ready_engine
 from peagle.errors import OptionMissing, OptionsConflict, UserError
-from peagle.planning import Plan
-from peagle.proof import (
-    MIN_DRAFTS,
-    Proof,
-    pair_in_catalogue,
-    proof_findings,
-    require_passed,
-)
+from peagle.proof import MIN_DRAFTS, Proof, pair_in_catalogue, proof_findings, require_passed
 from peagle.render import read_plan
 from peagle.sandbox.state import engine_version
-from peagle.store import SANDBOX
 from peagle_serve import json_reader
 
 _LIKE_JSON = re.compile(r"""\s*\{\s*["'}]""")
@@ -65,8 +50,6 @@ _IN_BODY = {
     "temperature": "--temperature",
 }
 """Parameter -> option that a body of JSON has in place of it."""
-
-Ask = Callable[[InvokeRequest, OnText, WakeUpOptions], InvokeResult]
 
 
 @click.command(
@@ -92,7 +75,7 @@ Ask = Callable[[InvokeRequest, OnText, WakeUpOptions], InvokeResult]
 )
 @click.option(
     "--temperature",
-    type=Decimal("a temperature of 0 or more, such as 0.7", min=0.0),
+    type=Decimal(min=0.0),
     default=0.0,
     show_default=True,
     help="Sampling temperature; 0 is greedy decoding.",
@@ -126,78 +109,58 @@ def invoke(
     to zero wakes it, and waits. If an endpoint and a local engine have the same name, the endpoint
     answers.
     """
-    ask = _find_server(session, name)
-    text = _read_prompt(prompt)
-    payload = _payload(text)
-    request = InvokeRequest(text, chat, max_tokens, temperature, stream, payload)
-    line, texts = StatusLine(), list[str]()
-
-    def show(text: str) -> None:
-        if not texts:
-            line.clear()
-        texts.append(text)
-        if not as_json:
-            click.echo(text, nl=False)
-
-    wake_up = WakeUpOptions(wake_timeout, lambda progress: line.show_line(progress.text))
-    try:
-        result = ask(request, show, wake_up)
-    finally:
-        if not texts:
-            line.clear()
-    if as_json:
-        print_json(vars(result))
-        return
-    click.echo()
-    print_status(_summary(result))
-
-
-def _find_server(session: Session, name: str) -> Ask:
-    """How to ask a deployed endpoint, a local engine, or an endpoint that deploy did not create.
-
-    Options about AWS exclude local engines. Raises NotFound, and UserError for a local engine that
-    is not ready.
-    """
     on_aws = session.names_deployment(name)
-    if engine := None if on_aws else ready_engine(name):
-        return partial(_ask_engine, engine)
-    record, aws = session.find_served(name)
-    return partial(_ask_endpoint, aws, name, record)
-
-
-def _ask_engine(
-    engine: LocalEngine, request: InvokeRequest, show: OnText, _: WakeUpOptions
-) -> InvokeResult:
-    if engine.image is None and engine.speculates:
-        _warn_of_noise(engine.vllm, request)
-    return invoke_local(engine, request, show)
-
-
-def _ask_endpoint(
-    aws: Aws,
-    name: str,
-    record: Deployment | None,
-    request: InvokeRequest,
-    show: OnText,
-    wake_up: WakeUpOptions,
-) -> InvokeResult:
-    """Ask after printing what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
-    if aws.scope == SANDBOX:
+    engine = None if on_aws else ready_engine(name)
+    record, aws = (None, None) if engine else session.find_served(name)
+    text = _read_prompt(prompt)
+    request = InvokeRequest(text, chat, max_tokens, temperature, stream, _payload(text))
+    here = None
+    if engine and engine.image is None and engine.speculates:
+        here = engine.vllm
+    elif aws and aws.in_sandbox:
         if stand_in := stand_in_of(aws, name):
             print_status(
                 f"Answered by {stand_in}, a stand-in for a target too large for this machine."
             )
         if record and record.current.served.k > 0:
-            _warn_of_noise(engine_version(), request)
-    return send_prompt(aws, name, record, request, show, wake_up)
-
-
-def _warn_of_noise(version: str, request: InvokeRequest) -> None:
-    if request.temperature > 0:
+            here = engine_version()
+    if here and temperature > 0:
         print_status(
-            f"vLLM {version} on a CPU returns noise when it samples with speculation "
+            f"vLLM {here} on a CPU returns noise when it samples with speculation "
             "(vllm issue 55005): use --temperature 0 here."
         )
+    line, has_text = StatusLine(), False
+
+    def show(text: str) -> None:
+        nonlocal has_text
+        if not has_text:
+            line.clear()
+        has_text = True
+        if not as_json:
+            click.echo(text, nl=False)
+
+    wake_up = WakeUpOptions(wake_timeout, lambda progress: line.show_line(progress.text))
+    try:
+        if engine:
+            result = invoke_local(engine, request, show)
+        else:
+            assert aws is not None
+            result = send_prompt(aws, name, record, request, show, wake_up)
+    finally:
+        if not has_text:
+            line.clear()
+    if as_json:
+        return print_json(vars(result))
+    parts = (
+        (result.waited_seconds, "woke up after {:.1f} s"),
+        (result.output_tokens, "{} tokens"),
+        (result.seconds, "{:.1f} s"),
+        (result.first_token_seconds, "first token after {:.2f} s"),
+        (result.acceptance_length, "acceptance length {:.2f}"),
+    )
+    texts = (text.format(value) for value, text in parts if value is not None)
+    click.echo()
+    return print_status(f"[{', '.join(texts)}]")
 
 
 def _read_prompt(prompt: str) -> str:
@@ -235,29 +198,12 @@ def _payload(text: str) -> dict[str, Any] | None:
     return body
 
 
-def _summary(result: InvokeResult) -> str:
-    parts = [f"{result.seconds:.1f} s"]
-    if result.output_tokens is not None:
-        parts.insert(0, f"{result.output_tokens} tokens")
-    if result.first_token_seconds is not None:
-        parts.append(f"first token after {result.first_token_seconds:.2f} s")
-    if result.waited_seconds is not None:
-        parts.insert(0, f"woke up after {result.waited_seconds:.1f} s")
-    if result.acceptance_length is not None:
-        parts.append(f"acceptance length {result.acceptance_length:.2f}")
-    return f"[{', '.join(parts)}]"
-
-
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle prove peagle-tiny --sandbox
-  peagle prove --endpoint my-endpoint --floor 2.1 --json
-  peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m
-""",
+@deployment_command(
+    "peagle prove peagle-tiny --sandbox",
+    "peagle prove --endpoint my-endpoint --floor 2.1 --json",
+    "peagle prove --url http://127.0.0.1:8080/v1 --plan plan.json --wait 30m",
+    instead=("endpoint", "url"),
 )
-@endpoint_argument(complete_name, instead=("endpoint", "url"))
 @click.option(
     "--endpoint",
     metavar="NAME",
@@ -280,7 +226,7 @@ Examples:
 @click.option("--model", help="Served model, for --url.  [default: the only one]")
 @click.option(
     "--instances",
-    type=WholeNumber(1),
+    type=click.IntRange(1),
     default=1,
     show_default=True,
     help="Number of engines that --url must have.",
@@ -293,21 +239,17 @@ Examples:
 )
 @click.option(
     "--floor",
-    type=Decimal("an acceptance length of 1 or more, such as 2.2", min=1.0),
+    type=Decimal(min=1.0),
     help="Minimum acceptance length of every instance.  [default: the pair's, from the catalogue]",
 )
 @click.option(
     "--min-drafts",
-    type=WholeNumber(1),
+    type=click.IntRange(1),
     default=MIN_DRAFTS,
     show_default=True,
     help="Number of drafts that each instance must have made.",
 )
-@cloud_options
-@json_option
-@click.pass_context
 def prove(
-    ctx: click.Context,
     name: str | None,
     endpoint: str | None,
     url: str | None,
@@ -332,95 +274,69 @@ def prove(
     """
     if sum(value is not None for value in (name, endpoint, url)) != 1:
         raise OptionMissing("prove needs one endpoint", "use one of NAME, --endpoint and --url")
+    catalog = session.catalog
     if url is not None:
         plan = read_plan(plan_file) if plan_file else None
-        return _prove_url(
-            ctx, url, plan, as_json,
-            model=model, key=os.environ.get(KEY_VARIABLE), floor=floor, min_drafts=min_drafts,
-            instances=instances, wait_seconds=wait or 0,
-        )  # fmt: skip
+        with StatusLine() as status:
+            proof = prove_url(
+                url,
+                catalog,
+                plan=plan,
+                model=model,
+                key=os.environ.get(KEY_VARIABLE),
+                floor=floor,
+                min_drafts=min_drafts,
+                instances=instances,
+                wait_seconds=wait or 0,
+                say=partial(status.show, f"Proving {url}"),
+            )
+        _show(url, proof, {"url": url}, as_json)
+        pair = pair_in_catalogue(plan.target, plan.drafter) if plan else ""
+        return require_passed(proof, pair, url, ("peagle", "prove", "--url", url))
     if plan_file or model or wait or instances > 1:
         raise OptionsConflict(
             "--plan, --model, --instances and --wait are for --url", "leave them out, or add --url"
         )
     chosen = name or endpoint or ""
     record, aws = session.find_served(chosen)
-    catalog = command_catalog(ctx)
     with StatusLine() as status:
-        proved = prove_endpoint(
+        proof = prove_endpoint(
             aws,
             chosen,
             catalog,
             record,
             floor=floor,
             min_drafts=min_drafts,
-            say=lambda line: status.show(f"Proving {chosen}", line),
+            say=partial(status.show, f"Proving {chosen}"),
         )
-    if as_json:
-        print_json({"name": chosen, "region": aws.region, **proved.document()})
-    else:
-        _show(chosen, proved)
+    _show(chosen, proof, {"name": chosen, "region": aws.region}, as_json)
     pair = request_of_revision(record.current, catalog).pair if record else ""
-    require_passed(proved, pair, chosen)
-    return None
+    return require_passed(proof, pair, chosen)
 
 
-def _prove_url(ctx: click.Context, url: str, plan: Plan | None, as_json: bool, **how: Any) -> None:
-    """Prove the engines behind a URL, show the proof, and raise NotProved unless it passed."""
-    with StatusLine() as status:
-        proved = prove_url(
-            url,
-            command_catalog(ctx),
-            plan=plan,
-            **how,
-            say=lambda line: status.show(f"Proving {url}", line),
-        )
+def _show(name: str, proof: Proof, place: dict[str, str], as_json: bool) -> None:
     if as_json:
-        print_json({"url": url, **proved.document()})
+        return print_json({**place, **proof.document()})
+    where = "the engine's counters" if proof.source == "counters" else "the endpoint's log"
+    if proof.floor is None:
+        text = "it answers; it does not speculate"
+    elif proof.acceptance_length is None:
+        text = f"no drafts in {where}"
     else:
-        _show(url, proved)
-    again = ("peagle", "prove", "--url", url)
-    pair = _pair_of(plan)
-    require_passed(proved, pair, url, again)
-
-
-def _pair_of(plan: Plan | None) -> str:
-    """The pair in the commands of a fix, where the plan is known."""
-    return pair_in_catalogue(plan.target, plan.drafter) if plan else ""
-
-
-_MEASURED = ("stream", "drafts", "acceptance_length", "acceptance_per_position")
-"""What the proof shows of each instance."""
-
-
-def _show(name: str, proved: Proof) -> None:
-    verdict = "is proved" if proved.passed else "is not proved"
-    print_line(f"{name} {verdict}{_measured(proved)}", bold=True)
-    instances = [asdict(instance) for instance in proved.instances]
-    print_documents(instances, _MEASURED)
-    if proved.second_turn:
-        print_line(f"second turn: {second_turn_text(proved.second_turn)}")
-    print_findings(proof_findings(proved.second_turn), err=True)
-
-
-def _measured(proved: Proof) -> str:
-    if proved.floor is None:
-        return ": it answers; it does not speculate"
-    least = floor_text(proved.floor, proved.floor_source)
-    where = "the engine's counters" if proved.source == "counters" else "the endpoint's log"
-    if proved.acceptance_length is None:
-        return f": no drafts in {where}"
-    return (
-        f": acceptance length {proved.acceptance_length:.2f} over {proved.drafts} drafts{least} "
-        f"(from {where})"
+        least = floor_text(proof.floor, proof.floor_source)
+        text = f"acceptance length {proof.acceptance_length:.2f} over {proof.drafts} drafts{least} "
+        text += f"(from {where})"
+    print_line(f"{name} {'is proved' if proof.passed else 'is not proved'}: {text}", bold=True)
+    print_documents(
+        [asdict(instance) for instance in proof.instances],
+        ("stream", "drafts", "acceptance_length", "acceptance_per_position"),
     )
+    if proof.second_turn:
+        print_line(f"second turn: {second_turn_text(proof.second_turn)}")
+    return print_findings(proof_findings(proof.second_turn), err=True)
 
 
-@click.command(
-    cls=ProjectCommand, epilog='Example: export OPENAI_API_KEY="$(peagle token peagle-tiny)"'
-)
-@endpoint_argument(complete_name)
-@cloud_options
+@deployment_command('export OPENAI_API_KEY="$(peagle token peagle-tiny)"')
 @click.option(
     "--duration",
     callback=duration,
@@ -428,7 +344,6 @@ def _measured(proved: Proof) -> str:
     show_default=True,
     help="Validity: 30m, 2h; 12h at most.",
 )
-@json_option
 def token(name: str, session: Session, duration: int, as_json: bool) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 import click
@@ -14,32 +15,29 @@ from peagle.catalog.documents import Problem
 from peagle.catalog.evidence import evidence_for, load_evidence
 from peagle.catalog.find import default_support, describe_pair, summarize_target, summarize_targets
 from peagle.catalog.loading import check_catalog, check_catalog_file, holds_measurements
+from peagle.catalog.writing import Tables, entry_text, new_texts, refuse_unwritable, write_texts
+from peagle.checkpoints.models import Checkpoint
 from peagle.checks.report import check_local_weights
-from peagle.cli.context import PeagleCommand
-from peagle.cli.options import catalog_of, complete_pair
-from peagle.cli.view.console import json_option, print_json, print_line, print_status
-from peagle.errors import CatalogError
+from peagle.cli.context import PeagleCommand, command_text, findings_in_context, own_command
+from peagle.cli.options import OUTPUT, catalog_of, command_catalog, complete_pair, yes_option
+from peagle.cli.session import Session, account_options, cloud_options
+from peagle.cli.view.console import (
+    confirmed,
+    json_option,
+    print_findings,
+    print_json,
+    print_line,
+    print_status,
+)
+from peagle.data import data_folder
+from peagle.errors import CatalogError, Fix, UserError
+from peagle.planning.runtime import DEFAULT_REGION
+from peagle.store import write_output
+from peagle.weights.layout import checkpoint_at
+from peagle.weights.new_entry import entry_file, entry_findings, new_entry
 
 
-class _CatalogGroup(click.Group):
-    """Loads ``init`` and ``refresh``, which import boto3, only when they are called or listed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), "init", "refresh"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "init":
-            from peagle.cli.catalog_init import init
-
-            return init
-        if cmd_name == "refresh":
-            from peagle.cli.catalog_refresh import refresh
-
-            return refresh
-        return super().get_command(ctx, cmd_name)
-
-
-@click.group(cls=_CatalogGroup, epilog="Example: peagle catalog list")
+@click.group(epilog="Example: peagle catalog list")
 def catalog() -> None:
     """List, show and check pairs of models; write an entry for another one.
 
@@ -56,7 +54,7 @@ def list_pairs(ctx: click.Context, as_json: bool) -> None:
     targets = summarize_targets(load_catalog(folder), load_evidence(folder))
     if as_json:
         return click.echo(to_json({"targets": targets}, indent=2).decode())
-    from peagle.cli.view.catalog import print_list
+    from peagle.cli.view.choose import print_list
 
     return print_list(targets)
 
@@ -79,7 +77,7 @@ def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
     measured = evidence_for(evidence, target, drafter) if drafter else ()
     if as_json:
         return print_json(describe_pair(loaded, catalog_pair, measured))
-    from peagle.cli.view.catalog import print_pair
+    from peagle.cli.view.choose import print_pair
 
     support = default_support(loaded, drafter)
     return print_pair(catalog_pair, measured, summarize_target(target, evidence), support)
@@ -102,44 +100,197 @@ def check(ctx: click.Context, paths: tuple[Path, ...], as_json: bool) -> None:
     Exits with 2 if there are problems.
     """
     catalog_folder = catalog_of(ctx)
-    checks = {path: _check_path(path, catalog_folder) for path in paths or (None,)}
-    checked = len({file.resolve() for files, _ in checks.values() for file in files})
-    problems = list(dict.fromkeys(problem for _, each in checks.values() for problem in each))
+    files: set[Path] = set()
+    problems: list[Problem] = []
+    for path in paths or (None,):
+        if path is not None and path.is_file():
+            folder, checked = catalog_folder, [path]
+            of_path = check_catalog_file(path, catalog_folder)
+            if not of_path and path.suffix == ".json" and not holds_measurements(path):
+                text = "has no results, speeds or starts: the catalogue ignores the file"
+                print_status(f"{path} {text}")
+        else:
+            folder = path or catalog_folder
+            checked, of_path = check_catalog(folder)
+        with suppress(CatalogError):  # of the catalogue's tables or short names, reported above
+            of_path += check_local_weights(path, catalog_folder, load_catalog(folder))
+        files |= {file.resolve() for file in checked}
+        problems += of_path
+    problems = list(dict.fromkeys(problems))
     if as_json:
-        print_json({"files": checked, "problems": [asdict(problem) for problem in problems]})
+        print_json({"files": len(files), "problems": [asdict(problem) for problem in problems]})
     else:
         for problem in problems:
             print_line(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
-        for path, (_, of_path) in checks.items():
-            if path is None or not path.is_file() or path.suffix != ".json" or of_path:
-                continue
-            if not holds_measurements(path):
-                print_status(
-                    f"{path} has no results, speeds or starts: the catalogue ignores the file"
-                )
-        places = ((path or catalog_folder, files) for path, (files, _) in checks.items())
-        folders = [(place, files) for place, files in places if place and place.is_dir()]
-        mine = (f", {_below(place, files)} of them in {place}" for place, files in folders)
-        print_status(
-            f"{checked} file{'s' * (checked != 1)} checked{''.join(mine)}, "
-            f"{len(problems) or 'no'} problem{'s' * (len(problems) != 1)}"
-        )
+        print_status(f"files checked: {len(files)}, problems: {len(problems)}")
     ctx.exit(2 if problems else 0)
 
 
-def _below(folder: Path, files: list[Path]) -> int:
-    """How many of the files are below ``folder``; the others are bundled."""
-    below = folder.resolve()
-    return sum(file.resolve().is_relative_to(below) for file in files)
+@catalog.command(
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle catalog init Qwen/Qwen3-4B -o my-catalog
+  peagle catalog init ./my/model --drafter ./my/head -o my-catalog/acme/chat-7b.yaml
+""",
+)
+@click.argument("model")
+@click.option(
+    "--drafter", metavar="HEAD", help="An EAGLE-3 or P-EAGLE head for it: folder, s3://..., Hub id."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE|DIR",
+    type=OUTPUT,
+    help="ORGANIZATION/MODEL.yaml, which is the entry's id, or the folder of a catalogue.  "
+    "[default: print it]",
+)
+@click.option("--force", is_flag=True, help="Replace the file.")
+@cloud_options
+@json_option
+@click.pass_context
+def init(
+    ctx: click.Context,
+    /,
+    model: str,
+    drafter: str | None,
+    output: Path | None,
+    force: bool,
+    session: Session,
+    as_json: bool,
+) -> None:
+    """Write a catalogue file for MODEL: a folder, s3://..., or an id on the Hub.
 
+    Reads config.json and weight headers there, never the weights. What they do not say, such as
+    the licence, has a comment that begins with "unknown:". `peagle --catalog DIR` uses the file.
+    """
 
-def _check_path(path: Path | None, catalog_folder: Path | None) -> tuple[list[Path], list[Problem]]:
-    """The files of the catalogue, or at ``path``, and their problems."""
-    folder = catalog_folder if path is None or path.is_file() else path
-    if path is not None and path.is_file():
-        checked, problems = [path], check_catalog_file(path, catalog_folder)
+    def read(location: str) -> Checkpoint:
+        session.start()
+        return checkpoint_at(location, lambda: session.aws(session.region or DEFAULT_REGION))
+
+    file = entry_file(model, output)
+    if output is not None and file.exists() and not force:
+        raise UserError(f"{file} exists", "use another -o, or add --force", code="file-exists")
+    loaded = command_catalog(ctx)
+    checkpoint, head = read(model), read(drafter) if drafter else None
+    entry = new_entry(checkpoint, head, file, loaded.runtimes.default)
+    text = entry_text(entry.target, entry.unknown, entry.missing, file)
+    findings = entry_findings(entry, checkpoint, head, loaded)
+    if not as_json:
+        print_findings(findings, err=True)
+    if output is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_output(file, text.encode())
+    if as_json:
+        print_json(
+            {
+                "id": entry.target.id,
+                "file": str(file) if output else None,
+                "unknown": entry.reasons,
+                "text": text,
+                "findings": findings_in_context(findings),
+            }
+        )
+    elif output is None:
+        click.echo(text, nl=False)
     else:
-        checked, problems = check_catalog(folder)
-    with suppress(CatalogError):  # of the catalogue's tables or short names, reported above
-        problems += check_local_weights(path, catalog_folder, load_catalog(folder))
-    return checked, problems
+        print_status(f"wrote {file}; unknown: {', '.join(entry.reasons)}")
+        pair = "+".join(filter(None, (entry.target.short_name, entry.target.default_drafter)))
+        words = ("peagle", "--catalog", str(file.parent.parent), "plan", pair)
+        print_status("Next", command_text(words))
+
+
+@catalog.command(
+    cls=PeagleCommand, epilog="Example: peagle catalog refresh --prices --region eu-west-1"
+)
+@click.option("--images", is_flag=True, help="Images of vLLM, from the SageMaker SDK's table.")
+@click.option("--digests", is_flag=True, help="Digests of the images, from ECR.")
+@click.option("--prices", is_flag=True, help="Prices of hosting, from the Pricing API.")
+@click.option(
+    "--region",
+    "regions",
+    multiple=True,
+    help="Region of the prices; may be repeated.  [default: regions with a price in the catalogue]",
+)
+@click.option(
+    "--to",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the tables.  [default: peagle --catalog DIR, else the bundled catalogue]",
+)
+@click.option("--dry-run", is_flag=True, help="Show the changes and exit.")
+@yes_option
+@account_options
+@json_option
+@click.pass_context
+def refresh(
+    ctx: click.Context,
+    /,
+    session: Session,
+    regions: tuple[str, ...],
+    to: Path | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **selected: bool,
+) -> None:
+    """Update the catalogue's images, digests and prices.
+
+    Updates everything unless you select parts. The changes are shown, and nothing is written before
+    you confirm. With --json nothing is written without --yes. A part that cannot be read stays
+    unchanged. Exits with 4 if AWS rejected a request or did not answer, and with 2 if credentials
+    or a package are missing.
+    """
+    from peagle.aws.refresh import PARTS, Part, refresh_tables, table_changes  # imports boto3
+    from peagle.cli.view.choose import print_changes
+
+    own_folder = ctx.find_root().params.get("catalog_folder")  # it may be empty
+    if to is None and own_folder is None and session.sandbox:
+        message = "responses of the sandbox must not go into the bundled catalogue"
+        raise UserError(message, "add --to DIR")
+    folder = to or Path(own_folder or data_folder("model_catalog"))
+    if not dry_run:
+        refuse_unwritable(folder)
+    loaded = load_catalog(folder)
+    before = Tables(loaded.runtimes, loaded.instances)
+    parts: list[Part] = [part for part in PARTS if selected[part]] or list(PARTS)
+    session.start()
+    if not regions:
+        types = loaded.instances.instances
+        priced = {price.region for instance in types for price in instance.prices}
+        regions = tuple(sorted(priced or {DEFAULT_REGION}))
+    first = cache(lambda: session.aws(regions[0]))  # the account is looked up once, when needed
+    refreshed = refresh_tables(before, parts, regions, lambda region: first().in_region(region))
+    failures = list(refreshed.failed.values())
+    is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
+    texts = new_texts(before, refreshed.tables)
+    changes = table_changes(before, refreshed.tables)
+    if not as_json:
+        print_findings(() if is_one_reason else refreshed.findings, err=True)
+        print_changes(changes)
+    written: list[Path] = []
+    fix = Fix("review the changes above, then pass --yes", (*own_command(ctx), "--yes"))
+    question = f"Write these changes to {folder}?"
+    if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):
+        written = write_texts(folder, texts)
+    if as_json:
+        print_json(
+            {
+                "folder": str(folder),
+                "changes": changes,
+                "findings": findings_in_context(refreshed.findings),
+                "failed": list(refreshed.failed),
+                "written": written,
+            }
+        )
+    elif changes:
+        print_status("\n".join(f"wrote {path}" for path in written) or "Nothing was written.")
+    elif not failures:
+        print_status("The catalogue is up to date; nothing to write.")
+    if is_one_reason:
+        raise failures[0]
+    if failures:
+        print_status(f"{len(failures)} of {len(parts)} parts were not refreshed.")
+        ctx.exit(failures[0].exit_code)

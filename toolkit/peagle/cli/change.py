@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
-from peagle.aws.client import Aws
+from peagle.account import Change
 from peagle.bench.variants import comparison_report
 from peagle.cli.context import deployment_in_context, in_context, is_plan_file, own_command
 from peagle.cli.options import (
-    REQUESTS_AT_A_TIME,
+    POSITIVE,
     Parsed,
-    WholeNumber,
     command_catalog,
     complete_pair,
     deploy_options,
     duration,
     refuse_errors,
-    yes_option,
 )
 from peagle.cli.plan import options_in
-from peagle.cli.planned import planned
-from peagle.cli.project import ACCOUNT, ProjectCommand, endpoint_argument
-from peagle.cli.session import Session, cloud_options, complete_name
-from peagle.cli.view.console import (
-    confirm,
-    json_option,
-    print_facts,
-    print_json,
-    print_line,
-    print_status,
-)
+from peagle.cli.plan_options import planned
+from peagle.cli.project import ACCOUNT
+from peagle.cli.session import Session, deployment_command
+from peagle.cli.view.console import confirm, print_facts, print_json, print_line, print_status
 from peagle.cli.view.deploy import (
     measured,
     print_comparison_report,
@@ -50,67 +42,74 @@ from peagle.deploy.comparison import (
 )
 from peagle.deploy.comparison import drop as drop_candidate
 from peagle.deploy.comparison import promote as promote_candidate
-from peagle.deploy.preflight import CHECKED_AGAIN
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import load_record
 from peagle.deploy.revisions import require_own, required_comparison
-from peagle.deploy.rollback import (
-    RollbackPreview,
-    end_rollback,
-    preview_rollback,
-    revision_for_rollback,
-)
+from peagle.deploy.rollback import end_rollback, preview_rollback, revision_for_rollback
 from peagle.deploy.rollback import rollback as roll_back
-from peagle.deploy.scale import Scale, plan_scale, scale_request
+from peagle.deploy.scale import plan_scale, scale_request
 from peagle.deploy.scale import scale as apply_scale
-from peagle.deploy.state import Deployment, Revision
+from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, require_known_price
 from peagle.errors import Fix, NotProved, OptionsConflict, UserError
 from peagle.planning import Plan
-from peagle.session import Change
 from peagle.text import counted, format_price, parse_share
 
 _DEFAULT_SHARE = 0.1
 
-_REVIEWED = Fix("review the above, then pass --yes", options=("--yes",))
+
+def _print_changed(document: dict[str, Any], session: Session, as_json: bool, how: str) -> None:
+    """A deployment that serves one configuration after a change."""
+    if as_json:
+        return print_json(deployment_in_context(document))
+    print_line(f"{document['name']} is {document['state']}{measured(document)}", bold=True)
+    print_line(f"It serves configuration {document['endpoint_config']} {how}.")
+    price = format_price(document["price_per_hour_usd"], session.sandbox)
+    return print_status(f"Costs    {price}")
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle scale peagle-gpt-oss-20b --to 2
-  peagle scale peagle-gpt-oss-20b --min 2 --max 8
-  peagle scale peagle-gpt-oss-20b --off --to 1
-""",
+def _run_until_proved(
+    ctx: click.Context, change: Change, verb: Callable[..., Deployment]
+) -> NotProved | None:
+    """Run a change that ends with a proof, and return why it is not proved: what serves then is
+    shown first."""
+    again = in_context(("peagle", ctx.command.name or "", change.record.name))
+    try:
+        change.run(verb, command_catalog(ctx), again=again)
+    except NotProved as error:
+        return error
+    return None
+
+
+@deployment_command(
+    "peagle scale peagle-gpt-oss-20b --to 2",
+    "peagle scale peagle-gpt-oss-20b --min 2 --max 8",
+    "peagle scale peagle-gpt-oss-20b --off --to 1",
+    yes=True,
 )
-@endpoint_argument(complete_name)
-@cloud_options
-@click.option("--to", type=WholeNumber(1), metavar="N", help="A fixed number.")
+@click.option("--to", type=click.IntRange(1), metavar="N", help="A fixed number.")
 @click.option(
     "--min",
     "minimum",
-    type=WholeNumber(0),
+    type=click.IntRange(0),
     metavar="N",
     help="Fewest that scaling keeps; 0 needs a deployment with --scale-to-zero.",
 )
 @click.option(
     "--max",
     "maximum",
-    type=WholeNumber(1),
+    type=click.IntRange(1),
     metavar="N",
     help="Most that scaling starts; begins to scale automatically.",
 )
 @click.option(
     "--target-concurrency",
     "target",
-    type=REQUESTS_AT_A_TIME,
+    type=POSITIVE,
     metavar="REQUESTS",
     help="Requests at a time that scaling gives each.  [default: the plan's]",
 )
 @click.option("--off", is_flag=True, help="End automatic scaling; what runs stays.")
-@yes_option
-@json_option
 def scale(
     name: str,
     session: Session,
@@ -132,72 +131,50 @@ def scale(
     """
     request = scale_request(to, minimum, maximum, target, off)
     with session.changing(name) as change:
-        planned = plan_scale(change.aws, change.record, request)
-        _show(change.record, planned, session)
-        if not planned.is_nothing:
-            if not yes:
-                confirm("Scale?", "not scaled")
-            change.run(apply_scale, planned)
-    _report(change.aws, change.record, planned, as_json)
+        scaling = plan_scale(change.aws, change.record, request)
+        served, live = change.record.current.served, scaling.live
 
+        def price(count: int) -> str:
+            return format_price(served.with_instances(count).usd_per_hour, session.sandbox)
 
-def _show(record: Deployment, change: Scale, session: Session) -> None:
-    """What changes, and its price per hour: on stderr, before the confirmation."""
-    served, copies = record.current.served, change.live.hosts_components
-    lines = [("where", session.where(record.region))]
-    if change.count is not None:
-        lines.append((counted(2, copies), f"{change.running} -> {change.count}"))
-    if change.scaling is not None:
-        lines.append(("scaling", change.scaling.text))
-
-    def price(count: int) -> str:
-        return format_price(served.with_instances(count).usd_per_hour, session.sandbox)
-
-    after = change.scaling.after if change.scaling else None
-    if after is not None:
-        lines.append(
-            ("price", f"{price(after.min_instances)}; at most {price(after.max_instances)}")
-        )
-    else:
-        lines.append(("price", price(change.instances or change.live.desired_count)))
-    if change.end_text:
-        lines.append(("ends", change.end_text))
-    if change.is_nothing:
-        lines.append(("change", "none"))
-    print_status(record.name, bold=True)
-    print_facts(lines)
-
-
-def _report(aws: Aws, record: Deployment, change: Scale, as_json: bool) -> None:
-    document = deployment_status(aws, record)
-    document["changed"] = not change.is_nothing
-    copies, component = change.live.hosts_components, change.live.component
-    counts = counted(2, copies)
+        facts = [("where", session.where(change.record.region))]
+        if scaling.count is not None:
+            counts = counted(2, live.hosts_components)
+            facts.append((counts, f"{scaling.running} -> {scaling.count}"))
+        after = scaling.scaling.after if scaling.scaling else None
+        if scaling.scaling is not None:
+            facts.append(("scaling", scaling.scaling.text))
+        if after is not None:
+            bounds = f"{price(after.min_instances)}; at most {price(after.max_instances)}"
+            facts.append(("price", bounds))
+        else:
+            facts.append(("price", price(scaling.instances or live.desired_count)))
+        facts += [("ends", scaling.end_text), ("change", "none" if scaling.is_nothing else "")]
+        print_status(name, bold=True)
+        print_facts(facts)
+        if not scaling.is_nothing:
+            confirm("Scale?", "not scaled", yes=yes)
+            change.run(apply_scale, scaling)
+    document = deployment_status(change.aws, change.record)
+    document["changed"] = not scaling.is_nothing
+    counts = counted(2, live.hosts_components)
     running = document[f"{counts}_running"]
-    desired = change.count or (component.desired_copies if component else change.live.desired_count)
+    component = live.component
+    desired = scaling.count or (component.desired_copies if component else live.desired_count)
     document[f"{counts}_desired"] = desired
     if as_json:
-        print_json(deployment_in_context(document))
-        return
-    text = f"{record.name} runs {running} {counted(running, copies)}"
+        return print_json(deployment_in_context(document))
+    text = f"{name} runs {running} {counted(running, live.hosts_components)}"
     if running != desired:
         text += f", on the way to {desired}"
-    after = change.scaling.after if change.scaling else None
-    print_line(f"{text}; scaling: {after.text}" if after else text, bold=True)
+    return print_line(f"{text}; scaling: {after.text}" if after else text, bold=True)
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle rollback peagle-tiny --sandbox
-  peagle rollback peagle-gpt-oss-20b --yes --json
-""",
+@deployment_command(
+    "peagle rollback peagle-tiny --sandbox",
+    "peagle rollback peagle-gpt-oss-20b --yes --json",
+    yes=True,
 )
-@endpoint_argument(complete_name)
-@cloud_options
-@yes_option
-@json_option
 @click.pass_context
 def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
     """Return the deployment NAME to its previous revision, and prove that again.
@@ -210,61 +187,33 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
         record = change.record
         target = revision_for_rollback(record)
         preview = preview_rollback(change.aws, record, target)
-        _show_rollback(record, target, preview, session)
-        if not yes:
-            confirm("Return to this revision?", "not rolled back")
+        print_status(name, bold=True)
+        serves = f"configuration {target.name} again"
+        if record.returning_to == target.fingerprint:
+            serves += ": the rollback to it had begun, and is continued"
+        print_facts((("where", session.where(record.region)), ("serves", serves)))
+        show_changes(preview.changes)
+        price = format_price(target.served.usd_per_hour, session.sandbox)
+        print_facts((*preview.lines, ("price", price)))
+        confirm("Return to this revision?", "not rolled back", yes=yes)
         unproved = _run_until_proved(ctx, change, roll_back)
         record = load_record(*record.key) or record
         document = deployment_status(change.aws, record.model_copy(update={"returning_to": ""}))
         document["changes"] = [setting.document() for setting in preview.changes]
-        if as_json:
-            print_json(deployment_in_context(document))
-        elif not unproved:
-            print_line(f"{record.name} is {document['state']}{measured(document)}", bold=True)
-            print_line(f"It serves configuration {document['endpoint_config']} again.")
+        if as_json or not unproved:
+            _print_changed(document, session, as_json, "again")
         end_rollback(record)
     if unproved:
         raise unproved
 
 
-def _run_until_proved(
-    ctx: click.Context, change: Change, verb: Callable[..., Deployment]
-) -> NotProved | None:
-    """Run a change that ends with a proof, and return why it is not proved: what serves then is
-    shown first."""
-    again = in_context(("peagle", ctx.command.name or "", change.record.name))
-    try:
-        change.run(verb, command_catalog(ctx), again=again)
-    except NotProved as error:
-        return error
-    return None
-
-
-def _show_rollback(
-    record: Deployment, target: Revision, preview: RollbackPreview, session: Session
-) -> None:
-    """What the endpoint returns to: on stderr, before the confirmation."""
-    print_status(record.name, bold=True)
-    serves = f"configuration {target.name} again"
-    if record.returning_to == target.fingerprint:
-        serves += ": the rollback to it had begun, and is continued"
-    print_facts((("where", session.where(record.region)), ("serves", serves)))
-    show_changes(preview.changes)
-    price = format_price(target.served.usd_per_hour, session.sandbox)
-    print_facts((*preview.lines, ("price", price)))
-
-
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle sandbox quota set ml.g6.xlarge 3
-  peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox
-  peagle compare peagle-gpt-oss-20b --with plan.json --share 10%
-  peagle compare peagle-gpt-oss-20b
-""",
+@deployment_command(
+    "peagle sandbox quota set ml.g6.xlarge 3",
+    "peagle compare peagle-tiny --with 'tiny --no-speculation' --share 50% --sandbox",
+    "peagle compare peagle-gpt-oss-20b --with plan.json --share 10%",
+    "peagle compare peagle-gpt-oss-20b",
+    keys=(*ACCOUNT, "accept_unknown_price", "role"),
 )
-@endpoint_argument(complete_name, keys=(*ACCOUNT, "accept_unknown_price", "role"))
 @click.option(
     "--with",
     "text",
@@ -286,8 +235,6 @@ Examples:
     help="Report on this time only, such as 1h.  [default: since the comparison began]",
 )
 @deploy_options
-@cloud_options
-@json_option
 @click.pass_context
 def compare(
     ctx: click.Context,
@@ -326,13 +273,32 @@ def compare(
     if last is not None:
         raise OptionsConflict("--last is for the report only", "omit --with and --share, or --last")
     with session.changing(name) as change:
+        running = change.record.comparison
         if text is None:
-            _change_share(change, share or _DEFAULT_SHARE, yes)
+            before, chosen = required_comparison(change.record).share, share or _DEFAULT_SHARE
+            if not yes and abs(before - chosen) > 1e-6:
+                confirm(f"Change the share from {before:.1%} to {chosen:.1%}?", "not changed")
+            change.run(change_share, chosen)
         else:
-            plan = candidate_plan(ctx, change.record, text)
-            running = change.record.comparison
+            plan = _candidate_plan(ctx, change.record, text)
+            refuse_errors([finding for finding in plan.findings if finding.level == "error"])
+            with show_hashing():
+                preflight = run_preflight(
+                    change.aws, plan, session.catalog.instances, role, beside=True
+                )
+            record = require_comparable(preflight)
             chosen = share or (running.share if running else _DEFAULT_SHARE)
-            _start(ctx, change, plan, session, chosen, role, yes, accept_unknown_price)
+            show_candidate(change.aws, preflight, record, chosen, session)
+            refuse_errors(preflight.findings)
+            require_known_price(preflight.desired.plan, accept_unknown_price)
+            fix = Fix("review the above, then pass --yes", options=("--yes",))
+            confirm("Serve both plans?", "not compared", fix, yes)
+            Change(session, change.aws, record).run(
+                lambda aws, _, observe: start_comparison(
+                    aws, preflight, chosen, session.catalog, observe
+                ),
+                again=own_command(ctx),
+            )
     record = load_record(*change.record.key) or change.record
     document = deployment_status(change.aws, record)
     if as_json:
@@ -341,45 +307,7 @@ def compare(
         print_started(document, session)
 
 
-def _start(
-    ctx: click.Context,
-    change: Change,
-    plan: Plan,
-    session: Session,
-    share: float,
-    role: str | None,
-    yes: bool,
-    accept_unknown_price: bool,
-) -> None:
-    """Check, show, ask, and bring the candidate into service; show what exists after an error."""
-    refuse_errors([finding for finding in plan.findings if finding.level == "error"])
-    with show_hashing():
-        preflight = run_preflight(change.aws, plan, session.catalog.instances, role, beside=True)
-    record = require_comparable(preflight)
-    show_candidate(change.aws, preflight, record, share, session)
-    kept = [
-        finding
-        for finding in plan.findings
-        if finding.level == "error" and finding.code not in CHECKED_AGAIN
-    ]
-    refuse_errors((*kept, *preflight.findings))
-    require_known_price(preflight.desired.plan, accept_unknown_price)
-    if not yes:
-        confirm("Serve both plans?", "not compared", _REVIEWED)
-    Change(session, change.aws, record).run(
-        lambda aws, _, observe: start_comparison(aws, preflight, share, session.catalog, observe),
-        again=own_command(ctx),
-    )
-
-
-def _change_share(change: Change, share: float, yes: bool) -> None:
-    before = required_comparison(change.record).share
-    if not yes and abs(before - share) > 1e-6:
-        confirm(f"Change the share from {before:.1%} to {share:.1%}?", "not changed")
-    change.run(change_share, share)
-
-
-def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
+def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     """The plan in ``text``, the value of ``--with``, for the endpoint. Raises UserError for another
     name or region, and what planning raises."""
     pair, options = options_in(ctx, text, "--with")
@@ -411,7 +339,7 @@ def candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
     return planned(ctx, *options_beside(revision.plan, (pair, options), catalog))
 
 
-def end_comparison(
+def _end_comparison(
     ctx: click.Context,
     end: Callable[..., Deployment],
     question: str,
@@ -426,33 +354,20 @@ def end_comparison(
         require_own(change.record)
         comparison = required_comparison(change.record)
         show_end(change.record, comparison, session, end is promote_candidate)
-        if not yes:
-            confirm(question, "the comparison goes on")
+        confirm(question, "the comparison goes on", yes=yes)
         unproved = _run_until_proved(ctx, change, end)
     document = deployment_status(change.aws, load_record(*change.record.key) or change.record)
-    if as_json:
-        print_json(deployment_in_context(document))
-    elif not unproved:
-        print_line(f"{name} is {document['state']}{measured(document)}", bold=True)
-        print_line(f"It serves configuration {document['endpoint_config']} alone.")
-        price = format_price(document["price_per_hour_usd"], session.sandbox)
-        print_status(f"Costs    {price}")
+    if as_json or not unproved:
+        _print_changed(document, session, as_json, "alone")
     if unproved:
         raise unproved
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle promote peagle-tiny --sandbox
-  peagle promote peagle-gpt-oss-20b --yes --json
-""",
+@deployment_command(
+    "peagle promote peagle-tiny --sandbox",
+    "peagle promote peagle-gpt-oss-20b --yes --json",
+    yes=True,
 )
-@endpoint_argument(complete_name)
-@cloud_options
-@yes_option
-@json_option
 @click.pass_context
 def promote(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
     """Let the compared plan of the deployment NAME serve alone, and prove that.
@@ -461,27 +376,21 @@ def promote(ctx: click.Context, name: str, session: Session, yes: bool, as_json:
     The plan that served is the previous revision then, for `peagle rollback`. Without a proof, it
     serves again, and the comparison has ended. Repeat the command after an interruption.
     """
-    end_comparison(
+    _end_comparison(
         ctx, promote_candidate, "Let this plan serve alone?", name, session, yes, as_json
     )
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle drop peagle-tiny --sandbox
-  peagle drop peagle-gpt-oss-20b --yes --json
-""",
+@deployment_command(
+    "peagle drop peagle-tiny --sandbox",
+    "peagle drop peagle-gpt-oss-20b --yes --json",
+    yes=True,
+    implicit=False,
 )
-@endpoint_argument(complete_name, implicit=False)
-@cloud_options
-@yes_option
-@json_option
 @click.pass_context
 def drop(ctx: click.Context, name: str, session: Session, yes: bool, as_json: bool) -> None:
     """Remove the compared plan of the deployment NAME; what served before serves alone.
 
     What only the compared plan needs is removed with it. Repeat the command after an interruption.
     """
-    end_comparison(ctx, drop_candidate, "Remove this plan?", name, session, yes, as_json)
+    _end_comparison(ctx, drop_candidate, "Remove this plan?", name, session, yes, as_json)

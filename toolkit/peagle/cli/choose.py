@@ -15,37 +15,37 @@ from peagle.checks.registry import rules_found
 from peagle.checks.report import HUB, NOT_IN_SANDBOX, check_document
 from peagle.cli.context import PeagleCommand, findings_in_context
 from peagle.cli.options import (
+    COUNT,
+    FILE,
     LOADS,
-    LONGEST_CONTEXT,
     REQUESTS,
     TOKENS,
     Decimal,
-    OneOf,
-    WholeNumber,
     command_catalog,
     complete_gpu,
-    complete_instance_type,
     complete_pair,
-    complete_region,
-    complete_version,
     output_option,
     raise_first_error,
     settings_option,
-    variables_option,
+    tp_option,
 )
 from peagle.cli.plan_options import field_options
 from peagle.cli.project import CHOICE, ProjectCommand, project_options
 from peagle.cli.session import Session, new_session
-from peagle.cli.view.console import json_option, print_json, print_status, print_written
+from peagle.cli.view.console import (
+    json_option,
+    print_json,
+    print_status,
+    print_table,
+    print_written,
+)
 from peagle.errors import Fix, OptionMissing, OptionsConflict, Refused, UserError
-from peagle.fit.advice import MAX_GPUS, mildest
-from peagle.fit.report import fit_document
+from peagle.findings import errors
+from peagle.fit.report import MAX_GPUS, fit_document, mildest
 from peagle.planning.overrides import checked_settings
-from peagle.planning.runtime import REGION_VARIABLES
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
-from peagle.project.choosing import EndpointChoice
+from peagle.project.reading import EndpointChoice
 from peagle.render.verdict_file import verdict_bytes, verdict_document
-from peagle.speed.models import WorkloadName
 from peagle.store import write_output
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 from peagle.vllm.environment import Value, settings_in
@@ -62,39 +62,26 @@ _SET_BY = {
 """Keys of ``--speculative-config`` that other options decide."""
 
 
-def _typed(settings: dict[str, str]) -> dict[str, Value]:
-    """vLLM's arguments, each as JSON or as text."""
-    parsed = {name: _parsed(text) for name, text in settings.items()}
-    return {
-        name: value if isinstance(value, Value) else json.dumps(value)
-        for name, value in parsed.items()
-    }
+def read_value(text: str) -> object:
+    """A value as JSON, else as text: ``2`` is a number, ``fp8`` is text."""
+    try:
+        return json_reader.read(text, "the value")
+    except InvalidJson:
+        return text
 
 
 def _speculative(
     _: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, object]:
     config: dict[str, object] = {}
-    for name, value in (_assignment(parameter, text) for text in texts):
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UserError(f"{parameter.opts[0]} {text!r} has no value", "write NAME=VALUE")
         if name in _SET_BY:
             raise UserError(f"--speculative {name} has its own option", f"use {_SET_BY[name]}")
-        config[name] = _parsed(value)
+        config[name] = read_value(value)
     return config
-
-
-def _assignment(parameter: click.Parameter, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise UserError(f"{parameter.opts[0]} {text!r} has no value", "write NAME=VALUE")
-    return name, value
-
-
-def _parsed(text: str) -> object:
-    """A value as JSON, else as text: ``2`` is a number, ``fp8`` is text."""
-    try:
-        return json_reader.read(text, "the value")
-    except InvalidJson:
-        return text
 
 
 @click.command(
@@ -111,25 +98,10 @@ Examples:
 @project_options(instead=("list_rules",))
 @click.option("--target", help="Location of the target: folder, s3://..., Hub id, or hf.")
 @click.option("--drafter", help="Location of the head: folder, s3://..., Hub id, or hf.")
-@click.option("--k", type=WholeNumber(1), help="Tokens drafted per step.")
-@click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT)
-@click.option("--concurrency", type=REQUESTS, metavar="REQUESTS", help="Concurrent requests.")
-@click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
-@click.option("--instance-type", help="SageMaker instance type.")
-@click.option(
-    "--tp",
-    "--tensor-parallel-size",
-    "tensor_parallel_size",
-    type=WholeNumber(1),
-    help="GPUs per model.",
-)
-@click.option(
-    "--ami",
-    help="Host AMI, which determines the GPU driver; `default` is SageMaker's own.  "
-    "[default: the AMI that the image requires]",
-)
-@click.option("--image", help="Container image.")
-@click.option("--region", envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")
+@click.option("--k", type=COUNT, help="Tokens drafted per step.")
+@field_options("max_model_len", "concurrency", "vllm", "instance_type")
+@tp_option("GPUs per model.")
+@field_options("ami", "image", "region", "environment")
 @settings_option(
     "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.", "--engine"
 )
@@ -141,7 +113,6 @@ Examples:
     callback=_speculative,
     help="A key of vLLM's --speculative-config that the pair does not set; repeatable.",
 )
-@variables_option("A variable of the container; SM_VLLM_* become arguments of vLLM.")
 @click.option(
     "--online",
     is_flag=True,
@@ -167,7 +138,11 @@ def check(
     there is an error.
     """
     if list_rules:
-        return _list(as_json)
+        rules = rules_found()
+        if as_json:
+            return print_json({"rules": [rule.document() for rule in rules]})
+        rows = [(rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules]
+        return print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
     if pair is None:
         raise OptionMissing("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
     in_sandbox = options.pop("sandbox")
@@ -175,12 +150,13 @@ def check(
     if options.pop("online"):
         options |= _on_hub(ctx, pair, options["target"], options["drafter"])
     start = time.monotonic()
-    options["settings"] = _typed(options["settings"])
+    for name, text in options["settings"].items():
+        value = read_value(text)
+        options["settings"][name] = value if isinstance(value, Value) else json.dumps(value)
     for name in (*options["settings"], *settings_in(options["environment"])):
         if name.startswith("spec"):  # the spellings of vLLM's speculative configuration
             fix = "use PAIR, --drafter and --k, and --speculative KEY=VALUE for another key"
             raise OptionsConflict(f"--{name}: PAIR decides the speculation", fix, "decided-by-plan")
-
     if options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "check", pair, "--target", HUB))
     report = session.check(pair, **options)
@@ -194,7 +170,7 @@ def check(
         from peagle.cli.view.choose import print_check
 
         print_check(report, time.monotonic() - start)
-    if any(finding.level == "error" for finding in report.findings):
+    if errors(report.findings):
         ctx.exit(Refused.exit_code)
     return None
 
@@ -220,18 +196,6 @@ def _refuse_unread(session: Session, pair: str, command: tuple[str, ...]) -> Non
         raise target_not_read(pair, command, session.catalog)
 
 
-def _list(as_json: bool) -> None:
-    """All rules: code, subject, whether vLLM rejects it too, what the rule prevents."""
-    if as_json:
-        return print_json({"rules": [rule.document() for rule in rules_found()]})
-    from peagle.cli.view.choose import print_rules
-
-    return print_rules(rules_found())
-
-
-_ONE = WholeNumber(1)
-
-
 @click.command(
     cls=PeagleCommand,
     epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768",
@@ -239,20 +203,18 @@ _ONE = WholeNumber(1)
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @click.option(
     "--gpu-memory-gib",
-    type=Decimal("a number of GiB from 1 to 2048, such as 80", min=1, max=2048),
+    type=Decimal(min=1, max=2048),
     help="Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
 )
 @click.option("--instance-type", help="Use the GPUs of this instance type.")
-@click.option(
-    "--tp", "--tensor-parallel-size", "tp", type=_ONE, help=f"GPUs per model, {MAX_GPUS} at most."
-)
+@tp_option(f"GPUs per model, {MAX_GPUS} at most.")
 @click.option(
     "--gpu-memory-utilization",
-    type=Decimal("a share above 0 and at most 1, such as 0.9", min=0, max=1, min_open=True),
+    type=Decimal(min=0, max=1, min_open=True),
     help="Share of the GPU's memory that vLLM may use.  "
     f"[default: {GPU_MEMORY_UTILIZATION}, vLLM's default]",
 )
-@click.option("--max-model-len", type=TOKENS, metavar="TOKENS", help=LONGEST_CONTEXT)
+@field_options("max_model_len", "vllm")
 @click.option(
     "--max-num-seqs",
     "--concurrency",
@@ -266,18 +228,19 @@ _ONE = WholeNumber(1)
     metavar="TOKENS",
     help="Maximum tokens per scheduler step.",
 )
-@click.option("--k", type=_ONE, help="Tokens drafted per step.  [default: the model card's]")
-@click.option("--kv-cache-dtype", type=OneOf(KV_CACHE_DTYPES), help="Data type of the KV cache.")
+@click.option("--k", type=COUNT, help="Tokens drafted per step.  [default: the model card's]")
+@click.option(
+    "--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES), help="Data type of the KV cache."
+)
 @click.option("--no-speculation", is_flag=True, help="Estimate without speculation.")
 @click.option("--text-only", is_flag=True, help="Text input only, for multimodal targets.")
 @click.option("--enforce-eager", is_flag=True, help="Disable CUDA graphs and compilation.")
 @click.option("--compiled", is_flag=True, help="Assume a warm compile cache.")
-@click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
 @click.option("--target", metavar="LOCATION", help="Folder or Hub id of the target.")
 @click.option("--drafter", metavar="LOCATION", help="Folder or Hub id of the head.")
 @click.option(
     "--drafter-embeddings",
-    type=OneOf(["shared", "own"]),
+    type=click.Choice(["shared", "own"]),
     help="Whether the head has its own embeddings, if no weight header is available.  "
     "[default: own]",
 )
@@ -294,6 +257,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     """
     session = new_session(ctx)
     options["settings"] = checked_settings(options["settings"])
+    options["tp"] = options.pop("tensor_parallel_size")
     if pair is not None and options["target"] is None:
         _refuse_unread(session, pair, ("peagle", "fit", "--target", pair))
     report = session.fit(pair, **options)
@@ -305,9 +269,8 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
 
         print_fit(report)
     if report.refusal:
-        best = mildest(report.advice)
         fix = Fix("no single change helps")
-        if best:
+        if best := mildest(report.advice):
             fix = Fix(f"use {best.option}", options=best.options)
         raise Refused(report.refusal, fix, code="does-not-fit")
     raise_first_error(report.findings)
@@ -324,18 +287,8 @@ Examples:
 )
 @click.argument("pair", shell_complete=complete_pair)
 @click.option("--gpu", help="GPU such as H200.", shell_complete=complete_gpu)
-@click.option(
-    "--instance-type",
-    help="SageMaker instance type.  [default: the cheapest with that GPU]",
-    shell_complete=complete_instance_type,
-)
-@click.option(
-    "--tp",
-    "--tensor-parallel-size",
-    "tensor_parallel_size",
-    type=WholeNumber(1),
-    help="GPUs per model.  [default: the plan's on --instance-type, the fewest with --gpu]",
-)
+@field_options("instance_type", "vllm", "region")
+@tp_option("GPUs per model.  [default: the plan's on --instance-type, the fewest with --gpu]")
 @field_options("workload")
 @click.option(
     "--prompt-tokens",
@@ -353,17 +306,8 @@ Examples:
     help="Concurrent requests to compare.  [default: 1,2,4,8,16,32,64,128,256]",
 )
 @click.option(
-    "--vllm", help="vLLM version.  [default: the catalogue's]", shell_complete=complete_version
-)
-@click.option(
-    "--region",
-    envvar=REGION_VARIABLES,
-    help="Region of the price.  [env: AWS_REGION; default: us-east-1]",
-    shell_complete=complete_region,
-)
-@click.option(
     "--acceptance",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Result written by `peagle bench NAME --acceptance FILE --save-acceptance OUT`.",
 )
@@ -375,11 +319,6 @@ def verdict(
     ctx: click.Context,
     /,
     pair: str,
-    workload: WorkloadName | None,
-    prompt_tokens: int | None,
-    cached_prompt_tokens: int | None,
-    shared_prompt_tokens: int | None,
-    output_tokens: int | None,
     acceptance: Path | None,
     domain: str | None,
     output: Path | None,
@@ -399,9 +338,9 @@ def verdict(
 
     if options["gpu"] is None and options["instance_type"] is None:
         raise OptionMissing("a verdict needs a GPU", "add --gpu such as H200, or --instance-type")
-    sizes = sizes_of_requests(
-        workload, prompt_tokens, cached_prompt_tokens, output_tokens, shared_prompt_tokens
-    )
+    names = ("workload", "prompt_tokens", "cached_prompt_tokens", "output_tokens",
+             "shared_prompt_tokens")  # fmt: skip
+    sizes = sizes_of_requests(*(options.pop(name) for name in names))
     options = {name: value for name, value in options.items() if value is not None}
     if domain and not acceptance:
         raise OptionMissing("--domain requires --acceptance", "add --acceptance FILE")

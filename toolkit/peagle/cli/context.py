@@ -1,4 +1,4 @@
-"""What a command that is printed keeps of the user's own command line."""
+"""The class of all commands, and what a command that is printed keeps of the user's own options."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ class PeagleCommand(click.Command):
         """The options in their groups, those of the command itself last."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            if not isinstance(parameter, click.Option):
-                continue  # click lists arguments in the usage
-            if record := parameter.get_help_record(ctx):
+            record = parameter.get_help_record(ctx)
+            if record and isinstance(parameter, click.Option):
                 groups.setdefault(getattr(parameter, "group", "Options"), []).append(record)
         for group in sorted(groups, key=lambda name: name == "Options"):
             with formatter.section(group):
@@ -75,6 +74,13 @@ def gate_key(key: str) -> str:
     return f"gates.plan.{key}" if key == "max_price_increase" else key
 
 
+def root_group(ctx: click.Context) -> click.Group:
+    """``peagle`` itself, with all commands."""
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    return root
+
+
 def is_typed(ctx: click.Context, parameter: str) -> bool:
     """Whether the user typed the parameter, which else has a default or comes from a variable."""
     return ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
@@ -82,71 +88,51 @@ def is_typed(ctx: click.Context, parameter: str) -> bool:
 
 def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tuple[str, ...]:
     """``command`` with ``--catalog``, ``--profile``, ``--sandbox`` and ``--region`` of the user's
-    command line, as far as it takes them.
-
-    A command of the AWS CLI gets ``--profile``, and for the sandbox its address; it is left out
-    where the sandbox does not run, since it would change the user's account.
-    """
+    command line or project file, as far as it takes them. A command of the AWS CLI gets
+    ``--profile``; for the sandbox it is left out, since it would change the user's account."""
     words = tuple(command)
     ctx = ctx or click.get_current_context(silent=True)
     if ctx is None or words[:1] not in (("peagle",), ("aws",)):
         return words
-    kept = {flag: value for flag, value in _kept(ctx).items() if flag not in words}
+    kept = {flag: argument for flag, argument in _kept(ctx).items() if flag not in words}
     if words[0] == "aws":
-        if "--sandbox" not in kept:  # the AWS CLI looks for a --profile before it lists them
-            lists_profiles = words[1:2] == ("configure",)
-            return words if lists_profiles else (*words, *_argument("--profile", kept))
-        from peagle.sandbox.client import running_sandbox
-
-        address = running_sandbox()
-        return (*words, "--endpoint-url", address.url) if address else ()
-    catalog = _argument("--catalog", kept)
+        if "--sandbox" in kept:
+            return ()
+        is_about_profiles = words[1] == "configure"
+        return words if is_about_profiles else (*words, *kept.get("--profile", ()))
+    tail: list[str] = []
     if kept.keys() - {"--catalog"}:
-        accepted = _options_of(ctx.find_root(), words[1:])
-        if words[1] == "plan" and "--online" not in words:
-            accepted -= {"--profile", "--sandbox"}
-        others = [_argument(flag, kept) for flag in _KEPT[1:] if flag in accepted]
-        tail = [word for argument in others for word in argument]
-        end = words.index("--") if "--" in words else len(words)
-        words = (*words[:end], *tail, *words[end:])
-    return (words[0], *catalog, *words[1:])
+        called: click.Command | None = root_group(ctx)
+        for word in words[1:]:
+            if isinstance(called, click.Group):
+                called = called.get_command(ctx.find_root(), word)
+        accepted = (
+            {flag for parameter in called.params for flag in parameter.opts} if called else ()
+        )
+        for flag in _KEPT[1:]:
+            of_online = flag != "--region" and words[1] == "plan" and "--online" not in words
+            tail += kept.get(flag, ()) if flag in accepted and not of_online else ()
+    end = words.index("--") if "--" in words else len(words)
+    return (words[0], *kept.get("--catalog", ()), *words[1:end], *tail, *words[end:])
 
 
-def _argument(flag: str, kept: dict[str, str]) -> tuple[str, ...]:
-    if flag not in kept:
-        return ()
-    return (flag, kept[flag]) if kept[flag] else (flag,)
-
-
-def _kept(ctx: click.Context) -> dict[str, str]:
-    """The kept options of the command line and of the project file, with their values ("" for
-    flags)."""
-    kept: dict[str, str] = {}
+def _kept(ctx: click.Context) -> dict[str, tuple[str, ...]]:
+    """The kept options of the command line and of the project file, with their words."""
+    kept: dict[str, tuple[str, ...]] = {}
     for level in (ctx.find_root(), ctx):
         for parameter in level.command.params:
-            flag = next((opt for opt in parameter.opts if opt in _KEPT), "")
-            value = level.params.get(parameter.name or "")
-            source = level.get_parameter_source(parameter.name or "")
-            if flag and value and source in (
-                ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP,
-            ):  # fmt: skip
-                kept[flag] = "" if value is True else str(value)
+            name = parameter.name or ""
+            value, source = level.params.get(name), level.get_parameter_source(name)
+            if source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP) and value:
+                for flag in {*parameter.opts} & {*_KEPT}:
+                    kept[flag] = (flag,) if value is True else (flag, str(value))
     return kept
-
-
-def _options_of(root: click.Context, words: Sequence[str]) -> set[str]:
-    command: click.Command | None = root.command
-    for word in words:
-        if not isinstance(command, click.Group):
-            break
-        command = command.get_command(root, word)
-    return {opt for parameter in command.params for opt in parameter.opts} if command else set()
 
 
 def own_command(ctx: click.Context, without: Collection[str] = ()) -> tuple[str, ...]:
     """The user's own command line, to repeat it; flags ``without`` are left out."""
     words = [word for word in ctx.meta[_WORDS] if word not in without]
-    catalog = _argument("--catalog", _kept(ctx))
+    catalog = _kept(ctx).get("--catalog", ())
     return ("peagle", *catalog, *ctx.command_path.split()[1:], *words)
 
 

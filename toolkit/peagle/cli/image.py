@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,18 +17,18 @@ from peagle.aws.images import (
     push_image,
 )
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.options import OneOf, OutputPath, command_catalog, refuse_errors, region_option
+from peagle.cli.options import FILE, refuse_errors, region_option
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import CHOICE, ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
     json_option,
+    print_document,
     print_json,
     print_line,
     print_status,
     print_written,
 )
-from peagle.cli.view.image import image_document, print_image
 from peagle.cli.view.progress import StatusLine
 from peagle.errors import Fix, OptionMissing, PeagleError, Unsupported
 from peagle.images import Built, Image
@@ -35,13 +36,9 @@ from peagle.images.build import findings_for_build
 from peagle.options import Options, arguments
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
-from peagle.project.choosing import EndpointChoice
+from peagle.project.reading import EndpointChoice
 from peagle.render.image import RuntimeKind
-from peagle.render.requests import (
-    deploy_arguments,
-    label_arguments,
-    pair_arguments,
-)
+from peagle.render.requests import deploy_arguments, label_arguments, pair_arguments
 from peagle.store import write_output
 
 
@@ -54,7 +51,7 @@ def image() -> None:
 @partial(plan_options, tag_flag="--resource-tag")
 @click.option(
     "--runtime",
-    type=OneOf(["gpu", "cpu"]),
+    type=click.Choice(["gpu", "cpu"]),
     default="gpu",
     show_default=True,
     help="gpu: based on AWS's image, for SageMaker. cpu: based on --base, for this machine.",
@@ -69,7 +66,7 @@ def image() -> None:
 @click.option("--push", is_flag=True, help="Push the image to ECR afterwards.")
 @click.option(
     "--builder",
-    type=OneOf(["docker", "codebuild"]),
+    type=click.Choice(["docker", "codebuild"]),
     default="docker",
     show_default=True,
     help="docker: on this machine. codebuild: on AWS, which pushes the image too.",
@@ -82,7 +79,7 @@ def image() -> None:
 @click.option(
     "--address-file",
     metavar="FILE",
-    type=OutputPath(dir_okay=False),
+    type=FILE,
     help="Write the pushed address, with its digest, to this file, for deploy --image-from.",
 )
 @account_options
@@ -109,40 +106,62 @@ def build_(
     and pair before the engine starts. Weights are mounted by default. The same plan gives the same
     build context, byte for byte.
     """
-    if if_configured and not _is_configured(ctx):
-        print_status("Nothing to build: the endpoint has no build_image in the project file.")
-        if as_json:
-            print_json({"pushed": None, "next": None})
-        return
+    if if_configured:
+        choice: EndpointChoice | None = ctx.meta.get(CHOICE)
+        if choice is None:
+            raise OptionMissing(
+                "--if-configured needs an endpoint of a project file", "add --environment"
+            )
+        if not choice.builds_image:
+            print_status("Nothing to build: the endpoint has no build_image in the project file.")
+            return print_json({"pushed": None, "next": None}) if as_json else None
     if address_file is not None and builder == "docker" and not push:
         raise OptionMissing("--address-file needs a pushed image", "add --push")
-    request = ImageRequest(plan, command_catalog(), runtime, tag, base, bake_weights)
+    request = ImageRequest(plan, session.catalog, runtime, tag, base, bake_weights)
     refuse_errors(findings_for_build(plan))
+    overrides = Options(pair=plan.pair, **plan.overrides.model_dump())
+    served = [*pair_arguments(plan), *arguments(overrides)]
+    pushed: str | None = None
+    built: Built | None = None
     if builder == "codebuild":
-        _check_codebuild(runtime)
+        if runtime == "cpu":
+            raise Unsupported(
+                "CodeBuild cannot build CPU images: the CPU engine is on this machine only",
+                "omit --builder codebuild",
+                code="codebuild-without-cpu",
+            )
         session.start()
-        address = build_image_on_aws(session.aws(plan.region), request, print_status)
-        _write_address(address, address_file)
-        _show_pushed(address, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
-        return
-    if push:
-        _check_pushing(session, plan.region)
-    built = build_with_status(request, session)
-    if not as_json:
-        print_image(built.image)
-        print_line(f"built in {built.seconds:.1f} s")
-    tags = plan.company.tags
-    pushed = push_built(built.image, plan.region, session, tags) if push else None
-    if pushed is not None:
-        _write_address(pushed, address_file)
-    if as_json:
-        seconds = round(built.seconds, 1)
-        more = {"seconds": seconds, "pushed": pushed}
-        print_json({**image_document(built.image), **more})
-    elif pushed is None:
-        print_status("Next", next_command(plan, built.image, session))
+        pushed = build_image_on_aws(session.aws(plan.region), request, print_status)
     else:
-        _show_pushed(pushed, _pair_and_overrides(plan), bake_weights, plan.region, as_json)
+        if push:  # what would prevent it is said before a long build
+            if session.sandbox:
+                raise Unsupported(
+                    "the sandbox's ECR stores no images, so --push has no target",
+                    Fix(
+                        "omit --push, and push to your own registry",
+                        _push_command("NAME", DEFAULT_REGION, "--registry", "HOST"),
+                    ),
+                    code="sandbox-stores-no-images",
+                )
+            account = session.aws(plan.region).account
+            print_status(f"The image will be pushed to account {account}, {plan.region}.")
+        built = build_with_status(request, session)
+        if not as_json:
+            document = image_document(built.image)
+            print_document({key: document[key] for key in _SHOWN})
+            print_line(f"built in {built.seconds:.1f} s")
+        if push:
+            pushed = push_built(built.image, plan.region, session, plan.company.tags)
+    if pushed is not None and address_file is not None:
+        write_output(address_file, f"{pushed}\n".encode())
+        print_written(address_file)
+    if as_json and built is not None:
+        seconds = round(built.seconds, 1)
+        return print_json({**image_document(built.image), "seconds": seconds, "pushed": pushed})
+    if pushed is None:
+        assert built is not None
+        return print_status("Next", next_command(plan, built.image, session, served))
+    return _show_pushed(pushed, served, bake_weights, plan.region, as_json)
 
 
 @image.command(
@@ -169,22 +188,24 @@ def push_(name: str, registry: str | None, region: str, session: Session, as_jso
     _show_pushed(address, label_arguments(image.pair), image.baked, region, as_json)
 
 
-def _is_configured(ctx: click.Context) -> bool:
-    """Whether the project file has build_image for the endpoint. Raises UserError without a
-    project file."""
-    choice: EndpointChoice | None = ctx.meta.get(CHOICE)
-    if choice is None:
-        raise OptionMissing(
-            "--if-configured needs an endpoint of a project file", "add --environment"
-        )
-    return choice.builds_image
+_SHOWN = ("name", "pair", "runtime", "base", "size_bytes", "layer_bytes")
 
 
-def _write_address(address: str, file: Path | None) -> None:
-    """Write the address to the file, if there is one."""
-    if file is not None:
-        write_output(file, f"{address}\n".encode())
-        print_written(file)
+def image_document(image: Image) -> dict[str, Any]:
+    """What ``build --json`` prints of the image."""
+    return {
+        "name": image.name,
+        "id": image.id,
+        "created": image.created,
+        "pair": image.pair,
+        "runtime": image.runtime,
+        "base": image.base,
+        "size_bytes": image.size,
+        "layer_bytes": image.layer_bytes,
+        "user": image.user,
+        "digests": list(image.digests),
+        "labels": dict(image.labels),
+    }
 
 
 def build_with_status(request: ImageRequest, session: Session) -> Built:
@@ -194,44 +215,19 @@ def build_with_status(request: ImageRequest, session: Session) -> Built:
         return build_image(request, session.aws, progress)
 
 
-def _check_codebuild(runtime: RuntimeKind) -> None:
-    if runtime == "cpu":
-        raise Unsupported(
-            "CodeBuild cannot build CPU images: the CPU engine is on this machine only",
-            "omit --builder codebuild",
-            code="codebuild-without-cpu",
-        )
-
-
-def _check_pushing(session: Session, region: str) -> None:
-    """Raise, before a long build, what would prevent a push to ECR: Unsupported for the sandbox,
-    or an error about the credentials."""
-    if session.sandbox:
-        raise Unsupported(
-            "the sandbox's ECR stores no images, so --push has no target",
-            Fix("omit --push, and push to your own registry", _push_command("NAME", "HOST")),
-            code="sandbox-stores-no-images",
-        )
-    print_status(f"The image will be pushed to account {session.aws(region).account}, {region}.")
-
-
 def push_built(built: Image, region: str, session: Session, tags: Mapping[str, str] = {}) -> str:
     """Push the image to ECR, to a repository with these tags if it is a new one; if that fails,
     print the command that repeats the push."""
     try:
         return _push(built, None, region, session, tags)
     except (PeagleError, KeyboardInterrupt):
-        push = command_text(_push_command(built.name, region=region))
+        push = command_text(_push_command(built.name, region))
         print_status(f"{built.name} is built. Push it", push)
         raise
 
 
 def _push(
-    built: Image,
-    registry: str | None,
-    region: str,
-    session: Session,
-    tags: Mapping[str, str] = {},
+    built: Image, registry: str | None, region: str, session: Session, tags: Mapping[str, str] = {}
 ) -> str:
     aws = None if registry and not session.sandbox else session.aws(region)
     with StatusLine() as status:
@@ -239,28 +235,20 @@ def _push(
         return push_image(built, aws, registry, print_status, progress, tags)
 
 
-def _push_command(name: str, registry: str = "", region: str = DEFAULT_REGION) -> tuple[str, ...]:
-    host = ["--registry", registry] if registry else []
-    elsewhere = ["--region", region] if region != DEFAULT_REGION else []
-    return ("peagle", "image", "push", name, *host, *elsewhere)
+def _push_command(name: str, region: str = DEFAULT_REGION, *more: str) -> tuple[str, ...]:
+    elsewhere = ("--region", region) if region != DEFAULT_REGION else ()
+    return ("peagle", "image", "push", name, *elsewhere, *more)
 
 
-def next_command(plan: Plan, built: Image, session: Session) -> str:
-    """The command to run after a build: an image for GPUs is pushed, one for CPUs runs here."""
-    if built.runtime == "gpu":
-        if session.sandbox:  # its ECR stores no images
-            return command_text(_push_command(built.name, "HOST"))
-        return command_text(_push_command(built.name, region=plan.region))
-    pair = _pair_and_overrides(plan)
-    return command_text(
-        ["peagle", "local", "up", *pair, "--engine", "docker", "--image", built.name]
-    )
-
-
-def _pair_and_overrides(plan: Plan) -> list[str]:
-    """The words of a command that serves the image as this plan says."""
-    overrides = Options(pair=plan.pair, **plan.overrides.model_dump())
-    return [*pair_arguments(plan), *arguments(overrides)]
+def next_command(plan: Plan, built: Image, session: Session, served: Sequence[str]) -> str:
+    """The command to run after a build: an image for GPUs is pushed, one for CPUs runs here, with
+    the words ``served`` for the plan."""
+    if built.runtime != "gpu":
+        up = ("peagle", "local", "up", *served, "--engine", "docker", "--image", built.name)
+        return command_text(up)
+    if session.sandbox:  # its ECR stores no images
+        return command_text(_push_command(built.name, DEFAULT_REGION, "--registry", "HOST"))
+    return command_text(_push_command(built.name, plan.region))
 
 
 def _show_pushed(

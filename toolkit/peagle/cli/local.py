@@ -1,8 +1,11 @@
-"""``peagle local``: run a plan on this machine, without AWS."""
+"""``peagle local``, ``engine`` and ``sandbox``: engines, vLLM and AWS on this machine."""
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,9 +14,17 @@ from typing import Any
 import click
 
 from peagle.aws.images import ImageRequest
-from peagle.cli.context import PeagleCommand, command_text
+from peagle.catalog import find_instance
+from peagle.cli.context import PeagleCommand, command_text, fix_in_context
 from peagle.cli.image import build_with_status
-from peagle.cli.options import OneOf, WholeNumber, command_catalog, names_own_image, refuse_errors
+from peagle.cli.options import (
+    Decimal,
+    command_catalog,
+    complete_instance_type,
+    names_own_image,
+    refuse_errors,
+    region_option,
+)
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand
 from peagle.cli.session import new_session
@@ -23,23 +34,33 @@ from peagle.cli.view.console import (
     print_findings,
     print_json,
     print_line,
+    print_small,
     print_status,
 )
 from peagle.cli.view.progress import StatusLine
 from peagle.cli.view.proof import second_turn_text
+from peagle.engine.install import install_engine, is_installed, missing_libraries
 from peagle.engine.local import start_local, stop_local
 from peagle.engine.logs import local_log
-from peagle.engine.process import is_healthy
+from peagle.engine.machine import find_engine, installed_engines
+from peagle.engine.process import LOOPBACK, is_healthy
 from peagle.engine.runner import LocalOptions, find_image
 from peagle.engine.state import (
     LocalEngine,
     local_engine_names,
     local_engines,
-    read_local_engine,
     read_warm_start,
     unreadable_records,
 )
-from peagle.errors import DockerMissing, Fix, NotFound, OptionMissing, OptionsConflict, command_line
+from peagle.errors import (
+    DockerMissing,
+    EngineMissing,
+    Fix,
+    NotFound,
+    OptionMissing,
+    OptionsConflict,
+    command_line,
+)
 from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
 from peagle.images.docker import compose_command, connect_docker, unchecked_image
@@ -48,6 +69,22 @@ from peagle.proof import proof_findings
 from peagle.protocol import request_body
 from peagle.render.image import RuntimeKind
 from peagle.render.requests import pair_arguments
+from peagle.sandbox.client import (
+    add_fault,
+    changed_quotas,
+    clear_faults,
+    conflicting_variables,
+    list_faults,
+    running_sandbox,
+    sandbox_not_running,
+    sandbox_status,
+    set_quota,
+    set_scaling_speed,
+    start_sandbox,
+    stop_sandbox,
+)
+from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, operation_names
+from peagle.sandbox.state import EngineKind
 from peagle.store import write_output
 
 
@@ -63,12 +100,12 @@ def local() -> None:
 @local.command(cls=ProjectCommand, epilog="Example: peagle local up tiny --port 8000")
 @partial(plan_options, tag_flag=None)
 @click.option(
-    "--port", type=WholeNumber(1, 65535), help="Port to listen on.  [default: a free one]"
+    "--port", type=click.IntRange(1, 65535), help="Port to listen on.  [default: a free one]"
 )
 @click.option(
     "--engine",
     "engine_kind",
-    type=OneOf(["process", "docker"]),
+    type=click.Choice(["process", "docker"]),
     default="process",
     show_default=True,
     help="Run the engine as a process or in a container.",
@@ -106,17 +143,59 @@ def up(
     if compiled and gpus:
         raise OptionsConflict("with --gpus the engine always compiles", "omit --compile")
     if engine_kind == "docker":
-        image = (_compose_image if emit_compose else local_image)(plan, gpus, build_first, base)
+        try:
+            image = local_image(plan, gpus, build_first, base)
+        except (DockerMissing, NotFound) as missing:
+            if not emit_compose or build_first or not names_own_image(plan):
+                raise
+            named = plan.runtime.image  # of a compose file, which may run on another machine
+            print_status(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
+            image = unchecked_image(named)
     elif gpus or build_first or base or emit_compose:
         raise OptionMissing(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
         )
     options = LocalOptions(image, gpus, compiled)
     if emit_compose:
-        return _write_compose(plan, options, port, emit_compose, as_json)
+        text, published = options.compose(plan, port)
+        is_stdout = str(emit_compose) == "-"
+        if is_stdout:
+            click.echo(text, nl=False)
+        else:
+            write_output(emit_compose, text.encode())
+        if as_json:
+            print_json({"file": str(emit_compose), "port": published})
+        elif not is_stdout:
+            up = f"{compose_command()} --file {emit_compose} up"
+            print_status(f"{emit_compose} publishes port {published}", up)
+        return None
     with StatusLine() as status:
         engine = start_local(plan, port, status.show, options)
-    return print_json(document(engine)) if as_json else _print_engine(engine)
+    if as_json:
+        return print_json(engine_document(engine))
+    if engine.acceptance_length is None:
+        print_line(f"{engine.pair} responds.")
+    else:
+        print_line(
+            f"{engine.pair} speculates: acceptance length {engine.acceptance_length:.2f} over "
+            f"{engine.drafts} drafts."
+        )
+    if engine.second_turn:
+        print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
+        print_findings(proof_findings(engine.second_turn), err=True)
+    if warm := read_warm_start(Path(engine.process.log)):
+        print_line(warm.text)
+    if engine.notes:
+        count = len(engine.notes)
+        print_line(f"{count} settings were changed for the CPU; the log lists them first.")
+    body = request_body("Hello!", chat=True, max_tokens=64)
+    body |= {"model": engine.served_as, "stream": True}
+    request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
+               "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
+    print_line(f"OpenAI base URL:  {engine.openai_base_url}")
+    click.echo(f"Send a request:   {command_line(request)}")
+    click.echo(f"Read the log:     {command_text(['peagle', 'local', 'logs', engine.name, '-f'])}")
+    return click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local down peagle-tiny")
@@ -132,22 +211,24 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     if everything == (name is not None):
         raise OptionMissing("exactly one of NAME and --all is required", "add a NAME, or --all")
     names = local_engine_names() if everything else (str(name),)
-    unreadable = unreadable_records() if everything else {}
-    names = tuple(engine_name for engine_name in names if engine_name not in unreadable)
-    stopped = [engine_name for engine_name in names if _stop(engine_name, now)]
+
+    def stop(engine: str) -> bool:
+        with StatusLine() as status:
+            wait = f"for running requests of {engine} (--now skips this)"
+            stopped = stop_local(
+                engine, now, lambda left: status.show(f"waiting up to {left:.0f} s {wait}")
+            )
+            return stopped is not None
+
+    stopped = [engine for engine in names if stop(engine)]
     if as_json:
         print_json({"ended": stopped, "removed": list(names)})
     else:
-        for engine_name in names:
-            print_line(
-                f"Stopped {engine_name}."
-                if engine_name in stopped
-                else f"Removed {engine_name} (not running)."
-            )
+        for engine in names:
+            was = "Stopped" if engine in stopped else "Removed, without a running engine,"
+            print_line(f"{was} {engine}.")
         if not names:
             print_line("No engines are running.")
-    for engine_name in unreadable:
-        read_local_engine(engine_name)  # raises the error
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
@@ -163,18 +244,16 @@ def logs(name: str, follow: bool) -> None:
 @json_option
 def list_(as_json: bool) -> None:
     """List the engines of this machine."""
-    engines, unreadable = local_engines(), unreadable_records()
-    documents = [document(engine) for engine in engines]
-    documents += [
-        {"name": name, "state": "unknown", "record": str(path)} for name, path in unreadable.items()
-    ]
+    documents = [engine_document(engine) for engine in local_engines()]
+    for name, path in unreadable_records().items():
+        documents.append({"name": name, "state": "unknown", "record": str(path)})
     if as_json:
-        print_json({"engines": documents})
-        return
+        return print_json({"engines": documents})
     print_documents(documents, _LISTED)
-    if not engines and not unreadable:
+    if not documents:
         start = command_text(("peagle", "local", "up", "PAIR"))
         print_status("No engines are running. Start one", start)
+    return None
 
 
 _LISTED = (
@@ -182,8 +261,7 @@ _LISTED = (
 )  # fmt: skip
 
 
-def document(engine: LocalEngine) -> dict[str, Any]:
-    """The engine as one JSON document."""
+def engine_document(engine: LocalEngine) -> dict[str, Any]:
     warm = read_warm_start(Path(engine.process.log))
     return {
         "name": engine.name,
@@ -207,45 +285,6 @@ def document(engine: LocalEngine) -> dict[str, Any]:
         "notes": list(engine.notes),
         "started_at": engine.started_at,
     }
-
-
-def _stop(name: str, now: bool) -> bool:
-    """Stop the engine; whether it was running."""
-    with StatusLine() as status:
-
-        def waiting(seconds: float) -> None:
-            status.show(
-                f"waiting up to {seconds:.0f} s for running requests of {name} (--now skips this)"
-            )
-
-        return stop_local(name, now, waiting) is not None
-
-
-def _print_engine(engine: LocalEngine) -> None:
-    if engine.acceptance_length is not None:
-        print_line(
-            f"{engine.pair} speculates: acceptance length {engine.acceptance_length:.2f} over "
-            f"{engine.drafts} drafts."
-        )
-        if engine.second_turn:
-            print_line(f"  second turn: {second_turn_text(engine.second_turn)}")
-            print_findings(proof_findings(engine.second_turn), err=True)
-    else:
-        print_line(f"{engine.pair} responds.")
-    if warm := read_warm_start(Path(engine.process.log)):
-        print_line(warm.text)
-    if engine.notes:
-        print_line(
-            f"{len(engine.notes)} settings were changed for the CPU; the log lists them first."
-        )
-    body = request_body("Hello!", chat=True, max_tokens=64)
-    body |= {"model": engine.served_as, "stream": True}
-    request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
-               "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
-    print_line(f"OpenAI base URL:  {engine.openai_base_url}")
-    click.echo(f"Send a request:   {command_line(request)}")
-    click.echo(f"Read the log:     {command_text(['peagle', 'local', 'logs', engine.name, '-f'])}")
-    click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
 
 
 def local_image(
@@ -275,28 +314,283 @@ def local_image(
     return image
 
 
-def _compose_image(plan: Plan, gpus: bool, build_first: bool, base: str | None) -> Image:
-    """The image for a compose file, whose ``--image`` need not be on this machine."""
+@click.group(epilog="Example: peagle engine install")
+def engine() -> None:
+    """Install vLLM for this machine's CPU, and show what is installed."""
+
+
+@engine.command(
+    cls=PeagleCommand, epilog="Example: peagle engine install --python /usr/bin/python3.12"
+)
+@click.option("--vllm", metavar="VERSION", help="vLLM version.  [default: the catalogue's]")
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    help="Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
+)
+@json_option
+@click.pass_context
+def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: bool) -> None:
+    """Install the engine below $PEAGLE_HOME, from a lock file.
+
+    Needs 2 GB of disk and takes a minute or more; does nothing if already installed. uv installs
+    it from the indexes and folders that pip is configured with, and checks every hash. Without
+    PyTorch's index, torch's wheel for your Python must be in a folder of PIP_FIND_LINKS.
+    """
+    version = vllm or command_catalog(ctx).runtimes.default
+    present = is_installed(version)
+    installed = install_engine(version, python, progress=print_status)
+    document = {"vllm": version, "python": str(installed.python), "was_installed": present}
+    print_small(document, as_json)
+
+
+@engine.command("status", cls=PeagleCommand, epilog="Example: peagle engine status --json")
+@json_option
+@click.pass_context
+def engine_status(ctx: click.Context, as_json: bool) -> None:
+    """Show the engine in use and all installed engines."""
+    version = command_catalog(ctx).runtimes.default
+    used, missing = None, None
     try:
-        return local_image(plan, gpus, build_first, base)
-    except (DockerMissing, NotFound) as missing:
-        if build_first or not names_own_image(plan):
-            raise
-        named = plan.runtime.image
-        print_status(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
-        return unchecked_image(named)
+        used = str(find_engine(version).python)
+    except EngineMissing as error:
+        missing = error
+    document = {
+        "vllm": version,
+        "python": used,
+        "installed": [
+            {"vllm": engine.vllm, "python": str(engine.python)} for engine in installed_engines()
+        ],
+        "missing_packages": list(missing_libraries()),
+    }
+    print_small(document, as_json)
+    if missing and not as_json:
+        print_status(missing.message, fix_in_context(missing.fix, missing.command))
 
 
-def _write_compose(
-    plan: Plan, options: LocalOptions, port: int | None, file: Path, as_json: bool
-) -> None:
-    text, published = options.compose(plan, port)
-    if str(file) == "-":
-        click.echo(text, nl=False)
-    else:
-        write_output(file, text.encode())
+_ENDPOINT = (
+    "name", "region", "state", "stand_in", "instances", "pid", "port", "uptime_seconds",
+    "failure_reason",
+)  # fmt: skip
+"""Keys of an endpoint that ``status`` shows."""
+
+
+@click.group(epilog='Example: peagle sandbox start && eval "$(peagle sandbox env)"')
+def sandbox() -> None:
+    """Run AWS on this machine, with working endpoints.
+
+    Works with any AWS client: boto3, the AWS CLI, Terraform.
+    """
+
+
+@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free port]")
+@click.option(
+    "--engine",
+    type=click.Choice(["process", "docker"]),
+    help="How endpoints run.  [default: process]",
+)
+@json_option
+def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
+    """Start the sandbox, unless it is running.
+
+    With --engine docker, endpoints run as containers, using the model's image if it is a local CPU
+    image, else the newest CPU image.
+    """
+    address = start_sandbox(port, engine)
     if as_json:
-        print_json({"file": str(file), "port": published})
-    elif str(file) != "-":
-        up = f"{compose_command()} --file {file} up"
-        print_status(f"{file} publishes port {published}", up)
+        print_json({"url": address.url, "pid": address.pid})
+        return
+    print_line(f"The sandbox is running at {address.url} (process {address.pid}).")
+    environment = command_text(("peagle", "sandbox", "env"))
+    deploy = command_text(("peagle", "deploy", "tiny", "--sandbox"))
+    click.echo(f'To use it in this shell:  eval "$({environment})"')
+    click.echo("Then, for example:        aws sagemaker list-endpoints")
+    click.echo(f"Or directly:              {deploy}")
+
+
+@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox stop")
+@json_option
+def stop(as_json: bool) -> None:
+    """Stop the sandbox and its engines, and delete its state."""
+    print_small(asdict(stop_sandbox()), as_json)
+
+
+@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox status --json")
+@json_option
+def status(as_json: bool) -> None:
+    """Show whether the sandbox is running, and its endpoints."""
+    sandbox = sandbox_status()
+    if as_json:
+        print_json(asdict(sandbox))
+        return
+    if not sandbox.running:
+        start, end = (command_text(("peagle", "sandbox", word)) for word in ("start", "stop"))
+        print_line("The sandbox is not running. Start it", start)
+        if sandbox.leftover_engines:
+            left = sandbox.leftover_engines
+            print_status(f"The sandbox was killed; engines still running: {left}. End them", end)
+            for engine in sandbox.leftovers:
+                print_status(f"  {engine.text}")
+        return
+    print_line(f"The sandbox is running at {sandbox.url} (process {sandbox.pid}).")
+    print_documents([asdict(endpoint) for endpoint in sandbox.endpoints], _ENDPOINT)
+
+
+@sandbox.command(cls=PeagleCommand, epilog='Example: eval "$(peagle sandbox env)"')
+@region_option("AWS clients")
+@json_option
+def env(region: str, as_json: bool) -> None:
+    """Print shell commands that point AWS clients to the sandbox.
+
+    Fails if the sandbox is not running.
+    """
+    address = running_sandbox()
+    if address is None:
+        raise sandbox_not_running()
+    variables = address.environment(region) | _proxy_exception(os.environ)
+    if as_json:
+        print_json(variables)
+        return
+    for name, value in variables.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+    click.echo(f"unset {command_line(conflicting_variables(os.environ))}")
+
+
+def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that exclude the sandbox from the proxy that the environment names, if any."""
+    if not any(name.lower() in ("http_proxy", "all_proxy", "https_proxy") for name in environment):
+        return {}
+    excluded = environment.get("no_proxy") or environment.get("NO_PROXY")
+    hosts = f"{excluded},{LOOPBACK}" if excluded else LOOPBACK
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
+
+
+_ADD_HELP = """Let OPERATION fail from now on.
+
+OPERATION is a name of the AWS API, such as CreateEndpoint, or s3:PutObject where several services
+have it. Kinds:
+
+\b
+""" + "\n".join(f"{kind:<24}{what}" for kind, what in KINDS.items())
+
+
+def _times(_: click.Context, parameter: click.Parameter, value: str) -> int | None:
+    """``once``, ``always`` (``None``) or a number of calls."""
+    if value in ("once", "always"):
+        return 1 if value == "once" else None
+    if not value.isdecimal() or len(value) > 9 or int(value) < 1:
+        raise click.BadParameter(f"{value!r} is not once, always or a number above 0")
+    return int(value)
+
+
+def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
+    return [name for name in sorted(set(operation_names())) if name.startswith(typed)]
+
+
+@sandbox.group(epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity")
+def fault() -> None:
+    """Let AWS operations and endpoints fail in the sandbox.
+
+    Shows what a command does when AWS denies access, has no capacity or does not answer.
+    """
+
+
+@fault.command(
+    cls=PeagleCommand,
+    help=_ADD_HELP,
+    epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity",
+)
+@click.argument("operation", shell_complete=_complete_operation)
+@click.argument("kind", metavar="KIND", type=click.Choice(list(KINDS)))
+@click.option(
+    "--times",
+    metavar="once|always|N",
+    default="always",
+    callback=_times,
+    help="How many calls fail.  [default: always]",
+)
+@click.option(
+    "--instance-type",
+    metavar="TYPE",
+    shell_complete=complete_instance_type,
+    help="Only endpoints with this instance type.",
+)
+@click.option(
+    "--seconds",
+    type=Decimal(min=0),
+    default=DEFAULT_SECONDS,
+    help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]",
+)
+@json_option
+@click.pass_context
+def add(
+    ctx: click.Context,
+    operation: str,
+    kind: str,
+    times: int | None,
+    instance_type: str | None,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    if instance_type:
+        find_instance(command_catalog(ctx).instances, instance_type)
+    print_small(asdict(add_fault(operation, kind, times, instance_type, seconds)), as_json)
+
+
+@fault.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox fault list --json")
+@json_option
+def list_faults_(as_json: bool) -> None:
+    """List the faults, and how many calls each has met."""
+    print_small([asdict(fault) for fault in list_faults()], as_json)
+
+
+@fault.command(cls=PeagleCommand, epilog="Example: peagle sandbox fault clear CreateEndpoint")
+@click.argument("operation", required=False, shell_complete=_complete_operation)
+@json_option
+def clear(operation: str | None, as_json: bool) -> None:
+    """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
+    print_small({"removed": clear_faults(operation)}, as_json)
+
+
+@sandbox.group(epilog="Example: peagle sandbox quota set ml.g6e.2xlarge 0")
+def quota() -> None:
+    """Set how many instances the sandbox's account may have."""
+
+
+@quota.command("set", cls=PeagleCommand, epilog="Example: peagle sandbox quota set ml.g5.xlarge 0")
+@click.argument("instance_type", metavar="TYPE", shell_complete=complete_instance_type)
+@click.argument("value", type=click.IntRange(min=0))
+@region_option("the quota")
+@json_option
+def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
+    """Allow VALUE instances of TYPE for all endpoints of a region together."""
+    set_quota(instance_type, value, region)
+    changed = {"instance_type": instance_type, "region": region, "value": value}
+    print_small(changed, as_json)
+
+
+@quota.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox quota list --json")
+@json_option
+def list_quotas_(as_json: bool) -> None:
+    """List the quotas that were set; every other is 2."""
+    print_small(changed_quotas(), as_json)
+
+
+@sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox scaling --speed 100")
+@click.option(
+    "--speed",
+    type=Decimal(min=1, max=1000),
+    required=True,
+    metavar="N",
+    help="How many seconds pass in one; 1 is AWS's time.",
+)
+@json_option
+def scaling(speed: float, as_json: bool) -> None:
+    """Let the times of automatic scaling pass faster.
+
+    As on AWS, an instance starts after 30 s above the target, and ends after 15 minutes below it
+    and the cooldown.
+    """
+    set_scaling_speed(speed)
+    print_small({"speed": speed}, as_json)

@@ -1,25 +1,29 @@
-"""``peagle doctor`` and ``peagle demo``: what this machine has, and what it can show."""
+"""``peagle doctor``, ``demo`` and ``explain``: what this machine has, what it can show, and what a
+code of a finding or an error means."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import NamedTuple
 
 import click
 
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.view.console import (
-    folded,
     json_option,
-    line_width,
+    print_facts,
     print_json,
+    print_line,
     print_status,
-    with_command,
 )
-from peagle.engine.machine import MachineCheck, check_environment
-from peagle.errors import PeagleError, Refused, command_line
+from peagle.data import data_folder
+from peagle.engine.machine import check_environment
+from peagle.errors import NotFound, PeagleError, Refused, command_line, nearest
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle doctor --json")
@@ -32,27 +36,22 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """
     checks = check_environment(command_catalog(ctx).runtimes.default)
     if as_json:
-        print_json({"checks": [_document(check) for check in checks]})
-    else:
-        for check in checks:
-            mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
-            lines = folded(f"{check.what}: {check.found}", line_width() - 3, "")
-            if not check.fine:
-                needed = f"needed for {check.needed_for}: {check.fix}"
-                lines += with_command(needed, command_text(check.command), line_width() - 3)
-            click.echo(f"{mark} " + "\n   ".join(lines))
+        documents = [asdict(check) for check in checks]
+        for document, check in zip(documents, checks, strict=True):
+            document["command"] = None if check.fine else in_context(check.command) or None
+            document["fix"] = "" if check.fine else check.fix
+        print_json({"checks": documents})
+    for check in () if as_json else checks:
+        mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
+        print_line(f"{mark} {check.what}: {check.found}")
+        if not check.fine:
+            needed = f"   needed for {check.needed_for}: {check.fix}"
+            print_line(needed, command_text(check.command))
     if any(not check.fine and check.needed_for == "demo" for check in checks):
         ctx.exit(Refused.exit_code)
 
 
-def _document(check: MachineCheck) -> dict[str, object]:
-    if check.fine:
-        return {**asdict(check), "fix": "", "command": None}
-    return {**asdict(check), "command": list(in_context(check.command)) or None}
-
-
 NAME = "peagle-demo"
-PROMPT = "What does difflib.SequenceMatcher.get_opcodes do?"
 
 
 class DemoFailed(PeagleError, code="demo-failed"):
@@ -68,7 +67,12 @@ class DemoFailed(PeagleError, code="demo-failed"):
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle demo --keep")
 @click.argument("pair", default="tiny")
-@click.option("--prompt", default=PROMPT, show_default=True, help="The prompt to send.")
+@click.option(
+    "--prompt",
+    default="What does difflib.SequenceMatcher.get_opcodes do?",
+    show_default=True,
+    help="The prompt to send.",
+)
 @click.option("--keep", is_flag=True, help="Keep the endpoint and the sandbox running.")
 def demo(pair: str, prompt: str, keep: bool) -> None:
     """Deploy PAIR in the sandbox, prove that it speculates, stream an answer, and clean up.
@@ -91,9 +95,8 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
             if not was_running:
                 _run("sandbox", "stop", check=False)
     if keep:
-        commands: list[tuple[str, ...]] = [("peagle", "destroy", NAME, "--sandbox")]
-        commands += [] if was_running else [("peagle", "sandbox", "stop")]
-        remove = " && ".join(map(command_text, commands))
+        remove = command_text(("peagle", "destroy", NAME, "--sandbox"))
+        remove += "" if was_running else f" && {command_text(('peagle', 'sandbox', 'stop'))}"
         print_status("The endpoint is still running. Remove it", remove)
 
 
@@ -102,3 +105,66 @@ def _run(*arguments: str, check: bool = True) -> None:
     code = subprocess.run([sys.executable, "-m", "peagle.cli", *arguments], check=False).returncode
     if code and check:
         raise DemoFailed(arguments[0], code)
+
+
+class Explanation(NamedTuple):
+    """One row of the list of codes. ``severity`` is a finding's; ``about`` is the heading that the
+    row is below, which has the exit code of an error."""
+
+    code: str
+    about: str
+    severity: str | None
+    cause: str | None
+    fix: str | None
+
+
+def read_explanations() -> Iterator[Explanation]:
+    """The rows of all tables of the chapter on errors, which ships with the toolkit, without the
+    marks of Markdown."""
+    marks = re.compile(r"\\([\\`*_|<>\[\]])|(?<![\w*])\*(?=\S)|(?<=\S)\*(?![\w*])")
+    text = (data_folder("docs") / "errors.md").read_text(encoding="utf-8")
+    about, headings = "", list[str]()
+    for line in text.splitlines():
+        if line.startswith("## "):
+            about, headings = line.removeprefix("## "), []
+        cells = [
+            marks.sub(lambda mark: mark[1] or "", cell).strip()
+            for cell in re.split(r"(?<!\\) ?\| ?", line)[1:-1]
+        ]
+        if not cells or set(cells[0]) <= {"-"}:
+            continue
+        if not headings:
+            headings = cells
+        elif code := re.match(r"`([^`]+)`", cells[0]):
+            row = dict(zip(headings, cells, strict=False))
+            cause = row.get("cause") if headings[0] != "cause" else None
+            yield Explanation(code[1], about, row.get("severity"), cause, row.get("fix") or None)
+
+
+def _codes() -> list[str]:
+    return list(dict.fromkeys(row.code for row in read_explanations()))
+
+
+@click.command(cls=PeagleCommand, epilog="Example: peagle explain fc-width")
+@click.argument(
+    "code", shell_complete=lambda _, __, typed: [c for c in _codes() if c.startswith(typed)]
+)
+@json_option
+def explain(code: str, as_json: bool) -> None:
+    """Show the cause and the fix of CODE: that of a finding, of an error with --json, or of an
+    engine that ended.
+
+    What only the case at hand knows is in the message itself.
+    """
+    rows = [row for row in read_explanations() if row.code == code]
+    if not rows:
+        fix = nearest(code, _codes()) or "docs/errors.md has all codes; AWS's own are in its docs"
+        raise NotFound(f"there is no code {code!r}", fix, code="unknown-code")
+    if as_json:
+        return print_json({"code": code, "explanations": [row._asdict() for row in rows]})
+    for row in rows:
+        print_line(f"{code}: {row.severity or row.about}", bold=True)
+        about = row.about if row.severity else ""
+        facts = [("about", about), ("cause", row.cause or ""), ("fix", row.fix or "")]
+        print_facts(facts, err=False)
+    return None

@@ -6,11 +6,11 @@ import errno
 import io
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -71,10 +71,12 @@ _MODULES = {
     "call": ("invoke", "prove", "token"),
     "change": ("scale", "rollback", "compare", "promote", "drop"),
     "choose": ("check", "fit", "verdict"),
-    "machine": ("doctor", "demo"),
+    "local": ("local", "engine", "sandbox"),
+    "machine": ("doctor", "demo", "explain"),
     "remove": ("destroy", "reap"),
     "render": ("render", "ci"),
     "watch": ("list", "status", "drift", "logs", "top"),
+    "weights": ("weights", "warm"),
 }
 """Module -> its commands; any other command is in the module of its name."""
 
@@ -83,48 +85,25 @@ _MODULE_OF = {command: module for module, commands in _MODULES.items() for comma
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
 
 UNWRITABLE = (
-    errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR,
-    errno.EPERM, errno.EROFS,
+    errno.EACCES, errno.EDQUOT, errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENOSPC,
+    errno.ENOTDIR, errno.EPERM, errno.EROFS,
 )  # fmt: skip
 """Errors of a disk or a folder that the user can fix, so they print no traceback."""
 
-COMMAND_HINTS: dict[str, str] = {
+_HINTS = {
     "delete": "use destroy",
     "remove": "use destroy",
-    "rm": "use destroy",
-    "undeploy": "use destroy",
     "update": "deploy the changed plan again; it updates the endpoint",
     "create": "use deploy",
     "describe": "use status",
-    "models": "use catalog list",
-    "help": "use --help",
-    "version": "use --version",
-}
-"""Commands that other tools have -> what to use instead."""
-
-_TENSOR_PARALLEL = "the plan chooses the number of GPUs; choose an --instance-type"
-_INSTANCE = "use --instance-type, such as ml.g6e.2xlarge; --gpu is an option of verdict"
-_CONTEXT = "use --max-model-len (context length in tokens)"
-OPTION_HINTS: dict[str, str] = {
-    "--tp": _TENSOR_PARALLEL,
-    "--tensor-parallel-size": _TENSOR_PARALLEL,
-    "--context": _CONTEXT,
-    "--context-length": _CONTEXT,
-    "--ctx": _CONTEXT,
-    "fit --gpu": "use --instance-type, or --gpu-memory-gib for a GPU of your own",
-    "plan --gpu": _INSTANCE,
-    "deploy --gpu": _INSTANCE,
+    "--tp": "the plan chooses the number of GPUs; choose an --instance-type",
+    "--tensor-parallel-size": "the plan chooses the number of GPUs; choose an --instance-type",
+    "--gpu": "use --instance-type; --gpu is an option of verdict",
     "--max-num-seqs": "use --concurrency",
-    "--allow-unpinned-warm": "it is an option of deploy",
     "--users": "use --concurrency",
     "--num-speculative-tokens": "use --k",
-    "--target": "specify the target first; --catalog DIR before the command adds your own targets",
-    "--gpu-memory-utilization": "set engine arguments in the catalogue entry; `fit` takes it",
 }
-"""Options of vLLM and of other commands -> what to use instead."""
-
-BROKEN_PIPE = 141
-"""Exit code of a command whose reader closed the pipe (128 + SIGPIPE)."""
+"""Commands and options of vLLM and of other tools -> what to use instead."""
 
 _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
@@ -147,7 +126,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             _discard_output()
-            sys.exit(BROKEN_PIPE)
+            sys.exit(128 + signal.SIGPIPE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _NAMES:
@@ -218,10 +197,6 @@ def main() -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
-    except NoSuchCommand as error:
-        _end(_unknown_command(error), error_fields)
-    except click.NoSuchOption as error:
-        _end(_unknown_option(error), error_fields)
     except click.UsageError as error:
         _end(_usage(error), error_fields)
     except click.ClickException as error:
@@ -235,10 +210,6 @@ def main() -> NoReturn:
             _discard_output()  # else Python fails again at the end, with another exit code
         message = f"cannot write {error.filename or 'the output'}: {error.strerror}"
         _end(UserError(message, code="not-writable"), error_fields)
-    except RuntimeError as error:  # pathlib's, for a user without HOME and entry in passwd
-        if "home directory" not in str(error):
-            raise
-        _end(UserError(f"{error}".rstrip("."), "set HOME", code="no-home"), error_fields)
 
 
 def _discard_output() -> None:
@@ -255,43 +226,27 @@ class _Interrupted(PeagleError, code="interrupted", exit_code=130):
 
 
 def _usage(error: click.UsageError) -> UserError:
-    return UserError(error.format_message().rstrip("."), _help_of(error))
-
-
-def _unknown_command(error: NoSuchCommand) -> UserError:
-    ctx = error.ctx
-    group = ctx.command if ctx else cli
-    names = group.list_commands(ctx) if ctx and isinstance(group, click.Group) else _NAMES
-    others = COMMAND_HINTS.get(error.command_name) if group is cli else None
-    hint = others or nearest(error.command_name, names)
-    message = f"{ctx.command_path if ctx else 'peagle'} has no command {error.command_name!r}"
-    return UserError(f"{message}: {hint}" if hint else message, _help_of(error))
-
-
-def _unknown_option(error: click.NoSuchOption) -> UserError:
-    command = error.ctx.command_path.split() if error.ctx else ["peagle"]
-    if error.option_name == "--catalog":
-        fix = Fix("write", ("peagle", "--catalog", "DIR", *command[1:]))
+    """click's error with what the user may have meant, and the command that shows the help."""
+    ctx = error.ctx or click.Context(cli, info_name="peagle")
+    words, command = ctx.command_path.split(), ctx.command
+    message, hint = error.format_message().rstrip("."), ""
+    if isinstance(error, NoSuchCommand):
+        names = command.list_commands(ctx) if isinstance(command, click.Group) else []
+        message = f"{ctx.command_path} has no command {error.command_name!r}"
+        hint = _HINTS.get(error.command_name, "") or nearest(error.command_name, names)
+    elif isinstance(error, click.NoSuchOption) and error.option_name == "--catalog":
+        fix = Fix("write", ("peagle", "--catalog", "DIR", *words[1:]))
         return UserError("--catalog goes before the command", fix)
-    params = error.ctx.command.params if error.ctx else ()
-    options = [option for param in params for option in param.opts]
-    longer = [option for option in options if option.startswith(f"{error.option_name}-")]
-    similar = longer or sorted(name for name in error.possibilities or () if name != "--help")
-    guess = f"did you mean {', '.join(similar)}?" if similar else ""
-    names = [*(error.possibilities or ()), *OPTION_HINTS]
-    near = get_close_matches(error.option_name, names, n=1, cutoff=0.8)
-    key = error.option_name.removeprefix("--").replace("-", "_")
-    if key in keys_of_file(error.ctx):
-        guess = f"it is the key {gate_key(key)} of peagle.yaml"
-    of_command = OPTION_HINTS.get(f"{command[-1]} {error.option_name}")
-    hint = of_command or (OPTION_HINTS.get(near[0]) if near else None) or guess
-    message = f"{' '.join(command)} has no option {error.option_name}{f': {hint}' if hint else ''}"
-    return UserError(message, _help_of(error))
-
-
-def _help_of(error: click.UsageError) -> Fix:
-    command = error.ctx.command_path.split() if error.ctx else ["peagle"]
-    return Fix("show the help", (*command, "--help"))
+    elif isinstance(error, click.NoSuchOption):
+        key = error.option_name.removeprefix("--").replace("-", "_")
+        message = f"{ctx.command_path} has no option {error.option_name}"
+        if error.possibilities:
+            hint = f"did you mean {', '.join(sorted(error.possibilities))}?"
+        if key in keys_of_file(ctx):
+            hint = f"it is the key {gate_key(key)} of peagle.yaml"
+        hint = _HINTS.get(error.option_name, hint)
+    message = f"{message}: {hint}" if hint else message
+    return UserError(message, Fix("show the help", (*words, "--help")))
 
 
 def _end(error: PeagleError, error_fields: Mapping[str, Any]) -> NoReturn:

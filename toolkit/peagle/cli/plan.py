@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from peagle.cli.context import (
     KeyOfFile,
     command_text,
     findings_in_context,
     is_plan_file,
+    is_typed,
     own_command,
 )
-from peagle.cli.options import PLAN_FIELDS, Decimal, complete_pair, output_option, raise_first_error
-from peagle.cli.plan_options import plan_options
-from peagle.cli.planned import plan_in_project, planned
+from peagle.cli.options import (
+    FILE,
+    PLAN_FIELDS,
+    Decimal,
+    complete_pair,
+    output_option,
+    raise_first_error,
+)
+from peagle.cli.plan_options import plan_in_project, plan_options, planned
 from peagle.cli.project import CHOICE, ProjectCommand, load_project
 from peagle.cli.view.console import (
     document_facts,
@@ -30,18 +36,15 @@ from peagle.cli.view.console import (
     print_written,
     where_text,
 )
-from peagle.deploy.diff import PlanComparison, compare_plans
+from peagle.deploy.diff import compare_plans
 from peagle.errors import OptionMissing, OptionsConflict, Refused, UserError, command_line
-from peagle.findings import Finding, errors
+from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.company import Company
-from peagle.project.choosing import EndpointChoice, endpoints_of, environments_of
+from peagle.project.reading import EndpointChoice, endpoints_of, environments_of
 from peagle.render import plan_bytes, plan_document, read_plan
 from peagle.store import write_output
 from peagle.text import format_usd, sanitize
-
-_SHOWN = ("error", "warning")
-"""Levels of the findings in a comment."""
 
 
 def show_changes(
@@ -59,14 +62,30 @@ def show_changes(
     """
     before = _earlier(ctx, file)
     comparison = compare_plans(before or plan, plan)
-    if as_json:
-        print_json(_document(comparison, before))
-    elif markdown:
-        click.echo("\n".join(_markdown(ctx, comparison, before)))
+    increase = comparison.price_increase if before else None
+    first, second = (dict(document_facts(answer)) for answer in comparison.answers)
+    if before is None:
+        rows = [(label, "-", text) for label, text in second.items()]
     else:
-        print_table(("", "BEFORE", "AFTER"), _rows(comparison, before))
-    raise_first_error(errors(plan.findings))
-    increase = comparison.price_increase
+        facts = ((label, first[label], text) for label, text in second.items())
+        rows = [row for row in facts if row[1] != row[2]]
+        rows += [change.cells for change in comparison.other_changes]
+    if as_json:
+        document = comparison.document()
+        earlier, later = document["plans"]
+        print_json(
+            {
+                "before": earlier if before else None,
+                "after": later,
+                "changes": document["changes"],
+                "price_increase": increase,
+            }
+        )
+    elif markdown:
+        click.echo("\n".join(_markdown(ctx, plan, before, rows, increase)))
+    else:
+        print_table(("", "BEFORE", "AFTER"), rows)
+    raise_first_error(plan.findings)
     if max_increase is not None and increase is not None and increase * 100 > max_increase:
         raise Refused(
             f"the price rises by {increase:.0%}, and the gate allows {max_increase:g} %",
@@ -76,25 +95,24 @@ def show_changes(
 
 
 def _earlier(ctx: click.Context, file: Path) -> Plan | None:
-    """The earlier plan; ``None`` where the endpoint is new."""
+    """The earlier plan; ``None`` where the endpoint is new. A checkout of a commit before the
+    project file has its folder, and not the file."""
     if is_plan_file(str(file)):
         return read_plan(file)
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
     if choice is None:
         raise UserError(f"--changes-from {file} is a project file", "add --environment")
+    if not file.is_file() and (not file.parent.is_dir() or file.name != choice.project.path.name):
+        message = f"--changes-from {file} does not exist"
+        fix = f"name an earlier plan, or {choice.project.path.name} in a checkout of the base"
+        raise UserError(message, fix, "no-such-file")
     if not file.is_file():
-        # A checkout of a commit before the project file: its folder is there, under the same name.
-        if not file.parent.is_dir() or file.name != choice.project.path.name:
-            message = f"--changes-from {file} does not exist"
-            fix = f"name an earlier plan, or {choice.project.path.name} in a checkout of the base"
-            raise UserError(message, fix, "no-such-file")
         print_status(f"{file} does not exist: the endpoint is new")
         return None
     try:
         project = load_project(ctx, file)
-        if choice.endpoint not in endpoints_of(project):
-            return None
-        if choice.environment not in (None, *environments_of(project)):
+        is_there = choice.endpoint in endpoints_of(project)
+        if not is_there or choice.environment not in (None, *environments_of(project)):
             return None
         return plan_in_project(ctx, "plan", file)
     except UserError as error:  # what the change may repair
@@ -102,61 +120,33 @@ def _earlier(ctx: click.Context, file: Path) -> Plan | None:
         return None
 
 
-def _document(comparison: PlanComparison, before: Plan | None) -> dict[str, Any]:
-    document = comparison.document()
-    return {
-        "before": document["plans"][0] if before else None,
-        "after": document["plans"][1],
-        "changes": document["changes"],
-        "price_increase": comparison.price_increase if before else None,
-    }
-
-
-def _rows(comparison: PlanComparison, before: Plan | None) -> Iterator[tuple[str, str, str]]:
-    """Label, before and after: what differs, or all of a new endpoint."""
-    sides = [dict(document_facts(answer)) for answer in comparison.answers]
-    for label, after in sides[1].items():
-        if before is None or sides[0][label] != after:
-            yield label, sides[0][label] if before else "-", after
-    if before is not None:
-        yield from (change.cells for change in comparison.other_changes)
-
-
-def _markdown(ctx: click.Context, comparison: PlanComparison, before: Plan | None) -> Iterator[str]:
+def _markdown(
+    ctx: click.Context,
+    plan: Plan,
+    before: Plan | None,
+    rows: list[tuple[str, str, str]],
+    increase: float | None,
+) -> Iterator[str]:
+    """A comment: the changes as a table, the cost, and the errors and warnings."""
     choice: EndpointChoice | None = ctx.meta.get(CHOICE)
-    plan = comparison.plans[1]
     parts = (choice.endpoint, choice.environment) if choice else (plan.name,)
-    yield f"### Plan of {' in '.join(_cell(part) for part in parts if part)}"
-    yield ""
-    rows = list(_rows(comparison, before))
-    if not rows:
-        yield "The plan does not change."
-    else:
-        yield "| | before | after |"
-        yield "|---|---|---|"
+    yield f"### Plan of {' in '.join(_cell(part) for part in parts if part)}\n"
+    if rows:
+        yield "| | before | after |\n|---|---|---|"
         yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows)
-    yield ""
-    yield f"**Cost**: {_cost(comparison, before)}"
-    shown = [finding for finding in plan.findings if finding.level in _SHOWN]
+    else:
+        yield "The plan does not change."
+    cost, old = "unknown", before.price_per_hour_usd if before else None
+    if (new := plan.price_per_hour_usd) is not None:
+        cost = f"{format_usd(new)} per hour, {format_usd(new * 24 * 30)} per 30 days"
+        if old is not None:
+            change = f"; before {format_usd(old)} per hour ({increase or 0:+.0%})"
+            cost += ", as before" if old == new else change
+    yield f"\n**Cost**: {cost}"
+    shown = [finding for finding in plan.findings if finding.level in ("error", "warning")]
     if shown:
         yield ""
-        yield from _findings(shown)
-
-
-def _cost(comparison: PlanComparison, before: Plan | None) -> str:
-    old, new = (plan.price_per_hour_usd for plan in comparison.plans)
-    if new is None:
-        return "unknown"
-    text = f"{format_usd(new)} per hour, {format_usd(new * 24 * 30)} per 30 days"
-    if before is None or old is None:
-        return text
-    if (increase := comparison.price_increase) is None or old == new:
-        return f"{text}, as before"
-    return f"{text}; before {format_usd(old)} per hour ({increase:+.0%})"
-
-
-def _findings(findings: Sequence[Finding]) -> Iterator[str]:
-    for finding in findings:
+    for finding in shown:
         where, message = _cell(where_text(finding.where)), _cell(finding.message)
         yield f"- **{finding.level}** `{finding.code}` {where}: {message}"
 
@@ -196,7 +186,7 @@ Examples:
 )
 @click.option(
     "--changes-from",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Show what this plan changes of an earlier one: a plan file, or with --environment an "
     "earlier project file, which may lack the endpoint.",
@@ -206,7 +196,7 @@ Examples:
     "--max-price-increase",
     cls=KeyOfFile,
     hidden=True,
-    type=Decimal("a percentage of 0 or more, such as 10", min=0),
+    type=Decimal(min=0),
     metavar="PERCENT",
     help="With --changes-from: exit with 3 if the price per hour rises by more.",
 )
@@ -238,13 +228,15 @@ def plan(
     a check finds an error; such a plan is shown, but not written to a file.
     """
     for flag in () if online else ("profile", "sandbox"):
-        if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
+        if is_typed(ctx, flag):
             raise OptionMissing(f"--{flag} requires --online", f"add --online, or omit --{flag}")
     if output is not None and not is_plan_file(str(output)):
         message = f"{output} does not end in .json, by which commands recognize a plan file"
         raise UserError(message, f"use --output {shlex.quote(f'{output}.json')}")
     if compare is not None:
-        return _compare(ctx, plan, compare, output, as_json)
+        if output is not None:
+            raise OptionsConflict("--compare cannot be combined with --output", "omit one of them")
+        return _compare(ctx, plan, compare, as_json)
     refused = errors(plan.findings)
     if output is not None and not refused:
         write_output(output, plan_bytes(plan))
@@ -260,52 +252,36 @@ def plan(
     else:
         from peagle.cli.view.plan import print_answer, print_details  # imports rich
 
-        print_answer(plan, None if refused else _deploy_command(ctx, output), verbose)
+        if output:
+            deploy = command_text(("peagle", "deploy", str(output)), ctx)
+        else:  # the words of this command
+            words = own_command(ctx, without=("--online", "--verbose"))
+            at = words.index("plan")  # behind the folder of --catalog
+            deploy = command_line((*words[:at], "deploy", *words[at + 1 :]))
+        print_answer(plan, None if refused else deploy, verbose)
         if verbose:
             print_details(plan)
     return raise_first_error(refused)
 
 
-def _deploy_command(ctx: click.Context, output: Path | None) -> str:
-    """What to type next: the plan's file, or the words of this command."""
-    if output:
-        return command_text(("peagle", "deploy", str(output)), ctx)
-    words = own_command(ctx, without=("--online", "--verbose"))
-    at = words.index("plan")  # behind the folder of --catalog
-    return command_line((*words[:at], "deploy", *words[at + 1 :]))
+def _compare(ctx: click.Context, first: Plan, text: str, as_json: bool) -> None:
+    """Print the two plans side by side. The second is a plan file, or a pair with planning options
+    of its own, in quotes; those that it does not have are the command's.
 
-
-def _compare(
-    ctx: click.Context, first: Plan, text: str, output: Path | None, as_json: bool
-) -> None:
-    """Print the two plans side by side. Raises Refused if one has an error."""
-    if output is not None:
-        raise OptionsConflict("--compare cannot be combined with --output", "omit one of them")
-    second = _compared_plan(ctx, text)
-    comparison = compare_plans(first, second)
+    Raises Refused if one has an error.
+    """
+    pair, typed = options_in(ctx, text, "--compare")
+    if not is_plan_file(pair):
+        shared = (PLAN_FIELDS & ctx.params.keys()) - {"pair", "verdict"}
+        typed = {name: ctx.params[name] for name in shared} | typed
+    comparison = compare_plans(first, second := planned(ctx, pair, typed))
     if as_json:
         print_json(comparison.document())
     else:
         from peagle.cli.view.plan import print_comparison
 
         print_comparison(comparison)
-    raise_first_error(first.findings)
-    raise_first_error(second.findings)
-
-
-def _compared_plan(ctx: click.Context, text: str) -> Plan:
-    """The plan of ``text``: a plan file, or a pair with planning options of its own, in quotes.
-
-    For a pair, options that it does not have are those of the command. Raises what planning raises,
-    and UserError for text that is not a command line.
-    """
-    pair, typed = options_in(ctx, text, "--compare")
-    shared: dict[str, Any] = {}
-    if not is_plan_file(pair):
-        shared = {
-            name: ctx.params[name] for name in PLAN_FIELDS - {"pair", "verdict"} & ctx.params.keys()
-        }
-    return planned(ctx, pair, {**shared, **typed})
+    raise_first_error((*first.findings, *second.findings))
 
 
 def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str, Any]]:
@@ -318,18 +294,14 @@ def options_in(ctx: click.Context, text: str, flag: str) -> tuple[str, dict[str,
         words = shlex.split(text)
     except ValueError as error:
         raise UserError(f"{flag} {text!r}: {error}", "quote it as for a shell") from error
-    if not words:
-        raise OptionMissing(f"{flag} requires an argument", f"write {flag} PAIR, or a plan file")
     other = plan.make_context("plan", words, parent=ctx.parent)
     values = {
-        name: other.params[name]
-        for name in other.params
-        if other.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        or (name in Company.model_fields and other.params[name])
+        name: value
+        for name, value in other.params.items()
+        if is_typed(other, name) or (name in Company.model_fields and value)
     }
-    pair = values.pop("pair")
-    if unusable := values.keys() - PLAN_FIELDS:
-        flags = (max(option.opts, key=len) for option in plan.params if option.name in unusable)
-        message = f"{next(flags)} cannot be used within {flag}"
-        raise UserError(message, "use planning options only")
-    return pair, values
+    for option in plan.params:
+        if option.name in values.keys() - PLAN_FIELDS:
+            message = f"{max(option.opts, key=len)} cannot be used within {flag}"
+            raise UserError(message, "use planning options only")
+    return values.pop("pair"), values

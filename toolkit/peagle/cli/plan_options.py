@@ -1,4 +1,9 @@
-"""The planning options of commands, made from the fields of ``Options``."""
+"""The planning options of commands, made from the fields of ``Options``; and how PAIR|PLAN with
+them becomes a Plan.
+
+A target of the user's own is read and joins the command's catalogue, from a folder, or from S3 and
+the Hub where the command may use the network.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +14,34 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+from click.core import ParameterSource
 
-from peagle.cli.context import KeyOfFile
+from peagle.catalog import find_pair
+from peagle.checkpoints.models import Checkpoint
+from peagle.cli.context import KeyOfFile, is_plan_file, root_group
 from peagle.cli.options import (
     BATCH,
+    COUNT,
+    FILE,
     PLAN_FIELDS,
+    POSITIVE,
     REQUESTS,
-    REQUESTS_AT_A_TIME,
-    SPEED,
     TOKENS,
-    USD,
-    K,
-    OneOf,
     Parsed,
-    WholeNumber,
+    add_options,
+    command_catalog,
     complete_instance_type,
     complete_pair,
     complete_region,
     complete_version,
     duration,
     objective,
+    set_command_catalog,
 )
-from peagle.cli.planned import planned
-from peagle.cli.project import image_from_option, project_options
+from peagle.cli.project import CHOICE, project_options
+from peagle.cli.session import started_session
+from peagle.cli.view.progress import show_hashing
+from peagle.errors import OptionsConflict
 from peagle.options import (
     AUTO,
     GROUPS,
@@ -43,9 +53,16 @@ from peagle.options import (
     option_name,
     read_flags,
 )
+from peagle.planning import Plan
 from peagle.planning.company import parse_tags
 from peagle.planning.overrides import parse_settings, parse_variables
+from peagle.planning.runtime import DEFAULT_REGION
+from peagle.render import read_plan
+from peagle.session import plan_file_online, plan_pair, plan_pair_online
 from peagle.text import sanitize
+from peagle.weights.layout import AwsOf, checkpoint_at
+from peagle.weights.own_target import is_on_hub, target_not_read, with_own_target
+from peagle_serve.contract import is_s3_uri
 
 
 def parse_copies(text: str) -> int | str:
@@ -57,48 +74,36 @@ def parse_copies(text: str) -> int | str:
     raise ValueError(f"{sanitize(text, 40)!r} is neither auto nor a number of engines")
 
 
-class _Ids(click.ParamType):  # type: ignore[type-arg]
-    """Ids such as ``subnet-1,subnet-2``: each once, in the order given."""
-
-    name = "text"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """The ids; planning checks them."""
-        words = value if isinstance(value, tuple) else str(value).split(",")
-        return tuple(filter(None, (word.strip() for word in words)))
+def _parse_ids(text: str) -> tuple[str, ...]:
+    """Ids such as ``subnet-1,subnet-2``; planning checks them."""
+    return tuple(filter(None, (word.strip() for word in text.split(","))))
 
 
-class _Tag(click.ParamType):  # type: ignore[type-arg]
+class _Tag(click.types.StringParamType):
     """``KEY=VALUE``. A variable holds several with commas, which no tag has."""
 
-    name = "text"
     envvar_list_splitter = ","
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return str(value)
 
 
 _KINDS: dict[Kind, dict[str, Any]] = {
     "text": {},
     "switch": {"is_flag": True},
-    "count": {"type": WholeNumber(1)},
-    "number": {"type": WholeNumber(0), "metavar": "N"},
-    "k": {"type": K},
+    "count": {"type": COUNT},
+    "number": {"type": click.IntRange(min=0), "metavar": "N"},
+    "k": {"type": click.INT},
     "copies": {"type": Parsed("copies", parse_copies), "metavar": "N|auto"},
     "tokens": {"type": TOKENS, "metavar": "TOKENS"},
     "requests": {"type": REQUESTS, "metavar": "REQUESTS"},
     "batch": {"type": BATCH, "metavar": "N"},
-    "percent": {"type": WholeNumber(1, 100), "metavar": "PERCENT"},
-    "days": {"type": WholeNumber(0, LONGEST_CAPTURE_DAYS), "metavar": "DAYS"},
-    "usd": {"type": USD, "metavar": "USD"},
-    "speed": {"type": SPEED, "metavar": "N"},
-    "load": {"type": REQUESTS_AT_A_TIME, "metavar": "REQUESTS"},
+    "percent": {"type": click.IntRange(1, 100), "metavar": "PERCENT"},
+    "days": {"type": click.IntRange(0, LONGEST_CAPTURE_DAYS), "metavar": "DAYS"},
+    "usd": {"type": POSITIVE, "metavar": "USD"},
+    "speed": {"type": POSITIVE, "metavar": "N"},
+    "load": {"type": POSITIVE, "metavar": "REQUESTS"},
     "duration": {"callback": duration, "metavar": "DURATION"},
     "hours": {"callback": duration, "metavar": "DURATION"},
     "slo": {"callback": objective, "metavar": "TIMES"},
-    "ids": {"type": _Ids(), "metavar": "ID,..."},
+    "ids": {"type": Parsed("text", _parse_ids), "metavar": "ID,..."},
     "texts": {"multiple": True, "metavar": "SHA256"},
     "settings": {
         "multiple": True,
@@ -135,8 +140,9 @@ class PlanOption(click.Option):
 def make_option(field: str, flag: Flag, tag_flag: str = "--tag") -> click.Option:
     """The option of that field of Options."""
     settings = dict(_KINDS.get(flag.kind, {}))
-    if flag.kind == "choice":
-        settings["type"] = OneOf(_read_choices(Options.model_fields[field].annotation))
+    if flag.kind == "choice":  # Literal[...] or Literal[...] | None
+        words = get_args(Options.model_fields[field].annotation)
+        settings["type"] = click.Choice(get_args(words[0]) or words)
     if flag.metavar:
         settings["metavar"] = flag.metavar
     name = tag_flag if field == "tags" else option_name(field, flag)
@@ -155,12 +161,6 @@ def make_option(field: str, flag: Flag, tag_flag: str = "--tag") -> click.Option
     return option
 
 
-def _read_choices(annotation: Any) -> tuple[str, ...]:
-    """The words of ``Literal[...]`` or ``Literal[...] | None``."""
-    inner = [word for argument in get_args(annotation) for word in get_args(argument)]
-    return tuple(inner or get_args(annotation))
-
-
 def _make_options(command: str, tag_flag: str | None) -> list[click.Option]:
     """All planning options of ``command``; without ``tag_flag``, not those of a company."""
     flags = [
@@ -169,18 +169,10 @@ def _make_options(command: str, tag_flag: str | None) -> list[click.Option]:
         if (tag_flag or flag.group != "Company") and (field != ONLY_DEPLOY or command == "deploy")
     ]
     flags.sort(key=lambda item: GROUPS.index(item[1].group))
-    verdict = PlanOption(
-        ["--verdict"],
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Take drafter and K from this file of `peagle verdict`.",
-    )
+    text = "Take drafter and K from this file of `peagle verdict`."
+    verdict = PlanOption(["--verdict"], type=FILE, metavar="FILE", help=text)
     verdict.group = "Speculation"
     return [*(make_option(field, flag, tag_flag or "--tag") for field, flag in flags), verdict]
-
-
-def _add(command: Callable[..., Any], options: list[click.Option]) -> None:
-    vars(command).setdefault("__click_params__", []).extend(reversed(options))
 
 
 def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") -> Callable[..., Any]:
@@ -194,40 +186,129 @@ def plan_options(command: Callable[..., Any], tag_flag: str | None = "--tag") ->
         chosen = {name: parameters.pop(name) for name in PLAN_FIELDS & parameters.keys()}
         return ctx.invoke(command, plan=planned(ctx, pair, chosen), **parameters)
 
-    _add(with_plan, _make_options(command.__name__, tag_flag))
     argument = click.argument(
         "pair", metavar="PAIR|PLAN", required=False, shell_complete=complete_pair
     )
-    return argument(project_options()(image_from_option(with_plan)))
+    image_from = click.Option(
+        ["--image-from"],
+        type=FILE,
+        metavar="FILE",
+        help="The image of an endpoint with build_image in the project file: its address, from "
+        "`peagle image build --address-file`. Without build_image the file is not read.",
+    )
+    options = [image_from, *_make_options(command.__name__, tag_flag)]
+    return argument(project_options()(add_options(options)(with_plan)))
 
 
 def planning_options(without: Collection[str]) -> Callable[[Callable[..., Any]], Any]:
-    """A decorator: add the planning options to a command, except for parameters ``without``.
+    """A decorator: add the planning options, except for parameters ``without``, to a command that
+    calls ``planned`` itself."""
 
-    The command calls ``resolve_plan`` itself, with ``planning_choices``.
-    """
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        options = _make_options(command.__name__, "--tag")
-        _add(command, [option for option in options if option.name not in without])
-        return command
-
-    return add
-
-
-def planning_choices(parameters: dict[str, Any], without: Collection[str]) -> dict[str, Any]:
-    """The planning options among the parameters of a command, except for those ``without``."""
-    fields = PLAN_FIELDS - {"pair", *without}
-    return {name: value for name, value in parameters.items() if name in fields}
+    return add_options([part for part in _make_options("", "--tag") if part.name not in without])
 
 
 def field_options(*fields: str) -> Callable[[Callable[..., Any]], Any]:
     """A decorator: add the options of these fields, also of keys of the file, to a command without
     a project file."""
     flags = {name: replace(flag, in_file=False, group="Options") for name, flag in read_flags()}
+    return add_options([make_option(field, flags[field]) for field in fields])
 
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        _add(command, [make_option(field, flags[field]) for field in fields])
-        return command
 
-    return add
+def planned(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
+    """The plan in the file ``pair``, or the plan for that pair and those options: with the
+    command's catalogue and, if it has ``--online``, with today's price, the Hub's commits, and
+    findings about quota and weights.
+
+    Raises what planning and reading raise.
+    """
+    online = ctx.params.get("online")  # only `peagle plan` has it
+    options = {
+        name: value
+        for name, value in chosen.items()
+        if value is not None and value is not False and value not in ({}, ())
+    }
+    if is_plan_file(pair):
+        plan = read_plan(Path(pair))
+        for name, value in options.items():
+            # It has its own region and tags; variables such as AWS_REGION do not override it.
+            is_variable = ctx.get_parameter_source(name) is ParameterSource.ENVIRONMENT
+            if not is_variable and (name != "region" or value != plan.region):
+                flags = {part.name: max(part.opts, key=len) for part in ctx.command.params}
+                message = f"{flags.get(name, name)} cannot be combined with a plan file ({pair})"
+                raise OptionsConflict(message, "omit it, or create a new plan")
+        catalog = command_catalog(ctx)
+        return plan_file_online(started_session(ctx), plan, catalog) if online else plan
+    checkpoint = _own_target(ctx, pair)
+    verdict = options.pop("verdict", None)
+    options["speculation"] = not options.pop("no_speculation", False)
+    if checkpoint is not None:
+        options["target_checkpoint"] = checkpoint
+    catalog = command_catalog(ctx)
+    # A head of the user's own is read only if its kind cannot be assumed from other drafters.
+    reads_head = _is_online(ctx) and not find_pair(catalog, pair).target.drafters
+    reader = _aws(ctx) if reads_head else None
+    with show_hashing():
+        if online:
+            return plan_pair_online(started_session(ctx), pair, options, catalog, reader, verdict)
+        return plan_pair(pair, options, catalog, reader, verdict)
+
+
+def plan_in_project(
+    ctx: click.Context, name: str, path: Path | None = None, image: str | None = None
+) -> Plan:
+    """The plan that the command ``name`` would make of the endpoint that this command is about, of
+    its project file or the one at ``path``, with that ``image``. Raises what planning raises."""
+    root, choice = ctx.find_root(), ctx.meta[CHOICE]
+    command = root_group(ctx).get_command(root, name)
+    assert command is not None
+    words = [choice.endpoint, "--project", str(path or choice.project.path)]
+    words += ["--environment", choice.environment] if choice.environment else []
+    words += ["--image", image] if image else []
+    meta = dict(ctx.meta)
+    other = command.make_context(name, words, parent=root)
+    chosen = {option: other.params[option] for option in PLAN_FIELDS & other.params.keys()}
+    plan = planned(other, chosen.pop("pair"), chosen)
+    ctx.meta.update(meta)
+    return plan
+
+
+def plan_on_type(ctx: click.Context, instance_type: str) -> Plan:
+    """The plan of the command's PAIR and planning options on another instance type."""
+    chosen = {name: ctx.params[name] for name in PLAN_FIELDS & ctx.params.keys()}
+    return planned(ctx, chosen.pop("pair"), {**chosen, "instance_type": instance_type})
+
+
+_OWN_TARGETS = "peagle.own-targets"
+"""Key in click's ``Context.meta`` of the checkpoints of targets that are not in the catalogue, by
+the location that the user typed; ``None`` where the catalogue has the target."""
+
+
+def _own_target(ctx: click.Context, pair: str) -> Checkpoint | None:
+    """The checkpoint of a target that the catalogue does not have, which joins the command's
+    catalogue. Raises NotFound for one in S3 or on the Hub where the command is not online."""
+
+    def read(location: str) -> Checkpoint:
+        if not (is_s3_uri(location) or is_on_hub(location)):
+            return checkpoint_at(location)
+        if _is_online(ctx):
+            return checkpoint_at(location, _aws(ctx))
+        command: tuple[str, ...] = ("peagle", "plan", pair, "--online")
+        command += () if ctx.command.name == "plan" else ("--output", "plan.json")
+        raise target_not_read(location, command, command_catalog(ctx))
+
+    checkpoints: dict[str, Checkpoint | None] = ctx.meta.setdefault(_OWN_TARGETS, {})
+    if pair not in checkpoints:
+        own_target = with_own_target(command_catalog(ctx), pair, read)
+        checkpoints[pair] = own_target.checkpoint
+        set_command_catalog(ctx, own_target.catalog)
+    return checkpoints[pair]
+
+
+def _aws(ctx: click.Context) -> AwsOf:
+    region = ctx.params.get("region") or DEFAULT_REGION
+    return lambda: started_session(ctx).aws(region)
+
+
+def _is_online(ctx: click.Context) -> bool:
+    """Whether a model may be read from S3 or the Hub: some commands use the network in any case."""
+    return bool(ctx.params.get("online")) or ctx.command.name in ("compare", "deploy")

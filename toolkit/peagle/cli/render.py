@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
 
-from peagle.cli.context import PeagleCommand
-from peagle.cli.options import OneOf, OutputPath, command_catalog, output_option, refuse_errors
+from peagle.cli.context import PeagleCommand, root_group
+from peagle.cli.options import OUTPUT, command_catalog, output_option, refuse_errors
 from peagle.cli.plan_options import plan_options
 from peagle.cli.project import ProjectCommand, file_options, load_project
 from peagle.cli.view.console import json_option, print_json, print_status, print_written
 from peagle.errors import UserError
 from peagle.images.build import findings_of_format
 from peagle.planning import Plan
-from peagle.project.choosing import endpoints_of, environments_of
 from peagle.project.pipelines import (
     KINDS,
     SCHEMA,
     STARTER,
     PipelineKind,
+    next_steps,
     pipeline_files,
     schema_bytes,
     starter_project,
+    toolkit_source,
 )
-from peagle.project.reading import Project, project_schema
-from peagle.project.toolkit import toolkit_source
+from peagle.project.reading import endpoints_of, environments_of, project_schema
 from peagle.render import format_files, format_names
 from peagle.render import render as render_plan
 from peagle.render.files import write_folder
@@ -51,14 +50,14 @@ Every format expresses the complete plan, or fails and lists the formats that ca
     short_help=f"Write a plan as {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.",
     epilog="Example: peagle render terraform gpt-oss-20b -o infra/gpt-oss-20b",
 )
-@click.argument("format", metavar="FORMAT", type=OneOf(_FORMATS))
+@click.argument("format", metavar="FORMAT", type=click.Choice(_FORMATS))
 @plan_options
 @click.option(
     "-o",
     "--output",
     metavar="DIR",
     required=True,
-    type=OutputPath("folder"),
+    type=OUTPUT,
     help="Folder for the files; created if needed.",
 )
 @click.option("--force", is_flag=True, help="Replace files in a folder that is not empty.")
@@ -77,48 +76,6 @@ def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) ->
     return None
 
 
-_EXECUTION_ROLE = (
-    "create the role that SageMaker assumes, such as peagle-execution, with "
-    "iam/execution-role-trust.json and iam/execution-role-policy.json, unless the account has one"
-)
-_NEXT: dict[str, tuple[str, ...]] = {
-    "github": (
-        "fill in ${account}, ${partition} and ${repository} in iam/*.json, or repeat with "
-        "--account, --repository and --force",
-        "add GitHub as an identity provider of the account: token.actions.githubusercontent.com, "
-        "audience sts.amazonaws.com",
-        _EXECUTION_ROLE,
-        "create a role with iam/github-oidc-trust.json, a maximum session duration of 3 hours and "
-        "the policies iam/deploy-policy.json, iam/limit-policy.json and iam/scaling-policy.json, "
-        "and one with iam/github-oidc-plan-trust.json and iam/read-policy.json",
-        "set the variables AWS_REGION, AWS_DEPLOY_ROLE and AWS_PLAN_ROLE of the repository",
-        "for targets of your own in a folder, such as catalog, set the variable PEAGLE_CATALOG",
-        "for an image of your own, create a role with iam/github-oidc-trust.json and "
-        "iam/image-policy.json, set the variable AWS_IMAGE_ROLE, and add build_image: true to the "
-        "endpoint in peagle.yaml",
-        "create the environments staging and production, with reviewers for production",
-    ),
-    "codepipeline": (
-        "fill in ${account} and ${partition} in iam/*.json, or repeat with --account and --force",
-        _EXECUTION_ROLE,
-        "create the policies iam/read-policy.json, iam/deploy-policy.json, iam/limit-policy.json "
-        "and iam/scaling-policy.json",
-        "connect the repository on GitHub: AWS CodeConnections",
-        "deploy pipeline.yaml with CloudFormation, with ConnectionArn, Repository, "
-        "ReadPolicyArn, DeployPolicyArn, LimitPolicyArn, ScalingPolicyArn; for endpoints with "
-        "build_image: true also ImagePolicyArn, of iam/image-policy.json; for targets of "
-        "your own in a folder Catalog; NotificationTopicArn is notified of approvals and of "
-        "nightly builds that fail",
-    ),
-}
-"""What to configure after ``ci init``."""
-
-_PIN = (
-    "pin in peagle.yaml what the README of a rendered plan names as not pinned: "
-    "drafter: ID@COMMIT, and image: HOST/NAME@sha256:DIGEST, unless build_image is true"
-)
-
-
 @click.group(epilog="Example: peagle ci init github --repository acme/models")
 def ci() -> None:
     """Write pipelines for the endpoints of peagle.yaml, and the schema of that file."""
@@ -132,7 +89,7 @@ Examples:
   peagle ci init codepipeline --toolkit https://pypi.example.com/simple/
 """,
 )
-@click.argument("kind", metavar="github|codepipeline", type=OneOf(KINDS))
+@click.argument("kind", metavar="github|codepipeline", type=click.Choice(KINDS))
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
@@ -170,27 +127,27 @@ def init(
     drift, and removes what has ended. No key is stored. Never overwrites without --force.
     """
     files: dict[str, bytes] = {}
-    if not (folder / STARTER).exists():
-        files[STARTER] = starter_project().encode()
-    root = ctx.find_root().command
-    assert isinstance(root, click.Group)
-    files[SCHEMA] = schema_bytes(project_schema(file_options(root)))
-    endpoints = ["chat"] if STARTER in files else endpoints_of(_project(ctx, folder))
+    endpoints = ["chat"]
+    if (folder / STARTER).exists():
+        endpoints = _endpoints(ctx, folder / STARTER)
+    else:
+        files[STARTER] = starter_project()
+    files[SCHEMA] = schema_bytes(project_schema(file_options(root_group(ctx))))
     placeholders = {
         "account": account,
         "repository": repository,
         "partition": account and partition,
     }
     values = {key: value for key, value in placeholders.items() if value}
-    source = toolkit_source(toolkit, folder)
-    files |= source.files
-    made = pipeline_files(kind, endpoints, source.text, values)
-    kept = {name for name in made if not values and _is_policy(folder, name)}
-    files |= {name: content for name, content in made.items() if name not in kept}
+    arguments, wheels = toolkit_source(toolkit, folder)
+    files |= wheels
+    for name, content in pipeline_files(kind, endpoints, arguments, values).items():
+        # Without values, a policy that is there would lose the user's.
+        if values or not name.startswith("iam/") or not (folder / name).is_file():
+            files[name] = content
     _write(folder, files, force)
     filled = account is not None and (repository is not None or kind != "github")
-    steps = list(_NEXT[kind][1:] if filled else _NEXT[kind])
-    steps.append(_PIN)
+    steps = next_steps(kind)[filled:]
     if kind == "codepipeline" and endpoints[1:]:
         others = ", ".join(endpoints[1:])
         steps.append(
@@ -206,50 +163,37 @@ def init(
         print_status(f"  {number}. {step}")
 
 
-def _is_policy(folder: Path, name: str) -> bool:
-    """Whether the file is a policy that is there: without values, it would lose the user's."""
-    return name.startswith("iam/") and (folder / name).is_file()
-
-
-def _project(ctx: click.Context, folder: Path) -> Project:
-    """The project file. Raises UserError for an endpoint without an environment of the pipeline."""
-    project = load_project(ctx, folder / STARTER)
+def _endpoints(ctx: click.Context, file: Path) -> list[str]:
+    """The endpoints of the project file. Raises UserError for one without an environment of the
+    pipeline."""
+    project = load_project(ctx, file)
     for endpoint in endpoints_of(project):
         environments = environments_of(project, endpoint)
         missing = [name for name in ("staging", "production") if name not in environments]
         if missing:
             names = " and ".join(missing)
             raise UserError(
-                f"{folder / STARTER}: {endpoint} lacks the environment {names} of the pipeline",
+                f"{file}: {endpoint} lacks the environment {names} of the pipeline",
                 "add it below environments",
                 code="environments-missing",
             )
-    return project
+    return endpoints_of(project)
 
 
-def _write(folder: Path, files: Mapping[str, bytes], force: bool) -> None:
+def _write(folder: Path, files: dict[str, bytes], force: bool) -> None:
     """Write the files. Raises UserError, before any is written, for one that differs."""
-    differing = list(_differing(folder, files))
+    differing = [
+        name
+        for name, content in files.items()
+        if (folder / name).exists()
+        and not ((folder / name).is_file() and (folder / name).read_bytes() == content)
+    ]
     if differing and not force:
-        names = ", ".join(differing)
-        raise UserError(
-            f"{names} would be replaced", "compare them, then add --force", code="file-exists"
-        )
+        message = f"{', '.join(differing)} would be replaced"
+        raise UserError(message, "compare them, then add --force", code="file-exists")
     for name, content in files.items():
-        try:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"{folder / name}: {error.strerror}", "check the folder", code="not-writable"
-            ) from None
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_output(folder / name, content)
-
-
-def _differing(folder: Path, files: Mapping[str, bytes]) -> Iterator[str]:
-    for name, content in files.items():
-        path = folder / name
-        if path.exists() and not (path.is_file() and path.read_bytes() == content):
-            yield name
 
 
 @ci.command(cls=PeagleCommand, epilog="Example: peagle ci schema -o peagle.schema.json")
@@ -257,9 +201,7 @@ def _differing(folder: Path, files: Mapping[str, bytes]) -> Iterator[str]:
 @click.pass_context
 def schema(ctx: click.Context, output: Path | None) -> None:
     """Print the JSON schema of peagle.yaml, which editors complete and check the file with."""
-    root = ctx.find_root().command
-    assert isinstance(root, click.Group)
-    document = project_schema(file_options(root))
+    document = project_schema(file_options(root_group(ctx)))
     if output is None:
         print_json(document)
         return

@@ -11,50 +11,55 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from peagle.cli.options import catalog_of, command_catalog
-from peagle.cli.project import endpoint_argument
-from peagle.cli.view.console import print_status
+from peagle.account import NOT_SEARCHED as NOT_SEARCHED
+from peagle.account import Change, leads_to_sandbox
+from peagle.catalog.schema import Catalog
+from peagle.cli.options import catalog_of, command_catalog, yes_option
+from peagle.cli.project import ProjectCommand, endpoint_argument
+from peagle.cli.view.console import json_option, print_status
 from peagle.cli.view.progress import DeploymentProgress
 from peagle.deploy.records import deployment_names
-from peagle.session import NOT_SEARCHED as NOT_SEARCHED
 from peagle.session import Session as Session
-from peagle.session import leads_to_sandbox
 from peagle.store import SANDBOX
 
 if TYPE_CHECKING:
-    from peagle.aws.client import Aws
     from peagle.deploy.context import Observer
-    from peagle.deploy.state import Deployment
 
 Command = Callable[..., Any]
 
 
-def new_session(
-    ctx: click.Context,
-    region: str | None = None,
-    profile: str | None = None,
-    sandbox: bool = False,
-) -> Session:
-    """A session with the command's catalogue, which shows what it does. Raises UserError when the
-    options and AWS_ENDPOINT_URL contradict each other."""
-    session = Session(region, profile, sandbox=sandbox, catalog=catalog_of(ctx))
-    in_sandbox = session.sandbox
-    session.load_catalog = lambda: command_catalog(ctx)
-    session.say = print_status
+class CommandSession(Session):
+    """A session with the command's catalogue, which shows what it does."""
+
+    def __init__(self, ctx: click.Context, *place: str | None, sandbox: bool = False) -> None:
+        super().__init__(*place, sandbox=sandbox, catalog=catalog_of(ctx))
+        self._ctx = ctx
+
+    @property
+    def catalog(self) -> Catalog:
+        return command_catalog(self._ctx)
+
+    def say(self, line: str) -> None:
+        print_status(line)
 
     @contextmanager
-    def progress() -> Iterator[Observer]:
-        with DeploymentProgress(in_sandbox) as status:
+    def progress(self) -> Iterator[Observer]:
+        with DeploymentProgress(self.sandbox) as status:
             yield status.observe
 
-    def reporting(
-        aws: Aws, record: Deployment, again: Sequence[str]
-    ) -> AbstractContextManager[None]:
+    def reporting(self, change: Change, again: Sequence[str]) -> AbstractContextManager[None]:
         from peagle.cli.view.deploy import remaining_resources_shown
 
-        return remaining_resources_shown(aws, record, session, again)
+        return remaining_resources_shown(change.aws, change.record, self, again)
 
-    session.progress, session.reporting = progress, reporting
+
+def new_session(
+    ctx: click.Context, region: str | None = None, profile: str | None = None, sandbox: bool = False
+) -> Session:
+    """The session of a command. Raises UserError when the options and AWS_ENDPOINT_URL contradict
+    each other."""
+    session = CommandSession(ctx, region, profile, sandbox=sandbox)
+    _ = session.sandbox
     return session
 
 
@@ -76,8 +81,7 @@ def account_options(command: Command, with_region: bool = False) -> Command:
     def with_session(*, profile: str | None, sandbox: bool, **params: Any) -> Any:
         region = params.pop("region") if with_region else None
         session = new_session(click.get_current_context(), region, profile, sandbox)
-        with session.sandbox_loss_reported():
-            return command(session=session, **params)
+        return command(session=session, **params)
 
     return with_session
 
@@ -88,18 +92,23 @@ def cloud_options(command: Command) -> Command:
     return click.option("--region", help=help_text)(account_options(command, with_region=True))
 
 
-def deployment_options(command: Command, complete: bool = False) -> Command:
-    """NAME, the project's and the account options; a ``ProjectCommand`` receives ``aws``,
-    ``record`` and ``session``. ``complete`` is that of ``Session.find``."""
+def deployment_command(
+    *examples: str, yes: bool = False, **argument: Any
+) -> Callable[[Command], click.Command]:
+    """A command about the deployment NAME: it receives ``name`` and ``session``, and has
+    ``--json`` and with ``yes`` also ``--yes`` behind its own options. ``argument`` is that of
+    ``endpoint_argument``."""
+    lines = "\n".join(f"  {example}" for example in examples)
+    epilog = f"\b\nExamples:\n{lines}\n" if len(examples) > 1 else f"Example: {examples[0]}"
 
-    @endpoint_argument(complete_name)
-    @cloud_options
-    @wraps(command)
-    def with_deployment(*, name: str, session: Session, **params: Any) -> Any:
-        record, aws = session.find(name, complete=complete)
-        return command(aws=aws, record=record, session=session, **params)
+    def add(command: Command) -> click.Command:
+        own_options = vars(command).pop("__click_params__", [])
+        command = yes_option(json_option(command)) if yes else json_option(command)
+        vars(command)["__click_params__"] += own_options
+        with_name = endpoint_argument(complete_name, **argument)(cloud_options(command))
+        return click.command(cls=ProjectCommand, epilog=epilog)(with_name)
 
-    return with_deployment
+    return add
 
 
 def complete_name(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -14,8 +13,6 @@ from typing import Any
 
 import click
 
-from peagle.aws.client import Aws
-from peagle.aws.runtime import LogEvent
 from peagle.cli.context import (
     PeagleCommand,
     command_text,
@@ -23,15 +20,10 @@ from peagle.cli.context import (
     fix_in_context,
     is_plan_file,
 )
-from peagle.cli.options import command_catalog, duration
-from peagle.cli.planned import plan_in_project
-from peagle.cli.project import ACCOUNT, CHOICE, ProjectCommand, endpoint_argument
-from peagle.cli.session import (
-    Session,
-    cloud_options,
-    complete_name,
-    deployment_options,
-)
+from peagle.cli.options import duration
+from peagle.cli.plan_options import plan_in_project
+from peagle.cli.project import ACCOUNT, CHOICE
+from peagle.cli.session import Session, cloud_options, deployment_command
 from peagle.cli.view.console import (
     STARTED_AT,
     Fact,
@@ -45,17 +37,15 @@ from peagle.cli.view.console import (
     print_status,
     print_table,
 )
-from peagle.cli.view.deploy import comparison_text
+from peagle.cli.view.deploy import comparison_text, usage_document, usage_screen
 from peagle.cli.view.progress import show_hashing
 from peagle.cli.view.proof import second_turn_text
-from peagle.cli.view.top import document, screen
-from peagle.deploy.drift import Drift, find_drift, find_template_drift, served_image
+from peagle.deploy.drift import find_drift, find_template_drift, served_image
 from peagle.deploy.records import deployment_names
-from peagle.deploy.state import Deployment
 from peagle.deploy.status import ENDED, GONE, Listing, deployment_status
-from peagle.deploy.usage import age_of_newest_line, endpoint_log, usage_of_endpoint
+from peagle.deploy.usage import endpoint_log, usage_of_endpoint
 from peagle.engine.state import ready_engine
-from peagle.engine.usage import WINDOW_SECONDS, EngineMeter, Usage
+from peagle.engine.usage import WINDOW_SECONDS, EngineMeter
 from peagle.errors import OptionsConflict, Refused, UserError
 from peagle.planning import Plan
 from peagle.proof import SecondTurn
@@ -63,12 +53,7 @@ from peagle.render import read_plan
 from peagle.render.requests import deploy_command
 from peagle.sandbox.client import SANDBOX_KILLED, sandbox_not_running
 from peagle.store import SANDBOX
-from peagle.text import (
-    duration_argument,
-    format_duration,
-    format_price,
-    shortened,
-)
+from peagle.text import format_duration, format_price, shortened
 
 _COLUMNS = (
     "name", "state", "region", "instances_running", "min_instances", "max_instances", "min_copies",
@@ -95,8 +80,7 @@ def list_deployments(ctx: click.Context, session: Session, as_json: bool) -> Non
     where scaling, another machine or another client has changed it. --ttl and --budget of deploy
     make it end.
     """
-    listing = Listing((), ())
-    unreachable = ""
+    listing, unreachable = Listing((), ()), ""
     if session.is_available:
         try:
             listing = session.listing()
@@ -131,16 +115,15 @@ _NEAR_SECONDS = 2 * 3600
 """An end that is nearer belongs into the first line."""
 
 
-@click.command(cls=ProjectCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
-@partial(deployment_options, complete=True)
-@json_option
-def status(aws: Aws, record: Deployment, session: Session, as_json: bool) -> None:
+@deployment_command("peagle status peagle-tiny --sandbox --json")
+def status(name: str, session: Session, as_json: bool) -> None:
     """Show the deployment NAME: state, measured acceptance, URL, price and resources.
 
     States are SageMaker's, and four more: Unproved (in service, acceptance not proved),
     Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere), Ended (it was
     deleted at its end time).
     """
+    record, aws = session.find(name, complete=True)
     document = deployment_status(aws, record)
     if as_json:
         return print_json(deployment_in_context(document))
@@ -157,39 +140,27 @@ def status(aws: Aws, record: Deployment, session: Session, as_json: bool) -> Non
         facts.append(("price", format_price(document["price_per_hour_usd"], session.sandbox)))
     if any(fix):
         facts.append(("fix", fix))
-    elif command := _next_command(document, record):
-        facts.append(("to continue", ("", command_text(command))))
+    elif document["state"] == ENDED:
+        facts.append(("to continue", ("", command_text(("peagle", "reap")))))
+    elif document["state"] in ("Creating", "Unproved") and not record.owner:  # as after --no-wait
+        again = deploy_command(record.current.plan) if record.current.plan else None
+        prove = ("peagle", "prove", name) if document["state"] == "Unproved" else ()
+        facts.append(("to continue", ("", command_text(again or prove) if again or prove else "")))
     resources = (f"{resource['type']} {resource['name']}" for resource in document["resources"])
     facts += [("resource", text) for text in resources]
     return print_facts(facts, label=20, err=False)
 
 
-def _next_command(document: dict[str, Any], record: Deployment) -> tuple[str, ...]:
-    """The command that waits for and proves what a deploy has requested, as after Ctrl-C or
-    --no-wait; empty where there is nothing to continue."""
-    if document["state"] == ENDED:
-        return ("peagle", "reap")
-    if record.owner or document["state"] not in ("Creating", "Unproved"):
-        return ()
-    plan = record.current.plan
-    if plan and (command := deploy_command(plan)):
-        return command
-    return ("peagle", "prove", record.name) if document["state"] == "Unproved" else ()
-
-
 _LONGEST_VALUE = 60
 
 
-@click.command(
-    cls=ProjectCommand,
-    epilog="""\b
-Examples:
-  peagle drift plan.json
-  peagle drift -e production --json
-  peagle drift peagle-tiny --sandbox
-""",
+@deployment_command(
+    "peagle drift plan.json",
+    "peagle drift -e production --json",
+    "peagle drift peagle-tiny --sandbox",
+    metavar="NAME|PLAN",
+    keys=(*ACCOUNT, "role"),
 )
-@endpoint_argument(complete_name, "NAME|PLAN", keys=(*ACCOUNT, "role"))
 @click.option("--role", envvar="PEAGLE_ROLE", help="Execution role of the plan: ARN or name.")
 @click.option(
     "--template",
@@ -197,8 +168,6 @@ Examples:
     type=click.Path(file_okay=False, path_type=Path),
     help="Compare the files of `peagle render` in this folder as well.",
 )
-@cloud_options
-@json_option
 @click.pass_context
 def drift(
     ctx: click.Context,
@@ -218,27 +187,34 @@ def drift(
 
     Exits with 0 without drift, 3 with drift, and 4 if something could not be read.
     """
-    plan = _plan(ctx, session, name)
+    plan = _planned(ctx, session, name)
     if not session.is_available:
         raise sandbox_not_running()
-    catalog = command_catalog(ctx)
-    files = find_template_drift(plan, template, catalog) if template else ()
+    files = find_template_drift(plan, template, session.catalog) if template else ()
     with show_hashing():
-        drifted = find_drift(session.aws(plan.region), plan, catalog.instances, role)
-    drifted = replace(drifted, fields=(*drifted.fields, *files))
+        drift = find_drift(session.aws(plan.region), plan, session.catalog.instances, role)
+    drift = replace(drift, fields=(*drift.fields, *files))
+    fields, where = drift.fields, f"{drift.name} in {session.where(drift.region)}"
     if as_json:
-        print_json(drifted.document())
+        print_json(drift.document())
+    elif not fields:
+        print_line(f"{where}: no drift in {', '.join(drift.compared)}")
+    elif [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
+        print_line(f"{where} is not deployed: it has no endpoint", bold=True)
     else:
-        _show(drifted, session)
-    for area, error in drifted.unknown.items():
+        count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
+        print_line(f"{where}: {count} from the plan", bold=True)
+        rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
+        print_table(("FIELD", "PLANNED", "FOUND"), rows)
+    for area, error in drift.unknown.items():
         print_status(f"{area} is unknown: {error.message}")
-    if drifted.fields:
+    if fields:
         ctx.exit(Refused.exit_code)
-    for error in drifted.unknown.values():
+    for error in drift.unknown.values():
         raise error
 
 
-def _plan(ctx: click.Context, session: Session, name: str) -> Plan:
+def _planned(ctx: click.Context, session: Session, name: str) -> Plan:
     """The plan to compare with: of a file, of the project file, or of the record of NAME."""
     if is_plan_file(name):
         return read_plan(Path(name))
@@ -258,21 +234,6 @@ def _plan(ctx: click.Context, session: Session, name: str) -> Plan:
     return plan
 
 
-def _show(drift: Drift, session: Session) -> None:
-    where, fields = session.where(drift.region), drift.fields
-    if not fields:
-        areas = ", ".join(drift.compared)
-        print_line(f"{drift.name} in {where}: no drift in {areas}")
-        return
-    if [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
-        print_line(f"{drift.name} in {where} is not deployed: it has no endpoint", bold=True)
-        return
-    count = "1 field differs" if len(fields) == 1 else f"{len(fields)} fields differ"
-    print_line(f"{drift.name} in {where}: {count} from the plan", bold=True)
-    rows = ((field.path, _shown(field.after), _shown(field.before)) for field in fields)
-    print_table(("FIELD", "PLANNED", "FOUND"), rows)
-
-
 def _shown(value: Any) -> str:
     if value is None:
         return "-"
@@ -283,31 +244,32 @@ def _shown(value: Any) -> str:
 _INTERRUPTED = 130
 
 
-@click.command(cls=ProjectCommand, epilog="Example: peagle logs peagle-tiny -f --sandbox")
-@deployment_options
+@deployment_command("peagle logs peagle-tiny -f --sandbox")
 @click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
 @click.option(
     "--since",
     callback=duration,
     help="Show lines newer than this, such as 10m or 2h.  [default: since creation]",
 )
-@json_option
-def logs(
-    aws: Aws,
-    record: Deployment,
-    follow: bool,
-    since: int | None,
-    as_json: bool,
-    **_: object,
-) -> None:
+def logs(name: str, session: Session, follow: bool, since: int | None, as_json: bool) -> None:
     """Show the CloudWatch log of the deployment NAME."""
     if follow and as_json:
         raise OptionsConflict("--follow and --json are mutually exclusive", "omit one of them")
-    typed = click.get_current_context().meta[STARTED_AT]
-    lines = endpoint_log(aws, record, None if since is None else typed - since, follow)
+    ctx = click.get_current_context()
+    record, aws = session.find(name)
+    lines = endpoint_log(
+        aws, record, None if since is None else ctx.meta[STARTED_AT] - since, follow
+    )
     if as_json:
-        print_json({"name": record.name, "events": [_document(event) for event in lines]})
-        return
+        events = [
+            {
+                "time": datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds"),
+                "stream": event.stream,
+                "message": event.message,
+            }
+            for event in lines
+        ]
+        return print_json({"name": record.name, "events": events})
     shown = False
     try:
         for event in lines:
@@ -316,29 +278,11 @@ def logs(
     except KeyboardInterrupt:
         if not follow:
             raise
-        # the usual end, so without an error message
-        click.get_current_context().exit(_INTERRUPTED)
+        ctx.exit(_INTERRUPTED)  # the usual end, so without an error message
     if not shown:
-        print_status(*_no_lines(aws, record, since))
+        print_status("No lines yet." if since is None else "No lines in that time.")
+    return None
 
-
-def _no_lines(aws: Aws, record: Deployment, since: int | None) -> tuple[str, str]:
-    """The message if there are no lines; if ``since`` excludes them all, with the command for the
-    newest."""
-    age = None if since is None else age_of_newest_line(aws, record, since)
-    if since is None or age is None:
-        return "No lines yet.", ""
-    command = command_text(("peagle", "logs", record.name, "--since", duration_argument(age + 1)))
-    none = f"No lines in the last {format_duration(since)}"
-    return f"{none}; the newest line is {format_duration(age)} old", command
-
-
-def _document(event: LogEvent) -> dict[str, str]:
-    moment = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds")
-    return {"time": moment, "stream": event.stream, "message": event.message}
-
-
-Read = Callable[[], Usage]
 
 _ON_AWS_SECONDS, _HERE_SECONDS = 10, 2
 """How often the screen is read again: on AWS most numbers change once a minute, and queries cost
@@ -349,30 +293,20 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 _OTHER_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
 
-@click.command(cls=ProjectCommand, epilog="Example: peagle top peagle-tiny --sandbox --once")
-@endpoint_argument(complete_name)
-@cloud_options
+@deployment_command("peagle top peagle-tiny --sandbox --once")
 @click.option(
     "--once", is_flag=True, help="Print one screen and end.  [default without a terminal]"
 )
 @click.option(
-    "--window",
-    callback=duration,
-    help="How far back to measure; 1m at least.  [default: 5m]",
+    "--window", callback=duration, help="How far back to measure; 1m at least.  [default: 5m]"
 )
 @click.option(
     "--every",
     callback=duration,
     help="Time between two screens.  [default: 10s; 2s in the sandbox and for a local engine]",
 )
-@json_option
 def top(
-    name: str,
-    session: Session,
-    once: bool,
-    window: int | None,
-    every: int | None,
-    as_json: bool,
+    name: str, session: Session, once: bool, window: int | None, every: int | None, as_json: bool
 ) -> None:
     """Show how the deployment NAME, or the local engine of that name, is used: requests, times,
     KV cache, acceptance and cost.
@@ -383,47 +317,34 @@ def top(
     """
     if window is not None and window < _SHORTEST_WINDOW:
         raise UserError("--window is shorter than a minute", "use 1m or more", "window")
-    read, seconds = _reader(name, session, window or WINDOW_SECONDS)
+    on_aws, here = session.names_deployment(name), True
+    if engine := None if on_aws else ready_engine(name):
+        read = EngineMeter(engine, window or WINDOW_SECONDS).read
+    else:
+        record, aws = session.find(name)
+        here = session.sandbox
+        read = partial(usage_of_endpoint, aws, record, window or WINDOW_SECONDS)
     if as_json:
-        return print_json(document(read()))
+        return print_json(usage_document(read()))
     if once or not sys.stdout.isatty():
-        for line in screen(read(), min(line_width(), 120)):
+        for line in usage_screen(read(), min(line_width(), 120)):
             click.echo(line)
         return None
-    return _show_top(read, every or seconds)
-
-
-def _reader(name: str, session: Session, window: float) -> tuple[Read, int]:
-    """How to read the use of that name, and how often. As in ``peagle invoke``, options about AWS
-    exclude local engines, and a deployment comes first."""
-    on_aws = session.names_deployment(name)
-    if engine := None if on_aws else ready_engine(name):
-        return EngineMeter(engine, window).read, _HERE_SECONDS
-    record, aws = session.find(name)
-    seconds = _HERE_SECONDS if session.sandbox else _ON_AWS_SECONDS
-    return partial(usage_of_endpoint, aws, record, window), seconds
-
-
-def _show_top(read: Read, seconds: float) -> None:
-    """Show the screen again and again, until Ctrl-C, which is the usual end."""
-    out = sys.stdout
+    seconds, out = every or (_HERE_SECONDS if here else _ON_AWS_SECONDS), sys.stdout
     usage = read()  # an error before the first screen stays on the usual one
     out.write(_OTHER_SCREEN)
     try:
         while True:
-            lines = [*screen(usage, line_width()), "", _footer(usage, seconds)]
+            at = time.strftime("%H:%M:%S", time.localtime(usage.at))
+            end = click.style(f"  {at}, again every {seconds:g} s; Ctrl-C ends", dim=True)
+            lines = [*usage_screen(usage, line_width()), "", end]
             text = "".join(f"{line}{_CLEAR_LINE}\n" for line in lines)
             out.write(f"{_HOME}{text}{_CLEAR_REST}")
             out.flush()
             time.sleep(seconds)
             usage = read()
-    except KeyboardInterrupt:
-        pass
+    except KeyboardInterrupt:  # the usual end
+        return None
     finally:
         out.write(_USUAL_SCREEN)
         out.flush()
-
-
-def _footer(usage: Usage, seconds: float) -> str:
-    at = time.strftime("%H:%M:%S", time.localtime(usage.at))
-    return click.style(f"  {at}, again every {seconds:g} s; Ctrl-C ends", dim=True)

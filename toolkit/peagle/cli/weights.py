@@ -1,53 +1,115 @@
-"""``peagle weights``: copy the weights of a pair to S3; list and remove them."""
+"""``peagle weights`` and ``warm``: weights and compile caches in S3."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
-from peagle.aws.client import Aws
+from peagle.account import Account
 from peagle.catalog.loading import load_storage
-from peagle.cli.context import PeagleCommand, in_context, own_command
+from peagle.catalog.tables import StoragePrice
+from peagle.cli.context import (
+    PeagleCommand,
+    command_text,
+    findings_in_context,
+    in_context,
+    own_command,
+)
+from peagle.cli.deploy import show_and_refuse
+from peagle.cli.local import local_image
 from peagle.cli.options import (
     catalog_of,
-    command_catalog,
     complete_pair,
+    deploy_options,
+    names_own_image,
     refuse_errors,
     region_option,
     yes_option,
 )
-from peagle.cli.plan_options import field_options
+from peagle.cli.plan_options import field_options, plan_options
+from peagle.cli.project import ProjectCommand
 from peagle.cli.session import Session, account_options
 from peagle.cli.view.console import (
+    Fact,
     confirm,
     json_option,
     print_document,
+    print_facts,
     print_findings,
     print_json,
+    print_line,
+    print_next,
     print_status,
 )
-from peagle.cli.view.progress import StatusLine
-from peagle.cli.view.weights import (
-    SyncProgressBar,
-    inspect_document,
-    print_weights,
-    resume_hint,
-    say_synced,
-    show_sync_plan,
-    sync_document,
-    use_command,
-    warm_start_document,
+from peagle.cli.view.deploy import show_remaining_resources
+from peagle.cli.view.progress import StatusLine, show_hashing
+from peagle.deploy.preflight import preflight as run_preflight
+from peagle.deploy.records import deployment_lock, load_record, refuse_weights_in_use
+from peagle.deploy.state import Deployment
+from peagle.deploy.status import require_known_price
+from peagle.deploy.wait import limit_seconds
+from peagle.engine.runner import LocalOptions
+from peagle.engine.state import read_local_engine, warm_folder
+from peagle.errors import (
+    Fix,
+    NotFound,
+    OptionMissing,
+    OptionsConflict,
+    PeagleError,
+    Refused,
+    UserError,
+    command_line,
 )
-from peagle.deploy.records import refuse_weights_in_use
-from peagle.errors import Fix, NotFound, OptionsConflict, Refused, command_line
+from peagle.findings import errors
+from peagle.images.build import findings_on_this_machine
+from peagle.planning import Plan
 from peagle.planning.company import Company, check_company
-from peagle.text import format_size
-from peagle.weights.inspect import StoredWeights, inspect_weights, remove_warm_start, remove_weights
-from peagle.weights.layout import PARTS, weights_at, weights_prefix
+from peagle.planning.runtime import DEFAULT_REGION
+from peagle.render.requests import pair_arguments
+from peagle.sandbox.client import check_sandbox_engine
+from peagle.text import (
+    format_duration,
+    format_price,
+    format_rate,
+    format_size,
+    format_unit_price,
+    format_usd,
+)
+from peagle.warm.collect import (
+    COLLECTING_SUFFIX,
+    CollectedWarmStart,
+    check_writable,
+    collect_locally,
+    collect_on_aws,
+    collecting_plan,
+    prefix_of_weights,
+)
+from peagle.warm.transfer import WarmArtifact
+from peagle.weights.inspect import (
+    StoredWarmStart,
+    StoredWeights,
+    inspect_weights,
+    remove_warm_start,
+    remove_weights,
+)
+from peagle.weights.layout import PARTS, WeightsPrefix, weights_at, weights_prefix
+from peagle.weights.manifest import Manifest
 from peagle.weights.sources import weights_of_pair
-from peagle.weights.sync import REPLACING_CODES, SyncPlan, plan_sync, sync_weights
+from peagle.weights.sync import REPLACING_CODES, SyncPlan, SyncProgress, plan_sync, sync_weights
+from peagle_serve.contract import (
+    MODEL_FOLDER,
+    VOCABULARY_FILE,
+    VOCABULARY_VARIABLE,
+    WARM_FOLDER,
+    is_s3_uri,
+)
 
 _take_over_option = click.option(
     "--take-over", is_flag=True, help="Take over the lock of a crashed sync."
@@ -87,6 +149,10 @@ def sync_command(
     /,
     pair: str,
     destination: str,
+    target_only: bool,
+    drafter_only: bool,
+    target_from: str | None,
+    drafter_from: str | None,
     region: str,
     session: Session,
     take_over: bool,
@@ -95,7 +161,6 @@ def sync_command(
     as_json: bool,
     kms_key: str | None,
     tags: dict[str, str],
-    **sources: Any,
 ) -> None:
     """Copy PAIR into the folders target/ and drafter/ below PREFIX.
 
@@ -107,57 +172,163 @@ def sync_command(
     place = weights_prefix(destination)
     company = Company(kms_key=kms_key, tags=tags)
     check_company(company)
-    parts = _parts(**sources)
-    locations = {part: weights_at(source) for part in parts if (source := sources[f"{part}_from"])}
-    chosen = weights_of_pair(command_catalog(ctx), pair, locations, parts)
-    started, aws = session.start_and_connect(region)
+    if (target_only and (drafter_only or drafter_from)) or (drafter_only and target_from):
+        raise OptionsConflict(
+            "--target-only and --drafter-only exclude each other, and cannot be combined with the "
+            "place of the other part",
+            "omit one of them",
+        )
+    parts = ("target",) if target_only else ("drafter",) if drafter_only else PARTS
+    sources = {"target": target_from, "drafter": drafter_from}
+    locations = {part: weights_at(source) for part, source in sources.items() if source}
+    chosen = weights_of_pair(session.catalog, pair, locations, parts)
     price = load_storage(catalog_of(ctx)).price_in(region)
+    with session.starting(region) as aws:
+        with StatusLine() as status:
+            status.show("Inspecting", place.uri)
+            plan = plan_sync(aws, place, chosen)
+        print_status(f"{click.style(pair, bold=True)} to {place.uri} ({plan.region})")
+        print_facts(_sync_facts(plan, price, session.sandbox), label=9)
+        refuse_errors((*chosen.findings, *plan.findings))
+        if not even_if_used:
+            replaced = {found.where for found in plan.findings if found.code in REPLACING_CODES}
+            refuse_weights_in_use(
+                replaced,
+                aws.scope,
+                "the next instance of the endpoint would start with different weights",
+                "use a different prefix, or ",
+            )
+        confirm(f"Copy this to {place.uri}?", "not copied", yes=yes)
     again = own_command(ctx, without=("--yes", "-y", "--json", "--take-over"))
-    bar = SyncProgressBar()
-    with resume_hint(bar, place, again, in_context(("peagle", "weights", "remove", destination))):
-        with session.stopped_on_error(started):
-            with StatusLine() as status:
-                status.show("Inspecting", place.uri)
-                plan = plan_sync(aws, place, chosen)
-            show_sync_plan(pair, plan, price, session.sandbox)
-            refuse_errors((*chosen.findings, *plan.findings))
-            if not even_if_used:
-                _refuse_replacing_used(plan, aws)
-            if not yes:
-                confirm(f"Copy this to {place.uri}?", "not copied")
-        begun = time.monotonic()
-        with bar:
-            result = sync_weights(aws, plan, bar.update, take_over, company)
-        seconds = time.monotonic() - begun
+    remove = in_context(("peagle", "weights", "remove", destination))
+    begun = time.monotonic()
+    with copying(place, again, remove) as show:
+        result = sync_weights(aws, plan, show, take_over, company)
+    seconds = time.monotonic() - begun
     use = command_line(use_command(pair, place, result.manifest, region, session))
     if as_json:
-        print_json(sync_document(pair, plan, result, seconds, price, use))
-    else:
-        say_synced(plan, result, seconds, use)
+        folders = {
+            part: {
+                "uri": place.part_uri(part),
+                "source": folder.source,
+                "files": {
+                    name: {"bytes": entry.size, "checksum": entry.checksum}
+                    for name, entry in folder.files.items()
+                },
+            }
+            for part, folder in result.manifest.items()
+        }
+        document = {
+            "pair": pair,
+            "uri": place.uri,
+            "region": plan.region,
+            "bytes": plan.size,
+            "bytes_moved": result.moved,
+            "seconds": round(seconds, 3),
+            "usd_per_month": _usd_per_month(plan.size, price),
+            "folders": folders,
+            "next": use,
+        }
+        return print_json(document)
+    copied = "nothing was copied"
+    if result.moved:
+        rate = format_rate(result.moved / seconds if seconds else 0)
+        copied = f"{format_size(result.moved)} copied in {format_duration(seconds)}, {rate}"
+    files = _files_text(len(plan.files), plan.size)
+    print_status(f"{place.uri} is complete: {files}, checksums match ({copied})")
+    return print_status("Use it", use)
 
 
-def _refuse_replacing_used(plan: SyncPlan, aws: Aws) -> None:
-    """Raise Refused if the sync would replace weights that a deployed endpoint uses."""
-    replaced = {finding.where for finding in plan.findings if finding.code in REPLACING_CODES}
-    reason = "the next instance of the endpoint would start with different weights"
-    refuse_weights_in_use(replaced, aws.scope, reason, "use a different prefix, or ")
-
-
-def _parts(
-    target_only: bool, drafter_only: bool, target_from: str | None, drafter_from: str | None
-) -> tuple[str, ...]:
-    if target_only and drafter_only:
-        raise OptionsConflict(
-            "--target-only and --drafter-only are mutually exclusive", "omit both"
+def _sync_facts(plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> Iterator[Fact]:
+    for part, source in plan.sources.items():
+        files = _files_text(len(source.files), source.size)
+        yield part, f"{source.location}: {files} -> {part}/"
+    yield "bucket", f"{plan.prefix.bucket} is created" if plan.creates_bucket else ""
+    if plan.same_size:
+        files = _files_text(len(plan.same_size), sum(item.size for item in plan.same_size))
+        yield (
+            "present",
+            f"{files}, with the same size: compared by checksum, and replaced where they differ",
         )
-    for only, other, location in (
-        (target_only, "--drafter-from", drafter_from),
-        (drafter_only, "--target-from", target_from),
-    ):
-        if only and location:
-            flag = "--target-only" if target_only else "--drafter-only"
-            raise OptionsConflict(f"{other} cannot be combined with {flag}", "omit one of them")
-    return ("target",) if target_only else ("drafter",) if drafter_only else PARTS
+    for part, source in plan.sources.items():
+        skipped = f"{_files_text(*source.left_out)}, of the {part}, which vLLM does not read"
+        yield "skipped", skipped if source.left_out[0] else ""
+    yield "storage", _storage_text(plan.size, price, plan.region, sandbox)
+
+
+def _files_text(count: int, size: float) -> str:
+    return f"{count} file{'' if count == 1 else 's'}, {format_size(size)}"
+
+
+def _storage_text(size: int, price: StoragePrice | None, region: str, sandbox: bool = False) -> str:
+    """The storage price per month, and its basis."""
+    if price is None:
+        return f"the price of S3 Standard in {region} is unknown"
+    free = " on AWS (free in the sandbox)" if sandbox else ""
+    usd = price.month_usd(size)
+    amount = format_usd(usd) if usd >= 0.01 else "less than $0.01"
+    return (
+        f"{amount} per month{free}: S3 Standard in {region}, "
+        f"{format_unit_price(price.usd_per_gb_month)} per GB-month (list price of {price.date})"
+    )
+
+
+def _usd_per_month(size: int, price: StoragePrice | None) -> float | None:
+    return round(price.month_usd(size), 4) if price else None
+
+
+@contextmanager
+def copying(
+    place: WeightsPrefix, resume: Sequence[str], remove: Sequence[str]
+) -> Iterator[Callable[[SyncProgress], None]]:
+    """What shows the progress of a copy; if it ends early, also what is in S3 and the commands that
+    resume the copy and remove it."""
+    last: SyncProgress | None = None
+
+    def show(progress: SyncProgress, at_once: bool = False) -> None:
+        nonlocal last
+        last = progress
+        unit, name = (1e9, "GB") if progress.total >= 1e9 else (1e6, "MB")
+        parts = ["Copying", f"{progress.done / unit:.2f} of {progress.total / unit:.2f} {name}"]
+        if progress.seconds_left is not None:
+            parts += [format_rate(progress.speed), f"{format_duration(progress.seconds_left)} left"]
+        status.show_line(" | ".join(parts), at_once=at_once)
+
+    try:
+        with StatusLine() as status:
+            yield show
+            if last is not None:
+                show(last, at_once=True)
+    except (PeagleError, KeyboardInterrupt) as error:
+        if not isinstance(error, Refused):
+            there = "no file was copied"
+            if last is not None:
+                there = f"{format_size(last.done)} of {format_size(last.total)}. "
+                there += "Finished files are kept, and billed as storage"
+            print_status(f"At {place.uri}: {there}.")
+            print_status("Resume", command_line(resume))
+            print_status("Remove", command_line(remove))
+        raise
+
+
+def use_command(
+    pair: str, place: WeightsPrefix, manifest: Manifest, region: str, account: Account
+) -> tuple[str, ...]:
+    """The command that plans with these weights. For another account than the default one ``plan``
+    must connect, which it does with ``--online`` only."""
+    command = ["peagle", "plan", pair]
+    if "target" in manifest:
+        command += ["--model-source", place.part_uri("target")]
+        if VOCABULARY_FILE in manifest["target"].files:
+            folder = f"{MODEL_FOLDER}/target" if "drafter" in manifest else MODEL_FOLDER
+            command += ["--env", f"{VOCABULARY_VARIABLE}={folder}"]
+    if "drafter" in manifest:
+        command += ["--drafter", place.part_uri("drafter")]
+    if region != DEFAULT_REGION:
+        command += ["--region", region]
+    if account.sandbox or account.profile:
+        command.append("--online")
+    return in_context(command)
 
 
 @weights.command(
@@ -178,12 +349,66 @@ def list_command(
     weights = inspect_weights(session.aws(region), weights_prefix(place))
     price = load_storage(catalog_of(ctx)).price_in(region)
     if as_json:
-        print_json(inspect_document(weights, price))
+        print_json(_stored_document(weights, price))
     else:
-        print_weights(weights, price)
+        _print_stored(weights, price)
         print_findings(weights.findings, err=True)
     if not weights.mountable:
         ctx.exit(Refused.exit_code)
+
+
+def _print_stored(weights: StoredWeights, price: StoragePrice | None) -> None:
+    """The files, warm starts and other objects at a prefix, on stdout."""
+    state = "complete" if weights.complete else "not synced" if weights.mountable else "incomplete"
+    print_line(f"{weights.prefix.uri}: {state}, {format_size(weights.size)}", bold=True)
+    if weights.finish:
+        print_next("complete it", command_text(weights.finish))
+    document = _stored_document(weights, price)
+    print_document({key: document[key] for key in ("pairs", "folders", "warm", "others")})
+    if weights.lock is not None:
+        print_line(f"{'stale lock' if weights.lock.stale else 'locked'}: {weights.lock}")
+    if price is not None:
+        print_line(f"storage: {_storage_text(weights.size, price, price.region)}")
+
+
+def _stored_document(weights: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
+    """What ``list --json`` prints; ``None`` is unknown, and ``k`` is 0 without speculation."""
+    return {
+        "uri": weights.prefix.uri,
+        "complete": weights.complete,
+        "pairs": list(weights.pairs),
+        "finish": command_text(weights.finish) if weights.finish else None,
+        "bytes": weights.size,
+        "usd_per_month": _usd_per_month(weights.size, price),
+        "folders": {
+            part: {
+                "source": weights.manifest[part].source,
+                "files": [
+                    {"name": file.name, "state": file.state, "bytes": file.size,
+                     "bytes_there": file.present, "checksum": file.checksum or None}
+                    for file in files
+                ],
+            }
+            for part, files in weights.files.items()
+        },
+        "warm": [_warm_document(warm) for warm in weights.warm],
+        "at_work": str(weights.lock) if weights.lock and not weights.lock.stale else None,
+        "others": dict(weights.others),
+        "findings": findings_in_context(weights.findings),
+    }  # fmt: skip
+
+
+def _warm_document(warm: StoredWarmStart) -> dict[str, Any]:
+    return {
+        "key": warm.key,
+        "complete": warm.complete,
+        "bytes": warm.size,
+        "pair": warm.pair or None,
+        "k": warm.k,
+        "device": warm.device or None,
+        "made": warm.made or None,
+        "seconds_cold": warm.seconds_cold,
+    }
 
 
 @weights.command(
@@ -221,46 +446,274 @@ def remove_command(
     Other objects stay. Refused while an endpoint deployed from this machine uses these weights.
     """
     if key and (take_over or even_if_used):
-        raise OptionsConflict("--take-over and --even-if-used cannot be combined with --warm",
-                        "omit them: --warm keeps the weights")  # fmt: skip
+        raise OptionsConflict(
+            "--take-over and --even-if-used cannot be combined with --warm",
+            "omit them: --warm keeps the weights",
+        )
     aws = session.aws(region)
     weights = inspect_weights(aws, weights_prefix(place))
-    if key:
-        return _remove_warm_start(aws, weights, key, yes, as_json)
     uri = weights.prefix.uri
+    if key:
+        warm = weights.warm_start(key)
+        if not as_json:
+            print_document(_warm_document(warm))
+        confirm(f"Remove this warm start from {uri}?", "not removed", yes=yes)
+        remove_warm_start(aws, weights.prefix, warm)
+        document = {"uri": uri, "folders": [], "warm": [key], "bytes": warm.size}
+        text = f"Removed the warm start {key} from {uri}. Engines that used it start cold."
+        return print_json(document) if as_json else print_status(text)
     if not (weights.manifest or weights.warm):
-        raise NotFound(f"no weights were synced to {uri}",
-                       Fix("show its contents", ("peagle", "weights", "list", uri)),
-                       code="nothing-synced")  # fmt: skip
+        fix = Fix("show its contents", ("peagle", "weights", "list", uri))
+        raise NotFound(f"no weights were synced to {uri}", fix, code="nothing-synced")
     if not even_if_used:
         refuse_weights_in_use({uri}, aws.scope, "without these weights no new instance can start")
     if not as_json:
-        print_weights(weights, load_storage(catalog_of(ctx)).price_in(region))
-    if not yes:
-        confirm(f"Remove this from {uri}?", "not removed")
+        _print_stored(weights, load_storage(catalog_of(ctx)).price_in(region))
+    confirm(f"Remove this from {uri}?", "not removed", yes=yes)
     remove_weights(aws, weights, take_over)
-    warm = [warm_start.key for warm_start in weights.warm]
+    keys = [warm.key for warm in weights.warm]
     if as_json:
         size = weights.size - sum(weights.others.values())
-        return print_json({"uri": uri, "folders": list(weights.files), "warm": warm, "bytes": size})
-    also = f" and {len(warm)} warm start{'s' if len(warm) > 1 else ''}" if warm else ""
+        return print_json({"uri": uri, "folders": list(weights.files), "warm": keys, "bytes": size})
     return print_status(
-        f"Removed the weights{also} from {uri}; {len(weights.others)} other objects stay."
+        f"Removed the weights and {len(keys)} warm starts from {uri}; {len(weights.others)} other "
+        "objects stay."
     )
 
 
-def _remove_warm_start(
-    aws: Aws, weights: StoredWeights, key: str, yes: bool, as_json: bool
+_USUAL_MINUTES = 15
+"""An instance, the weights, a cold start of two or three minutes, the proof, and the removal."""
+
+_SANDBOX_MINUTES = 3
+
+_NOT_REPEATED = ("--yes", "-y", "--json")
+
+
+@click.command(
+    cls=ProjectCommand,
+    epilog="""\b
+Examples:
+  peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ \\
+    --drafter s3://my-models/gpt-oss-20b/drafter/ --image URI
+  peagle warm tiny --local
+""",
+)
+@plan_options
+@account_options
+@deploy_options
+@click.option(
+    "--local", "local", is_flag=True, help="Run on this machine and store the caches here."
+)
+@click.option(
+    "--engine",
+    "engine_kind",
+    type=click.Choice(["process", "docker"]),
+    help="Local: as a process or in a container.  [default: process]",
+)
+@click.option("--gpus", is_flag=True, help="Local, Docker: use the GPU image and all GPUs.")
+@click.option(
+    "--to",
+    "folder",
+    metavar="FOLDER",
+    help="Local: folder for the warm start. [default: $PEAGLE_HOME/warm]",
+)
+@json_option
+def warm(
+    plan: Plan,
+    session: Session,
+    role: str | None,
+    yes: bool,
+    accept_unknown_price: bool,
+    local: bool,
+    engine_kind: str | None,
+    gpus: bool,
+    folder: str | None,
+    as_json: bool,
 ) -> None:
-    warm_start, uri = weights.warm_start(key), weights.prefix.uri
-    if not as_json:
-        print_document(warm_start_document(warm_start))
-    if not yes:
-        confirm(f"Remove this warm start from {uri}?", "not removed")
-    remove_warm_start(aws, weights.prefix, warm_start)
+    """Start PAIR once and keep its compile caches, so that later starts need not compile.
+
+    On AWS: deploys a temporary endpoint NAME-warm, proves it, stores its compile and kernel caches
+    next to the weights, and always removes it. The weights must be in S3 (`peagle weights sync`).
+    Shows the price and asks first. `peagle deploy` with the same options then starts warm.
+    Repeating the command replaces the stored caches.
+    """
+    if not local:
+        if engine_kind or gpus or folder:
+            raise OptionsConflict(
+                "--engine, --gpus and --to are for starts on this machine", "add --local"
+            )
+        return _collect_on_aws(plan, session, role, yes, accept_unknown_price, as_json)
+    if session.sandbox or session.profile:
+        raise OptionsConflict(
+            "--local cannot be combined with --sandbox or --profile",
+            "omit one: --local starts an engine on this machine",
+        )
+    return _collect_locally(plan, engine_kind or "process", gpus, folder, as_json)
+
+
+def _collect_locally(
+    plan: Plan, engine_kind: str, gpus: bool, to: str | None, as_json: bool
+) -> None:
+    """Collect from an engine of this machine, into the folder ``to`` or ``$PEAGLE_HOME/warm``. On a
+    CPU the model is compiled for this purpose."""
+    folder = warm_folder() if to is None else Path(to).expanduser().absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if is_s3_uri(to or "") or not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UserError(
+            f"cannot write to {to or folder}", "use a folder that you may write to", "not-writable"
+        )
+    refuse_errors(findings_on_this_machine(plan, engine_kind))
+    if gpus and engine_kind != "docker":
+        raise OptionMissing("--gpus requires a container", "add --engine docker")
+    image = local_image(plan, gpus) if engine_kind == "docker" else None
+    again = own_command(click.get_current_context(), without=_NOT_REPEATED)
+    try:
+        with _sigterm_as_interrupt(), StatusLine() as status:
+            artifact = collect_locally(plan, folder, status.show, LocalOptions(image, gpus))
+    except KeyboardInterrupt:
+        name = f"{plan.name}{COLLECTING_SUFFIX}"
+        engine = read_local_engine(name)
+        if engine is not None and engine.state != "dead":  # a second Ctrl-C
+            stop = command_text(("peagle", "local", "down", name))
+            print_status("The engine is still running. Stop it", stop)
+        else:
+            print_status("Interrupted: nothing was kept. Start over", command_line(again))
+        raise
+    folder.chmod(0o755)  # the container's own user reads it
+    document = {"pair": plan.pair, "file": str(artifact.archive), **_artifact_document(artifact)}
     if as_json:
-        return print_json({"uri": uri, "folders": [], "warm": [key], "bytes": warm_start.size})
-    return print_status(
-        f"Removed the warm start {key} from {uri}, {format_size(warm_start.size)}. Engines that "
-        "used it start cold."
+        return print_json(document)
+    print_line(f"{artifact.archive} is stored", bold=True)
+    print_document(document)
+    if to:
+        return print_line(
+            "An engine restores it when PEAGLE_WARM_FOLDER is set to the folder, and "
+            "PEAGLE_WARM_SHA256 to this SHA-256."
+        )
+    # The words of this command for `peagle local up`: the caches depend on its options.
+    words = [word for word in again if word != "--local"]
+    at = words.index("warm")  # behind the folder of --catalog
+    words[at : at + 1] = ["local", "up"]
+    return print_next("Restore it", command_line(words if gpus else [*words, "--compile"]))
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Handle SIGTERM as Ctrl-C: a cancelled pipeline must not leave an endpoint or an engine."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _artifact_document(artifact: WarmArtifact) -> dict[str, Any]:
+    return {
+        "key": artifact.key,
+        "bytes": artifact.size,
+        "sha256": artifact.sha256,
+        "files": artifact.files,
+        "unpacked_bytes": artifact.unpacked_bytes,
+        "seconds_cold": artifact.seconds_cold,
+    }
+
+
+def _collect_on_aws(
+    plan: Plan,
+    session: Session,
+    role: str | None,
+    yes: bool,
+    accept_unknown_price: bool,
+    as_json: bool,
+) -> None:
+    """Collect from a temporary endpoint, which is removed whatever happens; if that fails, what is
+    left is shown."""
+    if errors(plan.findings):
+        refuse_errors(plan.findings)
+    place, collecting = prefix_of_weights(plan), collecting_plan(plan)
+    if session.sandbox:
+        check_sandbox_engine(compiles=True)
+    if not names_own_image(plan):
+        build = ("peagle", "image", "build", *pair_arguments(plan))
+        raise Refused(
+            "the stock image cannot export compile caches",
+            Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
+            code="image-cannot-collect",
+        )
+    again = own_command(click.get_current_context(), without=_NOT_REPEATED)
+    name, causes = collecting.name, list[BaseException]()
+    with session.starting(plan.region) as aws, deployment_lock(aws.scope, plan.region, name):
+        with show_hashing():
+            preflight = run_preflight(aws, collecting, session.catalog.instances, role)
+        show_and_refuse(preflight, session)
+        usd = preflight.desired.plan.price_per_hour_usd
+        at_most = limit_seconds(preflight.desired.revision) / 60
+        minutes = _SANDBOX_MINUTES if session.sandbox else _USUAL_MINUTES
+        cost = "" if usd is None else f", about {format_usd(usd * minutes / 60)}"
+        free = " on AWS (free in the sandbox)" if session.sandbox and cost else ""
+        folder = place.part_uri(WARM_FOLDER)
+        print_facts(
+            (
+                ("then", f"stores compile caches in {folder}, removes the endpoint"),
+                ("takes", f"about {minutes} minutes, {at_most:.0f} at most{cost}{free}"),
+            )
+        )
+        require_known_price(preflight.desired.plan, accept_unknown_price)
+        check_writable(aws, place)
+        confirm("Start the temporary endpoint?", "not started", yes=yes)
+
+        def failed(error: BaseException, record: Deployment) -> None:
+            causes.append(error)
+            if isinstance(error, KeyboardInterrupt) and record.of_type("Endpoint"):
+                price = format_price(usd, session.sandbox)
+                print_status(
+                    f"Interrupted: removing {name}, which SageMaker may allow only when it has "
+                    f"been created, in up to {at_most:.0f} minutes. A second Ctrl-C leaves the "
+                    f"endpoint running, at {price}."
+                )
+
+        try:
+            with _sigterm_as_interrupt(), session.progress() as observe:
+                stored = collect_on_aws(aws, preflight, place, observe, failed)
+        except BaseException as error:
+            if left := load_record(aws.scope, aws.region, name):
+                if causes and causes[0] is not error and isinstance(causes[0], PeagleError):
+                    print_status(f"The error before the removal failed: {causes[0]}")
+                show_remaining_resources(aws, left, session, again)
+            elif isinstance(error, KeyboardInterrupt):
+                print_status("Interrupted: nothing was kept. Start over", command_line(again))
+            raise
+    _print_collected(preflight.desired.plan, stored, session, as_json)
+
+
+def _print_collected(
+    plan: Plan, stored: CollectedWarmStart, session: Session, as_json: bool
+) -> None:
+    document = {
+        "pair": plan.pair,
+        "uri": stored.uri,
+        **_artifact_document(stored.artifact),
+        "region": plan.region,
+        "instance_type": plan.instance_type,
+        "endpoint": plan.name,
+        "endpoint_seconds": round(stored.seconds, 1),
+        "stand_in": stored.stand_in,
+        "others": [{"key": key, "bytes": size} for key, size in stored.others.items()],
+    }
+    if as_json:
+        return print_json(document)
+    print_line(f"{stored.uri} is stored", bold=True)
+    print_document(document)
+    if plan.price_per_hour_usd is not None and not session.sandbox:
+        cost = format_usd(plan.price_per_hour_usd * stored.seconds / 3600)
+        print_line(f"The endpoint is removed; it cost about {cost}.")
+    print_line(
+        "Only the sandbox can use it."
+        if stored.stand_in
+        else "The next deploy of the same image, GPU and options pins and restores it. What is "
+        "deployed now restores only what its plan pins."
     )
+    if stored.others:
+        listing = command_text(("peagle", "weights", "list", stored.place.uri))
+        print_line("Every start downloads the others too", listing)
+    return None

@@ -14,8 +14,7 @@ from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Revision, Served
 from peagle.errors import CloudError, Fix
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.operation_model import AlarmKind
-from peagle.planning.plan import Plan
+from peagle.planning.plan import AlarmKind, Plan
 from peagle.planning.rollout import cost_text, rollout_of
 from peagle.render.alarms import (
     alarm_name,

@@ -54,7 +54,7 @@ from peagle.deploy.scaling import (
 from peagle.deploy.state import Deployment, Failure, Revision
 from peagle.deploy.wait import EndpointLog, not_in_service, wait_while_busy
 from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
-from peagle.planning.pins import pins_of
+from peagle.planning.weights import pins_of
 from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS
 from peagle.s3uri import S3Uri

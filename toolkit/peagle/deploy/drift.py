@@ -38,8 +38,8 @@ from peagle.deploy.resources import (
 )
 from peagle.deploy.state import Deployment, utc_moment
 from peagle.errors import CloudError, Fix, UserError
-from peagle.planning.pins import pins_of
 from peagle.planning.plan import Plan
+from peagle.planning.weights import pins_of
 from peagle.render import RenderedFile, format_files, format_names, render
 from peagle.render.files import PLAN
 from peagle.render.kubernetes import object_kinds

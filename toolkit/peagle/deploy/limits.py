@@ -29,8 +29,8 @@ from peagle.deploy.scaling import most_instances
 from peagle.deploy.state import Deployment, Resource, Revision, utc_moment, utc_text
 from peagle.errors import Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.limit import end_time
-from peagle.planning.operation_model import Limit
+from peagle.planning.operation import end_time
+from peagle.planning.plan import Limit
 from peagle.render.resources import BUDGET_TAG, ENDS_TAG, copies_limit_name, limit_name
 from peagle.text import format_usd
 

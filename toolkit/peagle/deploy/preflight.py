@@ -56,13 +56,11 @@ from peagle.deploy.state import Deployment, utc_text
 from peagle.errors import CloudError
 from peagle.findings import Finding, error, errors, note
 from peagle.planning.drafter import NOT_READ
-from peagle.planning.limit import most_usd_per_hour
-from peagle.planning.observe import alarm_kinds, capture_text
-from peagle.planning.operation_model import Rollout
-from peagle.planning.pins import pins_of
-from peagle.planning.plan import Plan
+from peagle.planning.operation import alarm_kinds, capture_text, most_usd_per_hour
+from peagle.planning.plan import Plan, Rollout
 from peagle.planning.rollout import rollout_of
 from peagle.planning.runtime import price_unknown
+from peagle.planning.weights import pins_of
 from peagle.render.alarms import kind_of_alarm
 from peagle.render.requests import VARIANT
 from peagle.request_validation import request_findings

@@ -45,8 +45,8 @@ from peagle.planning.speculation import floor_of
 from peagle.proof import MIN_DRAFTS, Conversations, Proof, StreamCounts, instance_of
 from peagle.protocol import STAND_IN_TAG, Counters, log_group, parse_piece, request_body
 from peagle.render.requests import VARIANT, tag_value
+from peagle.vllm.defaults import caches_prefixes
 from peagle.vllm.environment import settings_in
-from peagle.vllm.prefix_caching import caches_prefixes
 
 DEFAULT_PROMPTS = (*PROOF_PROMPTS[:2], PROOF_PROMPTS[3])
 """For an endpoint whose pair the catalogue does not have: three of those for a target without
@@ -108,7 +108,7 @@ def request_of_plan(plan: Plan, name: str) -> ProofRequest:
         floor=speculation.acceptance_floor if speculation else None,
         source=settings.source,
         pair=proof.pair_in_catalogue(plan.target, plan.drafter),
-        floor_source=speculation.floor_source if speculation else None,
+        floor_source=speculation.acceptance_floor_source if speculation else None,
         two_turns=caches_prefixes(settings_in(plan.environment)),
     )
 

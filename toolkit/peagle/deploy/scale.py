@@ -32,7 +32,7 @@ from peagle.errors import (
     Refused,
     UserError,
 )
-from peagle.planning.operation_model import Scaling
+from peagle.planning.plan import Scaling
 from peagle.planning.scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
 from peagle.render.requests import VARIANT
 from peagle.text import counted

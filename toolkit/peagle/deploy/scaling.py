@@ -16,7 +16,7 @@ from peagle.aws.sagemaker import ID_TAG, Endpoint, Tag
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.revisions import revision_in_service
 from peagle.deploy.state import Deployment, Revision
-from peagle.planning.operation_model import Scaling
+from peagle.planning.plan import Scaling
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.text import counted
 

@@ -158,7 +158,7 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "acceptance_length": proof.acceptance_length if proof else None,
         "acceptance_per_position": list(proof.acceptance_per_position) if proof else [],
         "acceptance_floor": speculation.acceptance_floor if speculation else None,
-        "acceptance_floor_source": speculation.floor_source if speculation else None,
+        "acceptance_floor_source": speculation.acceptance_floor_source if speculation else None,
         "drafts": proof.drafts if proof else None,
         "proved": bool(proof and proof.passed),
         "proof": proof.document() if proof else None,

@@ -19,7 +19,7 @@ from peagle.deploy.context import DeploymentContext, Progress
 from peagle.deploy.state import MAX_TIMEOUT_SECONDS, Revision, Served, start_seconds
 from peagle.engine.logs import StartLog
 from peagle.errors import CloudError, Fix
-from peagle.planning.operation_model import PROVISIONING_SECONDS
+from peagle.planning.plan import PROVISIONING_SECONDS
 from peagle.planning.rollout import longest_seconds
 from peagle_serve.crash import Crash
 

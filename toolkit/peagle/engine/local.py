@@ -41,8 +41,8 @@ from peagle.protocol import (
     request_body,
 )
 from peagle.store import locked
+from peagle.vllm.defaults import caches_prefixes
 from peagle.vllm.environment import settings_in
-from peagle.vllm.prefix_caching import caches_prefixes
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
     COUNTERS_ATTRIBUTE,
@@ -216,7 +216,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
         two_turns=caches_prefixes(settings_in(engine.environment)),
         **settings,
     )
-    judged = replace(measured, floor_source=plan.speculation.floor_source)
+    judged = replace(measured, floor_source=plan.speculation.acceptance_floor_source)
     proof.require_passed(judged, proof.pair_in_catalogue(plan.target, plan.drafter))
     return replace(
         engine,

@@ -14,7 +14,7 @@ from peagle.proof import SecondTurn
 from peagle.store import home, read_record, write_json
 from peagle_serve.contract import MANIFEST_SUFFIX, SPECULATION, WARM_FOLDER
 from peagle_serve.json_reader import read_regular
-from peagle_serve.warm_archive import LARGEST, sha256_in
+from peagle_serve.warm import LARGEST, sha256_in
 
 EngineState = Literal["starting", "ready", "dead"]
 

@@ -1,4 +1,4 @@
-"""Working memory, CUDA graphs, libraries and buffers of one GPU, in bytes: estimates.
+"""Working memory and CUDA graphs of one GPU, in bytes: estimates.
 
 Before vLLM allocates the KV cache, it profiles one step of ``max_num_batched_tokens`` tokens
 through target and drafter, samples ``max_num_seqs`` tokens and reserves the peak (profile_run of
@@ -10,26 +10,12 @@ its source.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from peagle.catalog.schema import Architecture
-from peagle.fit.models import DraftModel, FitCase
-from peagle.fit.weights import (
-    has_mxfp4_experts,
-    has_query_key_norm,
-    kernel_of,
-    padded_sizes,
-    padded_vocabulary,
-)
-from peagle.vllm.defaults import (
-    capture_sizes,
-    counts_all_memory,
-    counts_graphs,
-    uses_model_runner_v2,
-)
+from peagle.fit.models import FitCase
+from peagle.fit.weights import MIB, mxfp4_kernel, padded_vocabulary
+from peagle.vllm.defaults import GRAPHS_COUNTED, capture_sizes, uses_model_runner_v2
 from peagle.vllm.gpus import element_bytes, round_up
-
-MIB = 1 << 20
+from peagle.vllm.versions import in_range
 
 _SAMPLED = 14
 """Bytes per logit of a request: bfloat16 from the model, and three times float32 for scaled logits,
@@ -43,103 +29,86 @@ probabilities, noise and its inverse (RejectionSampler.forward, sample_recovered
 _SAMPLED_BY_RUNNER_V2 = 4
 """Model runner V2 keeps bfloat16 and works in place; a soft cap copies it once."""
 
-_FILTER_ROWS = 128
-"""Rows in the buffer of the top-k and top-p kernel, one per multiprocessor, a power of two."""
+_FILTER_FROM, _FILTER_ROWS = 8, 128
+"""Requests from which vLLM uses the top-k and top-p kernel instead of sorting, and the rows in its
+buffer, one per multiprocessor, a power of two."""
 
-_FILTER_FROM = 8
-"""Requests from which vLLM uses that kernel instead of sorting."""
+_CUBLAS, _STREAMS = 32 * MIB, 2 * 32 * MIB
+"""cuBLAS workspace on Hopper and later, and those of the two streams of a capture."""
 
-_CUBLAS = 32 << 20
-"""cuBLAS workspace on Hopper and later."""
-
-_CACHE_FLUSH = 60 << 20
+_CACHE_FLUSH = 60 * MIB
 """Buffer with which the compiler clears the GPU's L2 cache between two timings."""
 
-_STREAMS = 2 * 32 * MIB
-"""Another cuBLAS workspace for each of the two streams of a capture."""
-
-_PIECE = 144 << 10
-"""Driver memory of one graph; a piecewise capture has one per layer."""
-
-_WHOLE = 2 * MIB
-"""Memory of a full-graph capture: the driver's allocation granularity."""
+_PIECE, _WHOLE = 144 << 10, 2 * MIB
+"""Driver memory of one graph, of which a piecewise capture has one per layer, and of a full-graph
+capture: the driver's allocation granularity."""
 
 _SPLITS = 32
 """Largest number of KV splits of attention in a graph; partial sums are float32
 (AttentionConfig.flash_attn_max_num_splits_for_cuda_graph). FlashAttention 3 on Hopper allocates
 all of them; FlashAttention 4, for heads wider than 256, decides at run time within this bound."""
 
-_LIBRARIES = 240 * MIB
-"""Kernels and cuBLAS, loaded on first use."""
 
-_FRAGMENTS = 150 * MIB
-"""Segments partly in use after the profiling run, which the allocator cannot free."""
-
-_NCCL = 200 * MIB
-"""NCCL memory allocated on first use, after vLLM's first memory snapshot."""
-
-_FUSED_MIB = {9: {2: 64, 4: 2, 8: 1}, 10: {2: 64, 4: 32, 8: 1}}
-"""MiB of the largest all-reduce that is fused with the following norm, by compute capability and
-number of GPUs (FI_ALLREDUCE_FUSION_MAX_SIZE_MB)."""
-
-_FUSED_BUFFERS = 4
-"""Buffers of that size that each GPU keeps per GPU: one, and three in rotation."""
-
-
-class Working(NamedTuple):
-    """``kept`` stays allocated after the run; ``phases`` are the extra bytes of each phase."""
-
-    kept: dict[str, int]
-    phases: dict[str, int]
-
-    @property
-    def peak(self) -> int:
-        """The largest number of bytes allocated at once."""
-        return sum(self.kept.values()) + max(self.phases.values())
-
-
-def working_memory(case: FitCase) -> Working:
-    """The memory of the profiling run."""
-    kept = {"cublas": _CUBLAS, "experts": expert_workspace(case)}
-    phases = {"target": target_step(case)}
-    if case.drafter:
-        phases["drafter"] = drafter_step(case, case.drafter)
-    if not case.engine.compiled and not case.engine.enforce_eager:
-        # vLLM compiles the first layer before it allocates the experts' workspace.
-        phases["compiling"] = compiling(case) - kept["experts"]
-        if case.drafter:
-            phases["compiling_drafter"] = compiling_drafter(case, case.drafter)
-    phases["sampling"] = sampling_step(case)
-    return Working(kept, phases)
-
-
-def expert_workspace(case: FitCase) -> int:
-    """Workspace for the two matrix products of the experts (workspace_shapes)."""
-    shape, engine = case.target.architecture, case.engine
-    if not shape.experts or not shape.experts_per_token:
-        return 0
-    routed = engine.max_num_batched_tokens * shape.experts_per_token
-    hidden, inter = shape.hidden_size, _expert_width(case)
-    if has_mxfp4_experts(case.target):
-        kernel = kernel_of(engine.capability)
-        if kernel != "marlin":
-            return 0
-        hidden, inter = padded_sizes(kernel, hidden, inter)
-    return routed * (max(inter, hidden) + max(2 * inter, hidden)) * element_bytes(case.target.dtype)
+def working_memory(case: FitCase) -> tuple[dict[str, int], dict[str, int]]:
+    """The memory of the profiling run: what stays allocated, and the extra bytes of each phase."""
+    target, drafter, engine, shape = (
+        case.target,
+        case.drafter,
+        case.engine,
+        case.target.architecture,
+    )
+    tp, tokens = engine.tensor_parallel_size, engine.max_num_batched_tokens
+    element = element_bytes(target.dtype)
+    kept = {"cublas": _CUBLAS, "experts": 0}
+    kernel = ""
+    if shape.experts and shape.experts_per_token:
+        # Workspace for the two matrix products of the experts (workspace_shapes).
+        hidden, inter = shape.hidden_size, _expert_width(case)
+        if target.has_mxfp4_experts:
+            kernel, hidden, inter = mxfp4_kernel(engine.capability, hidden, inter)
+        if kernel in ("", "marlin"):
+            routed = tokens * shape.experts_per_token
+            kept["experts"] = routed * (max(inter, hidden) + max(2 * inter, hidden)) * element
+    phases = {"target": _target_step(case)}
+    if drafter:
+        phases["drafter"] = _drafter_step(case)
+    if not engine.compiled and not engine.enforce_eager:
+        # At first start, kernels are timed on a second embedding; vLLM compiles the first layer
+        # before it allocates the experts' workspace.
+        rows = padded_vocabulary(shape.vocab_size, tp)
+        compiling = (rows + 2 * tokens) * shape.hidden_size * element
+        phases["compiling"] = compiling - kept["experts"]
+        if drafter:
+            # The first part of the drafter has five hidden states per token.
+            rows = padded_vocabulary(drafter.shape.vocab_size, tp)
+            numbers = (rows + 5 * tokens) * drafter.shape.hidden_size
+            numbers += tokens * (1 + _auxiliary(case)) * shape.hidden_size
+            phases["compiling_drafter"] = numbers * element + _CACHE_FLUSH
+    # Sampling for all requests at once, with the step's hidden states.
+    requests = min(engine.max_num_seqs, tokens)
+    filter_rows = 0
+    if _runner_v2(case):
+        per_logit = _SAMPLED_BY_RUNNER_V2
+    else:
+        speculates = drafter is not None or engine.draftless is not None
+        per_logit = _REJECTED if speculates else _SAMPLED
+        if requests >= _FILTER_FROM:
+            filter_rows = min(1 << (requests - 1).bit_length(), _FILTER_ROWS)
+    states = (tokens + 2 * requests) * shape.hidden_size * element
+    logits = (requests * per_logit + filter_rows * 4) * shape.vocab_size
+    phases["sampling"] = states + logits
+    return kept, phases
 
 
-def target_step(case: FitCase) -> int:
+def _target_step(case: FitCase) -> int:
     """The target's forward pass: activations of its widest layer, and the hidden states for the
     drafter."""
-    shape, engine, latent = case.target.architecture, case.engine, case.target.architecture.latent
-    tp, tokens, hidden = (
-        engine.tensor_parallel_size,
-        engine.max_num_batched_tokens,
-        shape.hidden_size,
-    )
+    target, engine, shape = case.target, case.engine, case.target.architecture
+    tp, tokens = engine.tensor_parallel_size, engine.max_num_batched_tokens
+    hidden, latent = shape.hidden_size, shape.latent
     # Attention: residual stream and input; fused queries, keys and values; rotated queries and
     # keys; the output; and normalized queries.
-    queries = 4 if has_query_key_norm(case.target) else 3
+    queries = 4 if target.normalizes_queries else 3
     if latent:
         # Prefill expands the latent vectors to keys and values of every head.
         width = 2 * (latent.nope_dim + latent.rope_dim) + 2 * latent.value_dim
@@ -157,70 +126,27 @@ def target_step(case: FitCase) -> int:
         block += 3 * shape.intermediate_size / tp  # fused gate and up, and their product
     else:
         block += 2 * hidden
-        if has_mxfp4_experts(case.target) and kernel_of(engine.capability) != "marlin":
+        if target.has_mxfp4_experts and engine.capability // 10 in (9, 10):
             # The first product, and the second one before the reduction.
             block += shape.experts_per_token * (_expert_width(case) + hidden)
     numbers = _auxiliary(case) * hidden + 2 * hidden + max(attention, block)
-    element = element_bytes(case.target.dtype)
-    return int(tokens * numbers * element) + tokens * (shape.experts or 0) * 4
+    return int(tokens * numbers * element_bytes(target.dtype)) + tokens * (shape.experts or 0) * 4
 
 
-def drafter_step(case: FitCase, drafter: DraftModel) -> int:
+def _drafter_step(case: FitCase, *, with_states: bool = True) -> int:
     """The drafter's forward pass over the same tokens, with the target's hidden states."""
-    tp, tokens = case.engine.tensor_parallel_size, case.engine.max_num_batched_tokens
-    hidden, queries = drafter.hidden_size, drafter.query_heads * drafter.head_dim / tp
+    drafter, engine = case.drafter, case.engine
+    assert drafter is not None
+    tp, tokens, draft = engine.tensor_parallel_size, engine.max_num_batched_tokens, drafter.shape
+    queries = draft.query_heads * drafter.head_dim / tp
     keys = drafter.kv_heads * drafter.head_dim / tp
     # Residual stream and the first layer's two inputs; q, k, v, rotated q and k, and the output.
-    attention = 3 * hidden + 3 * queries + 3 * keys
-    feed_forward = 2 * hidden + queries + 3 * drafter.intermediate_size / tp
-    numbers = _read_by_drafter(case) + max(attention, feed_forward)
-    return int(tokens * numbers * element_bytes(case.target.dtype))
-
-
-def compiling(case: FitCase) -> int:
-    """Compilation of the target at first start: kernels are timed on a second embedding."""
-    shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
-    rows = padded_vocabulary(shape.vocab_size, case.engine.tensor_parallel_size)
-    return (rows + 2 * tokens) * shape.hidden_size * element_bytes(case.target.dtype)
-
-
-def compiling_drafter(case: FitCase, drafter: DraftModel) -> int:
-    """Compilation of the drafter, whose first part has five hidden states per token."""
-    tokens = case.engine.max_num_batched_tokens
-    rows = padded_vocabulary(drafter.vocab_size, case.engine.tensor_parallel_size)
-    numbers = (rows + 5 * tokens) * drafter.hidden_size + tokens * _read_by_drafter(case)
-    return numbers * element_bytes(case.target.dtype) + _CACHE_FLUSH
-
-
-def sampling_step(case: FitCase) -> int:
-    """Sampling for all requests at once, with the step's hidden states."""
-    shape, engine = case.target.architecture, case.engine
-    requests = min(engine.max_num_seqs, engine.max_num_batched_tokens)
-    filter_rows = 0
-    if _runner_v2(case):
-        per_logit = _SAMPLED_BY_RUNNER_V2
-    else:
-        speculates = case.drafter is not None or engine.draftless is not None
-        per_logit = _REJECTED if speculates else _SAMPLED
-        if requests >= _FILTER_FROM:
-            filter_rows = min(1 << (requests - 1).bit_length(), _FILTER_ROWS)
-    states = (
-        (engine.max_num_batched_tokens + 2 * requests)
-        * shape.hidden_size
-        * element_bytes(case.target.dtype)
-    )
-    return states + (requests * per_logit + filter_rows * 4) * shape.vocab_size
-
-
-def step_per_token(case: FitCase) -> int:
-    """Peak bytes per token of a step through target and drafter."""
-    tokens = case.engine.max_num_batched_tokens
-    total = target_step(case)
-    if case.drafter:
-        total += drafter_step(case, case.drafter) - tokens * _read_by_drafter(case) * element_bytes(
-            case.target.dtype
-        )
-    return total // tokens
+    attention = 3 * draft.hidden_size + 3 * queries + 3 * keys
+    feed_forward = 2 * draft.hidden_size + queries + 3 * draft.intermediate_size / tp
+    states = (1 + _auxiliary(case)) * case.target.architecture.hidden_size
+    element = element_bytes(case.target.dtype)
+    step = int(tokens * (states + max(attention, feed_forward)) * element)
+    return step if with_states else step - tokens * states * element
 
 
 def _attention_width(shape: Architecture) -> int:
@@ -230,19 +156,19 @@ def _attention_width(shape: Architecture) -> int:
 
 
 def _expert_width(case: FitCase) -> int:
-    shape, tp = case.target.architecture, case.engine.tensor_parallel_size
-    width = -(-shape.intermediate_size // tp)
-    return round_up(width, 64) if has_mxfp4_experts(case.target) else width
-
-
-def _read_by_drafter(case: FitCase) -> int:
-    """Elements per token of the target's hidden states that the drafter reads."""
-    return (1 + _auxiliary(case)) * case.target.architecture.hidden_size
+    width = -(-case.target.architecture.intermediate_size // case.engine.tensor_parallel_size)
+    return round_up(width, 64) if case.target.has_mxfp4_experts else width
 
 
 def _auxiliary(case: FitCase) -> int:
+    """The target's hidden states that an EAGLE-3 head reads beside the last."""
     drafter = case.drafter
     return drafter.auxiliary if drafter and drafter.method == "eagle3" else 0
+
+
+def _runner_v2(case: FitCase) -> bool:
+    experts = bool(case.target.architecture.experts)
+    return uses_model_runner_v2(case.engine, case.drafter, mixture_of_experts=experts)
 
 
 def graph_bytes(case: FitCase) -> int:
@@ -252,44 +178,22 @@ def graph_bytes(case: FitCase) -> int:
     further size. Model runner V2 subtracts nothing: its graphs use the memory that
     ``gpu_memory_utilization`` leaves free.
     """
-    if _runner_v2(case) or not counts_graphs(case.engine):
+    engine, shape = case.engine, case.target.architecture
+    if _runner_v2(case) or not in_range(engine.vllm, GRAPHS_COUNTED):
         return 0
-    shape = case.target.architecture
-    piecewise, full = capture_sizes(case.engine, case.drafter, shape.class_name)
+    piecewise, full = capture_sizes(engine, case.drafter, shape.class_name)
     if not piecewise:
         return 0
     # A piecewise capture has the parts between the attention layers of both models.
-    pieces = shape.layers + 1 + (case.drafter.layers + 1 if case.drafter else 0)
+    pieces = shape.layers + 1 + (case.drafter.shape.layers + 1 if case.drafter else 0)
     splits = 0
-    if case.engine.capability // 10 == 9:  # partial sums of attention
-        splits = _SPLITS * _attention_width(shape) // case.engine.tensor_parallel_size * 4
-    step = step_per_token(case)
+    if engine.capability // 10 == 9:  # partial sums of attention
+        splits = _SPLITS * _attention_width(shape) // engine.tensor_parallel_size * 4
+    # Bytes per token of a step through target and drafter.
+    step = _target_step(case)
+    step += _drafter_step(case, with_states=False) if case.drafter else 0
+    step //= engine.max_num_batched_tokens
     first = [_STREAMS + piecewise[-1] * step]
     first += [full[-1] * (step + splits)] if full else []
     further = (len(piecewise) - 1) * pieces * _PIECE + max(len(full) - 1, 0) * _WHOLE
     return max(first) + further
-
-
-def library_bytes(case: FitCase) -> int:
-    """Driver memory of kernels, cuBLAS and NCCL after vLLM's first memory snapshot."""
-    tp = case.engine.tensor_parallel_size
-    if tp == 1:
-        return _LIBRARIES
-    fused = _FUSED_MIB.get(case.engine.capability // 10, {}).get(tp, 0)
-    eager = case.engine.enforce_eager
-    return _LIBRARIES + _NCCL + (0 if eager else _FUSED_BUFFERS * tp * fused * MIB)
-
-
-def buffer_bytes(case: FitCase) -> int:
-    """Memory that vLLM also subtracts since 0.27: the runner's buffers (one hidden state per token,
-    and two for a drafter), and fragments in torch's allocator."""
-    if not counts_all_memory(case.engine):
-        return 0
-    shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
-    states = (1 + 2 * bool(case.drafter)) * tokens
-    return _FRAGMENTS + states * shape.hidden_size * element_bytes(case.target.dtype)
-
-
-def _runner_v2(case: FitCase) -> bool:
-    experts = bool(case.target.architecture.experts)
-    return uses_model_runner_v2(case.engine, case.drafter, mixture_of_experts=experts)

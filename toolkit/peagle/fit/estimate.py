@@ -2,30 +2,34 @@
 
     cache = gpu_memory x gpu_memory_utilization - weights - working memory - graphs - libraries
 
-as in determine_available_memory of vLLM's GPU worker; ``kv_cache`` divides the cache into blocks.
-The engine starts when one request of max-model-len fits (check_enough_kv_cache_memory).
+as in determine_available_memory of vLLM's GPU worker; the layout divides the cache into blocks.
+The engine starts when one request of max-model-len fits (check_enough_kv_cache_memory). Layers
+whose cache is not modelled count as full attention, and cache-estimated names them.
 
-Quantizations of unknown size are rejected or marked in the findings; layers whose cache is not
-modelled count as full attention, and cache-estimated names them.
+vLLM keeps layers of one kind in a group and cuts the cache into blocks of one size that every
+group draws from (v1/core/kv_cache_utils.py of vLLM 0.26 and 0.28, which agree here). So a hybrid
+target's groups are padded to the same number of layers, and a drafter's layers can cost more than
+their share: GPT-OSS-20B has 12 sliding and 12 full layers; with 4 drafter layers both groups have
+16. Where heads have different sizes (Gemma), small layers take longer blocks, or their pages are
+padded to the largest. Whole numbers throughout.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
+from math import ceil
+from typing import NamedTuple
 
-from peagle.checkpoints.architecture import quantization_settings, read_quantization
-from peagle.checkpoints.layer_kinds import quantized_weights
-from peagle.checkpoints.models import Checkpoint
-from peagle.errors import CheckpointError
-from peagle.fit.activations import buffer_bytes, graph_bytes, library_bytes, working_memory
-from peagle.fit.kv_cache import Layout, Recurrent, layout_of
+from peagle.catalog.schema import AttentionGroup, RecurrentGroup
+from peagle.fit.activations import graph_bytes, working_memory
 from peagle.fit.models import Comparison, DraftModel, Fit, FitCase, TargetModel
 from peagle.fit.weights import (
-    QUANTIZED_BYTES,
+    MIB,
+    allocated,
     bytes_from_headers,
     checkpoint_bytes,
-    draft_rotary_bytes,
     drafter_bytes,
     rotary_bytes,
     stored_parameters,
@@ -33,40 +37,186 @@ from peagle.fit.weights import (
     vision_bytes,
 )
 from peagle.vllm.defaults import (
+    ALL_MEMORY_COUNTED,
+    ALL_SLOTS_RESERVED,
+    BLOCK_TOKENS,
     EngineConfig,
     cache_element_bytes,
     extra_slots,
     in_flight_tokens,
     padding_ratio,
-    reserves_all_slots,
 )
+from peagle.vllm.gpus import element_bytes
+from peagle.vllm.versions import in_range
 
 GIB = 1 << 30
 
 INSIDE = "cache_"
 """Terms with this prefix are parts of the cache; the others and the cache fill the GPU's memory."""
 
+_LATENT_STEP = 128
+"""Blocks of hybrids with latent attention are multiples of this."""
+
+
+class Group(NamedTuple):
+    """Layers with the same cache, in ``tables`` block tables of blocks of ``block_tokens`` tokens.
+
+    ``window`` is in tokens, ``None`` for full attention. ``token_bytes`` is what all layers keep of
+    one token, without padding. Recurrent layers keep ``states`` blocks per request, whatever its
+    length, and ``token_bytes`` is one of these.
+    """
+
+    tables: int
+    block_tokens: int
+    window: int | None
+    token_bytes: int
+    states: int = 0
+
+    def blocks(self, length: int, in_flight: int) -> int:
+        """Blocks that one request of ``length`` tokens holds in all of the group's tables.
+
+        A sliding layer keeps its window and the tokens scheduled but not finished (``in_flight``),
+        and one block more, since a window can start inside a block.
+        """
+        if self.states:
+            return self.states * self.tables
+        if self.window is None:
+            return ceil(length / self.block_tokens) * self.tables
+        kept = min(self.window - 1 + in_flight, length)
+        return (ceil(kept / self.block_tokens) + 1) * self.tables
+
+
+class Layout(NamedTuple):
+    """The blocks of one GPU's cache: ``block_bytes`` is one block with all of its layers."""
+
+    groups: tuple[Group, ...]
+    block_bytes: int
+
+    def request_blocks(self, length: int, in_flight: int) -> int:
+        """Blocks that one request of ``length`` tokens takes."""
+        return sum(group.blocks(length, in_flight) for group in self.groups)
+
+    def shared_blocks(self, tokens: int) -> int:
+        """Of these, the blocks that all requests which begin with the same ``tokens`` share: whole
+        ones of full attention. Windows move on, and each request has its own states."""
+        full = (group for group in self.groups if group.window is None and not group.states)
+        return sum(tokens // group.block_tokens * group.tables for group in full)
+
+    def request_bytes(self, length: int, in_flight: int) -> int:
+        """Bytes of cache that one request of ``length`` tokens takes on one GPU."""
+        return self.request_blocks(length, in_flight) * self.block_bytes
+
+    def used_bytes(self, length: int, in_flight: int) -> int:
+        """The part of ``request_bytes`` without padding."""
+        return sum(
+            group.blocks(length, in_flight) // group.tables * group.block_tokens * group.token_bytes
+            for group in self.groups
+        )
+
+    def capacity(self, available: int, length: int, in_flight: int) -> tuple[int, float]:
+        """``GPU KV cache size`` in tokens and ``Maximum concurrency`` in ``available`` bytes, as
+        vLLM logs them (get_kv_cache_capacity)."""
+        blocks = max(available, 0) // self.block_bytes
+        concurrency = blocks / self.request_blocks(length, in_flight)
+        return int(concurrency * length), concurrency
+
+
+@lru_cache(maxsize=256)  # a plan asks for a few of them hundreds of times
+def layout_of(
+    groups: tuple[AttentionGroup, ...],
+    tensor_parallel_size: int,
+    element: int,
+    padding_ratio: float,
+    recurrent: tuple[RecurrentGroup, ...] = (),
+    *,
+    k: int = 0,
+    prefix_caching: bool = True,
+    block_tokens: int = BLOCK_TOKENS,
+) -> Layout:
+    """How vLLM groups these layers on one GPU, and its block size (get_kv_cache_groups).
+
+    A token takes a key and a value per layer and head: 2 x heads x head_dim x element, and in
+    a latent layer head_dim x element bytes on each GPU. Heads are divided among the GPUs, at least
+    one on each. Groups whose layer counts are nearer than ``padding_ratio`` are padded to the
+    larger one. ``block_tokens`` is vLLM's ``--block-size``.
+
+    Of recurrent layers vLLM keeps one state per request and one per draft, and with prefix caching
+    one more (MambaSpec.max_memory_usage_bytes). In a hybrid with them, the blocks of attention are
+    made as large as a state, and states are padded to them (_align_hybrid_block_size of
+    platforms/interface.py).
+    """
+    tp = tensor_parallel_size
+
+    def token_bytes(group: AttentionGroup) -> int:
+        if group.kind == "latent":
+            return group.head_dim * element
+        return 2 * ceil(group.kv_heads / tp) * group.head_dim * element
+
+    # Layers with other heads are another group, even where a token takes as many bytes.
+    counts: Counter[tuple[int | None, int, int]] = Counter()
+    for group in groups:
+        window = group.window if group.kind == "sliding" else None
+        counts[window, group.head_dim, token_bytes(group)] += group.layers
+    kinds = [(count, window, token) for (window, _, token), count in counts.items()]
+    windows = {window for _, window, _ in kinds}
+    if len(windows) == 1 and not recurrent:
+        # All layers keep the same tokens: one group, with each layer's own page size.
+        token = sum(count * token for count, _, token in kinds)
+        return Layout((Group(1, block_tokens, windows.pop(), token),), token * block_tokens)
+    states = [(group.layers, group.state_bytes(tp, k)) for group in recurrent]
+    state = max((size for _, size in states), default=0)
+    block, page = 1, state
+    if groups:
+        latent = any(group.kind == "latent" for group in groups)
+        step = max(_LATENT_STEP, block_tokens) if latent and state else block_tokens
+        block = step * max(ceil(state / (step * token_bytes(groups[0]))), 1)
+        page = max(token for _, _, token in kinds) * block
+    layers = [*counts.values(), *(count for count, _ in states)]
+    smallest, largest = min(layers), max(layers)
+    size = largest if largest < padding_ratio * smallest else smallest
+    laid: list[Group] = []
+    for count, window, token in kinds:
+        # Small layers take longer blocks, so that all pages have one size.
+        longer = page // (token * block) if page % (token * block) == 0 else 1
+        laid.append(Group(ceil(count / size), block * longer, window, count * token))
+    kept = 1 + k + prefix_caching
+    laid += (Group(ceil(count / size), 1, None, count * state, kept) for count, state in states)
+    return Layout(tuple(laid), page * size)
+
+
+def cache_layout(case: FitCase) -> Layout:
+    """How vLLM divides the KV cache among the layers of target and drafter."""
+    engine, shape = case.engine, case.target.architecture
+    return layout_of(
+        (*shape.attention, *(case.drafter.shape.attention if case.drafter else ())),
+        engine.tensor_parallel_size,
+        cache_element_bytes(engine, case.target.dtype),
+        padding_ratio(engine.vllm),
+        shape.recurrent,
+        k=engine.k,
+        prefix_caching=engine.prefix_caching,
+        block_tokens=engine.block_size,
+    )
+
 
 @lru_cache(maxsize=1024)  # the plans of a process compare the same instance types
 def fit_of(case: FitCase) -> Fit:
     """The memory of one GPU. The case fits when one request of max-model-len fits the cache."""
-    engine = case.engine
+    engine, length = case.engine, case.engine.max_model_len
     taken = bytes_taken(case)
     available = engine.gpu_memory_gib * GIB - sum(taken.values())
     layout, in_flight = cache_layout(case), in_flight_tokens(engine, case.drafter)
-    request_bytes = layout.request_bytes(engine.max_model_len, in_flight)
+    request_bytes = layout.request_bytes(length, in_flight)
     inside: dict[str, float] = {
         "cache_of_one_full_request": request_bytes,
-        "cache_padding_in_it": request_bytes - layout.used_bytes(engine.max_model_len, in_flight),
+        "cache_padding_in_it": request_bytes - layout.used_bytes(length, in_flight),
     }
     if case.drafter:
         alone = cache_layout(replace(case, drafter=None))
-        inside["cache_of_drafter_in_it"] = request_bytes - alone.request_bytes(
-            engine.max_model_len, in_flight
-        )
+        inside["cache_of_drafter_in_it"] = request_bytes - alone.request_bytes(length, in_flight)
         slots = engine.k * engine.max_num_seqs
-        inside["cache_of_draft_slots"] = slots * (request_bytes / engine.max_model_len)
-    tokens, concurrency = layout.capacity(int(available), engine.max_model_len, in_flight)
+        inside["cache_of_draft_slots"] = slots * (request_bytes / length)
+    tokens, concurrency = layout.capacity(int(available), length, in_flight)
     driver = {"kept_by_driver": engine.driver_gib} if engine.driver_gib else {}
     terms = driver | {name: size / GIB for name, size in {**taken, **inside}.items()}
     return Fit(
@@ -105,14 +255,13 @@ def without_speculation(case: FitCase) -> FitCase:
 
 def refusal_reason(case: FitCase) -> str | None:
     """Why vLLM would not start, in one line; ``None`` if it starts."""
-    engine, missing = case.engine, missing_bytes(case)
-    too_small = step_too_small(case)
+    engine, missing, too_small = case.engine, missing_bytes(case), step_too_small(case)
     if too_small or not missing:
         return too_small
     each = " per GPU" if engine.tensor_parallel_size > 1 else ""
+    gib = max(missing / GIB, 0.01)
     return (
-        f"one request of {engine.max_model_len:,} tokens needs {max(missing / GIB, 0.01):.2f} GiB "
-        f"more GPU memory{each}"
+        f"one request of {engine.max_model_len:,} tokens needs {gib:.2f} GiB more GPU memory{each}"
     )
 
 
@@ -123,11 +272,9 @@ def step_too_small(case: FitCase) -> str | None:
     step = f"a step has {engine.max_num_batched_tokens:,}"
     requests = f"{engine.max_num_seqs:,} concurrent requests"
     if slots >= engine.max_num_batched_tokens:
-        whose = requests if reserves_all_slots(engine) else "a request"
-        return (
-            f"parallel drafting with K={engine.k} reserves {slots:,} tokens of a step for {whose}; "
-            f"{step}"
-        )
+        whose = requests if in_range(engine.vllm, ALL_SLOTS_RESERVED) else "a request"
+        reserved = f"reserves {slots:,} tokens of a step for {whose}; {step}"
+        return f"parallel drafting with K={engine.k} {reserved}"
     if engine.max_num_seqs > engine.max_num_batched_tokens:
         return f"{requests} need one token each per step; {step}"
     return None
@@ -135,28 +282,50 @@ def step_too_small(case: FitCase) -> str | None:
 
 def missing_bytes(case: FitCase) -> int:
     """Bytes that one GPU lacks for a request of max-model-len; 0 when it fits."""
-    engine = case.engine
-    request_bytes = cache_layout(case).request_bytes(
-        engine.max_model_len, in_flight_tokens(engine, case.drafter)
-    )
+    engine, layout = case.engine, cache_layout(case)
+    in_flight = in_flight_tokens(engine, case.drafter)
+    request_bytes = layout.request_bytes(engine.max_model_len, in_flight)
     available = engine.gpu_memory_gib * GIB - sum(bytes_taken(case).values())
     return max(int(request_bytes - available), 0)
+
+
+_LIBRARIES, _NCCL = 240 * MIB, 200 * MIB
+"""Kernels and cuBLAS, and NCCL, allocated on first use after vLLM's first memory snapshot."""
+
+_FRAGMENTS = 150 * MIB
+"""Segments partly in use after the profiling run, which the allocator cannot free."""
+
+_FUSED_MIB = {9: {2: 64, 4: 2, 8: 1}, 10: {2: 64, 4: 32, 8: 1}}
+"""MiB of the largest all-reduce that is fused with the following norm, by compute capability and
+number of GPUs (FI_ALLREDUCE_FUSION_MAX_SIZE_MB). Each GPU keeps four buffers of it per GPU."""
 
 
 def bytes_taken(case: FitCase) -> dict[str, int]:
     """Bytes that are used before the KV cache is allocated, by term."""
     engine, tp = case.engine, case.engine.tensor_parallel_size
-    working = working_memory(case)
-    steps = max(size for name, size in working.phases.items() if name != "sampling")
+    kept, phases = working_memory(case)
+    steps = max(size for name, size in phases.items() if name != "sampling")
+    # Driver memory of kernels, cuBLAS and NCCL after vLLM's first memory snapshot.
+    libraries, buffers = _LIBRARIES, 0
+    if tp > 1:
+        fused = (
+            0 if engine.enforce_eager else _FUSED_MIB.get(engine.capability // 10, {}).get(tp, 0)
+        )
+        libraries += _NCCL + 4 * tp * fused * MIB
+    if in_range(engine.vllm, ALL_MEMORY_COUNTED):
+        # The runner's buffers: one hidden state per token, and two for a drafter.
+        states = (1 + 2 * bool(case.drafter)) * engine.max_num_batched_tokens
+        hidden = case.target.architecture.hidden_size
+        buffers = _FRAGMENTS + states * hidden * element_bytes(case.target.dtype)
     return {
         "kept_free": int(engine.gpu_memory_gib * GIB * (1 - engine.gpu_memory_utilization)),
         "target_weights": target_on_gpu(case.target, engine),
         "drafter_weights": drafter_on_gpu(case.drafter, tp) if case.drafter else 0,
-        "activations_estimate": sum(working.kept.values()) + steps,
-        "logits_estimate": max(working.phases["sampling"] - steps, 0),
+        "activations_estimate": sum(kept.values()) + steps,
+        "logits_estimate": max(phases["sampling"] - steps, 0),
         "cuda_graphs_estimate": graph_bytes(case),
-        "libraries_estimate": library_bytes(case),
-        "buffers_estimate": buffer_bytes(case),
+        "libraries_estimate": libraries,
+        "buffers_estimate": buffers,
     }
 
 
@@ -172,7 +341,7 @@ def target_on_gpu(target: TargetModel, engine: EngineConfig) -> int:
     size = target_bytes(target, tp, engine.capability)
     if target.checkpoint_bytes is not None:
         stored = checkpoint_bytes(target)
-        if is_multimodal(target):
+        if target.is_multimodal:
             # The rest of the files is the image tower, which each rank holds whole.
             tower = max(target.checkpoint_bytes - stored, 0)
         else:
@@ -180,36 +349,14 @@ def target_on_gpu(target: TargetModel, engine: EngineConfig) -> int:
     return size + around + (tower if engine.images else 0)
 
 
-def is_multimodal(target: TargetModel) -> bool:
-    """Whether the target also takes images."""
-    return target.architecture.class_name.endswith("ForConditionalGeneration")
-
-
 @lru_cache(maxsize=256)
 def drafter_on_gpu(drafter: DraftModel, tensor_parallel_size: int) -> int:
-    """Bytes of the drafter's weights on one GPU."""
+    """Bytes of the drafter's weights on one GPU, with its rotary table in 16 bits."""
     size = drafter_bytes(drafter, tensor_parallel_size)
     if drafter.checkpoint_bytes is not None:
         # The share of a rank follows from the sizes, the total from the weight files.
         size = size * drafter.checkpoint_bytes // (2 * stored_parameters(drafter))
-    return size + draft_rotary_bytes(drafter)
-
-
-def cache_layout(case: FitCase) -> Layout:
-    """How vLLM divides the KV cache among the layers of target and drafter."""
-    engine, groups = case.engine, case.target.architecture.attention
-    if case.drafter:
-        groups = (*groups, *case.drafter.attention)
-    element = cache_element_bytes(engine, case.target.dtype)
-    recurrent = Recurrent(case.target.architecture.recurrent, engine.k, engine.prefix_caching)
-    return layout_of(
-        groups,
-        engine.tensor_parallel_size,
-        element,
-        padding_ratio(engine.vllm),
-        recurrent,
-        engine.block_size,
-    )
+    return size + allocated(drafter.shape.max_positions * drafter.head_dim * 2)
 
 
 def share_of_request(case: FitCase, tokens: int) -> float:
@@ -231,21 +378,3 @@ def share_of_prefix(case: FitCase, tokens: int) -> float:
     layout, in_flight = cache_layout(case), in_flight_tokens(case.engine, case.drafter)
     whole = layout.request_blocks(case.engine.max_model_len, in_flight)
     return layout.shared_blocks(tokens) / whole
-
-
-def refuse_unknown(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError for quantized weights whose size only their unread headers show."""
-    kind = unknown_quantization(checkpoint)
-    stated = quantized_weights(quantization_settings(checkpoint.config))
-    if kind and not stated and not checkpoint.tensors:
-        raise CheckpointError(
-            f"config.json alone does not show the size of weights quantized with {kind}",
-            "use a location that also has the weight files; their headers show it",
-            code="not-estimated",
-        )
-
-
-def unknown_quantization(checkpoint: Checkpoint) -> str | None:
-    """The quantization if the fit does not know how vLLM stores its weights."""
-    kind = read_quantization(checkpoint.config)
-    return kind if kind is not None and kind not in QUANTIZED_BYTES else None

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from peagle.catalog.schema import Architecture, AttentionGroup
-from peagle.catalog.tables import CatalogEntry, Instance
+from peagle.catalog.schema import Architecture
+from peagle.catalog.tables import CatalogEntry
 from peagle.checkpoints.models import Tensor
 from peagle.vllm.defaults import EngineConfig
 
@@ -48,16 +48,13 @@ class Advice(CatalogEntry):
     def option(self) -> str:
         """The change as a command-line option, for people."""
         flag, *values = self.options
-        return " ".join((flag, self.value) if values else (flag,))
+        return f"{flag} {self.value}" if values else flag
 
 
 class Comparison(CatalogEntry):
-    """The same engine without its drafter.
-
-    ``concurrency_kept`` is the share of concurrent requests that remains with speculation. It can
-    exceed 1 with n-gram and suffix drafting, which turn asynchronous scheduling off, so that
-    sliding layers keep one batch less of each request.
-    """
+    """The same engine without its drafter. ``concurrency_kept`` is the share of its concurrent
+    requests that remains with speculation; above 1 where the drafter turns asynchronous scheduling
+    off, with which sliding layers keep more."""
 
     kv_cache_gib: float
     kv_cache_tokens: int
@@ -67,10 +64,7 @@ class Comparison(CatalogEntry):
 
 class Vision(NamedTuple):
     """The image tower of a multimodal target, by the numbers of its ``vision_config``.
-
-    ``patch_values`` is the number of values of one patch, ``positions`` the length of each of the
-    two position tables.
-    """
+    ``patch_values`` has one patch, and ``positions`` is the length of both position tables."""
 
     layers: int
     hidden_size: int
@@ -83,11 +77,8 @@ class Vision(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetModel:
-    """Input of the fit: the target.
-
-    ``dtype`` and ``quantization`` as in the catalogue. ``checkpoint_bytes`` is the size of its
-    weight files, ``tensors`` their headers, each if known.
-    """
+    """The target; ``dtype`` and ``quantization`` as in the catalogue. ``checkpoint_bytes`` is the
+    size of its weight files, ``tensors`` their headers, each if known."""
 
     architecture: Architecture
     dtype: str = "bfloat16"
@@ -98,45 +89,47 @@ class TargetModel:
     attention_bias: bool = False
     query_key_norm: bool = False
 
+    @property
+    def is_multimodal(self) -> bool:
+        """Whether it also takes images."""
+        return self.architecture.class_name.endswith("ForConditionalGeneration")
+
+    @property
+    def is_gpt_oss(self) -> bool:
+        """Whether this is GPT-OSS: its attention and experts have biases, and only its experts are
+        quantized."""
+        return self.architecture.class_name.startswith("GptOss")
+
+    @property
+    def has_mxfp4_experts(self) -> bool:
+        """Whether these are GPT-OSS experts in MXFP4."""
+        return self.is_gpt_oss and self.quantization == "mxfp4"
+
+    @property
+    def normalizes_queries(self) -> bool:
+        """Whether queries and keys are normalized per head."""
+        named = self.architecture.class_name.startswith(("Qwen3", "Gemma"))
+        return named or self.query_key_norm
+
 
 @dataclass(frozen=True)
 class DraftModel:
-    """Input of the fit: a drafter with weights. ``auxiliary`` counts the hidden states that ``fc``
-    reads.
+    """A drafter with weights. ``shape`` has its sizes, ``auxiliary`` counts the hidden states that
+    ``fc`` reads, and ``own_embeddings`` and ``own_output`` are whether its checkpoint has these
+    matrices. ``checkpoint_bytes`` is the size of its weight files, if known."""
 
-    ``own_embeddings`` and ``own_output``: whether its checkpoint has these matrices;
-    ``checkpoint_bytes`` is the size of its weight files, if known.
-    """
-
+    shape: Architecture
     method: str
     parallel_drafting: bool
-    layers: int
-    hidden_size: int
-    target_hidden_size: int
-    intermediate_size: int
-    query_heads: int
     head_dim: int
     kv_heads: int
-    vocab_size: int
+    target_hidden_size: int
     draft_vocab_size: int
-    max_positions: int
     auxiliary: int
     own_embeddings: bool
     own_output: bool
-    attention: tuple[AttentionGroup, ...]
     attention_bias: bool = False
     checkpoint_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class GpuMemory:
-    """The GPUs of a case: ``visible_gib`` is what CUDA reports for one GPU, ``driver_gib`` what the
-    driver reserves in addition; ``count`` is the number of usable GPUs."""
-
-    instance: Instance
-    count: int
-    visible_gib: float
-    driver_gib: float
 
 
 @dataclass(frozen=True)

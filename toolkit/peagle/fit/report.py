@@ -6,13 +6,14 @@ run is worthless.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance, find_pair, pair_name
-from peagle.catalog.schema import Catalog, Drafter, Pair, Target
+from peagle.catalog.schema import Catalog, Drafter, Pair
+from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.architecture import read_quantization
 from peagle.checkpoints.division import division_problem, divisions
 from peagle.checkpoints.entries import (
@@ -24,19 +25,19 @@ from peagle.checkpoints.models import ReadCheckpoint
 from peagle.checks import About, check
 from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
 from peagle.findings import Finding, errors, note, severity, warning
-from peagle.fit.advice import MAX_GPUS, advise
-from peagle.fit.building import fit_case, gpu_of, gpu_with_memory, lacks_processor, located
-from peagle.fit.estimate import (
-    compare,
-    fit_of,
-    is_multimodal,
-    missing_bytes,
-    refusal_reason,
+from peagle.fit.building import (
+    fit_case,
+    gpu_of,
+    gpu_with_memory,
+    lacks_processor,
+    located,
     unknown_quantization,
 )
+from peagle.fit.estimate import compare, fit_of, missing_bytes, refusal_reason
 from peagle.fit.models import Advice, Comparison, Fit, FitCase
-from peagle.vllm.defaults import schedules_ahead
+from peagle.vllm.defaults import extra_slots, schedules_ahead
 from peagle.vllm.environment import Value
+from peagle.vllm.gpus import needed_capability
 from peagle_serve.heads import is_head
 
 _CONTRADICTIONS = (
@@ -44,6 +45,7 @@ _CONTRADICTIONS = (
     ("drafter", "no_speculation"),
     ("drafter_embeddings", "no_speculation"),
     ("enforce_eager", "compiled"),
+    ("gpu_memory_gib", "instance_type"),
 )
 
 _ENGINE_SETTINGS = (
@@ -54,13 +56,14 @@ _ENGINE_SETTINGS = (
 _ABOUT_THE_GPU = ("gpu-too-old", "gpu-too-new")
 """Rules about hardware that concern the GPU itself; images and AMIs do not change its memory."""
 
-_QUANTIZED = "quantization-estimated"
-
 _SETTINGS = (
     "vllm", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "kv_cache_dtype", "k",
 )  # fmt: skip
 """Fields of EngineConfig in the JSON document."""
+
+MAX_GPUS = 8
+"""GPUs of the largest instance type, used when none is given."""
 
 
 @dataclass(frozen=True)
@@ -120,20 +123,52 @@ class FitReport:
 
 
 def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitReport:
-    """The memory report for this request.
-
-    ``read`` reads the locations that it names. Raises NotFound, UserError and CheckpointError.
-    """
+    """The memory report for this request; ``read`` reads the locations that it names. Raises
+    NotFound, UserError and CheckpointError."""
     pair = find_pair(catalog, request.pair) if request.pair is not None else None
     _refuse_contradictions(request, pair)
-    inputs = _Inputs(catalog, pair, _read_checkpoints(request, read))
-    case, fitted = inputs.cases(request)
-    refusal = refusal_reason(fitted)
-    memory = fit_of(fitted)
+    target = read(request.target) if request.target else None
+    if target is not None and is_head(target.config):
+        raise UserError(
+            f"--target {target.location} holds a draft head, not a model",
+            "pass it with --drafter, and its target model with --target",
+            code="head-not-a-target",
+        )
+    if target is None and pair is None:
+        example = Fix("for example", ("peagle", "fit", "tiny"))
+        raise OptionMissing("specify PAIR, or a folder with --target", example)
+    head = read(request.drafter) if request.drafter else None
+    checkpoints = Checkpoints(target, head, own_target=target is not None)
+    case, fitted = _cases(request, catalog, pair, checkpoints)
+    refusal, memory = refusal_reason(fitted), fit_of(fitted)
     if pair is None:
         title = f"{request.target}+{request.drafter}" if fitted.drafter else str(request.target)
     else:
         title = pair_name(pair.target, None if request.no_speculation else pair.drafter)
+
+    def changed(setting: str, value: object) -> FitCase | None:
+        """The case as if the option were given; ``None`` if it contradicts others, or if a rule
+        about load or version rejects it."""
+        change: dict[str, Any] = {setting.replace("-", "_"): True if value == setting else value}
+        if setting == "instance-type":
+            change["gpu_memory_gib"] = None
+        other = replace(request, **change)
+        try:
+            _refuse_contradictions(other, pair)
+            changed_case, changed_fit = _cases(other, catalog, pair, checkpoints)
+        except UserError:
+            return None
+        return None if errors(_of_rules(changed_case, changed_fit, ("load",))) else changed_fit
+
+    advice: tuple[Advice, ...] = ()
+    if refusal:
+        most = fitted.engine.gpu_count if request.instance_type else MAX_GPUS
+        advice = advise(fitted, changed, catalog.instances, most)
+    # A version's warnings concern what is served, not memory.
+    findings = [
+        *_of_rules(case, fitted, ("target", "head", "load")),
+        *_estimated(case, fitted, request),
+    ]
     return FitReport(
         pair=title,
         planned=pair is not None,
@@ -142,8 +177,8 @@ def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitRepor
         fit=memory,
         without_speculation=compare(fitted, memory),
         refusal=refusal,
-        advice=_advice(inputs, request, fitted) if refusal else (),
-        findings=_findings(request, case, fitted),
+        advice=advice,
+        findings=tuple(sorted(findings, key=severity)),
     )
 
 
@@ -166,37 +201,111 @@ def fit_document(report: FitReport) -> dict[str, Any]:
     }
 
 
-def _advice(inputs: _Inputs, request: FitRequest, fitted: FitCase) -> tuple[Advice, ...]:
-    """Changes that make the case fit, each computed as if the option were given.
+def _refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
+    """Raise UserError for options that cannot be combined, and for missing hardware."""
 
-    Options that contradict others, or that a rule about load or version rejects, are left out.
-    """
+    def flag(name: str) -> str:
+        return f"--{name.replace('_', '-')}"
 
-    def changed(setting: str, value: object) -> FitCase | None:
-        change: dict[str, Any] = {setting.replace("-", "_"): True if value == setting else value}
-        if setting == "instance-type":
-            change["gpu_memory_gib"] = None
-        changed_request = replace(request, **change)
-        try:
-            _refuse_contradictions(changed_request, inputs.pair)
-            case, changed_case = inputs.cases(changed_request)
-        except UserError:
-            return None
-        findings = _of_rules(case, changed_case, ("load",))
-        return None if any(finding.level == "error" for finding in findings) else changed_case
+    for first, second in _CONTRADICTIONS:
+        if getattr(request, first) and getattr(request, second):
+            message = f"{flag(first)} and {flag(second)} cannot be combined"
+            raise OptionsConflict(message, "use one of the two")
+    named = request.drafter or (pair and pair.drafter) or request.no_speculation
+    for name in ("k", "drafter_embeddings"):
+        if getattr(request, name) and request.target and not named:
+            message = f"{flag(name)} needs a drafter, but none is given"
+            raise OptionMissing(message, "add --drafter with its location")
+    if request.instance_type is None and request.gpu_memory_gib is None:
+        raise OptionMissing(
+            "specify the hardware with --gpu-memory-gib or --instance-type",
+            "for example: --instance-type ml.g7e.2xlarge",
+        )
 
-    most = fitted.engine.gpu_count if request.instance_type else MAX_GPUS
-    return advise(fitted, changed, inputs.catalog.instances, most)
+
+def _cases(
+    request: FitRequest, catalog: Catalog, pair: Pair | None, read: Checkpoints
+) -> tuple[Case, FitCase]:
+    """The case, with the engine settings that the memory model used, and its memory."""
+    if request.gpu_memory_gib is None:
+        gpu = gpu_of(find_instance(catalog.instances, str(request.instance_type)))
+    else:
+        gpu = gpu_with_memory(catalog.instances, request.gpu_memory_gib)
+    target = longest = pair.target if pair else None
+    if read.target is not None:
+        with located(read.target):
+            longest = target_from_checkpoint(read.target)
+    assert longest is not None
+    target = target or longest
+    drafter: Drafter | None = None
+    if request.no_speculation:
+        read = replace(read, drafter=None)
+    elif read.drafter is None:
+        drafter = pair.drafter if pair else None
+    else:
+        kinds = [kind for kind in target.drafters if kind.method == "eagle3"]
+        with located(read.drafter):
+            if kinds:
+                kind = next((kind for kind in kinds if pair and kind == pair.drafter), kinds[0])
+                drafter = own_drafter(read.drafter.location, target, kind, read.drafter)
+            else:
+                drafter = drafter_from_checkpoint(read.drafter)
+    settings = dict(request.settings)
+    for name in _ENGINE_SETTINGS:
+        if value := getattr(request, name):
+            settings[name.replace("_", "-")] = value
+    most = longest.architecture.max_positions
+    options = CaseOptions(
+        k=request.k,
+        max_model_len=request.max_model_len or min(target.default_max_model_len, most),
+        concurrency=request.max_num_seqs,
+        vllm=request.vllm,
+        instance_type=request.instance_type,
+        settings=settings,
+    )
+    case = build_case(catalog, target, drafter, options, read, gpu.instance)
+    fitted = fit_case(
+        case,
+        gpu,
+        own_matrices={"own": True, "shared": False}.get(request.drafter_embeddings or ""),
+        text_only=request.text_only,
+        compiled=request.compiled,
+    )
+    fitted = _on_gpus(fitted, request)
+    engine = fitted.engine
+    used = {name.replace("_", "-"): getattr(engine, name) for name in _ENGINE_SETTINGS}
+    size, planned = engine.tensor_parallel_size, {**case.settings, **used}
+    return replace(case, tensor_parallel_size=size, settings=planned), fitted
 
 
-def _findings(request: FitRequest, case: Case, fitted: FitCase) -> tuple[Finding, ...]:
-    """Errors and warnings about target, head and load, errors about versions and the GPU.
-
-    A version's warnings concern what is served, not memory.
-    """
-    findings = _of_rules(case, fitted, ("target", "head", "load"))
-    findings += [*_about_images(request, case, fitted), *_quantized(case)]
-    return tuple(sorted(findings, key=severity))
+def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
+    """The case on the GPUs of the request, else on the fewest that fit."""
+    most = case.engine.gpu_count if request.instance_type or not request.tp else MAX_GPUS
+    shape, whole = case.target.architecture, case.engine.expert_parallel
+    sizes = divisions(shape, most, whole)
+    if request.tp and request.tp not in sizes:
+        problem = division_problem(shape, request.tp, whole)
+        if request.tp > most:
+            machine = request.instance_type or "the largest machine"
+            problem = f"{machine} has {most} GPUs, fewer than --tp {request.tp}"
+        problem = problem or f"--tp {request.tp} does not divide the target's attention heads"
+        fix = f"use {', '.join(map(str, sizes))}"
+        raise UserError(problem, fix, code="tensor-parallel")
+    cases = [
+        replace(
+            case,
+            engine=replace(
+                case.engine,
+                tensor_parallel_size=size,
+                gpu_count=max(case.engine.gpu_count, size),
+            ),
+        )
+        for size in ([request.tp] if request.tp else sizes)
+    ]
+    fitting = (case for case in cases if fit_of(case).fits)
+    # If something other than memory prevents the fit, more GPUs do not help.
+    enough = (case for case in cases if not missing_bytes(case))
+    return next(fitting, None) or next(enough, cases[-1])
 
 
 def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
@@ -224,181 +333,131 @@ def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Fi
     return findings + errors(check(case, only=_ABOUT_THE_GPU))
 
 
-def _about_images(request: FitRequest, case: Case, fitted: FitCase) -> Iterator[Finding]:
-    """Notes on options and files that decide whether the engine takes images."""
-    read = case.target_checkpoint
-    if request.text_only:
-        if not is_multimodal(fitted.target):
-            message = "the target does not accept images; --text-only has no effect"
-            yield note("text-only-unneeded", "--text-only", message, "leave it out")
-    elif read is not None and lacks_processor(read, fitted.target):
-        message = (
-            "no preprocessor_config.json next to the target's config.json, so vLLM cannot take "
-            "images: estimated for text only"
-        )
-        fix = "add the file to estimate with images"
-        yield note("text-only-assumed", "--target", message, fix)
-
-
-def _quantized(case: Case) -> Iterator[Finding]:
-    """Warnings about weights whose sizes are those of their files, not those that vLLM allocates.
-
-    Heads are counted with 16 bits per number.
-    """
+def _estimated(case: Case, fitted: FitCase, request: FitRequest) -> Iterator[Finding]:
+    """What the checkpoints leave open: whether images are taken, and sizes of quantized weights
+    that are those of the files, not those that vLLM allocates."""
     target, head = case.target_checkpoint, case.drafter_checkpoint
-    kind = unknown_quantization(target) if target else None
-    if kind:
-        by = "at their stored size" if target and target.tensors else "by the bits of config.json"
-        message = f"weights quantized with {kind} are counted {by}"
-        fix = "plan for more memory: vLLM may repack the weights"
-        yield warning(_QUANTIZED, "target", message, fix)
-    kind = read_quantization(head.config) if head else None
-    if kind:
-        message = f"the head is quantized with {kind} and counted with 16 bits per number"
-        fix = "the head may need less memory than shown"
-        yield warning(_QUANTIZED, "drafter", message, fix)
+    if not request.text_only and lacks_processor(target, fitted.target):
+        message = "no preprocessor_config.json beside config.json: estimated for text only"
+        yield note("text-only-assumed", "--target", message, "add the file to estimate with images")
+    kinds = {
+        "target": unknown_quantization(target) if target else None,
+        "drafter": read_quantization(head.config) if head else None,
+    }
+    for where, kind in kinds.items():
+        if kind:
+            counted = "with 16 bits per number"
+            if where == "target":
+                stored = target and target.tensors
+                counted = "at their stored size" if stored else "by the bits of config.json"
+            message = f"weights quantized with {kind} are counted {counted}"
+            fix = "expect a different size in vLLM, which may repack them"
+            yield warning("quantization-estimated", where, message, fix)
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """The inputs that do not change between options: catalogue, pair and checkpoints."""
+ApplyChange = Callable[[str, object], FitCase | None]
+"""(setting, new value) -> the case with that single change and its consequences, such as the
+defaults of a different GPU. ``None`` for a change that is rejected, but not because of memory."""
 
-    catalog: Catalog
-    pair: Pair | None
-    read: Checkpoints
+_HIGHEST_PERCENT = 97
+"""Of the GPU memory; above it, other processes and late CUDA graphs run out of memory."""
 
-    def cases(self, request: FitRequest) -> tuple[Case, FitCase]:
-        """The case, with the engine settings that the memory model used, and its memory."""
-        instances = self.catalog.instances
-        if request.gpu_memory_gib is None:
-            gpu = gpu_of(find_instance(instances, str(request.instance_type)))
-        else:
-            gpu = gpu_with_memory(instances, request.gpu_memory_gib)
-        read, target = self.read, self.pair.target if self.pair else None
-        longest = target
-        if read.target is not None:
-            with located(read.target):
-                longest = target_from_checkpoint(read.target)
-        assert longest is not None
-        target = target or longest
-        drafter = None if request.no_speculation else self._drafter(target)
-        most = longest.architecture.max_positions
-        settings = dict(request.settings)
-        for name in _ENGINE_SETTINGS:
-            if value := getattr(request, name):
-                settings[name.replace("_", "-")] = value
-        options = CaseOptions(
-            k=request.k,
-            max_model_len=request.max_model_len or min(target.default_max_model_len, most),
-            concurrency=request.max_num_seqs,
-            vllm=request.vllm,
-            instance_type=request.instance_type,
-            settings=settings,
-        )
-        if drafter is None:
-            read = replace(read, drafter=None)
-        case = build_case(self.catalog, target, drafter, options, read, gpu.instance)
-        fitted = fit_case(
-            case,
-            gpu,
-            own_matrices={"own": True, "shared": False}.get(request.drafter_embeddings or ""),
-            text_only=request.text_only,
-            compiled=request.compiled,
-        )
-        fitted = _on_gpus(fitted, request)
-        engine = fitted.engine
-        used = {name.replace("_", "-"): getattr(engine, name) for name in _ENGINE_SETTINGS}
-        size, planned = engine.tensor_parallel_size, {**case.settings, **used}
-        return replace(case, tensor_parallel_size=size, settings=planned), fitted
+MAX_K_TRIED = 64
+"""The largest K to try: the catalogue's heads are trained for at most 18. Every smaller K is tried,
+since a larger K can take less memory: CUDA graphs are captured for whole steps of K + 1 tokens."""
 
-    def _drafter(self, target: Target) -> Drafter | None:
-        named, head = self.pair.drafter if self.pair else None, self.read.drafter
-        if head is None:
-            return named
-        kinds = [drafter for drafter in target.drafters if drafter.method == "eagle3"]
-        with located(head):
-            if not kinds:
-                return drafter_from_checkpoint(head)
-            kind = next((kind for kind in kinds if kind == named), kinds[0])
-            return own_drafter(head.location, target, kind, head)
+_MILDEST_FIRST = (
+    "gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "max-model-len",
+)  # fmt: skip
+"""What to change first: these keep target, drafter, K, precision and GPUs. The context is the last
+of them, since requests may need all of it."""
+
+_VIDEO_TOKENS = 32 * 78
+"""Tokens of Gemma-4's longest video, which a step must hold whole: 32 frames of 70 tokens and their
+delimiters (get_mm_max_tokens_per_item of gemma4_mm.py; v1/core/encoder_cache_manager.py)."""
 
 
-def _read_checkpoints(request: FitRequest, read: ReadCheckpoint) -> Checkpoints:
-    """The checkpoints at the locations that the request names."""
-    target = read(request.target) if request.target else None
-    if target is not None and is_head(target.config):
-        raise UserError(
-            f"--target {target.location} holds a draft head, not a model",
-            "pass it with --drafter, and its target model with --target",
-            code="head-not-a-target",
-        )
-    if target is None and request.pair is None:
-        raise OptionMissing("specify PAIR, or a folder with --target",
-                        Fix("for example", ("peagle", "fit", "tiny")))  # fmt: skip
-    drafter = read(request.drafter) if request.drafter else None
-    return Checkpoints(target, drafter, own_target=target is not None)
+def advise(
+    case: FitCase,
+    apply_change: ApplyChange,
+    table: InstanceTable | None = None,
+    max_gpus: int = MAX_GPUS,
+) -> tuple[Advice, ...]:
+    """The changes that each make the case fit, the smallest of each setting; empty when it fits.
 
+    ``table`` lists the instance types to consider, ``max_gpus`` is the number of GPUs available.
+    """
+    if fit_of(case).fits:
+        return ()
+    engine, target, drafter = case.engine, case.target, case.drafter
+    images = engine.images and target.is_multimodal
 
-def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
-    """The case on the GPUs of the request, else on the fewest that fit."""
-    size, instance_type = request.tp, request.instance_type
-    most = case.engine.gpu_count if instance_type or not size else MAX_GPUS
-    shape, whole = case.target.architecture, case.engine.expert_parallel
-    sizes = divisions(shape, most, whole)
-    if size:
-        fix = f"use {', '.join(map(str, sizes))}"
-        if size > most:
-            gpus = f"{most} GPU{'s' if most > 1 else ''}"
-            raise UserError(
-                f"{instance_type or 'the largest machine'} has {gpus}, fewer than --tp {size}",
-                f"{fix}, or a larger type" if instance_type else fix,
-                code="tensor-parallel",
-            )
-        if size not in sizes:
-            raise UserError(
-                division_problem(shape, size, whole)
-                or f"--tp {size} does not divide the target's attention heads",
-                fix,
-                code="tensor-parallel",
-            )
-        return _on(case, size)
-    cases = [_on(case, size) for size in sizes]
-    fitting = (case for case in cases if fit_of(case).fits)
-    # If something other than memory prevents the fit, more GPUs do not help.
-    enough = (case for case in cases if not missing_bytes(case))
-    return next(fitting, None) or next(enough, cases[-1])
-
-
-def _on(case: FitCase, size: int) -> FitCase:
-    count = max(case.engine.gpu_count, size)
-    return replace(case, engine=replace(case.engine, tensor_parallel_size=size, gpu_count=count))
-
-
-def _refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
-    """Raise UserError for options that cannot be combined, and for missing hardware."""
-    for first, second in _CONTRADICTIONS:
-        if getattr(request, first) and getattr(request, second):
-            raise OptionsConflict(
-                f"{_flag(first)} and {_flag(second)} cannot be combined", "use one of the two"
-            )
-    named = request.drafter or (pair and pair.drafter) or request.no_speculation
-    if not named and request.target:
-        for name in ("k", "drafter_embeddings"):
-            if getattr(request, name):
-                raise OptionMissing(
-                    f"{_flag(name)} needs a drafter, but none is given",
-                    "add --drafter with its location",
+    def first(setting: str, values: Iterable[object]) -> Advice | None:
+        """Advice with the first value that makes the case fit."""
+        for value in values:
+            changed = apply_change(setting, value)
+            fit = fit_of(changed) if changed else None
+            if fit and fit.fits:
+                text, instance = str(value), instances.get(str(value))
+                if instance and instance.gpu_count > 1:
+                    gpus = f"{fit.tensor_parallel_size} of its {instance.gpu_count} GPUs"
+                    text = f"{text}, {gpus}"
+                return Advice(
+                    knob=setting,
+                    value=text,
+                    kv_cache_tokens=fit.kv_cache_tokens,
+                    max_concurrency=fit.max_concurrency,
                 )
-    if request.instance_type is None and request.gpu_memory_gib is None:
-        raise OptionMissing(
-            "specify the hardware with --gpu-memory-gib or --instance-type",
-            "for example: --instance-type ml.g7e.2xlarge",
-        )
-    if request.instance_type is not None and request.gpu_memory_gib is not None:
-        raise OptionsConflict(
-            "--gpu-memory-gib and --instance-type both specify the GPU", "use one of the two"
-        )
+        return None
+
+    def cost(instance: Instance) -> tuple[float, int, str]:
+        price = min((p.usd_per_hour for p in instance.prices), default=float("inf"))
+        return price, instance.gpu_count * instance.gpu_memory_mib, instance.type
+
+    needed = needed_capability(target.dtype, target.quantization)
+    instances = {
+        instance.type: instance
+        for instance in sorted(table.instances if table else (), key=cost)
+        if instance.capability >= needed
+    }
+    # The longest context that fits and that both models support, by binary search.
+    supported = [target.architecture.max_positions]
+    supported += [drafter.shape.max_positions] if drafter else []
+    low, high = 1, min(engine.max_model_len - 1, *supported)
+    context: Advice | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        advice = first("max-model-len", (middle,))
+        context = advice or context
+        low, high = (middle + 1, high) if advice else (low, middle - 1)
+    # A step holds a token per request, one beside the draft slots, and with images a whole video:
+    # as many as needed, else fewer than now, largest first.
+    now, video = engine.max_num_batched_tokens, _VIDEO_TOKENS if images else 1
+    least = max(extra_slots(engine, drafter) + 1, engine.max_num_seqs, video)
+    steps = [1 << (least - 1).bit_length(), least]
+    if least <= now:
+        powers = (1 << power for power in range((now - 1).bit_length() - 1, -1, -1))
+        steps = [step for step in powers if least < step < now] + ([least] if least < now else [])
+    shares = range(round(engine.gpu_memory_utilization * 100) + 1, _HIGHEST_PERCENT + 1)
+    halvings = range(1, engine.max_num_seqs.bit_length())
+    sizes = divisions(target.architecture, max_gpus, engine.expert_parallel)
+    tried: dict[str, Iterable[object]] = {
+        "k": range(min(engine.k - 1, MAX_K_TRIED), 0, -1),
+        "kv-cache-dtype": [] if engine.kv_cache_dtype.startswith("fp8") else ["fp8"],
+        "gpu-memory-utilization": (share / 100 for share in shares),
+        "max-num-seqs": (engine.max_num_seqs >> n for n in halvings),
+        "max-num-batched-tokens": steps,
+        "tp": [size for size in sizes if size > engine.tensor_parallel_size],
+        "no-speculation": ["no-speculation"] if engine.k else [],
+        "text-only": ["text-only"] if images else [],
+        "enforce-eager": [] if engine.enforce_eager else ["enforce-eager"],
+        "instance-type": instances,  # the cheapest; types without a price come last
+    }
+    changes = (context, *(first(setting, values) for setting, values in tried.items()))
+    return tuple(advice for advice in changes if advice)
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def mildest(advice: Sequence[Advice]) -> Advice | None:
+    """The change to suggest first; ``None`` without any."""
+    order = {knob: place for place, knob in enumerate(_MILDEST_FIRST)}
+    return min(advice, key=lambda change: order.get(change.knob, len(order)), default=None)

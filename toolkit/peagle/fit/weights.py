@@ -3,35 +3,30 @@ drafter's from its sizes.
 
 Division: vLLM's layers divide projections, experts and the two vocabulary matrices among the ranks;
 norms, routers, biases after row-parallel projections and image towers are replicated. KV heads are
-divided until each rank has one. The vocabulary is padded to a multiple of 64.
+divided until each rank has one.
 
 Allocation: small tensors share segments and lose at most 511 bytes. From 10 MiB a tensor gets its
 own segment, a multiple of 2 MiB; vLLM loads with ``max_split_size_mb`` 20, so that larger segments
 are never shared, and smaller ones are split if more than 1 MiB would be lost
-(c10/cuda/CUDACachingAllocator.cpp; Worker.load_model). Functions therefore yield
-one size per tensor.
+(c10/cuda/CUDACachingAllocator.cpp; Worker.load_model). Functions therefore yield one size per
+tensor.
 
 GPT-OSS experts in MXFP4 take half a byte per element and one byte of scale per 32 elements; vLLM
 selects the kernel by GPU and pads for it (fused_moe/oracle/mxfp4.py, quantization/utils/
-mxfp4_utils.py).
+mxfp4_utils.py). They are counted as padded, also where headers were read.
 
 Drafter: ``fc`` (replicated on every rank) projects the target's hidden states; the projections of
 the first layer take twice the width; the other layers are plain Llama layers
 (model_executor/models/llama_eagle3.py). Embedding and output matrix count if the checkpoint has
 them; otherwise vLLM shares the target's.
-
-Target: the headers list every tensor's size as stored; its name determines how vLLM's layers divide
-it among ranks. GPT-OSS experts are counted as the kernels pad them, from config.json.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from math import ceil
-from typing import Literal
 
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.checkpoints.models import Tensor
@@ -40,24 +35,18 @@ from peagle.vllm.gpus import element_bytes, round_up
 
 MIB = 1 << 20
 
-_SMALLEST = 512
-_OWN_SEGMENT = 10 * MIB
-_SEGMENT = 2 * MIB
-_MAX_SPLIT_BYTES = 20 * MIB
-_MIN_REMAINDER_BYTES = 1 * MIB
+_SMALLEST, _SEGMENT, _OWN_SEGMENT = 512, 2 * MIB, 10 * MIB
+_MAX_SPLIT_BYTES, _MIN_REMAINDER_BYTES = 20 * MIB, MIB
 
+_SCALED = 32
+"""MXFP4 elements that share one scale."""
 
-BLOCK = 32
-"""Elements that share one scale."""
-
-Kernel = Literal["triton", "trtllm", "marlin"]
-
-VOCABULARY_PADDING = 64
+_VOCABULARY_PADDING = 64
 """DEFAULT_VOCAB_PADDING_SIZE of vLLM's VocabParallelEmbedding."""
 
 QUANTIZED_BYTES = {"fp8": 1 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
-"""Bytes per element of a quantized projection, including scales. Of other
-quantizations the architecture has the bytes, where config.json states the bits."""
+"""Bytes per element of a quantized projection, including scales. Of other quantizations the
+architecture has the bytes, where config.json states the bits."""
 
 
 @lru_cache(maxsize=4096)  # layers repeat the same sizes
@@ -72,22 +61,15 @@ def allocated(size: float) -> int:
     return segment
 
 
-def kernel_of(capability: int) -> Kernel:
-    """OpenAI's Triton kernels on Hopper, FlashInfer's TensorRT-LLM ones on Blackwell's data-centre
-    GPUs, else Marlin."""
-    if capability // 10 == 9:
-        return "triton"
-    return "trtllm" if capability // 10 == 10 else "marlin"
-
-
-def padded_sizes(kernel: Kernel, hidden: int, intermediate: int) -> tuple[int, int]:
-    """Hidden and intermediate size that the kernel requires
+def mxfp4_kernel(capability: int, hidden: int, intermediate: int) -> tuple[str, int, int]:
+    """The kernel of experts in MXFP4, and the hidden and intermediate size that it requires:
+    OpenAI's on Hopper, FlashInfer's on data-centre Blackwell, else Marlin
     (mxfp4_round_up_hidden_size_and_intermediate_size)."""
-    if kernel == "triton":
-        return hidden, round_up(intermediate, 64)
-    if kernel == "trtllm":
-        return round_up(hidden, 256), round_up(intermediate, 256)
-    return round_up(hidden, 256), round_up(intermediate, 128)
+    if capability // 10 == 9:
+        return "triton", hidden, round_up(intermediate, 64)
+    if capability // 10 == 10:
+        return "trtllm", round_up(hidden, 256), round_up(intermediate, 256)
+    return "marlin", round_up(hidden, 256), round_up(intermediate, 128)
 
 
 @lru_cache(maxsize=256)  # the same on many instance types, and with every drafter
@@ -109,7 +91,7 @@ def _tensors(
     """The tensors of the target on one of ``tp`` GPUs, as vLLM keeps them on a GPU of that
     capability, or as the weight files have them: how many there are, and the bytes of one."""
     shape, element = target.architecture, element_bytes(target.dtype)
-    hidden, layers = shape.hidden_size, shape.layers
+    hidden, layers, latent = shape.hidden_size, shape.layers, shape.latent
     gemma = shape.class_name.startswith("Gemma")
     tensors: list[tuple[int, float]] = []
     for group, count in attention_layers(shape):
@@ -119,15 +101,14 @@ def _tensors(
             shared = group.layers if len(shape.attention) > 1 else 0
             tensors.append((-shared, group.kv_heads * group.head_dim * hidden * element))
     for recurrent in shape.recurrent:
-        tensors.append((recurrent.layers, linear_bytes(target, recurrent.parameters / tp)))
-    latent = shape.latent
+        tensors.append((recurrent.layers, _linear_bytes(target, recurrent.parameters / tp)))
     if latent and latent.cached and capability is not None:
         # kv_b_proj in 16 bits: vLLM keeps it beside the loaded one, absorbed into queries and
         # outputs (W_UK_T and W_UV of mla_attention.py).
         numbers = latent.kv_rank * shape.query_heads * (latent.nope_dim + latent.value_dim) / tp
         tensors.append((shape.attention[0].layers, numbers * element))
     blocks = shape.blocks - shape.dense_layers
-    tensors += ((blocks, size) for size in feed_forward_tensors(target, tp, capability))
+    tensors += ((blocks, size) for size in _feed_forward_tensors(target, tp, capability))
     if shape.dense_layers:
         dense = _block_tensors(target, shape.dense_intermediate_size or 0, tp)
         tensors += ((shape.dense_layers, size) for size in dense)
@@ -146,7 +127,7 @@ def rotary_bytes(target: TargetModel) -> int:
     """Rotary tables, which vLLM computes while loading: one per head size, for every position.
     GPT-OSS keeps them in float32."""
     shape = target.architecture
-    element = 4 if is_gpt_oss(target) else element_bytes(target.dtype)
+    element = 4 if target.is_gpt_oss else element_bytes(target.dtype)
     widths = {group.head_dim for group in shape.attention}
     if shape.latent:
         widths = {shape.latent.rope_dim}
@@ -155,23 +136,7 @@ def rotary_bytes(target: TargetModel) -> int:
 
 def padded_vocabulary(vocabulary: int, tensor_parallel_size: int) -> int:
     """Rows of a vocabulary matrix on one GPU."""
-    return ceil(round_up(vocabulary, VOCABULARY_PADDING) / tensor_parallel_size)
-
-
-def is_gpt_oss(target: TargetModel) -> bool:
-    """Whether this is GPT-OSS, whose attention and experts have biases."""
-    return target.architecture.class_name.startswith("GptOss")
-
-
-def has_mxfp4_experts(target: TargetModel) -> bool:
-    """Whether these are GPT-OSS experts in MXFP4."""
-    return is_gpt_oss(target) and target.quantization == "mxfp4"
-
-
-def has_query_key_norm(target: TargetModel) -> bool:
-    """Whether queries and keys are normalized per head."""
-    named = target.architecture.class_name.startswith(("Qwen3", "Gemma"))
-    return named or target.query_key_norm
+    return ceil(round_up(vocabulary, _VOCABULARY_PADDING) / tensor_parallel_size)
 
 
 def attention_layers(shape: Architecture) -> Iterator[tuple[AttentionGroup, int]]:
@@ -187,14 +152,9 @@ def attention_layers(shape: Architecture) -> Iterator[tuple[AttentionGroup, int]
         yield like, max(shape.layers - sum(group.layers for group in shape.attention), 0)
 
 
-def attention_parameters(shape: Architecture, group: AttentionGroup) -> int:
-    """Parameters of the projections of one layer's attention; of latent attention q_a, q_b, kv_a,
-    kv_b and o (deepseek_v2.py)."""
-    return sum(_replicated_and_divided(shape, group))
-
-
-def _replicated_and_divided(shape: Architecture, group: AttentionGroup) -> tuple[int, int]:
-    """The parameters that each GPU has whole, and those that are divided."""
+def attention_parameters(shape: Architecture, group: AttentionGroup) -> tuple[int, int]:
+    """Parameters of the projections of one layer's attention that each GPU has whole, and of those
+    that are divided; of latent attention q_a, q_b, kv_a, kv_b and o (deepseek_v2.py)."""
     hidden, heads, latent = shape.hidden_size, shape.query_heads, shape.latent
     if latent is None:
         projections = (3 if shape.attention_gate else 2) * heads + 2 * group.kv_heads
@@ -208,31 +168,27 @@ def _replicated_and_divided(shape: Architecture, group: AttentionGroup) -> tuple
 
 def _attention_tensors(target: TargetModel, group: AttentionGroup, tp: int) -> list[float]:
     """Bytes of one layer's projections; GPT-OSS adds biases and one sink per head."""
-    shape, element, oss = target.architecture, element_bytes(target.dtype), is_gpt_oss(target)
-    quantized = shape.quantized
-
-    def projection(numbers: float) -> float:
-        if quantized and not quantized.attention:
-            return numbers * element
-        return linear_bytes(target, numbers)
-
+    shape, element = target.architecture, element_bytes(target.dtype)
+    plain = shape.quantized and not shape.quantized.attention
     if shape.latent:
-        whole, divided = _replicated_and_divided(shape, group)
-        return [projection(whole), projection(divided / tp)]
+        whole, divided = attention_parameters(shape, group)
+        numbers = [whole, divided / tp]
+        return [n * element if plain else _linear_bytes(target, n) for n in numbers]
     heads, kv = shape.query_heads / tp, ceil(group.kv_heads / tp)
     gate = heads if shape.attention_gate else 0
     width, inner = (heads + gate + 2 * kv) * group.head_dim, heads * group.head_dim
-    sizes = [projection(width * shape.hidden_size), projection(inner * shape.hidden_size)]
-    if target.attention_bias or oss:
+    numbers = [width * shape.hidden_size, inner * shape.hidden_size]
+    sizes = [n * element if plain else _linear_bytes(target, n) for n in numbers]
+    if target.attention_bias or target.is_gpt_oss:
         sizes.append(width * element)
-    if oss:
+    if target.is_gpt_oss:
         sizes += [shape.hidden_size * element, heads * element]
-    if has_query_key_norm(target):
+    if target.normalizes_queries:
         sizes += [group.head_dim * element] * 2
     return sizes
 
 
-def feed_forward_tensors(target: TargetModel, tp: int, capability: int | None) -> list[float]:
+def _feed_forward_tensors(target: TargetModel, tp: int, capability: int | None) -> list[float]:
     """Bytes of one layer's feed-forward block: gate and up, down; of all experts and the router.
 
     Of experts in MXFP4 these are values, scales and biases. OpenAI's kernels swizzle the scales in
@@ -243,19 +199,19 @@ def feed_forward_tensors(target: TargetModel, tp: int, capability: int | None) -
     if shape.experts:
         experts = shape.experts
         sizes.append(experts * shape.hidden_size * element)
-        if is_gpt_oss(target):
+        if target.is_gpt_oss:
             sizes.append(experts * element)
-    if experts and has_mxfp4_experts(target):
+    if experts and target.has_mxfp4_experts:
         if capability is None:
             numbers = 3 * shape.hidden_size * shape.intermediate_size
             bias = (2 * shape.intermediate_size + shape.hidden_size) * 2
-            return [*sizes, experts * (numbers // 2 + numbers // BLOCK + bias)]
-        kernel, width = kernel_of(capability), ceil(shape.intermediate_size / tp)
-        hidden, inter = padded_sizes(kernel, shape.hidden_size, width)
+            return [*sizes, experts * (numbers // 2 + numbers // _SCALED + bias)]
+        width = ceil(shape.intermediate_size / tp)
+        kernel, hidden, inter = mxfp4_kernel(capability, shape.hidden_size, width)
         for rows, columns in ((2 * inter, hidden), (hidden, inter)):
-            scales = rows * columns // BLOCK
+            scales = rows * columns // _SCALED
             if kernel == "triton":
-                scales = round_up(rows, 256) * round_up(ceil(columns / BLOCK), 4)
+                scales = round_up(rows, 256) * round_up(ceil(columns / _SCALED), 4)
             biases = rows * (2 if kernel == "marlin" else 4)
             sizes += [experts * rows * columns // 2, experts * scales, experts * biases]
         return sizes
@@ -266,10 +222,9 @@ def feed_forward_tensors(target: TargetModel, tp: int, capability: int | None) -
 
 
 def _block_tensors(target: TargetModel, width: int, tp: int) -> list[float]:
-    shape = target.architecture
-    numbers = shape.hidden_size * width / tp
-    gate_and_up = (shape.feed_forward_matrices - 1) * numbers
-    return [linear_bytes(target, gate_and_up), linear_bytes(target, numbers)]
+    numbers = target.architecture.hidden_size * width / tp
+    gate_and_up = (target.architecture.feed_forward_matrices - 1) * numbers
+    return [_linear_bytes(target, gate_and_up), _linear_bytes(target, numbers)]
 
 
 def quantized_element(target: TargetModel) -> float | None:
@@ -281,10 +236,10 @@ def quantized_element(target: TargetModel) -> float | None:
     return QUANTIZED_BYTES.get(target.quantization or "")
 
 
-def linear_bytes(target: TargetModel, numbers: float) -> float:
-    """Bytes of a projection of ``numbers`` elements. GPT-OSS quantizes its experts only."""
+def _linear_bytes(target: TargetModel, numbers: float) -> float:
+    """Bytes of a projection of ``numbers`` elements."""
     size = quantized_element(target)
-    if size is None or is_gpt_oss(target):
+    if size is None or target.is_gpt_oss:
         return numbers * element_bytes(target.dtype)
     return numbers * size
 
@@ -293,34 +248,14 @@ def vision_bytes(vision: Vision, hidden_size: int) -> int:
     """Gemma 4's image tower in bfloat16, whole on every rank: layers of attention and a gated
     feed-forward block with four norms, patches and positions, and the projection to the text."""
     size = vision.hidden_size
-    per_layer = (
-        4 * size * vision.attention_size
-        + 2 * vision.head_dim
-        + 3 * size * vision.intermediate_size
-        + 4 * size
-    )
+    per_layer = 4 * size * vision.attention_size + 2 * vision.head_dim
+    per_layer += 3 * size * vision.intermediate_size + 4 * size
     around = 2 * vision.positions * size + vision.patch_values * size + 2 * size
     return 2 * (vision.layers * per_layer + around + size * hidden_size)
 
 
-_ELEMENT = 2
-"""Bytes per element: heads compute in bfloat16."""
-
-_INDEX = 8
-"""Bytes per entry of d2t, an int64."""
-
-
-_TOWERS = re.compile(r"vision|visual|image|audio|multi_modal_projector|mm_projector")
-_VOCABULARY = re.compile(r"embed_tokens|lm_head|(^|\.)embedding\.weight$|(^|\.)wte\.")
-_OUTPUT = re.compile(r"(^|\.)lm_head\.")
-_KEY_VALUE = re.compile(r"\.(k_proj|v_proj|wk|wv)\.")
-_WHOLE = re.compile(
-    r"norm|router|\.gate\.|layer_scalar|rotary|(o_proj|down_proj)\.bias|input_scale|"
-    r"(?<!weight)_scale$|shared_expert_gate|(q|kv)_a_proj|indexer|(^|\.)(fc|d2t|t2d|mask_hidden)"
-)
-_LAYER = re.compile(r"(?:^model|language_model)\.layers\.(\d{1,9})\.")
-_ROUTER = re.compile(r"\.router\.")
-_EXPERTS = re.compile(r"\.experts\.")
+_ELEMENT, _INDEX = 2, 8
+"""Bytes per element of a head, which computes in bfloat16, and per entry of d2t, an int64."""
 
 
 def drafter_bytes(drafter: DraftModel, tensor_parallel_size: int) -> int:
@@ -339,10 +274,11 @@ def stored_parameters(drafter: DraftModel) -> int:
 
 def _drafter_tensors(drafter: DraftModel, tp: int) -> list[tuple[int, float]]:
     """The tensors on one of ``tp`` GPUs: how many there are, and the bytes of one."""
-    hidden, eagle, layers = drafter.hidden_size, drafter.method == "eagle3", drafter.layers
-    heads, kv = drafter.query_heads / tp, ceil(drafter.kv_heads / tp)
+    shape, eagle = drafter.shape, drafter.method == "eagle3"
+    hidden, layers = shape.hidden_size, shape.layers
+    heads, kv = shape.query_heads / tp, ceil(drafter.kv_heads / tp)
     width, inner = (heads + 2 * kv) * drafter.head_dim, heads * drafter.head_dim
-    block = hidden * drafter.intermediate_size / tp
+    block = hidden * shape.intermediate_size / tp
     # The first layer of a head takes two hidden states side by side.
     numbers: list[tuple[int, float]] = [
         (1, (2 if eagle else 1) * hidden * width),
@@ -358,53 +294,46 @@ def _drafter_tensors(drafter: DraftModel, tp: int) -> list[tuple[int, float]]:
         read = drafter.auxiliary * drafter.target_hidden_size
         numbers += [(1, read * hidden), (1, read * drafter.parallel_drafting)]
     if drafter.own_embeddings:
-        numbers.append((1, padded_vocabulary(drafter.vocab_size, tp) * hidden))
+        numbers.append((1, padded_vocabulary(shape.vocab_size, tp) * hidden))
     if drafter.own_output:
         numbers.append((1, padded_vocabulary(drafter.draft_vocab_size, tp) * hidden))
     tensors = [(count, _ELEMENT * size) for count, size in numbers]
     return [*tensors, (1, _INDEX * drafter.draft_vocab_size)] if eagle else tensors
 
 
-def draft_rotary_bytes(drafter: DraftModel) -> int:
-    """Bytes of the drafter's rotary table."""
-    return allocated(drafter.max_positions * drafter.head_dim * _ELEMENT)
-
-
-def estimate_feed_forward_width(parameters: int, like: DraftModel) -> int:
-    """The feed-forward width of a head of this shape with about ``parameters`` parameters."""
-    left = parameters - stored_parameters(replace(like, intermediate_size=0))
-    return max(left // (3 * like.hidden_size * like.layers), like.hidden_size)
+_TOWERS = re.compile(r"vision|visual|image|audio|multi_modal_projector|mm_projector")
+_VOCABULARY = re.compile(r"embed_tokens|lm_head|(^|\.)embedding\.weight$|(^|\.)wte\.")
+_OUTPUT = re.compile(r"(^|\.)lm_head\.")
+_KEY_VALUE = re.compile(r"\.(k_proj|v_proj|wk|wv)\.")
+_WHOLE = re.compile(
+    r"norm|router|\.gate\.|layer_scalar|rotary|(o_proj|down_proj)\.bias|input_scale|"
+    r"(?<!weight)_scale$|shared_expert_gate|(q|kv)_a_proj|indexer|(^|\.)(fc|d2t|t2d|mask_hidden)"
+)
+_LAYER = re.compile(r"(?:^model|language_model)\.layers\.(\d{1,9})\.")
+_MXFP4 = re.compile(r"\.(experts|router)\.")
 
 
 def bytes_from_headers(
     target: TargetModel, tensors: Mapping[str, Tensor], tensor_parallel_size: int, capability: int
 ) -> int:
-    """Bytes of the target on one of ``tensor_parallel_size`` GPUs."""
-    tp = tensor_parallel_size
-    padded = has_mxfp4_experts(target)
-    total = 0
+    """Bytes of the target on one of ``tensor_parallel_size`` GPUs: the headers have the size of
+    each tensor, and its name determines how vLLM divides it among ranks."""
+    tp, shape, total = tensor_parallel_size, target.architecture, 0
     for name, tensor in tensors.items():
-        if _is_of_prediction_layer(name, target.architecture.layers):
+        # vLLM loads the layers of multi-token prediction with that method only.
+        layer = _LAYER.search(name)
+        predicts = name.startswith("mtp.") or bool(layer and int(layer[1]) >= shape.layers)
+        padded = target.has_mxfp4_experts and _MXFP4.search(name)
+        if predicts or padded or (shape.tied_embeddings and _OUTPUT.search(name)):
             continue
-        if padded and (_EXPERTS.search(name) or _ROUTER.search(name)):
-            continue
-        if target.architecture.tied_embeddings and _OUTPUT.search(name):
-            continue
-        total += allocated(_on_one_gpu(target, name, tensor, tp))
-    if padded:
-        layers = target.architecture.layers
-        total += layers * sum(map(allocated, feed_forward_tensors(target, tp, capability)))
+        total += allocated(_on_one_gpu(shape, name, tensor, tp))
+    if target.has_mxfp4_experts:
+        block = _feed_forward_tensors(target, tp, capability)
+        total += shape.layers * sum(map(allocated, block))
     return total
 
 
-def _is_of_prediction_layer(name: str, layers: int) -> bool:
-    """Whether this belongs to multi-token prediction, which vLLM loads with that method only."""
-    layer = _LAYER.search(name)
-    return name.startswith("mtp.") or bool(layer and int(layer[1]) >= layers)
-
-
-def _on_one_gpu(target: TargetModel, name: str, tensor: Tensor, tp: int) -> int:
-    shape = target.architecture
+def _on_one_gpu(shape: Architecture, name: str, tensor: Tensor, tp: int) -> int:
     if _TOWERS.search(name):
         return tensor.size
     if _VOCABULARY.search(name) and tensor.shape:
@@ -413,17 +342,11 @@ def _on_one_gpu(target: TargetModel, name: str, tensor: Tensor, tp: int) -> int:
     if len(tensor.shape) == 0 or _WHOLE.search(name):
         return tensor.size
     if _KEY_VALUE.search(name):
-        heads = _kv_heads(target, tensor)
+        # The KV heads of the attention group with the same number of rows.
+        groups = shape.attention
+        alike = (g.kv_heads for g in groups if tensor.shape[0] == g.kv_heads * g.head_dim)
+        heads = next(alike, None) or min(group.kv_heads for group in groups)
         return tensor.size * ceil(heads / tp) // heads
     if len(tensor.shape) == 1 and tensor.shape[0] == shape.hidden_size:
         return tensor.size
     return ceil(tensor.size / tp)
-
-
-def _kv_heads(target: TargetModel, tensor: Tensor) -> int:
-    """KV heads of this tensor: those of the attention group with the same number of rows."""
-    groups = target.architecture.attention
-    for group in groups:
-        if tensor.shape[0] == group.kv_heads * group.head_dim:
-            return group.kv_heads
-    return min(group.kv_heads for group in groups)

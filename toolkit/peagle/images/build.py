@@ -282,7 +282,7 @@ def _digest(members: list[Member]) -> str:
     return digest.hexdigest()
 
 
-_ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region", "image-by-tag"})
+_ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-not-in-region", "image-by-tag"})
 _OF_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
@@ -293,7 +293,7 @@ _OF_SAGEMAKER = frozenset(
         "price-not-from-aws", "price-not-listed", "price-of-another-region", "price-snapshot",
         "price-unknown", "queue-unbounded", "rollout-of-one", "scale-to-zero-refused",
         "scaling-target-high", "several-instances", "slo-unverified", "speculation-costs-more",
-        "speculation-loses", "speed-unverified", "verdict-other-gpus", "volume-key", "vpc-routes",
+        "speculation-loses", "speed-unverified", "verdict-other-gpus", "vpc-routes",
         "weights-streamed",
     }
 )  # fmt: skip

@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.fit.models import Fit
-from peagle.options import Options
+from peagle.options import AUTO, Options
 from peagle.planning.engines import EngineFit
 from peagle.planning.load import USUAL_WORKLOAD
-from peagle.planning.plan import Batch
+from peagle.planning.plan import Alternative, Batch
 from peagle.speed.models import SAME_SPEED_SHARE, Performance
 from peagle.text import format_concurrency, usd_per_million
 
@@ -60,12 +59,20 @@ class Candidate:
     @property
     def gpus(self) -> int:
         """The GPUs of one engine."""
-        return self.fit.tensor_parallel_size
+        return self.engine.fit.tensor_parallel_size
 
     @property
     def idle_gpus(self) -> int:
         """The GPUs of an instance that no engine uses."""
         return self.instance.gpu_count - self.gpus * self.copies
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether its engines are an inference component, which a single one needs only to scale to
+        zero."""
+        copies = self.asked.copies
+        several = copies != AUTO or self.copies > 1 or self.asked.scale_to_zero
+        return copies is not None and several
 
     @cached_property
     def fit(self) -> Fit:
@@ -98,32 +105,36 @@ class Candidate:
         asked = self.asked
         if asked.requests is None:
             return None
-        batch = Batch(
-            requests=asked.requests, within_seconds=asked.within, start_seconds=self.start_seconds
+        seconds, usd, output = None, None, asked.output_tokens or USUAL_WORKLOAD.output_tokens
+        if self.tokens_per_second:
+            answering = asked.requests * output / self.tokens_per_second
+            seconds = round(self.start_seconds + answering, 1)
+            if self.usd_per_hour is not None:
+                usd = round(seconds / 3600 * self.usd_per_hour, 2)
+        return Batch(
+            requests=asked.requests,
+            within_seconds=asked.within,
+            start_seconds=self.start_seconds,
+            seconds=seconds,
+            usd=usd,
         )
-        output = asked.output_tokens or USUAL_WORKLOAD.output_tokens
-        return batch_at(batch, output, self.tokens_per_second, self.usd_per_hour)
 
     @cached_property
     def excess(self) -> float | None:
         """How far it is from what is required of speed and times: at most 1 where all is met,
         ``None`` if one is unknown, 0 without requirements."""
-        asked, speed, ratios = self.asked, self.tokens_per_second, [0.0]
+        asked, speed = self.asked, self.tokens_per_second
+        ratios: list[float | None] = [0.0]
         if asked.within is not None:
-            if self.batch is None or self.batch.seconds is None:
-                return None
-            ratios.append(self.batch.seconds / asked.within)
+            seconds = self.batch.seconds if self.batch else None
+            ratios.append(None if seconds is None else seconds / asked.within)
         if asked.min_tokens_per_second is not None:
-            if not speed:
-                return None
-            ratios.append(asked.min_tokens_per_second / speed)
+            ratios.append(asked.min_tokens_per_second / speed if speed else None)
         if asked.slo is not None:
             times = self.performance
-            excess = asked.slo.excess(times.ttft_seconds, times.itl_seconds)
-            if excess is None:
-                return None
-            ratios.append(excess)
-        return max(ratios)
+            ratios.append(asked.slo.excess(times.ttft_seconds, times.itl_seconds))
+        known = [ratio for ratio in ratios if ratio is not None]
+        return max(known) if len(known) == len(ratios) else None
 
     @cached_property
     def meets(self) -> bool:
@@ -145,88 +156,82 @@ class Candidate:
         each = f"{self.engines} times one {unit} with {format_concurrency(self.load)}"
         return f"{self.performance.source}; {each}"
 
-
-def batch_at(
-    batch: Batch, output_tokens: int, tokens_per_second: float | None, usd: float | None
-) -> Batch:
-    """The same batch at another speed and another price per hour."""
-    seconds = None
-    if tokens_per_second:
-        answering = batch.requests * output_tokens / tokens_per_second
-        seconds = round(batch.start_seconds + answering, 1)
-    total = None if seconds is None or usd is None else round(seconds / 3600 * usd, 2)
-    return batch.model_copy(update={"seconds": seconds, "usd": total})
-
-
-class Standing(NamedTuple):
-    """How good a candidate is: the first field that differs decides, and less is better.
-
-    ``missed`` is 0 where the requirements are met; then come unknown ones if some candidate meets
-    them, and those that come nearest (``excess``) if none does.
-    """
-
-    too_expensive: bool
-    lacks_cache: bool
-    missed: int
-    excess: float
-    cost: float
-    usd_per_hour: float
-    slowness: float
-    gpus: int
-    instance_type: str
-
-    def costs_about_as(self, best: Standing, factor: float) -> bool:
-        """Whether it is as good as the best apart from the cost, and about as expensive."""
-        return self[:4] == best[:4] and self.cost <= factor * best.cost
+    def alternative(self) -> Alternative:
+        """As a plan keeps it."""
+        speed, acceptance = self.performance, self.performance.acceptance
+        ttft, itl = speed.ttft_seconds, speed.itl_seconds
+        return Alternative(
+            tokens_per_second=self.tokens_per_second,
+            low=self.total(speed.low),
+            high=self.total(speed.high),
+            basis=speed.basis,
+            ttft_seconds=None if ttft is None else round(ttft, 5),
+            itl_seconds=None if itl is None else round(itl, 5),
+            usd_per_million_tokens=self.usd_per_million_tokens,
+            acceptance_length=None if acceptance.basis == "unknown" else acceptance.length,
+            acceptance_basis=acceptance.basis,
+            source=self.source,
+            cached_prompt_tokens=speed.cached_prompt_tokens,
+            conversations=speed.conversations,
+            extrapolated=speed.extrapolated,
+            instance_type=self.instance.type,
+            instance_count=self.count,
+            copies=self.copies if self.has_copies else None,
+            gpu=self.instance.gpu,
+            tensor_parallel_size=self.gpus,
+            price_per_hour_usd=self.usd_per_hour,
+            max_concurrency=self.fit.max_concurrency,
+            kv_cache_tokens=self.fit.kv_cache_tokens,
+            drafter=self.drafter.name if self.drafter else None,
+            k=self.k,
+            verified=self.tokens_per_second is not None and self.meets,
+            speed_source=None if self.tokens_per_second is None else self.source,
+            batch=self.batch,
+        )
 
 
 def rank(candidates: Iterable[Candidate], by_cost: bool = True) -> list[Candidate]:
     """From best to worst: within the price limit, with a KV cache for the load, meeting what is
-    required, and by cost per token, in a batch by total cost, or without ``by_cost`` by price per
-    hour. Of about the lowest cost, the lowest price per hour is first, in a batch the soonest end.
+    required (those of unknown speed before others only if some candidate meets it, else those that
+    come nearest), and by cost per token, in a batch by total cost, or without ``by_cost`` by price
+    per hour. Of about the lowest cost, the lowest price per hour is first, in a batch the soonest
+    end.
     """
     unsorted = list(candidates)
     if len(unsorted) < 2:
         return unsorted
     some_meet = any(candidate.meets for candidate in unsorted)
 
-    def standing(candidate: Candidate) -> Standing:
-        batch, excess = candidate.batch, candidate.excess
-        if batch is not None:
-            cost = batch.usd
-        else:
-            cost = candidate.usd_per_million_tokens
-            if cost is not None and candidate.drafter is None:
-                cost *= TARGET_ALONE_COST_FACTOR
-        missed = 0 if candidate.meets else 1 if (excess is None) is some_meet else 2
-        return Standing(
-            too_expensive=not candidate.affordable,
-            lacks_cache=not candidate.holds_load,
-            missed=missed,
-            excess=(excess or 0.0) if missed else 0.0,
-            cost=math.inf if cost is None or not by_cost else cost,
-            usd_per_hour=math.inf if candidate.usd_per_hour is None else candidate.usd_per_hour,
-            slowness=-(candidate.tokens_per_second or 0.0),
-            gpus=candidate.gpus,
-            instance_type=candidate.instance.type,
+    def standing(entry: Candidate) -> tuple[tuple[bool, bool, int, float], float, float]:
+        excess = entry.excess
+        missed = 0 if entry.meets else 1 if (excess is None) is some_meet else 2
+        cost = entry.batch.usd if entry.batch else entry.usd_per_million_tokens
+        if cost is not None and not entry.batch and entry.drafter is None:
+            cost *= TARGET_ALONE_COST_FACTOR
+        return (
+            (not entry.affordable, not entry.holds_load, missed, (excess or 0.0) * bool(missed)),
+            math.inf if cost is None or not by_cost else cost,
+            math.inf if entry.usd_per_hour is None else entry.usd_per_hour,
         )
 
-    standings = [(standing(candidate), number) for number, candidate in enumerate(unsorted)]
-    standings.sort()
-    best = standings[0][0]
-    if by_cost:
-        is_batch = unsorted[0].asked.requests is not None
-        factor = SAME_BATCH_COST_FACTOR if is_batch else SAME_COST_FACTOR
+    def key(entry: Candidate) -> tuple[object, ...]:
+        slowness = -(entry.tokens_per_second or 0.0)
+        return *standing(entry), slowness, entry.gpus, entry.instance.type
 
-        def tie(entry: tuple[Standing, int]) -> tuple[bool, float]:
-            place, number = entry
-            if not place.costs_about_as(best, factor):
-                return True, 0.0
-            batch = unsorted[number].batch
-            return False, batch.seconds if batch and batch.seconds else place.usd_per_hour
+    ranked = sorted(unsorted, key=key)
+    if not by_cost:
+        return ranked
+    best_class, lowest, _ = standing(ranked[0])
+    is_batch = ranked[0].asked.requests is not None
+    factor = SAME_BATCH_COST_FACTOR if is_batch else SAME_COST_FACTOR
 
-        standings.sort(key=tie)
-    return [unsorted[number] for _, number in standings]
+    def tie(entry: Candidate) -> tuple[bool, float]:
+        other_class, cost, usd_per_hour = standing(entry)
+        if other_class != best_class or cost > factor * lowest:
+            return True, 0.0
+        return False, entry.batch.seconds if entry.batch and entry.batch.seconds else usd_per_hour
+
+    return sorted(ranked, key=tie)
 
 
 def best_of(of_pair: Sequence[Candidate], others: Iterable[Candidate]) -> list[Candidate]:

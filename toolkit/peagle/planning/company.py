@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from peagle.errors import UserError
@@ -23,7 +23,6 @@ MOST_TAGS = 38
 """AWS allows 50 tags on a resource; those of the toolkit (``peagle:...``) take up to 12."""
 
 _LONGEST_KEY, _LONGEST_VALUE, _LONGEST_PREFIX = 128, 256, 32
-_RESERVED = ("aws:", "peagle:")
 _SUBNET = re.compile(r"subnet-[0-9a-f]{8,17}", re.ASCII)
 _SECURITY_GROUP = re.compile(r"sg-[0-9a-f]{8,17}", re.ASCII)
 _PREFIX = re.compile(r"[A-Za-z0-9](-*[A-Za-z0-9])*-?", re.ASCII)
@@ -84,7 +83,25 @@ def choose_company(options: Options, region: str) -> Company:
 
 def check_company(company: Company) -> None:
     """Raise UserError for what AWS rejects or the toolkit reserves."""
-    _check_vpc(company)
+    subnets, groups = company.subnets, company.security_groups
+    for flag, ids, pattern, most, example in (
+        ("subnets", subnets, _SUBNET, MOST_SUBNETS, "subnet-0a1b2c3d"),
+        ("security_groups", groups, _SECURITY_GROUP, MOST_SECURITY_GROUPS, "sg-0a1b2c3d"),
+    ):
+        wrong = [resource_id for resource_id in ids if not pattern.fullmatch(resource_id)]
+        if wrong or len(ids) > most or len(set(ids)) < len(ids):
+            shown = f": {sanitize(wrong[0], 40)!r}" if wrong else ""
+            raise UserError(
+                f"{flag} are no ids that SageMaker takes{shown}",
+                f"use up to {most} different ids such as {example}, with commas between them",
+                "invalid-network",
+            )
+    if bool(subnets) != bool(groups):
+        raise UserError(
+            "SageMaker attaches containers to a VPC with subnets and security_groups",
+            f"add {'security_groups' if subnets else 'subnets'}",
+            "invalid-network",
+        )
     if company.kms_key is not None and not _KEY.fullmatch(company.kms_key):
         raise UserError(
             f"kms_key {sanitize(company.kms_key, 80)!r} is not a key of KMS",
@@ -99,38 +116,23 @@ def check_company(company: Company) -> None:
             "invalid-boundary",
         )
     check_prefix(company.name_prefix)
-    check_tags(company.tags)
-
-
-def _check_vpc(company: Company) -> None:
-    lists = (
-        ("subnets", company.subnets, _SUBNET, MOST_SUBNETS, "subnet-0a1b2c3d"),
-        ("security_groups", company.security_groups, _SECURITY_GROUP, MOST_SECURITY_GROUPS,
-         "sg-0a1b2c3d"),
-    )  # fmt: skip
-    for flag, ids, pattern, most, example in lists:
-        for resource_id in ids:
-            if not pattern.fullmatch(resource_id):
-                raise UserError(
-                    f"{flag} {sanitize(resource_id, 40)!r} is not an id such as {example}",
-                    "separate ids with commas",
-                    "invalid-network",
-                )
-        if len(ids) > most or len(set(ids)) < len(ids):
+    tags = company.tags
+    for key, value in tags.items():
+        is_reserved = key.lower().startswith(("aws:", "peagle:"))
+        is_short = 0 < len(key) <= _LONGEST_KEY and len(value) <= _LONGEST_VALUE
+        if is_reserved or not is_short or not _is_tag_text(key) or not _is_tag_text(value):
             raise UserError(
-                f"{flag} has {len(ids)} ids, of which {len(set(ids))} differ; SageMaker takes up "
-                f"to {most} different ones",
-                "name fewer",
-                "invalid-network",
+                f"--tag {sanitize(key, 60)!r} is not a tag of 1 to {_LONGEST_KEY} characters and a "
+                f"value of up to {_LONGEST_VALUE}, or is reserved",
+                "use letters, digits, spaces and _.:/=+-@, and no prefix aws: or peagle:",
+                "invalid-tag",
             )
-    if bool(company.subnets) != bool(company.security_groups):
-        flag, missing = "subnets", "security_groups"
-        if not company.subnets:
-            flag, missing = missing, flag
+    if len(tags) > MOST_TAGS:
         raise UserError(
-            f"{flag} needs {missing}: SageMaker attaches containers to a VPC with both",
-            f"add {missing}",
-            "invalid-network",
+            f"--tag is given {len(tags)} times; AWS's limit of 50 leaves {MOST_TAGS} in "
+            "addition to the toolkit's own",
+            "give fewer",
+            "invalid-tag",
         )
 
 
@@ -142,32 +144,6 @@ def check_prefix(prefix: str) -> None:
             f"use up to {_LONGEST_PREFIX} letters, digits and hyphens, such as acme-",
             "invalid-name",
         )
-
-
-def check_tags(tags: Mapping[str, str]) -> None:
-    """Raise UserError for tags that AWS rejects, or that have names of AWS's or of the toolkit."""
-    for key, value in tags.items():
-        if key.lower().startswith(_RESERVED):
-            raise _bad_tag(key, "begins with a prefix of AWS or of this toolkit")
-        if not 0 < len(key) <= _LONGEST_KEY or not _is_tag_text(key):
-            raise _bad_tag(key, f"is not a key of 1 to {_LONGEST_KEY} allowed characters")
-        if len(value) > _LONGEST_VALUE or not _is_tag_text(value):
-            raise _bad_tag(key, f"needs a value of up to {_LONGEST_VALUE} allowed characters")
-    if len(tags) > MOST_TAGS:
-        raise UserError(
-            f"--tag is given {len(tags)} times; AWS's limit of 50 leaves {MOST_TAGS} in "
-            "addition to the toolkit's own",
-            "give fewer",
-            "invalid-tag",
-        )
-
-
-def _bad_tag(key: str, problem: str) -> UserError:
-    return UserError(
-        f"--tag {sanitize(key, 60)!r} {problem}",
-        "use letters, digits, spaces and _.:/=+-@, and other prefixes than aws: and peagle:",
-        "invalid-tag",
-    )
 
 
 def _is_tag_text(text: str) -> bool:
@@ -183,13 +159,11 @@ def parse_tags(texts: Iterable[str]) -> dict[str, str]:
     tags: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not key or not equals:
+        if not key or not equals or key in tags:
             raise UserError(
-                f"--tag {sanitize(text, 60)!r} has no value", "write KEY=VALUE", "invalid-tag"
-            )
-        if key in tags:
-            raise UserError(
-                f"--tag {sanitize(key, 60)!r} is given twice", "give it once", "invalid-tag"
+                f"--tag {sanitize(text, 60)!r} has no value, or is given twice",
+                "write KEY=VALUE once",
+                "invalid-tag",
             )
         tags[key] = value
     return tags

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from peagle.case import (
@@ -17,26 +16,25 @@ from peagle.catalog.schema import EngineSetting
 from peagle.catalog.tables import Runtime
 from peagle.checks import check
 from peagle.checks.facts import digest_in, needs_vocabulary
-from peagle.errors import UserError
-from peagle.findings import Finding
+from peagle.errors import Refused, UserError
 from peagle.fit.estimate import cache_layout
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
-from peagle.planning.copies import Copies
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION, Load
-from peagle.planning.overrides import (
-    refuse_secrets,
-    settings_of,
-    switch_or_text,
-    with_variables,
-)
-from peagle.planning.pins import choose_pins, pin_variables
+from peagle.planning.overrides import settings_of, switch_or_text, with_overrides
 from peagle.planning.plan import Decision, Decisions, Reason, RuntimeChoice, Speculation
 from peagle.planning.speculation import planned_speculation, speculative_config
-from peagle.planning.weights import LOADER, PlacedWeights, WeightSizes, stream
+from peagle.planning.weights import (
+    LOADER,
+    PlacedWeights,
+    WeightSizes,
+    choose_pins,
+    pin_variables,
+    stream,
+)
+from peagle.vllm.defaults import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle.vllm.environment import Value, check_environment, to_environment
-from peagle.vllm.prefix_caching import NO_PREFIX_CACHING, PREFIX_CACHING, tokens_lost
 from peagle_serve.contract import (
     IMAGE_DIGEST_VARIABLE,
     ML_ROOT,
@@ -44,11 +42,8 @@ from peagle_serve.contract import (
     VOCABULARY_VARIABLE,
 )
 
-NO_RESTART = "PROCESS_AUTO_RECOVERY"
-"""Switch of AWS's process supervisor (model-hosting-container-standards)."""
-
 _NO_RESTART = EngineSetting(
-    name=NO_RESTART,
+    name="PROCESS_AUTO_RECOVERY",  # of AWS's supervisor, model-hosting-container-standards
     value="false",
     because="a crashed engine must exit instead of restarting until the health check times out",
 )
@@ -79,26 +74,22 @@ class Placement:
     load: Load
     candidate: Candidate
     region: str
-    copies: Copies | None
     placed: PlacedWeights
     sizes: WeightSizes
     runtime: RuntimeChoice
 
 
-@dataclass(frozen=True)
-class PlannedEngine:
-    """How vLLM is started: its speculation, its arguments, and the container's environment."""
+def configure_engine(
+    placement: Placement, runtime: Runtime, decisions: Decisions
+) -> tuple[Speculation | None, tuple[str, ...], dict[str, str]]:
+    """The engine's speculation, arguments and environment, with the rules' findings about them.
 
-    speculation: Speculation | None
-    arguments: tuple[str, ...]
-    environment: dict[str, str]
-
-
-def configure_engine(placement: Placement, runtime: Runtime, decisions: Decisions) -> PlannedEngine:
-    """The engine's configuration. Raises UserError for an environment that SageMaker rejects."""
+    Raises UserError for an environment that SageMaker rejects, and Refused for a secret in it: no
+    plan, and so no plan file, ever contains one.
+    """
     options, load, candidate = placement.options, placement.load, placement.candidate
-    table, record = load.catalog.runtimes, decisions.record
-    streamed = stream(placement.sizes, candidate, runtime, table, placement.region)
+    record = decisions.record
+    streamed = stream(placement.sizes, candidate, runtime, load.catalog.runtimes, placement.region)
     speculation = record(planned_speculation(load, candidate))
     arguments = record(_arguments(placement, speculation))
     extra = record(_environment(placement))
@@ -106,36 +97,35 @@ def configure_engine(placement: Placement, runtime: Runtime, decisions: Decision
     if digest := digest_in(placement.runtime.image):
         # A container cannot know its own; `peagle warm` needs it.
         planned[IMAGE_DIGEST_VARIABLE] = digest
-    environment = with_variables(planned, options.environment) | pin_variables(choose_pins(options))
+    environment = dict(with_overrides(planned, options.environment))
+    environment |= pin_variables(choose_pins(options))
     check_environment(environment)
-    return PlannedEngine(speculation, arguments, dict(sorted(environment.items())))
-
-
-def check_engine(placement: Placement, engine: PlannedEngine) -> tuple[Finding, ...]:
-    """The findings of the rules about this plan. Raises what ``refuse_secrets`` does."""
-    options, runtime, candidate = placement.options, placement.runtime, placement.candidate
-    planned = CaseOptions(
+    environment = dict(sorted(environment.items()))
+    asked = CaseOptions(
         k=candidate.k,
         # Planning shortens what the target does not support; the rules check the options.
-        max_model_len=options.max_model_len or placement.load.max_model_len,
+        max_model_len=options.max_model_len or load.max_model_len,
         vllm=runtime.vllm,
         concurrency=candidate.load,
         instance_type=candidate.instance.type,
         region=placement.region,
-        image=runtime.image,
-        ami=options.ami or runtime.ami,
+        image=placement.runtime.image,
+        ami=options.ami or placement.runtime.ami,
         tensor_parallel_size=candidate.gpus,
         settings=settings_of(options.settings),
-        environment=engine.environment,
+        environment=environment,
         in_vpc=bool(options.subnets),
         network_isolation=options.network_isolation,
         kms_key=options.kms_key,
     )
     checkpoint, pair = options.target_checkpoint, placement.pair
     read = Checkpoints(checkpoint, options.drafter_checkpoint, own_target=checkpoint is not None)
-    findings = check(build_case(placement.load.catalog, pair.target, pair.drafter, planned, read))
-    refuse_secrets(findings)
-    return findings
+    findings = check(build_case(load.catalog, pair.target, pair.drafter, asked, read))
+    for finding in findings:
+        if finding.code == "secret-in-environment":
+            raise Refused(finding.message, finding.fix, finding.code)
+    decisions.findings += findings
+    return speculation, arguments, environment
 
 
 def _environment(placement: Placement) -> Decision[dict[str, str]]:
@@ -153,15 +143,16 @@ def _environment(placement: Placement) -> Decision[dict[str, str]]:
     vllm = placement.load.vllm
     settings += applicable(target.environment, instance.gpu_architecture, vllm)
     environment = {setting.name: as_text(setting.value) for setting in settings}
-    reasons = (_reason(s.name, s) for s in settings if s.name not in options.environment)
+    reasons = [_reason(s.name, s) for s in settings if s.name not in options.environment]
     return Decision(environment, tuple(reasons))
 
 
 def _arguments(placement: Placement, speculation: Speculation | None) -> Decision[tuple[str, ...]]:
     """vLLM's argv without the program, with a reason for every setting of the catalogue."""
     load, candidate, placed = placement.load, placement.candidate, placement.placed
-    architecture, table = candidate.instance.gpu_architecture, load.catalog.runtimes
-    settings = engine_settings(load.target, candidate.drafter, architecture, load.vllm, table)
+    table, drafter = load.catalog.runtimes, candidate.drafter
+    architecture = candidate.instance.gpu_architecture
+    settings = engine_settings(load.target, drafter, architecture, load.vllm, table)
     if placed.target.streamed:
         settings[_STREAMED.name] = _STREAMED
     overrides = placement.options.settings
@@ -184,49 +175,36 @@ def _arguments(placement: Placement, speculation: Speculation | None) -> Decisio
     ]
     if _UTILIZATION not in {*settings, *overrides}:
         arguments += [f"--{_UTILIZATION}", str(PLANNED_GPU_MEMORY_UTILIZATION)]
-    for name, setting in settings.items():
-        arguments += as_arguments(name, setting.value)
-    for name, text in overrides.items():
-        if text:
-            arguments += as_arguments(name, switch_or_text(text))
+    values: dict[str, Value] = {name: setting.value for name, setting in settings.items()}
+    values |= {name: switch_or_text(text) for name, text in overrides.items() if text}
+    for name, value in values.items():
+        if isinstance(value, bool):
+            arguments.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            arguments += [f"--{name}", as_text(value)]
     if speculation is not None:
         arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
     reasons = [_reason(f"--{name}", setting) for name, setting in settings.items()]
-    if not {PREFIX_CACHING, NO_PREFIX_CACHING} & {*settings, *overrides}:
-        reasons += _cached(load, candidate)
+    caching = prefix_caching_with(load.target, drafter, load.vllm, table)
+    is_set = {PREFIX_CACHING, NO_PREFIX_CACHING} & {*settings, *overrides}
+    if caching is not None and drafter is not None and not is_set:
+        # On by default in vLLM: why it stays on, and what a hit loses.
+        blocks = [group.block_tokens for group in cache_layout(candidate.engine.case).groups]
+        lost = tokens_lost(drafter.method, blocks)
+        again = f"the last block ({lost} tokens)"
+        if len(blocks) > 1:
+            again = f"up to {lost} tokens in each of {len(blocks)} KV cache groups"
+        because = (
+            f"{caching.says} ({caching.source}); with the drafter each hit recomputes {again}; "
+            "deploy checks it in the proof"
+        )
+        reasons.append(Reason(what=f"--{PREFIX_CACHING}", value="true", because=because))
     return Decision(tuple(arguments), tuple(reasons))
-
-
-def _cached(load: Load, candidate: Candidate) -> Iterator[Reason]:
-    """Why the prefix cache, on by default in vLLM, stays on, and what a hit loses."""
-    drafter = candidate.drafter
-    caching = prefix_caching_with(load.target, drafter, load.vllm, load.catalog.runtimes)
-    if caching is None or drafter is None:
-        return
-    blocks = [group.block_tokens for group in cache_layout(candidate.engine.case).groups]
-    lost = tokens_lost(drafter.method, blocks)
-    again = f"the last block ({lost} tokens)"
-    if len(blocks) > 1:
-        again = f"up to {lost} tokens in each of {len(blocks)} KV cache groups"
-    because = (
-        f"{caching.says} ({caching.source}); with the drafter each hit recomputes {again}; deploy "
-        "checks it in the proof"
-    )
-    yield Reason(what=f"--{PREFIX_CACHING}", value="true", because=because)
 
 
 def as_text(value: Value) -> str:
     """A value as text in an argv or an environment."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def as_arguments(name: str, value: Value) -> list[str]:
-    """One setting as arguments: ``--name``, ``--no-name``, or ``--name value``."""
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}", as_text(value)]
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _reason(what: str, setting: EngineSetting) -> Reason:

@@ -1,14 +1,13 @@
 """The engines that serve a load: the memory of each, and its speed, computed once.
 
-Neither depends on prices, required times, numbers of instances or any option other than the load.
-So all plans of a process for the same load share them: a comparison, a verdict, and a program that
-plans again with other options.
+Neither depends on prices, required times, numbers of instances or any option other than the load,
+so all plans and verdicts of a process for the same load share them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -34,9 +33,6 @@ from peagle.vllm.environment import Value
 
 PLANNED_GPU_MEMORY_UTILIZATION = 0.9
 """The share of a GPU's memory that vLLM may use; set explicitly, since its default has changed."""
-
-_LOADS = 32
-"""The loads of which a process keeps what it has computed."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +117,10 @@ class Load:
         """The names of the drafter in runs."""
         return names_in_runs(drafter, self.own_head is not None)
 
+    def divisions(self, gpus: int) -> Sequence[int]:
+        """The numbers of GPUs, up to so many, on which one engine runs."""
+        return divisions(self.target.architecture, gpus, is_expert_parallel(self.settings))
+
     def drafter_bytes(self, drafter: Drafter | None) -> int:
         """Bytes of the drafter's weights on a single GPU; 0 without weights."""
         model = draft_model(drafter, target_model(self.target)) if drafter else None
@@ -165,12 +165,24 @@ class Load:
         kind = instance.gpu, instance.gpu_memory_mib, instance.gpu_architecture
         key = *kind, gpus, drafter and drafter.name, k
         if key not in self.computed.engines:
-            if gpus == 1:
-                case = self._one_gpu(instance, drafter, k)
-            else:
+            if gpus > 1:
                 case = self.engine(instance, 1, drafter, k).case
                 config = replace(case.engine, gpu_count=gpus, tensor_parallel_size=gpus)
                 case = replace(case, engine=config)
+            else:
+                options = CaseOptions(
+                    k=k,
+                    max_model_len=self.max_model_len,
+                    concurrency=self.concurrency,
+                    vllm=self.vllm,
+                    instance_type=instance.type,
+                    tensor_parallel_size=1,
+                    settings=memory_settings(self.settings),
+                )
+                built = build_case(self.catalog, self.target, drafter, options)
+                planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
+                built = replace(built, settings={**planned, **built.settings})
+                case = fit_case(built, gpu_of(instance))
             least = 0.0 if self.of_one_size else MIN_LOAD_SHARE
             tokens, length = self.workload.tokens, self.max_model_len
             each = min(1.0, max(least, tokens / length, share_of_request(case, tokens)))
@@ -178,28 +190,13 @@ class Load:
             self.computed.engines[key] = EngineFit(case, fit_of(case), each - shared, shared)
         return self.computed.engines[key]
 
-    def _one_gpu(self, on: Instance, drafter: Drafter | None, k: int) -> FitCase:
-        options = CaseOptions(
-            k=k,
-            max_model_len=self.max_model_len,
-            concurrency=self.concurrency,
-            vllm=self.vllm,
-            instance_type=on.type,
-            tensor_parallel_size=1,
-            settings=memory_settings(self.settings),
-        )
-        case = build_case(self.catalog, self.target, drafter, options)
-        planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
-        return fit_case(replace(case, settings={**planned, **case.settings}), gpu_of(on))
-
     def engine_on(
         self, instance: Instance, requests: int, drafter: Drafter | None, k: int
     ) -> EngineFit:
         """The engine on the fewest GPUs of the instance that hold so many concurrent requests; else
         on those that hold most, or that lack least memory."""
         tried: list[EngineFit] = []
-        whole = is_expert_parallel(self.settings)
-        for size in divisions(self.target.architecture, instance.gpu_count, whole):
+        for size in self.divisions(instance.gpu_count):
             tried.append(self.engine(instance, size, drafter, k))
             if tried[-1].fit.fits and requests <= tried[-1].most_requests:
                 return tried[-1]
@@ -224,9 +221,7 @@ class Load:
         gpus = config.gpu, config.gpu_memory_gib, config.tensor_parallel_size
         key = *gpus, drafter and drafter.name, config.k, k, requests, engines, assumed
         if key not in self.computed.speeds:
-            case = engine.case
-            if k != config.k:
-                case = replace(case, engine=replace(config, k=k))
+            case = replace(engine.case, engine=replace(config, k=k))
             self.computed.speeds[key] = performance(
                 case,
                 self.workload,
@@ -241,7 +236,7 @@ class Load:
         return self.computed.speeds[key]
 
 
-@lru_cache(maxsize=_LOADS)
+@lru_cache(maxsize=32)
 def computed_for(load: Load) -> Computed:
     """What this process has computed for an equal load."""
     return Computed()

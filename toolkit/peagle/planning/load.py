@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from peagle.catalog.schema import Target
 from peagle.errors import Fix, OutOfRange
@@ -40,64 +39,68 @@ def with_workload(options: Options) -> Options:
     cached, shared = options.cached_prompt_tokens, options.shared_prompt_tokens
     name = options.workload or ("batch" if options.requests is not None else None)
     if name is None:
-        return (
-            options.model_copy(update={"cached_prompt_tokens": shared})
-            if cached is None
-            else options
-        )
+        cached = shared if cached is None else cached
+        return options.model_copy(update={"cached_prompt_tokens": cached})
     preset = PRESETS[name]
-    size = {"prompt_tokens": preset.prompt_tokens, "output_tokens": preset.output_tokens}
-    size = {field: getattr(options, field) or tokens for field, tokens in size.items()}
+    prompt = options.prompt_tokens or preset.prompt_tokens
     if cached is None:
-        cached = max(int(size["prompt_tokens"] * preset.cached_share), shared or 0)
+        cached = max(int(prompt * preset.cached_share), shared or 0)
     if shared is None:
         shared = cached * preset.shared_prompt_tokens // max(preset.cached_prompt_tokens, 1)
-    changes = {"workload": name, "cached_prompt_tokens": cached, "shared_prompt_tokens": shared}
-    return options.model_copy(update={**size, **changes})
+    return options.model_copy(
+        update={
+            "workload": name,
+            "prompt_tokens": prompt,
+            "cached_prompt_tokens": cached,
+            "shared_prompt_tokens": shared,
+            "output_tokens": options.output_tokens or preset.output_tokens,
+        }
+    )
 
 
 def choose_length(options: Options, target: Target) -> Decision[int]:
     """The longest context in tokens, at most what the target supports; the rules report a longer
     one from the options. By default the target's, or what requests and the further turns of a
     conversation need, as a power of two; less where only that fits."""
-    length, longest = options.max_model_len, target.architecture.max_positions
-    if length is not None:
-        if length < 1:
-            raise OutOfRange(
-                f"--max-model-len {length} is less than 1", "use the longest context in tokens"
-            )
-        # A larger context is rejected; the rejected plan shows the longest possible one.
-        return Decision(min(length, longest), findings=_too_short(length, target))
-    length = target.default_max_model_len
+    longest, findings = target.architecture.max_positions, list[Finding]()
     because = f"the default for {target.id}, which supports more"
-    prompt, output = options.prompt_tokens or 0, options.output_tokens
-    needed, cached = prompt + (output or USUAL_WORKLOAD.output_tokens), options.cached_prompt_tokens
-    turns = ""
-    if cached and cached > (options.shared_prompt_tokens or 0):
-        needed += FURTHER_TURNS * (needed - cached)
-        turns = f" and {FURTHER_TURNS} more turns"
-    if needed > length:
-        length, because = needed, f"the tokens of a request{turns}"
-        if options.requests is None:
-            length, because = 1 << (needed - 1).bit_length(), f"{because}, as a power of two"
-    if length >= longest:
-        because = f"the maximum of {target.id}"
-    length, findings = min(length, longest), []
-    if options.fitting_length is not None and options.fitting_length < length:
-        findings.append(_shortened(length, options.fitting_length, options.instance_type))
-        length, because = options.fitting_length, f"{length:,} tokens do not fit"
-    choice = decide(length, "max_model_len", because, shown=f"{length:,}")
-    return replace(choice, findings=(*findings, *_too_short(length, target)))
-
-
-def _shortened(usual: int, length: int, instance_type: str | None) -> Finding:
-    """The warning that the default context does not fit."""
-    where = f" on {instance_type}" if instance_type else ", on any instance type"
-    message = f"the default context of {usual:,} tokens does not fit{where}: {length:,} are planned"
-    confirm = Fix(
-        f"confirm it with --max-model-len {length}", options=("--max-model-len", f"{length}")
-    )
-    return warning("context-shortened", "max_model_len", message, confirm)
+    if options.max_model_len is not None:
+        length = min(options.max_model_len, longest)
+    else:
+        length, turns = target.default_max_model_len, ""
+        output, cached = options.output_tokens, options.cached_prompt_tokens
+        needed = (options.prompt_tokens or 0) + (output or USUAL_WORKLOAD.output_tokens)
+        if cached and cached > (options.shared_prompt_tokens or 0):
+            needed += FURTHER_TURNS * (needed - cached)
+            turns = f" and {FURTHER_TURNS} more turns"
+        if needed > length:
+            length, because = needed, f"the tokens of a request{turns}"
+            if options.requests is None:
+                length, because = 1 << (needed - 1).bit_length(), f"{because}, as a power of two"
+        if length >= longest:
+            length, because = longest, f"the maximum of {target.id}"
+        fitting = options.fitting_length
+        if fitting is not None and fitting < length:
+            on = options.instance_type
+            where = f" on {on}" if on else ", on any instance type"
+            because = f"{length:,} tokens do not fit"
+            message = f"the default context of {length:,} tokens does not fit{where}: "
+            message += f"{fitting:,} are planned"
+            option = ("--max-model-len", f"{fitting}")
+            confirm = Fix(f"confirm it with --max-model-len {fitting}", options=option)
+            findings.append(warning("context-shortened", "max_model_len", message, confirm))
+            length = fitting
+    # A token has at least one byte, so this is more than any prompt of the proof can take.
+    proof = target.proof
+    prompt = max((len(prompt.encode()) for prompt in proof.prompts), default=0)
+    least = prompt + proof.max_tokens + (CHAT_TEMPLATE_TOKENS if proof.chat else 0)
+    if length < least:
+        message = f"the proof's prompts and outputs do not fit into {length:,} tokens"
+        fix = Fix(f"use --max-model-len {least} or more", options=("--max-model-len", f"{least}"))
+        findings.append(error("context-too-small", "max_model_len", message, fix))
+    if options.max_model_len is not None:
+        return Decision(length, findings=tuple(findings))
+    return decide(length, "max_model_len", because, f"{length:,}", findings)
 
 
 def shorter_contexts(usual: int, least: int) -> Iterator[int]:
@@ -109,33 +112,9 @@ def shorter_contexts(usual: int, least: int) -> Iterator[int]:
     yield min(usual, least)
 
 
-def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
-    """An error for a context that is too short for the proof."""
-    proof = target.proof
-    # A token has at least one byte, so this is more than any prompt can take.
-    longest = max((len(prompt.encode()) for prompt in proof.prompts), default=0)
-    least = longest + proof.max_tokens + (CHAT_TEMPLATE_TOKENS if proof.chat else 0)
-    if length >= least:
-        return ()
-    message = f"the proof's prompts and outputs do not fit into {length:,} tokens"
-    fix = Fix(f"use --max-model-len {least} or more", options=("--max-model-len", f"{least}"))
-    return (error("context-too-small", "max_model_len", message, fix),)
-
-
-def choose_load(options: Options, target: Target) -> Decision[None]:
-    """Reasons and findings of the length, the workload and the concurrency."""
-    length = choose_length(options, target)
-    choices = (length, choose_workload(options, target, length.value), choose_concurrency(options))
-    reasons = tuple(reason for choice in choices for reason in choice.reasons)
-    findings = tuple(finding for choice in choices for finding in choice.findings)
-    return Decision(None, reasons, findings)
-
-
 def choose_concurrency(options: Options) -> Decision[int]:
     """The number of concurrent requests; excess requests queue."""
     if options.concurrency is not None:
-        if options.concurrency < 1:
-            raise OutOfRange(f"--concurrency {options.concurrency} is less than 1", "use 1")
         return Decision(options.concurrency)
     because = "speculation gains most with few concurrent requests; excess requests queue"
     return decide(USUAL_CONCURRENCY, "concurrency", because)
@@ -144,30 +123,31 @@ def choose_concurrency(options: Options) -> Decision[int]:
 def choose_workload(options: Options, target: Target, max_model_len: int) -> Decision[Workload]:
     """The tokens of one request; the defaults are shortened to what the context leaves.
 
-    Raises UserError for less than one token, and for a prompt that is all in the cache.
+    An error reports requests that exceed it. Raises UserError as ``size_of_requests`` does.
     """
-    for flag, tokens in (
-        ("--prompt-tokens", options.prompt_tokens),
-        ("--output-tokens", options.output_tokens),
-    ):
-        if tokens is not None and tokens < 1:
-            raise OutOfRange(f"{flag} {tokens} is less than 1", "use the tokens of a usual request")
-    workload = size_of_requests(options, max_model_len)
-    longest = target.architecture.max_positions
-    is_sized = options.prompt_tokens is not None or options.output_tokens is not None
-    findings = _above_context(workload, options, max_model_len, longest) if is_sized else ()
-    if options.prompt_tokens is not None and options.output_tokens is not None:
-        return Decision(workload, findings=findings)
+    prompt, output = options.prompt_tokens, options.output_tokens
+    workload, findings = size_of_requests(options, max_model_len), list[Finding]()
+    if (prompt or output) and workload.tokens > max_model_len:
+        needed = (prompt or USUAL_WORKLOAD.prompt_tokens) + (output or USUAL_WORKLOAD.output_tokens)
+        message = f"requests of {needed:,} tokens exceed the context of {max_model_len:,} tokens"
+        given = {"--prompt-tokens": prompt, "--output-tokens": output}
+        fix = Fix(f"lower {' or '.join(flag for flag, tokens in given.items() if tokens)}")
+        if needed <= target.architecture.max_positions:
+            option = ("--max-model-len", f"{needed}")
+            fix = Fix(f"use --max-model-len {needed}, or {fix.sentence}", options=option)
+        where = "prompt_tokens" if prompt else "output_tokens"
+        findings.append(error("requests-above-context", where, message, fix))
+    if prompt is not None and output is not None:
+        return Decision(workload, findings=tuple(findings))
     because = "single prompts; --workload, --prompt-tokens and --output-tokens change them"
     shown = f"{workload.prompt_tokens:,} + {workload.output_tokens:,} tokens"
-    choice = decide(workload, "workload", because, shown=shown)
-    return replace(choice, findings=findings)
+    return decide(workload, "workload", because, shown, findings)
 
 
 def size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
     """The tokens of one request; the defaults are shortened to what the context leaves.
 
-    Raises UserError for a prompt that is all in the cache, and for more shared than cached tokens.
+    Raises OutOfRange for a prompt that is all in the cache, and for more shared than cached tokens.
     """
     output, prompt = options.output_tokens, options.prompt_tokens
     if output is None:
@@ -175,44 +155,9 @@ def size_of_requests(options: Options, length: int = 1 << 30) -> Workload:
     if prompt is None:
         prompt = max(1, min(USUAL_WORKLOAD.prompt_tokens, length - output))
     cached, shared = options.cached_prompt_tokens or 0, options.shared_prompt_tokens or 0
-    if not 0 <= cached < prompt:
-        flag = "shared_prompt_tokens" if cached == shared else "--cached-prompt-tokens"
+    if not 0 <= shared <= cached < prompt:
         raise OutOfRange(
-            f"{flag} {cached:,} is not less than the {prompt:,} tokens of the prompt",
-            "give the tokens of the whole prompt with --prompt-tokens",
-        )
-    if not 0 <= shared <= cached:
-        raise OutOfRange(
-            f"shared_prompt_tokens {shared:,} is more than the {cached:,} cached tokens",
-            "count the shared tokens in --cached-prompt-tokens, too",
+            f"of the {prompt:,} tokens of a prompt, {cached:,} are cached and {shared:,} shared",
+            "cached tokens are fewer than --prompt-tokens, and shared ones are among them",
         )
     return Workload(prompt, output, cached, shared)
-
-
-def _above_context(
-    workload: Workload, options: Options, length: int, longest: int
-) -> tuple[Finding, ...]:
-    """An error for requests that exceed the context ``length``; the target supports ``longest``."""
-    tokens = workload.prompt_tokens + workload.output_tokens
-    if tokens <= length:
-        return ()
-    if options.prompt_tokens is None:
-        where, tokens = "output_tokens", USUAL_WORKLOAD.prompt_tokens + workload.output_tokens
-        message = f"answers of {workload.output_tokens:,} tokens leave no room for a prompt in the"
-    elif options.output_tokens is None:
-        where, tokens = "prompt_tokens", workload.prompt_tokens + USUAL_WORKLOAD.output_tokens
-        message = f"prompts of {workload.prompt_tokens:,} tokens leave no room for an answer in the"
-    else:
-        where = "prompt_tokens"
-        sizes = f"{workload.prompt_tokens:,} + {workload.output_tokens:,}"
-        message = f"requests of {sizes} tokens exceed the"
-    message += f" context of {length:,} tokens"
-    shorter = f"lower --{where.replace('_', '-')}"
-    if where == "prompt_tokens" and options.output_tokens is not None:
-        shorter += " or --output-tokens"
-    fix = Fix(shorter)
-    if tokens <= longest:
-        fix = Fix(
-            f"use --max-model-len {tokens}, or {shorter}", options=("--max-model-len", f"{tokens}")
-        )
-    return (error("requests-above-context", where, message, fix),)

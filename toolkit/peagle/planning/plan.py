@@ -1,8 +1,9 @@
-"""Plan and its parts. No behavior."""
+"""Plan and its parts. No decisions."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -11,13 +12,11 @@ from pydantic import Field
 
 from peagle.findings import Finding, severity
 from peagle.fit.models import Fit
-from peagle.options import Frozen, Options, Overrides
+from peagle.options import Frozen, Options, Overrides, RolloutKind
 from peagle.planning.company import Company
-from peagle.planning.copies import Copies
-from peagle.planning.operation_model import Limit, Observe, Rollout, Scaling
 from peagle.speed.models import AcceptanceBasis, Basis, Workload, WorkloadName
 from peagle.speed.slo import Slo
-from peagle.text import format_usd, k_text
+from peagle.text import bounds_text, format_duration, format_usd, k_text
 
 T = TypeVar("T")
 
@@ -30,18 +29,19 @@ EXECUTION_ROLE = "${ExecutionRoleArn}"
 MODEL_BUCKET = "${ModelBucket}"
 """Placeholder for the bucket to which local weights are uploaded."""
 
+PROVISIONING_SECONDS = 30 * 60
+"""Time for finding and starting instances, besides a plan's own two timeouts."""
 
-class Pins(Frozen):
-    """What the container accepts from the mounted folder: SHA-256s in hex, ``None`` or empty where
-    nothing is pinned yet.
+PRICE_ELSEWHERE = "price-of-another-region"
+"""Code of the finding that the catalogue has no price for the region of the plan."""
 
-    ``weights`` is the manifest of ``peagle weights sync``, which lists the files. ``warm`` are the
-    archives of compiled code that may be restored; with ``any_warm`` each of them may be.
-    """
+AlarmKind = Literal["ttft", "errors", "acceptance", "load"]
+"""What an alarm watches: the time to the first token, answers with a 5xx status, the acceptance
+length, or requests that wait for a place in the engine."""
 
-    weights: str | None = None
-    warm: tuple[str, ...] = ()
-    any_warm: bool = False
+FloorSource = Literal["catalogue", "break-even", "option"]
+"""Where the least acceptance length of a proof comes from. ``break-even``: from the performance
+model; with less, the target alone is faster at the planned load."""
 
 
 class Reason(Frozen):
@@ -50,6 +50,16 @@ class Reason(Frozen):
     what: str
     value: str
     because: str
+
+
+class Pins(Frozen):
+    """What the container accepts from the mounted folder, as SHA-256s in hex: ``weights`` is the
+    manifest of ``peagle weights sync``, ``warm`` are the archives of compiled code that may be
+    restored; with ``any_warm`` each of them may be."""
+
+    weights: str | None = None
+    warm: tuple[str, ...] = ()
+    any_warm: bool = False
 
 
 class Weights(Frozen):
@@ -94,16 +104,10 @@ class DrafterChoice(Frozen):
     weights: Weights | None
 
 
-FloorSource = Literal["catalogue", "break-even", "option"]
-"""Where the least acceptance length of a proof comes from. ``break-even``: from the performance
-model; with less, the target alone is faster at the planned load."""
-
-
 class Speculation(Frozen):
     """``method`` and the rest as in vLLM's ``--speculative-config``; ``k`` is
     ``num_speculative_tokens``. P-EAGLE is ``eagle3`` with ``parallel_drafting``.
-    ``acceptance_floor`` is the mean acceptance length below which a deployment is not proved, and
-    ``acceptance_floor_source`` its origin.
+    ``acceptance_floor`` is the mean acceptance length below which a deployment is not proved.
     """
 
     method: str
@@ -112,12 +116,6 @@ class Speculation(Frozen):
     settings: dict[str, Any] = {}
     acceptance_floor: float | None = None
     acceptance_floor_source: FloorSource | None = None
-
-    @property
-    def floor_source(self) -> FloorSource | None:
-        """The origin of the floor, also in a plan of an earlier version."""
-        source = self.acceptance_floor_source
-        return source or ("catalogue" if self.acceptance_floor is not None else None)
 
 
 class RuntimeChoice(Frozen):
@@ -183,8 +181,8 @@ class Alternative(SpeedEstimate):
 
     ``copies`` are the engines on each, ``None`` for one without inference components.
     ``drafter`` is its name, ``None`` without speculation, where ``k`` is 0. ``verified``: the speed
-    is known, and meets what the options require. ``speed_source`` is ``source`` under its earlier
-    name, ``None`` where the speed is unknown. ``batch`` is what a batch takes and costs on them.
+    is known, and meets what the options require. ``speed_source`` is ``source`` where the speed is
+    known. ``batch`` is what a batch takes and costs on them.
     """
 
     instance_type: str
@@ -205,6 +203,176 @@ class Alternative(SpeedEstimate):
     def engines(self) -> int:
         """How many engines share the load."""
         return self.instance_count * (self.copies or 1)
+
+
+class Copies(Frozen):
+    """The copies of the engine on each instance, and what each of them reserves: GPUs, CPU cores,
+    and MiB of host memory."""
+
+    per_instance: int = Field(ge=1)
+    gpus: int = Field(ge=1)
+    cpu_cores: int = Field(ge=1)
+    memory_mib: int = Field(ge=128)
+
+
+class Scaling(Frozen):
+    """SageMaker keeps ``min_instances`` to ``max_instances``, so that each has about
+    ``target_concurrency`` requests at a time (waiting ones included).
+
+    After it ended an instance it ends no other for ``scale_in_cooldown_seconds``; after it started
+    some, it starts no more for ``scale_out_cooldown_seconds``.
+
+    With an inference component, ``min_copies`` to ``max_copies`` of the engine are kept instead,
+    each with that many requests, and the instances follow them. No copies, and no instances, run
+    while there are no requests where ``min_copies`` is 0; the first request then waits about
+    ``wake_up_seconds``.
+    """
+
+    min_instances: int = Field(ge=0)
+    max_instances: int = Field(ge=1)
+    target_concurrency: float = Field(gt=0)
+    scale_in_cooldown_seconds: int = Field(ge=0)
+    scale_out_cooldown_seconds: int = Field(ge=0)
+    min_copies: int | None = Field(default=None, ge=0)
+    max_copies: int | None = Field(default=None, ge=1)
+    wake_up_seconds: int | None = Field(default=None, ge=0)
+
+    @property
+    def scales_copies(self) -> bool:
+        """Whether it scales the copies of the engine, and not the instances."""
+        return self.max_copies is not None
+
+    @property
+    def scales_to_zero(self) -> bool:
+        """Whether nothing runs while there are no requests."""
+        return self.min_copies == 0
+
+    @property
+    def minimum(self) -> int:
+        """The fewest copies, or instances without an inference component."""
+        return self.min_instances if self.min_copies is None else self.min_copies
+
+    @property
+    def maximum(self) -> int:
+        """The most copies, or instances without an inference component."""
+        return self.max_instances if self.max_copies is None else self.max_copies
+
+    @property
+    def text(self) -> str:
+        """``1 to 4 instances, target 8 requests at a time each``."""
+        return bounds_text(self.minimum, self.maximum, self.target_concurrency, self.scales_copies)
+
+    def prices(self, usd_per_hour: float | None, instance_count: int) -> tuple[float, float] | None:
+        """USD per hour at the minimum and at the maximum, from the price of ``instance_count``
+        instances; ``None`` if that is unknown."""
+        if usd_per_hour is None:
+            return None
+        price = usd_per_hour / instance_count
+        return round(price * self.min_instances, 4), round(price * self.max_instances, 4)
+
+
+class Step(Frozen):
+    """The size of one step: a number of instances, or of copies, or a share of them."""
+
+    value: int
+    unit: Literal["instances", "copies", "percent"]
+
+    @property
+    def text(self) -> str:
+        """``25%``, ``1 instance``, ``4 copies``."""
+        if self.unit == "percent":
+            return f"{self.value}%"
+        noun = {"instances": "instance", "copies": "copy"}[self.unit]
+        return f"{self.value} {self.unit if self.value > 1 else noun}"
+
+    @property
+    def argument(self) -> str:
+        """As on the command line."""
+        return f"{self.value}{'%' if self.unit == 'percent' else ''}"
+
+    def instances(self, count: int) -> int:
+        """The step as a number of ``count`` instances, or copies, at least one."""
+        if self.unit != "percent":
+            return min(self.value, count)
+        return max(1, math.ceil(self.value * count / 100))
+
+    def percent(self, count: int) -> float:
+        """The step as a share of ``count`` instances, or copies, in percent."""
+        return self.value if self.unit == "percent" else 100 * self.value / count
+
+
+class Rollout(Frozen):
+    """How an update replaces the instances, or the copies on them, and what undoes it.
+
+    ``step`` is a batch of ``rolling``, the first step of ``canary``, each step of ``linear``, and
+    ``None`` for ``all-at-once``. After every step, and before the earlier instances end, the update
+    waits for ``baking_seconds``. ``extra_instances`` run besides during an update, at
+    ``extra_usd_per_hour``.
+    """
+
+    kind: RolloutKind
+    step: Step | None
+    baking_seconds: int
+    extra_instances: int
+    extra_usd_per_hour: float | None
+    alarms: tuple[AlarmKind, ...]
+
+    @property
+    def text(self) -> str:
+        """``rolling, 1 instance per step, baking 10 min``."""
+        steps = {"rolling": " per step", "linear": " per step", "canary": " first"}
+        size = f", {self.step.text}{steps[self.kind]}" if self.step else ""
+        return f"{self.kind}{size}, baking {format_duration(self.baking_seconds)}"
+
+    def at_price(self, usd_per_hour: float) -> Rollout:
+        """The rollout where one instance costs so much."""
+        total = round(usd_per_hour * self.extra_instances, 4)
+        return self.model_copy(update={"extra_usd_per_hour": total})
+
+    def steps(self, instance_count: int) -> int:
+        """How many steps an update of so many instances, or copies, takes."""
+        if self.step is None:
+            return 1
+        if self.kind == "canary":
+            return 2
+        return math.ceil(instance_count / self.step.instances(instance_count))
+
+
+class Limit(Frozen):
+    """The end of a deployment: ``ttl_seconds`` after the deploy that sets it, or when the endpoint
+    has cost ``budget_usd`` since it was requested, whichever is earlier. With neither, an earlier
+    end time is removed."""
+
+    ttl_seconds: int | None = None
+    budget_usd: float | None = None
+
+    @property
+    def removes(self) -> bool:
+        """Whether the deployment has no end time from then on."""
+        return self.ttl_seconds is None and self.budget_usd is None
+
+
+class Capture(Frozen):
+    """Requests and answers that SageMaker copies to ``s3_uri``: ``percent`` of them, encrypted with
+    ``kms_key``, or with S3's own key. S3 deletes them after ``retention_days``; ``None``: a rule of
+    the bucket may."""
+
+    s3_uri: str
+    percent: int = Field(ge=1, le=100)
+    kms_key: str | None = None
+    retention_days: int | None = Field(default=None, ge=1)
+
+
+class Observe(Frozen):
+    """``dashboard``: CloudWatch gets one, and ``alarms``. ``log_retention_days``: how long the
+    endpoint's log is kept, ``None`` for as long as it was. ``alarm_topic`` is the topic of SNS that
+    all alarms notify, also those of a rollout."""
+
+    dashboard: bool
+    log_retention_days: int | None = None
+    capture: Capture | None = None
+    alarms: tuple[AlarmKind, ...] = ()
+    alarm_topic: str | None = None
 
 
 class ProofPlan(Frozen):
@@ -313,10 +481,12 @@ class Decision(Generic[T]):
     findings: tuple[Finding, ...] = ()
 
 
-def decide(value: T, what: str, because: str, shown: str | None = None) -> Decision[T]:
+def decide(
+    value: T, what: str, because: str, shown: object = None, findings: Iterable[Finding] = ()
+) -> Decision[T]:
     """A value set by planning; ``shown`` is its text in the reason."""
-    text = str(value) if shown is None else shown
-    return Decision(value, reasons=(Reason(what=what, value=text, because=because),))
+    text = str(value if shown is None else shown)
+    return Decision(value, (Reason(what=what, value=text, because=because),), tuple(findings))
 
 
 class Decisions:
@@ -324,30 +494,22 @@ class Decisions:
 
     def __init__(self) -> None:
         self.reasons: list[Reason] = []
-        self._findings: list[Finding] = []
+        self.findings: list[Finding] = []
 
     def record(self, choice: Decision[T]) -> T:
         self.reasons += choice.reasons
-        self.report(choice.findings)
+        self.findings += choice.findings
         return choice.value
 
-    def report(self, findings: Iterable[Finding]) -> None:
-        self._findings += findings
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
+    def sorted_findings(self) -> tuple[Finding, ...]:
         """Errors first, otherwise in order, without duplicates."""
-        unique = dict.fromkeys(self._findings)
-        return tuple(sorted(unique, key=severity))
+        return tuple(sorted(dict.fromkeys(self.findings), key=severity))
 
 
 def price_origin(plan: Plan) -> str:
     """The origin and date of the price: ``list price of 2026-01-31``."""
-    not_aws = any(finding.code == "price-not-from-aws" for finding in plan.findings)
-    source = "not AWS's price, queried on" if not_aws else "list price of"
-    elsewhere = any(finding.code == PRICE_ELSEWHERE for finding in plan.findings)
-    return f"{source} {plan.price_date}{', of another region' if elsewhere else ''}"
-
-
-PRICE_ELSEWHERE = "price-of-another-region"
-"""Code of the finding that the catalogue has no price for the region of the plan."""
+    codes = {finding.code for finding in plan.findings}
+    source = "list price of"
+    if "price-not-from-aws" in codes:
+        source = "not AWS's price, queried on"
+    return f"{source} {plan.price_date}{', of another region' if PRICE_ELSEWHERE in codes else ''}"

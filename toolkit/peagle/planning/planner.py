@@ -6,43 +6,27 @@ the network, the clock or the disk.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from peagle.catalog.find import find_instance
-from peagle.catalog.schema import Catalog, Drafter
+from peagle.catalog.schema import Catalog
 from peagle.options import Options
-from peagle.planning.batch import check_batch, choose_load_of_batch
 from peagle.planning.candidates import Candidate
-from peagle.planning.choose_instance import (
-    InstanceChoice,
-    alternative,
-    best_candidate,
-    choose_instance,
-    copies_decision,
-    count_decision,
-    selected_candidate,
-    speed_of,
-)
 from peagle.planning.company import choose_company
-from peagle.planning.copies import check_copies, with_copies
 from peagle.planning.drafter import SelectedPair, choose_drafter
-from peagle.planning.engine import Placement, check_engine, configure_engine
+from peagle.planning.engine import Placement, configure_engine
 from peagle.planning.engines import Load
-from peagle.planning.evaluation import Evaluator
-from peagle.planning.findings import queue_findings
-from peagle.planning.limit import choose_limit, highest_price
+from peagle.planning.findings import queue_findings, review
 from peagle.planning.load import (
     choose_concurrency,
     choose_length,
-    choose_load,
     choose_workload,
     shorter_contexts,
     with_workload,
 )
-from peagle.planning.observe import choose_observe
-from peagle.planning.overrides import check_overrides, settings_of
-from peagle.planning.pins import choose_pins
+from peagle.planning.operation import choose_limit, choose_observe
+from peagle.planning.overrides import settings_of
 from peagle.planning.plan import (
     Decision,
     Decisions,
@@ -50,10 +34,13 @@ from peagle.planning.plan import (
     Plan,
     ProofPlan,
     RuntimeChoice,
-    Speculation,
+    SpeedEstimate,
     TargetChoice,
+    decide,
 )
-from peagle.planning.rollout import check_rollout, choose_rollout
+from peagle.planning.reasons import copies_decision, count_decision, selection_reasons
+from peagle.planning.rollout import choose_rollout
+from peagle.planning.rules import check_options
 from peagle.planning.runtime import (
     choose_ami,
     choose_image,
@@ -63,17 +50,20 @@ from peagle.planning.runtime import (
     price_of,
     proof_source,
 )
-from peagle.planning.scaling import check_scaling, choose_scaling, zero_findings
-from peagle.planning.speculation import (
-    check_k,
-    is_drafter_named,
-    k_decision,
-    other_drafters,
-    speculation_findings,
-    usual_k,
+from peagle.planning.scaling import choose_scaling, with_copies
+from peagle.planning.search import BATCH_LOADS, Search, select, select_on_type
+from peagle.planning.speculation import choose_k, is_drafter_named, other_drafters, usual_k
+from peagle.planning.weights import (
+    choose_pins,
+    choose_timeouts,
+    place_weights,
+    placed_sizes,
+    start_time,
 )
-from peagle.planning.start import choose_download_timeout, choose_startup_timeout, start_time
-from peagle.planning.weights import place_weights, placed_sizes
+from peagle.text import format_usd
+
+_ROUNDS_WITHOUT_GAIN = 2
+"""Larger loads of a batch are not compared after so many that cost more."""
 
 
 def make_plan(options: Options, catalog: Catalog) -> Plan:
@@ -84,43 +74,66 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     """
     decisions = Decisions()
     record, asked = decisions.record, options.asked
-    options, requested = _fitting_context(_checked(options, catalog), catalog)
-    load_of_batch, options_alone = _load_of_batch(options, catalog, requested.value)
-    options = record(load_of_batch)
-    evaluator = _evaluator(options, catalog, requested.value)
-    alone = None
+    options, requested = _prepare(options, catalog)
+    options, options_alone = _choose_batch_load(options, catalog, requested.value, decisions)
+    search, alone = _search(options, catalog, requested.value), None
     if options_alone != options:
-        alone = _evaluator(options_alone, catalog, requested.value).with_drafter(None)
-    ranked = choose_instance(evaluator, alone)
-    choice, candidate, load = ranked.value, ranked.value.candidate, evaluator.load
-    pair = _pair_on(options, requested, choice, decisions)
+        alone = _search(options_alone, catalog, requested.value).with_drafter(None)
+    selection = select(search, alone)
+    candidate, load, pair = selection.candidate, search.load, requested.value
+    compared = search.compared(candidate)
+    decisions.findings += requested.findings
+    if candidate.drafter == pair.drafter:
+        decisions.reasons += requested.reasons
+    pair = replace(pair, drafter=candidate.drafter)
+    record(choose_k(options, pair, candidate, compared, load.concurrency / candidate.busy))
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
     company = choose_company(options, region)
     runtime = record(choose_runtime(options, catalog, pair.target, pair.drafter))
     image = record(choose_image(options, catalog, runtime, region, pair))
-    record(choose_load(options, pair.target))
-    record(ranked)
+    length = record(choose_length(options, pair.target))
+    record(choose_workload(options, pair.target, length))
+    record(choose_concurrency(options))
+    is_speculation_asked = search.pair.drafter is not None
+    decisions.reasons += selection_reasons(selection, compared, is_speculation_asked)
+    decisions.findings += review(selection)
     ami = record(choose_ami(options, catalog.runtimes, runtime, candidate.instance.type))
     count = record(count_decision(options, candidate))
     copies = record(copies_decision(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
+    sizes, gpus = placed_sizes(options, pair, load), candidate.gpus
     placement = Placement(
         options=options,
         pair=pair,
         load=load,
         candidate=candidate,
         region=region,
-        copies=copies,
         placed=placed,
-        sizes=placed_sizes(options, pair, load),
+        sizes=sizes,
         runtime=RuntimeChoice(vllm=runtime.vllm, image=image, cuda=runtime.cuda, ami=ami),
     )
-    engine = configure_engine(placement, runtime, decisions)
-    decisions.report(check_engine(placement, engine))
-    decisions.report(queue_findings(options, runtime.vllm, load.concurrency))
-    operation = _operation(placement, count, engine.speculation, decisions)
-    proof = pair.target.proof.model_dump()
+    speculation, arguments, environment = configure_engine(placement, runtime, decisions)
+    decisions.findings += queue_findings(options, runtime.vllm, load.concurrency)
+    price, usd = price_of(candidate.instance, region), candidate.usd_per_hour
+    if price.value is not None or options.max_price_per_hour is None:
+        record(price)  # with a limit, the error of the limit says that the price is unknown
+    download, startup = choose_timeouts(options, sizes, gpus)
+    record(download)
+    floor = speculation.acceptance_floor if speculation else None
+    rollout = record(choose_rollout(options, count, usd, floor, copies))
+    record(startup)
+    start_seconds = None
+    if options.max_instances is not None or options.scale_to_zero:
+        start_seconds = record(start_time(options, sizes, gpus, load, candidate.instance))
+    scaling = record(choose_scaling(options, load, candidate, start_seconds, copies, region))
+    prices = scaling.prices(usd, count) if scaling else None
+    most, longest_start = prices[1] if prices else usd, download.value + startup.value
+    limit = record(choose_limit(options, region, most, longest_start, copies is not None))
+    observe = record(choose_observe(options, region, floor))
+    speed = candidate.alternative().model_dump(include=set(SpeedEstimate.model_fields))
+    best_alone = selection.alone[0] if selection.alone else None
+    drafter, size = pair.drafter, load.workload
     return Plan(
         name=name,
         pair=pair.name,
@@ -131,15 +144,15 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
             weight_bytes=pair.target.weight_bytes,
             weights=placed.target,
         ),
-        drafter=DrafterChoice(
-            name=pair.drafter.name,
+        drafter=None
+        if drafter is None
+        else DrafterChoice(
+            name=drafter.name,
             id=pair.name.partition("+")[2],
-            licence=pair.drafter.licence,
+            licence=drafter.licence,
             weights=placed.drafter,
-        )
-        if pair.drafter
-        else None,
-        speculation=engine.speculation,
+        ),
+        speculation=speculation,
         runtime=placement.runtime,
         instance_type=candidate.instance.type,
         instance_count=count,
@@ -147,65 +160,64 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         max_model_len=load.max_model_len,
         concurrency=load.concurrency,
         workload=options.workload,
-        prompt_tokens=load.workload.prompt_tokens,
-        cached_prompt_tokens=load.workload.cached_prompt_tokens,
-        shared_prompt_tokens=load.workload.shared_prompt_tokens,
-        output_tokens=load.workload.output_tokens,
+        prompt_tokens=size.prompt_tokens,
+        cached_prompt_tokens=size.cached_prompt_tokens,
+        shared_prompt_tokens=size.shared_prompt_tokens,
+        output_tokens=size.output_tokens,
         slo=options.slo,
         batch=candidate.batch,
-        engine_arguments=engine.arguments,
-        environment=engine.environment,
+        engine_arguments=arguments,
+        environment=environment,
         mounts=placed.mounts,
+        download_timeout_seconds=download.value,
+        startup_timeout_seconds=startup.value,
         fit=candidate.fit,
-        price_per_hour_usd=candidate.usd_per_hour,
-        speed=speed_of(candidate),
-        without_speculation=alternative(choice.alone) if choice.alone else None,
-        alternatives=tuple(map(alternative, choice.shown)),
-        proof=ProofPlan(**proof, source=proof_source(image, catalog.runtimes)),
+        price_per_hour_usd=usd,
+        price_date=price.value.date.isoformat() if price.value else None,
+        speed=SpeedEstimate(**speed),
+        without_speculation=best_alone.alternative() if best_alone else None,
+        alternatives=tuple(shown.alternative() for shown in selection.shown()),
+        proof=ProofPlan(
+            **pair.target.proof.model_dump(), source=proof_source(image, catalog.runtimes)
+        ),
         options=asked,
         overrides=options.overrides,
         pins=choose_pins(options),
+        rollout=rollout,
+        scaling=scaling,
         company=company,
-        **operation,
-        findings=decisions.findings,
+        limit=limit,
+        observe=observe,
+        findings=decisions.sorted_findings(),
         reasons=tuple(decisions.reasons),
     )
 
 
 def select_candidate(options: Options, catalog: Catalog) -> Candidate:
     """The setting that ``make_plan`` selects on the user's instance type. Raises the same."""
-    options, pair = _fitting_context(_checked(options, catalog), catalog)
-    return selected_candidate(_evaluator(options, catalog, pair.value))
+    options, pair = _prepare(options, catalog)
+    return select_on_type(_search(options, catalog, pair.value))
 
 
-def _checked(options: Options, catalog: Catalog) -> Options:
-    """The options with what ``--copies auto`` means. Raises UserError for options that exclude each
-    other."""
-    check_k(options)
-    check_overrides(options)
-    check_rollout(options)
-    check_scaling(options)
-    check_copies(options, catalog.instances)
-    check_batch(options)
-    return with_copies(with_workload(options))
-
-
-def _fitting_context(options: Options, catalog: Catalog) -> tuple[Options, Decision[SelectedPair]]:
-    """The pair, and the options with a shorter context where the default one fits nowhere: on the
-    user's instance type, else on any."""
+def _prepare(options: Options, catalog: Catalog) -> tuple[Options, Decision[SelectedPair]]:
+    """The pair, and the options with what ``--copies auto`` means, and with a shorter context where
+    the default one fits nowhere: on the user's instance type, else on any. Raises UserError."""
+    table = catalog.instances
+    check_options(options, table)
+    options = with_copies(with_workload(options))
     requested = choose_drafter(options, catalog)
     if options.max_model_len is not None:
         return options, requested
-    load, pair, _ = _load(options, catalog, requested.value)
-    table = catalog.instances
+    search = _search(options, catalog, requested.value)
+    load, drafter = search.load, search.pair.drafter
     types = sorted(table.instances, key=lambda i: -i.gpu_count * i.gpu_memory_mib)
     if options.instance_type is not None:
         types = [find_instance(table, options.instance_type)]
-    settings = [(pair.drafter, usual_k(options, pair.drafter))]
+    settings = [(drafter, usual_k(options, drafter))]
     if not is_drafter_named(options):
         settings.append((None, 0))
     for length in shorter_contexts(load.max_model_len, load.workload.tokens):
-        shorter = load if length == load.max_model_len else replace(load, max_model_len=length)
+        shorter = replace(load, max_model_len=length)
         for instance in types:
             for drafter, k in settings:
                 if shorter.engine_on(instance, 0, drafter, k).fit.fits:
@@ -214,11 +226,9 @@ def _fitting_context(options: Options, catalog: Catalog) -> tuple[Options, Decis
     return options, requested
 
 
-def _load(
-    options: Options, catalog: Catalog, pair: SelectedPair
-) -> tuple[Load, SelectedPair, tuple[Drafter | None, ...]]:
-    """The load, the pair before evidence can remove its drafter, and what is compared with it;
-    reasons and findings of these decisions are recorded for the final one."""
+def _search(options: Options, catalog: Catalog, pair: SelectedPair) -> Search:
+    """The search with the pair before evidence can remove its drafter, and what is compared with
+    it; reasons and findings of these decisions are recorded for the final one."""
     target, length = pair.target, choose_length(options, pair.target).value
     load = Load(
         target,
@@ -231,81 +241,52 @@ def _load(
         own_head=pair.drafter if pair.own is not None else None,
         of_one_size=options.requests is not None,
     )
-    others = other_drafters(options, pair, load.vllm, length, load.workload.tokens)
-    others = tuple(other for other in others if load.may_know(other))
-    alternative = next(filter(None, others), None)
-    if alternative is not None and not load.may_know(pair.drafter):
+    others = other_drafters(options, pair, load)
+    another = next(filter(None, others), None)
+    if another is not None and not load.may_know(pair.drafter):
         # Its speed can be known, that of the pair's drafter cannot.
-        pair = replace(pair, drafter=alternative)
-        others = tuple(other for other in others if other != alternative)
-    return load, pair, others
+        pair = replace(pair, drafter=another)
+        others = tuple(other for other in others if other != another)
+    return Search(options, pair, load, choose_region(options, catalog.runtimes).value, others)
 
 
-def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> Evaluator:
-    load, pair, others = _load(options, catalog, pair)
-    return Evaluator(options, pair, load, choose_region(options, catalog.runtimes).value, others)
+def _choose_batch_load(
+    options: Options, catalog: Catalog, pair: SelectedPair, decisions: Decisions
+) -> tuple[Options, Options]:
+    """The options with the number of concurrent requests at which the batch costs least on the best
+    candidates, of those that meet what is required; where none does, at which it is the fastest.
+    And the same for the target without speculation. Other options are unchanged."""
+    if options.requests is None or options.concurrency is not None:
+        return options, options
+    best: dict[bool, tuple[tuple[bool, float], Options]] = {}
+    rounds = 0
+    for load in sorted({min(load, options.requests) for load in BATCH_LOADS}):
+        tried, rounds = options.model_copy(update={"concurrency": load}), rounds + 1
+        candidates = [*_best_by_cost(_search(tried, catalog, pair))]
+        for candidate in candidates:
+            batch, speed = candidate.batch, candidate.tokens_per_second
+            if batch is None or not speed:
+                continue
+            meets = candidate.meets and candidate.holds_load and batch.usd is not None
+            key = (not meets, batch.usd if meets and batch.usd is not None else -speed)
+            for alone in {False, candidate is candidates[-1]}:
+                if alone not in best or key < best[alone][0]:
+                    best[alone], rounds = (key, tried), 0
+        if rounds > _ROUNDS_WITHOUT_GAIN and not best.get(False, ((True,),))[0][0]:
+            break
+    if not best:
+        return options, options
+    (missed, usd), chosen = best[False]
+    because = f"the lowest total cost of the batch, {format_usd(usd)}"
+    if missed:
+        because = "the fastest; the batch is not done in time"
+    chosen = decisions.record(decide(chosen, "concurrency", because, chosen.concurrency))
+    return chosen, best.get(True, best[False])[1]
 
 
-def _load_of_batch(
-    options: Options, catalog: Catalog, pair: SelectedPair
-) -> tuple[Decision[Options], Options]:
-    """The options with the load of a batch; and with that which is best without speculation."""
-
-    def best(tried: Options) -> list[Candidate]:
-        evaluator = _evaluator(tried, catalog, pair)
-        either = (best_candidate(each) for each in (evaluator, evaluator.with_drafter(None)))
-        return [candidate for candidate in either if candidate is not None]
-
-    return choose_load_of_batch(options, best)
-
-
-def _pair_on(
-    options: Options,
-    requested: Decision[SelectedPair],
-    choice: InstanceChoice,
-    decisions: Decisions,
-) -> SelectedPair:
-    """The pair to plan: the requested one, with the drafter of the selected candidate."""
-    candidate, asked = choice.candidate, requested.value
-    if candidate.drafter == asked.drafter:
-        pair = decisions.record(requested)
-    else:
-        decisions.report(requested.findings)
-        pair = replace(asked, drafter=candidate.drafter)
-    if pair.drafter is not None:
-        is_own = pair.own is not None
-        decisions.record(k_decision(options, pair.drafter, is_own, candidate.k, choice.compared))
-        decisions.report(speculation_findings(options, pair, candidate.k, choice.compared))
-    return pair
-
-
-def _operation(
-    placement: Placement, count: int, speculation: Speculation | None, decisions: Decisions
-) -> dict[str, Any]:
-    """How the endpoint starts, is updated, scales, ends and is observed; and the price's date."""
-    record, options, region = decisions.record, placement.options, placement.region
-    candidate, copies, sizes = placement.candidate, placement.copies, placement.sizes
-    load, usd, gpus = placement.load, candidate.usd_per_hour, candidate.gpus
-    price = price_of(candidate.instance, region)
-    if price.value is not None or options.max_price_per_hour is None:
-        record(price)  # with a limit, the error of the limit says that the price is unknown
-    download_seconds = record(choose_download_timeout(options, sizes))
-    floor = speculation.acceptance_floor if speculation else None
-    rollout = record(choose_rollout(options, count, usd, floor, copies))
-    startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
-    start_seconds = None
-    if options.max_instances is not None or options.scale_to_zero:
-        start_seconds = record(start_time(options, sizes, gpus, load, candidate.instance))
-    scaling = record(choose_scaling(options, load, candidate, start_seconds, copies))
-    decisions.report(zero_findings(options, load.catalog.runtimes, region))
-    most = highest_price(usd, count, scaling)
-    longest_start = download_seconds + startup_seconds
-    return {
-        "price_date": price.value.date.isoformat() if price.value else None,
-        "download_timeout_seconds": download_seconds,
-        "startup_timeout_seconds": startup_seconds,
-        "rollout": rollout,
-        "scaling": scaling,
-        "limit": record(choose_limit(options, region, most, longest_start, copies is not None)),
-        "observe": record(choose_observe(options, region, floor)),
-    }
+def _best_by_cost(search: Search) -> Iterator[Candidate]:
+    """What is selected by cost, with the pair and with the target alone, where something fits."""
+    for each in (search, search.with_drafter(None)):
+        candidate = each.named()
+        ranked = [candidate] if candidate else each.ranking() or each.ranking(anywhere=True)
+        yield from ranked[:1]

@@ -6,12 +6,10 @@ import math
 import re
 from collections.abc import Iterator
 
-from peagle.errors import OptionMissing, OptionsConflict, OutOfRange, UserError
+from peagle.errors import UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.options import Options, RolloutKind
-from peagle.planning.copies import Copies
-from peagle.planning.operation_model import AlarmKind, Rollout, Step
-from peagle.planning.plan import Decision, decide
+from peagle.planning.plan import AlarmKind, Copies, Decision, Rollout, Step, decide
 from peagle.text import format_duration, format_usd
 
 DEFAULT_BAKING_SECONDS = 600
@@ -29,34 +27,17 @@ _SHARES: dict[RolloutKind, tuple[int, int]] = {
 """The least and the largest step that SageMaker accepts, in percent of the instances."""
 
 _STEP = re.compile(r"([1-9][0-9]{0,3})(%?)", re.ASCII)
-_FIX = "write a number of instances, or a share of them such as 25%"
 
 
 def parse_step(text: str, copies: bool = False) -> Step:
     """``2`` (instances, or ``copies``) or ``25%`` (of them). Raises UserError."""
     match = _STEP.fullmatch(text)
     if match is None or (match[2] and int(match[1]) > 100):
-        raise UserError(f"rollout_step {text[:20]!r} is not a step", _FIX, code="rollout-step")
+        fix = "write a number of instances, or a share of them such as 25%"
+        raise UserError(f"rollout_step {text[:20]!r} is not a step", fix, code="rollout-step")
     if match[2]:
         return Step(value=int(match[1]), unit="percent")
     return Step(value=int(match[1]), unit="copies" if copies else "instances")
-
-
-def check_rollout(options: Options) -> None:
-    """Raise UserError for a step or a baking time without a rollout, or outside of the limits."""
-    flags = {"rollout_step": options.rollout_step, "baking_time": options.baking_time}
-    for flag, value in flags.items():
-        if value is not None and options.rollout is None:
-            raise OptionMissing(f"{flag} has no rollout to apply to", "add --rollout rolling")
-    if options.rollout == "all-at-once" and options.rollout_step is not None:
-        raise OptionsConflict("--rollout all-at-once has a single step", "omit rollout_step")
-    if options.rollout_step is not None:
-        parse_step(options.rollout_step)
-    if options.baking_time is not None and options.baking_time > LONGEST_BAKING_SECONDS:
-        raise OutOfRange(
-            f"baking_time {format_duration(options.baking_time)} is more than SageMaker waits",
-            "1h at most",
-        )
 
 
 def choose_rollout(
@@ -69,20 +50,32 @@ def choose_rollout(
     """The rollout of updates, with what it takes; ``None`` where the user asks for none.
 
     ``usd_per_hour`` is the price of all instances, ``floor`` the least acceptance length of a plan
-    that speculates, ``copies`` the engines on each instance of a plan with copies. Raises UserError
-    for a kind that these do not have.
+    that speculates, ``copies`` the engines on each instance of a plan with copies. Of these, the
+    new ones need GPUs before the earlier ones end, so one more instance starts, and a batch is no
+    larger than that instance holds. Raises UserError for a kind that copies do not have.
     """
-    kind = options.rollout
+    kind, asked = options.rollout, options.rollout_step
     if kind is None:
         return Decision(None)
+    if copies is not None and kind != "rolling":
+        raise UserError(
+            f"--rollout {kind} moves requests between two fleets of instances, and SageMaker "
+            "updates copies on the same instances, batch by batch",
+            "use --rollout rolling, or --copies 1",
+            code="rollout-of-copies",
+        )
+    # One instance, or copy, that may become several has the steps of these.
+    several = max(instance_count, options.max_instances or 1)
+    total = instance_count if instance_count > 1 else several
+    step, fits = _default_step(kind, total), total
     if copies is not None:
-        return _rollout_of_copies(options, copies, instance_count, usd_per_hour, floor)
-    rollout_step = options.rollout_step
-    # One instance that may become several has the steps of these.
-    steps_of = instance_count if instance_count > 1 else (options.max_instances or 1)
-    step = parse_step(rollout_step) if rollout_step else _default_step(kind, steps_of)
+        each = copies.per_instance
+        total = instance_count * each if instance_count * each > 1 else several * each
+        fits = min(each, total // 2)
+        step = Step(value=max(1, fits), unit="copies")
+    step = parse_step(asked, copies is not None) if asked else step
+    extra = 1 if copies else _extra_instances(kind, step, instance_count)
     baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
-    extra = _extra_instances(kind, step, instance_count)
     rollout = Rollout(
         kind=kind,
         step=step,
@@ -91,58 +84,53 @@ def choose_rollout(
         extra_usd_per_hour=(
             None if usd_per_hour is None else round(usd_per_hour * extra / instance_count, 4)
         ),
-        alarms=tuple(alarms_for(options, floor)),
+        alarms=alarms_for(options, floor),
     )
     because = f"updates bake {format_duration(baking)} after each step; an alarm undoes them"
-    chosen = decide(rollout, "rollout", because, shown=rollout.text)
-    findings = [*_findings(rollout, steps_of)]
+    if copies:
+        because = (
+            f"updates bake {format_duration(baking)} after each batch; an alarm, on all copies "
+            "together, undoes them"
+        )
+    noun = "copies" if copies else "instances"
+    findings = [*_findings(rollout, total, noun, fits if copies else None)]
     least = options.min_instances or 1
-    if step is not None and steps_of > 1 and options.max_instances and least < 2:
+    if not copies and step is not None and total > 1 and options.max_instances and least < 2:
         message = f"a {kind} update needs two instances; while one runs, it is all at once"
         fix = "use --min-instances 2 for steps in every update"
         findings.append(note("rollout-of-one", "rollout", f"{message}, as in templates", fix))
-    return Decision(rollout, chosen.reasons, tuple(findings))
+    return decide(rollout, "rollout", because, rollout.text, findings)
 
 
-def _rollout_of_copies(
-    options: Options,
-    copies: Copies,
-    instance_count: int,
-    usd_per_hour: float | None,
-    floor: float | None,
-) -> Decision[Rollout | None]:
-    """Batches of copies. The new ones need GPUs before the earlier ones end, so one more instance
-    starts, and a batch is no larger than that instance holds."""
-    if options.rollout != "rolling":
-        raise UserError(
-            f"--rollout {options.rollout} moves requests between two fleets of instances, and "
-            "SageMaker updates copies on the same instances, batch by batch",
-            "use --rollout rolling, or --copies 1",
-            code="rollout-of-copies",
+def _findings(
+    rollout: Rollout, count: int, noun: str, most_at_once: int | None
+) -> Iterator[Finding]:
+    """What SageMaker would reject of an update of ``count`` instances, or copies, of which at most
+    ``most_at_once`` find room, and a baking time in which no alarm can act."""
+    step = rollout.step
+    if step is not None and count < 2:
+        message = f"a {rollout.kind} update replaces a part of the {noun}, and the plan has one"
+        fix = "use --max-instances 2 or --instance-count 2, or another --rollout or none"
+        yield error("rollout-one-instance", "rollout", message, fix)
+    elif step is not None:
+        least, most = _SHARES[rollout.kind]
+        share, fits = step.percent(count), most_at_once or count
+        if not least <= share <= most or step.instances(count) > fits:
+            room = f", and one more instance has room for {fits}" if most_at_once else ""
+            message = (
+                f"a step of {step.text} is {share:.0f}% of {count} {noun}; SageMaker accepts "
+                f"{least}% to {most}% in a {rollout.kind} update{room}"
+            )
+            fix = "choose another rollout_step, or omit it"
+            yield error("rollout-step", "rollout-step", message, fix)
+    if rollout.baking_seconds < LEAST_BAKING_SECONDS:
+        yield warning(
+            "baking-too-short",
+            "baking-time",
+            f"alarms see a new revision after up to {LEAST_BAKING_SECONDS} s; after "
+            f"{format_duration(rollout.baking_seconds)}, the update has ended",
+            f"use baking_time: {LEAST_BAKING_SECONDS}s or more",
         )
-    several = max(instance_count, options.max_instances or 1)
-    total = instance_count * copies.per_instance
-    # One copy that may become several has the steps of these.
-    total = several * copies.per_instance if total < 2 else total
-    most = min(copies.per_instance, total // 2)
-    rollout_step, default = options.rollout_step, Step(value=max(1, most), unit="copies")
-    step = parse_step(rollout_step, copies=True) if rollout_step else default
-    baking = DEFAULT_BAKING_SECONDS if options.baking_time is None else options.baking_time
-    price = None if usd_per_hour is None else round(usd_per_hour / instance_count, 4)
-    rollout = Rollout(
-        kind="rolling",
-        step=step,
-        baking_seconds=baking,
-        extra_instances=1,
-        extra_usd_per_hour=price,
-        alarms=tuple(alarms_for(options, floor)),
-    )
-    because = (
-        f"updates bake {format_duration(baking)} after each batch; an alarm, on all copies "
-        "together, undoes them"
-    )
-    chosen = decide(rollout, "rollout", because, shown=rollout.text)
-    return Decision(rollout, chosen.reasons, tuple(_findings(rollout, total, "copies", most)))
 
 
 def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
@@ -152,23 +140,15 @@ def _extra_instances(kind: RolloutKind, step: Step | None, count: int) -> int:
 def rollout_of(rollout: Rollout, count: int) -> Rollout:
     """The rollout where ``count`` instances run, a number that scaling may have chosen: all at once
     for one, and the default step where SageMaker rejects the planned one."""
-    kind, step = rollout.kind, rollout.step
+    kind, step, usd = rollout.kind, rollout.step, rollout.extra_usd_per_hour
     if step is not None and count < 2:
         kind, step = "all-at-once", None
     elif step is not None and not _is_accepted(kind, step, count):
         step = _default_step(kind, count)
     extra = _extra_instances(kind, step, count)
-    usd = rollout.extra_usd_per_hour
-    return rollout.model_copy(
-        update={
-            "kind": kind,
-            "step": step,
-            "extra_instances": extra,
-            "extra_usd_per_hour": (
-                None if usd is None else round(usd * extra / rollout.extra_instances, 4)
-            ),
-        }
-    )
+    usd = None if usd is None else round(usd * extra / rollout.extra_instances, 4)
+    changed = {"kind": kind, "step": step, "extra_instances": extra, "extra_usd_per_hour": usd}
+    return rollout.model_copy(update=changed)
 
 
 def rollout_of_copies(rollout: Rollout, count: int) -> Rollout | None:
@@ -206,59 +186,18 @@ def rolling_step(count: int, free: int) -> Step | None:
     return Step(value=largest, unit="instances") if largest >= max(1, count * least / 100) else None
 
 
-def alarms_for(options: Options, floor: float | None) -> Iterator[AlarmKind]:
+def alarms_for(options: Options, floor: float | None) -> tuple[AlarmKind, ...]:
     """The alarms that a new revision has to pass; ``floor`` is the least acceptance length, if the
     plan speculates."""
-    if options.slo is not None and options.slo.ttft is not None:
-        yield "ttft"
-    yield "errors"
-    if floor is not None:
-        yield "acceptance"
-
-
-def _findings(
-    rollout: Rollout, count: int, noun: str = "instances", most_at_once: int | None = None
-) -> Iterator[Finding]:
-    """What SageMaker would reject of an update of ``count`` instances, or copies, of which at most
-    ``most_at_once`` find room, and a baking time in which no alarm can act."""
-    step = rollout.step
-    if step is not None and count < 2:
-        other = "--rollout all-at-once, or --instance-count 2"
-        copies = "--max-instances 2 or --instance-count 2, or omit --rollout"
-        yield error(
-            "rollout-one-instance",
-            "rollout",
-            f"a {rollout.kind} update replaces a part of the {noun}, and the plan has one",
-            f"use {other if most_at_once is None else copies}",
-        )
-    elif step is not None:
-        least, most = _SHARES[rollout.kind]
-        share, fits = step.percent(count), most_at_once or count
-        if not _is_accepted(rollout.kind, step, count) or step.instances(count) > fits:
-            room = f", and one more instance has room for {fits}" if most_at_once else ""
-            yield error(
-                "rollout-step",
-                "rollout-step",
-                f"a step of {step.text} is {share:.0f}% of {count} {noun}; SageMaker "
-                f"accepts {least}% to {most}% in a {rollout.kind} update{room}",
-                "choose another rollout_step, or omit it",
-            )
-    if rollout.baking_seconds < LEAST_BAKING_SECONDS:
-        yield warning(
-            "baking-too-short",
-            "baking-time",
-            f"alarms see a new revision after up to {LEAST_BAKING_SECONDS} s; after "
-            f"{format_duration(rollout.baking_seconds)}, the update has ended",
-            f"use baking_time: {LEAST_BAKING_SECONDS}s or more",
-        )
+    kinds: list[AlarmKind] = ["ttft"] if options.slo and options.slo.ttft is not None else []
+    return (*kinds, "errors", "acceptance") if floor is not None else (*kinds, "errors")
 
 
 def cost_text(rollout: Rollout | None) -> str:
     """What a rollout takes besides, and its alarms: one line; empty without one."""
     if rollout is None:
         return ""
-    more = rollout.extra_instances
-    price = "price unknown"
+    more, price = rollout.extra_instances, "price unknown"
     if rollout.extra_usd_per_hour is not None:
         price = f"{format_usd(rollout.extra_usd_per_hour)} per hour"
     return (

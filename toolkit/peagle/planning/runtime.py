@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Literal
 
 from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, family_of
@@ -35,10 +34,20 @@ from peagle.vllm import versions
 LOG_STATS_OFF = "log-stats-off"
 """The code of the finding that the log of AWS's image will have no statistics."""
 
+MAX_NAME_LENGTH = 63
+"""Of an endpoint, its config and its model, from SageMaker's service model."""
+
+DEFAULT_PREFIX = "peagle-"
+"""Of names that the user does not choose."""
+
+REFERENCE_REGION = "us-east-1"
+"""Its price is used where the catalogue has none for a region."""
+
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
+_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 _ABOUT_VERSIONS = frozenset({"vllm-below-minimum", "vllm-newer-than-catalogue"})
-_ABOUT_IMAGES = frozenset({"image-not-in-ecr", "image-in-another-region", "image-version"})
+_ABOUT_IMAGES = frozenset({"image-not-in-ecr", "image-not-in-region", "image-version"})
 """Codes of the rules that need no other decisions."""
 
 
@@ -75,27 +84,33 @@ def choose_runtime(
         too_old = below_minimum(case)
         finding, kind = (too_old, Refused) if too_old else (unknown, NotFound)
         raise kind(finding.message, Fix(finding.fix, finding.command or ()), finding.code)
-    runtime = case.runtime
     findings = check(case, only=_ABOUT_VERSIONS)
     if options.vllm is not None:
-        return Decision(runtime, findings=findings)
+        return Decision(case.runtime, findings=findings)
     because = f"the catalogue's default, checked {table.checked.isoformat()}"
-    return replace(decide(runtime, "vllm", because, shown=version), findings=findings)
+    return decide(case.runtime, "vllm", because, version, findings)
 
 
 def choose_image(
     options: Options, catalog: Catalog, runtime: Runtime, region: str, pair: SelectedPair
 ) -> Decision[str]:
     """The image: AWS's of that version in that region, or the user's."""
-    options_here = CaseOptions(vllm=runtime.vllm, region=region, image=options.image)
-    case = build_case(catalog, pair.target, pair.drafter, options_here)
-    if options.image is not None:
-        _check_image_name(options.image, region)
-        return Decision(options.image, findings=check(case, only=_ABOUT_IMAGES))
-    image = exact_image_uri(catalog.runtimes, runtime, region)
-    because = f"AWS's image of vLLM {runtime.vllm} in {region}"
-    findings = check(case, only={"image-not-in-region"})
-    return replace(decide(image, "image", because), findings=findings)
+    image = options.image
+    here = CaseOptions(vllm=runtime.vllm, region=region, image=image)
+    case = build_case(catalog, pair.target, pair.drafter, here)
+    if image is None:
+        because = f"AWS's image of vLLM {runtime.vllm} in {region}"
+        findings = check(case, only={"image-not-in-region"})
+        uri = exact_image_uri(catalog.runtimes, runtime, region)
+        return decide(uri, "image", because, findings=findings)
+    if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
+        raise UserError(
+            f"{image[:60]!r} is not an image name",
+            f"use ACCOUNT.dkr.ecr.{region}.{domain(region)}/NAME:TAG, at most "
+            f"{_MAX_IMAGE_LENGTH} characters",
+            code="invalid-image-name",
+        )
+    return Decision(image, findings=check(case, only=_ABOUT_IMAGES))
 
 
 def proof_source(image: str, table: RuntimeTable) -> Literal["counters", "log"]:
@@ -111,56 +126,27 @@ def choose_ami(
     if options.ami is not None:
         return Decision(None if options.ami == DEFAULT_AMI else options.ami)
     ami, family = ami_for(table, runtime, instance_type), family_of(instance_type)
-    if ami is not None and family in table.ami_families:
-        because = (
-            f"the image needs CUDA {runtime.cuda}; the default AMI of {family} has an older driver"
-        )
-        return decide(ami, "ami", because)
-    if ami is not None:
-        return decide(ami, "ami", f"reported to work on {family}")
-    because = f"AWS's rule for AMIs does not cover {family}"
-    return decide(ami, "ami", because, shown="SageMaker's default")
-
-
-def _check_image_name(image: str, region: str) -> None:
-    """Raise UserError if `image` is not a valid image name."""
-    if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
-        raise UserError(
-            f"{image[:60]!r} is not an image name",
-            f"use ACCOUNT.dkr.ecr.{region}.{domain(region)}/NAME:TAG, at most "
-            f"{_MAX_IMAGE_LENGTH} characters",
-            code="invalid-image-name",
-        )
-
-
-MAX_NAME_LENGTH = 63
-"""Of an endpoint, its config and its model, from SageMaker's service model."""
-
-DEFAULT_PREFIX = "peagle-"
-"""Of names that the user does not choose."""
+    because = f"the image needs CUDA {runtime.cuda}; "
+    because += f"the default AMI of {family} has an older driver"
+    if ami is None:
+        because = f"AWS's rule for AMIs does not cover {family}"
+    elif family not in table.ami_families:
+        because = f"reported to work on {family}"
+    return decide(ami, "ami", because, ami or "SageMaker's default")
 
 
 def own_name(endpoint: str) -> str:
     """The beginning of the names of alarms and dashboards of the endpoint, which policies allow."""
-    return endpoint if endpoint.startswith(DEFAULT_PREFIX) else f"{DEFAULT_PREFIX}{endpoint}"
-
-
-_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
+    return prefixed(endpoint, DEFAULT_PREFIX)
 
 
 def check_name(name: str) -> str:
     """``name``, if it is valid for an endpoint. Raises UserError otherwise."""
-    if len(name) > MAX_NAME_LENGTH:
+    if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
         raise UserError(
-            f"the name {name[:30]}... has {len(name)} characters; SageMaker's limit is "
-            f"{MAX_NAME_LENGTH}",
-            "shorten --name",
-            "invalid-name",
-        )
-    if not _NAME.fullmatch(name):
-        raise UserError(
-            f"{name!r} is not a valid endpoint name",
-            "use letters, digits and hyphens; start and end with a letter or digit",
+            f"{name[:MAX_NAME_LENGTH]!r} is not a valid endpoint name",
+            f"use up to {MAX_NAME_LENGTH} letters, digits and hyphens; start and end with a letter "
+            "or digit",
             "invalid-name",
         )
     return name
@@ -176,16 +162,12 @@ def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     check_prefix(prefix)
     if options.name is not None:
         return Decision(check_name(prefixed(options.name, prefix)))
-    parts = [pair.target.short_name]
+    stem = pair.target.short_name
     if not pair.is_default:
-        parts.append(pair.drafter.name if pair.drafter else "plain")
-    stem = re.sub(r"[^a-z0-9]+", "-", "-".join(parts)).strip("-")
+        stem += f"-{pair.drafter.name if pair.drafter else 'plain'}"
+    stem = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")
     name = check_name(f"{prefix or DEFAULT_PREFIX}{stem}"[:MAX_NAME_LENGTH].rstrip("-"))
     return decide(name, "name", "from the pair; --name changes it")
-
-
-REFERENCE_REGION = "us-east-1"
-"""Its price is used where the catalogue has none for a region."""
 
 
 def price_unknown(message: str, fix: str | Fix) -> Finding:
@@ -215,5 +197,4 @@ def price_of(instance: Instance, region: str) -> Decision[Price | None]:
     if price.region == region:
         return Decision(price)
     message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
-    finding = warning(PRICE_ELSEWHERE, "price", message, refresh)
-    return Decision(price, findings=(finding,))
+    return Decision(price, findings=(warning(PRICE_ELSEWHERE, "price", message, refresh),))

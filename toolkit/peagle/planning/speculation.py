@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from peagle.catalog.schema import Drafter
-from peagle.errors import Fix, OutOfRange, UserError
+from peagle.errors import Fix, UserError
 from peagle.findings import Finding, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
@@ -23,6 +22,9 @@ from peagle.speed.models import Acceptance, Performance
 from peagle.text import format_concurrency
 from peagle.vllm import versions
 from peagle_serve.contract import SPECULATION
+
+SpeedsByK = Mapping[tuple[str | None, int], Performance]
+"""The performance of one engine at a load with each drafter, by name, and K."""
 
 _SHOWN_KS = (1, 2, 3, 5, 7, 10)
 """Shown for comparison in the reason of K, in addition to the fastest."""
@@ -44,130 +46,86 @@ def usual_k(options: Options, drafter: Drafter | None) -> int:
     return drafter.k_recommended if options.k is None else options.k
 
 
-def check_k(options: Options) -> None:
-    """Raise UserError for a K below 1."""
-    if options.k is not None and options.k < 1:
-        raise OutOfRange(
-            f"K must be at least 1, not {options.k}",
-            "use --no-speculation to serve the target alone",
-        )
-
-
 def is_drafter_named(options: Options) -> bool:
     """Whether the user decides whether, or with what, to speculate."""
     named = "+" in options.pair or options.drafter is not None or options.k is not None
     return named or not options.speculation
 
 
-def other_drafters(
-    options: Options, pair: SelectedPair, vllm: str, max_model_len: int, request_tokens: int
-) -> tuple[Drafter | None, ...]:
+def other_drafters(options: Options, pair: SelectedPair, load: Load) -> tuple[Drafter | None, ...]:
     """What is compared with the pair's drafter: no speculation, and the target's public drafters
-    that run with this vLLM and this context; nothing if the user named the drafter."""
+    that run with this vLLM and this context and whose speed can be known; nothing if the user named
+    the drafter."""
     if pair.drafter is None or is_drafter_named(options):
         return ()
-    usable = (
+    vllm, tokens = load.vllm, load.workload.tokens
+    usable = [
         drafter
         for drafter in pair.target.drafters
         if drafter.public
         and drafter.weights is not None
         and drafter != pair.drafter
         and versions.compare(vllm, drafter.min_vllm) >= 0
-        and not _fails(drafter, vllm)
-        and (drafter.max_positions is None or request_tokens <= drafter.max_positions)
-        and not is_for_shorter(drafter, max_model_len, request_tokens)
-    )
-    return (None, *usable)
+        and not any(
+            problem.level == "error" and (not problem.vllm or versions.in_range(vllm, problem.vllm))
+            for problem in drafter.problems
+        )
+        and (drafter.max_positions is None or tokens <= drafter.max_positions)
+        and not is_for_shorter(drafter, load.max_model_len, tokens)
+    ]
+    return tuple(drafter for drafter in (None, *usable) if load.may_know(drafter))
 
 
-def _fails(drafter: Drafter, vllm: str) -> bool:
-    return any(
-        problem.level == "error" and (not problem.vllm or versions.in_range(vllm, problem.vllm))
-        for problem in drafter.problems
-    )
-
-
-@dataclass(frozen=True)
-class SpeedsByK:
-    """The performance of one engine at ``load`` with each drafter, by name, and K."""
-
-    load: float
-    speeds: Mapping[tuple[str | None, int], Performance]
-
-    @property
-    def alone(self) -> float | None:
-        """Tokens per second of the target alone; ``None`` if unknown."""
-        return self.by_k(None).get(0)
-
-    def by_k(self, drafter: Drafter | None) -> dict[int, float]:
-        """Tokens per second with this drafter by K, where known; only measured ones if any is."""
-        name = drafter.name if drafter else None
-        speeds = {
-            k: (speed.tokens_per_second, speed.basis == "measured")
-            for (drafter_name, k), speed in self.speeds.items()
-            if drafter_name == name and speed.tokens_per_second is not None
-        }
-        some = any(measured for _, measured in speeds.values())
-        return {k: speed for k, (speed, measured) in speeds.items() if measured or not some}
-
-    def fastest_k(self, drafter: Drafter | None) -> int | None:
-        """The smallest of the K with the most tokens per second; ``None`` if none is known."""
-        by_k = self.by_k(drafter)
-        return min(by_k, key=lambda k: (-by_k[k], k)) if by_k else None
-
-
-def k_decision(
-    options: Options, drafter: Drafter, is_own: bool, k: int, compared: SpeedsByK
+def choose_k(
+    options: Options, pair: SelectedPair, candidate: Candidate, compared: SpeedsByK, requests: float
 ) -> Decision[int]:
-    """The chosen K with the reason for the choice: the user's, the fastest, or the recommended one.
+    """The chosen K: the user's, the fastest, or the recommended one; ``compared`` has the speeds on
+    the candidate's GPUs with so many concurrent ``requests``.
 
-    ``is_own``: the drafter is the user's own head, whose model card is known only if it is a copy.
+    Findings say what is faster there than the drafter or the K that the user named.
     """
+    drafter, k = pair.drafter, candidate.k
+    if drafter is None:
+        return Decision(0)
+    known = {key: speed for key, speed in compared.items() if speed.tokens_per_second is not None}
+    by_k = {k: speed for (name, k), speed in known.items() if name == drafter.name}
+    if any(speed.basis == "measured" for speed in by_k.values()):
+        by_k = {k: speed for k, speed in by_k.items() if speed.basis == "measured"}
+    rates = {k: speed.tokens_per_second or 0.0 for k, speed in by_k.items()}
+    best = min(rates, key=lambda k: (-rates[k], k), default=0)
+    load, findings = format_concurrency(round(requests, 1)), list[Finding]()
+    if best and is_drafter_named(options):
+        without = known.get((None, 0))
+        alone = (without.tokens_per_second or 0.0) if without else 0.0
+        origin = f"{by_k[best].basis}, {by_k[best].source}"
+        if alone > rates[best]:
+            message = (
+                f"with {load}, {pair.target.title} reaches {alone:,.0f} tokens/s alone and "
+                f"{rates[best]:,.0f} at best (K={best}) with {drafter.title}: {origin}"
+            )
+            fix = "use --no-speculation, unless your requests are more predictable"
+            findings.append(warning("speculation-loses", "drafter", message, fix))
+        elif k in rates and rates[k] < _CLOSE_TO_FASTEST * rates[best]:
+            message = (
+                f"K={k} reaches {rates[k]:,.0f} tokens/s with {load}, K={best} "
+                f"{rates[best]:,.0f}: {origin}"
+            )
+            faster = Fix(f"use --k {best}, or leave --k out", options=("--k", f"{best}"))
+            findings.append(note("k-below-fastest", "k", message, faster))
     if options.k is not None:
-        return Decision(options.k)
-    by_k = compared.by_k(drafter)
-    if k in by_k:
-        basis = compared.speeds[drafter.name, k].basis
-        fastest = max(by_k, key=lambda n: (by_k[n], -n))
-        shown = sorted({n for n in by_k if n in _SHOWN_KS or n == fastest} - {k})
-        others = ", ".join(f"{by_k[n]:,.0f} with K={n}" for n in shown)
-        which = "the fastest" if by_k[k] >= by_k[fastest] else "the smallest that is as fast"
-        because = f"{which} ({basis}): {by_k[k]:,.0f} tokens/s with "
-        because += format_concurrency(round(compared.load, 1))
-        because += f", {others}" if others else ""
-    elif is_own:
+        return Decision(k, findings=tuple(findings))
+    if k in rates:
+        shown = sorted({n for n in rates if n in _SHOWN_KS or n == best} - {k})
+        which = "the fastest" if rates[k] >= rates[best] else "the smallest that is as fast"
+        because = f"{which} ({by_k[k].basis}): {rates[k]:,.0f} tokens/s with {load}"
+        because += "".join(f", {rates[n]:,.0f} with K={n}" for n in shown)
+    elif pair.own is not None:
         because = f"recommended for {drafter.source}"
         if drafter.licence is None:  # only a copy of the catalogue's head has one
             because = f"the model card of your head is unknown; {because}"
     else:
         because = f"recommended for {drafter.title} ({drafter.source})"
-    return decide(k, "k", because)
-
-
-def speculation_findings(
-    options: Options, pair: SelectedPair, k: int, compared: SpeedsByK
-) -> Iterator[Finding]:
-    """Against the drafter or K that the user named: what is faster on the same GPUs."""
-    drafter, best = pair.drafter, compared.fastest_k(pair.drafter)
-    if drafter is None or best is None or not is_drafter_named(options):
-        return
-    speed, alone = compared.speeds[drafter.name, best], compared.alone
-    by_k, origin = compared.by_k(drafter), f"{speed.basis}, {speed.source}"
-    if alone is not None and alone > by_k[best]:
-        message = (
-            f"with {format_concurrency(compared.load)}, {pair.target.title} reaches {alone:,.0f} "
-            f"tokens/s alone and {by_k[best]:,.0f} at best (K={best}) with {drafter.title}: "
-            f"{origin}"
-        )
-        fix = "use --no-speculation, unless your requests are more predictable"
-        yield warning("speculation-loses", "drafter", message, fix)
-    elif k in by_k and by_k[k] < _CLOSE_TO_FASTEST * by_k[best]:
-        message = (
-            f"K={k} reaches {by_k[k]:,.0f} tokens/s with {format_concurrency(compared.load)}, "
-            f"K={best} {by_k[best]:,.0f}: {origin}"
-        )
-        faster = Fix(f"use --k {best}, or leave --k out", options=("--k", f"{best}"))
-        yield note("k-below-fastest", "k", message, faster)
+    return decide(k, "k", because, findings=findings)
 
 
 def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculation | None]:
@@ -178,19 +136,24 @@ def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculatio
     that length: findings of the plan report it, and a proof could only fail. Where the K is above
     all with a known acceptance, a reason says that length.
     """
-    drafter, k = candidate.drafter, candidate.k
+    drafter, k, length = candidate.drafter, candidate.k, None
     if drafter is None:
         return Decision(None)
     floor = floor_of(drafter, k)
     source: FloorSource = "catalogue"
-    length = None
-    if floor is None or candidate.performance.extrapolated:
-        length = _break_even(load, candidate)
-    if floor is None and length is not None:
-        acceptance = load.acceptance(drafter, k)
-        source = "break-even"
-        most = k + 1 if acceptance.basis == "unknown" else acceptance.length
-        floor = length if 1 < length <= most else None
+    extrapolated = candidate.performance.extrapolated
+    if floor is None or extrapolated:
+        requests, acceptance = load.concurrency / candidate.busy, load.acceptance(drafter, k)
+        assumed = likely_acceptance(acceptance, k)
+        drafting = load.performance(candidate.engine, drafter, k, requests, assumed=assumed)
+        engine = load.engine(candidate.instance, candidate.gpus, None, 0)
+        alone = load.performance(engine, None, 0, requests)
+        length = break_even_length(drafting, alone, load.workload, requests)
+        length = None if length is None else round(length, 2)
+        if floor is None and length is not None:
+            source = "break-even"
+            most = k + 1 if acceptance.basis == "unknown" else acceptance.length
+            floor = length if 1 < length <= most else None
     speculation = Speculation(
         method=drafter.method,
         parallel_drafting=drafter.parallel_drafting,
@@ -199,26 +162,14 @@ def planned_speculation(load: Load, candidate: Candidate) -> Decision[Speculatio
         acceptance_floor=floor,
         acceptance_floor_source=None if floor is None else source,
     )
-    if not candidate.performance.extrapolated:
+    if not extrapolated:
         return Decision(speculation)
     value, because = "unknown", "the speed with the drafter or without it is unknown here"
     if length is not None and length > k + 1:
         value, because = "none", f"the target alone is faster even if all {k} drafts count"
     elif length is not None:
         value, because = f"{length:g} tokens per step", "with fewer, the target alone is faster"
-    return decide(speculation, "break_even", because, shown=value)
-
-
-def _break_even(load: Load, candidate: Candidate) -> float | None:
-    requests, k = load.concurrency / candidate.busy, candidate.k
-    alone = load.engine(candidate.instance, candidate.gpus, None, 0)
-    drafting = load.performance(
-        candidate.engine, candidate.drafter, k, requests,
-        assumed=likely_acceptance(load.acceptance(candidate.drafter, k), k),
-    )  # fmt: skip
-    target = load.performance(alone, None, 0, requests)
-    length = break_even_length(drafting, target, load.workload, requests)
-    return None if length is None else round(length, 2)
+    return decide(speculation, "break_even", because, value)
 
 
 def likely_acceptance(acceptance: Acceptance, k: int) -> Acceptance:

@@ -1,37 +1,68 @@
-"""The question of a verdict, and its answer: which drafter and K on these GPUs, by load."""
+"""Which drafter and K on these GPUs, by load: the question of a verdict, its answer, and a plan
+whose drafter and K are those of a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from pathlib import Path
 
-from peagle.catalog.find import find_instance, find_pair
-from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.catalog.tables import Instance
-from peagle.checkpoints.division import divisions, is_expert_parallel
-from peagle.errors import Fix, NotFound, OptionMissing, OptionsConflict, Refused, UserError, nearest
+from peagle.case import CaseOptions, build_case
+from peagle.catalog.find import find_drafter, find_instance, find_pair
+from peagle.catalog.schema import Catalog, Drafter
+from peagle.catalog.tables import Instance, MethodSupport, support_of
+from peagle.checks import check
+from peagle.errors import (
+    Fix,
+    NotFound,
+    OptionMissing,
+    OptionsConflict,
+    Refused,
+    UserError,
+    VerdictFileError,
+    nearest,
+)
+from peagle.findings import errors, severity, warning
 from peagle.options import Options
-from peagle.planning.engines import Load
+from peagle.planning.engines import EngineFit, Load
 from peagle.planning.load import (
+    USUAL_CONCURRENCY,
     choose_length,
     shorter_contexts,
     size_of_requests,
     with_workload,
 )
-from peagle.planning.planner import select_candidate
+from peagle.planning.plan import Plan, Reason
+from peagle.planning.planner import make_plan, select_candidate
 from peagle.planning.runtime import choose_region, choose_runtime, price_in, price_of
-from peagle.planning.verdict_changes import ComparedSettings, changes_of
+from peagle.planning.speculation import likely_acceptance
 from peagle.speed.decision import Question, decide_workload
-from peagle.speed.models import WORKLOADS, Workload, WorkloadName
-from peagle.speed.verdict import Verdict, VerdictChange, WorkloadVerdict
+from peagle.speed.models import WORKLOADS, Acceptance, Performance, Workload, WorkloadName, is_on
+from peagle.speed.verdict import (
+    NO_SPECULATION,
+    LoadVerdict,
+    Setting,
+    SettingSpeed,
+    Verdict,
+    VerdictChange,
+    WorkloadVerdict,
+)
+from peagle.text import format_concurrency
+from peagle.vllm import versions
 
 LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Concurrent requests of a verdict without others."""
 
 FEWER = (256, 64, 16)
 """Requests that one engine runs at a time where it has no memory for those of the largest load."""
+
+FARTHEST = 2.0
+"""A verdict answers for loads, prompts and outputs that differ by at most this factor from its own:
+beyond it another setting is often the fastest."""
+
+_MOST_LISTED = 9
 
 
 @dataclass(frozen=True)
@@ -52,9 +83,27 @@ class VerdictRequest:
     vllm: str | None = None
     region: str | None = None
 
+    def planned_gpus(
+        self, size: Workload, load: int, instance: Instance, catalog: Catalog
+    ) -> int | None:
+        """The GPUs per engine of a plan for this load; ``None`` where nothing fits."""
+        options = self.options(size).model_copy(
+            update={"instance_type": instance.type, "instance_count": 1, "concurrency": load}
+        )
+        fit = select_candidate(options, catalog).fit
+        return fit.tensor_parallel_size if fit.fits else None
 
-_DOES_NOT_RUN = "does-not-run"
-"""Not even the target alone runs on that GPU: it does not fit, or a rule rejects it."""
+    def options(self, size: Workload) -> Options:
+        """The options of a plan for requests of this size."""
+        return Options(
+            pair=self.pair,
+            prompt_tokens=size.prompt_tokens,
+            cached_prompt_tokens=size.cached_prompt_tokens,
+            shared_prompt_tokens=size.shared_prompt_tokens,
+            output_tokens=size.output_tokens,
+            vllm=self.vllm,
+            region=self.region,
+        )
 
 
 def sizes_of_requests(
@@ -66,14 +115,12 @@ def sizes_of_requests(
 ) -> Mapping[str, Workload] | None:
     """The user's size of requests by its name, ``None`` without any. Raises UserError for a size
     without one of its numbers, and for a prompt that is all in the cache."""
-    if workload is None:
-        missing = prompt_tokens is None, output_tokens is None
-        cached = cached_prompt_tokens is not None or shared_prompt_tokens is not None
-        if any(missing) and (not all(missing) or cached):
-            flag = "--prompt-tokens" if missing[0] else "--output-tokens"
-            raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
-        if all(missing):
-            return None
+    sizes = prompt_tokens, cached_prompt_tokens, shared_prompt_tokens, output_tokens
+    if workload is None and not any(size is not None for size in sizes):
+        return None
+    if workload is None and (prompt_tokens is None or output_tokens is None):
+        flag = "--prompt-tokens" if prompt_tokens is None else "--output-tokens"
+        raise OptionMissing(f"{flag} is missing", "give the tokens of prompts and of answers")
     options = Options(
         pair="",
         workload=workload,
@@ -83,6 +130,92 @@ def sizes_of_requests(
         output_tokens=output_tokens,
     )
     return {workload or "your requests": size_of_requests(with_workload(options))}
+
+
+@dataclass
+class _Compared:
+    """A target on ``gpus`` GPUs of ``instance``, or as many as ``by_load`` has for a size of
+    requests and a load: with each drafter and K, and alone.
+
+    The concurrency of ``load`` is the largest one, which one engine serves. ``refused`` says by
+    drafter why it cannot run. Fits and speeds are those of plans.
+    """
+
+    load: Load
+    instance: Instance
+    gpus: int
+    by_load: Mapping[tuple[Workload, int], int]
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def settings(self, drafters: Sequence[Drafter]) -> tuple[Setting, ...]:
+        """The target alone, and every drafter with each K that runs and fits."""
+        settings = [NO_SPECULATION]
+        for drafter in drafters:
+            fitting, refusal = [], self.refusal(drafter)
+            if refusal is None:
+                drafting = [
+                    Setting(drafter=drafter.name, k=k) for k in self.load.compared_ks(drafter)
+                ]
+                size, refusal = self.load.workload, "does not fit in addition to the target"
+                fitting = [each for each in drafting if self.engine(each, size, 1)[2].fit.fits]
+            if not fitting:
+                self.refused[drafter.name] = refusal
+            settings += fitting
+        return tuple(settings)
+
+    def refusal(self, drafter: Drafter | None) -> str | None:
+        """The first error of a check of this drafter, or of the target alone, with this version on
+        these GPUs."""
+        load = self.load
+        options = CaseOptions(
+            k=drafter.k_recommended if drafter else None,
+            max_model_len=load.max_model_len,
+            vllm=load.vllm,
+            concurrency=load.concurrency,
+            instance_type=self.instance.type,
+            tensor_parallel_size=self.gpus,
+        )
+        findings = errors(check(build_case(load.catalog, load.target, drafter, options)))
+        return findings[0].message if findings else None
+
+    def engine(
+        self, setting: Setting, workload: Workload, requests: float
+    ) -> tuple[Load, Drafter | None, EngineFit]:
+        """The load of an engine that is planned for it, its drafter, and its memory."""
+        concurrency = min(math.ceil(requests), self.load.concurrency)
+        load = replace(self.load, workload=workload, concurrency=concurrency)
+        drafter = find_drafter(load.target, setting.drafter) if setting.drafter else None
+        gpus = self.by_load.get((workload, concurrency), self.gpus)
+        return load, drafter, load.engine(self.instance, gpus, drafter, setting.k)
+
+    def performance(
+        self, setting: Setting, workload: Workload, requests: float, is_assumed: bool = False
+    ) -> Performance:
+        """The speed of one engine, measured or estimated; if ``is_assumed``, with a likely
+        acceptance where none is measured. Unknown where it does not fit, or does not draft for
+        requests of this size."""
+        load, drafter, engine = self.engine(setting, workload, requests)
+        tokens, most = workload.tokens, drafter.max_positions if drafter else None
+        longer = drafter.long_context if drafter else None
+        lacking = None if engine.fit.fits else "it does not fit"
+        if drafter and most is not None and tokens > most:
+            lacking = f"{drafter.name} drafts nothing in requests above {most:,} tokens"
+        elif longer is not None and tokens >= longer.request_tokens:
+            lacking = f"{longer.drafter} is the head for requests of {tokens:,} tokens"
+        if lacking:
+            return Performance("unknown", Acceptance(1.0, "unknown", lacking), lacking)
+        acceptance = None
+        if is_assumed:
+            acceptance = likely_acceptance(load.acceptance(drafter, setting.k), setting.k)
+        return load.performance(engine, drafter, setting.k, requests, assumed=acceptance)
+
+    def assumed(self, setting: Setting, workload: Workload, requests: float) -> Performance:
+        """The speed if the drafter has a likely acceptance."""
+        return self.performance(setting, workload, requests, is_assumed=True)
+
+    def holds_load(self, setting: Setting, workload: Workload, requests: float) -> bool:
+        """Whether the KV cache of one engine is large enough for the load, as a plan requires."""
+        return requests <= self.engine(setting, workload, requests)[2].most_requests
 
 
 def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
@@ -96,43 +229,60 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
     options = Options(pair=request.pair, vllm=request.vllm, region=request.region)
     region = choose_region(options, catalog.runtimes).value
     runtime = choose_runtime(options, catalog, target, None, takes_image=False).value
-    sizes = _sizes(request, target)
+    longest = target.architecture.max_positions
+    sizes = request.workloads or {
+        name: size for name, size in WORKLOADS.items() if size.tokens <= longest
+    }
+    largest = max(sizes.values(), key=lambda size: size.tokens, default=None)
+    if largest is None or largest.tokens > longest:
+        raise UserError(
+            f"requests of {largest.tokens if largest else 0:,} tokens are longer than {target.id} "
+            "supports",
+            f"use at most {longest:,} tokens of prompt and answer together",
+            code="requests-above-context",
+        )
     drafters = [pair.drafter] if "+" in request.pair and pair.drafter else []
     drafters = drafters or [drafter for drafter in target.drafters if drafter.public]
     main = next((d for d in drafters if d.name == default), next(iter(drafters), None))
-    loads = _loads(target, request, catalog, runtime.vllm, sizes.values())
+    # The target as one engine for all loads, from the most to the least memory: with the usual
+    # context or one for the longest requests, and fewer requests at a time; more wait.
+    usual, most = choose_length(request.options(largest), target).value, max(request.loads)
+    loads = [
+        Load(target, runtime.vllm, length, concurrency, catalog, workload=largest)
+        for length in shorter_contexts(usual, largest.tokens)
+        for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
+    ]
     load, instance, gpus = _engine(request, loads, main, _instances(request, catalog, region))
     by_load: dict[tuple[Workload, int], int] = {}
-    if request.instance_type is not None and request.tensor_parallel_size is None:
-        several = instance.gpu_count > 1
-        for size, requests in product(sizes.values(), request.loads if several else ()):
-            by_load[size, requests] = (
-                _planned_gpus(request, size, requests, instance, catalog) or gpus
-            )
-    compared = ComparedSettings(load, instance, gpus, by_load)
+    if request.instance_type and request.tensor_parallel_size is None and instance.gpu_count > 1:
+        for size, requests in product(sizes.values(), request.loads):
+            planned = request.planned_gpus(size, requests, instance, catalog)
+            by_load[size, requests] = planned or gpus
+    compared = _Compared(load, instance, gpus, by_load)
     if reason := compared.refusal(None):
-        raise Refused(reason, Fix("find types that fit", _plan_of(target)), _DOES_NOT_RUN)
+        fix = Fix("find types that fit", ("peagle", "plan", target.short_name))
+        raise Refused(reason, fix, "does-not-fit")
     priced = price_of(instance, region)
     price = priced.value
     usd = price.usd_per_hour if price else None
-    settings, requested = compared.settings(drafters), tuple(sorted(set(request.loads)))
     question = Question(
-        settings,
-        requested,
+        compared.settings(drafters),
+        tuple(sorted(set(request.loads))),
         usd,
         default,
         compared.performance,
         compared.assumed,
         compared.holds_load,
     )
-    decided = tuple(
-        _with_gpus(decide_workload(question, name, size), compared) for name, size in sizes.items()
-    )
-    changes = [*changes_of(compared, question, decided, priced.findings)]
-    if load.max_model_len < loads[0].max_model_len:
+    decided = [decide_workload(question, name, size) for name, size in sizes.items()]
+    changes = [*_changes(compared, question, decided)]
+    for finding in priced.findings:
+        changes.append(VerdictChange(kind="evidence", text=finding.message))
+    changes += _versions(compared)
+    if load.max_model_len < usual:
         text = (
-            f"the default context of {loads[0].max_model_len:,} tokens does not fit there; engines "
-            f"with {load.max_model_len:,} are compared"
+            f"the default context of {usual:,} tokens does not fit there; engines with "
+            f"{load.max_model_len:,} are compared"
         )
         changes.insert(0, VerdictChange(kind="context", text=text))
     return Verdict(
@@ -146,27 +296,19 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         region=price.region if price else region,
         usd_per_hour=usd,
         price_date=price.date.isoformat() if price else None,
-        workloads=decided,
+        workloads=tuple(_with_gpus(size, compared) for size in decided),
         changes=tuple(changes),
     )
 
 
-def _sizes(request: VerdictRequest, target: Target) -> Mapping[str, Workload]:
-    """The user's sizes of requests, or the usual ones that the target supports. Raises
-    UserError."""
-    most = target.architecture.max_positions
-    sizes = request.workloads or {
-        name: size for name, size in WORKLOADS.items() if size.tokens <= most
-    }
-    longest = max((size.tokens for size in sizes.values()), default=0)
-    if not sizes or longest > most:
-        message = f"requests of {longest:,} tokens are longer than {target.id} supports"
-        raise UserError(
-            message,
-            f"use at most {most:,} tokens of prompt and answer together",
-            code="requests-above-context",
-        )
-    return sizes
+def _with_gpus(size: WorkloadVerdict, compared: _Compared) -> WorkloadVerdict:
+    """The verdict with the number of GPUs at each load where that is not the verdict's own."""
+    loads = []
+    for load in size.loads:
+        gpus = compared.by_load.get((size.workload, load.concurrency), compared.gpus)
+        own = gpus if gpus != compared.gpus else None
+        loads.append(load.model_copy(update={"tensor_parallel_size": own}))
+    return size.model_copy(update={"loads": tuple(loads)})
 
 
 def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[Instance]:
@@ -178,16 +320,13 @@ def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[I
             message = f"{instance.type} has {instance.gpu} GPUs, not {request.gpu}"
             raise OptionsConflict(message, "leave out --gpu or --instance-type")
         return [instance]
-    types = catalog.instances.instances
-    having = [instance for instance in types if instance.gpu.lower() == (request.gpu or "").lower()]
+    types, gpu = catalog.instances.instances, request.gpu or ""
+    having = [instance for instance in types if instance.gpu.lower() == gpu.lower()]
     if not having:
         gpus = list(dict.fromkeys(instance.gpu for instance in types))
-        hint = nearest(request.gpu or "", gpus) or f"one of {', '.join(gpus)}"
-        raise NotFound(
-            f"the catalogue has no instance type with the GPU {request.gpu!r}",
-            hint,
-            code="unknown-gpu",
-        )
+        hint = nearest(gpu, gpus) or f"one of {', '.join(gpus)}"
+        message = f"the catalogue has no instance type with the GPU {gpu!r}"
+        raise NotFound(message, hint, code="unknown-gpu")
 
     def cost(on: Instance) -> tuple[int, bool, bool, float, str]:
         price = price_in(on, region)
@@ -195,25 +334,6 @@ def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[I
         return on.gpu_count, price is None, not on.prices, usd, on.type
 
     return sorted(having, key=cost)
-
-
-def _loads(
-    target: Target,
-    request: VerdictRequest,
-    catalog: Catalog,
-    vllm: str,
-    sizes: Iterable[Workload],
-) -> list[Load]:
-    """The target as one engine for all loads, from the most to the least memory: with the usual
-    context or one for the longest requests, and fewer requests at a time; more wait."""
-    size = max(sizes, key=lambda size: size.tokens)
-    usual = choose_length(_options(request, size), target).value
-    most = max(request.loads)
-    return [
-        Load(target, vllm, length, concurrency, catalog, workload=size)
-        for length in shorter_contexts(usual, size.tokens)
-        for concurrency in dict.fromkeys((most, *(n for n in FEWER if n < most)))
-    ]
 
 
 def _engine(
@@ -225,71 +345,270 @@ def _engine(
     """The first instance on which one of ``loads`` fits, with the drafter if possible, and the
     number of its GPUs: the user's, else a plan's or the fewest. Raises UserError and Refused."""
     usual, size = loads[0], request.tensor_parallel_size
-    whole, target = is_expert_parallel(usual.settings), usual.target
+    # A plan has the usual context, so a shorter one is compared only where nothing else fits.
+    lengths = dict.fromkeys(load.max_model_len for load in loads)
     for instance in instances:
         planned = size
         if size is None and request.instance_type is not None:
             most = max(request.loads)
-            planned = _planned_gpus(request, usual.workload, most, instance, usual.catalog)
-        for gpus in divisions(target.architecture, instance.gpu_count, whole):
-            if planned not in (None, gpus):
-                continue
-            # A plan has the usual context, so a shorter one is compared only where nothing else
-            # fits.
-            for length in dict.fromkeys(load.max_model_len for load in loads):
-                for tried in (drafter, None):
-                    k = tried.k_recommended if tried else 0
-                    for load in loads:
-                        engine = load.engine(instance, gpus, tried, k)
-                        if load.max_model_len == length and engine.fit.fits:
-                            return load, instance, gpus
-    largest = instances[-1]
-    possible = divisions(target.architecture, largest.gpu_count, whole)
+            planned = request.planned_gpus(usual.workload, most, instance, usual.catalog)
+        sizes = [gpus for gpus in usual.divisions(instance.gpu_count) if planned in (None, gpus)]
+        for gpus, length, tried in product(sizes, lengths, (drafter, None)):
+            for load in loads:
+                k = tried.k_recommended if tried else 0
+                engine = load.engine(instance, gpus, tried, k)
+                if load.max_model_len == length and engine.fit.fits:
+                    return load, instance, gpus
+    target, largest = usual.target, instances[-1]
+    possible = usual.divisions(largest.gpu_count)
     if size is not None and size not in possible:
         message = f"{target.id} cannot run on {size} of the GPUs of {largest.type}"
         fix = f"use --tensor-parallel-size {', '.join(map(str, possible))}"
         raise UserError(message, fix, code="tensor-parallel")
     raise Refused(
         f"{target.id} does not fit on {size or possible[-1]} x {largest.gpu} ({largest.type})",
-        Fix("find types that fit", _plan_of(target)),
+        Fix("find types that fit", ("peagle", "plan", target.short_name)),
         code="does-not-fit",
     )
 
 
-def _with_gpus(decided: WorkloadVerdict, compared: ComparedSettings) -> WorkloadVerdict:
-    """The verdict with the number of GPUs at each load where that is not the verdict's own."""
-    loads = []
-    for load in decided.loads:
-        gpus = compared.gpus_at(decided.workload, load.concurrency)
-        size = gpus if gpus != compared.gpus else None
-        loads.append(load.model_copy(update={"tensor_parallel_size": size}))
-    return decided.model_copy(update={"loads": tuple(loads)})
-
-
-def _options(request: VerdictRequest, size: Workload, **more: Any) -> Options:
-    """The options of a plan for requests of this size."""
-    return Options(
-        pair=request.pair,
-        prompt_tokens=size.prompt_tokens,
-        cached_prompt_tokens=size.cached_prompt_tokens,
-        shared_prompt_tokens=size.shared_prompt_tokens,
-        output_tokens=size.output_tokens,
-        vllm=request.vllm,
-        region=request.region,
-        **more,
+def _changes(
+    compared: _Compared, question: Question, decided: Sequence[WorkloadVerdict]
+) -> Iterator[VerdictChange]:
+    """What would change the verdict: the acceptance of its own settings, and missing evidence."""
+    for size in decided:
+        yield from _acceptance(size)
+    estimated = []
+    for size in decided:
+        wins = [(load, load.speed(load.best)) for load in size.loads if load.best]
+        guessed = [load.concurrency for load, speed in wins if speed and speed.basis == "estimated"]
+        if guessed:
+            loads = "all loads" if len(guessed) == len(wins) else f"{_listed(guessed)} at a time"
+            estimated.append(f"{size.name}, {loads}")
+    texts = [f"estimated, not measured: {'; '.join(estimated)}"] if estimated else []
+    unknown = {
+        setting.drafter
+        for setting in question.settings
+        if setting.drafter
+        and compared.load.acceptance(
+            find_drafter(compared.load.target, setting.drafter), setting.k
+        ).basis
+        == "unknown"
+    }
+    if unknown:
+        texts.append(f"not compared, because the acceptance is unknown: {_listed(sorted(unknown))}")
+    speeds = [
+        (size.name, speed) for size in decided for load in size.loads for speed in load.speeds
+    ]
+    texts += dict.fromkeys(
+        f"{name}: {speed.source}"
+        for name, speed in speeds
+        if speed.basis == "unknown" and speed.setting.drafter not in unknown
     )
+    for reason in dict.fromkeys(compared.refused.values()):
+        names = _listed([name for name, why in compared.refused.items() if why == reason])
+        texts.append(f"not compared: {names}; {reason}")
+    measured = {speed.source for _, speed in speeds if speed.basis == "measured"}
+    used = [run for run in compared.load.runs if any(run.file in source for source in measured)]
+    texts += dict.fromkeys(f"measured here: {run.caveat}" for run in used if run.caveat)
+    for text in texts:
+        yield VerdictChange(kind="evidence", text=text)
 
 
-def _planned_gpus(
-    request: VerdictRequest, size: Workload, load: int, instance: Instance, catalog: Catalog
-) -> int | None:
-    """The GPUs per engine of a plan for this load on this instance; ``None`` where nothing fits."""
-    options = _options(
-        request, size, instance_type=instance.type, instance_count=1, concurrency=load
+def _acceptance(size: WorkloadVerdict) -> Iterator[VerdictChange]:
+    """The load at which speculation is nearest to losing, and the one at which it is nearest to
+    winning."""
+
+    def share(speed: SettingSpeed) -> float:
+        return (speed.break_even_acceptance_length or 1.0) / speed.acceptance_length
+
+    paying, losing = list[tuple[int, SettingSpeed]](), list[tuple[int, SettingSpeed]]()
+    for load in size.loads:
+        known = [speed for speed in load.speeds if speed.tokens_per_second is not None]
+        known = [speed for speed in known if speed.break_even_acceptance_length is not None]
+        best = load.speed(load.best)
+        if best is not None and best.setting.k:
+            paying.append((load.concurrency, best))
+        elif best is not None and known:
+            losing.append((load.concurrency, min(known, key=share)))
+    tight = max(paying, key=lambda entry: share(entry[1]), default=None)
+    near = min(losing, key=lambda entry: share(entry[1]), default=None)
+    if tight and tight[1].break_even_acceptance_length is None:
+        tight = None
+    if near and share(near[1]) <= 1:
+        near = None
+    origins = {"measured": "measured on text", "imposed": "imposed in the measurement"}
+    for entry, pays in ((tight, "pays"), (near, "would pay")):
+        if entry is not None:
+            requests, speed = entry
+            origin = origins.get(speed.acceptance_basis, speed.acceptance_basis)
+            text = (
+                f"{size.name}, {requests:,g} at a time: {speed.setting.text} {pays} above "
+                f"{speed.break_even_acceptance_length:.2f} tokens per step; "
+                f"{speed.acceptance_length:.2f} is {origin}"
+            )
+            yield VerdictChange(kind="acceptance", text=text)
+
+
+def _versions(compared: _Compared) -> Iterator[VerdictChange]:
+    """The first newer version of the catalogue that adapts the drafted length, and what was
+    measured with other versions on these GPUs."""
+    load, table = compared.load, compared.load.catalog.runtimes
+    newer = [entry.vllm for entry in table.runtimes if versions.compare(entry.vllm, load.vllm) > 0]
+    drafters = [drafter for drafter in load.target.drafters if drafter.public]
+
+    def adapting(vllm: str) -> dict[str, MethodSupport]:
+        supports = {
+            drafter.name: support_of(table, drafter.method, drafter.parallel_drafting, vllm)
+            for drafter in drafters
+        }
+        return {name: support for name, support in supports.items() if support and support.adaptive}
+
+    for vllm in sorted(newer, key=versions.parse):
+        gained = {n: s for n, s in adapting(vllm).items() if n not in adapting(load.vllm)}
+        if not gained:
+            continue
+        without = [drafter.name for drafter in drafters if drafter.parallel_drafting]
+        text = f"vLLM {vllm} can adapt the drafted length of {_listed(gained)} to the load"
+        text += f", not that of {_listed(without)}" if without else ""
+        notes = dict.fromkeys(support.note for support in gained.values() if support.note)
+        yield VerdictChange(kind="version", text="; ".join([text, *notes]))
+        break
+    for run in load.runs:
+        is_here = is_on(run, compared.instance.gpu, compared.gpus)
+        if is_here and versions.compare(run.vllm, load.vllm) != 0:
+            fastest = max(run.speeds, key=lambda row: row.output_tokens_per_second)
+            setting = Setting(drafter=fastest.drafter, k=fastest.k).text
+            text = f"measured with vLLM {run.vllm}: {setting} is the fastest ({run.file})"
+            yield VerdictChange(kind="version", text=text)
+
+
+def _listed(values: Collection[object]) -> str:
+    texts = [str(value) for value in values]
+    if len(texts) > _MOST_LISTED:
+        texts = [*texts[: _MOST_LISTED - 1], f"{len(texts) - _MOST_LISTED + 1} more"]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Catalog) -> Plan:
+    """The plan with the verdict's drafter and K for the load of each instance, on the verdict's
+    instance type unless the options name another with the same GPU.
+
+    Raises VerdictFileError for a verdict on another target, GPU or vLLM version and for a load
+    that it does not cover (``FARTHEST``), UserError for options that decide the same, and what
+    ``make_plan`` raises.
+    """
+    for flag, is_given in (
+        ("--drafter", options.drafter is not None),
+        ("--k", options.k is not None),
+        ("--no-speculation", not options.speculation),
+    ):
+        if is_given:
+            raise OptionsConflict(f"{flag} and --verdict exclude each other", f"leave out {flag}")
+    pair = find_pair(catalog, options.pair)
+    instance_type = options.instance_type or verdict.instance_type
+    gpu = find_instance(catalog.instances, instance_type).gpu
+    _check_subject(options, file, verdict.target, pair.target.id, "--gpu", verdict.gpu)
+    _check_subject(options, file, verdict.gpu, gpu, "--instance-type", instance_type)
+    options = with_workload(options).model_copy(update={"instance_type": instance_type})
+    named = pair.drafter.name if pair.drafter and "+" in options.pair else None
+    load = (options.concurrency or USUAL_CONCURRENCY) / (options.instance_count or 1)
+    workload = None
+    if options.prompt_tokens and options.output_tokens:
+        workload = size_of_requests(options)
+    tried: list[Setting] = []
+    # The plan decides the numbers of instances and the size of requests, thus the load, by which
+    # the verdict decides drafter and K. A setting that comes again ends it: each plan follows
+    # from its setting, so there are at most as many rounds as the verdict has loads and sizes.
+    for _ in range(1 + sum(len(size.loads) for size in verdict.workloads)):
+        size, entry = verdict.at(workload, load)
+        best = entry.best
+        if best is None:
+            raise VerdictFileError(
+                f"{file} knows no speed with {format_concurrency(entry.concurrency)}",
+                "leave out --verdict",
+                code="load-not-in-verdict",
+            )
+        if best in tried:
+            break
+        if named and best.drafter not in (None, named):
+            raise UserError(
+                f"{options.pair} names the drafter {named}, and the verdict {file} selects "
+                f"{best.drafter}",
+                f"use {pair.target.short_name} with --verdict, or omit --verdict",
+                code="verdict-selects-another",
+            )
+        tried.append(best)
+        changes: dict[str, object] = {"chosen_by": f"the verdict {file.name}"}
+        changes |= {"drafter": best.drafter, "k": best.k} if best.k else {"speculation": False}
+        made = make_plan(options.model_copy(update=changes), catalog)
+        vllm = made.runtime.vllm
+        if versions.compare(vllm, verdict.vllm) != 0:
+            on = ("--gpu", verdict.gpu, "--vllm", vllm)
+            _check_subject(options, file, f"vLLM {verdict.vllm}", f"vLLM {vllm}", *on)
+        workload = made.request_size or workload
+        load = made.concurrency / made.engines
+    gpus, planned = made.fit.tensor_parallel_size, made.request_size or size.workload
+    each = math.ceil(made.concurrency / made.engines)
+    command = (
+        *("peagle", "verdict", options.pair, "--instance-type", made.instance_type),
+        *("--tensor-parallel-size", str(gpus), "--output", str(file)),
     )
-    fit = select_candidate(options, catalog).fit
-    return fit.tensor_parallel_size if fit.fits else None
+    requests = f"{size.prompt_tokens:,} + {size.output_tokens:,} tokens"
+    if not is_covered(size, entry, planned, each):
+        sizes = {
+            "--concurrency": each,
+            "--prompt-tokens": planned.prompt_tokens,
+            "--output-tokens": planned.output_tokens,
+            "--cached-prompt-tokens": planned.cached_prompt_tokens,
+            "--shared-prompt-tokens": planned.shared_prompt_tokens,
+        }
+        words = [word for flag, n in sizes.items() if n for word in (flag, str(n))]
+        raise VerdictFileError(
+            f"{file} does not cover {format_concurrency(each)} of {planned.prompt_tokens:,} + "
+            f"{planned.output_tokens:,} tokens on each engine; the nearest in it is "
+            f"{format_concurrency(entry.concurrency)} of {requests}",
+            Fix("create a verdict for this load", (*command, *words)),
+            code="load-not-in-verdict",
+        )
+    winner, findings = tried[-1], list(made.findings)
+    speed = entry.speed(winner)
+    because = f"the verdict {file.name}: best with {format_concurrency(entry.concurrency)} of "
+    because += requests
+    because += f", {speed.tokens_per_second:,.0f} tokens/s {speed.basis}" if speed else ""
+    reasons = [Reason(what="drafter", value=winner.drafter or "none", because=because)]
+    if winner.k:
+        reasons.append(Reason(what="k", value=str(winner.k), because=because))
+    compared = entry.tensor_parallel_size or verdict.tensor_parallel_size
+    if gpus != compared:
+        message = f"{file.name} compares engines on {compared} x {verdict.gpu}; the plan uses "
+        fix = Fix("create a verdict for this number of GPUs", command)
+        findings.append(warning("verdict-other-gpus", "verdict", f"{message}{gpus}", fix))
+    changed = {
+        "reasons": (*reasons, *made.reasons),
+        "findings": tuple(sorted(findings, key=severity)),
+    }
+    return made.model_copy(update=changed)
 
 
-def _plan_of(target: Target) -> tuple[str, ...]:
-    return ("peagle", "plan", target.short_name)
+def _check_subject(options: Options, file: Path, has: str, needs: str, *on: str) -> None:
+    """Raise VerdictFileError for a verdict about something else; ``on`` are the options of the one
+    to create instead."""
+    if has != needs:
+        command = ("peagle", "verdict", options.pair, *on, "--output", str(file))
+        raise VerdictFileError(
+            f"{file} is a verdict on {has}, not on {needs}",
+            Fix("create a verdict for this plan", command),
+            code="verdict-of-another-plan",
+        )
+
+
+def is_covered(size: WorkloadVerdict, entry: LoadVerdict, planned: Workload, load: float) -> bool:
+    """Whether the verdict's ``entry`` for ``size`` answers for ``load`` such requests."""
+    ratios = (
+        load / entry.concurrency,
+        planned.prompt_tokens / size.prompt_tokens,
+        planned.new_prompt_tokens / size.workload.new_prompt_tokens,
+        planned.output_tokens / size.output_tokens,
+    )
+    return all(1 / FARTHEST <= ratio <= FARTHEST for ratio in ratios)

@@ -1,4 +1,5 @@
-"""Where weights come from, where the container finds them, and what SageMaker mounts.
+"""Where weights come from, where the container finds them, what SageMaker mounts, and how long a
+start takes that reads them.
 
 hub         the engine downloads them; nothing is mounted
 directory   uploaded below s3://<bucket>/peagle-toolkit/<endpoint>.<hash of the files>/, and that
@@ -17,30 +18,75 @@ baked       the image contains them below its PEAGLE_ML_ROOT, and the Hub's in i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from peagle.catalog.schema import Catalog, Target
-from peagle.catalog.tables import Runtime, RuntimeTable
+from peagle.catalog.schema import Catalog, EngineStart, Target
+from peagle.catalog.tables import Instance, Runtime, RuntimeTable
 from peagle.checkpoints.models import hub_snapshot, is_folder
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX, data_folder
-from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
+from peagle.errors import Fix, OptionMissing, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.options import Options
 from peagle.planning.candidates import Candidate
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.engines import Load
-from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Plan, Reason, Weights
+from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Pins, Plan, Reason, Weights, decide
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
-from peagle.text import format_size, one_of
+from peagle.text import exact_duration, format_duration, format_rate, format_size, one_of
 from peagle.vllm import versions
-from peagle_serve.contract import ADDITIONAL, ML_ROOT, MODEL_FOLDER, is_s3_uri
+from peagle_serve.contract import (
+    ADDITIONAL,
+    ANY,
+    ML_ROOT,
+    MODEL_FOLDER,
+    SHA256,
+    WARM_PINS_VARIABLE,
+    WEIGHTS_PIN_VARIABLE,
+    InvalidEnvironment,
+    is_s3_uri,
+    read_pins,
+)
 
 WeightSizes = Sequence[tuple[Weights, int]]
 """The weights of target and drafter with their bytes."""
+
+LOADER = "runai_streamer"
+"""vLLM's ``--load-format`` that reads ``s3://`` addresses."""
+
+DRAFTER_CHANNEL = "drafter"
+DRAFTER_FOLDER = f"{ML_ROOT}/{ADDITIONAL}/{DRAFTER_CHANNEL}"
+
+UPLOAD_FOLDER = "peagle-toolkit/"
+"""Prefix of uploaded weights in a bucket; one folder per endpoint and its weights is below it."""
+
+PIN_VARIABLES = (WARM_PINS_VARIABLE, WEIGHTS_PIN_VARIABLE)
+
+MAX_ARCHIVES = 15
+"""How many SHA-256s fit into one of SageMaker's environment variables (1,024 characters)."""
+
+SHORTEST, LONGEST = 60, 3600
+"""SageMaker's bounds of both timeouts of a start in seconds, from its service model."""
+
+ENGINE_START_SECONDS = 600
+"""For compilation, profiling and graph capture of a first start: four times the 147 s measured on
+an H200 with a 20B target."""
+
+INSTANCE_SECONDS = 300
+"""For an instance and its image. AWS says "several minutes"; nothing was measured there."""
+
+MOUNT_BYTES_PER_SECOND = 100_000_000
+HUB_BYTES_PER_SECOND = 50_000_000
+LOAD_BYTES_PER_SECOND = 200_000_000
+"""Slow cases of S3 to instance, Hugging Face to instance, and disk to GPU."""
+
+_BUFFER_SHARE = 4
+"""The buffers of all GPUs together take this part of the host's memory: enough for any tensor, and
+enough left for engine and system on the smallest hosts."""
 
 
 class WeightBytes(NamedTuple):
@@ -62,73 +108,6 @@ def bytes_by_way(sizes: WeightSizes, gpus: int = 1) -> WeightBytes:
     return WeightBytes(hub, from_s3 - streamed, streamed * gpus, loaded)
 
 
-LOADER = "runai_streamer"
-"""vLLM's ``--load-format`` that reads ``s3://`` addresses."""
-
-WITHOUT_STREAMER = "runtime-without-streamer"
-REGION_VARIABLE = "AWS_DEFAULT_REGION"
-BUFFER_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
-"""Of the streamer's buffer in host memory, in bytes; without it 40 GB or all, by its version."""
-
-_BUFFER_SHARE = 4
-"""The buffers of all GPUs together take this part of the host's memory: enough for any tensor, and
-enough left for engine and system on the smallest hosts."""
-
-
-def stream(
-    sizes: WeightSizes, candidate: Candidate, runtime: Runtime, table: RuntimeTable, region: str
-) -> Decision[dict[str, str]]:
-    """The streamer's variables and findings; empty for weights that are not streamed."""
-    streamed = [(weights, size) for weights, size in sizes if weights.streamed]
-    if not streamed:
-        return Decision({})
-    gpus = candidate.gpus
-    buffer = str(candidate.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus)
-    share = "a quarter of the host's memory" + (" for all GPUs" if gpus > 1 else "")
-    reasons = {
-        REGION_VARIABLE: (region, "the engine reads from S3 in the endpoint's region"),
-        BUFFER_VARIABLE: (buffer, f"bytes between S3 and a GPU: {share}"),
-    }
-    locations = [weights.location for weights, _ in streamed]
-    total = format_size(sum(size for _, size in streamed))
-    each = f", once for each of {gpus} GPUs" if gpus > 1 else ""
-    message = (
-        f"the engine reads {total} from {' and '.join(locations)} at every start{each}, with the "
-        "permissions of the execution role; warm starts need mounted weights"
-    )
-    buckets = dict.fromkeys(location.split("/")[2] for location in locations)
-    fix = (
-        f"the role needs s3:ListBucket and s3:GetObject on {' and '.join(buckets)}, in {region}; "
-        "see infra/iam/execution-role-policy.json"
-    )
-    return Decision(
-        {name: value for name, (value, _) in reasons.items()},
-        tuple(Reason(what=n, value=value, because=why) for n, (value, why) in reasons.items()),
-        (*_without_streamer(runtime, table), note("weights-streamed", "weights_by", message, fix)),
-    )
-
-
-def _without_streamer(runtime: Runtime, table: RuntimeTable) -> Iterator[Finding]:
-    """An error for an image without the streamer, with the runtimes that have it."""
-    if runtime.streamer is not None:
-        return
-    message = (
-        f"the image with vLLM {runtime.vllm} is not known to contain the Run:ai model "
-        "streamer, which reads weights from S3"
-    )
-    omit = "leave weights_by stream out, so that SageMaker mounts the weights"
-    with_it = sorted((r.vllm for r in table.runtimes if r.streamer), key=versions.parse)
-    fix = Fix(omit)
-    if with_it:
-        names = one_of(with_it)
-        fix = Fix(f"use --vllm {names}, or {omit}", options=("--vllm", with_it[-1]))
-    yield error(WITHOUT_STREAMER, "weights_by", message, fix)
-
-
-DRAFTER_CHANNEL = "drafter"
-DRAFTER_FOLDER = f"{ML_ROOT}/{ADDITIONAL}/{DRAFTER_CHANNEL}"
-
-
 @dataclass(frozen=True)
 class PlacedWeights:
     """The weights of target and drafter."""
@@ -139,87 +118,95 @@ class PlacedWeights:
     @property
     def mounts(self) -> tuple[Mount, ...]:
         """The S3 prefixes that SageMaker mounts for them."""
-        return mounts_of(self.target, self.drafter)
+        uris: dict[str | None, str] = {}
+        for weights, folder in ((self.target, "target"), (self.drafter, "drafter")):
+            if weights is None or weights.kind in ("hub", "image") or weights.streamed:
+                continue
+            uri = weights.s3_uri or weights.location
+            if weights.engine_path == DRAFTER_FOLDER:
+                uris[DRAFTER_CHANNEL] = uri
+            elif weights.kind == "s3" and weights.engine_path == MODEL_FOLDER:
+                uris[None] = uri
+            else:
+                uris[None] = uri.removesuffix(f"{folder}/")
+        return tuple(Mount(channel=channel, s3_uri=uri) for channel, uri in uris.items())
 
 
 def place_weights(
     options: Options, catalog: Catalog, pair: SelectedPair, name: str
 ) -> Decision[PlacedWeights]:
-    """Source and path of all weights. Raises UserError for an invalid S3 URI."""
-    target = with_upload_destination(_target_weights(options, catalog, pair.target), "target", name)
-    drafter = _drafter_weights(catalog, pair)
-    if drafter is not None:
-        drafter = with_upload_destination(drafter, "drafter", name)
+    """Source and path of all weights. Raises UserError for an invalid S3 URI, and for weights that
+    are not where the options say."""
+    target, drafter = _target_weights(options, catalog, pair.target), pair.drafter
+    head: Weights | None = None
+    if drafter is not None and drafter.weights is not None:
+        if pair.own is None:
+            head = _catalogued(catalog, pair.target, drafter.weights, drafter.revision)
+        else:
+            head = _own_location(pair.own) or _on_hub(pair.own, drafter.revision)
+    folders = {"target": target, "drafter": head}
+    for folder, weights in folders.items():
+        if weights is not None and weights.kind == "directory":
+            uri, path = f"{upload_prefix(name)}{folder}/", f"{MODEL_FOLDER}/{folder}"
+            folders[folder] = weights.model_copy(update={"s3_uri": uri, "engine_path": path})
+    target, head = folders["target"] or target, folders["drafter"]
+    if options.baked_weights:
+        return Decision(_in_image(options, catalog, target, head))
     if options.weights_by == "stream":
-        target, drafter = _stream_both(options, target, drafter)
-    elif options.baked_weights:
-        return Decision(_in_image(options, catalog, target, drafter))
-    elif drafter is not None:
-        if _are_folders_of_one_prefix(target, drafter):
+        if target.kind != "s3":
+            where = "on the Hub" if target.kind == "hub" else "in a folder"
+            command = ("peagle", "weights", "sync", options.pair, "s3://BUCKET/PREFIX")
+            raise UserError(
+                f"weights_by stream needs the target in S3; it is {where} ({target.location})",
+                Fix("copy it there, and add --model-source s3://BUCKET/PREFIX/target/", command),
+                code="weights-not-in-s3",
+            )
+        target = _at(target, target.location)
+        if head is not None and head.kind == "s3":
+            head = _at(head, head.location)
+    elif head is not None:
+        # Only with these names: another parent folder may contain unrelated files.
+        parent, kinds = target.location.removesuffix("target/"), {target.kind, head.kind}
+        both = target.location.endswith("/target/") and head.location == f"{parent}drafter/"
+        if kinds == {"s3"} and both:
             target = _at(target, f"{MODEL_FOLDER}/target")
-            drafter = _at(drafter, f"{MODEL_FOLDER}/drafter")
-        elif {"s3"} <= {target.kind, drafter.kind} <= {"s3", "directory"}:
-            # Two prefixes, of which the model folder takes one.
-            drafter = _at(drafter, DRAFTER_FOLDER)
-    findings = (
-        *_gated(pair.target, target),
-        *_unpinned("target", target),
-        *_unpinned("drafter", drafter),
-    )
-    reasons = (*_snapshot("target", target), *_snapshot("drafter", drafter))
-    return Decision(PlacedWeights(target, drafter), reasons, findings)
+            head = _at(head, f"{MODEL_FOLDER}/drafter")
+        elif {"s3"} <= kinds <= {"s3", "directory"}:
+            head = _at(head, DRAFTER_FOLDER)  # the model folder takes one of two prefixes
+    findings, reasons = list[Finding](), list[Reason]()
+    if pair.target.gated and target.kind == "hub":
+        message = f"{pair.target.id} is gated; the engine cannot download it without a token"
+        fix = (
+            "copy it to your bucket and use --model-source s3://...; a token in the endpoint's "
+            "environment would be readable with DescribeModel"
+        )
+        findings.append(warning("target-is-gated", "target", message, fix))
+    for part, weights in (("target", target), ("drafter", head)):
+        if weights is None:
+            continue
+        if weights.kind == "hub" and weights.revision in (None, "main"):
+            where = weights.location
+            message = f"{where} is not pinned to a commit; a restart may serve other weights"
+            fix = "to pin it, copy it to your bucket and use --model-source s3://..."
+            fix = f"to pin it, use --drafter {where}@COMMIT" if part == "drafter" else fix
+            findings.append(note("revision-not-pinned", part, message, fix))
+        if weights.kind == "directory" and (commit := hub_snapshot(weights.location)):
+            because = "the Hub's cache names it"
+            reasons.append(Reason(what=f"{part} commit", value=commit, because=because))
+    return Decision(PlacedWeights(target, head), tuple(reasons), tuple(findings))
 
 
 def placed_sizes(options: Options, pair: SelectedPair, load: Load) -> WeightSizes:
     """The weights of a pair with their bytes; where they are does not depend on the endpoint."""
     placed = place_weights(options, load.catalog, pair, "").value
-    drafter = (
-        [(placed.drafter, load.drafter_bytes(pair.drafter))] if placed.drafter is not None else []
-    )
-    return [(placed.target, load.target.weight_bytes), *drafter]
+    sizes = [(placed.target, load.target.weight_bytes)]
+    if placed.drafter is not None:
+        sizes.append((placed.drafter, load.drafter_bytes(pair.drafter)))
+    return sizes
 
 
 def _at(weights: Weights, engine_path: str) -> Weights:
     return weights.model_copy(update={"engine_path": engine_path})
-
-
-def _stream_both(
-    options: Options, target: Weights, drafter: Weights | None
-) -> tuple[Weights, Weights | None]:
-    """Both, with those in S3 streamed. Raises UserError for a target that is not in S3."""
-    if options.baked_weights:
-        raise OptionsConflict(
-            "--baked-weights cannot be combined with weights_by stream", "leave one of them out"
-        )
-    if target.kind != "s3":
-        where = "on the Hub" if target.kind == "hub" else "in a folder"
-        raise UserError(
-            f"weights_by stream needs the target in S3; it is {where} ({target.location})",
-            Fix(
-                "add --model-source s3://BUCKET/PREFIX/target/, after copying the weights there",
-                ("peagle", "weights", "sync", options.pair, "s3://BUCKET/PREFIX"),
-            ),
-            code="weights-not-in-s3",
-        )
-    if drafter is not None and drafter.kind == "s3":
-        drafter = _at(drafter, drafter.location)
-    return _at(target, target.location), drafter
-
-
-def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
-    """The S3 prefixes that SageMaker mounts for these weights."""
-    uris: dict[str | None, str] = {}
-    for weights, folder in ((target, "target"), (drafter, "drafter")):
-        if weights is None or weights.kind in ("hub", "image") or weights.streamed:
-            continue
-        uri = weights.s3_uri or weights.location
-        if weights.engine_path == DRAFTER_FOLDER:
-            uris[DRAFTER_CHANNEL] = uri
-        elif weights.kind == "s3" and weights.engine_path == MODEL_FOLDER:
-            uris[None] = uri
-        else:
-            uris[None] = uri.removesuffix(f"{folder}/")
-    return tuple(Mount(channel=channel, s3_uri=uri) for channel, uri in uris.items())
 
 
 def _in_image(
@@ -247,13 +234,6 @@ def _in_image(
     return PlacedWeights(target.model_copy(update=baked), inside)
 
 
-def _are_folders_of_one_prefix(target: Weights, drafter: Weights) -> bool:
-    """Only with these names: another parent folder may contain unrelated files."""
-    if {target.kind, drafter.kind} != {"s3"} or not target.location.endswith("/target/"):
-        return False
-    return drafter.location == f"{target.location.removesuffix('target/')}drafter/"
-
-
 def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weights:
     if options.model_source is not None:
         if not is_s3_uri(options.model_source):
@@ -265,15 +245,6 @@ def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weigh
         return _in_s3(options.model_source)
     weights = None if target.weights.startswith(".") else _own_location(target.weights)
     return weights or _catalogued(catalog, target, target.weights, target.revision)
-
-
-def _drafter_weights(catalog: Catalog, pair: SelectedPair) -> Weights | None:
-    drafter = pair.drafter
-    if drafter is None or drafter.weights is None:
-        return None
-    if pair.own is None:
-        return _catalogued(catalog, pair.target, drafter.weights, drafter.revision)
-    return _own_location(pair.own) or _on_hub(pair.own, drafter.revision)
 
 
 def _own_location(location: str) -> Weights | None:
@@ -289,12 +260,10 @@ def _catalogued(catalog: Catalog, target: Target, weights: str, revision: str | 
     """Weights as the catalogue names them: a Hugging Face id, or a folder next to the file."""
     if not weights.startswith("."):
         return _on_hub(weights, revision)
-    file = Path(catalog.origins[target.id]).absolute()
-    folder, shipped = file.parent / weights, data_folder("model_catalog")
+    folder = Path(catalog.origins[target.id]).absolute().parent / weights
+    location, shipped = str(folder), data_folder("model_catalog")
     if folder.is_relative_to(shipped):
         location = f"{CATALOG_PREFIX}{folder.relative_to(shipped).as_posix()}"
-    else:
-        location = str(folder)
     return Weights(kind="directory", location=location, engine_path=location)
 
 
@@ -310,49 +279,199 @@ def _in_s3(address: str) -> Weights:
     return Weights(kind="s3", location=location, engine_path=MODEL_FOLDER)
 
 
-def _snapshot(part: str, weights: Weights | None) -> Iterator[Reason]:
-    """Which commit of the Hub a local copy in its cache is."""
-    folder = weights.location if weights and weights.kind == "directory" else ""
-    if commit := hub_snapshot(folder):
-        yield Reason(what=f"{part} commit", value=commit, because="the Hub's cache names it")
-
-
-def _gated(target: Target, weights: Weights) -> tuple[Finding, ...]:
-    if not target.gated or weights.kind != "hub":
-        return ()
-    message = f"{target.id} is gated; the engine cannot download it without a Hugging Face token"
-    fix = (
-        "copy it to your bucket and use --model-source s3://...; a token in the endpoint's "
-        "environment would be readable with DescribeModel"
+def stream(
+    sizes: WeightSizes, candidate: Candidate, runtime: Runtime, table: RuntimeTable, region: str
+) -> Decision[dict[str, str]]:
+    """The streamer's variables and findings; empty for weights that are not streamed."""
+    streamed = [(weights, size) for weights, size in sizes if weights.streamed]
+    if not streamed:
+        return Decision({})
+    gpus = candidate.gpus
+    share = "a quarter of the host's memory" + (" for all GPUs" if gpus > 1 else "")
+    variables = {
+        "AWS_DEFAULT_REGION": region,
+        "RUNAI_STREAMER_MEMORY_LIMIT": str(
+            candidate.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus
+        ),
+    }
+    whys = (
+        "the engine reads from S3 in the endpoint's region",
+        f"bytes between S3 and a GPU: {share}",
     )
-    return (warning("target-is-gated", "target", message, fix),)
+    reasons = [
+        Reason(what=name, value=variables[name], because=because)
+        for name, because in zip(variables, whys, strict=True)
+    ]
+    findings = []
+    if runtime.streamer is None:
+        message = (
+            f"the image with vLLM {runtime.vllm} is not known to contain the Run:ai model "
+            "streamer, which reads weights from S3"
+        )
+        fix = Fix("leave weights_by stream out, so that SageMaker mounts the weights")
+        with_it = sorted((r.vllm for r in table.runtimes if r.streamer), key=versions.parse)
+        if with_it:
+            sentence = f"use --vllm {one_of(with_it)}, or {fix.sentence}"
+            fix = Fix(sentence, options=("--vllm", with_it[-1]))
+        findings.append(error("runtime-without-streamer", "weights_by", message, fix))
+    locations = [weights.location for weights, _ in streamed]
+    total = format_size(sum(size for _, size in streamed))
+    each = f", once for each of {gpus} GPUs" if gpus > 1 else ""
+    message = (
+        f"the engine reads {total} from {' and '.join(locations)} at every start{each}, with the "
+        "permissions of the execution role; warm starts need mounted weights"
+    )
+    buckets = dict.fromkeys(location.split("/")[2] for location in locations)
+    permissions = (
+        f"the role needs s3:ListBucket and s3:GetObject on {' and '.join(buckets)}, in {region}; "
+        "see infra/iam/execution-role-policy.json"
+    )
+    findings.append(note("weights-streamed", "weights_by", message, permissions))
+    return Decision(variables, tuple(reasons), tuple(findings))
 
 
-def _unpinned(flag: str, weights: Weights | None) -> tuple[Finding, ...]:
-    if weights is None or weights.kind != "hub" or weights.revision not in (None, "main"):
-        return ()
-    message = f"{weights.location} is not pinned to a commit; a restart may serve other weights"
-    fix = "to pin it, copy it to your bucket and use --model-source s3://..."
-    if flag == "drafter":
-        fix = f"to pin it, use --drafter {weights.location}@COMMIT"
-    return (note("revision-not-pinned", flag, message, fix),)
+def choose_timeouts(options: Options, sizes: WeightSizes, gpus: int) -> list[Decision[int]]:
+    """ModelDataDownloadTimeoutInSeconds, for the weights that SageMaker copies from S3, and
+    ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile."""
+    size, target = bytes_by_way(sizes, gpus), sizes[0][0]
+    does = "streams" if target.streamed else "downloads"
+    copied = f"SageMaker copies no weights; the engine {does} them"
+    if size.mounted:
+        rate = format_rate(MOUNT_BYTES_PER_SECOND)
+        copied = f"{format_size(size.mounted)} from S3 at {rate}, and a minute"
+    elif target.kind == "image":
+        copied = "SageMaker copies no weights; the image contains them"
+    readers = f" ({gpus} GPUs read all)" if gpus > 1 else ""
+    parts = (
+        (size.hub, "from the Hub", HUB_BYTES_PER_SECOND, ""),
+        (size.streamed, "from S3", MOUNT_BYTES_PER_SECOND, readers),
+        (size.loaded, "to the GPU", LOAD_BYTES_PER_SECOND, ""),
+    )
+    started = "".join(
+        f"{format_size(taken)} {where} at {format_rate(rate)}{by}, "
+        for taken, where, rate, by in parts
+        if taken
+    )
+    started += f"and {ENGINE_START_SECONDS // 60} minutes to compile"
+    download = SHORTEST + size.mounted / MOUNT_BYTES_PER_SECOND
+    startup = ENGINE_START_SECONDS + sum(taken / rate for taken, _, rate, _ in parts)
+    return [
+        _timeout("download_timeout", options.download_timeout, download, copied),
+        _timeout("startup_timeout", options.startup_timeout, startup, started),
+    ]
 
 
-UPLOAD_FOLDER = "peagle-toolkit/"
-"""Prefix of uploaded weights in a bucket; one folder per endpoint and its weights is below it."""
+def _timeout(name: str, asked: int | None, needed: float, because: str) -> Decision[int]:
+    """The user's timeout, else the needed one in whole minutes, within SageMaker's bounds."""
+    what, minutes = f"{name}_seconds", max(-int(-needed // 60) * 60, SHORTEST)
+    if minutes > LONGEST:
+        message = (
+            f"a slow case takes {format_duration(minutes)} ({because}); SageMaker waits at most "
+            f"{format_duration(LONGEST)}"
+        )
+        fix = (
+            "choose a smaller target, let SageMaker mount weights in S3 (--model-source), whose "
+            "copy does not count as startup, or use weights_by stream"
+        )
+        finding = warning("timeout-at-maximum", what, message, fix)
+        return decide(LONGEST if asked is None else asked, what, because, findings=(finding,))
+    if asked is None:
+        return decide(minutes, what, because)
+    if asked >= minutes:
+        return Decision(asked)
+    message = f"{name} {exact_duration(asked)} is less than a slow case needs: {because}"
+    fix = f"use {name} {exact_duration(minutes)}, or omit it"
+    return Decision(asked, findings=(note("timeout-short", what, message, fix),))
+
+
+def start_time(
+    options: Options, sizes: WeightSizes, gpus: int, load: Load, instance: Instance
+) -> Decision[int]:
+    """The seconds until a new instance answers, in whole minutes: it is found and pulls the image,
+    the weights arrive and are loaded, and the engine starts, which alone is measured. With a pinned
+    archive of compiled code the start is warm. ``gpus`` are those of an engine."""
+    pins = choose_pins(options)
+    kinds = ("restored", "kept") if pins.warm or pins.any_warm else ("cold",)
+    # The slowest measured start of that kind: of this target on this GPU, else on this GPU, else
+    # of this target, else of any.
+    of_kind: list[EngineStart] = []
+    for kind in kinds:
+        of_kind = of_kind or [start for start in load.catalog.starts if start.kind == kind]
+    on_gpu = [start for start in of_kind if f" {instance.gpu} " in f" {start.device} "]
+    of_target = [start for start in of_kind if start.target == load.target.short_name]
+    both = [start for start in on_gpu if start in of_target]
+    nearest = both or on_gpu or of_target or of_kind
+    measured = max(nearest, key=lambda start: start.seconds, default=None)
+    size = bytes_by_way(sizes, gpus)
+    seconds, parts = float(INSTANCE_SECONDS), []
+    parts.append(f"{format_duration(INSTANCE_SECONDS)} for an instance and its image")
+    for taken, where, rate in (
+        (size.hub, "from the Hub", HUB_BYTES_PER_SECOND),
+        (size.streamed + size.mounted, "from S3", MOUNT_BYTES_PER_SECOND),
+        (size.loaded, "to the GPU", LOAD_BYTES_PER_SECOND),
+    ):
+        if taken:
+            seconds += taken / rate
+            parts.append(f"{format_size(taken)} {where} at {format_rate(rate)}")
+    if measured is None:
+        parts.append(f"{format_duration(ENGINE_START_SECONDS)} for the engine's start")
+    because = f"not measured: {', '.join(parts)}"
+    engine = measured.seconds if measured else ENGINE_START_SECONDS
+    minutes = math.ceil((engine + seconds) / 60)
+    if measured is not None:
+        how = "cold" if kinds == ("cold",) else "warm"
+        because = (
+            f"{format_duration(measured.seconds)} for a {how} start, as measured with "
+            f"{measured.target}, dummy weights and vLLM {measured.vllm} on an {measured.device} "
+            f"({measured.file}); {because}"
+        )
+    return decide(minutes * 60, "start_time", because, f"about {minutes} min")
+
+
+def choose_pins(options: Options) -> Pins:
+    """The pins that the user sets. Raises UserError for an invalid SHA-256, and for too many."""
+    digests = tuple(dict.fromkeys(text.strip().lower() for text in options.warm_sha256))
+    invalid = [digest for digest in digests if not SHA256.fullmatch(digest)]
+    if invalid or len(digests) > MAX_ARCHIVES:
+        raise UserError(
+            f"warm_sha256 has {len(digests)} values, of which {len(invalid)} are no SHA-256",
+            f"use up to {MAX_ARCHIVES} of the 64 digits that were printed when it was collected",
+            code="invalid-pin",
+        )
+    return Pins(warm=digests, any_warm=options.allow_unpinned_warm)
+
+
+def pin_variables(pins: Pins) -> dict[str, str]:
+    """The container's variables for these pins."""
+    warm = ANY if pins.any_warm else ",".join(pins.warm)
+    variables = {WARM_PINS_VARIABLE: warm, WEIGHTS_PIN_VARIABLE: pins.weights or ""}
+    return {name: value for name, value in variables.items() if value}
+
+
+def pins_of(environment: Mapping[str, str]) -> Pins:
+    """The pins in a container's variables, without invalid ones."""
+    weights = environment.get(WEIGHTS_PIN_VARIABLE, "")
+    try:
+        warm = read_pins(environment)
+    except InvalidEnvironment:
+        warm = frozenset()
+    return Pins(
+        weights=weights if SHA256.fullmatch(weights) else None,
+        warm=tuple(sorted(warm - {ANY})),
+        any_warm=ANY in warm,
+    )
+
+
+def with_pins(plan: Plan, pins: Pins) -> Plan:
+    """The plan with these pins in place of its own."""
+    others = {name: text for name, text in plan.environment.items() if name not in PIN_VARIABLES}
+    environment = dict(sorted((others | pin_variables(pins)).items()))
+    return plan.model_copy(update={"pins": pins, "environment": environment})
 
 
 def upload_prefix(name: str) -> str:
     """Where directories of the endpoint ``name`` are uploaded: an ``s3://`` prefix."""
     return str(S3Uri(MODEL_BUCKET, f"{UPLOAD_FOLDER}{name}/"))
-
-
-def with_upload_destination(weights: Weights, folder: str, name: str) -> Weights:
-    """A directory with its upload destination; other weights unchanged."""
-    if weights.kind != "directory":
-        return weights
-    to = {"s3_uri": f"{upload_prefix(name)}{folder}/", "engine_path": f"{MODEL_FOLDER}/{folder}"}
-    return weights.model_copy(update=to)
 
 
 def local_weights(plan: Plan) -> tuple[Weights, ...]:
@@ -373,25 +492,22 @@ def with_contents(plan: Plan, contents: str) -> Plan:
     identity in every format: other weights are another model, and those that serve stay."""
     old = upload_prefix(plan.name)
     new = f"{old.removesuffix('/')}.{contents}/"
-    parts = {
-        part: model.model_copy(update={"weights": _moved(model.weights, old, new)})
-        for part, model in (("target", plan.target), ("drafter", plan.drafter))
-        if model is not None and model.weights is not None
-    }
-    mounts = tuple(
+    changed: dict[str, object] = {}
+    for part, model in (("target", plan.target), ("drafter", plan.drafter)):
+        if model is not None and model.weights is not None:
+            uri = model.weights.s3_uri and model.weights.s3_uri.replace(old, new)
+            weights = model.weights.model_copy(update={"s3_uri": uri})
+            changed[part] = model.model_copy(update={"weights": weights})
+    changed["mounts"] = tuple(
         mount.model_copy(update={"s3_uri": mount.s3_uri.replace(old, new)}) for mount in plan.mounts
     )
-    return plan.model_copy(update={**parts, "mounts": mounts})
+    return plan.model_copy(update=changed)
 
 
 def planned_contents(plan: Plan) -> str | None:
     """The hash of the folders that the plan was made of; ``None`` for a plan without it."""
     start = f"{upload_prefix(plan.name).removesuffix('/')}."
-    hashes = [w.s3_uri.removeprefix(start) for w in local_weights(plan)
-              if w.s3_uri and w.s3_uri.startswith(start)]  # fmt: skip
-    return hashes[0].partition("/")[0] if hashes else None
-
-
-def _moved(weights: Weights, old: str, new: str) -> Weights:
-    uri = weights.s3_uri.replace(old, new) if weights.s3_uri else None
-    return weights.model_copy(update={"s3_uri": uri})
+    for weights in local_weights(plan):
+        if weights.s3_uri and weights.s3_uri.startswith(start):
+            return weights.s3_uri.removeprefix(start).partition("/")[0]
+    return None

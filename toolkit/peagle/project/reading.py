@@ -1,9 +1,11 @@
-"""The project file: its shape, made from the options that it may contain, and how it is read."""
+"""The project file ``peagle.yaml``: its shape, how it is read, and what it says about an endpoint.
+
+Its keys are the names of the command line's options, which the caller passes in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from copy import deepcopy
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,30 +18,25 @@ from peagle.catalog.documents import (
     BadFile,
     Document,
     Location,
-    Problem,
     display_path,
-    dotted,
     parse_document,
+    problem_at,
     read_bytes,
+    validate,
 )
-from peagle.catalog.validation import validate
-from peagle.errors import Fix, UserError
+from peagle.errors import Fix, UserError, nearest
+from peagle.planning.company import prefixed
+from peagle.planning.runtime import DEFAULT_PREFIX
+from peagle.text import sanitize
 
 FILE_NAME = "peagle.yaml"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9])*$", max_length=40)]
 """The name of an endpoint or environment: part of the deployment's name."""
 
-PAIR, BUILD_IMAGE = "pair", "build_image"
 DEFAULTS, ENVIRONMENTS, ENDPOINTS, GATES = "defaults", "environments", "endpoints", "gates"
 """The keys of the file."""
 
-SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-_PAIR_HELP = "A pair such as gpt-oss-20b or gpt-oss-20b+eagle3; a model's id or folder."
-_BUILD_HELP = (
-    "Pipelines build an image of your own, and deploy it by its digest (deploy --image-from)."
-)
 _HELP = {
     DEFAULTS: "Options of all endpoints.",
     ENVIRONMENTS: "Stages such as staging and production: options that replace those of endpoints.",
@@ -59,15 +56,19 @@ class OptionKey:
     help: str
 
 
-class _Part(BaseModel):
-    """A mapping of the file. Values are those of one file, so they never change."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
-
 OWN_KEYS = (
-    OptionKey(PAIR, PAIR, str, _PAIR_HELP),
-    OptionKey(BUILD_IMAGE, BUILD_IMAGE, bool, _BUILD_HELP),
+    OptionKey(
+        "pair",
+        "pair",
+        str,
+        "A pair such as gpt-oss-20b or gpt-oss-20b+eagle3; a model's id or folder.",
+    ),
+    OptionKey(
+        "build_image",
+        "build_image",
+        bool,
+        "Pipelines build an image of your own, and deploy it by its digest (deploy --image-from).",
+    ),
 )
 """Keys that are no options of a command."""
 
@@ -80,67 +81,64 @@ class FileOptions:
     gates: tuple[tuple[str, tuple[OptionKey, ...]], ...]
 
 
+class _Part(BaseModel):
+    """A mapping of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+
 @lru_cache(maxsize=4)
 def file_model(options: FileOptions) -> type[BaseModel]:
     """The model of a file with these options. Every key may be ``null``, which takes back what a
     less specific part of the file says."""
-    commands = {name: _model(f"Gates of {name}", keys) for name, keys in options.gates}
-    gates = create_model(
-        "Gates",
-        __base__=_Part,
-        **{
-            name: _optional(model, f"Options of peagle {name}.") for name, model in commands.items()
-        },
-    )
-    settings = _model("Settings", (*OWN_KEYS, *options.keys))
-    stage: Any = _with("Environment", settings, {GATES: gates})
-    endpoint: Any = _with("Endpoint", stage, {ENVIRONMENTS: dict[Name, stage | None]})
-    parts = {DEFAULTS: settings, ENVIRONMENTS: dict[Name, stage | None], GATES: gates}
-    file = _with("Project", _Part, parts)
+
+    def model(name: str, base: type[BaseModel], fields: Mapping[str, tuple[Any, str]]) -> Any:
+        optional: Mapping[str, Any] = {
+            key: (kind | None, Field(default=None, description=text))
+            for key, (kind, text) in fields.items()
+        }
+        return create_model(name, __base__=base, **optional)
+
+    def parts(**kinds: Any) -> dict[str, tuple[Any, str]]:
+        return {key: (kind, _HELP[key]) for key, kind in kinds.items()}
+
+    def keys_model(name: str, keys: Iterable[OptionKey]) -> Any:
+        return model(name, _Part, {key.name: (key.type, key.help) for key in keys})
+
+    commands = {
+        name: (keys_model(f"Gates of {name}", keys), f"Options of peagle {name}.")
+        for name, keys in options.gates
+    }
+    gates = model("Gates", _Part, commands)
+    settings = keys_model("Settings", (*OWN_KEYS, *options.keys))
+    stage = model("Environment", settings, parts(gates=gates))
+    stages: Any = dict[Name, stage | None]  # type: ignore[valid-type]
+    endpoint = model("Endpoint", stage, parts(environments=stages))
+    file = model("Project", _Part, parts(defaults=settings, environments=stages, gates=gates))
     endpoints = Field(description=_HELP[ENDPOINTS], min_length=1)
-    required: Mapping[str, Any] = {ENDPOINTS: (dict[Name, endpoint], endpoints)}
+    required: Mapping[str, Any] = {ENDPOINTS: (dict[Name, endpoint], endpoints)}  # type: ignore[valid-type]
     return create_model("Project file", __base__=file, **required)
-
-
-def _model(name: str, keys: Iterable[OptionKey]) -> type[BaseModel]:
-    fields: Mapping[str, Any] = {key.name: _optional(key.type, key.help) for key in keys}
-    return create_model(name, __base__=_Part, **fields)
-
-
-def _with(name: str, base: type[BaseModel], parts: Mapping[str, Any]) -> type[BaseModel]:
-    fields: Mapping[str, Any] = {key: _optional(part, _HELP[key]) for key, part in parts.items()}
-    return create_model(name, __base__=base, **fields)
-
-
-def _optional(kind: Any, help: str) -> Any:
-    return (kind | None, Field(default=None, description=help))
 
 
 def project_schema(options: FileOptions) -> dict[str, Any]:
     """The JSON schema of the file, for editors."""
-    return {"$schema": SCHEMA_DIALECT, "title": "peagle.yaml", **deepcopy(_schema(options))}
 
+    def plain(node: Any) -> Any:
+        """Without what pydantic adds and an editor would show instead of the description."""
+        if isinstance(node, list):
+            return [plain(part) for part in node]
+        if not isinstance(node, dict):
+            return node
+        return {
+            key: plain(part)
+            for key, part in node.items()
+            if not (key == "title" and isinstance(part, str))
+            and not (key == "default" and part is None)
+        }
 
-@lru_cache(maxsize=4)
-def _schema(options: FileOptions) -> dict[str, Any]:
-    """pydantic needs a quarter of a second for it."""
-    made = file_model(options).model_json_schema()
-    _without_titles(made)
-    return made
-
-
-def _without_titles(node: Any) -> None:
-    """Remove what pydantic adds and an editor would show instead of the description."""
-    if isinstance(node, dict):
-        if isinstance(node.get("title"), str):
-            del node["title"]
-        if "default" in node and node["default"] is None:
-            del node["default"]
-        for each in node.values():
-            _without_titles(each)
-    elif isinstance(node, list):
-        for each in node:
-            _without_titles(each)
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    schema = plain(file_model(options).model_json_schema())
+    return {"$schema": dialect, "title": FILE_NAME, **schema}
 
 
 class ProjectFileError(UserError, code="project-file"):
@@ -156,21 +154,14 @@ class Project:
     options: FileOptions
 
     @property
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Mapping[str, Any]:
         """The content, which the model has accepted."""
-        data = self.document.data
+        data: Any = self.document.data
         return data if isinstance(data, dict) else {}
-
-    @property
-    def folder(self) -> Path:
-        """The folder that paths in the file are relative to."""
-        return self.path.parent
 
     def error(self, location: Location, message: str, fix: str | Fix = "") -> ProjectFileError:
         """An error about the value at ``location``."""
-        line, key = self.document.line(location), dotted(location)
-        problem = Problem(self.document.file, line, key, message, "")
-        return ProjectFileError(problem.text, fix)
+        return ProjectFileError(problem_at(self.document, location, message, "").text, fix)
 
 
 def find_project(folder: Path) -> Path | None:
@@ -182,15 +173,12 @@ def find_project(folder: Path) -> Path | None:
 
 def read_project(path: Path, options: FileOptions) -> Project:
     """The project file. Raises ProjectFileError for a file that is unreadable or wrong."""
-    file = display_path(path)
     try:
         text = read_bytes(path, LARGEST_FILE).decode("utf-8")
     except BadFile as error:
-        raise _file_error(error.problem) from None
-    except UnicodeDecodeError as error:
-        raise ProjectFileError(
-            f"{file} is not UTF-8 (invalid byte at offset {error.start})", "save it as UTF-8"
-        ) from None
+        raise ProjectFileError(error.problem.text, error.problem.fix) from None
+    except UnicodeDecodeError:
+        raise ProjectFileError(f"{display_path(path)} is not UTF-8", "save it as UTF-8") from None
     return parse_project(text, path, options)
 
 
@@ -198,13 +186,138 @@ def parse_project(text: str, path: Path, options: FileOptions) -> Project:
     """The project file with this text. Raises ProjectFileError."""
     try:
         document = parse_document(text, display_path(path))
+        _, problems = validate(document, file_model(options))
     except BadFile as error:
-        raise _file_error(error.problem) from None
-    _, problems = validate(document, file_model(options))
-    if problems:
-        raise _file_error(problems[0])
+        problems = [error.problem]
+    for problem in problems:
+        raise ProjectFileError(problem.text, problem.fix)
     return Project(path, document, options)
 
 
-def _file_error(problem: Problem) -> ProjectFileError:
-    return ProjectFileError(problem.text, problem.fix)
+@dataclass(frozen=True)
+class ProjectValue:
+    """A value and its place in the file; ``parts`` are the places of a mapping's values, which may
+    come from several parts of the file."""
+
+    value: Any
+    location: Location
+    parts: Mapping[str, Location]
+
+
+@dataclass(frozen=True)
+class EndpointChoice:
+    """One endpoint in one environment: its options by key, and the gates' by command."""
+
+    project: Project
+    endpoint: str
+    environment: str | None
+    values: Mapping[str, ProjectValue]
+    gates: Mapping[str, Mapping[str, ProjectValue]]
+
+    @property
+    def pair(self) -> str:
+        """The pair. Raises ProjectFileError for an endpoint without one."""
+        if "pair" not in self.values:
+            where = (ENDPOINTS, self.endpoint)
+            raise self.project.error(where, "missing key pair", "add `pair: gpt-oss-20b`")
+        return str(self.values["pair"].value)
+
+    @property
+    def builds_image(self) -> bool:
+        """Whether a pipeline builds its image."""
+        return "build_image" in self.values and bool(self.values["build_image"].value)
+
+    def deployment_name(self, prefix: str) -> str:
+        """The name of the deployment, with the prefix or ``peagle-``: the file's ``name``, else the
+        endpoint's; with the environment, unless that has a ``name`` of its own.
+
+        Raises ProjectFileError for a ``name`` that several endpoints would share.
+        """
+        setting = self.values.get("name")
+        if setting is None:
+            parts = (self.endpoint, self.environment)
+            return f"{prefix or DEFAULT_PREFIX}{'-'.join(filter(None, parts))}"
+        if setting.location[0] != ENDPOINTS and len(endpoints_of(self.project)) > 1:
+            message = "several endpoints would have this name"
+            fix = f"give each endpoint its own, below {ENDPOINTS}, or leave it out"
+            raise self.project.error(setting.location, message, fix)
+        is_specific = self.environment is None or ENVIRONMENTS in setting.location
+        name = str(setting.value)
+        return prefixed(name if is_specific else f"{name}-{self.environment}", prefix)
+
+
+def endpoints_of(project: Project) -> list[str]:
+    """The endpoints, in the order of the file."""
+    return list(project.data[ENDPOINTS])
+
+
+def environments_of(project: Project, endpoint: str | None = None) -> list[str]:
+    """The environments of the endpoint, or of all endpoints, in the order of the file."""
+    endpoints = project.data[ENDPOINTS]
+    parts = endpoints.values() if endpoint is None else (endpoints[endpoint],)
+    names = list(project.data.get(ENVIRONMENTS) or {})
+    names += [name for part in parts for name in (part or {}).get(ENVIRONMENTS) or {}]
+    return list(dict.fromkeys(names))
+
+
+def choose_endpoint(
+    project: Project, endpoint: str | None, environment: str | None
+) -> EndpointChoice:
+    """The endpoint of the file (the only one, if none is given) in that environment, which is not
+    guessed, not even the only one: it may be production.
+
+    More specific parts replace others: the endpoint's environment, the environment, the endpoint,
+    the defaults. Mappings such as tags are merged by key, and ``null`` takes a value back. Raises
+    ProjectFileError for an unknown name, and for one that is needed.
+    """
+    names, file = endpoints_of(project), project.document.file
+    if endpoint is None and len(names) > 1:
+        fix = f"name one of {', '.join(names)}"
+        raise ProjectFileError(f"{file} has {len(names)} endpoints", fix)
+    name = _require_known(file, "endpoint", endpoint or names[0], names)
+    stages = environments_of(project, name)
+    if environment is not None:
+        _require_known(file, "environment", environment, stages)
+    elif stages:
+        fix = f"name one with --environment: {', '.join(stages)}"
+        raise ProjectFileError(f"{file} has environments", fix)
+    layers: list[Location] = [(DEFAULTS,), (ENDPOINTS, name)]
+    if environment is not None:
+        layers += [(ENVIRONMENTS, environment), (ENDPOINTS, name, ENVIRONMENTS, environment)]
+    of_gates = [(GATES,), *((*layer, GATES) for layer in layers[1:])]
+    gates = {
+        command: _merged(project, [(*layer, command) for layer in of_gates], keys)
+        for command, keys in project.options.gates
+    }
+    values = _merged(project, layers, (*OWN_KEYS, *project.options.keys))
+    return EndpointChoice(project, name, environment, values, gates)
+
+
+def _require_known(file: str, what: str, name: str, names: Sequence[str]) -> str:
+    if name in names:
+        return name
+    fix = nearest(name, names) or f"{what}s: {', '.join(names) or 'none'}"
+    raise ProjectFileError(f"{file} has no {what} {sanitize(name, 60)!r}", fix)
+
+
+def _merged(
+    project: Project, layers: Iterable[Location], keys: Iterable[OptionKey]
+) -> dict[str, ProjectValue]:
+    """What the parts at ``layers`` say about the keys, the most specific one last."""
+    merged: dict[str, ProjectValue] = {}
+    allowed = {key.name for key in keys}
+    for layer in layers:
+        part: Any = project.data
+        for step in layer:
+            part = (part or {}).get(step)
+        for key in allowed & (part or {}).keys():
+            value, location = part[key], (*layer, key)
+            parts: dict[str, Location] = {}
+            if isinstance(value, dict):
+                parts = {name: (*location, name) for name in value}
+                if key in merged and isinstance(merged[key].value, dict):
+                    value = {**merged[key].value, **value}
+                    parts = {**merged[key].parts, **parts}
+                value = {name: entry for name, entry in value.items() if entry is not None}
+            merged[key] = ProjectValue(value, location, parts)
+    return {key: setting for key, setting in merged.items() if setting.value not in (None, {})}

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from peagle.planning.observe import alarm_kinds
-from peagle.planning.operation_model import AlarmKind
-from peagle.planning.plan import Plan, Speculation
+from peagle.planning.operation import alarm_kinds
+from peagle.planning.plan import AlarmKind, Plan, Speculation
 from peagle.planning.runtime import own_name
 from peagle.proof import MIN_DRAFTS
 from peagle.render.metrics import (

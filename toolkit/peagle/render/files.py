@@ -18,7 +18,7 @@ from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import domain
 from peagle.errors import UserError, command_line
 from peagle.options import keys_of_file
-from peagle.planning.limit import COPIES_BEFORE_SECONDS, ends_after
+from peagle.planning.operation import COPIES_BEFORE_SECONDS, ends_after
 from peagle.planning.plan import Plan, price_origin
 from peagle.render.components import component_path
 from peagle.render.requests import (

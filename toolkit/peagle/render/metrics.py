@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peagle.planning.observe import alarm_kinds
+from peagle.planning.operation import alarm_kinds
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group

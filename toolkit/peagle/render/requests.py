@@ -19,7 +19,7 @@ from peagle.checks.facts import parse_ecr_image
 from peagle.data import CATALOG_PREFIX
 from peagle.options import Options, arguments, keys_of_file
 from peagle.planning.company import model_network
-from peagle.planning.observe import alarm_kinds
+from peagle.planning.operation import alarm_kinds
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
 from peagle.render.components import component_request, config_for_copies

@@ -17,8 +17,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from peagle.planning.operation_model import Scaling
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import own_name
 from peagle.s3uri import S3Uri
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peagle.planning.operation_model import PROVISIONING_SECONDS, Rollout, Step
-from peagle.planning.plan import Plan
+from peagle.planning.plan import PROVISIONING_SECONDS, Plan, Rollout, Step
 from peagle.planning.rollout import longest_seconds, rollout_of, rollout_of_copies
 from peagle.render.alarms import rollback_alarm_names
 

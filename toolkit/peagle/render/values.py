@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from peagle.planning.company import role_parameters, role_settings
-from peagle.planning.limit import ends_after
-from peagle.planning.observe import alarm_kinds
+from peagle.planning.operation import alarm_kinds, ends_after
 from peagle.planning.plan import Plan
 from peagle.render.alarms import alarms
 from peagle.render.dashboard import (

@@ -33,13 +33,9 @@ class Curve(NamedTuple):
     first: float
     decay: float
 
-    def rates(self, k: int) -> list[float]:
-        """The shares by position."""
-        return [self.first * self.decay**position for position in range(k)]
-
     def length(self, k: int) -> float:
         """Tokens per step with K drafts."""
-        return 1 + sum(self.rates(k))
+        return 1 + sum(self.first * self.decay**position for position in range(k))
 
 
 def acceptance_of(
@@ -59,35 +55,48 @@ def acceptance_of(
     """
     if drafter is None or k < 1:
         return NO_DRAFT_ACCEPTANCE
-    if drafter.on_text:
-        lengths = {acceptance.k: acceptance.acceptance_length for acceptance in drafter.on_text}
-        return _known(lengths, k, decay, "measured", drafter.on_text[0].source)
-    runs = tuple(runs)
-    for synthetic in (False, True):
-        for run in sorted(runs, key=lambda run: run.date, reverse=True):
-            lengths = _lengths(run, names) if run.synthetic is synthetic else {}
-            if not synthetic and not lengths:
-                lengths = {
-                    row.k: row.acceptance_length for row in run.on_text if row.drafter in names
-                }
-            if lengths:
-                basis: AcceptanceBasis = "imposed" if synthetic else "measured"
-                return _known(lengths, k, decay, basis, run.file)
-    published = _published(drafter)
-    if published:
-        source = "; ".join(dict.fromkeys(acceptance.source for acceptance in drafter.published))
-        return _known(published, k, decay, "published", source)
-    return Acceptance(1.0, "unknown", "no acceptance is known")
-
-
-def _known(
-    lengths: Mapping[int, float], k: int, decay: float, basis: AcceptanceBasis, source: str
-) -> Acceptance:
-    """The acceptance with K drafts by the lengths of some K."""
+    lengths, basis, source = _known_lengths(drafter, tuple(runs), names)
+    if not lengths:
+        return Acceptance(1.0, "unknown", "no acceptance is known")
     length = lengths.get(k)
     if length is None:
         length = curve_through(tuple(sorted(lengths.items())), decay).length(k)
     return Acceptance(round(length, 3), basis, source, extrapolated=k > max(lengths))
+
+
+def _known_lengths(
+    drafter: Drafter, runs: Collection[SpeedRun], names: Collection[str | None]
+) -> tuple[Mapping[int, float], AcceptanceBasis, str]:
+    """The lengths by K, of the best source that has some, and that source."""
+    if drafter.on_text:
+        lengths = {acceptance.k: acceptance.acceptance_length for acceptance in drafter.on_text}
+        return lengths, "measured", drafter.on_text[0].source
+    for synthetic in (False, True):
+        for run in sorted(runs, key=lambda run: run.date, reverse=True):
+            # Of several rows the mean, weighted by their tokens: few tokens are uncertain.
+            rows_by_k: dict[int, list[tuple[float, float]]] = defaultdict(list)
+            for row in run.speeds if run.synthetic is synthetic else ():
+                if row.drafter in names and row.k and row.acceptance_length:
+                    weight = 1.0 * row.concurrency * (row.output_tokens or 1)
+                    rows_by_k[row.k].append((row.acceptance_length, weight))
+            lengths = {
+                k: sum(length * weight for length, weight in rows) / sum(w for _, w in rows)
+                for k, rows in rows_by_k.items()
+            }
+            if not synthetic and not lengths:
+                lengths = {r.k: r.acceptance_length for r in run.on_text if r.drafter in names}
+            if lengths:
+                return lengths, "imposed" if synthetic else "measured", run.file
+    # The mean of the benchmarks that were published for the most K, since they differ more than K.
+    tasks: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for acceptance in drafter.published:
+        tasks[acceptance.benchmark, acceptance.source][acceptance.k] = acceptance.acceptance_length
+    most = max(map(len, tasks.values()), default=0)
+    chosen = [task for task in tasks.values() if len(task) == most]
+    ks = set.intersection(*map(set, chosen)) or set(chosen[0]) if chosen else set()
+    chosen = [task for task in chosen if ks <= set(task)]
+    source = "; ".join(dict.fromkeys(acceptance.source for acceptance in drafter.published))
+    return {k: sum(task[k] for task in chosen) / len(chosen) for k in ks}, "published", source
 
 
 @lru_cache(maxsize=256)
@@ -95,54 +104,18 @@ def curve_through(lengths: tuple[tuple[int, float], ...], decay: float) -> Curve
     """The curve nearest to these lengths by K; with ``decay`` where only one K is known."""
     if len(lengths) == 1:
         ((k, length),) = lengths
-        first = _first(length, k, decay)
+        first = (length - 1) / sum(decay**position for position in range(k))
         while first > _CERTAIN and decay < 1:
             decay = min(decay + 0.005, 1.0)
-            first = _first(length, k, decay)
+            first = (length - 1) / sum(decay**position for position in range(k))
         return Curve(min(first, 1.0), decay)
-    candidates = (_nearest(lengths, number / 200) for number in range(20, 201))
-    return min(candidates, key=lambda curve: _distance(curve, lengths))
-
-
-def _first(length: float, k: int, decay: float) -> float:
-    return (length - 1) / sum(decay**position for position in range(k))
-
-
-def _nearest(lengths: Iterable[tuple[int, float]], decay: float) -> Curve:
-    """The best curve with this decay, by least squares."""
-    sums = [(sum(decay**i for i in range(k)), length - 1) for k, length in lengths]
-    first = sum(x * y for x, y in sums) / sum(x * x for x, _ in sums)
-    return Curve(min(max(first, 0.0), 1.0), decay)
-
-
-def _distance(curve: Curve, lengths: Iterable[tuple[int, float]]) -> float:
-    return math.fsum((curve.length(k) - length) ** 2 for k, length in lengths)
-
-
-def _lengths(run: SpeedRun, names: Collection[str | None]) -> dict[int, float]:
-    """The acceptance length of this drafter by K: the mean of the rows, weighted by their tokens,
-    since a length from few tokens is uncertain."""
-    rows_by_k: dict[int, list[tuple[float, float]]] = defaultdict(list)
-    for row in run.speeds:
-        if row.drafter in names and row.k and row.acceptance_length:
-            weight = 1.0 * row.concurrency * (row.output_tokens or 1)
-            rows_by_k[row.k].append((row.acceptance_length, weight))
-    return {
-        k: sum(length * weight for length, weight in rows) / sum(weight for _, weight in rows)
-        for k, rows in rows_by_k.items()
-    }
-
-
-def _published(drafter: Drafter) -> dict[int, float]:
-    """The published length by K: the mean of the benchmarks that were published for the most K,
-    since benchmarks differ more than K."""
-    tasks: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for acceptance in drafter.published:
-        tasks[acceptance.benchmark, acceptance.source][acceptance.k] = acceptance.acceptance_length
-    if not tasks:
-        return {}
-    most = max(len(lengths) for lengths in tasks.values())
-    chosen = [lengths for lengths in tasks.values() if len(lengths) == most]
-    ks = set.intersection(*(set(lengths) for lengths in chosen)) or set(chosen[0])
-    chosen = [lengths for lengths in chosen if ks <= set(lengths)]
-    return {k: sum(lengths[k] for lengths in chosen) / len(chosen) for k in ks}
+    candidates = []
+    for number in range(20, 201):
+        decay = number / 200  # and the best first share with it, by least squares
+        sums = [(sum(decay**i for i in range(k)), length - 1) for k, length in lengths]
+        first = sum(x * y for x, y in sums) / sum(x * x for x, _ in sums)
+        candidates.append(Curve(min(max(first, 0.0), 1.0), decay))
+    return min(
+        candidates,
+        key=lambda curve: math.fsum((curve.length(k) - length) ** 2 for k, length in lengths),
+    )

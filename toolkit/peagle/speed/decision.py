@@ -6,10 +6,10 @@ The speed of a setting comes from a function, so measurements and the model are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 from peagle.speed.estimate import break_even_length
 from peagle.speed.models import SAME_SPEED_SHARE, Performance, Workload
@@ -28,6 +28,8 @@ PerformanceOf = Callable[[Setting, Workload, float], Performance]
 
 HoldsLoad = Callable[[Setting, Workload, float], bool]
 """Whether the KV cache of an engine with a setting is large enough for a load."""
+
+Speeds = Mapping[Setting, Performance | SettingSpeed]
 
 SAME_ESTIMATE_SHARE = 0.02
 """The same of two estimates, whose shared errors do not change their order. With up to 0.02 no
@@ -59,21 +61,40 @@ class Question:
 
 
 def decide_workload(question: Question, name: str, workload: Workload) -> WorkloadVerdict:
-    """The verdict for requests of this size, with the settings that matter (``_contenders``)."""
+    """The verdict for requests of this size, with the settings that matter: the target alone, all
+    that win or tie somewhere, the robust one, those with the fastest speed or estimate somewhere,
+    and each drafter's own best."""
     loads = [_at_load(question, workload, load) for load in question.loads]
-    robust = _robust(question, loads)
+    # At how many loads a setting does not count, and its greatest loss elsewhere in percent.
+    regrets: dict[Setting, tuple[int, float]] = {}
+    decided = [load for load in loads if load.best]
+    for setting in question.settings:
+        rated = [speed for load in decided if (speed := load.speed(setting))]
+        known = [s.regret_percent for s in rated if s.regret_percent is not None]
+        regrets[setting] = len(decided) - len(known), max(known, default=0.0)
+    everywhere = [s for s in question.settings if decided and not regrets[s][0]]
+    robust = min(everywhere, key=lambda setting: regrets[setting][1], default=None)
+    kept = {NO_SPECULATION} | ({robust} if robust else set())
+    for load in decided:
+        kept |= {setting for setting in (load.best, *load.ties) if setting}
+        kept.add(max(load.speeds, key=_tokens).setting)
+    for drafter in {setting.drafter for setting in question.settings}:
+        own = (setting for setting in question.settings if setting.drafter == drafter)
+        kept.add(min(own, key=lambda setting: regrets[setting]))
     by_load = {load.concurrency: {speed.setting: speed for speed in load.speeds} for load in loads}
-    kept = _contenders(loads, robust)
     return WorkloadVerdict(
         name=name,
         prompt_tokens=workload.prompt_tokens,
         cached_prompt_tokens=workload.cached_prompt_tokens,
         shared_prompt_tokens=workload.shared_prompt_tokens,
         output_tokens=workload.output_tokens,
-        loads=tuple(_only(load, kept) for load in loads),
+        loads=tuple(
+            load.model_copy(update={"speeds": tuple(s for s in load.speeds if s.setting in kept)})
+            for load in loads
+        ),
         crossovers=speculation_crossovers(by_load, question.usd_per_hour),
         robust=robust,
-        robust_regret_percent=_worst_regret(loads, robust) if robust else None,
+        robust_regret_percent=regrets[robust][1] if robust else None,
     )
 
 
@@ -88,26 +109,47 @@ def _at_load(question: Question, workload: Workload, load: int) -> LoadVerdict:
         or (speed.tokens_per_second and question.holds_load(setting, workload, load))
     }
     ranking = rank_settings(holding or performances, question.default_drafter)
-
-    def break_even(setting: Setting, performance: Performance) -> float | None:
-        if not setting.k or NO_SPECULATION not in performances:
-            return None
-        if performance.basis == "unknown" and question.assumed is not None:
-            performance = question.assumed(setting, workload, load)
-        return break_even_length(performance, performances[NO_SPECULATION], workload, load)
-
-    speeds = tuple(
-        _speed(
-            setting, performance, break_even(setting, performance), ranking, question.usd_per_hour
+    alone, speeds = performances.get(NO_SPECULATION), []
+    for setting, performance in performances.items():
+        tokens, break_even = performance.tokens_per_second, None
+        if setting.k and alone is not None:
+            drafting = performance
+            if performance.basis == "unknown" and question.assumed is not None:
+                drafting = question.assumed(setting, workload, load)
+            break_even = break_even_length(drafting, alone, workload, load)
+        regret = None
+        if tokens is not None and setting in ranking.counted:
+            regret = round(100 * max(0.0, 1 - tokens / ranking.fastest), 2)
+        usd = usd_per_million(question.usd_per_hour, tokens)
+        possible = break_even is not None and break_even <= setting.k + 1
+        speeds.append(
+            SettingSpeed(
+                setting=setting,
+                basis=performance.basis,
+                tokens_per_second=_rounded(tokens),
+                low=_rounded(performance.low),
+                high=_rounded(performance.high),
+                ttft_seconds=_rounded(performance.ttft_seconds),
+                itl_seconds=_rounded(performance.itl_seconds),
+                usd_per_million_tokens=None if usd is None else round(usd, 4),
+                acceptance_length=round(min(performance.acceptance.length, setting.k + 1), 4),
+                acceptance_basis=performance.acceptance.basis,
+                break_even_acceptance_length=round(break_even or 0, 2) if possible else None,
+                regret_percent=regret,
+                source=performance.source,
+                extrapolated=performance.extrapolated,
+            )
         )
-        for setting, performance in performances.items()
-    )
     best = ranking.tied[0] if ranking.tied else None
-    return LoadVerdict(concurrency=load, best=best, ties=ranking.tied[1:], speeds=speeds)
+    return LoadVerdict(concurrency=load, best=best, ties=ranking.tied[1:], speeds=tuple(speeds))
 
 
-@dataclass(frozen=True)
-class Ranking:
+def _rounded(value: float | None) -> float | None:
+    """Six digits; more say nothing."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+class Ranking(NamedTuple):
     """The settings that cannot be told from the fastest, the simplest first, and its tokens/s.
 
     ``counted`` are those that may be recommended: neither an estimate of a drafter of which another
@@ -119,9 +161,7 @@ class Ranking:
     counted: frozenset[Setting] = frozenset()
 
 
-def rank_settings(
-    speeds: Mapping[Setting, Performance | SettingSpeed], default_drafter: str | None = None
-) -> Ranking:
+def rank_settings(speeds: Speeds, default_drafter: str | None = None) -> Ranking:
     """The best settings of these; none where no speed is known.
 
     Estimates of a drafter do not count where another K of it is measured. Where something is
@@ -137,8 +177,7 @@ def rank_settings(
     if not eligible:
         return Ranking((), 0.0)
     measured = {setting: speed for setting, speed in eligible.items() if speed.basis == "measured"}
-    top = max(eligible.values(), key=_tokens)
-    compared = eligible
+    top, compared = max(eligible.values(), key=_tokens), eligible
     if measured:
         best = max(measured.values(), key=_tokens)
         if _tokens(top) <= _tokens(best) * (1 + ESTIMATE_MUST_WIN_BY):
@@ -148,121 +187,62 @@ def rank_settings(
                 for setting, speed in eligible.items()
                 if setting in measured or setting == NO_SPECULATION
             }
-    tied = [setting for setting, speed in compared.items() if _ties(speed, top)]
+
+    def ties(speed: Performance | SettingSpeed) -> bool:
+        estimates = speed.basis == top.basis == "estimated"
+        share = SAME_ESTIMATE_SHARE if estimates else SAME_SPEED_SHARE
+        return _tokens(speed) >= max(_tokens(top) * (1 - share), top.low or 0)
 
     def simplicity(setting: Setting) -> tuple[bool, bool, int, str]:
         return bool(setting.k), setting.drafter != default_drafter, setting.k, setting.drafter or ""
 
+    tied = [setting for setting, speed in compared.items() if ties(speed)]
     slower = (setting for setting, speed in eligible.items() if _tokens(speed) <= _tokens(top))
-    counted = frozenset([*tied, *slower])
-    return Ranking(tuple(sorted(tied, key=simplicity)), _tokens(top), counted)
+    return Ranking(tuple(sorted(tied, key=simplicity)), _tokens(top), frozenset([*tied, *slower]))
 
 
 def _tokens(speed: Performance | SettingSpeed) -> float:
     return speed.tokens_per_second or 0.0
 
 
-def _ties(speed: Performance | SettingSpeed, top: Performance | SettingSpeed) -> bool:
-    estimates = speed.basis == top.basis == "estimated"
-    share = SAME_ESTIMATE_SHARE if estimates else SAME_SPEED_SHARE
-    return _tokens(speed) >= max(_tokens(top) * (1 - share), top.low or 0)
+class _Gain(NamedTuple):
+    """Speculation against the target alone at one load: ``ratio`` is how many times as fast the
+    best drafting setting is; ``side`` is 1 where it wins, -1 where the target alone does, and 0
+    where they tie."""
 
-
-def _speed(
-    setting: Setting,
-    performance: Performance,
-    break_even: float | None,
-    ranking: Ranking,
-    usd_per_hour: float | None,
-) -> SettingSpeed:
-    speed = performance.tokens_per_second
-    counts = setting in ranking.counted
-    regret = max(0.0, 1 - speed / ranking.fastest) if speed is not None and counts else None
-    within = break_even if break_even is not None and break_even <= setting.k + 1 else None
-    return SettingSpeed(
-        setting=setting,
-        basis=performance.basis,
-        tokens_per_second=_rounded(speed),
-        low=_rounded(performance.low),
-        high=_rounded(performance.high),
-        ttft_seconds=_rounded(performance.ttft_seconds),
-        itl_seconds=_rounded(performance.itl_seconds),
-        usd_per_million_tokens=_rounded_usd(usd_per_million(usd_per_hour, speed)),
-        acceptance_length=round(min(performance.acceptance.length, setting.k + 1), 4),
-        acceptance_basis=performance.acceptance.basis,
-        break_even_acceptance_length=None if within is None else round(within, 2),
-        regret_percent=None if regret is None else round(100 * regret, 2),
-        source=performance.source,
-        extrapolated=performance.extrapolated,
-    )
-
-
-def _rounded(value: float | None) -> float | None:
-    """Six digits; more say nothing."""
-    return None if value is None else float(f"{value:.6g}")
-
-
-def _rounded_usd(usd: float | None) -> float | None:
-    return None if usd is None else round(usd, 4)
-
-
-def _contenders(loads: Sequence[LoadVerdict], robust: Setting | None) -> set[Setting]:
-    """The settings to show: the target alone, all that win or tie somewhere, the robust one, those
-    with the fastest speed or estimate somewhere, and each drafter's own best."""
-    kept = {NO_SPECULATION} | ({robust} if robust else set())
-    kept |= {setting for load in loads for setting in (load.best, *load.ties) if setting}
-    kept |= {max(load.speeds, key=_tokens).setting for load in loads if load.best}
-    settings = dict.fromkeys(speed.setting for load in loads for speed in load.speeds)
-    for drafter in dict.fromkeys(setting.drafter for setting in settings):
-        drafter_settings = (setting for setting in settings if setting.drafter == drafter)
-        kept.add(min(drafter_settings, key=lambda setting: _regrets(loads, setting)))
-    return kept
-
-
-def _only(load: LoadVerdict, kept: set[Setting]) -> LoadVerdict:
-    speeds = tuple(speed for speed in load.speeds if speed.setting in kept)
-    return load.model_copy(update={"speeds": speeds})
-
-
-def _regrets(loads: Sequence[LoadVerdict], setting: Setting) -> tuple[int, float]:
-    """At how many loads the setting does not count, and its greatest loss elsewhere in percent."""
-    speeds = [load.speed(setting) for load in loads if load.best]
-    regrets = [
-        speed.regret_percent for speed in speeds if speed and speed.regret_percent is not None
-    ]
-    return len(speeds) - len(regrets), max(regrets, default=0.0)
-
-
-def _worst_regret(loads: Sequence[LoadVerdict], setting: Setting) -> float | None:
-    """The setting's greatest loss at any load in percent; ``None`` where it does not count at one
-    (``Ranking.counted``), and where nothing is known."""
-    unknown, worst = _regrets(loads, setting)
-    return None if unknown or not any(load.best for load in loads) else worst
-
-
-def _robust(question: Question, loads: Sequence[LoadVerdict]) -> Setting | None:
-    worst = [
-        (regret, index)
-        for index, setting in enumerate(question.settings)
-        if (regret := _worst_regret(loads, setting)) is not None
-    ]
-    return question.settings[min(worst)[1]] if worst else None
+    load: float
+    ratio: float
+    alone: float
+    measured: bool
+    side: int
 
 
 def speculation_crossovers(
-    loads: Mapping[int, Mapping[Setting, Performance | SettingSpeed]], usd_per_hour: float | None
+    loads: Mapping[int, Speeds], usd_per_hour: float | None
 ) -> tuple[VerdictCrossover, ...]:
     """Where speculation with its best setting stops or starts to pay against the target alone, of
-    the speeds by load and setting: in verdicts, and in sweeps. Settings that tie change no side.
+    the speeds by load and setting: in verdicts, and in sweeps.
+
+    The winner changes sides at the load at which the ratio passes 1, interpolated on the logarithm
+    of the load. Settings that tie change no side.
     """
     points = [point for load in sorted(loads) if (point := _gain(load, loads[load]))]
-    price = partial(usd_per_million, usd_per_hour)
-    return tuple(crossovers(points, SAME_SPEED_SHARE, price))
+    crossovers, first = [], 0
+    decided = [number for number, point in enumerate(points) if point.side]
+    for here, there in pairwise(decided):
+        if points[here].side == points[there].side:
+            continue
+        back = (n for n in range(there + 1, len(points)) if points[n].side == points[here].side)
+        passing = (
+            n for n in range(here, there) if (points[n].ratio > 1) != (points[n + 1].ratio > 1)
+        )
+        between = points[first : next(back, len(points))]
+        crossovers.append(_crossover(between, next(passing) - first, usd_per_hour))
+        first = there
+    return tuple(crossovers)
 
 
-def _gain(
-    load: float, speeds: Mapping[Setting, Performance | SettingSpeed]
-) -> SpeculationGain | None:
+def _gain(load: float, speeds: Speeds) -> _Gain | None:
     """Speculation against the target alone; ``None`` where the speed of one is unknown."""
     alone = speeds.get(NO_SPECULATION)
     drafting = {setting: speed for setting, speed in speeds.items() if setting.k}
@@ -276,41 +256,50 @@ def _gain(
     wins = NO_SPECULATION not in fastest and ratio > 1
     loses = fastest == (NO_SPECULATION,) and ratio < 1
     side = 1 if wins else -1 if loses else 0
-    return SpeculationGain(load, ratio, alone.tokens_per_second, measured, side)
+    return _Gain(load, ratio, alone.tokens_per_second, measured, side)
 
 
-@dataclass(frozen=True)
-class SpeculationGain:
-    """Speculation against the target alone at one load: ``ratio`` is how many times as fast the
-    best drafting setting is; ``side`` is 1 where it wins, -1 where the target alone does, and 0
-    where they tie."""
+def _crossover(
+    points: Sequence[_Gain], number: int, usd_per_hour: float | None
+) -> VerdictCrossover:
+    """The crossover between this point and the next; ``points`` have no other one. ``low`` and
+    ``high`` are the loads around it at which the speeds are within a share of each other."""
 
-    load: float
-    ratio: float
-    alone: float
-    measured: bool
-    side: int
+    def load_at(before: _Gain, after: _Gain, ratio: float) -> float:
+        """The load between two points at which the ratio is this one."""
+        share = (before.ratio - ratio) / (before.ratio - after.ratio)
+        load: float = before.load * (after.load / before.load) ** min(max(share, 0.0), 1.0)
+        return load
 
+    def outside(point: _Gain, limit: float) -> bool:
+        return point.ratio >= limit if limit > 1 else point.ratio <= limit
 
-def crossovers(
-    points: Sequence[SpeculationGain], equal: float, price_of: Callable[[float], float | None]
-) -> Iterator[VerdictCrossover]:
-    """Where the winner changes sides, at the load at which the ratio passes 1: interpolated on the
-    logarithm of the load. A tie changes no side.
-
-    ``points`` ascend in load. Speeds within the share ``equal`` of each other are about equally
-    fast; ``price_of`` is the price of a million tokens in USD at this many tokens per second.
-    """
-    first = 0
-    decided = [number for number, point in enumerate(points) if point.side]
-    for here, there in pairwise(decided):
-        if points[here].side == points[there].side:
-            continue
-        back = (n for n in range(there + 1, len(points)) if points[n].side == points[here].side)
-        end = next(back, len(points))
-        before = next(n for n in range(here, there) if _passes_one(points[n], points[n + 1]))
-        yield _crossover(points[first:end], before - first, equal, price_of)
-        first = there
+    before, after = points[number], points[number + 1]
+    requests = load_at(before, after, 1.0)
+    share = math.log(requests / before.load) / math.log(after.load / before.load)
+    alone = before.alone * (after.alone / before.alone) ** share
+    above, below = 1 + SAME_SPEED_SHARE, 1 - SAME_SPEED_SHARE
+    if before.ratio <= 1:
+        above, below = below, above
+    low, high = before.load, after.load
+    for point, next_point in reversed(list(pairwise(points[: number + 2]))):
+        if outside(point, above):
+            low = load_at(point, next_point, above)
+            break
+        low = point.load
+    for point, next_point in pairwise(points[number:]):
+        if outside(next_point, below):
+            high = load_at(point, next_point, below)
+            break
+        high = next_point.load
+    return VerdictCrossover(
+        direction="stops" if before.ratio > 1 else "starts",
+        requests=round(requests, 1),
+        low=round(min(low, requests), 1),
+        high=round(max(high, requests), 1),
+        usd_per_million_tokens=usd_per_million(usd_per_hour, alone),
+        basis="measured" if before.measured and after.measured else "estimated",
+    )
 
 
 def crossover_text(crossover: VerdictCrossover) -> str:
@@ -324,60 +313,3 @@ def crossover_text(crossover: VerdictCrossover) -> str:
         f"Speculation {crossover.direction} paying at about {crossover.requests:,.0f} requests"
         f"{between}{cost}; {crossover.basis}."
     )
-
-
-def _passes_one(before: SpeculationGain, after: SpeculationGain) -> bool:
-    return (before.ratio > 1) != (after.ratio > 1)
-
-
-def _crossover(
-    points: Sequence[SpeculationGain],
-    number: int,
-    equal: float,
-    price_of: Callable[[float], float | None],
-) -> VerdictCrossover:
-    """The crossover between this point and the next; ``points`` have no other one."""
-    before, after = points[number], points[number + 1]
-    requests = _load_at(before, after, 1.0)
-    share = math.log(requests / before.load) / math.log(after.load / before.load)
-    alone = before.alone * (after.alone / before.alone) ** share
-    ends = _equal_range(points, before, after, equal)
-    return VerdictCrossover(
-        direction="stops" if before.ratio > 1 else "starts",
-        requests=round(requests, 1),
-        low=round(min(ends[0], requests), 1),
-        high=round(max(ends[1], requests), 1),
-        usd_per_million_tokens=price_of(alone),
-        basis="measured" if before.measured and after.measured else "estimated",
-    )
-
-
-def _load_at(before: SpeculationGain, after: SpeculationGain, ratio: float) -> float:
-    """The load between two points at which the ratio is this one."""
-    share = (before.ratio - ratio) / (before.ratio - after.ratio)
-    load: float = before.load * (after.load / before.load) ** min(max(share, 0.0), 1.0)
-    return load
-
-
-def _equal_range(
-    points: Sequence[SpeculationGain], before: SpeculationGain, after: SpeculationGain, equal: float
-) -> tuple[float, float]:
-    """The loads around a crossing at which the ratio is within ``equal`` of 1."""
-    above, below = (1 + equal, 1 - equal) if before.ratio > 1 else (1 - equal, 1 + equal)
-    low, high = before.load, after.load
-    left = points[: points.index(after) + 1]
-    for point, next_point in reversed(list(pairwise(left))):
-        if _outside(point, above):
-            low = _load_at(point, next_point, above)
-            break
-        low = point.load
-    for point, next_point in pairwise(points[points.index(before) :]):
-        if _outside(next_point, below):
-            high = _load_at(point, next_point, below)
-            break
-        high = next_point.load
-    return low, high
-
-
-def _outside(point: SpeculationGain, limit: float) -> bool:
-    return point.ratio >= limit if limit > 1 else point.ratio <= limit

@@ -12,23 +12,26 @@ More requests than max-num-seqs, or than the KV cache holds, wait: tokens/s stay
 requests that run, and TTFT grows by the wait. Of a prompt, only what the prefix cache does not hold
 is processed (``on_engine``).
 
-A row on the same GPUs, vLLM and request size, at this load or around it, is the answer itself;
-other rows of the target, of this or an adjacent vLLM version, correct the estimate
-(``correction``).
+A row on the same GPUs, vLLM and request size, at this load or around it, is the answer itself.
+Other rows of the target, of this or an adjacent vLLM version, correct the estimate by the weighted
+geometric mean of their measured over modelled time, with a ratio of 1 as one row more. A row weighs
+less the further its load, K and request size are, and on other GPUs; for a drafter without rows
+those of the target alone count, with little weight.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
+from typing import Generic, NamedTuple, TypeVar
 
 from peagle.catalog.schema import Seconds, Speed, SpeedRun
-from peagle.catalog.speed_model import SpeedModel
+from peagle.catalog.tables import SpeedModel
 from peagle.fit.estimate import GIB, cache_layout, fit_of
 from peagle.fit.models import Fit, FitCase
-from peagle.speed.correction import correct
-from peagle.speed.geometry import geometry_of
 from peagle.speed.models import (
     TARGET_ALONE,
     Acceptance,
@@ -37,13 +40,31 @@ from peagle.speed.models import (
     Workload,
     is_on,
 )
-from peagle.speed.step import StepTimes, closed_load
+from peagle.speed.step import Geometry, StepTimes, closed_load, geometry_of
 from peagle.vllm import versions
-from peagle.vllm.prefix_caching import cached_tokens
+from peagle.vllm.defaults import cached_tokens
+
+T = TypeVar("T")
 
 SAME_SIZE = 1.1
 """Requests whose tokens differ by at most this factor are of the measured size, as are acceptance
 lengths."""
+
+MEASURED_STEP = 8192
+"""max-num-batched-tokens of the measured engines."""
+
+_UNMEASURED_WIDTH = 0.5
+"""Half the range for kinds of attention of which no GPU measurement went into the model."""
+
+_PRIOR = 0.5
+"""Weight of a ratio of 1."""
+
+_OTHER_GPU, _ALONE = 0.3, 0.1
+"""Weights of rows of another GPU, and of the target alone for a drafter."""
+
+_LOAD, _K, _PROMPT, _ANSWER = math.log(2.5), 2.5, math.log(5), math.log(12)
+"""Distances at which a weight falls to 1/e: held-out settings and request sizes have the smallest
+errors around these, and hardly larger ones at half and twice of them."""
 
 
 def performance(
@@ -66,9 +87,10 @@ def performance(
     on a GPU that speed_model.yaml does not have, and where no request of the workload fits the
     context or the KV cache.
     """
-    size, context = workload.prompt_tokens + workload.output_tokens, case.engine.max_model_len
-    if size > context:
-        lacking = f"requests of {size:,} tokens exceed the context of {context:,}"
+    engine, shape = case.engine, case.target.architecture
+    if workload.tokens > engine.max_model_len:
+        context = f"the context of {engine.max_model_len:,}"
+        lacking = f"requests of {workload.tokens:,} tokens exceed {context}"
         return Performance("unknown", acceptance, lacking)
     conversations: int | None = None
     if workload.cached_prompt_tokens:
@@ -78,30 +100,26 @@ def performance(
     measured = _measured(case, workload, load, runs, names, acceptance)
     if measured is not None:
         return measured
-    gpu = model.gpu(case.engine.gpu, case.engine.gpu_memory_gib)
+    gpu = model.gpu(engine.gpu, engine.gpu_memory_gib)
     if acceptance.basis == "unknown" or gpu is None:
-        lacking = acceptance.source if gpu else f"no data of the GPU {case.engine.gpu}"
+        lacking = acceptance.source if gpu else f"no data of the GPU {engine.gpu}"
         return Performance("unknown", acceptance, lacking)
-    fit = fit or fit_of(case)
-    running = slots(case, fit, workload)
+    running = slots(case, fit or fit_of(case), workload)
     if running < 1:
         return Performance("unknown", acceptance, "no request of this size fits the KV cache")
-    # Engines of distant versions differ by more than the model is wrong.
-    vllm = case.engine.vllm
-    near = [run for run in runs if versions.are_adjacent(run.vllm, vllm)]
     times = StepTimes(geometry_of(case), gpu, model)
-    batched = case.engine.max_num_batched_tokens
+    batched = engine.max_num_batched_tokens
     timing = closed_load(times, workload, load, running, batched, acceptance.length)
-    corrected = correct(times, workload, load, near, names)
-    factor, width = corrected.factor, corrected.width
-    shape = case.target.architecture
+    factor, width, used = _correction(times, workload, load, engine.vllm, runs, names)
     if shape.latent or shape.recurrent or shape.unknown_cache:
         width = max(width, _UNMEASURED_WIDTH)
     source = f"{model.script}, constants of {model.fitted.isoformat()}"
-    if corrected.runs:
+    if used:
         by = [
-            run.file if versions.compare(run.vllm, vllm) == 0 else f"{run.file} (vLLM {run.vllm})"
-            for run in corrected.runs
+            run.file
+            if versions.compare(run.vllm, engine.vllm) == 0
+            else f"{run.file} (vLLM {run.vllm})"
+            for run in used
         ]
         source += f", corrected by {', '.join(by)}"
     steps = workload.output_tokens / acceptance.length
@@ -123,10 +141,6 @@ def performance(
         conversations=conversations,
         extrapolated=acceptance.extrapolated,
     )
-
-
-_UNMEASURED_WIDTH = 0.5
-"""Half the range for kinds of attention of which no GPU measurement went into the model."""
 
 
 def break_even_length(
@@ -156,14 +170,14 @@ def slots(case: FitCase, fit: Fit, workload: Workload) -> float:
 def cached_requests(case: FitCase, fit: Fit, workload: Workload) -> float:
     """Requests of this size that the KV cache holds, running or kept for the next turn, with one
     copy of what all prompts begin with."""
-    length = min(workload.prompt_tokens + workload.output_tokens, case.engine.max_model_len)
     layout = cache_layout(case)
     # Of all requests together one step's prompts are in flight, not of each: about none each.
-    each, blocks = layout.request_blocks(length, 0), int(fit.kv_cache_gib * GIB)
+    each = layout.request_blocks(min(workload.tokens, case.engine.max_model_len), 0)
     shared = 0
     if case.engine.prefix_caching:
         shared = layout.shared_blocks(workload.shared_prompt_tokens)
-    return max(blocks // layout.block_bytes - shared, 0) / (each - shared)
+    blocks = int(fit.kv_cache_gib * GIB) // layout.block_bytes
+    return max(blocks - shared, 0) / (each - shared)
 
 
 def on_engine(
@@ -198,13 +212,15 @@ def _measured(
     names: Collection[str | None],
     acceptance: Acceptance,
 ) -> Performance | None:
-    """The measured row at this load, or between the two loads around it.
+    """The measured row at this load, or between the two loads around it; measured prompts are
+    random, so none of it is cached.
 
     A row with an imposed acceptance is not the answer where another one is known.
     """
     engine = case.engine
-    if load > engine.max_num_seqs:
+    if load > engine.max_num_seqs or workload.cached_prompt_tokens:
         return None
+    known = acceptance.basis in ("measured", "published", "assumed")
     for run in runs:
         here = is_on(run, engine.gpu, engine.tensor_parallel_size)
         if not here or versions.compare(run.vllm, engine.vllm) != 0:
@@ -212,9 +228,14 @@ def _measured(
         rows = [
             row
             for row in run.speeds
-            if row.drafter in names and row.k == engine.k and _same_size(row, workload)
+            if row.drafter in names
+            and row.k == engine.k
+            and _alike(row.prompt_tokens, workload.prompt_tokens)
+            and _alike(row.output_tokens, workload.output_tokens)
         ]
-        if run.synthetic and any(_differs(row, acceptance) for row in rows):
+        lengths = [row.acceptance_length for row in rows if row.acceptance_length]
+        others = any(not _alike(length, acceptance.length) for length in lengths)
+        if run.synthetic and known and others:
             continue
         by_load = attrgetter("concurrency")
         below = max((r for r in rows if r.concurrency <= load), key=by_load, default=None)
@@ -224,24 +245,8 @@ def _measured(
     return None
 
 
-def _differs(row: Speed, acceptance: Acceptance) -> bool:
-    """Whether this acceptance, from text, published or assumed, is not that of the row."""
-    if acceptance.basis not in ("measured", "published", "assumed") or not row.acceptance_length:
-        return False
-    high, low = sorted((acceptance.length, row.acceptance_length), reverse=True)
-    return high > SAME_SIZE * low
-
-
-def _same_size(row: Speed, workload: Workload) -> bool:
-    if workload.cached_prompt_tokens:
-        return False  # measured prompts are random
-    pairs = (
-        (row.prompt_tokens, workload.prompt_tokens),
-        (row.output_tokens, workload.output_tokens),
-    )
-    return all(
-        have is not None and max(have, want) <= SAME_SIZE * min(have, want) for have, want in pairs
-    )
+def _alike(have: float | None, want: float) -> bool:
+    return have is not None and max(have, want) <= SAME_SIZE * min(have, want)
 
 
 def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performance:
@@ -254,10 +259,9 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
         return None if lower is None or upper is None else lower + share * (upper - lower)
 
     def mean(lower: Seconds | None, upper: Seconds | None) -> float | None:
-        return None if lower is None or upper is None else at(lower.mean, upper.mean)
+        return at(lower.mean if lower else None, upper.mean if upper else None)
 
-    speeds = below.output_tokens_per_second, above.output_tokens_per_second
-    tokens = speeds[0] + share * (speeds[1] - speeds[0])
+    low, high = below.output_tokens_per_second, above.output_tokens_per_second
     length = at(below.acceptance_length, above.acceptance_length)
     basis: AcceptanceBasis = "none" if not below.k else "measured"
     if below.k and (run.synthetic or length is None):
@@ -269,10 +273,126 @@ def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Performa
         basis="measured",
         acceptance=Acceptance(length or 1.0, basis, source),
         source=f"{source} requests" + (f"; {run.caveat}" if run.caveat else ""),
-        tokens_per_second=tokens,
-        low=at(below.low or speeds[0], above.low or speeds[1]),
-        high=at(below.high or speeds[0], above.high or speeds[1]),
+        tokens_per_second=low + share * (high - low),
+        low=at(below.low or low, above.low or high),
+        high=at(below.high or low, above.high or high),
         ttft_seconds=mean(below.ttft_seconds, above.ttft_seconds),
         itl_seconds=mean(below.itl_seconds, above.itl_seconds),
         tpot_seconds=mean(below.tpot_seconds, above.tpot_seconds),
     )
+
+
+class _Ratio(NamedTuple):
+    """Measured over modelled time of one row; logarithms of that, of its load and tokens."""
+
+    k: int
+    log_load: float
+    log_prompt: float
+    log_answer: float
+    log_ratio: float
+
+
+class _Identity(Generic[T]):
+    """A key of a cache for a value that equals only itself: hashing a run with all its rows takes
+    longer than using it."""
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _correction(
+    times: StepTimes,
+    workload: Workload,
+    load: float,
+    vllm: str,
+    runs: Iterable[SpeedRun],
+    names: Collection[str | None],
+) -> tuple[float, float, list[SpeedRun]]:
+    """The factor on the modelled time by the target's runs on any GPU, half the width of the range
+    as a share, and the runs that it comes from."""
+    geometry, model, gpu = times.geometry, times.model, times.gpu.gpu
+    # Engines of distant versions differ by more than the model is wrong.
+    major, minor, _ = versions.parse(vllm)
+    near = [
+        run
+        for run, (run_major, run_minor, _) in ((run, versions.parse(run.vllm)) for run in runs)
+        if run_major == major and abs(run_minor - minor) <= 1
+    ]
+
+    def with_rows(pair: Geometry, of: frozenset[str | None]) -> list[tuple[SpeedRun, _Ratios]]:
+        # All K and numbers of GPUs share the ratios.
+        draft = pair.draft and pair.draft._replace(passes=1)
+        pair = pair._replace(k=0, draft=draft, tensor_parallel_size=1)
+        rows = ((run, _ratios(_Identity(run), pair, of, _Identity(model))) for run in near)
+        return [(run, ratios) for run, ratios in rows if ratios]
+
+    trusted, run_rows = 1.0, with_rows(geometry, frozenset(names))
+    if geometry.k and not run_rows:
+        trusted, run_rows = _ALONE, with_rows(geometry.with_k(0), TARGET_ALONE)
+    total, logs, same = _PRIOR, 0.0, False
+    for run, rows in run_rows:
+        here = is_on(run, gpu, geometry.tensor_parallel_size)
+        same |= here
+        weight_of_run = trusted * (1 if here else _OTHER_GPU)
+        weight, log = _weighed(_Identity(rows), geometry.k, load, workload)
+        total, logs = total + weight_of_run * weight, logs + weight_of_run * log
+    is_fitted = any(fitted.gpu == gpu for fitted in model.evidence)
+    ranges = model.ranges
+    width = ranges.both if same else ranges.one if run_rows or is_fitted else ranges.none
+    return math.exp(logs / total), width, [run for run, _ in run_rows]
+
+
+_Ratios = tuple[_Ratio, ...]
+
+
+@lru_cache(maxsize=4096)
+def _weighed(
+    rows: _Identity[_Ratios], k: int, load: float, workload: Workload
+) -> tuple[float, float]:
+    """The sums of the weights and of the weighted logarithms of a run's rows at this setting, which
+    are the same for engines on all GPUs."""
+    log_load = math.log(load)
+    log_prompt, log_answer = math.log(workload.prompt_tokens), math.log(workload.output_tokens)
+    total = logs = 0.0
+    for row in rows.value:
+        distance = (
+            abs(row.log_load - log_load) / _LOAD
+            + abs(row.k - k) / _K
+            + abs(row.log_prompt - log_prompt) / _PROMPT
+            + abs(row.log_answer - log_answer) / _ANSWER
+        )
+        weight = math.exp(-distance)
+        total, logs = total + weight, logs + weight * row.log_ratio
+    return total, logs
+
+
+@lru_cache(maxsize=256)
+def _ratios(
+    run_key: _Identity[SpeedRun],
+    pair: Geometry,
+    names: frozenset[str | None],
+    model_key: _Identity[SpeedModel],
+) -> _Ratios:
+    """The ratios of a run's rows of these drafters."""
+    run, model, ratios = run_key.value, model_key.value, []
+    gpu = model.gpu(run.gpu)
+    pair = pair._replace(tensor_parallel_size=run.tensor_parallel_size)
+    for row in run.speeds if gpu else ():
+        lacks = not row.prompt_tokens or not row.output_tokens or row.drafter not in names
+        if gpu is None or lacks or (row.k and not row.acceptance_length):
+            continue
+        size = Workload(row.prompt_tokens or 1, row.output_tokens or 1)
+        times = StepTimes(pair.with_k(row.k), gpu, model)
+        load, length = row.concurrency, row.acceptance_length or 1.0
+        timing = closed_load(times, size, load, math.inf, MEASURED_STEP, length)
+        time = load * size.output_tokens / row.output_tokens_per_second
+        ratio = math.log(time / timing.total)
+        sizes = math.log(size.prompt_tokens), math.log(size.output_tokens)
+        ratios.append(_Ratio(row.k, math.log(load), *sizes, ratio))
+    return tuple(ratios)

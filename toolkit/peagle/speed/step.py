@@ -1,4 +1,5 @@
-"""The time of one step of the engine, as a sum of terms with one constant each.
+"""The time of one step of the engine, as a sum of terms with one constant each, from the sizes of
+the memory fit.
 
 A decode step verifies ``n = requests x (K + 1)`` tokens and drafts the next K:
 
@@ -6,12 +7,12 @@ A decode step verifies ``n = requests x (K + 1)`` tokens and drafts the next K:
          + logits x bytes of logits / bandwidth
          + drafter + drafter_layer x layers of the drafter x passes + reduce x all-reduces
 
-Kernels are the projections of the attention, the
-experts (or the feed-forward block), the output matrix, the attention to the KV cache, and the
-drafter's layers, output matrix and attention, once per pass: one pass with parallel drafting
-(P-EAGLE, DFlash), K in sequence with EAGLE-3 and MTP. n tokens use ``E (1 - (1 - top/E)^n)`` of E
-experts, as if each token chose its own: tokens next to each other in a text share some, so a real
-step reads at most that. FLOPs are 2 per parameter and row, an expert's rows those of its tiles.
+Kernels are the projections of the attention, the experts (or the feed-forward block), the output
+matrix, the attention to the KV cache, and the drafter's layers, output matrix and attention, once
+per pass: one pass with parallel drafting (P-EAGLE, DFlash), K in sequence with EAGLE-3 and MTP.
+n tokens use ``E (1 - (1 - top/E)^n)`` of E experts, as if each token chose its own: tokens next to
+each other in a text share some, so a real step reads at most that. FLOPs are 2 per parameter and
+row, an expert's rows those of its tiles.
 With tensor parallelism bytes and FLOPs are divided by its size; each layer adds two all-reduces,
 each a latency and the ring's bytes over the link.
 
@@ -41,40 +42,202 @@ with the threads that issue its matrix instructions, so that both times add up (
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from peagle.catalog.speed_model import GpuSpeed, SpeedModel, StepConstants
-from peagle.speed.geometry import Geometry
+from peagle.catalog.schema import AttentionGroup
+from peagle.catalog.tables import GpuSpeed, SpeedModel, StepConstants
+from peagle.fit.models import DraftModel, FitCase, TargetModel
+from peagle.fit.weights import (
+    QUANTIZED_BYTES,
+    attention_layers,
+    attention_parameters,
+    quantized_element,
+    stored_parameters,
+)
 from peagle.speed.models import Workload
+from peagle.vllm.defaults import cache_element_bytes, capture_sizes, schedules_ahead
+from peagle.vllm.gpus import element_bytes
 
-SMALLEST_TILE, LARGEST_EXTRA = 16, 32
-"""Rows of the smallest tile, and of half the largest one that kernels choose for few rows."""
-LARGEST_MXFP4_TILE = 128
-"""Rows of the largest tile with MXFP4 weights."""
-LEAST_LIKELY_TILE = 1e-3
+_LOGIT_BYTES, _BF16 = 4, 2
+
+_REDUCED_VOCABULARY = 64_000
+"""Tokens that an EAGLE-3 head drafts from when its config.json was not read: 32,000 to 64,000 in
+the published ones."""
+
+_MANY, _FEWEST_LAYERS = 1024, 24
+"""Requests with which vLLM captures the most sizes, and the fewest layers of the measured targets:
+``uncaptured`` is in proportion below."""
+
+_SMALLEST_TILE, _LARGEST_EXTRA, _LARGEST_MXFP4_TILE = 16, 32, 128
+"""Rows of the smallest tile, of half the largest one that kernels choose for few rows, and of the
+largest one with MXFP4 weights."""
+_LEAST_LIKELY_TILE = 1e-3
 """Tiles that are less likely than this do not count."""
 
 
-def tile_rows(rows: float) -> float:
-    """The rows that a grouped matrix multiplication of 16-bit weights computes for an expert with
-    this many on average.
+class Cache(NamedTuple):
+    """Layers with the same KV cache: bytes that a token takes in all of them, and the FLOPs of a
+    token's attention to one cached token. ``window`` is in tokens."""
 
-    Kernels choose tiles of about twice the mean, from 16 to 64 rows, so that few experts need a
-    second one, and compute whole tiles; an expert with more rows fills half of its last tile (the
-    tuned tiles of vLLM's fused_moe/configs/E=128,N=768,device_name=NVIDIA_H200.json).
+    token_bytes: float
+    token_flops: float
+    window: int | None
+
+    def length(self, context: float) -> float:
+        """Tokens that these layers read at this context."""
+        return min(context, self.window) if self.window else context
+
+
+class Draft(NamedTuple):
+    """A drafter: bytes of its layers and of its output matrix in each of ``passes`` per step.
+
+    ``parallel``: one pass drafts all K tokens.
     """
-    return max(SMALLEST_TILE, min(2 * rows, rows + LARGEST_EXTRA))
+
+    layers: int
+    passes: int
+    parallel: bool
+    body_bytes: float
+    lm_head_bytes: float
+    vocab_size: int
+    caches: tuple[Cache, ...]
+
+
+class Geometry(NamedTuple):
+    """The sizes of a pair on an engine. ``attention`` is everything of a layer but its experts, a
+    dense layer has one expert; ``_numbers`` are parameters, ``_bytes`` bytes. ``converts_experts``:
+    kernels convert the weights of the experts to 16 bits. ``captured`` is the number of tokens of
+    the largest batch with a CUDA graph."""
+
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    attention_bytes: float
+    attention_numbers: float
+    expert_bytes: float
+    expert_numbers: float
+    experts: int
+    experts_per_token: int
+    lm_head_bytes: float
+    caches: tuple[Cache, ...]
+    draft: Draft | None
+    k: int
+    tensor_parallel_size: int
+    captured: int
+    schedules_ahead: bool
+    low_precision: bool
+    converts_experts: bool
+
+    def with_k(self, k: int) -> Geometry:
+        """The same pair with K drafts; the target alone with 0."""
+        draft = self.draft if k else None
+        if draft and not draft.parallel:
+            draft = draft._replace(passes=k)
+        return self._replace(k=k, draft=draft)
+
+
+@lru_cache(maxsize=1024)
+def geometry_of(case: FitCase) -> Geometry:
+    """The geometry of a case; sizes are of the whole model, not of one GPU."""
+    target, engine, shape = case.target, case.engine, case.target.architecture
+    # Parameters that every token uses: attention, recurrent layers, dense layers, shared experts.
+    always = sum(
+        n * sum(attention_parameters(shape, group)) for group, n in attention_layers(shape)
+    )
+    always += sum(group.layers * group.parameters for group in shape.recurrent)
+    width = shape.dense_layers * (shape.dense_intermediate_size or 0)
+    width += (shape.blocks - shape.dense_layers) * (shape.shared_expert_size or 0)
+    always += shape.feed_forward_matrices * shape.hidden_size * width
+    attention, experts, head = _element_sizes(target, always)
+    mean = always / shape.layers
+    router = (shape.experts or 0) * shape.hidden_size
+    matrices = shape.feed_forward_matrices * (shape.blocks - shape.dense_layers) / shape.layers
+    numbers = matrices * shape.hidden_size * shape.intermediate_size
+    element = cache_element_bytes(engine, target.dtype)
+    # With fewer max-num-seqs vLLM captures fewer sizes, but always those that can occur.
+    most = replace(engine, k=0, max_num_seqs=max(engine.max_num_seqs, _MANY))
+    captured, _ = capture_sizes(most, None, shape.class_name)
+    return Geometry(
+        layers=shape.layers,
+        hidden_size=shape.hidden_size,
+        vocab_size=shape.vocab_size,
+        attention_bytes=mean * attention + router * _BF16,
+        attention_numbers=mean + router,
+        expert_bytes=numbers * experts,
+        expert_numbers=numbers,
+        experts=shape.experts or 1,
+        experts_per_token=(shape.experts_per_token or 1) if shape.experts else 1,
+        lm_head_bytes=shape.vocab_size * shape.hidden_size * head,
+        caches=_caches(shape.attention, shape.query_heads, element),
+        draft=_draft(case.drafter, engine.k, element) if case.drafter else None,
+        k=engine.k,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        captured=captured[-1] if captured else 0,
+        schedules_ahead=schedules_ahead(engine, case.drafter),
+        low_precision=target.quantization in ("fp8", "nvfp4"),
+        converts_experts=target.has_mxfp4_experts,
+    )
+
+
+def _element_sizes(target: TargetModel, always: float) -> tuple[float, float, float]:
+    """Bytes per element of attention, experts (or feed-forward block) and output matrix; ``always``
+    is the number of parameters beside the experts."""
+    plain, shape = element_bytes(target.dtype), target.architecture
+    quantized = shape.quantized
+    if target.quantization is None and quantized is None:
+        return plain, plain, plain
+    if target.is_gpt_oss:
+        return plain, QUANTIZED_BYTES.get(target.quantization or "", plain), plain
+    if quantized and not quantized.attention:
+        return plain, quantized.element_bytes, plain
+    size = quantized_element(target)
+    if size is None and target.checkpoint_bytes:
+        # Known from the weight files only: the vocabulary is usually not quantized.
+        vocabulary = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
+        block = 3 * shape.hidden_size * shape.intermediate_size * (shape.experts or 1)
+        left = max(target.checkpoint_bytes - vocabulary * plain, 0)
+        size = min(max(left / (always + shape.layers * block), 0.25), plain)
+    return size or plain, size or plain, plain
+
+
+def _caches(groups: Iterable[AttentionGroup], heads: int, element: float) -> tuple[Cache, ...]:
+    return tuple(
+        Cache(
+            (1.0 if group.kind == "latent" else 2.0)
+            * (group.layers * group.kv_heads * group.head_dim * element),
+            4.0 * group.layers * heads * group.head_dim,
+            group.window if group.kind == "sliding" else None,
+        )
+        for group in groups
+    )
+
+
+@lru_cache(maxsize=256)
+def _draft(drafter: DraftModel, k: int, element: float) -> Draft:
+    parallel = drafter.parallel_drafting or drafter.method in ("dflash", "dspark")
+    body = stored_parameters(replace(drafter, own_embeddings=False, own_output=False))
+    shape, rows = drafter.shape, drafter.draft_vocab_size
+    if drafter.method == "eagle3" and not parallel and rows == shape.vocab_size:
+        rows = min(rows, _REDUCED_VOCABULARY)
+    return Draft(
+        layers=shape.layers,
+        passes=1 if parallel else max(k, 1),
+        parallel=parallel,
+        body_bytes=float(body * _BF16),
+        lm_head_bytes=float(rows * shape.hidden_size * _BF16),
+        vocab_size=rows,
+        caches=_caches(shape.attention, shape.query_heads, element),
+    )
 
 
 def tile_size(rows: float) -> int:
     """The rows of a tile with MXFP4 weights, for experts with this many rows on average: the next
     power of two from 16 to 128 (triton_kernels/matmul_ogs_details/opt_flags.py of vLLM 0.28.0)."""
     power = (max(math.floor(rows), 1) - 1).bit_length()
-    return min(max(SMALLEST_TILE, 1 << power), LARGEST_MXFP4_TILE)
+    return min(max(_SMALLEST_TILE, 1 << power), _LARGEST_MXFP4_TILE)
 
 
 def further_tiles(tokens: float, share: float, size: int) -> float:
@@ -87,7 +250,7 @@ def further_tiles(tokens: float, share: float, size: int) -> float:
     mean = tokens * share
     deviation = max(math.sqrt(mean * (1 - share)), 1e-6)
     expected, tiles, likely = 0.0, 1, 1.0
-    while likely > LEAST_LIKELY_TILE:
+    while likely > _LEAST_LIKELY_TILE:
         likely = math.erfc((tiles * size + 0.5 - mean) / deviation / math.sqrt(2)) / 2
         expected += likely
         tiles += 1
@@ -104,26 +267,11 @@ class Kernel(NamedTuple):
     converts: bool = False
     of_cache: bool = False
 
-    @property
-    def reads_by(self) -> str:
-        """The constant of its bytes."""
-        return "cache" if self.of_cache else "weights"
-
-    @property
-    def computes_by(self) -> str:
-        """The constant of its FLOPs."""
-        return "grouped" if self.grouped else "compute"
-
     def sides(self, constants: StepConstants) -> tuple[float, float]:
         """The times of its bytes and of its FLOPs."""
         reads = constants.cache if self.of_cache else constants.weights
         computes = constants.grouped if self.grouped else constants.compute
         return reads * self.read, computes * self.compute
-
-    def seconds(self, constants: StepConstants) -> float:
-        """Its time."""
-        read, compute = self.sides(constants)
-        return read + compute if self.converts else max(read, compute)
 
 
 class Terms(NamedTuple):
@@ -139,33 +287,15 @@ class Terms(NamedTuple):
     fixed: float = 0.0
     """Seconds with no constant to fit: all-reduces, and scheduling without overlap."""
 
-    def bounds(self, constants: StepConstants) -> tuple[bool, ...]:
-        """Which kernels wait for memory."""
-        sides = (kernel.sides(constants) for kernel in self.kernels)
-        return tuple(read >= compute for read, compute in sides)
-
-    def coefficients(self, bounds: tuple[bool, ...]) -> Mapping[str, float]:
-        """The factor of each constant if these kernels wait for memory."""
-        factors: dict[str, float] = defaultdict(float)
-        for kernel, waits in zip(self.kernels, bounds, strict=True):
-            if waits or kernel.converts:
-                factors[kernel.reads_by] += kernel.read
-            if not waits or kernel.converts:
-                factors[kernel.computes_by] += kernel.compute
-        return factors | {
-            "step": self.step,
-            "layer": self.layer,
-            "request": self.request,
-            "logits": self.logits,
-            "drafter": self.drafter,
-            "drafter_layer": self.drafter_layer,
-        }
-
     def seconds(self, constants: StepConstants) -> float:
         """The sum of the terms."""
+        sides = (kernel.sides(constants) for kernel in self.kernels)
         return (
             self.fixed
-            + sum(kernel.seconds(constants) for kernel in self.kernels)
+            + sum(
+                read + compute if kernel.converts else max(read, compute)
+                for kernel, (read, compute) in zip(self.kernels, sides, strict=True)
+            )
             + self.step * constants.step
             + self.layer * constants.layer
             + self.request * constants.request
@@ -173,12 +303,6 @@ class Terms(NamedTuple):
             + self.drafter * constants.drafter
             + self.drafter_layer * constants.drafter_layer
         )
-
-
-_LOGIT_BYTES, _BF16 = 4, 2
-
-_FEWEST_LAYERS = 24
-"""Of the measured targets: ``uncaptured`` is in proportion below."""
 
 
 def prefill_steps(requests: float, prompt: float, batched: int) -> tuple[float, float, float]:
@@ -212,25 +336,22 @@ class StepTimes:
     model: SpeedModel
 
     @cached_property
-    def bandwidth(self) -> float:
-        """Bytes per second of all GPUs together."""
-        return self.gpu.memory_gb_per_second * 1e9 * self.geometry.tensor_parallel_size
-
-    @cached_property
-    def peak(self) -> float:
-        """FLOPs per second of all GPUs together, in the dtype of the target's weights."""
-        rate = (self.gpu.fp8_tflops if self.geometry.low_precision else None) or self.gpu.tflops
-        return rate * 1e12 * self.geometry.tensor_parallel_size
+    def rates(self) -> tuple[float, float]:
+        """Bytes and FLOPs per second of all GPUs together, in the dtype of the target's weights."""
+        gpu, size = self.gpu, self.geometry.tensor_parallel_size
+        tflops = (gpu.fp8_tflops if self.geometry.low_precision else None) or gpu.tflops
+        return gpu.memory_gb_per_second * 1e9 * size, tflops * 1e12 * size
 
     def decode_terms(self, requests: float, context: float) -> Terms:
         """The terms of a step with this many requests of this mean length."""
         geo, draft = self.geometry, self.geometry.draft
         tokens = requests * (geo.k + 1)
         read = requests * sum(c.token_bytes * c.length(context) for c in geo.caches)
+        attention = tokens * sum(c.token_flops * c.length(context) for c in geo.caches)
         kernels = [
             *self._layers(tokens),
             self._kernel(geo.lm_head_bytes, 2 * tokens * geo.vocab_size * geo.hidden_size),
-            self._kernel(read, self._attention_flops(tokens, context), of_cache=True),
+            self._kernel(read, attention, of_cache=True),
         ]
         logits, drafter_layers = tokens * geo.vocab_size, 0
         if draft:
@@ -247,28 +368,21 @@ class StepTimes:
             ]
             logits += drafted * draft.vocab_size
             drafter_layers = draft.layers * draft.passes
-        fixed = self._reduce_seconds(tokens) if geo.tensor_parallel_size > 1 else 0.0
+        fixed = self._reduce_seconds(tokens)
         fixed += 0.0 if geo.schedules_ahead else self.model.constants.without_async
         return Terms(
             kernels=tuple(kernels),
             layer=geo.layers,
             request=requests,
-            logits=logits * _LOGIT_BYTES / self.bandwidth,
+            logits=logits * _LOGIT_BYTES / self.rates[0],
             drafter=1 if draft else 0,
             drafter_layer=drafter_layers,
             fixed=fixed,
         )
 
-    def _kernel(
-        self,
-        read: float,
-        flops: float,
-        *,
-        grouped: bool = False,
-        converts: bool = False,
-        of_cache: bool = False,
-    ) -> Kernel:
-        return Kernel(read / self.bandwidth, flops / self.peak, grouped, converts, of_cache)
+    def _kernel(self, read: float, flops: float, **kind: bool) -> Kernel:
+        bandwidth, peak = self.rates
+        return Kernel(read / bandwidth, flops / peak, **kind)
 
     def _layers(self, tokens: float) -> list[Kernel]:
         """The projections and the experts of all layers."""
@@ -276,7 +390,9 @@ class StepTimes:
         projections = self._kernel(
             geo.layers * geo.attention_bytes, 2 * tokens * geo.layers * geo.attention_numbers
         )
-        active = geo.active_experts(tokens)
+        # The expected number of a layer's experts that so many independent tokens use.
+        untouched: float = (1 - geo.experts_per_token / geo.experts) ** max(tokens, 1)
+        active = geo.experts * (1 - untouched)
         if geo.converts_experts:
             share = geo.experts_per_token / geo.experts
             size = tile_size(tokens * share)
@@ -285,7 +401,13 @@ class StepTimes:
         else:
             rows = tokens * geo.experts_per_token / active
             loaded = active
-            computed = active * (tile_rows(rows) if geo.experts > 1 else rows)
+            if geo.experts > 1:
+                # Kernels choose tiles of about twice the mean, from 16 to 64 rows, so that few
+                # experts need a second one, and compute whole tiles; an expert with more rows fills
+                # half of its last tile (the tuned tiles of vLLM's fused_moe/configs/
+                # E=128,N=768,device_name=NVIDIA_H200.json).
+                rows = max(_SMALLEST_TILE, min(2 * rows, rows + _LARGEST_EXTRA))
+            computed = active * rows
         experts = self._kernel(
             geo.layers * loaded * geo.expert_bytes,
             2 * computed * geo.layers * geo.expert_numbers,
@@ -300,11 +422,6 @@ class StepTimes:
         moved = tokens * geo.experts_per_token * numbers
         return [projections, experts, self._kernel(geo.layers * moved * _BF16, 0.0)]
 
-    def _attention_flops(self, tokens: float, context: float) -> float:
-        """The FLOPs of these tokens' attention to as many tokens before each."""
-        caches = self.geometry.caches
-        return tokens * sum(c.token_flops * c.length(context) for c in caches)
-
     def decode_seconds(self, requests: float, context: float) -> float:
         """One decode step."""
         seconds = self.decode_terms(requests, context).seconds(self.model.constants)
@@ -318,18 +435,18 @@ class StepTimes:
         geo, cached = self.geometry, workload.cached_prompt_tokens
         attended = cached + workload.new_prompt_tokens / 2
         requests = tokens / workload.new_prompt_tokens
+        attention = tokens * sum(c.token_flops * c.length(attended) for c in geo.caches)
         kernels = [
             *self._layers(tokens),
             self._kernel(geo.lm_head_bytes, 0.0),
-            self._kernel(0.0, self._attention_flops(tokens, attended)),
+            self._kernel(0.0, attention),
         ]
         if cached:
             read = requests * sum(c.token_bytes * c.length(cached) for c in geo.caches)
             kernels.append(self._kernel(read, 0.0, of_cache=True))
         if geo.draft:
             kernels.append(self._kernel(geo.draft.body_bytes, tokens * geo.draft.body_bytes))
-        fixed = self._reduce_seconds(tokens) if geo.tensor_parallel_size > 1 else 0.0
-        return Terms(tuple(kernels), step=0.0, fixed=fixed)
+        return Terms(tuple(kernels), step=0.0, fixed=self._reduce_seconds(tokens))
 
     def prefill_step_seconds(self, tokens: float, workload: Workload) -> float:
         """One step with ``tokens`` of these prompts."""
@@ -359,6 +476,8 @@ class StepTimes:
         """The all-reduces of a step with this many tokens."""
         geo, constants = self.geometry, self.model.constants
         size = geo.tensor_parallel_size
+        if size == 1:
+            return 0.0
         latency = constants.nvlink_reduce if self.gpu.link == "nvlink" else constants.pcie_reduce
         moved = 2 * (size - 1) / size * tokens * geo.hidden_size * 2
         all_reduce = latency + moved / (self.gpu.link_gb_per_second * 1e9)

@@ -1,6 +1,4 @@
-"""The verdict on speculation, as data: the best setting for each load and size of requests, what
-another one would lose, and what would change it. ``peagle.speed.decision`` makes it.
-"""
+"""The verdict on speculation, as data; ``peagle.speed.decision`` makes it."""
 
 from __future__ import annotations
 
@@ -77,17 +75,6 @@ class SettingSpeed(VerdictEntry):
     source: Line
     extrapolated: bool = False
 
-    @model_validator(mode="after")
-    def _consistent(self) -> SettingSpeed:
-        speed = self.tokens_per_second
-        if (self.basis == "unknown") != (speed is None):
-            raise ValueError(f"basis {self.basis!r} with tokens_per_second {speed}")
-        if speed is not None and not (self.low or speed) <= speed <= (self.high or speed):
-            raise ValueError("tokens_per_second is not between low and high")
-        if max(self.acceptance_length, self.break_even_acceptance_length or 1) > self.setting.k + 1:
-            raise ValueError(f"an acceptance length above K + 1 = {self.setting.k + 1}")
-        return self
-
 
 class LoadVerdict(VerdictEntry):
     """The settings at one load. ``best`` is the simplest of those that tie with the fastest,
@@ -147,13 +134,6 @@ class WorkloadVerdict(VerdictEntry):
     robust: Setting | None
     robust_regret_percent: Percent | None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> WorkloadVerdict:
-        loads = [load.concurrency for load in self.loads]
-        if loads != sorted(set(loads)):
-            raise ValueError("the loads do not ascend")
-        return self
-
     @property
     def workload(self) -> Workload:
         """The size of its requests."""
@@ -195,21 +175,21 @@ class Verdict(VerdictEntry):
     def at(self, workload: Workload | None, load: float) -> tuple[WorkloadVerdict, LoadVerdict]:
         """The verdict for the nearest size of requests (``None``: the first) and, of it, for the
         nearest load; both nearest by ratio."""
-        sizes = self.workloads
-        planned = sizes[0].workload if workload is None else workload
-        chosen = min(sizes, key=lambda size: _distance(size.workload, planned))
+        planned = self.workloads[0].workload if workload is None else workload
+
+        def distance(verdict: WorkloadVerdict) -> float:
+            size = verdict.workload
+            ratios = (
+                size.prompt_tokens / planned.prompt_tokens,
+                size.new_prompt_tokens / planned.new_prompt_tokens,
+                size.output_tokens / planned.output_tokens,
+            )
+            return sum(abs(math.log(ratio)) for ratio in ratios)
+
+        chosen = min(self.workloads, key=distance)
         return chosen, nearest_load(chosen.loads, load)
 
 
 def nearest_load(loads: Sequence[LoadVerdict], load: float) -> LoadVerdict:
     """The entry whose load is nearest by ratio; the smaller one of two."""
     return min(loads, key=lambda entry: abs(math.log(entry.concurrency / max(load, 1))))
-
-
-def _distance(workload: Workload, planned: Workload) -> float:
-    pairs = (
-        (workload.prompt_tokens, planned.prompt_tokens),
-        (workload.new_prompt_tokens, planned.new_prompt_tokens),
-        (workload.output_tokens, planned.output_tokens),
-    )
-    return sum(abs(math.log(ours / theirs)) for ours, theirs in pairs)

@@ -1,17 +1,19 @@
 """Defaults of ``vllm serve``, what it derives from arguments; names of vLLM's speculation methods.
 
-Source: engine/arg_utils.py, config/vllm.py, config/speculative.py and v1/cudagraph_dispatcher.py of
-vLLM 0.26.0, 0.27.1 and 0.28.0.
+Source: engine/arg_utils.py, config/vllm.py, config/speculative.py, v1/cudagraph_dispatcher.py and
+v1/core of vLLM 0.26.0, 0.27.1 and 0.28.0.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from peagle.vllm import versions
 from peagle.vllm.gpus import element_bytes, round_up
+from peagle.vllm.versions import in_range
 
 GPU_MEMORY_UTILIZATION = 0.92
 """vLLM's default since 0.15."""
@@ -24,34 +26,40 @@ BLOCK_TOKENS = 16
 
 KV_CACHE_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
-_CAPTURED = 512
-_CAPTURED_MORE = 1024
+PREFIX_CACHING, NO_PREFIX_CACHING = "enable-prefix-caching", "no-enable-prefix-caching"
+"""vLLM's argument, in its two spellings."""
+
+_CAPTURED, _CAPTURED_MORE = 512, 1024
 """Largest batch, in tokens, with a CUDA graph; larger for GPT-OSS, and since 0.28 on data-centre
 Blackwell GPUs (_set_cudagraph_sizes)."""
 
-_SLOTS_OF_ALL = "<0.28.0"
+ALL_SLOTS_RESERVED = "<0.28.0"
 """vLLM versions that reserve the draft slots of max_num_seqs requests in every step, such as 0.26.0
 and 0.27.1. Since 0.28.0 only those of one request must leave a token, and excess requests queue."""
+
+GRAPHS_COUNTED = ">=0.21.0"
+"""vLLM versions that subtract an estimate of CUDA graphs before they allocate the KV cache."""
+
+ALL_MEMORY_COUNTED = ">=0.27.0"
+"""vLLM versions that subtract all used GPU memory instead of weights and peak only: 0.27.1 does,
+0.26.0 does not."""
 
 _PADDING_RATIOS = (("<0.18.0", 1.25), (">=0.18.0", 1.5))
 """Groups of the cache whose layer counts are nearer than this are padded to the larger one
 (v1/core/kv_cache_utils.py; vLLM's pull request 36684)."""
 
-_GRAPHS_COUNTED = ">=0.21.0"
-"""vLLM versions that subtract an estimate of CUDA graphs before they allocate the KV cache."""
-
-_ALL_COUNTED = ">=0.27.0"
-"""vLLM versions that subtract all used GPU memory instead of weights and peak only: 0.27.1 does,
-0.26.0 does not."""
-
 _WITHOUT_ASYNC = ("ngram", "suffix", "medusa")
 """Drafting methods with which vLLM turns asynchronous scheduling off (VllmConfig.__post_init__)."""
+
+_READS_HIDDEN_STATES = frozenset({"eagle", "eagle3", "mtp", "dflash", "dspark"})
+"""Methods that cost a block per hit of the prefix cache (``use_eagle``, config/speculative.py)."""
 
 _NAMED = (("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"))
 """Part of a drafter's name -> the method that vLLM infers; the first that is found. `eagle` is
 EAGLE-1."""
 
 _TITLES = {
+    "p-eagle": "P-EAGLE",
     "eagle": "EAGLE-1",
     "eagle3": "EAGLE-3",
     "mtp": "MTP",
@@ -108,14 +116,9 @@ class Drafting(Protocol):
 
 def default_batched_tokens(gpu: str, gpu_memory_gib: float, vllm: str) -> int:
     """``--max-num-batched-tokens`` of a server on that GPU (get_batch_defaults)."""
-    if gpu_memory_gib >= 160 and versions.in_range(vllm, ">=0.28.0"):
+    if gpu_memory_gib >= 160 and in_range(vllm, ">=0.28.0"):
         return LARGEST_DEFAULT_STEP
     return 8192 if gpu_memory_gib >= 70 and "A100" not in gpu else 2048
-
-
-def default_sequences(gpu: str, gpu_memory_gib: float) -> int:
-    """``--max-num-seqs`` of a server on that GPU (get_batch_defaults)."""
-    return 1024 if gpu_memory_gib >= 70 and "A100" not in gpu else 256
 
 
 def batch_limits(
@@ -125,19 +128,17 @@ def batch_limits(
     the explicit values; a default is limited by the other value
     (_set_default_max_num_seqs_and_batched_tokens_args). ``length`` is ``--max-model-len``.
     """
-    seqs = explicit[0] or default_sequences(gpu, gpu_memory_gib)
-    usual = min(default_batched_tokens(gpu, gpu_memory_gib, vllm), seqs * length)
-    tokens = explicit[1] or usual
+    usual = 1024 if gpu_memory_gib >= 70 and "A100" not in gpu else 256
+    seqs = explicit[0] or usual
+    tokens = explicit[1] or min(default_batched_tokens(gpu, gpu_memory_gib, vllm), seqs * length)
     return explicit[0] or min(seqs, tokens), tokens
 
 
 def cache_element_bytes(engine: EngineConfig, dtype: str) -> int:
     """Bytes of one element of the KV cache."""
-    if engine.kv_cache_dtype == "auto":
-        return element_bytes(dtype)
     if engine.kv_cache_dtype.startswith("fp8"):
         return 1
-    return element_bytes(engine.kv_cache_dtype)
+    return element_bytes(dtype if engine.kv_cache_dtype == "auto" else engine.kv_cache_dtype)
 
 
 def in_flight_tokens(engine: EngineConfig, drafter: Drafting | None) -> int:
@@ -153,34 +154,25 @@ def schedules_ahead(engine: EngineConfig, drafter: Drafting | None) -> bool:
 
 def extra_slots(engine: EngineConfig, drafter: Drafting | None) -> int:
     """Draft slots that must leave room for a token in a step, else vLLM does not start
-    (_set_max_num_scheduled_tokens): of all requests that may run, since 0.28 of one.
+    (_set_max_num_scheduled_tokens): of all requests that may run, since 0.28 of one. Parallel
+    drafting adds K-1 per request, DFlash K since 0.28 (max_num_new_slots_for_drafting).
 
     Only the scheduler counts them; profiling uses all of max_num_batched_tokens.
     """
-    slots = slots_of_a_request(engine, drafter)
-    return slots * engine.max_num_seqs if reserves_all_slots(engine) else slots
+    of_all = in_range(engine.vllm, ALL_SLOTS_RESERVED)
+    slots = 0
+    if drafter is not None and drafter.method == "dflash" and not of_all:
+        slots = engine.k
+    elif drafter is not None and (
+        drafter.parallel_drafting or drafter.method in ("dflash", "dspark")
+    ):
+        slots = engine.k - 1
+    return slots * engine.max_num_seqs if of_all else slots
 
 
-def reserves_all_slots(engine: EngineConfig) -> bool:
-    """Whether this vLLM version reserves the draft slots of all requests, not of one."""
-    return versions.in_range(engine.vllm, _SLOTS_OF_ALL)
-
-
-def slots_of_a_request(engine: EngineConfig, drafter: Drafting | None) -> int:
-    """Slots that parallel drafting adds per request: K-1, for DFlash K since 0.28
-    (max_num_new_slots_for_drafting)."""
-    if drafter is None:
-        return 0
-    if drafter.method == "dflash" and not reserves_all_slots(engine):
-        return engine.k
-    in_parallel = drafter.parallel_drafting or drafter.method in ("dflash", "dspark")
-    return engine.k - 1 if in_parallel else 0
-
-
-@lru_cache(maxsize=64)
 def padding_ratio(vllm: str) -> float:
     """The ratio of layer counts below which vLLM pads cache groups to the larger one."""
-    return next(ratio for range_, ratio in _PADDING_RATIOS if versions.in_range(vllm, range_))
+    return next(ratio for range_, ratio in _PADDING_RATIOS if in_range(vllm, range_))
 
 
 def uses_model_runner_v2(
@@ -193,16 +185,6 @@ def uses_model_runner_v2(
     return drafter is None or not drafter.parallel_drafting
 
 
-def counts_graphs(engine: EngineConfig) -> bool:
-    """Whether this vLLM version subtracts an estimate of CUDA graphs from the KV cache's memory."""
-    return versions.in_range(engine.vllm, _GRAPHS_COUNTED)
-
-
-def counts_all_memory(engine: EngineConfig) -> bool:
-    """Whether this vLLM version subtracts all used GPU memory, not only weights and peak."""
-    return versions.in_range(engine.vllm, _ALL_COUNTED)
-
-
 def capture_sizes(
     engine: EngineConfig, drafter: Drafting | None, class_name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -213,33 +195,24 @@ def capture_sizes(
     if engine.enforce_eager:
         return (), ()
     step = 1 + (engine.k if drafter or engine.draftless else 0)
-    if class_name.startswith("GptOss"):
-        largest = _CAPTURED_MORE
-    else:
-        largest = min(engine.max_num_seqs * step * 2, _most_captured(engine))
+    largest = _CAPTURED_MORE
+    if not class_name.startswith("GptOss"):
+        # A compute capability of 10 is data-centre Blackwell.
+        more = engine.capability // 10 == 10 and in_range(engine.vllm, ">=0.28.0")
+        most = _CAPTURED_MORE if more else _CAPTURED
+        largest = min(engine.max_num_seqs * step * 2, most)
     return _sizes(min(largest, engine.max_num_batched_tokens), step, engine.max_num_seqs)
 
 
 @lru_cache(maxsize=256)  # the instance types that a plan compares differ in few of these numbers
 def _sizes(largest: int, step: int, max_num_seqs: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    sizes = _sizes_up_to(largest)
+    sizes = [size for size in (1, 2, 4) if size <= largest]
+    sizes += range(8, min(largest + 1, 256), 8)
+    sizes += range(256, largest + 1, 16)
     if step > 1 and sizes:
         rounded = {round_up(size, step) for size in sizes}
         sizes = sorted(size for size in rounded if size <= sizes[-1]) or [step]
     return tuple(sizes), tuple(size for size in sizes if step <= size <= step * max_num_seqs)
-
-
-def _most_captured(engine: EngineConfig) -> int:
-    data_centre_blackwell = engine.capability // 10 == 10
-    more = data_centre_blackwell and versions.in_range(engine.vllm, ">=0.28.0")
-    return _CAPTURED_MORE if more else _CAPTURED
-
-
-def _sizes_up_to(largest: int) -> list[int]:
-    sizes = [size for size in (1, 2, 4) if size <= largest]
-    sizes += range(8, min(largest + 1, 256), 8)
-    sizes += range(256, largest + 1, 16)
-    return sizes
 
 
 def inferred_method(model: str) -> str:
@@ -260,6 +233,31 @@ def method_id(method: str, parallel_drafting: bool) -> str:
 
 def method_title(method: str, parallel_drafting: bool) -> str:
     """``P-EAGLE``, ``EAGLE-3``; vLLM's name of a method without a title."""
-    if method_id(method, parallel_drafting) == "p-eagle":
-        return "P-EAGLE"
-    return _TITLES.get(method, method)
+    return _TITLES.get(method_id(method, parallel_drafting), method)
+
+
+def caches_prefixes(settings: Mapping[str, object]) -> bool:
+    """Whether an engine with these arguments (without dashes) keeps its prefix cache on, as vLLM
+    does by default; ``None`` is the value of one that the container leaves out."""
+    return not (settings.get(NO_PREFIX_CACHING) or settings.get(PREFIX_CACHING) is False)
+
+
+def tokens_lost(method: str | None, group_blocks: Iterable[int]) -> int:
+    """The most tokens that a hit of the prefix cache loses because of the drafter, beyond rounding
+    to whole blocks; 0 without a drafter and for drafts from the text itself.
+
+    A drafter that reads the target's hidden states needs the last matched block of every group
+    computed again, and what remains is rounded down to the alignment (``drop_eagle_block`` of
+    v1/core/single_type_kv_cache_manager.py, ``find_longest_cache_hit`` of
+    HybridKVCacheCoordinator), so that groups together lose one unit of the alignment.
+    """
+    return math.lcm(*group_blocks) if method in _READS_HIDDEN_STATES else 0
+
+
+def cached_tokens(reusable: int, method: str | None, group_blocks: Iterable[int]) -> int:
+    """Of ``reusable`` tokens at the start of a prompt that are in the prefix cache, those of a hit:
+    a multiple of every group's block size (resolve_kv_cache_block_sizes), and 0 for a prefix
+    shorter than what a hit loses."""
+    blocks = tuple(group_blocks)
+    unit = math.lcm(*blocks)
+    return max(0, reusable // unit * unit - tokens_lost(method, blocks))

@@ -57,12 +57,19 @@ def facts_of(vllm: str) -> EngineFacts:
 
     Raises UserError for a malformed version.
     """
-    table = _table()
+    table = _read(FILE)
     versions = sorted(table["versions"], key=parse)
     version = ([release for release in versions if compare(release, vllm) <= 0] or versions[:1])[-1]
-    sections = {section: _at(table[section], version) for section in SECTIONS}
-    aliases = sections.pop("aliases")
-    for alias, entry in aliases.items():
+    sections: dict[str, dict[str, dict[str, Any]]] = {
+        section: {
+            item: entry
+            for item, entries in table[section].items()
+            for entry in entries
+            if in_range(version, entry.get("vllm", ">=0.0"))
+        }
+        for section in SECTIONS
+    }
+    for alias, entry in sections.pop("aliases").items():
         sections["arguments"][alias] = sections["arguments"][entry["is"].removeprefix("no-")]
     return EngineFacts(version, parse(version)[:2] == parse(vllm)[:2], **sections)
 
@@ -70,13 +77,13 @@ def facts_of(vllm: str) -> EngineFacts:
 def canonical_name(argument: str) -> str:
     """The name of the argument that every version has, of an alias of some: of
     ``device-memory-utilization`` it is ``gpu-memory-utilization``."""
-    entries = _table()["aliases"].get(argument)
+    entries = _read(FILE)["aliases"].get(argument)
     return str(entries[0]["is"]) if entries else argument
 
 
 def first_version(section: str, item: str, vllm: str) -> str:
     """The first version after ``vllm`` that has the item; empty if none is known."""
-    table = _table()
+    table = _read(FILE)
     entries = [*table[section].get(item, ())]
     entries += table["aliases"].get(item, ()) if section == "arguments" else ()
     for version in sorted(table["versions"], key=parse):
@@ -86,16 +93,6 @@ def first_version(section: str, item: str, vllm: str) -> str:
     return ""
 
 
-def _at(items: Mapping[str, list[dict[str, Any]]], version: str) -> dict[str, dict[str, Any]]:
-    return {
-        item: entry
-        for item, entries in items.items()
-        for entry in entries
-        if in_range(version, entry.get("vllm", ">=0.0"))
-    }
-
-
-@cache
 def architectures() -> dict[str, Any]:
     """``defaults`` of config classes by model type, ``decoders``: the model type of the decoder of
     larger models, and ``not_served``: classes with the last version that served them, if any.
@@ -106,10 +103,6 @@ def architectures() -> dict[str, Any]:
 
 
 @cache
-def _table() -> dict[str, Any]:
-    return _read(FILE)
-
-
 def _read(name: str) -> dict[str, Any]:
     text = (data_folder("model_catalog") / name).read_text(encoding="utf-8")
     table: dict[str, Any] = json_reader.read(text, name)

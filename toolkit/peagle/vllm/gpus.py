@@ -28,10 +28,6 @@ the largest share here."""
 
 _LARGEST_LOSS = 0.03
 
-EC2_ARCHITECTURES = {"T4g": "sm_75", "RTX PRO Server 6000": "sm_120"}
-"""GPU as EC2 names it -> ``gpu_architecture``, which EC2 does not report, of GPUs that the
-catalogue does not have under this name: a refresh adds their types. All others are there."""
-
 FIRST_CUDA = {"sm_100": "12.8", "sm_103": "12.9", "sm_120": "12.8"}
 """``gpu_architecture`` -> first CUDA version that supports it (release notes of CUDA 12.8 and
 12.9). Every image of the catalogue supports the architectures that are not listed."""
@@ -87,8 +83,6 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
-
 _SERVED_AS_STORED = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16"}
 
 _WIDE_BYTES = {"F32": 4, "F64": 8}
@@ -97,7 +91,7 @@ _WIDE_BYTES = {"F32": 4, "F64": 8}
 
 def element_bytes(dtype: str) -> int:
     """Bytes per element of this dtype."""
-    return _BYTES.get(dtype, 2)
+    return 4 if dtype in ("float32", "float") else 2
 
 
 def served_dtype(saved: str) -> str:

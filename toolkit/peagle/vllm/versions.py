@@ -48,29 +48,20 @@ def compare(left: str, right: str) -> int:
     return (a > b) - (a < b)
 
 
-def are_adjacent(left: str, right: str) -> bool:
-    """Whether the versions are of the same minor version, or of two that follow each other."""
-    (major, minor, _), (other_major, other_minor, _) = parse(left), parse(right)
-    return major == other_major and abs(minor - other_minor) <= 1
-
-
 @lru_cache(maxsize=4096)
 def in_range(version: str, versions: str) -> bool:
     """Whether every comparison of the range ``versions`` holds for ``version``.
 
     Raises UserError when either of them is malformed.
     """
-    number = parse(version)
-    holds = [_holds(number, part) for part in versions.split(",")]
-    return all(holds)
-
-
-def _holds(number: Parsed, comparison: str) -> bool:
-    match = _COMPARISON.fullmatch(comparison)
-    if not match:
-        raise UserError(
-            f"{comparison!r} is not a comparison of versions",
-            "write it like >=0.18.0,<0.22.0",
-            code="invalid-version",
-        )
-    return _OPERATORS[match[1]](number, parse(match[2]))
+    number, holds = parse(version), True
+    for comparison in versions.split(","):
+        match = _COMPARISON.fullmatch(comparison)
+        if not match:
+            raise UserError(
+                f"{comparison!r} is not a comparison of versions",
+                "write it like >=0.18.0,<0.22.0",
+                code="invalid-version",
+            )
+        holds &= _OPERATORS[match[1]](number, parse(match[2]))
+    return holds

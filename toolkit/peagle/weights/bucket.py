@@ -2,8 +2,7 @@
 
 S3 creates the lock object only where there is none (If-None-Match) and replaces it only in the
 state that the holder knows (If-Match), so of two simultaneous writers one is rejected. The holder
-renews it; a lock without a recent renewal is stale. The holder also locks a file on its machine, so
-that after a crash the next command on that machine need not wait.
+renews it; a lock without a recent renewal is stale.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -27,14 +25,10 @@ from peagle.aws.errors import Missing
 from peagle.aws.transfers import PART_SIZE
 from peagle.errors import CloudError, PeagleError, Refused, parsing
 from peagle.planning.company import encrypted_by
-from peagle.store import home, locked
 from peagle.text import sanitize
 from peagle.weights.layout import WeightsPrefix
 from peagle_serve import json_reader
 from peagle_serve.contract import HEX_32
-
-MAX_PARTS = 10_000
-"""Of an S3 multipart upload."""
 
 RENEW_SECONDS = 20.0
 
@@ -53,7 +47,7 @@ class ObjectInfo:
     """What S3 reports about an object.
 
     ``checksum`` is ``ALGORITHM:value``, empty without one. With ``part_size`` it is the checksum of
-    the checksums of parts of so many bytes.
+    the checksums of parts of so many bytes; 0 where that size is not recorded.
     """
 
     size: int
@@ -85,12 +79,13 @@ class Bucket:
     def read(self, key: str) -> bytes:
         """The content of a small object, cut off after what the JSON reader accepts. Raises
         Missing."""
-        return self._body(self.call("get_object", Key=key))
+        return self.read_with_headers(key)[0]
 
-    def _body(self, response: Mapping[str, Any]) -> bytes:
+    def read_with_headers(self, key: str) -> tuple[bytes, Mapping[str, Any]]:
+        """As ``read``, with what S3 says of the object."""
+        response = self.call("get_object", Key=key)
         with closing(response["Body"]) as body, translated("s3", self.aws.region):
-            content: bytes = body.read(json_reader.DEFAULT.size + 1)
-        return content
+            return body.read(json_reader.DEFAULT.size + 1), response
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size, checksum and metadata of an object; ``None`` where there is none."""
@@ -107,9 +102,6 @@ class Bucket:
         if kind == "COMPOSITE":
             text = metadata.get(PART_SIZE, "")
             part_size = int(text) if text.isdecimal() and len(text) < 15 else 0
-            if not 0 < part_size <= size <= part_size * MAX_PARTS:
-                first = self.call("head_object", Key=key, PartNumber=1)
-                part_size = first["ContentLength"] if first.get("PartsCount") else None
         checksum = f"{name}:{_PART_COUNT.sub('', value)}" if name else ""
         return ObjectInfo(size, response["ETag"], checksum, part_size, metadata)
 
@@ -121,15 +113,6 @@ class Bucket:
         ):
             uploads.setdefault(entry["Key"], []).append(entry["UploadId"])
         return uploads
-
-    def uploaded_bytes(self, key: str, upload: str) -> int:
-        """Bytes in the parts of an unfinished upload; 0 when it has ended."""
-        with contextlib.suppress(Missing):
-            parts = self.aws.items(
-                "s3", "list_parts", "Parts", Bucket=self.name, Key=key, UploadId=upload
-            )
-            return sum(part["Size"] for part in parts)
-        return 0
 
     def abort(self, key: str, upload: str) -> None:
         """Abort an unfinished upload; tolerates one that has ended."""
@@ -149,18 +132,8 @@ class LockState:
 
     @property
     def stale(self) -> bool:
-        """Whether the holder is gone: long without a renewal, or a process of this machine that no
-        longer locks its file."""
-        if self.age > STALE_SECONDS:
-            return True
-        file = _local_file(self.id)
-        if not self.id or not file.is_file():  # of another machine
-            return False
-        try:
-            with locked(file, wait=False):
-                return True
-        except OSError:  # the process still runs
-            return False
+        """Whether the holder is gone: it has not renewed its lock for long."""
+        return self.age > STALE_SECONDS
 
     def __str__(self) -> str:
         return f"{self.holder}, last active {self.age:.0f} s ago"
@@ -170,11 +143,11 @@ def read_lock(bucket: Bucket, prefix: WeightsPrefix) -> LockState | None:
     """The lock of a prefix; ``None`` where there is none. The holder of one that cannot be read is
     unknown."""
     try:
-        response = bucket.call("get_object", Key=prefix.lock_key)
+        content, response = bucket.read_with_headers(prefix.lock_key)
     except Missing:
         return None
     try:
-        document = json_reader.read(bucket._body(response), "the lock")
+        document = json_reader.read(content, "the lock")
         identity, holder = str(document["id"]), sanitize(document["holder"], _MAX_TEXT)
     except (ValueError, LookupError, TypeError):
         identity, holder = "", "an unknown user on an unknown machine"
@@ -211,8 +184,6 @@ class Lock:
             if not (take_over or current.stale):
                 break
             if self._put(IfMatch=current.etag):
-                if current.id:
-                    _local_file(current.id).unlink(missing_ok=True)
                 return
         raise Refused(
             f"another command holds the lock of {self._prefix.uri}: {current}",
@@ -235,13 +206,11 @@ class Lock:
             )
 
     def release(self) -> None:
-        """Remove the lock if it is ours. Where S3 cannot be reached the object stays, and so does
-        the local file by which the next command here recognizes it as stale."""
+        """Remove the lock if it is ours. Where S3 cannot be reached, it stays until it is stale."""
         with contextlib.suppress(PeagleError):
             current = read_lock(self._bucket, self._prefix)
             if current is not None and current.id == self.id:
                 self._bucket.call("delete_object", Key=self._prefix.lock_key)
-            _local_file(self.id).unlink(missing_ok=True)
 
     def _put(self, **condition: str) -> bool:
         """Write the lock under a condition; whether it is ours now. A lost response may hide a
@@ -271,13 +240,8 @@ def hold_lock(
 ) -> Iterator[Lock]:
     """Hold the lock of the prefix. Raises Refused with the name of the current holder."""
     lock = Lock(bucket, prefix, doing)
-    with locked(_local_file(lock.id)):
-        try:
-            lock.acquire(take_over)
-            yield lock
-        finally:
-            lock.release()
-
-
-def _local_file(identity: str) -> Path:
-    return home() / "weights" / f"{identity}.lock"
+    try:
+        lock.acquire(take_over)
+        yield lock
+    finally:
+        lock.release()

@@ -20,14 +20,20 @@ from peagle.findings import Finding
 from peagle.text import json_object, sanitize
 from peagle.weights.bucket import Bucket, LockState, hold_lock, read_lock
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
-from peagle.weights.manifest import Manifest, read_manifest, refuse_neighbors, sync_command
+from peagle.weights.manifest import (
+    FolderEntry,
+    Manifest,
+    read_manifest,
+    refuse_neighbors,
+    sync_command,
+)
 from peagle_serve import json_reader
 from peagle_serve.contract import SPECULATION, WARM_FOLDER
-from peagle_serve.warm_start import device_text
+from peagle_serve.warm import device_text
 
-FileState = Literal["whole", "unchecked", "differs", "half", "missing"]
+FileState = Literal["whole", "unchecked", "differs", "missing"]
 """``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the sync
-has not finished; ``half``: an upload is unfinished."""
+has not finished."""
 
 _MAX_MANIFEST = 1_000_000
 _MAX_TEXT = 80
@@ -125,7 +131,7 @@ class StoredWeights:
 
     @property
     def size(self) -> int:
-        """Bytes that are stored and paid for, including unfinished uploads."""
+        """Bytes of all objects."""
         files = (file.present for files in self.files.values() for file in files)
         return sum(self.others.values()) + sum(files) + sum(warm.size for warm in self.warm)
 
@@ -136,9 +142,8 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
     if not bucket_exists(aws, prefix.bucket):
         raise NotFound(f"there is no bucket {prefix.bucket}", "check the URI", code="no-bucket")
     bucket = Bucket(aws, prefix.bucket)
-    uploads = bucket.unfinished_uploads(prefix.key)  # first: one can become an object meanwhile
     present = bucket.sizes(prefix.key)
-    if not present and not uploads:
+    if not present:
         raise NotFound(
             f"there are no objects below {prefix.uri}", "check the URI", code="no-objects"
         )
@@ -151,9 +156,7 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
             key = prefix.file_key(part, name)
             head = bucket.head(key) if key in present else None
             if head is None:
-                parts = sum(bucket.uploaded_bytes(key, upload) for upload in uploads.get(key, ()))
-                missing: FileState = "half" if key in uploads else "missing"
-                states.append(FileStatus(name, missing, entry.size, parts))
+                states.append(FileStatus(name, "missing", entry.size, 0))
                 continue
             state: FileState = "whole" if entry.checksum else "unchecked"
             if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
@@ -212,15 +215,12 @@ def _read_warm_starts(
             objects.setdefault(name, {})[key] = size
     for name, sizes in objects.items():
         stem = f"{prefix.key}{WARM_FOLDER}/{name}"
-        document: Any = None
-        if 0 < sizes.get(f"{stem}.json", 0) <= _MAX_MANIFEST:
-            try:
-                document = json_reader.read(bucket.read(f"{stem}.json"), "the manifest")
-            except (Missing, ValueError):
-                document = None
         try:
+            if not 0 < sizes.get(f"{stem}.json", 0) <= _MAX_MANIFEST:
+                raise ValueError("no manifest")
+            document = json_reader.read(bucket.read(f"{stem}.json"), "the manifest")
             yield _warm_start(name, sizes, document, sizes.get(f"{stem}.tar.gz"), weights)
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (Missing, ValueError, LookupError, TypeError, AttributeError):
             yield StoredWarmStart(name, sizes)
 
 
@@ -231,9 +231,11 @@ def _warm_start(
     subject, seconds = document["subject"], document.get("seconds_cold")
     plausible = type(seconds) in (int, float) and 0 < seconds < _MAX_SECONDS
     # The synced pair, when its configurations are those that the engine compiled for.
-    digests = subject.get("pair")
-    compiled = {part: digests[part] for part in PARTS if digests.get(part)} if digests else {}
-    same = compiled and all(compiled[part] == _config_sha256(weights, part) for part in compiled)
+    digests = subject.get("pair") or {}
+    compiled = {part: digests[part] for part in PARTS if digests.get(part)}
+    same = compiled and all(
+        compiled[part] == _config_sha256(weights.get(part)) for part in compiled
+    )
     pair = weights["target"].pair if same and "target" in weights else ""
     engine, k = subject.get("engine"), None
     if isinstance(engine, dict):
@@ -251,9 +253,8 @@ def _warm_start(
     )
 
 
-def _config_sha256(weights: Manifest, part: str) -> str:
+def _config_sha256(folder: FolderEntry | None) -> str:
     """SHA-256 of the folder's config.json in hex, as S3 has it; "" where unknown."""
-    folder = weights.get(part)
     entry = folder.files.get("config.json") if folder else None
     algorithm, _, value = ((entry and entry.checksum) or "").partition(":")
     try:

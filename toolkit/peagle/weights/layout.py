@@ -97,11 +97,6 @@ def synced_below(prefix: WeightsPrefix, present: Collection[str]) -> tuple[Weigh
     )
 
 
-def foreign_objects(prefix: WeightsPrefix, message: str, fix: str | Fix) -> Finding:
-    """Objects below the prefix that no sync put there."""
-    return error("foreign-objects", prefix.uri, message, fix)
-
-
 def unknown_objects(
     prefix: WeightsPrefix,
     present: Mapping[str, int],
@@ -112,8 +107,8 @@ def unknown_objects(
 
     ``present`` is size by key, ``expected`` the keys that will be written, and ``untouched`` the
     parts (``target``, ``drafter``) that stay as they are. SageMaker fails a deployment on 0-byte
-    folder keys and on keys that are both file and folder, and downloads every other object too;
-    warm starts below ``warm/`` are meant to be downloaded.
+    folder keys, and downloads every other object too; warm starts below ``warm/`` are meant to be
+    downloaded.
     """
     warm = (
         key for key in present if any(at.warm_start_id(key) for at in prefix.mountable_prefixes)
@@ -128,47 +123,23 @@ def unknown_objects(
             Fix("delete the key", ("aws", "s3api", "delete-object", "--bucket", prefix.bucket,
                                    "--key", folders[0])),
         )  # fmt: skip
-    all_keys = {*present, *ours}
-    both = sorted(set(_parents(all_keys)) & all_keys)
-    if both:
-        yield error(
-            "file-and-folder", prefix.uri,
-            "SageMaker cannot mount a prefix with a key that is both a file and a folder: "
-            f"{first_names(both)}",
-            "use another prefix, or delete that object",
-        )  # fmt: skip
     skipped = tuple(f"{prefix.key}{part}/" for part in untouched)
-    covered = {*ours, *folders, *both}
+    covered = {*ours, *folders}
     unknown = sorted(key for key in present if key not in covered and not key.startswith(skipped))
     if pairs := synced_below(prefix, present.keys() - ours):
         names = [pair.key.removeprefix(prefix.key) for pair in pairs]
-        yield foreign_objects(
-            prefix,
-            f"pairs were synced to prefixes below it ({first_names(names)}), which every start "
-            "would download too",
-            Fix("use the prefix of one pair", ("peagle", "weights", "list", pairs[0].uri)),
-        )  # fmt: skip
-        # A URI that is one level too high gets this fix only, and no advice to delete anything.
-        within = tuple(pair.key for pair in pairs)
-        synced = prefix.manifest_key in present
-        unknown = [key for key in unknown if synced and not key.startswith(within)]
-    if unknown:
+        message = f"pairs were synced to prefixes below it: {first_names(names)}"
+        fix = Fix("use the prefix of one pair", ("peagle", "weights", "list", pairs[0].uri))
+        yield error("foreign-objects", prefix.uri, message, fix)
+    elif unknown:
         size = sum(present[key] for key in unknown)
-        yield foreign_objects(
-            prefix,
-            f"{len(unknown)} other object{'s' if len(unknown) > 1 else ''} below the prefix "
-            f"({size / 1e6:,.1f} MB: {first_names(unknown)}), which every start would download too",
+        yield error(
+            "foreign-objects", prefix.uri,
+            f"{len(unknown)} other objects below the prefix ({size / 1e6:,.1f} MB: "
+            f"{first_names(unknown)}), which every start would download too",
             Fix("use another prefix, or remove what is not needed",
                 ("aws", "s3", "rm", f"s3://{prefix.bucket}/{unknown[0]}")),
         )  # fmt: skip
-
-
-def _parents(keys: Collection[str]) -> Iterator[str]:
-    for key in keys:
-        end = key.find("/")
-        while 0 <= end < len(key) - 1:
-            yield key[:end]
-            end = key.find("/", end + 1)
 
 
 AwsOf = Callable[[], "Aws"]
@@ -214,14 +185,10 @@ def _not_a_location(location: str) -> UserError:
 
 
 def _check_bucket(location: str) -> None:
-    uri = S3Uri.parse(location)
-    bucket, lower = uri.bucket, S3Uri(uri.bucket.lower(), uri.key)
+    bucket = S3Uri.parse(location).bucket
     if bucket != bucket.lower():
-        raise UserError(
-            f"{location}: bucket names are in lower case, not {bucket}",
-            f"write {lower} if that is the bucket you mean",
-            "invalid-s3-uri",
-        )
+        message = f"{location}: bucket names are in lower case, not {bucket}"
+        raise UserError(message, f"write {bucket.lower()}", "invalid-s3-uri")
 
 
 def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:

@@ -90,10 +90,10 @@ def write_manifest(bucket: Bucket, prefix: WeightsPrefix, manifest: Manifest) ->
 
 
 def _read_folder(document: Mapping[str, Any]) -> FolderEntry:
-    drafting = document.get("parallel_drafting")
     files = {name: FileEntry(**entry) for name, entry in document["files"].items()}
     if any(type(entry.size) is not int or entry.size < 0 for entry in files.values()):
         raise ValueError("no size")
+    drafting = document.get("parallel_drafting")
     return FolderEntry(
         source=sanitize(document["source"]),
         complete=bool(document["complete"]),

@@ -15,13 +15,13 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.pins import MAX_ARCHIVES, with_pins
 from peagle.planning.plan import MODEL_BUCKET, Pins, Plan
+from peagle.planning.weights import MAX_ARCHIVES, with_pins
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import MANIFEST, WeightsPrefix
 from peagle_serve.contract import MANIFEST_SUFFIX, WARM_FOLDER
-from peagle_serve.warm_archive import LARGEST, sha256_in
+from peagle_serve.warm import LARGEST, sha256_in
 
 CHANGED = "weights-changed"
 PIN_CODES = frozenset({CHANGED, "weights-not-pinned", "warm-not-there", "warm-too-many"})
@@ -58,7 +58,12 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
     pinned = pins.weights or (serving.weights if serving else None)
     if pinned is not None and pinned != manifest:
         by = "this plan was made" if pins.weights else f"{plan.name} was deployed"
-        findings.append(changed_weights(place, pinned, manifest, by, plan.pair))
+        findings.append(error(
+            CHANGED, place.uri,
+            f"{_change(pinned, manifest, by)}; instances that start now are refused",
+            Fix("if the change is yours, make a plan that pins the new one, and deploy that file",
+                ("peagle", "plan", plan.pair, "--online", "--output", "FILE")),
+        ))  # fmt: skip
     elif manifest is None:
         findings.append(note(
             "weights-not-pinned", place.uri,
@@ -84,20 +89,6 @@ def pin_plan(aws: Aws, plan: Plan, serving: Pins | None = None) -> PinnedPlan:
             ))  # fmt: skip
     pins = pins.model_copy(update={"weights": pins.weights or manifest, "warm": warm})
     return PinnedPlan(with_pins(plan, pins), tuple(findings))
-
-
-def changed_weights(
-    place: WeightsPrefix, pinned: str, now: str | None, by: str, pair: str
-) -> Finding:
-    """The error for a manifest other than the pinned one: no instance would start with it."""
-    return error(
-        CHANGED, place.uri,
-        f"{_change(pinned, now, by)}; instances that start now are refused",
-        Fix(
-            "if the change is yours, make a plan that pins the new one, and deploy that file",
-            ("peagle", "plan", pair, "--online", "--output", "FILE"),
-        ),
-    )  # fmt: skip
 
 
 def _change(pinned: str, now: str | None, by: str) -> str:

@@ -19,11 +19,11 @@ from peagle.aws.transfers import ALGORITHM, PART_BYTES, Transfers, source_change
 from peagle.checkpoints.models import hub_snapshot
 from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
 from peagle.errors import CloudError, PeagleError, UserError
-from peagle.findings import Finding, warning
+from peagle.findings import Finding, error, warning
 from peagle.planning.company import NO_COMPANY, Company
 from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket, ObjectInfo, hold_lock
-from peagle.weights.layout import PARTS, WeightsPrefix, foreign_objects, unknown_objects
+from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
 from peagle.weights.manifest import (
     FileEntry,
     FolderEntry,
@@ -146,53 +146,32 @@ def plan_sync(aws: Aws, prefix: WeightsPrefix, pair: PairWeights) -> SyncPlan:
 
 def _findings(bucket: Bucket, plan: SyncPlan, manifest: Manifest) -> Iterator[Finding]:
     prefix, present = plan.prefix, plan.present
-    yield from other_sources(prefix, plan.sources, manifest)
+    for part, source in plan.sources.items():
+        folder = manifest.get(part)
+        if folder is not None and folder.source != source.location:
+            yield warning(
+                "other-weights-there", prefix.part_uri(part),
+                f"the {part} of {folder.pair or 'another pair'} from {folder.source} is replaced",
+                "use another prefix to keep both; endpoints that use this prefix would start with "
+                "different weights",
+            )  # fmt: skip
     try:
         refuse_neighbors(bucket, prefix, ())
     except PeagleError as inside:
-        yield foreign_objects(prefix, inside.message, inside.remedy)
+        yield error("foreign-objects", prefix.uri, inside.message, inside.remedy)
         return
     untouched = [part for part in PARTS if part not in plan.sources]
     yield from unknown_objects(prefix, present, {file.key for file in plan.files}, untouched)
-    for part in plan.sources:
-        differing = [
-            file.name
-            for file in plan.files
-            if file.part == part and present.get(file.key, file.size) != file.size
-        ]
-        if differing:
-            yield warning(
-                "objects-are-replaced", prefix.part_uri(part),
-                f"{len(differing)} files differ in size at the destination and are replaced: "
-                f"{', '.join(differing[:3])}",
-                "endpoints that use this folder would start with different weights",
-            )  # fmt: skip
-    yield from lacks_vocabulary(prefix, plan.sources)
-
-
-def other_sources(
-    prefix: WeightsPrefix, sources: Mapping[str, WeightSource], manifest: Manifest
-) -> Iterator[Finding]:
-    """A warning for each part that was synced from another source."""
-    for part, source in sources.items():
-        folder = manifest.get(part)
-        if folder is None or folder.source == source.location:
-            continue
-        of = f"of {folder.pair} " if folder.pair else ""
+    differing = [file for file in plan.files if present.get(file.key, file.size) != file.size]
+    for part in dict.fromkeys(file.part for file in differing):
+        names = [file.name for file in differing if file.part == part]
         yield warning(
-            "other-weights-there", prefix.part_uri(part),
-            f"the {part} {of}from {folder.source} is replaced",
-            "use another prefix to keep both; endpoints that use this prefix would start with "
-            "different weights",
+            "objects-are-replaced", prefix.part_uri(part),
+            f"{len(names)} files differ in size at the destination and are replaced: "
+            f"{', '.join(names[:3])}",
+            "endpoints that use this folder would start with different weights",
         )  # fmt: skip
-
-
-def lacks_vocabulary(
-    prefix: WeightsPrefix, sources: Mapping[str, WeightSource]
-) -> Iterator[Finding]:
-    """A warning for a target that needs a vocabulary which neither its source nor this machine
-    has."""
-    target = sources.get("target")
+    target = plan.sources.get("target")
     if target is None or VOCABULARY_FILE in (file.name for file in target.files):
         return
     if needs_vocabulary(target.source):
@@ -318,11 +297,19 @@ def _copy(
 
 
 def _bring(bucket: Bucket, file: SyncFile, transfers: Transfers, meter: _Meter) -> FileEntry:
-    """Copy a file to its key, unless S3 has these bytes there."""
-    place = S3Uri(bucket.name, file.key)
-    head = bucket.head(file.key)
-    if file.source.copied_from:
-        _copy_object(bucket.aws, file, place, head, transfers, meter)
+    """Copy a file to its key, unless S3 has these bytes there. S3 copies between prefixes itself;
+    the original is pinned by its ETag."""
+    place, head = S3Uri(bucket.name, file.key), bucket.head(file.key)
+    if origin := file.source.copied_from:
+        source = S3Uri(origin.bucket, origin.key + file.file.name)
+        original = Bucket(bucket.aws, source.bucket).head(source.key)
+        if original is None or original.size != file.size:
+            raise source_changed(source)
+        marks = {_SOURCE_ETAG: original.etag.strip('"')}
+        if head and head.size == file.size and marks.items() <= head.metadata.items():
+            meter.compare(file.size)
+        else:
+            transfers.copy(source, original.etag, file.size, place, marks, meter.move)
     elif head is None or not _is_same(file, head, meter):
         listed = {_SHA256: file.file.sha256} if file.file.sha256 else {}
         stream = SourceStream(file.source, file.file)
@@ -362,26 +349,3 @@ def _is_same(file: SyncFile, head: ObjectInfo, meter: _Meter) -> bool:
         return True
     meter.compare(-size)
     return False
-
-
-def _copy_object(
-    aws: Aws,
-    file: SyncFile,
-    place: S3Uri,
-    copy: ObjectInfo | None,
-    transfers: Transfers,
-    meter: _Meter,
-) -> None:
-    """Let S3 copy an object, unless ``copy`` is one; no byte passes through this machine. The
-    original is pinned by its ETag."""
-    origin = file.source.copied_from
-    assert origin is not None
-    source = S3Uri(origin.bucket, origin.key + file.file.name)
-    original = Bucket(aws, source.bucket).head(source.key)
-    if original is None or original.size != file.size:
-        raise source_changed(source)
-    marks = {_SOURCE_ETAG: original.etag.strip('"')}
-    if copy and copy.size == file.size and marks.items() <= copy.metadata.items():
-        meter.compare(file.size)
-        return
-    transfers.copy(source, original.etag, file.size, place, marks, meter.move)

@@ -7,17 +7,16 @@ from peagle.catalog.find import find_instance
 from peagle.catalog.tables import Ami, ami_report, nearest_region, region_hint
 from peagle.checks.facts import is_aws_image, parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Findings, error, note, rule, warning
-from peagle.errors import Fix, NotFound, nearest
+from peagle.errors import Fix, NotFound
 from peagle.vllm import versions
 from peagle.vllm.gpus import FIRST_CUDA, needed_capability
+
+_REFRESH = ("peagle", "catalog", "refresh", "--prices")
 
 
 @rule("region-unknown", about="hardware", vllm_notices="never")
 def region_unknown(case: Case) -> Findings:
-    """A region without AWS's vLLM images, where the image is not the user's own.
-
-    SageMaker pulls images only from ECR in the endpoint's region.
-    """
+    """A region without AWS's vLLM images, where the image is not the user's own."""
     region, regions = case.region, case.runtimes.accounts
     if region is not None and region not in regions and case.image is None:
         message = f"{region!r} is not a region with AWS's vLLM images"
@@ -26,10 +25,7 @@ def region_unknown(case: Case) -> Findings:
 
 @rule("instance-unknown", about="hardware", vllm_notices="never")
 def instance_unknown(case: Case) -> Findings:
-    """An instance type that GPU endpoints cannot use.
-
-    SageMaker rejects it, but only after weights are uploaded.
-    """
+    """An instance type that GPU endpoints cannot use."""
     if case.instance_type is None or case.instance is not None:
         return
     try:
@@ -42,44 +38,33 @@ def instance_unknown(case: Case) -> Findings:
 
 @rule("instance-not-in-region", about="hardware", vllm_notices="never")
 def instance_not_in_region(case: Case) -> Findings:
-    """An instance type that endpoints in the region cannot have.
-
-    SageMaker rejects it, but only after weights are uploaded.
-    """
+    """An instance type that endpoints in the region cannot have."""
     instance, region = case.instance, case.region
     if instance is None or region is None or instance.hosted_in(region) is not False:
         return
-    nearest = nearest_region(region, instance.regions)
+    near = nearest_region(region, instance.regions)
     message = f"SageMaker does not host endpoints on {instance.type} in {region}"
     fix = (
-        f"use --region {nearest}, the nearest that does, or another --instance-type; if AWS has it "
+        f"use --region {near}, the nearest that does, or another --instance-type; if AWS has it "
         "there by now, get its price"
     )
-    command = ("peagle", "catalog", "refresh", "--prices")
-    yield error("region", message, Fix(fix, command))
+    yield error("region", message, Fix(fix, _REFRESH))
 
 
 @rule("instance-region-unknown", about="hardware", vllm_notices="never")
 def instance_region_unknown(case: Case) -> Findings:
-    """An instance type for which the catalogue does not say whether the region has it.
-
-    SageMaker rejects a type that the region does not have, but only after weights are uploaded.
-    """
+    """An instance type for which the catalogue does not say whether the region has it."""
     instance, region = case.instance, case.region
     if instance is None or region is None or region not in case.runtimes.accounts:
         return
     if instance.hosted_in(region) is None:
         message = f"whether {region} hosts endpoints on {instance.type} is unknown"
-        command = ("peagle", "catalog", "refresh", "--prices")
-        yield note("region", message, Fix("ask AWS's price list", command))
+        yield note("region", message, Fix("ask AWS's price list", _REFRESH))
 
 
 @rule("gpu-too-old", about="hardware", vllm_notices="at start")
 def gpu_too_old(case: Case) -> Findings:
-    """A GPU that does not support the target's dtype or quantization.
-
-    vLLM rejects bfloat16 and 4-bit weights at start on a GPU without support for them.
-    """
+    """A GPU that does not support the target's dtype or quantization."""
     instance, target = case.instance, case.target
     if instance is None or case.on_cpu:
         return
@@ -100,7 +85,7 @@ def gpu_too_new(case: Case) -> Findings:
     Blackwell needs CUDA 12.8 (sm_100, sm_120) or 12.9 (sm_103). With an older version vLLM
     finds no GPU, or no kernels for it.
     """
-    instance, ami = case.instance, ami_of(case)
+    instance, ami = case.instance, _ami_of(case)
     first = FIRST_CUDA.get(instance.gpu_architecture) if instance else None
     if instance is None or first is None or case.on_cpu:
         return
@@ -108,90 +93,62 @@ def gpu_too_new(case: Case) -> Findings:
     if ami is not None and not any(ami_driver.check(case)):
         parts[f"the AMI {ami.name}"] = ami.cuda
     for who, cuda in parts.items():
-        if cuda_version(cuda) < cuda_version(first):
+        if _numbers(cuda) < _numbers(first):
             message = f"the {instance.gpu} of {instance.type} needs CUDA {first}; {who} has {cuda}"
             fix = "use a newer --vllm with its AMI, or leave --ami out"
             yield error("instance_type", message, fix)
 
 
-@rule("ami-missing", about="hardware", vllm_notices="at start")
-def ami_missing(case: Case) -> Findings:
-    """No host AMI given where SageMaker's default AMI has too old a driver for the image.
+def _ami_of(case: Case) -> Ami | None:
+    """The case's host AMI, if the catalogue has it."""
+    return next((ami for ami in case.runtimes.amis if ami.name == case.ami), None)
 
-    CUDA 13 images do not start on the default AMI of some instance families: vLLM finds no GPU.
-    """
-    if case.instance is None or case.ami is not None or case.on_cpu:
-        return
-    family = family_of(case.instance.type)
-    if family in case.runtimes.ami_families:
-        cuda = case.runtime.cuda
-        message = f"the image uses CUDA {cuda}; the default AMI of {family} has an older driver"
-        yield error("ami", message, planned_ami(case))
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 @rule("ami-unknown", about="hardware", vllm_notices="never")
 def ami_unknown(case: Case) -> Findings:
-    """A host AMI that SageMaker does not have for GPU endpoints.
-
-    CreateEndpointConfig rejects it.
-    """
-    ami_names = [ami.name for ami in case.runtimes.amis]
+    """A host AMI that SageMaker does not have for GPU endpoints."""
+    ami_names, name = [ami.name for ami in case.runtimes.amis], case.runtime.ami
     if case.ami is not None and ami_names and case.ami not in ami_names:
-        name = case.runtime.ami
-        fix = Fix(
-            f"use --ami {name}, which the image of vLLM {case.runtime.vllm} needs",
-            options=("--ami", name),
-        )
+        sentence = f"use --ami {name}, which the image of vLLM {case.runtime.vllm} needs"
+        fix = Fix(sentence, options=("--ami", name))
         yield error("ami", f"SageMaker has no AMI {case.ami!r} for endpoints", fix)
 
 
 @rule("ami-driver", about="hardware", vllm_notices="at start")
 def ami_driver(case: Case) -> Findings:
-    """A host AMI whose driver is too old for the image's CUDA.
+    """A host AMI, or SageMaker's default one, whose driver is too old for the image's CUDA.
 
     A driver of the same CUDA major version works; with an older major version vLLM finds no
-    GPU.
+    GPU. The default AMI of some instance families has an older one than images with CUDA 13 need.
     """
-    ami = ami_of(case)
-    if ami is not None and cuda_version(ami.cuda)[0] < cuda_version(case.runtime.cuda)[0]:
-        message = (
-            f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image of vLLM "
-            f"{case.runtime.vllm} uses CUDA {case.runtime.cuda}"
-        )
-        yield error("ami", message, planned_ami(case))
-
-
-def planned_ami(case: Case) -> Fix:
-    """To use the AMI of the case's runtime."""
-    name = case.runtime.ami
-    return Fix(f"use --ami {name}", options=("--ami", name) if name else ())
-
-
-def ami_of(case: Case) -> Ami | None:
-    """The case's host AMI, if the catalogue has it."""
-    return next((ami for ami in case.runtimes.amis if ami.name == case.ami), None)
-
-
-def cuda_version(text: str) -> tuple[int, ...]:
-    """``12.8`` as numbers."""
-    return tuple(map(int, text.split(".")))
+    ami, cuda, message = _ami_of(case), case.runtime.cuda, ""
+    family = family_of(case.instance.type) if case.instance else ""
+    if ami is not None and _numbers(ami.cuda)[0] < _numbers(cuda)[0]:
+        message = f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image uses {cuda}"
+    elif case.ami is None and not case.on_cpu and family in case.runtimes.ami_families:
+        message = f"the image uses CUDA {cuda}; the default AMI of {family} has an older driver"
+    if message:
+        name = case.runtime.ami
+        fix = Fix(f"use --ami {name}", options=("--ami", name) if name else ())
+        yield error("ami", message, fix)
 
 
 @rule("ami-unverified", about="hardware", vllm_notices="never")
 def ami_unverified(case: Case) -> Findings:
-    """An instance family for which AWS's SDK has no rule about the host AMI.
-
-    Too old a driver shows only when the endpoint starts: vLLM finds no GPU.
-    """
+    """An instance family for which AWS's SDK has no rule about the host AMI."""
     if case.instance is None or case.on_cpu or not case.runtimes.amis:
         return
     family, amis = family_of(case.instance.type), case.runtimes.amis
     if family in case.runtimes.ami_families:
         return
-    newest = max(amis, key=lambda ami: cuda_version(ami.driver)).name
-    report, ami = ami_report(case.runtimes, family), ami_of(case)
-    other = "--ami default" if ami is not None and ami.name == newest else f"--ami {newest}"
-    fix = Fix(f"if vLLM finds no GPU, try {other}", options=tuple(other.split()))
+    newest = max(amis, key=lambda ami: _numbers(ami.driver)).name
+    report, ami = ami_report(case.runtimes, family), _ami_of(case)
+    other = "default" if ami is not None and ami.name == newest else newest
+    fix = Fix(f"if vLLM finds no GPU, try --ami {other}", options=("--ami", other))
     if report is None:
         yield warning("ami", f"nothing is known about the AMI that {family} needs", fix)
         return
@@ -199,9 +156,9 @@ def ami_unverified(case: Case) -> Findings:
     if report.driver is None:
         yield note("ami", message, fix)
         return
-    needed = cuda_version(report.driver)
-    if ami is None or cuda_version(ami.driver) < needed:
-        enough = [candidate.name for candidate in amis if cuda_version(candidate.driver) >= needed]
+    needed = _numbers(report.driver)
+    if ami is None or _numbers(ami.driver) < needed:
+        enough = [candidate.name for candidate in amis if _numbers(candidate.driver) >= needed]
         fix = Fix("use another instance family; no known AMI has that driver")
         if enough:
             sentence = " or ".join(f"use --ami {name}" for name in enough)
@@ -211,10 +168,7 @@ def ami_unverified(case: Case) -> Findings:
 
 @rule("image-not-in-ecr", about="hardware", vllm_notices="never")
 def image_not_in_ecr(case: Case) -> Findings:
-    """An image outside ECR, from which SageMaker cannot pull.
-
-    CreateModel accepts the name of any registry, and the endpoint then fails.
-    """
+    """An image outside ECR, from which SageMaker cannot pull."""
     if case.image is not None and parse_ecr_image(case.image) is None:
         message = f"SageMaker pulls images from ECR only; {case.image} is not in ECR"
         fix = "push the image to ECR and pass the address that this command prints with --image"
@@ -225,38 +179,23 @@ def image_not_in_ecr(case: Case) -> Findings:
 
 @rule("image-not-in-region", about="hardware", vllm_notices="never")
 def image_not_in_region(case: Case) -> Findings:
-    """A vLLM version whose AWS image is not in the endpoint's region.
-
-    SageMaker fails to pull it.
-    """
-    runtime, region = case.runtime, case.region
-    if case.image is not None or region is None or region not in case.runtimes.accounts:
+    """An image that is not in the endpoint's region: AWS's of this vLLM version, or an own one."""
+    runtime, region, image = case.runtime, case.region, parse_ecr_image(case.image)
+    if region is None:
+        return
+    if image is not None and image.region != region:
+        message = f"the image is in {image.region}, the endpoint in {region}"
+        sentence = f"push it to ECR in {region}, or use --region {image.region}"
+        yield error("image", message, Fix(sentence, options=("--region", image.region)))
+    if case.image is not None or region not in case.runtimes.accounts:
         return
     if not runtime.regions or region in runtime.regions:
         return
     others = [r.vllm for r in case.runtimes.runtimes if not r.regions or region in r.regions]
-    newest = others[-1] if others else ""
-    fix = Fix(f"use --vllm {newest}, or --image", options=("--vllm", newest))
-    if not newest:
-        fix = Fix("use another --region, or --image")
-    message = f"AWS has no image of vLLM {runtime.vllm} in {region}"
-    yield error("region", message, fix)
-
-
-@rule("image-in-another-region", about="hardware", vllm_notices="never")
-def image_in_another_region(case: Case) -> Findings:
-    """An image in a different region from the endpoint's.
-
-    SageMaker does not pull from another region's ECR; the endpoint fails after some minutes.
-    """
-    image, region = parse_ecr_image(case.image), case.region
-    if image is not None and region is not None and image.region != region:
-        message = f"the image is in {image.region}, the endpoint in {region}"
-        fix = Fix(
-            f"push it to ECR in {region}, or use --region {image.region}",
-            options=("--region", image.region),
-        )
-        yield error("image", message, fix)
+    fix = Fix("use another --region, or --image")
+    if others:
+        fix = Fix(f"use --vllm {others[-1]}, or --image", options=("--vllm", others[-1]))
+    yield error("region", f"AWS has no image of vLLM {runtime.vllm} in {region}", fix)
 
 
 @rule("image-by-tag", about="hardware", vllm_notices="never")
@@ -282,12 +221,8 @@ def image_by_tag(case: Case) -> Findings:
 
 @rule("image-version", about="hardware", vllm_notices="never")
 def image_version(case: Case) -> Findings:
-    """An image whose vLLM or CUDA version differs from the plan's.
-
-    Its arguments, AMI and known bugs differ from those that the plan assumes. The tag names
-    both versions. AWS's own repository has only the tags of the catalogue.
-    """
-    image, runtime = parse_ecr_image(case.image), case.runtime
+    """An image whose vLLM or CUDA version differs from the plan's."""
+    runtime = case.runtime
     tagged = parse_tag_versions(case.image) if case.image else None
     if tagged is None:
         return
@@ -296,30 +231,6 @@ def image_version(case: Case) -> Findings:
         sentence = f"add --vllm {tagged.vllm}, or use another image"
         yield error("image", message, Fix(sentence, options=("--vllm", tagged.vllm)))
     elif tagged.cuda is not None and runtime.tag and tagged.cuda != runtime.cuda:
-        message = (
-            f"the image is tagged for CUDA {tagged.cuda}, but vLLM {runtime.vllm} uses "
-            f"{runtime.cuda}"
-        )
+        uses = f"vLLM {runtime.vllm} uses {runtime.cuda}"
+        message = f"the image is tagged for CUDA {tagged.cuda}, but {uses}"
         yield error("image", message, f"use the tag {runtime.tag}")
-    elif image is not None and image.account in case.runtimes.accounts.values():
-        tags = [other.tag for other in case.runtimes.runtimes]
-        if image.repository == runtime.repository and image.tag and image.tag not in tags:
-            fix = nearest(image.tag, tags) or f"use the tag {runtime.tag}"
-            yield error("image", f"AWS has no image with the tag {image.tag}", fix)
-
-
-@rule("volume-key", about="hardware", vllm_notices="never")
-def volume_key(case: Case) -> Findings:
-    """A key of KMS for an instance that keeps weights on its local storage.
-
-    SageMaker's service model: KmsKeyId does not encrypt the local storage of Nitro instances.
-    """
-    if case.kms_key is None or case.instance is None or not case.instance.nvme_gb:
-        return
-    yield note(
-        "kms_key",
-        f"the key does not encrypt the local storage of {case.instance.type}: a module of its "
-        "hardware does, with a key of its own",
-        "nothing, unless your rules demand that key; if SageMaker rejects it for this type, use "
-        "the default encryption of the bucket in place of kms_key",
-    )

@@ -15,10 +15,7 @@ from peagle.vllm.defaults import (
 
 @rule("context-above-target", about="load", vllm_notices="at start")
 def context_above_target(case: Case) -> Findings:
-    """A context longer than the target supports.
-
-    vLLM rejects it at start.
-    """
+    """A context longer than the target supports."""
     most, length = case.architecture.max_positions, case.max_model_len
     if length > most:
         message = f"{length:,} tokens exceed the {most:,} that {case.target.id} supports"
@@ -38,14 +35,10 @@ def context_above_drafter(case: Case) -> Findings:
         return
     most = (case.head.config.max_positions if case.head else None) or drafter.max_positions
     if most is not None and case.max_model_len > most:
-        message = (
-            f"{drafter.title}: at most {most:,} tokens; the context allows {case.max_model_len:,}"
-        )
-        fix = Fix(
-            f"use --max-model-len {most}, or expect few accepted drafts in longer requests",
-            options=("--max-model-len", f"{most}"),
-        )
-        yield warning("max_model_len", message, fix)
+        allowed = f"the context allows {case.max_model_len:,}"
+        sentence = f"use --max-model-len {most}, or expect few accepted drafts in longer requests"
+        fix = Fix(sentence, options=("--max-model-len", f"{most}"))
+        yield warning("max_model_len", f"{drafter.title}: at most {most:,} tokens; {allowed}", fix)
 
 
 LONG = 10_000
@@ -82,39 +75,25 @@ def long_context_head(case: Case) -> Findings:
 
 @rule("k-above-trained", about="load", vllm_notices="never")
 def k_above_trained(case: Case) -> Findings:
-    """A K above the K that the head was trained for.
+    """A K above the K that the head was trained for, or a K whose training is unknown.
 
     vLLM accepts any K. Drafts beyond the trained K are rarely accepted and must be verified:
-    slower than a smaller K.
-    """
-    trained, drafter = k_trained(case), case.drafter
-    if drafter is not None and trained is not None and case.k > trained:
-        message = f"{drafter.title}: K={case.k} exceeds the trained K of {trained}"
-        best = min(drafter.k_recommended, trained)
-        fix = Fix(f"use --k {trained} or less; {best} is recommended", options=("--k", f"{best}"))
-        yield error("k", message, fix)
-
-
-def k_trained(case: Case) -> int | None:
-    """The trained K: the catalogue's, else ``speculative_tokens`` of a P-EAGLE speculators head."""
-    k = case.drafter.k_trained if case.drafter else None
-    if k or case.head is None:
-        return k
-    return trained_k(case.head.document)
-
-
-@rule("k-training-unknown", about="load", vllm_notices="never")
-def k_training_unknown(case: Case) -> Findings:
-    """A K other than the recommended one for a P-EAGLE head whose trained K is unknown.
-
-    Only a measurement shows whether such a K is too large.
+    slower than a smaller K. The trained K is the catalogue's, else ``speculative_tokens`` of a
+    P-EAGLE speculators head; where there is none, a K other than the recommended one is a note.
     """
     drafter = case.drafter
-    if drafter is None or not case.is_parallel or k_trained(case) is not None:
+    if drafter is None:
         return
-    if case.k != drafter.k_recommended:
-        best = str(drafter.k_recommended)
-        fix = Fix(f"if few drafts are accepted, try --k {best}", options=("--k", best))
+    trained, usual = drafter.k_trained, drafter.k_recommended
+    if not trained and case.head is not None:
+        trained = trained_k(case.head.document)
+    if trained is not None and case.k > trained:
+        message = f"{drafter.title}: K={case.k} exceeds the trained K of {trained}"
+        best = min(usual, trained)
+        fix = Fix(f"use --k {trained} or less; {best} is recommended", options=("--k", f"{best}"))
+        yield error("k", message, fix)
+    elif trained is None and case.is_parallel and case.k != usual:
+        fix = Fix(f"if few drafts are accepted, try --k {usual}", options=("--k", f"{usual}"))
         yield note("k", f"{drafter.title}: trained K unknown", fix)
 
 
@@ -127,103 +106,60 @@ def drafting_slots(case: Case) -> Findings:
 
     vLLM rejects a max-num-batched-tokens that leaves no token in addition to them. Up to 0.27
     it reserves the slots of all requests that may run, later those of one request, and excess
-    requests queue.
+    requests queue. Without an instance the largest default counts, so that a case that may fit is
+    not reported.
     """
+    tokens, slots, requests = case.setting(_BATCHED_TOKENS), case.k - 1, case.concurrency
     if not case.is_parallel:
         return
-    tokens, slots = case.setting(_BATCHED_TOKENS), case.k - 1
     if type(tokens) is int and tokens <= slots:
-        message = (
-            f"--{_BATCHED_TOKENS} {tokens} leaves no room for a token besides the {slots} draft "
-            f"slots of K={case.k}"
-        )
+        message = f"--{_BATCHED_TOKENS} {tokens} leaves no token beside {slots} draft slots"
         fix = f"omit --{_BATCHED_TOKENS}, or set it to several thousand"
         yield error(_BATCHED_TOKENS, message, fix)
         return
-    step = tokens if type(tokens) is int else default_step_tokens(case)
+    on, step = case.instance, LARGEST_DEFAULT_STEP
+    if type(tokens) is int:
+        step = tokens
+    elif case.on_cpu:
+        step = 2048
+    elif on is not None:
+        step = default_batched_tokens(on.gpu, on.gpu_memory_mib / 1024, case.runtime.vllm)
+    if requests is None:
+        return
     for entry in drafting_slots.entries(case):
-        excess = _excess(case, step, all_requests=entry.value == "all")
-        if excess is not None:
+        running, excess = case.settings.get("max-num-seqs", requests), ""
+        running = running if type(running) is int else requests
+        # Per request, a step verifies its token and K drafts, and adds K-1 slots.
+        at_once = step // (case.k + 1 + slots)
+        if entry.value == "all" and running * slots >= step:
+            needed = f"{running:,} requests need {running * slots:,} draft slots"
+            excess = f"{needed}; a step has {step:,} tokens"
+        elif entry.value != "all" and requests > at_once:
+            drafts = f"the drafts (K={case.k}) of {at_once:,} of {requests:,} requests"
+            excess = f"a step of {step:,} tokens holds {drafts}"
+        if excess:
             yield drafting_slots.of_entry(entry, "concurrency", excess)
 
 
-def default_step_tokens(case: Case) -> int:
-    """Default tokens per step (vLLM's get_batch_defaults); without an instance the largest
-    default, so that a case that may fit is not reported."""
-    if case.on_cpu:
-        return 2048
-    if case.instance is None:
-        return LARGEST_DEFAULT_STEP
-    on = case.instance
-    return default_batched_tokens(on.gpu, on.gpu_memory_mib / 1024, case.runtime.vllm)
-
-
-def _excess(case: Case, step: int, *, all_requests: bool) -> str | None:
-    """What exceeds a step; ``None`` when all requests fit."""
-    requests, slots = case.concurrency, case.k - 1
-    if requests is None:
-        return None
-    if all_requests:
-        running = case.settings.get("max-num-seqs", requests)
-        needed = (running if type(running) is int else requests) * slots
-        return (
-            f"{running:,} requests need {needed:,} draft slots; a step has {step:,} tokens"
-            if needed >= step
-            else None
-        )
-    # Per request, a step verifies its token and K drafts, and adds K-1 slots.
-    at_once = step // (case.k + 1 + slots)
-    if requests <= at_once:
-        return None
-    drafts = f"the drafts (K={case.k}) of {at_once:,} of {requests:,} requests"
-    return f"a step of {step:,} tokens holds {drafts}"
-
-
-_PADDED_BATCH = "disable_padded_drafter_batch"
-
-
-@rule("drafter-batch-padding", about="load", vllm_notices="at start")
-def drafter_batch_padding(case: Case) -> Findings:
-    """Padding of the drafter's batches turned off where drafting requires it.
-
-    vLLM rejects disable_padded_drafter_batch with P-EAGLE and with explicit asynchronous
-    scheduling.
-    """
-    if not case.is_eagle or case.speculative_settings.get(_PADDED_BATCH) is not True:
-        return
-    if case.is_parallel or case.setting("async-scheduling") is True:
-        why = "P-EAGLE" if case.is_parallel else "--async-scheduling"
-        message = f"{_PADDED_BATCH} conflicts with {why}"
-        yield error("drafter", message, f"leave {_PADDED_BATCH} out")
-
-
 _UTILIZATION = "gpu-memory-utilization"
-_LEAVE_OUT = f"leave it out for the default, {GPU_MEMORY_UTILIZATION}"
-_PERCENT = 10
-"""Numbers from here to 100 are likely meant as a percentage."""
 
 
 @rule("memory-utilization", about="load", vllm_notices="at start")
 def memory_utilization(case: Case) -> Findings:
-    """A gpu-memory-utilization that is not a share of the memory.
-
-    vLLM rejects a number that is not above 0 and at most 1 at start: 90 percent is 0.9.
-    """
+    """A gpu-memory-utilization that is not a share of the memory: 90 percent is 0.9."""
     share = case.setting(_UTILIZATION)
     number = share if isinstance(share, (int, float)) and share is not True else 0
-    if share is None or 0 < number <= 1:
-        return
-    fix = f"set it to {number / 100:g}" if _PERCENT <= number <= 100 else _LEAVE_OUT
-    message = f"--{_UTILIZATION} is {share}, not a number above 0 and at most 1"
-    yield error(_UTILIZATION, message, fix)
+    if share is not None and not 0 < number <= 1:
+        # Numbers from 10 to 100 are likely meant as a percentage.
+        fix = f"leave it out for the default, {GPU_MEMORY_UTILIZATION}"
+        fix = f"set it to {number / 100:g}" if 10 <= number <= 100 else fix
+        message = f"--{_UTILIZATION} is {share}, not a number above 0 and at most 1"
+        yield error(_UTILIZATION, message, fix)
 
 
 @rule("tensor-parallel", about="load", vllm_notices="at start")
 def tensor_parallel(case: Case) -> Findings:
-    """Tensor parallelism over too many GPUs, or over a number that does not divide the heads.
-
-    vLLM rejects it at start.
-    """
+    """Tensor parallelism over too many GPUs, or over a number that does not divide the heads."""
     size, instance = case.tensor_parallel_size, case.instance
     if instance is not None and size > instance.gpu_count:
         message = f"tensor parallelism needs {size} GPUs; {instance.type} has {instance.gpu_count}"
@@ -238,19 +174,7 @@ def tensor_parallel(case: Case) -> Findings:
         if heads % size:
             message = f"{who}: {heads} attention heads cannot be divided among {size} GPUs"
             most = str(max(n for n in (1, 2, 4, 8) if heads % n == 0 and n <= size))
-            fix = Fix(f"use --tp {most}", options=("--tp", most))
-            yield error("tensor_parallel_size", message, fix)
+            yield error(
+                "tensor_parallel_size", message, Fix(f"use --tp {most}", options=("--tp", most))
+            )
             return
-
-
-@rule("draft-tensor-parallel", about="load", vllm_notices="at start")
-def draft_tensor_parallel(case: Case) -> Findings:
-    """A drafter divided over neither one GPU nor as many as the target.
-
-    vLLM rejects any other draft_tensor_parallel_size at start.
-    """
-    size = case.speculative_settings.get("draft_tensor_parallel_size")
-    target = case.tensor_parallel_size
-    if size not in (None, 1, target):
-        message = f"draft_tensor_parallel_size {size} is neither 1 nor the target's {target}"
-        yield error("drafter", message, "leave draft_tensor_parallel_size out")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from difflib import get_close_matches
 
 from peagle.case import Case
-from peagle.checks.facts import destinations, is_aws_image, option_of
+from peagle.catalog.tables import support_of
+from peagle.checks.facts import destinations, is_aws_image
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix, nearest
 from peagle.text import json_object
@@ -45,14 +44,28 @@ from peagle_serve.contract import (
 from peagle_serve.environment import flag_of
 from peagle_serve.logs import HIDDEN, Redactor, is_secret
 
+_FACTS_FROM_WHEELS = ">=0.28.0"
+"""Versions whose keys of --speculative-config are in vllm.json; older ones are in
+version_rules.yaml."""
+
+
+def _option_of(variable: str) -> str:
+    """The option that sets a variable of the container: ``--set NAME`` or ``--env NAME``."""
+    is_argument = variable.startswith(PREFIX)
+    return f"--set {flag_of(variable)[2:]}" if is_argument else f"--env {variable}"
+
+
+def _fix(name: str, section: str, facts: EngineFacts) -> str:
+    """What to do about a name that the section of the facts does not have."""
+    if later := first_version(section, name, facts.version):
+        return f"use vLLM {later} or later, or leave it out"
+    return nearest(name, getattr(facts, section)) or "leave it out"
+
 
 @rule("engine-argument", about="version", vllm_notices="at start")
 def engine_argument(case: Case) -> Findings:
-    """An argument that vLLM does not have, or that it announces to remove.
-
-    vLLM rejects an unknown argument at start, when the instance already costs money.
-    """
-    vllm, facts = case.runtime.vllm, facts_of(case.runtime.vllm)
+    """An argument that vLLM does not have, or that it announces to remove."""
+    facts = facts_of(case.runtime.vllm)
     report = error if facts.exact else warning
     for name in sorted(case.settings):
         # ``no-`` turns an argument off; ``compilation-config.mode`` sets a key of one.
@@ -62,114 +75,91 @@ def engine_argument(case: Case) -> Findings:
             yield note("vllm", message, f"leave --{plain} out")
         if plain in facts.arguments:
             continue
-        later = first_version("arguments", plain, vllm)
-        fix = f"use vLLM {later} or later, or leave it out" if later else ""
         message = f"--{name}: vLLM {facts.version} has no such argument"
-        if not facts.exact:
-            message += f"; {vllm} may not have it either"
-        yield report("vllm", message, fix or nearest(plain, facts.arguments) or "leave it out")
+        yield report("vllm", message, _fix(plain, "arguments", facts))
+
+
+_NUMBERS: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, float)}
 
 
 @rule("engine-value", about="version", vllm_notices="at start")
 def engine_value(case: Case) -> Findings:
-    """A switch of vLLM with a value, or an argument that needs a value without one.
-
-    vLLM's parser refuses both at start, when the instance already costs money.
-    """
+    """A value that an argument of vLLM does not take: for a switch, no choice of it, no number."""
     facts = facts_of(case.runtime.vllm)
     for name, value in sorted(case.settings.items()) if facts.exact else ():
-        plain = name.removeprefix("no-")
-        kind = facts.arguments.get(plain, {}).get("kind", EITHER)
+        plain, is_switch = name.removeprefix("no-"), isinstance(value, bool)
+        argument = facts.arguments.get(plain, {})
+        kind, choices = argument.get("kind", EITHER), argument.get("choices", ())
+        expected = ""
         if kind == ON_ONLY and (name != plain or value is False):
-            fix = f"leave --{plain} out: it is off by default"
-            yield error("vllm", f"--{plain} cannot be turned off", fix)
-        elif kind in (SWITCH, ON_ONLY) and not isinstance(value, bool):
-            message = f"--{name} has the value {value}; vLLM refuses it at start"
-            values = "true or false" if kind == SWITCH else "true"
-            yield error("vllm", message, f"write {values}, or leave it out")
-        elif kind not in (SWITCH, ON_ONLY, EITHER) and isinstance(value, bool):
-            fix = f"give it one: --{plain} VALUE"
-            yield error("vllm", f"--{name} requires a value", fix)
-
-
-_NUMBERS: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, float)}
-_OF_ITS_OWN = "gpu-memory-utilization"
-"""It has a rule of its own."""
-
-
-@rule("engine-choice", about="version", vllm_notices="at start")
-def engine_choice(case: Case) -> Findings:
-    """A value that an argument of vLLM does not take: none of its choices, or no number.
-
-    vLLM's parser refuses it at start, when the instance already costs money.
-    """
-    facts = facts_of(case.runtime.vllm)
-    for name, value in sorted(case.settings.items()) if facts.exact else ():
-        argument = facts.arguments.get(name, {})
-        kind, choices = argument.get("kind"), argument.get("choices", ())
-        # A switch's value is the matter of ``engine-value``.
-        if isinstance(value, bool) or name == _OF_ITS_OWN:
-            continue
-        message = f"--{name} {value}: vLLM {facts.version} refuses it at start"
-        if kind == CHOICE and str(value) not in choices:
-            fix = nearest(str(value), choices) or f"use one of {', '.join(choices)}"
-            yield error("vllm", message, fix)
+            expected = "nothing: leave it out, since it is off by default"
+        elif kind in (SWITCH, ON_ONLY) and not is_switch:
+            expected = "true or false" if kind == SWITCH else "true"
+        elif kind not in (SWITCH, ON_ONLY, EITHER) and is_switch:
+            expected = "a value"
+        elif kind == CHOICE and not is_switch and str(value) not in choices:
+            expected = f"one of {', '.join(choices)}"
         elif kind in _NUMBERS and not isinstance(value, _NUMBERS[kind]):
-            yield error("vllm", message, f"use a {kind}")
-
-
-_KNOWN = "known"
-"""Value of the entry that lists the keys of all versions."""
-_SETTINGS_FROM_WHEELS = ">=0.28.0"
+            expected = "" if name == "gpu-memory-utilization" else f"a {kind}"
+        if expected:
+            message = f"--{name} {value}: vLLM {facts.version} refuses it at start"
+            yield error("vllm", message, f"--{plain} takes {expected}")
 
 
 @rule("speculative-setting", about="version", vllm_notices="at start")
 def speculative_setting(case: Case) -> Findings:
-    """A key or a method of --speculative-config that the vLLM version does not have.
+    """A key, a value or a method of --speculative-config that vLLM does not have, or not with this
+    drafter.
 
-    vLLM rejects it at start. Versions before 0.28.0 are in version_rules.yaml.
+    vLLM rejects disable_padded_drafter_batch with P-EAGLE and with explicit asynchronous
+    scheduling, and a drafter divided over neither one GPU nor as many as the target.
     """
-    keys = set(case.speculative_settings)
+    given, drafter, vllm = case.speculative_settings, case.drafter, case.runtime.vllm
+    keys = set(given)
     for entry in speculative_setting.entries(case):
-        names = set(entry.names)
-        lists_known = entry.value == _KNOWN
+        names, lists_known = set(entry.names), entry.value == "known"
         for key in sorted(keys - names if lists_known else keys & names):
             fix = nearest(key, entry.names) if lists_known else ""
             yield speculative_setting.of_entry(entry, "drafter", key, fix)
         keys -= set() if lists_known else names
-    vllm = case.runtime.vllm
-    if not in_range(vllm, _SETTINGS_FROM_WHEELS):
-        return
-    facts = facts_of(vllm)
-    report = error if facts.exact else warning
-    for key in sorted(keys - facts.speculative_keys.keys()):
-        later = first_version("speculative_keys", key, vllm)
-        fix = f"use vLLM {later} or later, or leave it out" if later else ""
-        message = f"{key}: --speculative-config of vLLM {facts.version} has no such key"
-        yield report("drafter", message, fix or nearest(key, facts.speculative_keys) or "remove it")
-    method = case.drafter.method if case.drafter else None
-    if method is not None and method not in facts.speculative_methods:
-        message = f"vLLM {facts.version} has no method {method}"
-        yield report("drafter", message, "use an older vLLM version, or another drafter")
+    if in_range(vllm, _FACTS_FROM_WHEELS):
+        facts = facts_of(vllm)
+        report = error if facts.exact else warning
+        for key in sorted(keys - facts.speculative_keys.keys()):
+            message = f"{key}: --speculative-config of vLLM {facts.version} has no such key"
+            yield report("drafter", message, _fix(key, "speculative_keys", facts))
+        if drafter is not None and drafter.method not in facts.speculative_methods:
+            message = f"vLLM {facts.version} has no method {drafter.method}"
+            yield report("drafter", message, "use an older vLLM version, or another drafter")
+    size, target = given.get("draft_tensor_parallel_size"), case.tensor_parallel_size
+    conflicts = {
+        f"draft_tensor_parallel_size {size}": size not in (None, 1, target),
+        "disable_padded_drafter_batch": given.get("disable_padded_drafter_batch") is True
+        and case.is_eagle
+        and (case.is_parallel or case.setting("async-scheduling") is True),
+    }
+    adaptive = "enable_adaptive_verification"
+    if drafter is not None and given.get(adaptive) is True:
+        parallel = drafter.parallel_drafting
+        support = support_of(case.runtimes, drafter.method, parallel, vllm)
+        conflicts[adaptive] = support is not None and not support.adaptive
+    for what in (key for key, conflict in conflicts.items() if conflict):
+        name = drafter.title if drafter else case.target.id
+        message = f"vLLM {vllm} refuses {what} for {name} on {target} GPUs"
+        yield error("drafter", message, f"leave {what.partition(' ')[0]} out")
 
 
 _METHOD = "rejection_sample_method"
 _LOSSY = "fly"
-_METHODS_FROM_WHEELS = ">=0.28.0"
 
 
 @rule("rejection-sample-method", about="version", vllm_notices="at start")
 def rejection_sample_method(case: Case) -> Findings:
-    """A rejection_sample_method that is lossy, or that version or machine do not support.
-
-    vLLM rejects what it does not support at start. It runs ``fly``, which accepts drafts that
-    the target would not have written.
-    """
+    """A rejection_sample_method that is lossy, or that version or machine do not support."""
     method = case.speculative_settings.get(_METHOD)
     if method is None:
         return
-    entries = rejection_sample_method.entries(case)
-    unknown = [entry for entry in entries if method not in entry.names]
+    unknown = [e for e in rejection_sample_method.entries(case) if method not in e.names]
     methods = facts_of(case.runtime.vllm).rejection_sample_methods
     usable = [name for name in methods if name != _LOSSY]
     if method == _LOSSY:
@@ -177,7 +167,7 @@ def rejection_sample_method(case: Case) -> Findings:
         yield error("drafter", message, f"leave {_METHOD} out: the standard method is lossless")
     elif unknown:
         yield rejection_sample_method.of_entry(unknown[0], "drafter", repr(method))
-    elif in_range(case.runtime.vllm, _METHODS_FROM_WHEELS) and method not in usable:
+    elif in_range(case.runtime.vllm, _FACTS_FROM_WHEELS) and method not in usable:
         message = f"{method!r}: vLLM {case.runtime.vllm} does not have this {_METHOD}"
         yield error("drafter", message, f"leave it out, or use one of {', '.join(usable)}")
     elif method == "synthetic" and case.on_cpu:
@@ -185,8 +175,7 @@ def rejection_sample_method(case: Case) -> Findings:
         yield error("drafter", f"{_METHOD} synthetic does not run on a CPU", fix)
 
 
-_OPTION, _VLLM = "OPTION_", "VLLM_"
-_SPECULATIVE = "OPTION_SPECULATIVE"
+_OPTION, _SPECULATIVE, _VLLM = "OPTION_", "OPTION_SPECULATIVE", "VLLM_"
 _LMI = {
     _SPECULATIVE: "remove it; PAIR or --drafter names the drafter, and --k sets K",
     _OPTION: "remove it",
@@ -196,111 +185,66 @@ _LMI = {
     "DJL_": "remove it",
 }
 """Variables of AWS's LMI images by their beginning, and the fix."""
-_FIELDS = {
-    "containerstartuphealthchecktimeout": "use startup_timeout",
-    "modeldatadownloadtimeout": "use download_timeout",
-    "inferenceamiversion": "use --ami",
-    "initialinstancecount": "use --instance-count",
-    "enablenetworkisolation": "use network_isolation",
-    "volumesize": "leave it out: the plan's instances have their own volume",
-    "routingconfig": "leave it out: the plan decides how requests are routed",
-    "managedinstancescaling": "use --max-instances",
-}  # fmt: skip
-"""Fields of CreateEndpointConfig and CreateModel, without case, underscores and unit."""
 
 
-@rule("variable-ignored", about="version", vllm_notices="never")
+def _ignored_as(name: str, facts: EngineFacts) -> tuple[str, str] | None:
+    """What the variable is, and the fix, if nothing in the image reads it."""
+    upper = name.upper()
+    argument = upper.removeprefix(_OPTION).removeprefix(_VLLM).lower().replace("_", "-")
+    as_argument = f"use --set {argument}=VALUE instead" if argument in facts.arguments else ""
+    if lmi := next((fix for start, fix in _LMI.items() if upper.startswith(start)), None):
+        is_option = upper.startswith(_OPTION) and not upper.startswith(_SPECULATIVE)
+        return "a variable of AWS's LMI images", (is_option and as_argument) or lmi
+    if name.startswith(_VLLM) and facts.exact and name not in facts.variables:
+        return f"no variable of vLLM {facts.version}", as_argument or _fix(name, "variables", facts)
+    return None
+
+
+_USE_OPTION = "remove it, or use the option in its place"
+
+
+@rule("variable-ignored", about="version", vllm_notices="never", fix=_USE_OPTION)
 def variable_ignored(case: Case) -> Findings:
     """A variable that nothing in the image reads: the setting that it means stays off, silently.
 
     vLLM ignores variables that its version does not have. AWS's LMI images (DJL Serving) have
     variables of their own; SageMaker's SDK sets OPTION_SPECULATIVE_DRAFT_MODEL also for other
-    images. Fields of the endpoint's variant are no variables of the container.
+    images, with which nothing is drafted.
     """
     facts = facts_of(case.runtime.vllm)
     for name in sorted(case.environment):
-        if not _is_ignored(name, facts):
-            continue
-        upper, field = name.upper(), _field(name)
-        lmi = next((fix for start, fix in _LMI.items() if upper.startswith(start)), None)
-        if lmi is not None:
-            message = f"{name} is a variable of AWS's LMI images, and this one (vLLM) ignores it"
-            if upper.startswith(_SPECULATIVE):
-                yield error("environment", f"{message}: nothing is drafted", lmi)
-                continue
-            argument = upper.removeprefix(_OPTION).lower().replace("_", "-")
-            if upper.startswith(_OPTION) and argument in facts.arguments:
-                lmi = f"use --set {argument}=VALUE instead"
-            yield warning("environment", message, lmi)
-        elif field in _FIELDS:
-            message = f"{name} is a setting of the endpoint; the container ignores it"
-            yield warning("environment", message, _FIELDS[field])
-        else:
-            later = first_version("variables", name, case.runtime.vllm)
-            argument = name.removeprefix(_VLLM).lower().replace("_", "-")
-            meant = get_close_matches(name, facts.variables, 1, 0.85)
-            fix = f"use vLLM {later} or later, or remove it" if later else "remove it"
-            if argument in facts.arguments:
-                fix = f"use --set {argument}=VALUE instead"
-            elif meant and not later:
-                fix = f"did you mean {meant[0]}?"
-            message = f"vLLM {facts.version} has no variable {name} and ignores it"
-            yield warning("environment", message, fix)
-
-
-def _is_ignored(name: str, facts: EngineFacts) -> bool:
-    """Whether nothing in the image reads the variable."""
-    return (
-        name.upper().startswith(tuple(_LMI))
-        or _field(name) in _FIELDS
-        or (name.startswith(_VLLM) and facts.exact and name not in facts.variables)
-    )
-
-
-def _field(name: str) -> str:
-    return name.lower().replace("_", "").removesuffix("inseconds").removesuffix("ingb")
+        if ignored := _ignored_as(name, facts):
+            report = error if name.upper().startswith(_SPECULATIVE) else warning
+            yield report("environment", f"{name} is {ignored[0]}: it is ignored", ignored[1])
 
 
 @rule("code-variable", about="load", vllm_notices="never")
 def code_variable(case: Case) -> Findings:
-    """A variable or an argument that may choose the code that the engine loads.
-
-    The author of the plan then runs code in the container, with the endpoint's role.
-    """
+    """A variable or an argument that may choose the code that the engine loads."""
     facts = facts_of(case.runtime.vllm)
     for name in code_variables(case.variables):
-        if _is_ignored(name, facts):
-            continue
         if name == CONFIG_FILE:
-            yield error(
+            message = "--config makes vLLM read arguments from a file, which no check has seen"
+            yield error("environment", message, "set each argument of the file with --set")
+        elif _ignored_as(name, facts) is None:
+            yield warning(
                 "environment",
-                "--config makes vLLM read arguments from a file, which no check has seen and which "
-                "may have come with the weights",
-                "set each argument of the file with --set",
+                f"{_option_of(name)} may choose the code that the engine loads, which runs with "
+                "the endpoint's role",
+                "remove it, unless you trust its author; an engine outside of a container "
+                "refuses it",
             )
-            continue
-        yield warning(
-            "environment",
-            f"{option_of(name)} may choose the code that the engine loads, which runs with the "
-            "endpoint's role",
-            "remove it, unless you trust its author; an engine outside of a container refuses it",
-        )
 
 
 @rule("remote-code", about="load", vllm_notices="never")
 def remote_code(case: Case) -> Findings:
-    """The plan lets the engine run code from a model's repository (``trust_remote_code``).
-
-    Weights are data: vLLM's own model classes load them, and no code from their repository
-    runs.
-    """
+    """The plan lets the engine run code from a model's repository (``trust_remote_code``)."""
     speculation = {"speculative-config": str(dict(case.speculative_settings))}
     for name, value in {**case.variables, **speculation}.items():
         if trusts_remote_code(name, value):
             yield error(
                 "vllm",
-                f"{name} lets code from the model's repository run, with the permissions of the "
-                "execution role",
+                f"{name} lets code from the model's repository run, with the execution role",
                 "leave it out, and use a model that this vLLM version supports itself",
             )
             return
@@ -309,31 +253,18 @@ def remote_code(case: Case) -> Findings:
 @rule("weights-format", about="load", vllm_notices="never")
 def weights_format(case: Case) -> Findings:
     """A load format that reads something other than safetensors, such as pickles, which may run
-    code.
-
-    The header of a safetensors file is JSON, and the rest is numbers, so loading one runs no
-    code.
-    """
+    code."""
     speculation = {SPECULATION: json.dumps(dict(case.speculative_settings), default=str)}
     for name, value in {**speculation, **case.variables}.items():
         if name.startswith(PREFIX) and (load_format := unsafe_load_format(name, value)) is not None:
             flag = flag_of(name)
-            what = (
-                f"{flag} {load_format}"
-                if name == LOAD_FORMAT
-                else (f"the load format {load_format} in {flag}")
-            )
+            where = "" if name == LOAD_FORMAT else f" in {flag}"
             yield error(
                 "vllm",
-                f"{what} reads other files than safetensors, which may run code",
+                f"--load-format {load_format}{where} reads other files than safetensors, which may "
+                "run code",
                 f"leave it out, or use one of {', '.join(sorted(SAFE_FORMATS))}",
             )
-
-
-_FIX = (
-    "leave it out: the execution role gives access to S3, and callers sign their requests; for "
-    "gated weights use --model-source s3://..."
-)
 
 
 @rule("secret-in-environment", about="load", vllm_notices="never")
@@ -346,37 +277,32 @@ def secret_in_environment(case: Case) -> Findings:
     redactor = Redactor({})
     for name, value in case.variables.items():
         if value and (is_secret(name) or HIDDEN in redactor.text(value)):
-            message = f"{option_of(name)} is a secret, and DescribeModel shows it to readers"
-            yield error("environment", message, _FIX)
-
-
-_TEMPLATE = "chat-template"
-_EXAMPLE_TEMPLATES = ("examples/", "/vllm-workspace/examples/")
-"""vLLM's own image has these; AWS's is built from it."""
+            yield error(
+                "environment",
+                f"{_option_of(name)} is a secret, and DescribeModel shows it to readers",
+                "leave it out: the execution role gives access to S3, and callers sign their "
+                "requests; for gated weights use --model-source s3://...",
+            )
 
 
 @rule("chat-template-missing", about="load", vllm_notices="at start")
 def chat_template_missing(case: Case) -> Findings:
     """A --chat-template that names a file which neither the image nor the weights have.
 
-    vLLM takes a value without Jinja's braces as a path (0.28.0, entrypoints/chat_utils.py) and
-    does not start where it cannot open it.
+    vLLM takes a value without Jinja's braces as a path (0.28.0, entrypoints/chat_utils.py). Its own
+    image has examples, and AWS's is built from it.
     """
-    named = case.settings.get(_TEMPLATE)
-    mounted = f"{ML_ROOT.rstrip('/')}/"
+    named, mounted = case.settings.get("chat-template"), f"{ML_ROOT.rstrip('/')}/"
     of_aws = case.image is None or is_aws_image(case.image, case.runtimes)
     if not isinstance(named, str) or case.on_cpu or any(char in named for char in "{}\n"):
         return
     if named.startswith(mounted):
-        message = f"--{_TEMPLATE} {named}: the weights must have this file, which is not checked"
+        message = f"--chat-template {named}: the weights must have this file, which is not checked"
         yield note("vllm", message, "copy it beside the target's config.json before you sync")
-    elif of_aws and not named.startswith(_EXAMPLE_TEMPLATES):
-        message = f"--{_TEMPLATE} {named}: the image of vLLM has no such file"
-        fix = (
-            f"put it beside the target's config.json and name it as {mounted}model/FILE, or use "
-            "an image of your own that has it"
-        )
-        yield error("vllm", message, fix)
+    elif of_aws and not named.startswith(("examples/", "/vllm-workspace/examples/")):
+        message = f"--chat-template {named}: the image of vLLM has no such file"
+        where = f"put it beside the target's config.json and name it as {mounted}model/FILE"
+        yield error("vllm", message, f"{where}, or use an image of your own that has it")
 
 
 LONGEST_INTERVAL = 30.0
@@ -385,36 +311,27 @@ LONGEST_INTERVAL = 30.0
 
 @rule("log-stats-off", about="hardware", vllm_notices="never")
 def log_stats_off(case: Case) -> Findings:
-    """AWS's image with the engine's statistics off: deploy cannot prove that drafts are accepted.
-
-    That image exposes no counters, so the proof reads vLLM's lines of statistics in the
-    endpoint's log.
-    """
+    """AWS's image with the engine's statistics off: deploy cannot prove the accepted drafts."""
     if case.drafter is None or not is_aws_image(case.image, case.runtimes):
         return
-    for where, setting in _switched_off(case):
-        message = (
-            f"{setting} keeps vLLM's statistics out of the log, from which deploy proves that "
-            "drafts are accepted: AWS's image exposes no counters"
-        )
-        yield error(where, message, f"leave {setting} out, or use --image with an own image")
-
-
-def _switched_off(case: Case) -> Iterator[tuple[str, str]]:
-    """The settings that do so, each with where it is."""
-    if case.settings.get("disable-log-stats") is True:
-        yield "vllm", "--disable-log-stats"
     environment = case.environment
-    if environment.get("VLLM_LOGGING_LEVEL", "INFO").upper() not in ("DEBUG", "INFO"):
-        yield "environment", f"VLLM_LOGGING_LEVEL={environment['VLLM_LOGGING_LEVEL']}"
-    if environment.get("VLLM_CONFIGURE_LOGGING", "1").strip() == "0":
-        yield "environment", "VLLM_CONFIGURE_LOGGING=0"
     interval = environment.get("VLLM_LOG_STATS_INTERVAL", "")
     try:
-        if float(interval or 0) > LONGEST_INTERVAL:
-            yield "environment", f"VLLM_LOG_STATS_INTERVAL={interval}"
+        is_rare = float(interval or 0) > LONGEST_INTERVAL
     except ValueError:
-        return  # vLLM refuses it
+        is_rare = False  # vLLM refuses it
+    level = environment.get("VLLM_LOGGING_LEVEL", "INFO").upper()
+    configured = environment.get("VLLM_CONFIGURE_LOGGING", "1").strip()
+    off = {
+        "--disable-log-stats": case.settings.get("disable-log-stats") is True,
+        "VLLM_LOGGING_LEVEL": level not in ("DEBUG", "INFO"),
+        "VLLM_CONFIGURE_LOGGING": configured == "0",
+        "VLLM_LOG_STATS_INTERVAL": is_rare,
+    }
+    for setting in (name for name, is_off in off.items() if is_off):
+        message = f"{setting} keeps vLLM's statistics, which prove the drafts, out of the log"
+        where = "vllm" if setting.startswith("--") else "environment"
+        yield error(where, message, f"leave {setting} out, or use --image with an own image")
 
 
 @rule("warm-unpinned", about="load", vllm_notices="never")
@@ -435,50 +352,31 @@ def warm_unpinned(case: Case) -> Findings:
 
 @rule("isolated-container", about="load", vllm_notices="at start")
 def isolated_container(case: Case) -> Findings:
-    """Weights that a container without a network would have to download.
-
-    Network isolation leaves the container only what SageMaker mounts or the image contains.
-    """
-    if not case.network_isolation:
-        return
-    drafter = json_object(case.environment.get(SPECULATION)).get("model")
+    """Weights that a container without a network would have to download."""
     models = {
         "target": case.environment.get(MODEL) or case.environment.get(HUB_MODEL),
-        "drafter": drafter,
+        "drafter": json_object(case.environment.get(SPECULATION)).get("model"),
     }
-    for part, place in models.items():
+    for part, place in models.items() if case.network_isolation else ():
         if not isinstance(place, str):
             continue
+        message = f"the engine downloads the {part} from {place}, which it cannot reach"
         if is_s3_uri(place):
-            message = f"the engine streams the {part} from {place}, which it cannot reach"
-            fix = "mount the weights with weights_by mount, or omit network_isolation"
+            fix = Fix("mount the weights with weights_by mount, or omit network_isolation")
             yield error("network_isolation", message, fix)
         elif HUB_ID.fullmatch(place):
-            message = f"the engine downloads the {part} from the Hub ({place}), out of its reach"
-            yield error(
-                "network_isolation",
-                message,
-                Fix(
-                    "copy the pair to S3 and use --model-source, or use an image with weights",
-                    ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"),
-                ),
-            )
+            command = ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX")
+            sentence = "copy the pair to S3 and use --model-source, or use an image with weights"
+            yield error("network_isolation", message, Fix(sentence, command))
 
 
 @rule("vpc-routes", about="load", vllm_notices="never")
 def vpc_routes(case: Case) -> Findings:
-    """What a container in the user's own VPC must reach from its subnets.
-
-    SageMaker itself pulls the image, writes the log and answers requests, outside of the VPC.
-    """
-    if not case.in_vpc:
-        return
-    reached = destinations(case.environment, case.network_isolation)
-    names = " and ".join(filter(None, (reached.s3, reached.internet)))
-    if not names:
-        return
-    fix = "a gateway endpoint for S3 in the route tables of the subnets"
-    if reached.internet:
-        fix = f"{fix}, and a NAT gateway" if reached.s3 else "a NAT gateway"
-    message = f"from the subnets, the container must reach {names}"
-    yield note("subnets", message, f"it needs {fix}; deploy checks what it may look at")
+    """What a container in the user's own VPC must reach from its subnets."""
+    s3, internet = destinations(case.environment, case.network_isolation)
+    if case.in_vpc and (s3 or internet):
+        gateways = ["a gateway endpoint for S3 in the route tables of the subnets"] if s3 else []
+        gateways += ["a NAT gateway"] if internet else []
+        names = " and ".join(filter(None, (s3, internet)))
+        message = f"from the subnets, the container must reach {names}"
+        yield note("subnets", message, f"it needs {', and '.join(gateways)}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from peagle.case import Case
-from peagle.catalog.schema import Architecture
 from peagle.checkpoints.architecture import quantization_settings
 from peagle.checkpoints.division import (
     EXPERT_PARALLEL,
@@ -16,28 +15,23 @@ from peagle.checkpoints.division import (
     sizes_of_heads,
 )
 from peagle.checkpoints.entries import is_from_checkpoint
-from peagle.checkpoints.models import Checkpoint
+from peagle.checks.facts import is_aws_image, needs_vocabulary
 from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix
 from peagle.vllm.facts import architectures
 from peagle.vllm.versions import compare
-
-_UNKNOWN = "licence, oldest vLLM, default drafter and the settings of its model card"
+from peagle_serve.contract import HUB_ID, MODEL, VOCABULARY_FILE, VOCABULARY_VARIABLE, is_s3_uri
 
 
 @rule("target-not-in-catalogue", about="target", vllm_notices="never")
 def target_not_in_catalogue(case: Case) -> Findings:
-    """A target that the catalogue does not have, so that only its checkpoint is known.
-
-    vLLM serves it with its own defaults. Its licence, the oldest vLLM that supports it, and
-    settings that its model card asks for, such as the parsers of tool calls and reasoning, are
-    unknown.
-    """
+    """A target that the catalogue does not have, so that only its checkpoint is known."""
     read, target = case.target_checkpoint, case.target
     if read is None or not is_from_checkpoint(target):
         return
     sizes = "config.json and the weight headers" if read.tensors else "config.json alone"
-    message = f"{target.id} is not in the catalogue; sizes are from {sizes}; unknown: {_UNKNOWN}"
+    unknown = "licence, oldest vLLM, default drafter and the settings of its model card"
+    message = f"{target.id} is not in the catalogue; sizes are from {sizes}; unknown: {unknown}"
     command = ("peagle", "catalog", "init", read.location)
     yield note("target", message, Fix("to state them, write a catalogue entry", command))
 
@@ -52,14 +46,11 @@ def model_not_served(case: Case) -> Findings:
     name, version = case.architecture.class_name, case.runtime.vllm
     table = architectures()
     last = table["not_served"].get(name)
+    message = f"vLLM {version} does not serve {name}"
     if last and compare(version, last) > 0:
-        message = f"vLLM {version} does not serve {name}: the last version that does is {last}"
+        message = f"{message}: the last version that does is {last}"
         yield error("target", message, f"use --vllm {last}, or another model")
     elif last == "" and compare(version, table["versions"]["vllm"]) <= 0:
-        message = (
-            f"vLLM {version} does not serve {name}: it has no code for this class, and the class "
-            "in transformers does not allow vLLM's attention"
-        )
         yield error("target", message, "use a model of another architecture")
 
 
@@ -77,15 +68,34 @@ def target_differs(case: Case) -> Findings:
         message = f"{checkpoint.location} holds a draft head, not the model {target.id}"
         yield error("target", message, "pass the folder of the target")
         return
-    differences = ", ".join(_differences(case.architecture, target.architecture))
-    message = f"{checkpoint.location} is not {target.id}: {differences}"
-    if not differences:
+    read, listed = (
+        {
+            "class": shape.class_name,
+            "hidden size": shape.hidden_size,
+            "layers": shape.layers,
+            "attention heads": shape.query_heads,
+            "vocabulary": shape.vocab_size,
+            "experts": shape.experts,
+            "key-value heads": tuple(sorted({group.kv_heads for group in shape.attention})),
+        }
+        for shape in (case.architecture, target.architecture)
+    )
+    different = [name for name in read if read[name] != listed[name]]
+    if not different:
         return
+    differences = ", ".join(f"{name} {read[name]}, not {listed[name]}" for name in different)
+    message = f"{checkpoint.location} is not {target.id}: {differences}"
+    # Whether the head that was read fits the target that was read, not the catalogue's.
+    head = case.head.config if case.head else None
+    sizes = (head.target_hidden_size, head.vocab_size) if head else None
+    fits_read, fits_listed = (
+        sizes == (shape.hidden_size, shape.vocab_size)
+        for shape in (case.architecture, target.architecture)
+    )
     if not case.own_target:
-        message = f"{checkpoint.location} differs from the catalogue's {target.id}: {differences}"
         fix = "correct the catalogue file or its weights; plans use the values of the file"
         yield error("target", message, fix)
-    elif _own_pair(case):
+    elif fits_read and not fits_listed:
         fix = (
             "to plan with this model, write a catalogue file for it; here "
             f"{target.short_name} only determines how the drafter is started"
@@ -96,102 +106,51 @@ def target_differs(case: Case) -> Findings:
         yield error("target", message, fix)
 
 
-def _own_pair(case: Case) -> bool:
-    """Whether the head that was read fits the target that was read, not the catalogue's."""
-    if case.head is None:
-        return False
-    head, read, listed = case.head.config, case.architecture, case.target.architecture
-    sizes = (head.target_hidden_size, head.vocab_size)
-    return sizes == (read.hidden_size, read.vocab_size) != (listed.hidden_size, listed.vocab_size)
-
-
-def _differences(read: Architecture, listed: Architecture) -> Iterator[str]:
-    pairs = {
-        "class": (read.class_name, listed.class_name),
-        "hidden size": (read.hidden_size, listed.hidden_size),
-        "layers": (read.layers, listed.layers),
-        "attention heads": (read.query_heads, listed.query_heads),
-        "vocabulary": (read.vocab_size, listed.vocab_size),
-        "experts": (read.experts, listed.experts),
-        "key-value heads": (_kv_heads(read), _kv_heads(listed)),
-    }
-    for name, (value, expected) in pairs.items():
-        if value != expected:
-            yield f"{name} {value}, not {expected}"
-
-
-def _kv_heads(architecture: Architecture) -> tuple[int, ...]:
-    return tuple(sorted({group.kv_heads for group in architecture.attention}))
-
-
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d{1,9})\.")
 _OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "encoder.")
 
 
 @rule("target-incomplete", about="target", vllm_notices="at start")
 def target_incomplete(case: Case) -> Findings:
-    """A target whose weights lack layers or embeddings, or have extra layers.
-
-    vLLM rejects missing tensors after it has downloaded and loaded the others, and layers that
-    the model does not have.
-    """
+    """A target whose weights lack layers or embeddings, or have extra layers."""
     checkpoint, depth = case.target_read, case.architecture.layers
     if checkpoint is None or not checkpoint.tensors:
         return
-    names = _decoder_tensors(checkpoint.tensors)
-    layers = layers_of(names)
-    missing = ", ".join(_missing(case, names, layers))
-    layer_count = depth + _prediction_layers(checkpoint)
-    extra = {layer for layer in layers if layer >= layer_count}
+    names, layers = _decoder(checkpoint.tensors), layers_of(checkpoint.tensors)
+    absent, tied = sorted(set(range(depth)) - layers), case.architecture.tied_embeddings
+    parts = {
+        f"layers {', '.join(map(str, absent[:3]))}": bool(absent),
+        "the embeddings": not any("embed" in name or "wte" in name for name in names),
+        "lm_head": not tied and not any("lm_head" in name for name in names),
+    }
+    missing = [part for part, is_missing in parts.items() if is_missing]
+    predicting = checkpoint.config.get("num_nextn_predict_layers")
+    most = depth + (predicting if type(predicting) is int else 0)
+    fix = "copy the model again: its index, a shard or config.json comes from another model"
     if missing:
-        message = f"the weights at {checkpoint.location} lack {missing}"
-    elif extra:
+        message = f"the weights at {checkpoint.location} lack {', '.join(missing)}"
+        yield error("target", message, fix)
+    elif max(layers) >= most:
         message = (
-            f"the weights at {checkpoint.location} have layers up to {max(extra)}, but "
+            f"the weights at {checkpoint.location} have layers up to {max(layers)}, but "
             f"config.json sets num_hidden_layers to {depth}"
         )
-    else:
-        return
-    fix = "copy the model again: its index, a shard or config.json comes from another model"
-    yield error("target", message, fix)
+        yield error("target", message, fix)
 
 
 def layers_of(tensors: Iterable[str]) -> set[int]:
     """The numbers of the decoder layers among these names."""
-    return {int(match[1]) for match in map(_LAYER.search, _decoder_tensors(tensors)) if match}
+    return {int(match[1]) for match in map(_LAYER.search, _decoder(tensors)) if match}
 
 
-def _decoder_tensors(tensors: Iterable[str]) -> list[str]:
+def _decoder(tensors: Iterable[str]) -> list[str]:
     return [name for name in tensors if not any(part in name for part in _OTHER_TOWERS)]
-
-
-def _prediction_layers(checkpoint: Checkpoint) -> int:
-    """Extra layers for multi-token prediction."""
-    layers = checkpoint.config.get("num_nextn_predict_layers")
-    return layers if type(layers) is int else 0
-
-
-def _missing(case: Case, names: list[str], layers: set[int]) -> Iterator[str]:
-    absent = sorted(set(range(case.architecture.layers)) - layers)
-    if not layers:
-        yield "every layer"
-    elif absent:
-        more = " ..." if len(absent) > 3 else ""
-        yield f"layers {', '.join(map(str, absent[:3]))}{more}"
-    if not any("embed" in name or "wte" in name for name in names):
-        yield "the embeddings"
-    if not case.architecture.tied_embeddings and not any("lm_head" in name for name in names):
-        yield "lm_head"
 
 
 @rule("cache-estimated", about="target", vllm_notices="never")
 def cache_estimated(case: Case) -> Findings:
     """A target with layers whose cache vLLM accounts for in a way that the memory model does not
-    know.
-
-    They count as full attention, so the memory shown is more than needed, and the speed has a
-    wide range.
-    """
+    know."""
     unknown = case.architecture.unknown_cache
     if unknown:
         message = (
@@ -202,16 +161,12 @@ def cache_estimated(case: Case) -> Findings:
         yield warning("target", message, fix)
 
 
-_QUANTIZATION = "quantization"
 _SAME = {
     "gptq": {"gptq_marlin", "auto_gptq", "marlin", "moe_wna16"},
     "awq": {"awq_marlin", "auto_awq", "marlin", "moe_wna16"},
     "mxfp4": {"gpt_oss_mxfp4"},
 }
 """``quant_method`` -> other values with which vLLM loads it (override_quantization_method)."""
-_ANY_CHECKPOINT = "humming"
-_MODELOPT = "modelopt"
-"""vLLM replaces the argument by what the checkpoint's own algorithm needs."""
 _STORED = {"awq", "gptq", *_SAME["awq"], *_SAME["gptq"]}
 """Methods of weights that are stored quantized: vLLM does not make them while it loads."""
 
@@ -220,44 +175,38 @@ _STORED = {"awq", "gptq", *_SAME["awq"], *_SAME["gptq"]}
 def quantization_differs(case: Case) -> Findings:
     """A --quantization that contradicts the quantization_config of the target's checkpoint.
 
-    vLLM compares both at start (0.28.0, config/model.py, _verify_quantization) and stops.
+    vLLM compares both at start (0.28.0, config/model.py, _verify_quantization). ``humming`` takes
+    any checkpoint, and vLLM replaces ``modelopt`` by what the checkpoint needs.
     """
-    asked = case.settings.get(_QUANTIZATION)
-    if not isinstance(asked, str) or asked == _ANY_CHECKPOINT:
+    asked = case.settings.get("quantization")
+    if not isinstance(asked, str) or asked == "humming":
         return
     if case.target_read is not None:
         stored = quantization_settings(case.target_read.config)
-        method = str(stored.get("quant_method", "")).lower()
-        unquantized = not stored
+        method, unquantized = str(stored.get("quant_method", "")).lower(), not stored
     else:
         # The catalogue has the format of the weights, which several methods may share.
         method, unquantized = case.target.quantization or "", case.target.quantization is None
         if method not in _SAME and asked not in _STORED:
             return
     if unquantized and asked in _STORED:
-        message = f"--{_QUANTIZATION} {asked}, but the target's weights are not quantized"
-        yield error("target", message, f"leave --{_QUANTIZATION} out, or use weights in {asked}")
-    elif method and method != _MODELOPT and asked not in {method, *_SAME.get(method, ())}:
-        message = f"--{_QUANTIZATION} {asked} contradicts the target's config.json: {method}"
-        yield error("target", message, f"leave --{_QUANTIZATION} out: vLLM reads it in config.json")
+        message = f"--quantization {asked}, but the target's weights are not quantized"
+        yield error("target", message, f"leave --quantization out, or use weights in {asked}")
+    elif method and method != "modelopt" and asked not in {method, *_SAME.get(method, ())}:
+        message = f"--quantization {asked} contradicts the target's config.json: {method}"
+        yield error("target", message, "leave --quantization out: vLLM reads it in config.json")
 
 
 @rule("quantization-block", about="load", vllm_notices="at start")
 def quantization_block(case: Case) -> Findings:
     """Tensor parallelism over a number of GPUs that cuts a block of quantized weights, an expert
-    or a recurrent head in two.
-
-    vLLM rejects it while it builds the layers, minutes into the start.
-    """
+    or a recurrent head in two."""
     shape, size = case.architecture, case.tensor_parallel_size
     whole_experts = is_expert_parallel(case.settings)
     gpus = max(size, case.instance.gpu_count if case.instance else size)
-    others = [s for s in sizes_of_heads(shape, gpus) if s > size]
-    for tried in (size, *others):
-        if shape.query_heads % tried:
-            continue  # tensor-parallel reports it
+    for tried in (size, *(s for s in sizes_of_heads(shape, gpus) if s > size)):
         problem = division_problem(shape, tried, whole_experts)
-        if problem is None:
+        if shape.query_heads % tried or problem is None:  # tensor-parallel reports the heads
             continue
         # Where vLLM refuses every size, divisions still has the smallest.
         works = [
@@ -266,13 +215,36 @@ def quantization_block(case: Case) -> Findings:
             if division_problem(shape, s, whole_experts) is None
         ]
         message = f"{tried} GPUs cannot share the weights of {case.target.id}: {problem}"
-        fix = f"use a tensor-parallel size that works ({', '.join(works)})"
-        if not works:
-            fix = "use weights with another quantization, or unquantized ones"
+        fix = "use weights with another quantization, or unquantized ones"
+        if works:
+            fix = f"use a tensor-parallel size that works ({', '.join(works)})"
         if not whole_experts and division_problem(shape, tried, True) is None:
             fix += f", or give each GPU whole experts with --set {EXPERT_PARALLEL}=true"
-        if tried == size:
-            yield error("tensor_parallel_size", message, fix)
-        else:
-            yield note("tensor_parallel_size", message, fix)
+        report = error if tried == size else note
+        yield report("tensor_parallel_size", message, fix)
         return
+
+
+@rule("vocabulary-download", about="target", vllm_notices="at start")
+def vocabulary_download(case: Case) -> Findings:
+    """A target whose vocabulary the engine downloads at start, next to its weights."""
+    model, environment = case.environment.get(MODEL, ""), case.environment
+    if not (needs_vocabulary(case.target.architecture) and model) or case.on_cpu:
+        return
+    if VOCABULARY_VARIABLE in environment:
+        return
+    host = "openaipublic.blob.core.windows.net"
+    message = f"the engine downloads GPT-OSS's vocabulary from {host} at start"
+    beside = f"without egress put {VOCABULARY_FILE} next to the weights (weights sync does)"
+    is_own = case.image is not None and not is_aws_image(case.image, case.runtimes)
+    if HUB_ID.fullmatch(model):
+        yield note("target", message, "allow that host in addition to the hub's")
+    elif is_s3_uri(model):
+        fix = "mount the weights with weights_by mount, or build an image with weights"
+        yield warning("target", f"{message}: weights that are streamed cannot carry it", fix)
+    elif is_own:
+        report = warning if case.network_isolation else note
+        yield report("target", f"{message}, unless it is next to the weights", beside)
+    else:
+        fix = f"{beside} and add --env {VOCABULARY_VARIABLE}={model}"
+        yield warning("target", message, fix)

@@ -7,25 +7,21 @@ from math import prod
 from peagle import findings
 from peagle.case import Case, family_of, nearest_version, prefix_caching_with
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
-from peagle.catalog.tables import VersionRule, support_of
 from peagle.checkpoints.architecture import read_dtype
 from peagle.checkpoints.heads import Head, attention_of
-from peagle.checks.head_layout import cache_groups
-from peagle.checks.registry import Findings, error, for_head, note, rule, warning
+from peagle.checks.head_layout import draft_groups
+from peagle.checks.registry import Findings, error, note, rule, warning
 from peagle.errors import Fix
 from peagle.findings import Finding, finding
 from peagle.vllm import versions
-from peagle.vllm.prefix_caching import PREFIX_CACHING
+from peagle.vllm.defaults import PREFIX_CACHING
 from peagle_serve.contract import K_SCHEDULE
 from peagle_serve.heads import DEFAULT_AUXILIARY
 
 
 @rule("runtime-unknown", about="hardware", vllm_notices="never")
 def runtime_unknown(case: Case) -> Findings:
-    """A vLLM version without an image.
-
-    SageMaker fails to pull an image that AWS never published.
-    """
+    """A vLLM version without an image."""
     finding = unknown_version(case, takes_image=True)
     if finding is not None:
         yield finding
@@ -55,8 +51,8 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
 def vllm_below_minimum(case: Case) -> Findings:
     """A vLLM version older than target or drafter need.
 
-    Older versions lack a class or a config key and do not start. If another rule names the
-    missing feature, this one reports nothing.
+    Older versions lack a class or a config key. If another rule names the missing feature, this
+    one reports nothing.
     """
     finding = below_minimum(case)
     if finding is None:
@@ -87,32 +83,21 @@ def minimum_of(target: Target, drafter: Drafter | None) -> tuple[str, str]:
 
 @rule("vllm-newer-than-catalogue", about="version", vllm_notices="never")
 def vllm_newer_than_catalogue(case: Case) -> Findings:
-    """An image of your own with a newer vLLM version than any in the catalogue.
-
-    The rules about versions, and the memory and speed models, were checked with older ones.
-    """
+    """An image of your own with a newer vLLM version than any in the catalogue."""
     releases = (versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes)
-    newest = max(releases, key=versions.parse)
-    if case.image is None or versions.compare(case.runtime.vllm, newest) <= 0:
-        return
-    message = (
-        f"vLLM {case.runtime.vllm} is newer than {newest}, the newest in the catalogue: rules "
-        "about versions may not apply"
-    )
-    fix = (
-        f"read the release notes of vLLM {case.runtime.vllm} about speculative decoding, or use an "
-        f"image with {newest}"
-    )
-    yield note("vllm", message, fix)
+    newest, version = max(releases, key=versions.parse), case.runtime.vllm
+    if case.image is not None and versions.compare(version, newest) > 0:
+        message = (
+            f"vLLM {version} is newer than {newest}, the newest in the catalogue: rules about "
+            "versions may not apply"
+        )
+        fix = f"read the release notes about speculative decoding, or use an image with {newest}"
+        yield note("vllm", message, fix)
 
 
 @rule("vllm-cpu-broken", about="version", vllm_notices="on a request")
 def vllm_cpu_broken(case: Case) -> Findings:
-    """A vLLM version whose CPU build cannot draft.
-
-    In 0.30.0 every greedy request with drafts crashes the engine, after the sandbox endpoint or
-    local process is healthy.
-    """
+    """A vLLM version whose CPU build cannot draft."""
     if not case.on_cpu or case.drafter is None or case.runtime.cpu != "broken":
         return
     good = [runtime.vllm for runtime in case.runtimes.runtimes if runtime.cpu == "works"]
@@ -123,28 +108,19 @@ def vllm_cpu_broken(case: Case) -> Findings:
 
 @rule("known-problem", about="version", vllm_notices="never")
 def known_problem(case: Case) -> Findings:
-    """Known problems of a drafter on a vLLM version.
-
-    Each problem has its own code, with level, summary, fix and source in the target's file.
-    """
+    """Known problems of a drafter on a vLLM version."""
+    family = case.instance_type and family_of(case.instance_type)
     for problem in case.drafter.problems if case.drafter else ():
         here = problem.vllm is None or versions.in_range(case.runtime.vllm, problem.vllm)
-        if here and _may_affect(case.instance_type, problem.instance_families):
+        families = problem.instance_families
+        if here and (not families or family is None or family in families):
             message = f"{problem.summary} ({problem.source})"
             yield finding(problem.level, problem.code, "drafter", message, problem.fix)
 
 
-def _may_affect(instance_type: str | None, families: tuple[str, ...]) -> bool:
-    """Whether the instance type is, or may be, in one of these families; none listed: any."""
-    return not families or instance_type is None or family_of(instance_type) in families
-
-
 @rule("speculators-format", about="version", vllm_notices="at start")
 def speculators_format(case: Case) -> Findings:
-    """A P-EAGLE head in the speculators format on a vLLM version that does not support the format.
-
-    Older versions reject it at start.
-    """
+    """A P-EAGLE head in the speculators format on a vLLM version that does not support it."""
     head, drafter = case.head, case.drafter
     if drafter is None or not case.is_parallel:
         return
@@ -153,25 +129,16 @@ def speculators_format(case: Case) -> Findings:
 
 
 @rule("peagle-qwen3-head", about="version", vllm_notices="at start")
-@for_head
 def peagle_qwen3_head(case: Case, head: Head) -> Findings:
-    """A P-EAGLE speculators head with Qwen3 layers on a vLLM version without its class.
-
-    Versions that support the format but not the class reject it at start.
-    """
+    """A P-EAGLE speculators head with Qwen3 layers on a vLLM version without its class."""
     kind = (head.config.speculators, head.config.model_type)
     if kind == ("peagle", "qwen3") and not any(speculators_format.check(case)):
         yield from peagle_qwen3_head.by_version(case, "vllm", head.location)
 
 
 @rule("norm-before-fc", about="version", vllm_notices="never")
-@for_head
 def norm_before_fc(case: Case, head: Head) -> Findings:
-    """A head with a norm before ``fc`` on a vLLM version that ignores that norm.
-
-    Older versions load the head without it: the endpoint becomes healthy, and nearly no draft
-    is accepted.
-    """
+    """A head with a norm before ``fc`` on a vLLM version that ignores that norm."""
     if head.config.norm_before_fc:
         yield from norm_before_fc.by_version(case, "vllm", head.location)
 
@@ -193,28 +160,21 @@ _TYPES = {
 def eagle3_target_support(case: Case) -> Findings:
     """A target whose class cannot pass its layers' hidden states to an EAGLE-3 head.
 
-    vLLM rejects it at start: up to 0.21 by an allow-list of model types, later by class.
+    Up to 0.21 vLLM rejects it by an allow-list of model types, each a part of the type; later by
+    class.
     """
     name = case.architecture.class_name
-    for entry in eagle3_target_support.entries(case) if case.is_eagle else ():
-        if not _supported(case, name, entry):
-            yield eagle3_target_support.of_entry(entry, "target", f"{case.target.id} ({name})")
-
-
-def _supported(case: Case, name: str, entry: VersionRule) -> bool:
-    if entry.value == "not-class":
-        return name not in entry.names
-    kind = _model_type(case, name)
-    # vLLM checks whether the model type contains a name of the list.
-    return any(part in kind for part in entry.names)
-
-
-def _model_type(case: Case, name: str) -> str:
     config = case.target_checkpoint.config if case.target_checkpoint else {}
     inner = config.get("text_config") or config
     model_type = inner.get("model_type") if isinstance(inner, dict) else None
-    kinds = (kind for start, kind in _TYPES.items() if name.startswith(start))
-    return str(model_type) if model_type else next(kinds, name.lower())
+    known = (kind for start, kind in _TYPES.items() if name.startswith(start))
+    kind = str(model_type) if model_type else next(known, name.lower())
+    for entry in eagle3_target_support.entries(case) if case.is_eagle else ():
+        refused = not any(part in kind for part in entry.names)
+        if entry.value == "not-class":
+            refused = name in entry.names
+        if refused:
+            yield eagle3_target_support.of_entry(entry, "target", f"{case.target.id} ({name})")
 
 
 ONE_GROUP = "disable-hybrid-kv-cache-manager"
@@ -228,31 +188,24 @@ def kv_group_rule(case: Case) -> Findings:
     vLLM assigns sliding and full layers, of a hybrid target or of the head itself, to groups of
     one size, and does not start when the drafter's layers are in two of them.
     """
-    draft = drafted(case)
-    if case.drafter is None or not case.is_eagle or not draft or not are_layers_grouped(case):
+    draft, drafter, groups = drafted(case), case.drafter, case.architecture.attention
+    if drafter is None or not case.is_eagle or not draft or case.setting(ONE_GROUP) is True:
         return
     for entry in kv_group_rule.entries(case):
         if len(draft) > 1:
             kinds = " and ".join(f"{group.layers} {group.kind}" for group in draft)
-            who = f"{case.drafter.title}, with {kinds} layers"
-            yield kv_group_rule.of_entry(entry, "drafter", who, _fix_for_mixed(case))
+            who = f"{drafter.title}, with {kinds} layers"
+            fix = Fix("use a head whose layers all have the same attention")
+            # One group would keep the target's sliding layers in full.
+            if all(group.kind != "sliding" for group in groups):
+                sentence = f"keep all layers in one group, or {fix.sentence}"
+                fix = Fix(sentence, options=("--set", f"{ONE_GROUP}=true"))
+            yield kv_group_rule.of_entry(entry, "drafter", who, fix)
             continue
-        groups = cache_groups(case.architecture.attention, draft, float(entry.value or 0))
-        if groups is not None and groups.draft > 1:
-            who = f"{case.drafter.title}, with {draft[0].layers} layers in {groups.draft} groups"
+        count = draft_groups(groups, draft, float(entry.value or 0))
+        if count is not None and count > 1:
+            who = f"{drafter.title}, with {draft[0].layers} layers in {count} groups"
             yield kv_group_rule.of_entry(entry, "drafter", who)
-
-
-def are_layers_grouped(case: Case) -> bool:
-    """Whether vLLM keeps sliding and full layers in groups of their own."""
-    return case.setting(ONE_GROUP) is not True
-
-
-def _fix_for_mixed(case: Case) -> str | Fix:
-    fix = "use a head whose layers all have the same attention"
-    if any(group.kind == "sliding" for group in case.architecture.attention):
-        return fix  # one group would keep the target's sliding layers in full
-    return Fix(f"keep all layers in one group, or {fix}", options=("--set", f"{ONE_GROUP}=true"))
 
 
 def drafted(case: Case) -> tuple[AttentionGroup, ...]:
@@ -268,9 +221,6 @@ def drafted(case: Case) -> tuple[AttentionGroup, ...]:
     return tuple(group.model_copy(update={"layers": layers}) for group in full[:1])
 
 
-_RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
-
-
 @rule("model-runner-v2", about="version", vllm_notices="never")
 def model_runner_v2(case: Case) -> Findings:
     """A model runner that cannot run the drafter.
@@ -278,19 +228,17 @@ def model_runner_v2(case: Case) -> Findings:
     vLLM selects a runner that can. VLLM_USE_V2_MODEL_RUNNER=1 skips the selection, and the V2
     runner does not run P-EAGLE.
     """
-    forced = case.environment.get(_RUNNER_VARIABLE, "").strip().lower() in ("1", "true")
+    variable = "VLLM_USE_V2_MODEL_RUNNER"
+    forced = case.environment.get(variable, "").strip().lower() in ("1", "true")
     kind = "parallel" if case.is_parallel else "sequential"
     for entry in model_runner_v2.entries(case) if forced and case.is_eagle else ():
         if entry.value == kind:
-            yield model_runner_v2.of_entry(entry, "environment", f"{_RUNNER_VARIABLE}=1")
+            yield model_runner_v2.of_entry(entry, "environment", f"{variable}=1")
 
 
 @rule("prefix-caching", about="version", vllm_notices="never")
 def prefix_caching(case: Case) -> Findings:
-    """Prefix caching with an EAGLE head where it is not known to work.
-
-    vLLM runs with both, but hits may be missing or acceptance may fall, without a warning.
-    """
+    """Prefix caching with an EAGLE head where it is not known to work."""
     caching = prefix_caching_with(case.target, case.drafter, case.runtime.vllm, case.runtimes)
     if caching and not caching.works and case.setting(PREFIX_CACHING) is True:
         message = f"--{PREFIX_CACHING}: {caching.says} ({caching.source})"
@@ -302,50 +250,42 @@ FLASHINFER_CACHES = ("fp8", "fp8_e4m3", E5M2)
 """FP8 cache dtypes of FlashInfer; only Triton supports the others."""
 _FLASHINFER_HEADS = {64, 128, 256, 512}
 """Head sizes for which FlashInfer has kernels (get_supported_head_sizes)."""
-_FLASHINFER_FROM = 80
-_TRITON_FROM = 89
+_FLASHINFER_FROM, _TRITON_FROM = 80, 89
 """Minimum compute capabilities, times ten: of FlashInfer, and of an FP8 cache on Triton."""
+
+
+def flashinfer_supports(target: Architecture) -> bool:
+    """Whether FlashInfer supports the target before Blackwell: not GPT-OSS, which needs attention
+    sinks, and not every head size."""
+    sizes = {group.head_dim for group in target.attention}
+    return not target.class_name.startswith("GptOss") and sizes <= _FLASHINFER_HEADS
 
 
 @rule("fp8-cache-triton", about="version", vllm_notices="at start")
 def fp8_cache_triton(case: Case) -> Findings:
     """An FP8 KV cache on vLLM's Triton backend on a GPU without FP8.
 
-    The backend rejects compute capabilities below 8.9 at start; before vLLM's pull request
-    43914 its kernels failed to compile. FlashAttention has no FP8 cache on these GPUs, so vLLM
-    must select FlashInfer, which it does not do for every target.
+    The backend rejects compute capabilities below 8.9; before vLLM's pull request 43914 its
+    kernels failed to compile. FlashAttention has no FP8 cache on these GPUs, so vLLM must select
+    FlashInfer, which it does not do for every target.
     """
     kind, instance = str(case.setting("kv-cache-dtype") or ""), case.instance
     if case.on_cpu or instance is None or not kind.startswith("fp8"):
         return
-    if instance.capability < _TRITON_FROM and _uses_triton(case, kind, instance.capability):
+    backend, target = str(case.setting("attention-backend") or "").upper(), case.architecture
+    # vLLM forces Triton without FlashAttention 4 for Gemma-4's two head sizes (Gemma4Config of
+    # model_executor/models/config.py).
+    two_sizes = len({group.head_dim for group in target.attention}) > 1
+    forced = target.class_name.startswith("Gemma4") and two_sizes
+    flashinfer = kind in FLASHINFER_CACHES and instance.capability >= _FLASHINFER_FROM
+    triton = forced or not flashinfer or not flashinfer_supports(target)
+    if backend:
+        triton = backend == "TRITON_ATTN"
+    if instance.capability < _TRITON_FROM and triton:
         setting = f"--kv-cache-dtype {kind} on {instance.gpu}"
         yield from fp8_cache_triton.by_version(case, "vllm", setting)
 
 
-def flashinfer_supports(target: Architecture) -> bool:
-    """Whether FlashInfer supports the target before Blackwell: not GPT-OSS, which needs attention
-    sinks, and not every head size."""
-    return not target.class_name.startswith("GptOss") and _head_sizes(target) <= _FLASHINFER_HEADS
-
-
-def _uses_triton(case: Case, kind: str, capability: int) -> bool:
-    """Whether vLLM uses Triton before Ada, by request or as the only backend left."""
-    backend, target = case.setting("attention-backend"), case.architecture
-    if backend:
-        return str(backend).upper() == "TRITON_ATTN"
-    # vLLM forces Triton without FlashAttention 4 for Gemma-4's two head sizes (Gemma4Config of
-    # model_executor/models/config.py).
-    forced = target.class_name.startswith("Gemma4") and len(_head_sizes(target)) > 1
-    flashinfer = kind in FLASHINFER_CACHES and capability >= _FLASHINFER_FROM
-    return forced or not flashinfer or not flashinfer_supports(target)
-
-
-def _head_sizes(target: Architecture) -> set[int]:
-    return {group.head_dim for group in target.attention}
-
-
-_HOPPER = "sm_90"
 _WIDEST_FOR_FLASH_ATTENTION = 256
 """Head size (FlashAttention 3; version 4 has no FP8 cache)."""
 
@@ -358,27 +298,18 @@ def sliding_flashinfer(case: Case) -> Findings:
     FlashInfer by itself: with an FP8 cache for heads wider than FlashAttention 3 supports, such
     as Gemma-4's, and with fp8_e5m2, which FlashAttention does not support, for all targets.
     """
-    if case.on_cpu or case.instance is None or case.instance.gpu_architecture != _HOPPER:
+    if case.on_cpu or case.instance is None or case.instance.gpu_architecture != "sm_90":
         return
-    argument = _selects_flashinfer(case)
-    if argument and any(group.kind == "sliding" for group in case.architecture.attention):
-        yield from sliding_flashinfer.by_version(case, "vllm", f"--{argument}")
-
-
-def _selects_flashinfer(case: Case) -> str | None:
-    """The argument that makes vLLM select FlashInfer, if any."""
-    backend = case.setting("attention-backend")
+    groups, argument = case.architecture.attention, ""
+    backend, kind = case.setting("attention-backend"), case.setting("kv-cache-dtype")
     if backend:
-        return "attention-backend" if str(backend).upper() == "FLASHINFER" else None
-    kind, target = case.setting("kv-cache-dtype"), case.architecture
-    if kind not in FLASHINFER_CACHES or not flashinfer_supports(target):
-        return None
-    widest = max(group.head_dim for group in target.attention)
-    unsupported = kind == E5M2 or widest > _WIDEST_FOR_FLASH_ATTENTION
-    return "kv-cache-dtype" if unsupported else None
-
-
-_TWO_BYTES = {"bfloat16": 2, "float16": 2, "half": 2}
+        argument = "attention-backend" if str(backend).upper() == "FLASHINFER" else ""
+    elif kind in FLASHINFER_CACHES and flashinfer_supports(case.architecture):
+        widest = max(group.head_dim for group in groups)
+        unsupported = kind == E5M2 or widest > _WIDEST_FOR_FLASH_ATTENTION
+        argument = "kv-cache-dtype" if unsupported else ""
+    if argument and any(group.kind == "sliding" for group in groups):
+        yield from sliding_flashinfer.by_version(case, "vllm", f"--{argument}")
 
 
 @rule("amx-small-layers", about="version", vllm_notices="at start")
@@ -389,48 +320,17 @@ def amx_small_layers(case: Case) -> Findings:
     calls ``fc`` with a single row. ``peagle_serve`` prevents this with its plugin
     ``peagle-small-layers``.
     """
-    dtype = _dtype_of(case)
-    width = _TWO_BYTES.get(dtype)
-    if not case.on_cpu or not case.is_parallel or width is None:
-        return
-    for entry in amx_small_layers.entries(case):
-        if isinstance(entry.value, int) and _fc_parameters(case) * width <= entry.value:
-            yield amx_small_layers.of_entry(entry, "dtype", f"P-EAGLE in {dtype} on a CPU")
-
-
-def _dtype_of(case: Case) -> str:
-    """The dtype that vLLM computes in, for the target and the head."""
-    requested = str(case.setting("dtype") or "auto")
-    if requested != "auto":
-        return requested
+    # The dtype that vLLM computes in, for the target and the head.
     stored = read_dtype(case.target_read.config) if case.target_read else None
-    return stored or case.target.dtype
-
-
-def _fc_parameters(case: Case) -> int:
-    """The parameters of ``fc``, which maps the auxiliary hidden states to one."""
-    shape = case.head.shape("fc.weight") if case.head else None
-    return prod(shape) if shape else DEFAULT_AUXILIARY * case.architecture.hidden_size**2
-
-
-_ADAPTIVE = "enable_adaptive_verification"
-
-
-@rule("adaptive-verification", about="version", vllm_notices="at start")
-def adaptive_verification(case: Case) -> Findings:
-    """Adaptive verification with a method or version of vLLM that does not have it.
-
-    vLLM rejects it at start.
-    """
-    drafter = case.drafter
-    if drafter is None or case.speculative_settings.get(_ADAPTIVE) is not True:
+    dtype = str(case.setting("dtype") or "auto")
+    dtype = (stored or case.target.dtype) if dtype == "auto" else dtype
+    if not case.on_cpu or not case.is_parallel or dtype not in ("bfloat16", "float16", "half"):
         return
-    version = case.runtime.vllm
-    support = support_of(case.runtimes, drafter.method, drafter.parallel_drafting, version)
-    if support is not None and not support.adaptive:
-        called = "P-EAGLE" if drafter.parallel_drafting else drafter.method
-        message = f"vLLM {version} has no {_ADAPTIVE} for {called} ({support.source})"
-        yield error("drafter", message, "leave it out")
+    shape = case.head.shape("fc.weight") if case.head else None
+    size = prod(shape) if shape else DEFAULT_AUXILIARY * case.architecture.hidden_size**2
+    for entry in amx_small_layers.entries(case):
+        if isinstance(entry.value, int) and 2 * size <= entry.value:
+            yield amx_small_layers.of_entry(entry, "dtype", f"P-EAGLE in {dtype} on a CPU")
 
 
 @rule("dynamic-k", about="version", vllm_notices="never")
@@ -444,22 +344,14 @@ def dynamic_k(case: Case) -> Findings:
         yield from dynamic_k.by_version(case, "k", K_SCHEDULE)
 
 
-_STRUCTURED = (
-    "structured-outputs-config",
-    "guided-decoding-backend",
-    "tool-call-parser",
-    "enable-auto-tool-choice",
-)
+_STRUCTURED = ("structured-outputs-config", "guided-decoding-backend", "tool-call-parser",
+               "enable-auto-tool-choice")  # fmt: skip
 """Arguments of an endpoint with structured output."""
 
 
 @rule("structured-output", about="version", vllm_notices="never")
 def structured_output(case: Case) -> Findings:
-    """Structured output with a drafter.
-
-    Drafts that violate the JSON schema are rejected, to a degree that depends on the version:
-    the endpoint can be slower than without a drafter.
-    """
+    """Structured output with a drafter."""
     options = [name for name in _STRUCTURED if case.setting(name) not in (None, False)]
     if options and case.is_eagle:
         yield from structured_output.by_version(case, "vllm", f"--{options[0]}")
@@ -475,31 +367,26 @@ def lora(case: Case) -> Findings:
     """
     if not case.is_eagle or case.setting("enable-lora") is not True:
         return
-    kind = "shared" if case.is_parallel and case.k > 1 and _shares(case) else "own"
+    shares = case.drafter is not None and case.drafter.own_embeddings is False
+    if case.head is not None and case.head.tensors:
+        shares = case.head.named("embed_tokens") is None
+    kind = "shared" if case.is_parallel and case.k > 1 and shares else "own"
     entries = {entry.value: entry for entry in lora.entries(case)}
     entry = entries.get(kind) or entries.get("own")
     if entry is not None:
         yield lora.of_entry(entry, "vllm", "--enable-lora")
 
 
-def _shares(case: Case) -> bool:
-    """Whether the head uses the target's embeddings, as far as known."""
-    if case.head is not None and case.head.tensors:
-        return case.head.named("embed_tokens") is None
-    return case.drafter is not None and case.drafter.own_embeddings is False
-
-
 @rule("pipeline-parallel", about="version", vllm_notices="at start")
 def pipeline_parallel(case: Case) -> Findings:
     """Pipeline parallelism with a drafter.
 
-    vLLM 0.28.0 rejects it at start, since the head's class cannot be split into stages; 0.33.0
-    rejects it with asynchronous scheduling only.
+    vLLM 0.28.0 rejects it, since the head's class cannot be split into stages; 0.33.0 with
+    asynchronous scheduling only, which is on by default.
     """
     stages = case.setting("pipeline-parallel-size")
     if type(stages) is not int or stages < 2 or not case.is_eagle:
         return
-    # Asynchronous scheduling is on by default.
     kind = "sync" if case.setting("async-scheduling") is False else "async"
     for entry in pipeline_parallel.entries(case):
         if entry.value in (None, kind):
@@ -508,9 +395,6 @@ def pipeline_parallel(case: Case) -> Findings:
 
 @rule("watermarking", about="version", vllm_notices="at start")
 def watermarking(case: Case) -> Findings:
-    """Watermarking with P-EAGLE.
-
-    vLLM rejects the combination. Its argument --watermark is unrelated.
-    """
+    """Watermarking with P-EAGLE; vLLM's argument --watermark is unrelated."""
     if case.is_parallel and "watermark-config" in case.settings:
         yield from watermarking.by_version(case, "vllm", "--watermark-config")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from peagle.bench.acceptance import AcceptanceResult
 from peagle.bench.lossless import LosslessResult
@@ -10,16 +11,11 @@ from peagle.bench.result import (
     BenchedServer,
     BenchResult,
     BenchRow,
-    BenchWorkload,
-    Interval,
+    BenchSetting,
     Times,
     highest,
 )
-from peagle.cli.view.console import (
-    print_line,
-    print_status,
-    print_table,
-)
+from peagle.cli.view.console import print_documents, print_line, print_status, print_table
 from peagle.text import format_usd, sanitize
 
 _HEADINGS = (
@@ -30,15 +26,22 @@ BUSY_SHARE = 0.8
 """A sender that uses so much of one CPU, or a machine that uses so much of all, has no headroom."""
 
 _NONE = "-"
-_LONGEST_TEXT = 40
-_MOST_DIFFERENCES = 5
 
 
 def print_result(result: BenchResult) -> None:
     """The server, the rows of each workload as a table, and what to know about them."""
     print_line(f"{sanitize(result.server.name)}: {sanitize(', '.join(_server(result.server)))}")
     for workload, rows in result.by_workload().items():
-        print_line(_workload(workload, rows))
+        prompt = sum(row.prompt_tokens for row in rows) / len(rows)
+        answer = sum(row.output_tokens for row in rows) / len(rows)
+        source = "prompts of the file" if workload.digest else "random words"
+        length = "" if workload.fixed_length else ", of their natural length"
+        settings = ", ".join(dict.fromkeys(row.setting.text for row in rows))
+        print_line(
+            f"{sanitize(workload.name)}, {settings}: prompts of {prompt:.0f} tokens ({source}), "
+            f"answers of {answer:.0f}{length}; measured, "
+            f"{max(row.load.repetitions for row in rows)} repetitions"
+        )
         print_table(_HEADINGS, map(_cells, rows), right=_HEADINGS)
         for row in rows:
             for note in _notes(row):
@@ -61,38 +64,19 @@ def _server(server: BenchedServer) -> Iterator[str]:
             yield f"{server.stand_in} answers"
 
 
-def _workload(workload: BenchWorkload, rows: Sequence[BenchRow]) -> str:
-    prompt = sum(row.prompt_tokens for row in rows) / len(rows)
-    answer = sum(row.output_tokens for row in rows) / len(rows)
-    source = "prompts of the file" if workload.digest else "random words"
-    length = "" if workload.fixed_length else ", of their natural length"
-    settings = ", ".join(dict.fromkeys(row.setting.text for row in rows))
-    repetitions = max(row.load.repetitions for row in rows)
-    return (
-        f"{sanitize(workload.name)}, {settings}: prompts of {prompt:.0f} tokens ({source}), "
-        f"answers of {answer:.0f}{length}; measured, {repetitions} repetitions"
-    )
-
-
 def _cells(row: BenchRow) -> tuple[str, ...]:
     speed, cost = row.tokens_per_second, row.usd_per_million_tokens
+    is_single = speed.low == speed.high  # repetition
     return (
         str(row.load.concurrency),
         f"{speed.value:,.1f}",
-        interval_text(speed),
+        _NONE if is_single else f"{speed.low:,.1f} to {speed.high:,.1f}",
         *_milliseconds(row.ttft),
         *_milliseconds(row.itl),
         _milliseconds(row.tpot)[0],
         f"{row.acceptance.length:.2f}" if row.acceptance else _NONE,
         format_usd(cost) if cost is not None else _NONE,
     )
-
-
-def interval_text(interval: Interval) -> str:
-    """``140.2 to 165.1``; nothing of a single repetition."""
-    if interval.low == interval.high:
-        return _NONE
-    return f"{interval.low:,.1f} to {interval.high:,.1f}"
 
 
 def _milliseconds(times: Times | None) -> tuple[str, ...]:
@@ -136,7 +120,11 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
     for workload, rows in result.by_workload().items():
         print_line(f"{workload.name}: output tokens per second, with 95 % confidence interval")
         settings = list(dict.fromkeys(row.setting for row in rows))
-        cells = {(row.load.concurrency, row.setting): _speed(row) for row in rows}
+        cells: dict[tuple[int, BenchSetting], str] = {}
+        for row in rows:
+            speed = row.tokens_per_second
+            text = f"{speed.value:,.{0 if speed.value >= 100 else 1}f} ±{speed.spread:.0%}"
+            cells[row.load.concurrency, row.setting] = text + ("*" if row.saturated else "")
         headings = ("requests", *(setting.text for setting in settings))
         table = [
             (f"{load:,}", *(cells.get((load, setting), _NONE) for setting in settings))
@@ -147,14 +135,6 @@ def print_sweep(result: BenchResult, summaries: Sequence[str]) -> None:
         print_line(summary)
     if any(row.saturated for row in result.rows):
         print_line("* saturated: more requests only wait longer; the report has the reasons.")
-
-
-def _speed(row: BenchRow) -> str:
-    """``4,148 ±3%``; a star marks a saturated load."""
-    speed = row.tokens_per_second
-    digits = 0 if speed.value >= 100 else 1
-    star = "*" if row.saturated else ""
-    return f"{speed.value:,.{digits}f} ±{speed.spread:.0%}{star}"
 
 
 def print_acceptance(result: AcceptanceResult) -> None:
@@ -217,24 +197,12 @@ def print_lossless(result: LosslessResult) -> None:
             f"{explained} differ where the target itself is undecided: its two best log "
             f"probabilities are less than {result.largest_gap:g} apart."
         )
-    rows = (
-        (
-            str(difference.line),
-            str(difference.position),
-            "ended" if difference.gap is None else f"{difference.gap:.4f}",
-            *map(_quoted, (difference.other_text, difference.target_text)),
-        )
-        for difference in result.unexplained[:_MOST_DIFFERENCES]
-    )
-    print_table(("line", "token", "gap", "with speculation", "without"), rows)
-    if (more := len(result.unexplained) - _MOST_DIFFERENCES) > 0:
-        print_status(f"{more} more differences are in --json.")
+    differences = [asdict(difference) for difference in result.unexplained]
+    print_documents(differences[:5], ("line", "position", "gap", "other_text", "target_text"))
+    if differences[5:]:
+        print_status(f"{len(differences) - 5} more differences are in --json.")
     if result.refused:
         lines = ", ".join(str(prompt.line) for prompt in result.refused[:10])
         print_status(f"Refused by the engine, and left out: line {lines}.")
     if result.incomplete:
         print_status(f"Ended early ({result.incomplete}): this is of the prompts until then.")
-
-
-def _quoted(text: str) -> str:
-    return repr(text[:_LONGEST_TEXT]) if text else "(the end)"

@@ -1,39 +1,133 @@
-"""What ``peagle check``, ``fit`` and ``verdict`` print."""
+"""What ``peagle catalog``, ``check``, ``fit`` and ``verdict`` print."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from pydantic import BaseModel
 from rich.text import Text
 
-from peagle.checks import Rule
+from peagle.catalog.evidence import Evidence
+from peagle.catalog.schema import Pair, kv_bytes
+from peagle.catalog.tables import MethodSupport
 from peagle.cli.context import command_text
 from peagle.cli.view.console import (
     bar,
     count_text,
     make_console,
+    print_document,
+    print_documents,
     print_facts,
     print_findings,
     print_line,
     print_table,
-    seconds_text,
 )
 from peagle.findings import errors
 from peagle.fit.estimate import INSIDE
-from peagle.fit.models import Comparison, Fit
+from peagle.fit.models import Fit
 from peagle.fit.report import FitReport
-from peagle.planning.by_verdict import is_covered
 from peagle.planning.engines import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.load import USUAL_CONCURRENCY, USUAL_WORKLOAD
+from peagle.planning.verdict import is_covered
 from peagle.speed.decision import crossover_text
 from peagle.speed.verdict import NO_SPECULATION, LoadVerdict, Verdict, WorkloadVerdict
 from peagle.text import format_concurrency, format_usd
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a list must not import boto3
+    from peagle.aws.refresh import Change
     from peagle.checks.report import CheckReport
+
+
+_COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
+_TABLES = {
+    "architecture", "drafters", "engine_arguments", "environment", "problems", "proof", "published",
+    "title",
+}  # fmt: skip
+"""Parts of an entry with a table of their own."""
+
+
+def print_list(targets: list[dict[str, Any]]) -> None:
+    """One block per target, one line per drafter; ``*`` marks the default."""
+    for target in targets:
+        none = "" if target["drafters"] else ", no drafters"
+        needs = f"vLLM {target['min_vllm']} or later, {target['licence']}{none}"
+        print_line(f"{click.style(target['id'], bold=True)}  {needs}")
+        if target["drafters"]:
+            print_table(_COLUMNS, _rows(target))
+    print_line(
+        "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
+    )
+    print_line("Details of a pair", command_text(("peagle", "catalog", "show", "PAIR")))
+
+
+def print_pair(
+    pair: Pair,
+    measured: tuple[Evidence, ...],
+    target: dict[str, Any],
+    support: MethodSupport | None,
+) -> None:
+    """Everything about a pair; ``support`` is what the default vLLM does with its method."""
+
+    def section(title: str, *entries: BaseModel, **more: Any) -> None:
+        """The values that the file states."""
+        values: dict[str, Any] = {}
+        for entry in entries:
+            values |= entry.model_dump(mode="json", exclude_defaults=True, exclude=_TABLES)
+        print_document({**values, **more}, title)
+
+    def table(title: str, entries: Sequence[BaseModel], keys: str) -> None:
+        print_documents([entry.model_dump(mode="json") for entry in entries], keys.split(), title)
+
+    shape, drafter = pair.target.architecture, pair.drafter
+    cache = kv_bytes(shape.attention, pair.target.default_max_model_len)
+    section(pair.target.title, pair.target, shape, kv_cache_bytes_at_default=cache)
+    arguments = (*pair.target.engine_arguments, *pair.target.environment)
+    if drafter is not None:
+        arguments += drafter.engine_arguments
+        section(drafter.title, drafter)
+        if support is not None:
+            section("In the default vLLM", support)
+        keys = "file k acceptance_length vllm device date"
+        table("Measured acceptance length", measured, keys)
+        keys = "benchmark k acceptance_length source"
+        table("Claimed acceptance length", drafter.published, keys)
+        table("Known problems", drafter.problems, "level vllm summary fix source")
+    table("Engine settings", arguments, "name value gpu_architectures vllm because")
+    print_document({"prompts": pair.target.proof.prompts}, "Proof")
+    print_table(_COLUMNS, _rows(target), title="All drafters")
+
+
+def print_changes(changes: Sequence[Change]) -> None:
+    """One line per change; prices that AWS confirms are only counted."""
+    for file in dict.fromkeys(change.file for change in changes):
+        here = [change for change in changes if change.file == file]
+        new = [change for change in here if not change.confirmed]
+        rows = ((change.entry, change.key, change.before or "", change.after) for change in new)
+        print_table(("entry", "key", "before", "after"), rows, title=file)
+        if confirmed := len(here) - len(new):
+            print_line(f"{file}: {confirmed} prices are unchanged and get today's date")
+
+
+def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The drafters; as evidence the acceptance length measured nearest to the recommended K."""
+    for drafter in target["drafters"]:
+        k, trained = drafter["k_recommended"], drafter["k_trained"]
+        evidence = "unverified" if drafter["public"] else "not public"
+        if drafter["public"] and drafter["evidence"]:
+            near = min(drafter["evidence"], key=lambda item: abs(item["k"] - k))
+            evidence = f"{near['acceptance_length']:.2f} at K={near['k']}"
+        yield (
+            "*" if drafter["name"] == target["default_drafter"] else "",
+            f"{target['short_name']}+{drafter['name']}",
+            drafter["kind"],
+            f"{k} of {trained}" if trained else str(k),
+            drafter["min_vllm"],
+            drafter["licence"] or "-",
+            evidence,
+        )
 
 
 def print_check(report: CheckReport, seconds: float) -> None:
@@ -53,26 +147,16 @@ def print_check(report: CheckReport, seconds: float) -> None:
     print_facts([*facts, ("checked", verdict)], indent=0, err=False)
 
 
-def print_rules(rules: Sequence[Rule]) -> None:
-    """All rules as a table."""
-    rows = ((rule.code, rule.about, rule.vllm_notices, rule.guards) for rule in rules)
-    print_table(("rule", "about", "rejected by vLLM", "what it prevents"), rows)
-
-
 def _verdict(report: CheckReport) -> str:
     """``2 errors, 1 note``, or that there are none, and what that is limited to."""
     text = count_text(report.findings)
     if errors(report.findings):
         return text
-    limit = ""
-    if not report.read:
-        limit = " in the catalogue's values"
-    elif report.unread or any(checkpoint.tensors is None for checkpoint in report.read):
+    limit = "" if report.read else " in the catalogue's values"
+    if report.read and (report.unread or any(part.tensors is None for part in report.read)):
         limit = " in what was read"
     return f"no problems found{limit}{f'; {text}' if text else ''}"
 
-
-_BAR_WIDTH = 60
 
 MEANINGS: dict[str, str] = {
     "kept_by_driver": "memory that the GPU driver reserves",
@@ -95,21 +179,55 @@ MEANINGS: dict[str, str] = {
 
 def print_fit(report: FitReport) -> None:
     """The report on stdout."""
-    engine = report.case.engine
-    print_line(f"{click.style(report.pair, bold=True)}  {_hardware(report)}")
-    print_line(f"{_settings(report)}\n")
-    print_memory(report.fit)
+    engine, fit = report.case.engine, report.fit
+    where = f"{fit.gpu_memory_gib:.1f} GiB (GPU assumed: {engine.gpu})"
+    if report.instance_type:
+        where = f"{engine.gpu} ({fit.gpu_memory_gib:.1f} GiB) of {report.instance_type}"
+    if engine.tensor_parallel_size > 1:
+        where = f"{engine.tensor_parallel_size} x {where}"
+    drafts = f", K={engine.k}" if engine.k else ""
+    pair = click.style(report.pair, bold=True)
+    print_line(f"{pair}  on {where}, vLLM {engine.vllm}{drafts}")
+    is_auto = engine.kv_cache_dtype == "auto"
+    dtype = report.case.target.dtype if is_auto else engine.kv_cache_dtype
+    print_line(
+        f"context {engine.max_model_len:,}, {format_concurrency(engine.max_num_seqs)}, "
+        f"max-num-batched-tokens {engine.max_num_batched_tokens:,}, "
+        f"gpu-memory-utilization {engine.gpu_memory_utilization:g}, KV cache {dtype}\n"
+    )
+    print_memory(fit)
     text = f"does not fit: {report.refusal}"
-    print_line(f"\n{text if report.refusal else capacity_text(report.fit, engine.max_model_len)}")
-    if report.without_speculation:
-        print_line(_cost(report.without_speculation))
-    if planned := _planned_values(report):
+    print_line(f"\n{text if report.refusal else capacity_text(fit, engine.max_model_len)}")
+    if without := report.without_speculation:
+        text = f"without speculation {without.kv_cache_tokens:,} tokens"
+        text += f", or {without.max_concurrency:,.2f} requests"
+        if (kept := without.concurrency_kept) is not None and kept < 1:
+            text += f": speculation reduces it by {1 - kept:.0%}"
+        print_line(text)
+    defaults = (
+        ("gpu_memory_utilization", PLANNED_GPU_MEMORY_UTILIZATION),
+        ("max_num_seqs", USUAL_CONCURRENCY),
+    )
+    planned = [
+        f"--{name.replace('_', '-')} {value:g}"
+        for name, value in defaults
+        if getattr(report.request, name) is None and getattr(engine, name) != value
+    ]
+    if report.planned and planned:
         print_line(f"plan uses different defaults: {' '.join(planned)}")
     click.echo()
-    _print_terms(report.fit)
+    terms = {**fit.terms, "kv_cache": fit.kv_cache_gib}
+    rows = []
+    for name, meaning in MEANINGS.items():
+        if name in terms:
+            label = name.replace("_estimate", " ~").replace("_", " ")
+            indent = "  " if name.startswith(INSIDE) else ""
+            rows.append((f"{indent}{label}", f"{terms[name]:.2f}", meaning))
+    print_table(("term", "GiB", "description"), rows, right=("GiB",))
+    print_line("~: an estimate")
     holds = "{0.kv_cache_tokens:,} tokens, {0.max_concurrency:.2f} requests"
-    rows = [(item.option, holds.format(item)) for item in report.advice]
-    print_table(("option", "then the cache holds"), rows, title="Any one of these makes it fit")
+    advice = [(item.option, holds.format(item)) for item in report.advice]
+    print_table(("option", "then the cache holds"), advice, title="Any one of these makes it fit")
     print_findings(report.findings, title="Findings")
 
 
@@ -127,7 +245,7 @@ def print_memory(fit: Fit) -> None:
     *used, _ = parts.values()
     whole = max(total, sum(gib for gib, _ in used))
     console = make_console()
-    console.print(bar(((gib / whole, style) for gib, style in used), _BAR_WIDTH))
+    console.print(bar(((gib / whole, style) for gib, style in used), 60))
     shown = ((name, gib, style) for name, (gib, style) in parts.items() if gib >= 0.05)
     legend = Text("  ").join(Text(f"{name} {gib:.1f}", style) for name, gib, style in shown)
     console.print(legend.append(f"  of {total:.1f} GiB"))
@@ -146,81 +264,11 @@ def capacity_text(fit: Fit, max_model_len: int, load: int = 0) -> str:
     )
 
 
-def _hardware(report: FitReport) -> str:
-    engine, memory = report.case.engine, f"{report.fit.gpu_memory_gib:.1f} GiB"
-    over = f"{engine.tensor_parallel_size} x " if engine.tensor_parallel_size > 1 else ""
-    drafts = f", K={engine.k}" if engine.k else ""
-    if report.instance_type:
-        where = f"{over}{engine.gpu} ({memory}) of {report.instance_type}"
-    else:
-        where = f"{over}{memory} (GPU assumed: {engine.gpu})"
-    return f"on {where}, vLLM {engine.vllm}{drafts}"
-
-
-def _settings(report: FitReport) -> str:
-    """The engine settings of the estimate, given or the defaults of ``vllm serve``."""
-    engine = report.case.engine
-    is_auto = engine.kv_cache_dtype == "auto"
-    dtype = report.case.target.dtype if is_auto else engine.kv_cache_dtype
-    return (
-        f"context {engine.max_model_len:,}, "
-        f"{format_concurrency(engine.max_num_seqs)}, max-num-batched-tokens "
-        f"{engine.max_num_batched_tokens:,}, gpu-memory-utilization "
-        f"{engine.gpu_memory_utilization:g}, KV cache {dtype}"
-    )
-
-
-def _planned_values(report: FitReport) -> list[str]:
-    """The options, not given here, for which a plan has other defaults than ``vllm serve``."""
-    request, engine = report.request, report.case.engine
-    values = (
-        ("gpu_memory_utilization", PLANNED_GPU_MEMORY_UTILIZATION),
-        ("max_num_seqs", USUAL_CONCURRENCY),
-    )
-    return [
-        f"--{name.replace('_', '-')} {value:g}"
-        for name, value in values
-        if report.planned and getattr(request, name) is None and getattr(engine, name) != value
-    ]
-
-
-def _cost(without: Comparison) -> str:
-    """What the cache holds without speculation, and what speculation costs of it."""
-    text = f"without speculation {without.kv_cache_tokens:,} tokens"
-    text += f", or {without.max_concurrency:,.2f} requests"
-    kept = without.concurrency_kept
-    return (
-        text if kept is None or kept >= 1 else f"{text}: speculation reduces it by {1 - kept:.0%}"
-    )
-
-
-def _print_terms(fit: Fit) -> None:
-    """Every term with GiB, estimates with a tilde; those inside the cache follow it."""
-    terms = {**fit.terms, "kv_cache": fit.kv_cache_gib}
-    rows = [
-        (
-            f"{'  ' if name.startswith(INSIDE) else ''}"
-            f"{name.replace('_estimate', ' ~').replace('_', ' ')}",
-            f"{terms[name]:.2f}",
-            meaning,
-        )
-        for name, meaning in MEANINGS.items()
-        if name in terms
-    ]
-    print_table(("term", "GiB", "description"), rows, right=("GiB",))
-    print_line("~: an estimate")
-
-
-_MOST_REGRETS = 5
-
-_HEADINGS = ("requests", "GPUs", "best", "tokens/s", "range", "gain", "$/1M", "TTFT", "break-even")
-
-_LEGEND = (
-    "~: estimated, ?: with an extrapolated acceptance, else measured (the best repetition, or "
-    "between those of the loads around); "
-    "gain: over the target alone; break-even: tokens per step above which speculation pays, of "
-    "those expected"
-)
+_SPEED = (
+    "requests", "GPUs", "best", "tokens_per_second", "low", "high", "basis", "gain",
+    "usd_per_million_tokens", "ttft_seconds", "break_even_acceptance_length", "acceptance_length",
+)  # fmt: skip
+"""What is shown of the best setting; ``gain`` is that over the target alone."""
 
 
 def print_verdict(verdict: Verdict, written: Path | None) -> None:
@@ -228,82 +276,48 @@ def print_verdict(verdict: Verdict, written: Path | None) -> None:
     gpus = f"{verdict.tensor_parallel_size} x {verdict.gpu}"
     context = f", context {verdict.max_model_len:,}" if verdict.max_model_len else ""
     print_line(f"{verdict.target} on {gpus}, vLLM {verdict.vllm}{context}", bold=True)
-    print_line(f"{_price(verdict)}; speeds are of one engine")
-    print_line(_LEGEND)
+    price = "price unknown"
+    if verdict.usd_per_hour is not None:
+        price = f"{format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
+    several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
+    print_line(f"{verdict.instance_type}{several}: {price}; speeds are of one engine")
     for size in verdict.workloads:
-        _print_size(size, verdict.tensor_parallel_size)
+        _print_size(size)
     if verdict.changes:
         print_line("\nWhat would change it", bold=True)
         for change in verdict.changes:
             print_line(f"  - {change.text}")
     if written is not None:
-        load = _load_options(verdict)
+        size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
+        load: list[str] = []
+        if not is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
+            load = ["--concurrency", str(entry.concurrency)]
+            for name in ("prompt_tokens", "output_tokens", "cached_prompt_tokens"):
+                if tokens := getattr(size, name):
+                    load += [f"--{name.replace('_', '-')}", str(tokens)]
         command = ("peagle", "plan", verdict.target, *load, "--verdict", str(written))
         print_line("\nPlan with it", command_text(command))
-        if shared := verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)[0].shared_prompt_tokens:
-            print_line(f"with shared_prompt_tokens: {shared} in peagle.yaml")
+        if size.shared_prompt_tokens:
+            print_line(f"with shared_prompt_tokens: {size.shared_prompt_tokens} in peagle.yaml")
 
 
-def _load_options(verdict: Verdict) -> tuple[str, ...]:
-    """Planning options of a load that the verdict covers; empty if it covers the usual one."""
-    size, entry = verdict.at(USUAL_WORKLOAD, USUAL_CONCURRENCY)
-    if is_covered(size, entry, USUAL_WORKLOAD, USUAL_CONCURRENCY):
-        return ()
-    sizes = {
-        "--concurrency": entry.concurrency,
-        "--prompt-tokens": size.prompt_tokens,
-        "--output-tokens": size.output_tokens,
-        "--cached-prompt-tokens": size.cached_prompt_tokens,
-    }
-    return tuple(word for flag, value in sizes.items() if value for word in (flag, str(value)))
-
-
-def _price(verdict: Verdict) -> str:
-    price = "price unknown"
-    if verdict.usd_per_hour is not None:
-        price = f"{format_usd(verdict.usd_per_hour)} per hour in {verdict.region}"
-    several = f" ({verdict.gpu_count} GPUs)" if verdict.gpu_count > 1 else ""
-    return f"{verdict.instance_type}{several}: {price}"
-
-
-def _print_size(size: WorkloadVerdict, gpus: int) -> None:
+def _print_size(size: WorkloadVerdict) -> None:
     words = size.name.replace("-", " ").capitalize()
     hits = f" ({size.workload.cached_text})" if size.cached_prompt_tokens else ""
-    tokens = f"{size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
-    several = any(load.tensor_parallel_size for load in size.loads)
-    table = [_HEADINGS, *(_row(load, gpus, several) for load in size.loads)]
-    columns = [column for column in zip(*table, strict=True) if any(column[1:])]
-    headings, *rows = zip(*columns, strict=True)
-    right = [heading for heading in headings if heading != "best"]
-    print_table(headings, rows, right, title=f"{words}: {tokens}")
+    title = f"{words}: {size.prompt_tokens:,} tokens in{hits}, {size.output_tokens:,} out"
+    rows = []
+    for load in size.loads:
+        row: dict[str, Any] = {"requests": load.concurrency, "GPUs": load.tensor_parallel_size}
+        if best := load.speed(load.best):
+            row |= best.model_dump() | {"best": f"{best.setting.text}{' =' if load.ties else ''}"}
+            row["basis"] += ", extrapolated" if best.extrapolated else ""
+        if (ratio := _ratio(load)) is not None:
+            row["gain"] = f"{100 * ratio - 100:+.0f}%"
+        rows.append(row)
+    print_documents(rows, _SPEED, title)
     for text in _summary(size):
         print_line(text)
     _print_regrets(size)
-
-
-def _row(load: LoadVerdict, gpus: int, several: bool) -> tuple[str, ...]:
-    """The winner at one load, and the gain of the best drafter over the target alone."""
-    best, ratio = load.speed(load.best), _ratio(load)
-    engine = str(load.tensor_parallel_size or gpus) if several else ""
-    if best is None or best.tokens_per_second is None:
-        return (f"{load.concurrency:,}", engine, "unknown", *[""] * (len(_HEADINGS) - 3))
-    even = best.break_even_acceptance_length
-    mark = " ?" if best.extrapolated else "" if best.basis == "measured" else " ~"
-    return (
-        f"{load.concurrency:,}",
-        engine,
-        f"{best.setting.text}{' =' if load.ties else ''}",
-        f"{best.tokens_per_second:,.0f}{mark}",
-        f"{best.low:,.0f}-{best.high:,.0f}" if best.low and best.high else "",
-        "" if ratio is None else f"{100 * ratio - 100:+.0f}%",
-        "" if best.usd_per_million_tokens is None else format_usd(best.usd_per_million_tokens),
-        _seconds(best.ttft_seconds),
-        f"{even:.2f}/{best.acceptance_length:.2f}" if even else "",
-    )
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else seconds_text(value)
 
 
 def _summary(size: WorkloadVerdict) -> Iterator[str]:
@@ -315,14 +329,11 @@ def _summary(size: WorkloadVerdict) -> Iterator[str]:
     alone = [f"{load.concurrency:,}" for load in decided if load.best == NO_SPECULATION]
     if all(_ratio(load) is None for load in size.loads):
         yield "No drafter could be compared: see below."
-    elif size.crossovers:
-        return
-    elif len(alone) == len(decided):
+    elif not size.crossovers and len(alone) == len(decided):
         yield "Speculation does not pay at any of these loads."
-    elif alone:
-        yield f"Speculation pays, except with {', '.join(alone)} requests, where it is a tie."
-    else:
-        yield "Speculation pays at all of these loads."
+    elif not size.crossovers:
+        but = f", except with {', '.join(alone)} requests, where it is a tie" if alone else ""
+        yield f"Speculation pays at all of these loads{but}."
 
 
 def _print_regrets(size: WorkloadVerdict) -> None:
@@ -334,7 +345,7 @@ def _print_regrets(size: WorkloadVerdict) -> None:
         return
     loads = tuple(f"{load.concurrency:,g}" for load in size.loads)
     rows = []
-    for setting in list(settings)[:_MOST_REGRETS]:
+    for setting in list(settings)[:5]:
         speeds = [load.speed(setting) for load in size.loads]
         regrets = [speed.regret_percent if speed else None for speed in speeds]
         cells = ["-" if regret is None else f"{regret:.0f}" for regret in regrets]

@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from peagle.cli.context import fix_in_context
+from peagle.cli.context import command_text
 from peagle.errors import Fix, UserError
 from peagle.text import format_usd
 
@@ -65,8 +65,8 @@ def print_json(document: Any) -> None:
     from pydantic_core import to_jsonable_python
 
     document = to_jsonable_python(document)
-    encodable = can_print(text := json.dumps(document, indent=2, ensure_ascii=False))
-    click.echo(text if encodable else json.dumps(document, indent=2))
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    click.echo(text if can_print(text) else json.dumps(document, indent=2))
 
 
 def can_print(text: str) -> bool:
@@ -81,7 +81,7 @@ def can_print(text: str) -> bool:
 def line_width(err: bool = False) -> int:
     """The width of stdout's lines, or of stderr's: from ``COLUMNS``, else of the terminal."""
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and len(columns) < 10 and 0 < int(columns) < UNLIMITED:
+    if columns.isdecimal() and len(columns) < 5 and int(columns):
         return int(columns)
     is_terminal = (sys.stderr if err else sys.stdout).isatty()
     return shutil.get_terminal_size().columns if is_terminal else UNLIMITED
@@ -148,8 +148,8 @@ def print_facts(
 ) -> None:
     """Print labels and texts in two columns, on stderr or on stdout."""
     for line in fact_lines(facts, line_width(err), label, indent):
-        name = line[: label + indent]
-        click.echo(f"{click.style(name, bold=True)}{line[label + indent :]}", err=err)
+        name = click.style(line[: label + indent], bold=True)
+        click.echo(f"{name}{line[label + indent :]}", err=err)
 
 
 def print_findings(findings: Iterable[Finding], err: bool = False, title: str = "") -> None:
@@ -158,14 +158,15 @@ def print_findings(findings: Iterable[Finding], err: bool = False, title: str = 
     if title and findings:
         print_line(f"\n{title}", bold=True, err=err)
     for finding in findings:
-        fix = f"fix: {finding.fix}" if finding.fix else "fix" if finding.command else ""
         text = f"{where_text(finding.where)}: {finding.message} [{finding.code}]"
-        command = fix_in_context("", finding.command)
-        first, *rest = fact_lines(
-            [(finding.level, text), ("", (fix, command))], line_width(err), indent=0
-        )
-        level = click.style(first[:LABEL], fg=_COLORS[finding.level], bold=True)
-        click.echo("\n".join([f"{level}{first[LABEL:]}", *rest]), err=err)
+        fix = f"fix: {finding.fix}" if finding.fix else "fix" if finding.command else ""
+        facts: list[Fact] = [
+            (finding.level, text),
+            ("", (fix, command_text(finding.command or ()))),
+        ]
+        lines = "\n".join(fact_lines(facts, line_width(err), indent=0))
+        level = click.style(lines[:LABEL], fg=_COLORS[finding.level], bold=True)
+        click.echo(f"{level}{lines[LABEL:]}", err=err)
 
 
 def count_text(findings: Iterable[Finding]) -> str:
@@ -184,14 +185,6 @@ def count_text(findings: Iterable[Finding]) -> str:
 def where_text(where: str) -> str:
     """``Finding.where`` for people: planning options as flags, such as ``--instance-type``."""
     return f"--{where.replace('_', '-')}" if where in _FLAGS else where
-
-
-def print_section(title: str, facts: Iterable[tuple[Any, Any]], label: int = LABEL) -> None:
-    """Print a heading, if any, and its facts on stdout, if there are any."""
-    if texts := [(str(name), str(value)) for name, value in facts]:
-        if title:
-            print_line(f"\n{title}", bold=True)
-        print_facts(texts, label, indent=0, err=False)
 
 
 def plain_text(value: Any) -> str:
@@ -245,10 +238,12 @@ def print_documents(
     """Print these keys of documents of one kind as a table, without columns that are empty."""
     kept = [key for key in keys if any(item.get(key) not in (None, "", []) for item in documents)]
     numbers = [
-        key for key in kept if all(isinstance(item.get(key), int | float) for item in documents)
+        key_label(key)
+        for key in kept
+        if all(isinstance(item.get(key), int | float) for item in documents)
     ]
     rows = [[key_text(key, item.get(key)) for key in kept] for item in documents]
-    print_table([key_label(key) for key in kept], rows, [key_label(key) for key in numbers], title)
+    print_table([key_label(key) for key in kept], rows, numbers, title)
 
 
 def print_small(document: Any, as_json: bool) -> None:
@@ -263,23 +258,32 @@ def print_small(document: Any, as_json: bool) -> None:
         print_line("none")
 
 
+def print_section(title: str, facts: Iterable[tuple[Any, Any]], label: int = LABEL) -> None:
+    """Print a heading, if any, and its facts on stdout, if there are any."""
+    if texts := [(str(name), str(value)) for name, value in facts]:
+        if title:
+            print_line(f"\n{title}", bold=True)
+        print_facts(texts, label, indent=0, err=False)
+
+
 def print_document(document: dict[str, Any], title: str = "") -> None:
     """Print a document as people read it: its values as facts, objects as sections, lists of
     objects as tables. What is empty is left out."""
-    values = {key: value for key, value in document.items() if value not in (None, "", [], {})}
-    tables = {
-        key: value
-        for key, value in values.items()
-        if isinstance(value, list) and isinstance(value[0], dict)
-    }
-    sections = {key: value for key, value in values.items() if isinstance(value, dict)}
-    facts = {key: value for key, value in values.items() if key not in {**tables, **sections}}
-    label = max((len(key) for key in facts), default=0) + 2
-    print_section(title, document_facts(facts), max(label, LABEL))
-    for key, rows in tables.items():
-        print_documents(rows, list(rows[0]), key.replace("_", " "))
-    for key, section in sections.items():
-        print_document(section, key.replace("_", " "))
+    facts: dict[str, Any] = {}
+    sections: list[tuple[str, Any]] = []
+    for key, value in document.items():
+        is_table = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+        if is_table or isinstance(value, dict):
+            sections.append((key, value))
+        elif value not in (None, "", []):
+            facts[key] = value
+    width = max((len(key) for key in facts), default=0) + 2
+    print_section(title, document_facts(facts), max(width, LABEL))
+    for key, value in sections:
+        if isinstance(value, dict):
+            print_document(value, key.replace("_", " "))
+        else:
+            print_documents(value, list(value[0]), key.replace("_", " "))
 
 
 def print_next(label: str, command: str) -> None:
@@ -287,25 +291,11 @@ def print_next(label: str, command: str) -> None:
     click.echo(f"{click.style(f'{label}:', bold=True)} {command}")
 
 
-class _Unpadded:
-    """A stream without trailing blanks; rich writes whole lines at a time."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        return self._stream.write("\n".join(line.rstrip(" ") for line in text.split("\n")))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
 def make_console(err: bool = False) -> Console:
-    """rich's console on stdout or stderr, whose lines have no blanks at their end."""
+    """rich's console on stdout or stderr."""
     from rich.console import Console
 
-    stream = sys.stderr if err else sys.stdout
-    file: Any = stream if stream.isatty() else _Unpadded(stream)
+    file = sys.stderr if err else sys.stdout
     return Console(file=file, width=line_width(err), highlight=False, emoji=False)
 
 
@@ -316,37 +306,31 @@ def print_table(
     title: str = "",
 ) -> None:
     """Print a table on stdout, below its title, if there are rows. Columns whose heading is in
-    ``right`` are aligned to the right; all others are folded where the terminal is narrow, and a
-    table that would lose digits has a paragraph for each row. Cells are text, or rich's."""
+    ``right`` are aligned to the right; all are folded where the terminal is narrow. Cells are text,
+    or rich's."""
     from rich.table import Table
     from rich.text import Text
 
-    console = make_console()
     cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     if not cells:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(headings)
-    least = 2 * len(headings)
     for number, heading in enumerate(headings):
         longest = max(row[number].cell_len for row in cells)
         is_right = heading in right
-        width = max(longest, *map(len, heading.split())) if is_right and heading else longest
-        width = width if is_right else min(longest, 16)
-        least += width
         justify: Literal["right", "left"] = "right" if is_right else "left"
+        width = longest if is_right else min(longest, 16)
         table.add_column(heading, justify=justify, min_width=width, overflow="fold")
     for row in cells:
         table.add_row(*row)
     if title:
         print_line(f"\n{title}", bold=True)
-    if least <= console.width:
+    console = make_console()
+    with console.capture() as capture:
         console.print(table)
-        return
-    for row in cells:
-        facts = zip(headings, row, strict=True)
-        texts = (f"{heading} {cell}".strip() for heading, cell in facts if cell.plain)
-        print_line("; ".join(texts))
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def bar(parts: Iterable[tuple[float, str]], width: int) -> Text:
@@ -381,7 +365,7 @@ class Declined(UserError, code="declined"):
     """
 
 
-def confirm(question: str, declined: str, fix: Fix = _PASS_YES) -> None:
-    """Raise UserError, with the message ``declined``, unless the user agrees."""
-    if not confirmed(question, fix):
+def confirm(question: str, declined: str, fix: Fix = _PASS_YES, yes: bool = False) -> None:
+    """Raise UserError, with the message ``declined``, unless the user agrees, by ``yes`` or now."""
+    if not yes and not confirmed(question, fix):
         raise Declined(f"{declined}; nothing was changed")

@@ -6,14 +6,13 @@ import json
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from rich.text import Text
-
-from peagle.cli.context import fix_in_context
+from peagle.cli.context import command_text
 from peagle.cli.view.choose import capacity_text, print_memory
 from peagle.cli.view.console import (
     Fact,
     count_text,
     document_facts,
+    print_documents,
     print_facts,
     print_findings,
     print_line,
@@ -25,12 +24,16 @@ from peagle.cli.view.console import (
 from peagle.deploy.diff import PlanComparison
 from peagle.findings import errors
 from peagle.planning import Plan
-from peagle.planning.candidates import SAME_COST_FACTOR
 from peagle.planning.company import Company
 from peagle.planning.drafter import NO_HEAD
-from peagle.planning.limit import limit_text, most_usd_per_hour
-from peagle.planning.observe import alarm_kinds, capture_text, usd_per_month
-from peagle.planning.plan import Alternative, Batch, Speculation, SpeedEstimate, price_origin
+from peagle.planning.operation import (
+    alarm_kinds,
+    capture_text,
+    limit_text,
+    most_usd_per_hour,
+    usd_per_month,
+)
+from peagle.planning.plan import Alternative, SpeedEstimate, price_origin
 from peagle.planning.rollout import cost_text
 from peagle.proof import MIN_DRAFTS
 from peagle.text import (
@@ -67,9 +70,12 @@ _WEIGHTS = {
     "image": "baked into the image",
 }
 
-_HEADINGS = (
-    "", "instances", "GPUs each", "USD/hour", "full requests", "drafter, K", "tokens/s", "USD/1M",
+_PLACE = (
+    "instance_count", "instance_type", "tensor_parallel_size", "copies", "gpu",
+    "price_per_hour_usd", "max_concurrency", "drafter", "k", "tokens_per_second", "basis",
+    "usd_per_million_tokens",
 )  # fmt: skip
+"""The keys of an alternative that are shown."""
 
 MEANINGS: dict[str, str] = {
     "--model": "the target: a Hugging Face id, folder or s3:// prefix",
@@ -120,12 +126,8 @@ def print_answer(plan: Plan, next_command: str | None, verbose: bool) -> None:
         urgent = errors(plan.findings)
         urgent = urgent or [finding for finding in plan.findings if finding.level == "warning"][:2]
         print_findings(urgent)
-        others = [finding for finding in plan.findings if finding not in urgent]
-        print_facts(
-            [("more", f"{text}: --verbose" if (text := count_text(others)) else "")],
-            indent=0,
-            err=False,
-        )
+        if others := count_text(finding for finding in plan.findings if finding not in urgent):
+            print_facts([("more", f"{others}: --verbose")], indent=0, err=False)
     if next_command:
         print_next("Next", next_command)
 
@@ -144,9 +146,6 @@ def _load_text(plan: Plan) -> str:
         text += f"; {kind}: {size.prompt_tokens:,} + {size.output_tokens:,} tokens each"
         text += f", {size.cached_text}" if cached else ""
     text += f"; context {plan.max_model_len:,}"
-    if size and size.cached_prompt_tokens > size.shared_prompt_tokens:
-        turns = (plan.max_model_len - size.tokens) // (size.new_prompt_tokens + size.output_tokens)
-        text += f" (room for {turns} more turn{'' if turns == 1 else 's'})" if turns > 0 else ""
     return f"{text}, {plan.slo.text}" if plan.slo else text
 
 
@@ -159,19 +158,35 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     if not _is_priced(plan):
         return
     reasons = {reason.what: reason for reason in plan.reasons}
-    why = f": {reasons['speculation'].because}" if "speculation" in reasons else ""
-    yield "speculate", f"{_choice(plan)}{why}"
+    because = f": {reasons['speculation'].because}" if "speculation" in reasons else ""
+    choice = "no"
+    if plan.speculation is not None:
+        head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
+        beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
+        method = method_title(plan.speculation.method, plan.speculation.parallel_drafting)
+        choice = f"yes, {method} with K={plan.speculation.k}{beyond}{head}"
+    yield "speculate", f"{choice}{because}"
     for finding in plan.findings:
         if finding.code == NO_HEAD:  # what the owner of a target without a head can do
-            yield "option", (finding.fix, fix_in_context("", finding.command))
+            yield "option", (finding.fix, command_text(finding.command or ()))
     yield "instance", _instance_text(plan)
     if plan.speed is not None:
-        speed = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
-        yield "speed", f"{speed}{_times_text(plan.speed)}"
+        text = speed_of_plan(plan, plan.speed, plan.price_per_hour_usd)
+        if plan.speed.ttft_seconds is not None and plan.speed.itl_seconds is not None:
+            is_drafted = plan.speed.acceptance_length and plan.speed.acceptance_basis != "none"
+            tokens = f"{plan.speed.acceptance_length:.2g} tokens" if is_drafted else "one"
+            first, then = map(seconds_text, (plan.speed.ttft_seconds, plan.speed.itl_seconds))
+            text += f"; first token after {first}, then {tokens} every {then}"
+        yield "speed", text
         if plan.cached_prompt_tokens and plan.speed.tokens_per_second:
             yield "cache", _cache_text(plan, plan.speed)
-    if plan.batch is not None:
-        yield "batch", _batch_text(plan.batch)
+    if (batch := plan.batch) is not None:
+        text = "time and cost are unknown, because the speed is"
+        if batch.seconds is not None:
+            text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
+            text += "" if batch.usd is None else f" and cost {format_usd(batch.usd)}"
+            text += ", the start of the instances included; delete the endpoint afterwards"
+        yield "batch", text
     if plan.limit and (text := limit_text(plan.limit, most_usd_per_hour(plan))):
         yield "limit", f"the endpoint is deleted after {text}"
     yield from operation_facts(plan)
@@ -185,31 +200,9 @@ def _answer(plan: Plan) -> Iterator[Fact]:
     for other in _others(plan):
         drafts = f" with {other.drafter} K={other.k}" if other.drafter else ""
         drafts = drafts or (" without speculation" if plan.speculation else "")
-        yield "or", f"{_alternative_text(plan, other, drafts)}{_tie_text(plan, other)}"
+        yield "or", _alternative_text(plan, other, drafts)
     if plan.speed is not None and not errors(plan.findings):
         yield "uncertain", "; ".join(_uncertainties(plan, plan.speed))
-
-
-def _tie_text(plan: Plan, other: Alternative) -> str:
-    """Why instances that cost less per token are not planned."""
-    planned = plan.speed.usd_per_million_tokens if plan.speed else None
-    is_tie = (other.usd_per_million_tokens or math.inf) < (planned or 0)
-    is_cheaper = (plan.price_per_hour_usd or math.inf) < (other.price_per_hour_usd or 0)
-    share = SAME_COST_FACTOR * 100 - 100
-    return f"; within {share:.0f} % the lower price per hour wins" if is_tie and is_cheaper else ""
-
-
-def _choice(plan: Plan) -> str:
-    """``yes, P-EAGLE with K=3``, or ``no``."""
-    if plan.speculation is None:
-        return "no"
-    head = f" ({plan.drafter.id})" if plan.drafter and plan.drafter.weights else ""
-    beyond = ", extrapolated" if plan.speed and plan.speed.extrapolated else ""
-    return f"yes, {_method(plan.speculation)} with K={plan.speculation.k}{beyond}{head}"
-
-
-def _method(speculation: Speculation) -> str:
-    return method_title(speculation.method, speculation.parallel_drafting)
 
 
 def _instance_text(plan: Plan) -> str:
@@ -220,12 +213,9 @@ def _instance_text(plan: Plan) -> str:
     text = f"{plan.instance_count} x {plan.instance_type} ({gpus}{copies}) in {plan.region}"
     if plan.engines > 1:
         text += f", {plan.concurrency / _busy_engines(plan):,.4g} at a time per engine"
-    if plan.price_per_hour_usd is not None:
-        return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
-    others = [other.price_per_hour_usd for other in plan.alternatives]
-    is_everywhere = others and not any(price is not None for price in others)
-    why = f": no type that fits has a known price in {plan.region}" if is_everywhere else ""
-    return f"{text}, price unknown{why}"
+    if plan.price_per_hour_usd is None:
+        return f"{text}, price unknown"
+    return f"{text}, {format_usd(plan.price_per_hour_usd)} per hour ({price_origin(plan)})"
 
 
 def _copies(copies: int | None, instances: int) -> str:
@@ -242,19 +232,11 @@ def _cache_text(plan: Plan, speed: SpeedEstimate) -> str:
     text += " prefix cache"
     if plan.engines > 1:
         text += f", because SageMaker spreads turns over {plan.engines} engines"
-    if speed.conversations is None or not speed.cached_prompt_tokens:
-        return text
-    each = "each engine keeps" if plan.engines > 1 else "it keeps"
-    size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
-    return f"{text}; {each} {speed.conversations:,} conversations of {size:,} tokens"
-
-
-def _batch_text(batch: Batch) -> str:
-    if batch.seconds is None:
-        return "time and cost are unknown, because the speed is"
-    text = f"{batch.requests:,} requests take {format_duration(batch.seconds)}"
-    cost = "" if batch.usd is None else f" and cost {format_usd(batch.usd)}"
-    return f"{text}{cost}, the start of the instances included; delete the endpoint afterwards"
+    if speed.conversations is not None and speed.cached_prompt_tokens:
+        each = "each engine keeps" if plan.engines > 1 else "it keeps"
+        size = (plan.prompt_tokens or 0) + (plan.output_tokens or 0)
+        text += f"; {each} {speed.conversations:,} conversations of {size:,} tokens"
+    return text
 
 
 def speed_of_plan(plan: Plan, speed: SpeedEstimate, price: float | None = None) -> str:
@@ -283,16 +265,6 @@ def _busy_engines(plan: Plan) -> int:
     return min(plan.engines, plan.concurrency)
 
 
-def _times_text(speed: SpeedEstimate) -> str:
-    """``; first token after 514 ms, then 3.2 tokens every 31 ms``; empty where unknown."""
-    if speed.ttft_seconds is None or speed.itl_seconds is None:
-        return ""
-    is_drafted = speed.acceptance_length and speed.acceptance_basis != "none"
-    tokens = f"{speed.acceptance_length:.2g} tokens" if is_drafted else "one"
-    first, then = (seconds_text(seconds) for seconds in (speed.ttft_seconds, speed.itl_seconds))
-    return f"; first token after {first}, then {tokens} every {then}"
-
-
 def _is_planned(plan: Plan, other: Alternative) -> bool:
     """Whether an alternative has the planned instances."""
     planned = (plan.instance_type, plan.instance_count)
@@ -308,11 +280,9 @@ def _others(plan: Plan) -> Collection[Alternative]:
         if not (_is_planned(plan, other) or _misses(plan, other))
         and other != plan.without_speculation
     ]
-    if not others:
-        return ()
-    cheapest = min(others, key=lambda other: other.price_per_hour_usd or math.inf)
-    least = min(others, key=lambda other: other.usd_per_million_tokens or math.inf)
-    return dict.fromkeys((cheapest, least))
+    keys = ("price_per_hour_usd", "usd_per_million_tokens")
+    best = (min(others, key=lambda other: getattr(other, key) or math.inf) for key in keys)
+    return dict.fromkeys(best) if others else ()
 
 
 def _misses(plan: Plan, other: Alternative) -> bool:
@@ -368,48 +338,18 @@ def print_details(plan: Plan) -> None:
     print_memory(plan.fit)
     load = -(-plan.concurrency // plan.engines)
     print_line(capacity_text(plan.fit, plan.max_model_len, load))
-    rows = [_row(plan, other) for other in plan.alternatives]
-    print_table(_HEADINGS, rows, _HEADINGS[3:], "Best instances for this load")
+    alternatives = [other.model_dump(mode="json") for other in plan.alternatives]
+    print_documents(alternatives, _PLACE, "Best instances for this load")
     print_findings(plan.findings, title="Findings")
     because = {reason.what: reason.because for reason in plan.reasons}
-    arguments = list(explain(plan.engine_arguments))
+    arguments = [
+        (name, value, "; ".join(filter(None, (meaning, because.get(name)))))
+        for name, value, meaning in explain(plan.engine_arguments)
+    ]
+    print_table(("argument", "value", "meaning"), arguments, title="Engine arguments")
     shown = {name for name, _, _ in arguments}
-    settings = (
-        (
-            f"{'' if name.startswith('--') else '  '}{name}",
-            _value_and_why(value, "; ".join(filter(None, (meaning, because.get(name))))),
-        )
-        for name, value, meaning in arguments
-    )
-    print_table(("", ""), settings, title="Engine arguments")
-    decisions = (
-        (reason.what, _value_and_why(reason.value, reason.because))
-        for reason in plan.reasons
-        if reason.what not in shown
-    )
-    print_table(("", ""), decisions, title="Decisions")
-
-
-def _value_and_why(value: str, why: str) -> Text:
-    return Text.assemble((f"{value}  " if value else "", "bold"), (why, "dim"))
-
-
-def _row(plan: Plan, other: Alternative) -> tuple[str, ...]:
-    speed, prices = (
-        other.tokens_per_second,
-        (other.price_per_hour_usd, other.usd_per_million_tokens),
-    )
-    per_hour, per_million = ("-" if usd is None else f"{usd:,.2f}" for usd in prices)
-    return (
-        "*" if _is_planned(plan, other) else "",
-        f"{other.instance_count} x {other.instance_type}".removeprefix("1 x "),
-        f"{f'{other.copies} x ' if other.copies else ''}{other.tensor_parallel_size} x {other.gpu}",
-        per_hour,
-        f"{other.max_concurrency * other.engines:,.1f}",
-        f"{other.drafter} K={other.k}" if other.drafter else "none",
-        "unknown" if speed is None else f"{speed:,.0f} {other.basis}",
-        per_million,
-    )
+    decisions = [reason.model_dump() for reason in plan.reasons if reason.what not in shown]
+    print_documents(decisions, ("what", "value", "because"), "Decisions")
 
 
 def _details(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -460,8 +400,23 @@ def price_text(plan: Plan) -> str:
 def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """The speculation, how deploy proves it, the licences, and what is pinned."""
     target, drafter, pins = plan.target, plan.drafter, plan.pins
-    yield "speculation", _speculation_text(plan.speculation)
-    yield "proof", _proof_text(plan)
+    text = "none"
+    if speculation := plan.speculation:
+        text = method_title(speculation.method, speculation.parallel_drafting)
+        if speculation.parallel_drafting:
+            text += f" ({speculation.method} with parallel_drafting)"
+        text += f", K={speculation.k}"
+        if (floor := speculation.acceptance_floor) is not None:
+            breaks_even = speculation.acceptance_floor_source == "break-even"
+            origin = ", to break even" if breaks_even else ""
+            text += f"; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
+    yield "speculation", text
+    proof = "an answer: there is no speculation to prove"
+    if plan.speculation is not None:
+        where = "the engine's counters" if plan.proof.source == "counters" else "the endpoint's log"
+        each = f" of each {'copy' if plan.copies else 'instance'}" if plan.engines > 1 else ""
+        proof = f"at least {MIN_DRAFTS} drafts{each}, from {where}"
+    yield "proof", proof
     licences = f"target {target.licence or 'unknown'}"
     if drafter is not None and drafter.weights:
         licences += f", drafter {drafter.licence or 'unknown'}"
@@ -471,60 +426,26 @@ def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "warm start", "any archive next to the weights" if pins.any_warm else warm
 
 
-def _speculation_text(speculation: Speculation | None) -> str:
-    if speculation is None:
-        return "none"
-    how = f" ({speculation.method} with parallel_drafting)" if speculation.parallel_drafting else ""
-    text = f"{_method(speculation)}{how}, K={speculation.k}"
-    floor = speculation.acceptance_floor
-    if floor is None:
-        return text
-    origin = ", to break even" if speculation.floor_source == "break-even" else ""
-    return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
-
-
-def _proof_text(plan: Plan) -> str:
-    if plan.speculation is None:
-        return "an answer: there is no speculation to prove"
-    each = "copy" if plan.copies else "instance"
-    where = "the engine's counters" if plan.proof.source == "counters" else "the endpoint's log"
-    if plan.engines == 1:
-        return f"at least {MIN_DRAFTS} drafts, from {where}"
-    return f"at least {MIN_DRAFTS} drafts of each {each}, from the log stream of each {each}"
-
-
 def operation_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """Scaling, rollout, dashboard, alarms, log and captured data, each with its cost; empty texts
     without them."""
-    observe = plan.observe
-    yield "scaling", _scaling_text(plan)
+    scaling, observe, text = plan.scaling, plan.observe, ""
+    if scaling is not None:
+        text = scaling.text
+        if prices := scaling.prices(plan.price_per_hour_usd, plan.instance_count):
+            text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
+        if scaling.wake_up_seconds is not None:
+            text += f"; wakes up in about {scaling.wake_up_seconds // 60} min"
+    yield "scaling", text
     yield "rollout", cost_text(plan.rollout)
-    yield "observe", _observe_text(plan)
-    yield "capture", capture_text(observe.capture) if observe and observe.capture else ""
-
-
-def _scaling_text(plan: Plan) -> str:
-    scaling = plan.scaling
-    if scaling is None:
-        return ""
-    text = scaling.text
-    if prices := scaling.prices(plan.price_per_hour_usd, plan.instance_count):
-        text += f"; {format_usd(prices[0])} to {format_usd(prices[1])} per hour"
-    if scaling.wake_up_seconds is not None:
-        text += f"; wakes up in about {scaling.wake_up_seconds // 60} min"
-    return text
-
-
-def _observe_text(plan: Plan) -> str:
-    observe = plan.observe
-    if observe is None:
-        return ""
-    parts = ["dashboard"] if observe.dashboard else []
-    parts += [f"alarms on {', '.join(alarm_kinds(plan))}"] if observe.alarms else []
-    days = observe.log_retention_days
-    parts += [f"log kept {days} days"] if days else []
-    usd = usd_per_month(plan) if parts else 0
-    return "; ".join(parts) + (f" (about {format_usd(usd)} per month)" if usd else "")
+    if observe is not None:
+        parts = ["dashboard"] if observe.dashboard else []
+        parts += [f"alarms on {', '.join(alarm_kinds(plan))}"] if observe.alarms else []
+        days = observe.log_retention_days
+        parts += [f"log kept {days} days"] if days else []
+        usd = usd_per_month(plan) if parts else 0
+        yield "observe", "; ".join(parts) + (f" (about {format_usd(usd)} per month)" if usd else "")
+        yield "capture", capture_text(observe.capture) if observe.capture else ""
 
 
 _NOT_COMPARED = ("source", "refused")

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from peagle.checkpoints.contents import watch_hashing
-from peagle.text import format_duration, format_size, format_usd
+from peagle.cli.view.console import line_width
+from peagle.text import format_duration, format_size, format_usd, shortened
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.live import Live
-
     from peagle.deploy.context import Progress
 
-REPEAT_SECONDS = 15.0
-DEPLOYMENT_REPEAT_SECONDS = 60.0
-"""Starting an endpoint takes up to an hour."""
+_ERASE = "\r\x1b[2K"
 
 
 @contextmanager
@@ -40,18 +36,19 @@ def show_hashing() -> Iterator[None]:
 class StatusLine:
     """A context manager that shows the current step; on a terminal the line is cleared at its end.
 
-    Without a terminal, as in a pipeline, it prints a line every 15 seconds: the log shows that the
-    command is alive, and does not fill up.
+    Without a terminal, as in a pipeline, it prints a line every ``repeat_seconds``: the log shows
+    that the command is alive, and does not fill up.
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, repeat_seconds: float = REPEAT_SECONDS
+        self, clock: Callable[[], float] = time.monotonic, repeat_seconds: float = 15.0
     ) -> None:
         self._clock = clock
         self._repeat_seconds = repeat_seconds
         self._started_at = clock()
         self._printed_at = float("-inf")
-        self._live: Live | None = None
+        self._is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._line = ""  # on the terminal
         self._lock = threading.RLock()  # calls in threads show their steps
         self._is_closed = False
 
@@ -66,9 +63,9 @@ class StatusLine:
     def clear(self) -> None:
         """Remove the line from a terminal, before other output."""
         with self._lock:
-            if self._live:
-                self._live.stop()
-                self._live = None
+            if self._line:
+                print(_ERASE, end="", file=sys.stderr, flush=True)
+                self._line = ""
 
     def show(self, step: str, detail: str = "") -> None:
         """Show the step, its elapsed seconds, and as much of ``detail`` as fits."""
@@ -81,59 +78,30 @@ class StatusLine:
         with self._lock:
             if self._is_closed:
                 return
-            if self._terminal:
-                self._rewrite(line, self._terminal)
-                return
             now = self._clock()
-            if at_once or now - self._printed_at >= self._repeat_seconds:
+            if self._is_terminal:
+                self._line = shortened(_printable(line), line_width(err=True) - 1)
+                print(f"{_ERASE}{self._line}", end="", file=sys.stderr, flush=True)
+            elif at_once or now - self._printed_at >= self._repeat_seconds:
                 self._printed_at = now
                 self.show_notice(line)
 
     def show_notice(self, text: str) -> None:
         """Show a text that stays: on a terminal, above the line."""
         with self._lock:
-            if self._live:
-                self._live.console.print(
-                    _printable(text), soft_wrap=True, markup=False, emoji=False
-                )
-            else:
-                print(_printable(text), file=sys.stderr, flush=True)
-
-    @cached_property
-    def _terminal(self) -> Console | None:
-        """The terminal, if rich can rewrite a line of it; imports rich, so not before a line is
-        shown."""
-        if not sys.stderr.isatty():
-            return None
-        from rich.console import Console
-
-        console = Console(stderr=True, highlight=False)
-        return console if console.is_interactive else None
-
-    def _rewrite(self, line: str, terminal: Console) -> None:
-        from rich.live import Live
-        from rich.text import Text
-
-        if self._live is None:
-            self._live = Live(
-                console=terminal, auto_refresh=False, transient=True,
-                redirect_stdout=False, redirect_stderr=False,
-            )  # fmt: skip
-            self._live.start()
-            terminal.show_cursor()  # also after a signal that ends the process
-        text = Text(_printable(line), no_wrap=True, overflow="ellipsis")
-        self._live.update(text, refresh=True)
+            start = _ERASE if self._line else ""
+            print(f"{start}{_printable(text)}\n{self._line}", end="", file=sys.stderr, flush=True)
 
 
 class DeploymentProgress(StatusLine):
     """The progress of a deployment with its cost. Without a terminal: a line for each new state,
-    for the first line of the log, and every minute.
+    for the first line of the log, and every minute, since a start takes up to an hour.
 
     ``sandbox``: the cost is the one on AWS.
     """
 
     def __init__(self, sandbox: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock, DEPLOYMENT_REPEAT_SECONDS)
+        super().__init__(clock, 60.0)
         self._sandbox = sandbox
         self._shown = ("", False)
 

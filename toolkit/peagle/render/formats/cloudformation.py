@@ -19,8 +19,7 @@ import yaml
 
 from peagle.catalog.schema import Catalog
 from peagle.planning.company import role_settings
-from peagle.planning.limit import ends_after
-from peagle.planning.observe import alarm_kinds
+from peagle.planning.operation import alarm_kinds, ends_after
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_PREFIX, own_name
 from peagle.render import files

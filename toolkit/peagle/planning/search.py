@@ -1,24 +1,25 @@
-"""Evaluates instance types for one load: drafters, K, and the numbers of GPUs and instances."""
+"""Finds the instances for a load: types, numbers of GPUs and instances, drafters and K.
+
+The user's own type is taken as it is; else the best of all is planned, and the others are shown.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from peagle.catalog.find import find_instance
 from peagle.catalog.schema import Drafter
 from peagle.catalog.tables import Instance
 from peagle.fit.estimate import missing_bytes
-from peagle.options import Options
-from peagle.planning.candidates import Candidate, best_of, measured_first, rank
-from peagle.planning.copies import copies_on, sizes_of_copies
+from peagle.options import AUTO, Options
+from peagle.planning.candidates import Candidate, best_of, cheapest_of, measured_first, rank
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.engines import EngineFit, Load
 from peagle.planning.runtime import price_in
-from peagle.planning.speculation import SpeedsByK, usual_k
-from peagle.planning.start import start_time
-from peagle.planning.weights import placed_sizes
+from peagle.planning.speculation import SpeedsByK, is_drafter_named, usual_k
+from peagle.planning.weights import placed_sizes, start_time
 from peagle.speed.decision import rank_settings
 from peagle.speed.models import Performance
 from peagle.speed.verdict import Setting
@@ -33,9 +34,16 @@ SMALL_K = 3
 FULLY_EVALUATED_TYPES = 4
 """The number of best types on which every drafter is evaluated with every K."""
 
+BEST = 3
+"""How many candidates of the ranking a plan shows, in addition to the best on another GPU and those
+with the lowest price per hour and the lowest cost per token."""
+
+BATCH_LOADS = tuple(8 * 2**power for power in range(11))
+"""Concurrent requests of the whole endpoint that are compared for a batch."""
+
 
 @dataclass(frozen=True)
-class Evaluator:
+class Search:
     """Evaluates instance types for one load, whose concurrency is that of the whole endpoint.
 
     The drafters of ``others`` are compared with that of ``pair``, ``None`` for the target alone.
@@ -49,20 +57,32 @@ class Evaluator:
     _candidates: dict[tuple[object, ...], list[Candidate]] = field(default_factory=dict)
     _starts: dict[tuple[object, ...], int] = field(default_factory=dict)
 
-    def with_drafter(self, drafter: Drafter | None) -> Evaluator:
-        """The same evaluator for this drafter only, or for the target alone."""
+    def with_drafter(self, drafter: Drafter | None) -> Search:
+        """The same for this drafter only, or for the target alone."""
         options = self.options
         if drafter is None:
             options = options.model_copy(update={"k": None})
-        pair = replace(self.pair, drafter=drafter)
-        return replace(self, options=options, pair=pair, others=())
+        return replace(self, options=options, pair=replace(self.pair, drafter=drafter), others=())
 
-    def with_options(self, **changed: Any) -> Evaluator:
-        """The same evaluator with other K, or another number of instances."""
-        options = self.options.model_copy(update=changed)
-        return replace(self, options=options, _candidates={})
+    def with_copies(self) -> Search:
+        """The same with as many copies on each instance as cost least."""
+        free = {"copies": AUTO, "capture_data": None, "rollout": None}
+        return replace(self, options=self.options.model_copy(update=free), _candidates={})
 
-    def fitting(self, anywhere: bool = False) -> list[Candidate]:
+    def named(self) -> Candidate | None:
+        """The best on the user's instance type, whether it fits or not; ``None`` without a type."""
+        named = self.options.instance_type
+        table = self.load.catalog.instances
+        return self.candidate(find_instance(table, named)) if named else None
+
+    def possible(self) -> list[Candidate]:
+        """The candidate on the user's instance type if it fits; without one, the ranking of all."""
+        candidate = self.named()
+        if candidate is None:
+            return self.ranking()
+        return [candidate] if candidate.fit.fits else []
+
+    def ranking(self, anywhere: bool = False) -> list[Candidate]:
         """The best candidate on each type that is recent and large enough, best first: without
         types that the region is known not to have, unless ``anywhere``.
 
@@ -90,9 +110,8 @@ class Evaluator:
         ranked = rank(best, by_cost)
         first = [self.candidate(candidate.instance) for candidate in ranked[:FULLY_EVALUATED_TYPES]]
         ranked = [*rank(first, by_cost), *ranked[FULLY_EVALUATED_TYPES:]]
-        if self.options.requests is not None:  # the lowest cost decides, be it of the rest
-            ranked = rank(ranked, by_cost)
-        return ranked
+        # In a batch the lowest cost decides, be it of the rest.
+        return ranked if self.options.requests is None else rank(ranked, by_cost)
 
     def candidate(self, instance: Instance) -> Candidate:
         """The best on this type; where nothing fits, what lacks least memory."""
@@ -100,11 +119,9 @@ class Evaluator:
         of_pair = self._on(instance, drafter)
         others = [*self._others_on(instance, of_pair)]
         if not of_pair and not others:
-            lacking = min(
-                self._engines_on(instance, drafter), key=lambda engine: missing_bytes(engine.case)
-            )
-            count = self.options.instance_count or 1
-            nearest = self._best_k(instance, lacking, drafter, count)
+            engines = self._engines_on(instance, drafter)
+            lacking = min(engines, key=lambda engine: missing_bytes(engine.case))
+            nearest = self._best_k(instance, lacking, drafter, self.options.instance_count or 1)
             none = Performance("unknown", nearest.performance.acceptance, "it does not fit")
             return replace(nearest, k=usual_k(self.options, drafter), performance=none)
         sizes: dict[tuple[int, int], None] = {}
@@ -114,19 +131,16 @@ class Evaluator:
             sizes[counted.gpus, counted.count] = None
         drafters = (drafter, *(self.others if others else ()))
         # In a batch the start counts, too, so the fastest drafter is not always the cheapest.
-        by_cost = self.options.requests is not None
-        sets = [(drafter,) for drafter in drafters] if by_cost else [drafters]
+        apart = self.options.requests is not None
+        sets = [(drafter,) for drafter in drafters] if apart else [drafters]
         decided = [self._decided(instance, *size, each) for size in sizes for each in sets]
         return rank([best for best in decided if best] or [*of_pair, *others])[0]
 
     def largest(self) -> Candidate:
         """The candidate on the type with the most GPU memory, of those with a GPU for each copy."""
-        types = [
-            instance
-            for instance in self.load.catalog.instances.instances
-            if sizes_of_copies(self.options, self.load.target.architecture, instance)
-        ]
-        return self.candidate(max(types, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
+        types = self.load.catalog.instances.instances
+        possible = [instance for instance in types if self._sizes(instance)]
+        return self.candidate(max(possible, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
 
     def compared(self, candidate: Candidate) -> SpeedsByK:
         """The speeds with each drafter and K on the candidate's GPUs at its load."""
@@ -143,7 +157,22 @@ class Evaluator:
                     speeds[name, k] = self.load.performance(
                         engine, drafter, k, requests, candidate.busy
                     )
-        return SpeedsByK(requests, speeds)
+        return speeds
+
+    def _copies(self, instance: Instance, gpus: int) -> int:
+        """How many engines with ``gpus`` GPUs run on one instance: one without copies, else the
+        given number, or as many as fit and as get a request."""
+        copies = self.options.copies
+        if copies is None or copies != AUTO:
+            return copies or 1
+        requests = math.ceil(self.load.concurrency / (self.options.instance_count or 1))
+        return max(1, min(instance.gpu_count // gpus, requests))
+
+    def _sizes(self, instance: Instance) -> Sequence[int]:
+        """The numbers of GPUs that one engine may have; empty where the copies do not fit."""
+        copies = self.options.copies
+        each = instance.gpu_count // (copies if isinstance(copies, int) else 1)
+        return self.load.divisions(each) if each else ()
 
     def _best_k(
         self,
@@ -155,8 +184,10 @@ class Evaluator:
     ) -> Candidate:
         """``count`` instances with the best of ``ks``, by default the few by which candidates are
         ranked; the usual K where no speed is known."""
-        ks = ks or self._ranking_ks(drafter)
-        tried = [self._sharing(self.load, instance, engine, drafter, count, k) for k in ks]
+        tried = [
+            self._sharing(self.load, instance, engine, drafter, count, k)
+            for k in ks or self._ranking_ks(drafter)
+        ]
         comparable = [engine for engine in tried if engine.performance.basis != "unknown"]
         if not comparable:
             k = usual_k(self.options, drafter)
@@ -183,10 +214,9 @@ class Evaluator:
             key = instance.gpu, gpus, _name(drafter)
             if key not in self._starts:
                 sizes = placed_sizes(options, replace(self.pair, drafter=drafter), self.load)
-                seconds = start_time(options, sizes, gpus, self.load, instance).value
-                self._starts[key] = seconds
+                self._starts[key] = start_time(options, sizes, gpus, self.load, instance).value
             start = self._starts[key]
-        copies = copies_on(options, instance, gpus, requests)
+        copies = self._copies(instance, gpus)
         busy = min(count * copies, requests)
         price = price_in(instance, self.region)
         return Candidate(
@@ -210,10 +240,9 @@ class Evaluator:
         """``count`` instances with engines on so many GPUs, with the drafter of these and the K
         that a verdict selects for the load of one engine (``rank_settings``): of those that hold
         the load and meet what is required, if any do. ``None`` where no speed is known."""
-        requests = self.load.concurrency
-        busy = min(count * copies_on(self.options, instance, gpus, requests), requests)
-        by_load = self.load
-        if math.ceil(requests / busy) != requests:
+        requests, by_load = self.load.concurrency, self.load
+        busy = min(count * self._copies(instance, gpus), requests)
+        if busy > 1:
             by_load = replace(self.load, concurrency=math.ceil(requests / busy))
         settings: dict[Setting, Candidate] = {}
         for name, drafter in {_name(drafter): drafter for drafter in drafters}.items():
@@ -223,10 +252,8 @@ class Evaluator:
                     candidate = self._sharing(by_load, instance, engine, drafter, count, k)
                     if candidate.tokens_per_second:
                         settings[Setting(drafter=name, k=k)] = candidate
-        holding = {key: candidate for key, candidate in settings.items() if candidate.holds_load}
-        settings = holding or settings
-        meeting = {key: candidate for key, candidate in settings.items() if candidate.meets}
-        settings = meeting or settings
+        settings = {key: c for key, c in settings.items() if c.holds_load} or settings
+        settings = {key: c for key, c in settings.items() if c.meets} or settings
         speeds = {key: candidate.performance for key, candidate in settings.items()}
         tied = rank_settings(speeds, self.load.target.default_drafter).tied
         if not tied:
@@ -258,16 +285,16 @@ class Evaluator:
             self._candidates[key] = measured_first(
                 [self._counted(instance, engine, drafter) for engine in engines if engine.fit.fits]
             )
-        price, candidates = price_in(instance, self.region), self._candidates[key]
+        candidates = self._candidates[key]
         if not candidates or candidates[0].instance is instance:
             return candidates
+        price = price_in(instance, self.region)
+        usd = None if price is None else price.usd_per_hour
         return [
             replace(
                 candidate,
                 instance=instance,
-                usd_per_hour=None
-                if price is None
-                else round(price.usd_per_hour * candidate.count, 4),
+                usd_per_hour=None if usd is None else round(usd * candidate.count, 4),
             )
             for candidate in candidates
         ]
@@ -283,25 +310,21 @@ class Evaluator:
         is required, within the bounds of scaling; if none is known to, the one that comes nearest.
         ``ks`` as in ``_best_k``."""
         options, requests = self.options, self.load.concurrency
-
-        def with_count(count: int) -> Candidate:
-            return self._best_k(instance, engine, drafter, count, ks)
-
         if options.instance_count is not None:
-            return with_count(options.instance_count)
+            return self._best_k(instance, engine, drafter, options.instance_count, ks)
         least, limit = options.min_instances or 1, options.max_instances or MOST_INSTANCES
         most = max(least, min(requests, limit))
-        copies = copies_on(options, instance, engine.fit.tensor_parallel_size, requests)
+        copies = self._copies(instance, engine.fit.tensor_parallel_size)
         held = max(engine.most_requests, 1) * copies
         low = max(least, min(most, math.ceil(requests / held)))
-        fewest = with_count(low)
+        fewest = self._best_k(instance, engine, drafter, low, ks)
         if fewest.meets or fewest.excess is None:
             return fewest
-        enough = with_count(most)
+        enough = self._best_k(instance, engine, drafter, most, ks)
         if not enough.meets:
             return min(fewest, enough, key=lambda candidate: candidate.excess or math.inf)
         while enough.count - low > 1:
-            middle = with_count((low + enough.count) // 2)
+            middle = self._best_k(instance, engine, drafter, (low + enough.count) // 2, ks)
             if middle.meets:
                 enough = middle
             else:
@@ -310,8 +333,7 @@ class Evaluator:
 
     def _engines_on(self, instance: Instance, drafter: Drafter | None) -> list[EngineFit]:
         """On the fewest GPUs that hold the load and on all; copies on each number of GPUs."""
-        k = max(self._ranking_ks(drafter))
-        sizes = sizes_of_copies(self.options, self.load.target.architecture, instance)
+        k, sizes = max(self._ranking_ks(drafter)), self._sizes(instance)
         engines: list[EngineFit] = []
         for size in sizes:
             enough = engines and self.load.concurrency <= engines[-1].most_requests
@@ -334,3 +356,84 @@ class Evaluator:
 
 def _name(drafter: Drafter | None) -> str | None:
     return drafter.name if drafter else None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The instances to plan, and what decided: ``ranked`` are all that fit, best first;
+    ``speculating`` and ``alone`` those with a drafter and without, only the user's instance type if
+    there is one, where ``best_alone`` is the best of any type. ``unknown`` is what was not planned
+    since its speed is unknown; ``search`` reviews the candidate. Where nothing fits, the largest
+    type is the candidate, and ``ranked`` is empty.
+    """
+
+    search: Search
+    candidate: Candidate
+    ranked: Sequence[Candidate] = ()
+    speculating: Sequence[Candidate] = ()
+    alone: Sequence[Candidate] = ()
+    best_alone: Candidate | None = None
+    unknown: Candidate | None = None
+
+    def shown(self) -> list[Candidate]:
+        """The best, the best on another GPU, and those with the lowest price per hour and the
+        lowest cost per token; none above the price limit or below what is required, unless all
+        are."""
+        allowed = [other for other in self.ranked if other.affordable] or self.ranked
+        allowed = [other for other in allowed if other.meets] or allowed
+        best = [*allowed[:BEST]]
+        another = (other for other in allowed if other.instance.gpu != best[0].instance.gpu)
+        holding = (other for other in allowed if other.usd_per_million_tokens and other.holds_load)
+        least = min(holding, key=lambda other: other.usd_per_million_tokens or 0.0, default=None)
+        for other in (next(another, None), cheapest_of(allowed), least):
+            if other is not None and other not in best:
+                best.append(other)
+        return best
+
+
+def select(search: Search, target_alone: Search | None = None) -> Selection:
+    """The user's instance type, or the best of the ranking. ``target_alone`` evaluates the target
+    without speculation, where its load is another one. Raises NotFound for an unknown type."""
+    considered = search.named()
+    ranked = search.ranking() or search.ranking(anywhere=True)
+    if considered is None and not ranked:
+        return Selection(search, search.largest())
+    without = target_alone or search.with_drafter(None)
+    alone = without.possible()
+    is_named, considered = considered is not None, considered or ranked[0]
+    drafter = considered.drafter or search.pair.drafter
+    speculating = search.with_drafter(drafter).possible() if drafter else []
+    if considered.drafter is None and not is_named:
+        speculating = rank([*speculating, *(other for other in ranked if other.drafter)])
+    candidate, unknown = _instead(considered, alone), None
+    best_alone = next(iter(without.ranking()), None) if is_named and alone else None
+    if candidate is not considered:
+        unknown, ranked, search = considered, without.ranking(), search.with_drafter(None)
+    return Selection(search, candidate, ranked, speculating, alone, best_alone, unknown)
+
+
+def select_on_type(search: Search) -> Candidate:
+    """What ``select`` selects on the user's instance type."""
+    considered = search.named() or search.largest()
+    return _instead(considered, search.with_drafter(None).possible())
+
+
+def _instead(candidate: Candidate, alone: Sequence[Candidate]) -> Candidate:
+    """The candidate, or the target alone in its place: where the speed with its drafter is
+    unknown, the user did not name it, and that of the target alone is known, costs less per
+    hour, or meets what is required. A verdict, which selects known speeds only, is the same."""
+    unknown = candidate.tokens_per_second is None and candidate.fit.fits
+    if candidate.drafter is None or not unknown or is_drafter_named(candidate.asked) or not alone:
+        return candidate
+    best, cheapest = alone[0], cheapest_of(alone) or alone[0]
+    if candidate.holds_load and not best.holds_load:
+        return candidate
+    certain = best.tokens_per_second is not None or (best.meets and not candidate.meets)
+    return best if certain or is_cheaper(cheapest, candidate) else candidate
+
+
+def is_cheaper(candidate: Candidate, other: Candidate) -> bool:
+    """Whether it has the lower price per hour; any is lower than an unknown one."""
+    if candidate.usd_per_hour is None:
+        return False
+    return other.usd_per_hour is None or candidate.usd_per_hour < other.usd_per_hour

@@ -1,24 +1,27 @@
 """Warm starts: compile caches of one engine, restored for the next identical one.
 
 Most of a cold start is compilation. With ``PEAGLE_WARM=collect`` an engine compiles into empty
-folders and offers them as an artifact (``warm_archive``) through ``/invocations``; artifacts are
-stored in the folder ``warm/`` next to the weights.
+folders and offers them through ``/invocations`` as an artifact: ``<key>.tar.gz`` and its manifest
+``<key>.json``. Artifacts are stored in the folder ``warm/`` next to the weights.
 
 The **subject** of an artifact is what compiled code depends on: the image, the installed software,
 the device, the pair, and the engine's variables except those listed here, which change nothing
 that is compiled. Unknown variables count: compiling once more is better than running code for
-another configuration. Arguments that load the user's code (``--tool-parser-plugin``) count, and so
-do those in vLLM's cache keys (``--generation-config``).
+another configuration.
 
-An artifact is unpacked into a temporary folder and renamed, so it is complete or absent. Meanwhile
-the weights are read into the page cache.
+An artifact is code that the engine runs, so only archives whose SHA-256 is in
+``PEAGLE_WARM_SHA256`` are restored. The other checks detect damage, not malicious code. An artifact
+is unpacked into a temporary folder and renamed, so it is complete or absent. Meanwhile the weights
+are read into the page cache.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import hashlib
+import io
 import json
 import os
 import platform
@@ -26,14 +29,16 @@ import re
 import shutil
 import stat
 import subprocess
+import tarfile
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
-from peagle_serve.checkpoint import CONFIGURATIONS, first_names, is_folder_path, names_in
+from peagle_serve.checkpoint import CONFIGURATIONS, is_folder_path, names_in
 from peagle_serve.contract import (
     ANY,
     ARCHIVE_SUFFIX,
@@ -46,6 +51,7 @@ from peagle_serve.contract import (
     MANIFEST_SUFFIX,
     MODEL,
     PREFIX,
+    SHA256,
     SUBJECT_VARIABLE,
     WARM_FOLDER,
     WARM_FOLDER_VARIABLE,
@@ -55,20 +61,249 @@ from peagle_serve.contract import (
     read_pins,
 )
 from peagle_serve.environment import NEGATION, distributions, is_for_cpu, read_speculative_config
-from peagle_serve.json_reader import DEFAULT, InvalidJson, read_file, read_regular
-from peagle_serve.logs import Log, Redactor, is_secret, restored_text
-from peagle_serve.warm_archive import (
-    FOLDERS,
-    LARGER_DISK,
-    Damaged,
-    Manifest,
-    archive_of,
-    canonical,
-    key_of,
-    read_manifest,
-    unpack,
+from peagle_serve.json_reader import (
+    InvalidJson,
+    Limits,
+    open_regular,
+    read,
+    read_file,
+    read_regular,
 )
+from peagle_serve.logs import Log, Redactor, is_secret, restored_text
 from peagle_serve.weights import artifact_folder, drafter_model, models_in
+
+FOLDERS = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "CUDA_CACHE_PATH": "cuda",
+    "DG_JIT_CACHE_DIR": "deep_gemm",
+    "TVM_FFI_CACHE_DIR": "tvm_ffi",
+    "CUTE_DSL_CACHE_DIR": "cute_dsl",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "HUMMING_CACHE_DIR": "humming",
+    "QUACK_CACHE_DIR": "quack",
+}
+"""Variable -> folder: all caches of vLLM and of its kernel libraries."""
+LARGER_DISK = f"free some space there, or set {CACHE_VARIABLE} to a folder of a larger disk"
+
+LARGEST = 1 << 20
+"""Bytes of a manifest."""
+_LONGEST_SHOWN = 40
+
+
+class Damaged(Exception):
+    """An artifact that is damaged or invalid; the message says how."""
+
+
+class NothingCompiled(Exception):
+    """The engine has compiled nothing, or nothing that may be shared."""
+
+
+class UnknownDevice(Exception):
+    """The device cannot be determined; the message says why."""
+
+
+class Manifest(NamedTuple):
+    """``size`` and ``sha256`` are those of the archive, ``files`` and ``unpacked_bytes`` of its
+    content. ``seconds_cold``: how long the engine that compiled it took from start to healthy."""
+
+    key: str
+    subject: Mapping[str, Any]
+    size: int
+    sha256: str
+    files: int
+    unpacked_bytes: int
+    seconds_cold: float
+    made: str
+
+    def document(self) -> dict[str, Any]:
+        """The content of the file."""
+        return {"format": ARTIFACT_FORMAT, **self._asdict()}
+
+
+def key_of(subject: Mapping[str, Any]) -> str:
+    """The first 32 hexadecimal digits of the SHA-256 over the subject's canonical JSON."""
+    return hashlib.sha256(canonical(subject)).hexdigest()[:32]
+
+
+def canonical(subject: Mapping[str, Any]) -> bytes:
+    """The subject as canonical JSON."""
+    text = json.dumps(subject, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return text.encode()
+
+
+def archive_of(place: Path) -> Path:
+    """The archive that the key's folder ``place`` is packed into."""
+    return place.with_name(f"{place.name}.collected.tar.gz")
+
+
+def read_manifest(file: Path) -> Manifest:
+    """The manifest in ``file``, whose name is its key. Raises Damaged, OSError."""
+    try:
+        return manifest_of(read_file(file, Limits(size=LARGEST)), file.name)
+    except InvalidJson as error:
+        raise Damaged(str(error)) from None
+
+
+def sha256_in(content: bytes) -> str | None:
+    """The SHA-256 of the archive, from a manifest of which nothing else is checked; ``None``
+    without a valid one."""
+    try:
+        digest = read(content, "the manifest", limits=Limits(size=LARGEST))["sha256"]
+    except (InvalidJson, LookupError, TypeError):
+        return None
+    return digest if isinstance(digest, str) and SHA256.fullmatch(digest) else None
+
+
+def manifest_of(document: Any, name: str) -> Manifest:
+    """The manifest in ``document``; ``name`` is its file name. Raises Damaged."""
+    values = document if isinstance(document, dict) else {}
+    key, subject, digest = (values.get(field) for field in ("key", "subject", "sha256"))
+    numbers: dict[str, Any] = {
+        field: values.get(field) for field in ("size", "files", "unpacked_bytes")
+    }
+    numbers["seconds_cold"] = values.get("seconds_cold", 0)
+    wrong = [
+        field
+        for field, number in numbers.items()
+        if type(number) not in ((int, float) if field == "seconds_cold" else (int,))
+        or not 0 <= values.get(field, 0) <= 1 << 50
+    ]
+    if values.get("format") != ARTIFACT_FORMAT:
+        wrong.append("format")
+    if not isinstance(subject, dict) or key != key_of(subject) or name != f"{key}{MANIFEST_SUFFIX}":
+        wrong.append("key")
+    if not isinstance(digest, str) or not SHA256.fullmatch(digest):
+        wrong.append("sha256")
+    if wrong:
+        shown = ", ".join(f"{field} {values.get(field)!r}"[:_LONGEST_SHOWN] for field in wrong)
+        raise Damaged(f"{name} is no manifest of an artifact ({shown})")
+    made = str(values.get("made", ""))[:_LONGEST_SHOWN]
+    return Manifest(key=key, subject=subject, sha256=digest, made=made, **numbers)  # type: ignore[arg-type]
+
+
+_LEVEL = 3
+"""gzip's level; higher ones hardly make kernels smaller."""
+_NO_CACHE = ("vllm/assets", "vllm/media", "vllm/xla_cache")
+_LEFT_OUT = (".safetensors", ".gguf", ".pt", ".pth", ".ckpt", ".lock", ".tmp", ".pid")
+"""Endings of weights and of temporary files."""
+_CLASSES = "vllm/modelinfos/"
+"""vLLM's information about its own classes, which exists without compiled code."""
+
+
+class Packed(NamedTuple):
+    """An archive: its ``size`` and ``sha256``, and its content."""
+
+    size: int
+    sha256: str
+    files: int
+    unpacked_bytes: int
+
+
+def pack(place: Path, archive: Path, secrets: Iterable[str]) -> Packed:
+    """Pack the caches in ``place`` into ``archive``, which is complete or absent.
+
+    Skips files that contain one of ``secrets`` (vLLM stores the inputs of its keys), and files that
+    the engine removes meanwhile. Raises NothingCompiled, OSError.
+    """
+    paths: list[str] = []
+    for name in sorted(FOLDERS.values()):
+        for folder, below, files in os.walk(place / name):  # follows no link
+            relative = Path(folder).relative_to(place).as_posix()
+            below[:] = sorted(each for each in below if f"{relative}/{each}" not in _NO_CACHE)
+            names = sorted(file for file in files if not file.endswith(_LEFT_OUT))
+            paths += [f"{relative}/{file}" for file in names]
+    if all(path.startswith(_CLASSES) for path in paths):
+        raise NothingCompiled("the engine has compiled nothing (does it run with --enforce-eager?)")
+    descriptor, temporary = tempfile.mkstemp(prefix=archive.name, dir=archive.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            packed = _write_archive(stream, place, paths, [secret.encode() for secret in secrets])
+        os.replace(temporary, archive)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return packed
+
+
+def _write_archive(file: IO[bytes], place: Path, paths: list[str], hidden: list[bytes]) -> Packed:
+    written: list[str] = []
+    unpacked = 0
+    hashed = _Hashed(file)
+    with (
+        gzip.GzipFile(filename="", fileobj=hashed, mode="wb", compresslevel=_LEVEL, mtime=0) as out,
+        tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in paths:
+            try:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                with os.fdopen(os.open(place / path, flags), "rb") as stream:
+                    facts = os.fstat(stream.fileno())
+                    content = stream.read() if stat.S_ISREG(facts.st_mode) else None
+            except OSError:
+                continue  # it is gone
+            if content is None or any(secret in content for secret in hidden):
+                continue
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            # Rounded down: ninja, which builds FlashInfer's kernels, rebuilds files that look newer
+            # than in its record.
+            member.mtime = int(facts.st_mtime)
+            member.mode = 0o755 if facts.st_mode & stat.S_IXUSR else 0o644
+            archive.addfile(member, io.BytesIO(content))
+            written.append(path)
+            unpacked += member.size
+    if all(path.startswith(_CLASSES) for path in written):
+        raise NothingCompiled(
+            "every compiled file contains the value of a secret variable, or was removed"
+        )
+    return Packed(hashed.size, hashed.hash.hexdigest(), len(written), unpacked)
+
+
+class _Hashed(io.RawIOBase):
+    def __init__(self, file: IO[bytes]) -> None:
+        self.size = 0
+        self.hash = hashlib.sha256()
+        self._file = file
+
+    def write(self, content: Any) -> int:
+        self.hash.update(content)
+        self.size += len(content)
+        return self._file.write(content)
+
+
+_UNREADABLE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError, RecursionError)
+
+
+def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
+    """Unpack all of ``archive`` into ``folder``, which is empty.
+
+    Raises Damaged for every difference from the manifest, and OSError. The caller removes what was
+    written until then.
+    """
+    with open_regular(archive) as file:
+        # Checked first, so that nothing of another archive is decompressed.
+        if hashlib.file_digest(file, "sha256").hexdigest() != manifest.sha256:
+            raise Damaged(f"{archive.name} does not match the sha256 in its manifest")
+        file.seek(0)
+        try:
+            with tarfile.open(fileobj=file, mode="r:gz") as content:
+                members = content.getmembers()
+                folders = {member.name.partition("/")[0] for member in members}
+                if others := folders.difference(FOLDERS.values()):
+                    raise Damaged(f"{archive.name} holds {min(others)!r}, which is no cache")
+                content.extractall(folder, members, filter="data")
+        except _UNREADABLE as error:
+            raise Damaged(f"{archive.name} cannot be read: {error}") from None
+    files, unpacked = sum(member.isreg() for member in members), sum(m.size for m in members)
+    if (files, unpacked) != (manifest.files, manifest.unpacked_bytes):
+        raise Damaged(
+            f"{archive.name} holds {files} files of {unpacked} bytes, not those of its manifest"
+        )
+
 
 _NOT_COMPILED = re.compile(
     rf"{PREFIX}(HOST|PORT|UDS|ROOT_PATH|SSL_.*|ENABLE_SSL_REFRESH|ALLOW(ED)?_.*|MIDDLEWARE"
@@ -140,8 +375,8 @@ def _identity(path: str, revision: object) -> str:
     for name in CONFIGURATIONS:
         file, beside = Path(path) / name, Path(path) / QUANTIZATION
         if file.is_file():
-            more = read_regular(beside, DEFAULT.size) if beside.is_file() else b""
-            return hashlib.sha256(read_regular(file, DEFAULT.size) + more).hexdigest()
+            more = read_regular(beside) if beside.is_file() else b""
+            return hashlib.sha256(read_regular(file) + more).hexdigest()
     return ""
 
 
@@ -149,10 +384,6 @@ _QUERY = ("nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format
 _QUERY_SECONDS = 60
 _CPU_MODEL = ("model name", "CPU part", "Processor")
 _CPU_FLAGS = ("flags", "Features")
-
-
-class UnknownDevice(Exception):
-    """The device cannot be determined; the message says why."""
 
 
 def cpu_device(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
@@ -205,31 +436,10 @@ def device_text(device: Any) -> str:
     return str(facts.get("cpu") or "")
 
 
-_MOST_SHOWN = 12
-"""Names of another subject in a message."""
-
-
 def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
-    """How another subject differs from ``subject``, as short phrases."""
-    if not isinstance(other, dict):
-        return ["everything"]
-    phrases = [f"the {part}" for part in ("image", "software") if subject[part] != other.get(part)]
-    if "the image" in phrases and not (subject["image"] and other.get("image")):
-        phrases[0] += " (a digest is unknown: name images as NAME@sha256:...)"
-    if models := _changed(subject["pair"], other.get("pair")):
-        phrases += [f"the {name[:_MOST_SHOWN]}" for name in models[:2]]
-    if subject["device"] != other.get("device"):
-        # CPUs of one name may differ in their instruction sets.
-        there, here = (device_text(each.get("device"))[:80] for each in (other, subject))
-        phrases.append(f"the device ({there}; here {here})")
-    if names := _changed(subject["engine"], other.get("engine")):
-        phrases.append(f"the engine's arguments ({first_names(names, _MOST_SHOWN)})")
-    return phrases or ["the format"]
-
-
-def _changed(ours: dict[str, Any], theirs: Any) -> list[str]:
-    other = theirs if isinstance(theirs, dict) else {}
-    return sorted(name for name in {*ours, *other} if ours.get(name) != other.get(name))
+    """The parts in which another subject differs from ``subject``."""
+    theirs = other if isinstance(other, dict) else {}
+    return [part for part, value in subject.items() if theirs.get(part) != value]
 
 
 _USER = os.geteuid()
@@ -292,7 +502,9 @@ def prepare(
     try:
         return _restored(environment, chosen, log)
     except OSError as error:
-        reason = _explanation(error, environment)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = LARGER_DISK if is_full else f"the container's user needs it, as {CACHE_VARIABLE} does"
+        reason = f"{error.filename or cache_folder(environment)}: {error.strerror} ({fix})"
     except (Damaged, UnknownDevice) as error:
         reason = str(error)
     except Exception as error:  # a damaged artifact must never stop the engine
@@ -313,11 +525,8 @@ def _restored(
 ) -> dict[str, str]:
     """The variables of a restored artifact; empty without a matching one."""
     folder = artifact_folder(environment)
-    if not os.path.isdir(folder):
-        raise Damaged(
-            f"{WARM_FOLDER_VARIABLE} is {folder}, which does not exist "
-            "(mount a folder there, or remove the variable)"
-        )
+    if not folder.is_dir():
+        raise Damaged(f"{WARM_FOLDER_VARIABLE} is {folder}, which does not exist")
     names = [name for name in names_in(folder) if name.endswith(MANIFEST_SUFFIX)]
     if not names:
         reason = f"{folder} holds no artifact"
@@ -356,37 +565,23 @@ def _restored(
     return cache_variables(cache / key, environment, "cpu" in subject["device"])
 
 
-def _explanation(error: OSError, environment: Mapping[str, str]) -> str:
-    """What went wrong with a file of an artifact or of the cache, and the fix."""
-    what, file = error.strerror or str(error), str(error.filename or "")
-    if file.startswith(f"{artifact_folder(environment)}/"):
-        return f"{file}: {what} (copy both files of the artifact again, or remove it)"
-    cache = str(cache_folder(environment))
-    if file and not (file.startswith(cache) or cache.startswith(file)):
-        return f"{file}: {what} (make the file readable)"
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    fix = LARGER_DISK if is_full else f"set {CACHE_VARIABLE} to a writable folder of this user"
-    return f"{file or cache}: {what} ({fix})"
-
-
 _MOST_COMPARED = 100
 
 
 def _log_no_match(log: Log, subject: Mapping[str, Any], folder: Path, names: Iterable[str]) -> None:
     """Write how the most similar artifact differs. Raises Damaged if none is readable."""
     compared: list[tuple[int, str, list[str]]] = []
-    problems: list[str] = []
+    problem = ""
     for name in sorted(names)[:_MOST_COMPARED]:
         try:
             apart = differences(subject, read_manifest(folder / name).subject)
-        except (Damaged, OSError) as error:
-            problems.append(str(error))
-        else:
             compared.append((len(apart), name.removesuffix(MANIFEST_SUFFIX), apart))
+        except (Damaged, OSError) as error:
+            problem = problem or str(error)
     if not compared:
-        raise Damaged(f"{folder} holds no readable artifact: {problems[0]}")
+        raise Damaged(f"{folder} holds no readable artifact: {problem}")
     _, key, apart = min(compared)
-    reason = f"no artifact in {folder} matches this container; {key} differs in {'; '.join(apart)}"
+    reason = f"no artifact in {folder} matches this container; {key} has another {', '.join(apart)}"
     _log_cold(log, reason, nearest=key, differences=apart)
 
 
@@ -437,40 +632,34 @@ _TRIES = 3
 def restore(manifest: Manifest, artifacts: Path, cache: Path) -> bool:
     """Unpack the artifact to ``cache/<key>``. False if that was done before, also by another
     process at the same time. Raises Damaged, OSError; then nothing is left."""
-    place = cache / manifest.key
-    if _is_restored(place, manifest):
+    place, mark = cache / manifest.key, {"sha256": manifest.sha256}
+
+    def is_restored() -> bool:
+        try:
+            return bool(read_file(place / _MARK) == mark)
+        except (OSError, InvalidJson):
+            return False
+
+    if is_restored():
         return False
     cache.mkdir(parents=True, exist_ok=True)
     with _temporary_folder(cache, manifest.key) as folder:
         free = shutil.disk_usage(cache).free
         if free < manifest.unpacked_bytes:
-            needed = manifest.unpacked_bytes
             raise Damaged(
-                f"{cache} has {free / 1e6:.1f} MB free, and {needed / 1e6:.1f} MB are needed "
-                f"({LARGER_DISK})"
+                f"{cache} has {free / 1e6:.1f} MB free, and {manifest.unpacked_bytes / 1e6:.1f} MB "
+                f"are needed ({LARGER_DISK})"
             )
         unpack(artifacts / f"{manifest.key}{ARCHIVE_SUFFIX}", manifest, folder)
-        (folder / _MARK).write_text(json.dumps({"sha256": manifest.sha256}), encoding="ascii")
+        (folder / _MARK).write_text(json.dumps(mark), encoding="ascii")
         for _ in range(_TRIES):
-            try:
+            with contextlib.suppress(OSError):
                 os.rename(folder, place)
-            except OSError as error:
-                if not place.is_dir():
-                    raise error from None
-            else:
                 return True
-            if _is_restored(place, manifest):
+            if is_restored():
                 return False
             _remove(place)
     raise Damaged(f"{place} keeps being changed by other processes")
-
-
-def _is_restored(place: Path, manifest: Manifest) -> bool:
-    try:
-        mark = read_file(place / _MARK)
-    except (OSError, InvalidJson):
-        return False
-    return bool(mark == {"sha256": manifest.sha256})
 
 
 @contextlib.contextmanager
@@ -504,6 +693,10 @@ _STEP = 128 * 1024
 def read_ahead(folders: Iterable[str]) -> threading.Thread:
     """Start reading the weights in ``folders``, up to half of the free memory, in a thread that
     needs no join and may fail silently."""
+    free = 0
+    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
 
     def read(paths: list[str], limit: int) -> None:
         for path in paths:
@@ -516,15 +709,6 @@ def read_ahead(folders: Iterable[str]) -> threading.Thread:
                             advice = os.POSIX_FADV_WILLNEED
                             os.posix_fadvise(stream.fileno(), begin, _STEP, advice)
 
-    thread = threading.Thread(target=read, args=(list(folders), _free_bytes() // 2), daemon=True)
+    thread = threading.Thread(target=read, args=(list(folders), free * 512), daemon=True)
     thread.start()
     return thread
-
-
-def _free_bytes() -> int:
-    """Available memory in bytes; 0 if unknown."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 0

@@ -1,0 +1,376 @@
+"""The AWS that commands and programs work with: an account or the sandbox, and its deployments.
+
+Modules that load boto3 are imported when they are used, since most plans send nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from peagle.catalog import load_catalog
+from peagle.deploy.records import (
+    Ambiguous,
+    DamagedRecord,
+    deployment_lock,
+    deployment_names,
+    deployment_regions,
+    find_record,
+)
+from peagle.errors import NotFound, OptionsConflict, PeagleError, UserError
+from peagle.planning.runtime import DEFAULT_REGION, REGION_VARIABLES
+from peagle.store import SANDBOX
+from peagle.text import sanitize
+
+if TYPE_CHECKING:
+    from peagle.aws.client import Aws
+    from peagle.catalog.schema import Catalog
+    from peagle.catalog.tables import InstanceTable
+    from peagle.deploy.context import Observer, Progress
+    from peagle.deploy.removal import Leftover
+    from peagle.deploy.state import Deployment, Resource
+    from peagle.deploy.status import Listing
+    from peagle.sandbox.client import Address
+
+T = TypeVar("T")
+Say = Callable[[str], object]
+
+NOT_SEARCHED = "account-unknown"
+"""A name that this machine does not know, while the account cannot be searched.
+
+Fix: get credentials, or name the profile that may look
+"""
+
+
+def silent(line: str) -> None:
+    """Say nothing."""
+
+
+class Account:
+    """A profile's account, or the sandbox: as ``sandbox`` says, or AWS_ENDPOINT_URL.
+
+    A command shows what it does by overriding ``say``, ``progress`` and ``reporting``.
+    """
+
+    def __init__(
+        self,
+        region: str | None = None,
+        profile: str | None = None,
+        *,
+        sandbox: bool = False,
+        catalog: str | Path | None = None,
+    ) -> None:
+        self.region, self.profile = region, profile
+        self._chosen = sandbox
+        self._folder = None if catalog is None else read_path(catalog, "the catalogue")
+
+    def __repr__(self) -> str:
+        where = "sandbox" if self._chosen else self.profile or "default credentials"
+        return f"<{type(self).__name__}: {where}, {self.region or 'default region'}>"
+
+    def say(self, line: str) -> None:
+        """Called when the sandbox starts or stops, and for a damaged record."""
+
+    def progress(self) -> AbstractContextManager[Observer]:
+        """What shows the steps of a change."""
+        return nullcontext(observer_of(None))
+
+    def reporting(self, change: Change, again: Sequence[str]) -> AbstractContextManager[None]:
+        """Around a change, which the argv ``again`` continues: shows what remains on an error."""
+        return nullcontext()
+
+    @cached_property
+    def _own_catalog(self) -> Catalog:
+        return load_catalog(self._folder)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The bundled catalogue, with the targets of your own folder.
+
+        Raises:
+            CatalogError: a table of the catalogue is wrong.
+        """
+        return self._own_catalog
+
+    def prices(self) -> InstanceTable:
+        """The instance types of the catalogue, with their prices."""
+        return self.catalog.instances
+
+    @cached_property
+    def sandbox(self) -> bool:
+        """Whether it is the sandbox. Raises UserError for a profile together with it."""
+        in_sandbox = self._chosen or leads_to_sandbox(os.environ)
+        if self.profile and in_sandbox:
+            chosen = "--sandbox" if self._chosen else "AWS_ENDPOINT_URL, which is the sandbox's,"
+            raise OptionsConflict(
+                f"--profile and {chosen} are mutually exclusive", "omit or unset one of them"
+            )
+        return in_sandbox
+
+    @property
+    def scope(self) -> str | None:
+        """The scope of its records, as far as it is known without calling AWS."""
+        return SANDBOX if self.sandbox else None
+
+    @property
+    def is_available(self) -> bool:
+        """False for a sandbox that does not run."""
+        return not self.sandbox or _running_sandbox() is not None
+
+    def where(self, region: str) -> str:
+        """The region, and that it is the sandbox's: for people."""
+        return f"{region}, sandbox" if self.sandbox else region
+
+    def start(self) -> None:
+        """Start the sandbox if it is chosen and does not run."""
+        if not self.sandbox:
+            return
+        from peagle.sandbox import client
+
+        instances = self.catalog.instances.instances if self._folder else ()
+        if not self.is_available:
+            self.say("Starting the sandbox")
+            client.start_sandbox()
+        if instances:
+            client.add_instances(instances)
+
+    @contextmanager
+    def starting(self, region: str) -> Iterator[Aws]:
+        """A connection, for which the sandbox is started if needed. If the block ends with an
+        error, it is stopped again, unless it has a deployment or the error's command changes it."""
+        was_available = self.is_available
+        self.start()
+        try:
+            yield self.aws(region)
+        except BaseException as error:
+            command = error.command if isinstance(error, PeagleError) else ()
+            is_changed = tuple(command[:2]) == ("peagle", "sandbox")
+            if not (was_available or is_changed or deployment_names(SANDBOX)):
+                from peagle.sandbox.client import stop_sandbox
+
+                stop_sandbox()
+                self.say("Stopped the sandbox.")
+            raise
+
+    def aws(self, region: str | None = None) -> Aws:
+        """A connection, by default to its region or the usual one. Raises NotFound when the sandbox
+        is chosen and does not run."""
+        from peagle.aws.client import Keys, connect
+        from peagle.sandbox.client import sandbox_not_running
+
+        region = region or self.region or default_region()
+        if not self.sandbox:
+            return connect(region, self.profile)
+        address = _running_sandbox()
+        if address is None:
+            raise sandbox_not_running()
+        variables = address.environment(region)
+        keys = Keys(variables["AWS_ACCESS_KEY_ID"], variables["AWS_SECRET_ACCESS_KEY"])
+        return connect(region, endpoint_url=address.url, keys=keys, scope=SANDBOX)
+
+    def names_deployment(self, name: str) -> bool:
+        """Whether ``name`` is a deployment's and no local engine's: what chooses an account or a
+        region excludes local engines, and a deployment comes first."""
+        return bool(self.sandbox or self.profile or self.region) or name in deployment_names()
+
+    @contextmanager
+    def changing(self, name: str, region: str | None = None) -> Iterator[Change]:
+        """The deployment as it is while no other command of this machine changes it. Raises as
+        ``find`` does."""
+        record, _ = self.find(name, region)
+        with deployment_lock(*record.key):  # another command may have changed it before
+            record, aws = self.find(name, record.region, complete=True)
+            yield Change(self, aws, record)
+
+    def find(
+        self, name: str, region: str | None = None, complete: bool = False
+    ) -> tuple[Deployment, Aws]:
+        """The deployment as the account has it, and a connection to its account and region: by this
+        machine's record, else by the tags of its resources; with ``complete`` by both.
+
+        Raises NotFound for an unknown name, AccessDenied when the account may not be searched, and
+        UserError for another account's deployment.
+        """
+        from peagle.aws.runtime import require_component
+        from peagle.deploy.discover import complete_deployment, current_deployment
+        from peagle.sandbox.client import sandbox_not_running
+
+        region = region or self.region
+        if not self.is_available:
+            raise sandbox_not_running()
+        try:
+            record = find_record(name, self.scope, region)
+            aws = self.aws(record.region)
+        except Ambiguous:
+            aws = self.aws(region or DEFAULT_REGION)
+            record = find_record(name, aws.scope, region)
+            aws = aws.in_region(record.region)
+        except (NotFound, DamagedRecord) as unknown:
+            return self._find_by_tags(name, region, unknown)
+        if aws.scope != record.scope:
+            raise UserError(
+                f"{name} was deployed in account {record.account}; these credentials are for "
+                f"{aws.account}",
+                "choose a different --profile",
+                code="other-account",
+            )
+        current = current_deployment(aws, name, record, self.prices) or record
+        if current.current.served.copies is not None:
+            require_component(aws, name)
+        return (complete_deployment(aws, current, self.prices) if complete else current), aws
+
+    def _find_by_tags(
+        self, name: str, region: str | None, unknown: UserError
+    ) -> tuple[Deployment, Aws]:
+        """A deployment of another machine or template; raises ``unknown`` when there is none."""
+        from peagle.aws.runtime import require_component
+        from peagle.deploy.discover import current_deployment
+        from peagle.engine.state import local_engine_names
+
+        may_be_local = not (self.sandbox or self.profile or region)
+        if isinstance(unknown, DamagedRecord):
+            self.say(f"{unknown.message}; {name} is read from its tags in the account.")
+            region = region or unknown.region
+        not_searched: UserError | None = None
+        try:
+            aws = self.aws(region)
+            if record := current_deployment(aws, name, None, self.prices):
+                if record.current.served.copies is not None:
+                    require_component(aws, name)
+                return record, aws
+        except UserError as error:  # such as without credentials
+            not_searched = error
+        if self._is_only_in_sandbox(name):
+            raise unknown from not_searched
+        if not_searched is not None and not isinstance(unknown, DamagedRecord):
+            message = (
+                f"{unknown.message} on this machine, and the account is unknown: "
+                f"{not_searched.message}"
+            )
+            unknown = NotFound(message, not_searched.remedy, code=NOT_SEARCHED)
+        if may_be_local and name in local_engine_names():
+            unknown.fix = "an engine of this machine has that name"
+            unknown.command = ("peagle", "local", "list")
+        raise unknown from not_searched
+
+    def _is_only_in_sandbox(self, name: str) -> bool:
+        return not self.sandbox and name in deployment_names(SANDBOX)
+
+    def find_served(self, name: str) -> tuple[Deployment | None, Aws]:
+        """The deployment if there is one; else the account must have an endpoint of that name.
+
+        Without the permission to look, the endpoint is assumed to exist. Raises as ``find`` does.
+        """
+        from peagle.aws.errors import AccessDenied
+        from peagle.deploy.status import endpoint_created
+
+        try:
+            return self.find(name)
+        except AccessDenied:
+            return None, self.aws()
+        except NotFound as unknown:
+            is_searched = self.is_available and unknown.code != NOT_SEARCHED
+            if not is_searched or self._is_only_in_sandbox(name):
+                raise
+            aws = self.aws()
+            with suppress(AccessDenied):
+                if endpoint_created(aws, name) is None:
+                    raise
+            return None, aws
+
+    def listing(self) -> Listing:
+        """The deployments of its region; without one of the usual region and of those that this
+        machine has deployed to."""
+        from peagle.deploy.status import list_deployments
+
+        aws = self.aws()
+        others = () if self.region else deployment_regions(aws.scope)
+        return list_deployments(aws, sorted({aws.region, *others}), self.prices)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A deployment that is locked for a change, and a connection to where it is."""
+
+    account: Account
+    aws: Aws
+    record: Deployment
+
+    def run(self, verb: Callable[..., T], *values: Any, again: Sequence[str] = ()) -> T:
+        """``verb`` of the connection, the deployment, ``values`` and an observer. If an error ends
+        it, what remains is reported; the argv ``again`` continues."""
+        reporting = self.account.reporting(self, again) if again else nullcontext()
+        with reporting, self.account.progress() as observe:
+            return verb(self.aws, self.record, *values, observe)
+
+
+def remove_with_leftovers(
+    aws: Aws, record: Deployment, leftovers: Sequence[Leftover], observe: Observer
+) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
+    """Remove the deployment and what AWS keeps of its endpoint. Returns what was removed of it, and
+    what others use."""
+    from peagle.deploy.removal import destroy, remove_leftover
+
+    targets = [leftover for leftover in leftovers if leftover.kind == "ScalableTarget"]
+    for leftover in targets:  # SageMaker deletes no endpoint that has one
+        remove_leftover(aws, leftover)
+    removed, kept = destroy(aws, record, observe)
+    for leftover in leftovers:
+        if leftover not in targets:
+            remove_leftover(aws, leftover)
+    return removed, kept
+
+
+def _running_sandbox() -> Address | None:
+    from peagle.sandbox.client import running_sandbox
+
+    return running_sandbox()
+
+
+def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
+    """Whether AWS clients reach the running sandbox, as after ``peagle sandbox env``."""
+    url = environment.get("AWS_ENDPOINT_URL")
+    address = _running_sandbox() if url else None
+    if address is None:
+        return False
+    from peagle.aws.errors import LOOPBACK_HOSTS
+
+    try:
+        endpoint, sandbox = urlsplit(url), urlsplit(address.url)
+        return endpoint.hostname in LOOPBACK_HOSTS and endpoint.port == sandbox.port
+    except ValueError:
+        return False
+
+
+def default_region() -> str:
+    """The region of the environment, or the toolkit's."""
+    return next(filter(None, map(os.environ.get, REGION_VARIABLES)), DEFAULT_REGION)
+
+
+def observer_of(say: Say | None) -> Observer:
+    """An observer of a deployment that says each new state once."""
+    last = ""
+
+    def observe(progress: Progress) -> None:
+        nonlocal last
+        line = " | ".join(part for part in (progress.state, progress.line) if part)
+        if say is not None and last != line:
+            last = line
+            say(line)
+
+    return observe
+
+
+def read_path(value: Any, what: str) -> Path:
+    """The path of ``what``. Raises UserError for a value of another type."""
+    try:
+        return Path(value)
+    except TypeError:
+        message = f"{what} cannot be {sanitize(repr(value), 60)}"
+        raise UserError(message, "use the path of a file or a folder") from None

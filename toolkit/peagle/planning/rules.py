@@ -1,0 +1,135 @@
+"""What the options of a plan may be, and which go together."""
+
+from __future__ import annotations
+
+import math
+
+from peagle.case import MOST_COUNT
+from peagle.catalog.tables import InstanceTable
+from peagle.errors import Fix, OptionMissing, OptionsConflict, OutOfRange, UserError
+from peagle.options import Options
+from peagle.planning.overrides import check_settings, check_variables
+from peagle.planning.rollout import LONGEST_BAKING_SECONDS, parse_step
+from peagle.planning.weights import INSTANCE_SECONDS, LONGEST, SHORTEST
+from peagle.text import exact_duration
+
+LONGEST_SECONDS = 366 * 24 * 3600
+"""Of an end time and of a batch."""
+
+
+def check_options(options: Options, table: InstanceTable) -> None:
+    """Raise UserError for a value outside of its limits, for an option that needs another one, and
+    for options that exclude each other."""
+    check_settings(options.settings)
+    check_variables(options.environment)
+    if options.rollout_step is not None:
+        parse_step(options.rollout_step)
+    _check_ranges(options)
+    _check_needs(options)
+    _check_conflicts(options)
+    _check_scaling(options)
+    copies, instance_type = options.copies, options.instance_type
+    if isinstance(copies, int):
+        types = [instance for instance in table.instances if instance_type in (None, instance.type)]
+        most = max((instance.gpu_count for instance in types), default=copies)
+        if most < copies:
+            where = instance_type or "the largest type"
+            raise UserError(
+                f"--copies {copies} needs a GPU for each copy; {where} has {most}",
+                Fix(f"use --copies {most} or less, or auto", options=("--copies", f"{most}")),
+                code="too-many-copies",
+            )
+
+
+def _check_ranges(options: Options) -> None:
+    counts = {
+        "K": options.k,
+        "--concurrency": options.concurrency,
+        "--max-model-len": options.max_model_len,
+        "--prompt-tokens": options.prompt_tokens,
+        "--output-tokens": options.output_tokens,
+        "--instance-count": options.instance_count,
+        "--max-instances": options.max_instances,
+        "--requests": options.requests,
+        "--copies": options.copies if isinstance(options.copies, int) else None,
+    }
+    for flag, count in counts.items():
+        if count is not None and not 1 <= count <= MOST_COUNT:
+            raise OutOfRange(f"{flag} {count} is out of range", f"use 1 to {MOST_COUNT:,}")
+    amounts = {
+        "--min-tokens-per-second": options.min_tokens_per_second,
+        "--max-price-per-hour": options.max_price_per_hour,
+        "target_concurrency": options.target_concurrency,
+    }
+    for flag, amount in amounts.items():
+        if amount is not None and not 0 < amount < math.inf:
+            raise OutOfRange(f"{flag} {amount:g} is out of range", "use a number above 0")
+    times = {
+        "--within": (options.within, INSTANCE_SECONDS + 1, LONGEST_SECONDS),
+        "--ttl": (options.ttl, 60, LONGEST_SECONDS),
+        "baking_time": (options.baking_time, 0, LONGEST_BAKING_SECONDS),
+        "startup_timeout": (options.startup_timeout, SHORTEST, LONGEST),
+        "download_timeout": (options.download_timeout, SHORTEST, LONGEST),
+    }
+    for flag, (seconds, least, most) in times.items():
+        if seconds is not None and not least <= seconds <= most:
+            message = f"{flag} {exact_duration(seconds)} is out of range"
+            raise OutOfRange(message, f"use {exact_duration(least)} to {exact_duration(most)}")
+
+
+def _check_needs(options: Options) -> None:
+    scales = options.max_instances is not None or options.scale_to_zero
+    alarms, rolls = options.observe or options.rollout is not None, options.rollout is not None
+    captures = options.capture_data is not None
+    for flag, value, is_met, needed in (
+        ("--within", options.within, options.requests is not None, "--requests"),
+        ("rollout_step", options.rollout_step, rolls, "--rollout rolling"),
+        ("baking_time", options.baking_time, rolls, "--rollout rolling"),
+        ("--min-instances", options.min_instances, scales, "--max-instances"),
+        ("target_concurrency", options.target_concurrency, scales, "--max-instances"),
+        ("capture_percent", options.capture_percent, captures, "--capture-data"),
+        ("capture_kms_key", options.capture_kms_key, captures, "--capture-data"),
+        ("capture_retention", options.capture_retention, captures, "--capture-data"),
+        ("alarm_topic", options.alarm_topic, alarms, "--observe"),
+    ):
+        if value is not None and not is_met:
+            raise OptionMissing(f"{flag} needs {needed}", f"add {needed}")
+
+
+def _check_conflicts(options: Options) -> None:
+    streams = options.weights_by == "stream"
+    # AWS documents no capture of the requests to inference components, and its SDK leaves the
+    # setting out for them (model_builder.py of sagemaker-python-sdk).
+    components = [("--scale-to-zero", options.scale_to_zero)]
+    components.append(("--copies", options.copies not in (None, 1)))
+    for flag, is_given, other, excludes in (
+        ("--drafter", options.drafter is not None, "--no-speculation", not options.speculation),
+        ("--k", options.k is not None, "--no-speculation", not options.speculation),
+        ("--ttl", options.ttl is not None, "--no-limit", options.no_limit),
+        ("--budget", options.budget is not None, "--no-limit", options.no_limit),
+        ("--min-instances", options.min_instances is not None, *components[0]),
+        ("--capture-data", options.capture_data is not None, *components[0]),
+        ("--capture-data", options.capture_data is not None, *components[1]),
+        ("rollout_step", options.rollout_step is not None, "--rollout all-at-once",
+         options.rollout == "all-at-once"),
+        ("--set load-format", "load-format" in options.settings, "weights_by stream", streams),
+        ("--baked-weights", options.baked_weights, "weights_by stream", streams),
+        ("warm_sha256", bool(options.warm_sha256), "--allow-unpinned-warm",
+         options.allow_unpinned_warm),
+    ):  # fmt: skip
+        if is_given and excludes:
+            raise OptionsConflict(f"{flag} and {other} exclude each other", "omit one of them")
+
+
+def _check_scaling(options: Options) -> None:
+    high, count = options.max_instances, options.instance_count
+    low = 1 if options.min_instances is None else options.min_instances
+    if high is None or (options.scale_to_zero and high == 1 == (count or 1)):
+        return
+    if not 1 <= low < high or (count is not None and not low <= count <= high):
+        raise UserError(
+            f"{low} to {high} instances{f', now {count},' if count else ''} cannot scale",
+            "use --min-instances of 1 or more, a larger --max-instances, and an --instance-count "
+            "between them; --instance-count alone for a fixed number",
+            code="invalid-scaling",
+        )
