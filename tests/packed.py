@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from peagle.warm.transfer import PART_BYTES, WarmReply
+from peagle.warm import PART_BYTES, WarmReply
 
 KEY = "0123456789abcdef0123456789abcdef"
 

@@ -17,8 +17,8 @@ from typing import Any
 from measurements.gpu import host
 from measurements.gpu.container import Container, NotReady, PairFolder, folder_sizes
 from measurements.gpu.logs import start_facts
+from peagle import warm
 from peagle.errors import PeagleError
-from peagle.warm import transfer as warm
 from peagle_serve.contract import ATTRIBUTES_HEADER, WARM_ATTRIBUTE
 
 KINDS = ("cold", "kept", "restored")

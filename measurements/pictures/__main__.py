@@ -6,9 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from peagle.bench.compare import settings
 from peagle.bench.evidence import read_result
-from peagle.bench.report import draw_gain, svg
+from peagle.bench.report import draw_gain, settings, svg
 
 FOLDER = Path(__file__).parent
 EVIDENCE = "speed-gpt-oss-20b-h200.json"

@@ -23,7 +23,7 @@ from peagle.engine.runner import LocalOptions, run_arguments
 from peagle.images import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import request_body
-from peagle.render.compose import CACHE_VOLUME, ComposeService, compose_text
+from peagle.render.formats.compose import CACHE_VOLUME, ComposeService, compose_text
 from tests.support import Peagle
 
 pytestmark = pytest.mark.docker

@@ -16,8 +16,9 @@ import pytest
 
 from peagle.engine.machine import find_engine
 from peagle.errors import EngineMissing
-from peagle.render.image import Download, weight_instructions
+from peagle.render.image import Download, Recipe, dockerfile
 from tests.conftest import DEFAULT_VLLM
+from tests.unit.rendering.plans import plan_of
 
 pytestmark = pytest.mark.engine
 
@@ -83,7 +84,8 @@ def test_only_the_listed_files_are_downloaded_and_the_engine_finds_them_by_branc
     except EngineMissing as missing:
         pytest.skip(str(missing))
     cache = tmp_path / "hub"
-    text = weight_instructions((Download(REPO, "main", COMMIT, LISTED_FILES),))
+    weights = (Download(REPO, "main", COMMIT, LISTED_FILES),)
+    text = dockerfile(plan_of("from-hub"), Recipe("gpu", "base", None, weights=weights))
     (line,) = [line for line in text.splitlines() if line.startswith("RUN ")]
     argv = json.loads(line.removeprefix("RUN "))
     place = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_DISABLE_XET": "1", "HOME": str(tmp_path),

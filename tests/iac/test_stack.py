@@ -10,10 +10,9 @@ import pytest
 
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.operation import ends_after
-from peagle.render.alarms import alarms
+from peagle.render.alarms import alarms, metric_filters
 from peagle.render.dashboard import dashboard_text
 from peagle.render.formats.cloudformation import template
-from peagle.render.metrics import metric_filters
 from peagle.render.resources import limit_name
 from tests.iac.formats import from_requests, from_stack
 from tests.iac.stack import stack_of, values_of

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from peagle.checks.facts import digest_in
 from peagle.engine_log import warm_start_in
 from peagle.errors import CloudError, EngineError, PeagleError, Refused, UserError
-from peagle.warm.transfer import (
+from peagle.warm import (
     PART_BYTES,
     PAUSES,
     IncompleteResponse,
@@ -186,33 +185,6 @@ def test_a_refusal_of_the_container_is_not_retried(
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"format": 2},
-        {"key": "../../elsewhere"},
-        {"key": KEY.upper()},
-        {"sha256": "short"},
-        {"size": "many"},
-        {"files": None},
-    ],
-    ids=str,
-)
-def test_an_invalid_manifest_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with raises_code("manifest-format", Refused):
-        fetched(Packed(manifest=wrong), tmp_path)
-
-    assert names(tmp_path) == []
-
-
-def test_a_manifest_that_is_not_json_is_refused(tmp_path: Path) -> None:
-    packed = Packed()
-    packed.faults = [WarmReply(200, b"<html>")]
-
-    with raises_code("manifest-format", Refused):
-        fetched(packed, tmp_path)
-
-
 def test_too_little_disk_space_is_detected_first(tmp_path: Path) -> None:
     packed = Packed(manifest={"size": 10**18})
 
@@ -232,12 +204,6 @@ def test_a_disk_that_fills_up_during_the_transfer_is_a_user_error(tmp_path: Path
         fetch(Packed().answer, tmp_path, full)
 
     assert names(tmp_path) == []
-
-
-def test_the_digest_of_a_pinned_image_is_read() -> None:
-    assert digest_in("host/name:tag@sha256:abc") == "sha256:abc"
-    assert digest_in("host/name:tag") is None
-    assert digest_in("@sha256:abc") is None
 
 
 RESTORED = {"event": "warm-start", "restored": True, "key": KEY, "files": 4,

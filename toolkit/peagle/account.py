@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from peagle.aws.client import Aws
     from peagle.catalog.schema import Catalog
     from peagle.catalog.tables import InstanceTable
-    from peagle.deploy.context import Observer, Progress
+    from peagle.deploy.context import DeploymentContext, Observer, Progress
     from peagle.deploy.removal import Leftover
     from peagle.deploy.state import Deployment, Resource
     from peagle.deploy.status import Listing
@@ -303,15 +303,17 @@ class Change:
     record: Deployment
 
     def run(self, verb: Callable[..., T], *values: Any, again: Sequence[str] = ()) -> T:
-        """``verb`` of the connection, the deployment, ``values`` and an observer. If an error ends
-        it, what remains is reported; the argv ``again`` continues."""
+        """``verb`` of the deployment in its context, and ``values``. If an error ends it, what
+        remains is reported; the argv ``again`` continues."""
+        from peagle.deploy.context import DeploymentContext
+
         reporting = self.account.reporting(self, again) if again else nullcontext()
         with reporting, self.account.progress() as observe:
-            return verb(self.aws, self.record, *values, observe)
+            return verb(DeploymentContext(self.aws, self.record, observe), *values)
 
 
 def remove_with_leftovers(
-    aws: Aws, record: Deployment, leftovers: Sequence[Leftover], observe: Observer
+    context: DeploymentContext, leftovers: Sequence[Leftover]
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
     """Remove the deployment and what AWS keeps of its endpoint. Returns what was removed of it, and
     what others use."""
@@ -319,11 +321,11 @@ def remove_with_leftovers(
 
     targets = [leftover for leftover in leftovers if leftover.kind == "ScalableTarget"]
     for leftover in targets:  # SageMaker deletes no endpoint that has one
-        remove_leftover(aws, leftover)
-    removed, kept = destroy(aws, record, observe)
+        remove_leftover(context.aws, leftover)
+    removed, kept = destroy(context)
     for leftover in leftovers:
         if leftover not in targets:
-            remove_leftover(aws, leftover)
+            remove_leftover(context.aws, leftover)
     return removed, kept
 
 

@@ -364,10 +364,10 @@ class Session(Account):
             the sandbox has no engine.
         """
         from peagle.deploy.apply import deploy
+        from peagle.deploy.context import DeploymentContext, WillNotServe
         from peagle.deploy.preflight import preflight as run_preflight
         from peagle.deploy.removal import remove_failed_start
         from peagle.deploy.status import require_known_price
-        from peagle.deploy.wait import WillNotServe
         from peagle.sandbox.client import check_sandbox_engine
 
         refuse_errors(plan.findings)
@@ -380,10 +380,10 @@ class Session(Account):
             require_known_price(preflight.desired.plan, accept_unknown_price)
             try:
                 return deploy(aws, preflight, observe, wait, keep_unproved=keep_unproved)
-            except WillNotServe as error:
+            except WillNotServe:
                 record = load_record(aws.scope, aws.region, plan.name)
                 if record and not keep_failed and preflight.change == "create":
-                    remove_failed_start(aws, record, error, observe)
+                    remove_failed_start(DeploymentContext(aws, record, observe))
                 raise
 
     def invoke(
@@ -471,11 +471,13 @@ class Session(Account):
             weights have changed; NotProved: the previous revision serves again, and its drafts are
             not accepted; CloudError: AWS failed or rejected a request; the same call continues.
         """
-        from peagle.deploy.rollback import end_rollback, rollback
+        from peagle.deploy.apply import end_rollback, rollback
+        from peagle.deploy.context import DeploymentContext
 
         with self.changing(name) as change:
             try:
-                record = rollback(change.aws, change.record, self.catalog, observer_of(say))
+                context = DeploymentContext(change.aws, change.record, observer_of(say))
+                record = rollback(context, self.catalog)
             except NotProved:
                 end_rollback(load_record(*change.record.key) or change.record)
                 raise
@@ -495,6 +497,7 @@ class Session(Account):
         Raises: NotFound: there is no such deployment; Refused: a template or another program owns
             it; CloudError: AWS failed or rejected a request; repeat it for the rest.
         """
+        from peagle.deploy.context import DeploymentContext
         from peagle.deploy.removal import find_leftovers
         from peagle.deploy.revisions import require_own
 
@@ -506,9 +509,8 @@ class Session(Account):
                     for leftover in find_leftovers(change.aws, name)
                     if leftover.goes_with_endpoint
                 ]
-                removed, _ = remove_with_leftovers(
-                    change.aws, change.record, leftovers, observer_of(say)
-                )
+                context = DeploymentContext(change.aws, change.record, observer_of(say))
+                removed, _ = remove_with_leftovers(context, leftovers)
                 return removed
         except NotFound:
             if missing_ok:
@@ -604,7 +606,7 @@ def plan_pair(
     try:
         if verdict is not None:  # most plans have none, and its models take 20 ms to import
             from peagle.planning.verdict import plan_by_verdict
-            from peagle.render.verdict_file import read_verdict
+            from peagle.render.plan_file import read_verdict
 
             plan = plan_by_verdict(options, read_verdict(verdict), verdict, catalog)
         else:

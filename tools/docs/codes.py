@@ -18,7 +18,6 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog, KnownProblem
 from peagle.checks import registry
 from peagle.checks.registry import _KNOWN, Rule, rules_found
-from peagle.deploy.wait import _STATES
 from peagle.errors import Fix, PeagleError
 from tools.docs.markdown import says_something
 from tools.docs.syntax import bodies
@@ -99,11 +98,6 @@ def errors_found() -> dict[str, Code]:
         shown = str(vars(classes[0])["fmt"]) if message == "{error}" else message
         cause = shown.replace("{", OPEN).replace("}", CLOSE)
         _add_text(found, code, kind, cause, Text(remedy.sentence, remedy.command), "aws/client.py")
-    for state, (code, meaning) in _STATES.items():
-        cause = f"SageMaker reports the endpoint as {state}{meaning}"
-        again = found["endpoint-timeout"].fixes[0]
-        _add_text(found, code, PeagleError, cause, again, "deploy/wait.py")
-        found[code].levels = ["4"]
     for kind in _classes(PeagleError):
         kinds.setdefault(kind.code, kind)
     for code, kind in kinds.items():

@@ -26,7 +26,7 @@ from peagle.deploy.discover import find_deployment, find_deployments
 from peagle.deploy.revisions import proof_in, revision_in
 from peagle.errors import PeagleError
 from peagle.protocol import engine_message
-from peagle.warm.collect import _container_reply
+from peagle.warm import _container_reply
 from tests.fuzz.inputs import encoded
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.account import (

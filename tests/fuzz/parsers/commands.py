@@ -16,7 +16,7 @@ from peagle.cli.main import cli
 from peagle.errors import PeagleError
 from peagle.planning import Options, make_plan
 from peagle.planning.weights import pins_of
-from peagle.render.image_names import parse_tag, split_image
+from peagle.render.image import parse_tag, split_image
 from peagle.render.plan_file import digest, plan_document, plan_from, read_plan, recreate_fix
 from peagle.request_validation import validate
 from peagle.s3uri import S3Uri, lower_scheme, slashes_hint

@@ -15,7 +15,7 @@ from unittest import mock
 from hypothesis import strategies as st
 
 from peagle.errors import PeagleError
-from peagle.warm.transfer import WarmReply, fetch
+from peagle.warm import WarmReply, fetch
 from peagle_serve.contract import CAPTURE_VARIABLE, SUBJECT_VARIABLE
 from peagle_serve.middleware import Middleware
 from peagle_serve.warm import Damaged, Manifest, key_of, manifest_of, read_manifest, restore, unpack

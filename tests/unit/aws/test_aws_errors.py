@@ -220,14 +220,3 @@ def test_a_4xx_without_retries_has_changed_nothing(
 
     assert isinstance(found, CloudError)
     assert found.rejected == rejected
-
-
-def test_a_list_of_hundreds_of_allowed_values_is_shortened() -> None:
-    types = ", ".join(f"ml.t{n}.large" for n in range(300))
-    found = _raised(
-        service_error("ValidationException", f"Member must satisfy enum value set: [{types}]; more")
-    )
-
-    assert found.message.endswith(
-        "enum value set: [ml.t0.large, ml.t1.large, ml.t2.large, ...]; more"
-    )

@@ -12,7 +12,6 @@ from moto import mock_aws
 from peagle.aws import ecr
 from peagle.aws import images as codebuild
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied
 from peagle.aws.images import ImageRequest, build_image_on_aws
 from peagle.catalog import load_catalog
 from peagle.planning import Options, make_plan
@@ -86,17 +85,6 @@ def test_a_base_in_ecr_is_pinned_and_its_registry_needs_a_login(aws: Aws, builds
 
 
 @pytest.mark.thorough
-def test_a_base_with_a_digest_stays_as_it_is(aws: Aws, builds: Builds) -> None:
-    base = f"docker.io/acme/vllm@{DIGEST}"
-
-    _, said = build(aws, base)
-
-    assert builds.base == base
-    assert builds.orders[0].base_registry == ""
-    assert said == []
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("base", "said"),
     [
@@ -110,23 +98,6 @@ def test_a_base_outside_ecr_is_used_by_its_tag(
 ) -> None:
     assert build(aws, base)[1] == said
     assert builds.base == base
-
-
-@pytest.mark.thorough
-def test_without_the_permission_to_read_the_base_its_tag_is_used_and_the_reason_shown(
-    aws: Aws, builds: Builds, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, _ = _in_ecr(aws)
-
-    def denied(*_: object) -> None:
-        raise AccessDenied("access denied: ecr:BatchGetImage", "ask for it")
-
-    monkeypatch.setattr(ecr, "digest_by_address", denied)
-
-    _, said = build(aws, address)
-
-    assert builds.base == address
-    assert said[0] == "access denied: ecr:BatchGetImage"
 
 
 @pytest.mark.thorough

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -158,50 +157,6 @@ def test_the_build_role_may_write_one_repository_and_read_one_prefix(aws: Aws) -
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("repository", ["other", "team/my.repo", "a" * 100])
-def test_the_build_role_of_any_repository_may_write_the_log_of_its_project(
-    aws: Aws, repository: str
-) -> None:
-    build(aws, replace(ORDER, repository=repository))
-    (name,) = aws.call("codebuild", "list_projects")["projects"]
-    (role,) = aws.call("iam", "list_roles")["Roles"]
-    found = aws.call("iam", "get_role_policy", RoleName=role["RoleName"],
-                     PolicyName="build-one-image")["PolicyDocument"]  # fmt: skip
-    written = next(s["Resource"] for s in found["Statement"] if "logs:PutLogEvents" in s["Action"])
-    assert written[0].endswith(f":log-group:/aws/codebuild/{name}")
-    assert ecr.ImageResource("LogGroup", f"/aws/codebuild/{name}") in ecr.image_resources(aws)
-
-
-def test_no_two_repositories_share_a_project() -> None:
-    names = {codebuild.project_name(name) for name in ("a/b", "a.b", "a-b", "a_b")}
-    assert len(names) == 4
-    assert codebuild.project_name("peagle-tiny") == "peagle-tiny"
-
-
-@pytest.mark.thorough
-def test_a_build_overrides_the_settings_of_an_older_project(
-    aws: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as older:
-        older.setattr(codebuild, "BUILD_IMAGE", "an-older-one")
-        build(aws)
-    started: list[dict[str, Any]] = []
-    real = aws.call
-
-    def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
-        if operation == "start_build":
-            started.append(more)
-        return real(service, operation, **more)
-
-    monkeypatch.setattr(aws, "call", call)
-    build(aws)
-    (request,) = started
-    assert request["imageOverride"] == codebuild.BUILD_IMAGE != "an-older-one"
-    assert json.loads(request["buildspecOverride"]) == codebuild.BUILDSPEC
-    assert request["computeTypeOverride"] == codebuild.COMPUTE
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("answers", [True, False])
 def test_an_interrupt_stops_the_build_or_prints_the_command(
     aws: Aws, monkeypatch: pytest.MonkeyPatch, answers: bool
@@ -242,15 +197,6 @@ def test_the_digest_of_an_image_in_the_ecr_of_any_account(aws: Aws) -> None:
     assert ecr.digest_by_address(aws, f"{uri}@{digest}") is None
     assert ecr.digest_by_address(aws, "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:1") is None
     assert ecr.digest_by_address(aws, "debian:bookworm") is None
-
-
-@pytest.mark.thorough
-def test_codebuild_may_assume_the_role_for_this_account_only(aws: Aws) -> None:
-    build(aws)
-    (role,) = aws.call("iam", "list_roles")["Roles"]
-    (statement,) = role["AssumeRolePolicyDocument"]["Statement"]
-    assert statement["Principal"] == {"Service": "codebuild.amazonaws.com"}
-    assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": aws.account}}
 
 
 @pytest.mark.thorough
@@ -303,14 +249,6 @@ def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
     assert "denied" in caught.value.message
     assert lines[-2:] == ["pulling", "denied"]
     assert lines.count("pulling") == 1
-
-
-def test_equal_contexts_give_equal_zip_files(tmp_path: Path) -> None:
-    codebuild.zip_file(CONTEXT, tmp_path / "a.zip")
-    codebuild.zip_file(reversed(CONTEXT), tmp_path / "b.zip")
-    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
-    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        assert archive.read("peagle/peagle_serve/a.py") == b"x = 1\n"
 
 
 BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"

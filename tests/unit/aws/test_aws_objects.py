@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from moto.server import ThreadedMotoServer
@@ -135,18 +132,6 @@ def test_only_objects_directly_below_the_prefix_belong_to_the_model(moto: Aws) -
     assert set(S3Source(moto, f"s3://{BUCKET}/big/model").names()) == set(FILES)
 
 
-def test_a_multipart_upload_has_no_digest(moto: Aws) -> None:
-    s3 = moto.client("s3")
-    begun = s3.create_multipart_upload(Bucket=BUCKET, Key="parts/tokenizer.json")
-    where = {"Bucket": BUCKET, "Key": "parts/tokenizer.json", "UploadId": begun["UploadId"]}
-    part = s3.upload_part(**where, PartNumber=1, Body=b"{}")
-    parts: dict[str, Any] = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-    s3.complete_multipart_upload(**where, MultipartUpload=parts)
-    source = S3Source(moto, f"s3://{BUCKET}/parts")
-    assert source.names() == {"tokenizer.json": 2}
-    assert source.digests("tokenizer.json") == {}
-
-
 @pytest.mark.parametrize(
     ("uri", "expected"),
     [
@@ -231,48 +216,3 @@ def test_no_file_is_downloaded_completely(honest: bool, web: Web, aws: Aws) -> N
     # The buffers of the two sockets hold bytes that were sent and not read.
     assert web.sent < LARGE / 10
     assert found.bytes_read < MEGABYTE
-
-
-@pytest.mark.thorough
-def test_a_long_header_needs_a_server_with_byte_ranges(web: Web, aws: Aws) -> None:
-    content = head_of({f"{n}": ("U8", (0,)) for n in range(3000)})
-    sizes = {"config__json": len(CONFIG), "model__safetensors": len(content)}
-    web.answer = lambda request: (
-        listing(**sizes)
-        if is_listing(request)
-        else Reply(200, CONFIG if "config.json" in request.path else content)
-    )
-    assert "complete files are not downloaded" in refusal(aws, CheckpointError).message
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("where", ["listing", "header"])
-def test_a_trickling_response_hits_the_time_limit(where: str, web: Web, aws: Aws) -> None:
-    def answer(request: WebRequest) -> Reply:
-        if where == "listing":
-            return Reply(200, web.trickle(), length=MEGABYTE)
-        if is_listing(request):
-            return listing(config__json=len(CONFIG), model__safetensors=MEGABYTE)
-        if "config.json" in request.path:
-            return Reply(206, CONFIG)
-        return Reply(206, web.trickle(), length=MEGABYTE)
-
-    web.answer = answer
-    begin = time.monotonic()
-    error = refusal(aws, CheckpointError, seconds=0.7)
-    assert "could not be read within 0.7 s" in error.message
-    assert time.monotonic() - begin < 10
-
-
-@pytest.mark.thorough
-def test_a_listing_stops_at_the_limit(web: Web, aws: Aws) -> None:
-    def answer(request: WebRequest) -> Reply:
-        page = listing(**{f"f{len(web.requests)}_{n}": 1 for n in range(1000)})
-        more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>%d</NextContinuationToken>"
-        assert isinstance(page.body, bytes)
-        token = more % len(web.requests)
-        return Reply(200, re.sub(b"<IsTruncated>false</IsTruncated>", token, page.body))
-
-    web.answer = answer
-    assert "more than 5,000 objects" in refusal(aws, CheckpointError).message
-    assert len(web.requests) <= 6

@@ -63,16 +63,6 @@ def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: 
     assert "request an increase" in found.fix
 
 
-def test_an_unknown_price_is_looked_up(world: World) -> None:
-    world.cloud.price = 2.5
-
-    found = world.preflight(a_plan(price_per_hour_usd=None, price_date=None, instance_count=2))
-
-    assert found.desired.plan.price_per_hour_usd == 5.0
-    assert found.desired.plan.price_date is not None
-    assert _codes(found) == {}
-
-
 @pytest.fixture
 def other_machine(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -104,13 +94,6 @@ def test_without_the_permission_to_find_it_an_endpoint_is_not_changed(
 
     with pytest.raises(AccessDenied):
         world.preflight(a_plan())
-
-
-def test_an_empty_folder_of_weights_is_a_user_error(world: World, tmp_path: Path) -> None:
-    (tmp_path / ".hidden").write_text("")
-
-    with raises_code("empty-folder", UserError):
-        world.preflight(a_plan(tmp_path))
 
 
 @pytest.mark.parametrize(

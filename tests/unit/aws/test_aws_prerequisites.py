@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,7 @@ import pytest
 from peagle.aws.iam import find_role, trust_policy, trusts_sagemaker
 from peagle.deploy.preflight import Preflight
 from peagle.findings import Finding
-from peagle.planning.plan import Plan, Weights
-from tests.unit.aws.cloud import ACCOUNT, ROLE, service_error
-from tests.unit.aws.network import denied
+from tests.unit.aws.cloud import ACCOUNT, ROLE
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import World
 
@@ -24,28 +21,12 @@ FOR_MACHINES = {
         "Principal": {"Service": "ec2.amazonaws.com"},
     }
 }
-MINE = f"peagle-sagemaker-us-east-1-{ACCOUNT}"
 
 
 def one(found: Preflight, code: str) -> Finding:
     (finding,) = (finding for finding in found.findings if finding.level != "note")
     assert finding.code == code
     return finding
-
-
-def deny(world: World, *operations: str) -> None:
-    world.cloud.before = denied(*operations)
-
-
-def in_s3(plan: Plan) -> Plan:
-    """The plan with its target in a bucket of the user's own."""
-    uri = "s3://theirs/models/a/"
-    weights = Weights(kind="s3", location=uri, s3_uri=uri, engine_path="/opt/ml/model")
-    target = plan.target.model_copy(update={"weights": weights})
-    mounts = (plan.mounts or ()) + tuple(
-        type(mount)(channel=None, s3_uri=uri) for mount in a_plan(Path()).mounts
-    )
-    return plan.model_copy(update={"target": target, "mounts": mounts})
 
 
 @pytest.mark.parametrize("given", [ROLE, "peagle-execution"])
@@ -88,47 +69,6 @@ def test_the_role_of_an_earlier_deploy_is_checked_before_an_update(world: World)
 
     assert world.preflight(a_plan()).findings == ()  # nothing to change
     assert one(world.preflight(another(a_plan())), "role-missing").level == "error"
-
-
-REGISTRY = f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/peagle"
-DIGEST = f"sha256:{28:064}"
-
-
-def with_image(image: str) -> Plan:
-    plan = a_plan()
-    return plan.model_copy(update={"runtime": plan.runtime.model_copy(update={"image": image})})
-
-
-def test_a_missing_repository_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(**_: Any) -> Any:
-        raise service_error("RepositoryNotFoundException", "no repository", "BatchGetImage")
-
-    monkeypatch.setattr(world.cloud, "_batch_get_image", missing, raising=False)
-
-    assert one(world.preflight(a_plan()), "image-missing").level == "error"
-
-
-def test_the_images_of_aws_are_looked_up_in_its_registry(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def answer(**parameters: Any) -> Any:
-        asked.append(parameters)
-        return {"images": [], "failures": [{"failureCode": "ImageNotFound"}]}
-
-    monkeypatch.setattr(world.cloud, "_batch_get_image", answer)
-    stock = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:9.9.9"
-
-    one(world.preflight(with_image(stock)), "image-missing")
-
-    assert asked == [
-        {
-            "registryId": "763104351884",
-            "repositoryName": "vllm",
-            "imageIds": [{"imageTag": "9.9.9"}],
-        }
-    ]
 
 
 def test_a_role_of_the_name_that_the_policies_allow_is_proposed(world: World) -> None:

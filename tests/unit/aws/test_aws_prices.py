@@ -100,15 +100,6 @@ def test_prices_are_fetched_once_a_day(world: World, monkeypatch: pytest.MonkeyP
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 9.0}
 
 
-def test_each_region_has_its_own_cache(world: World) -> None:
-    world.cloud.price = 1.25
-    hosting_prices(world.aws)
-    world.aws.region = "eu-west-1"
-    world.cloud.price = 2.5
-
-    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 2.5}
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -129,16 +120,6 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
 
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 2.0}
     assert json.loads(cache_file().read_text())["value"] == {"ml.g5.xlarge": 2.0}
-
-
-def test_prices_are_read_without_a_writable_home(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "file" / "below"))
-    world.cloud.price = 1.25
-
-    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 1.25}
 
 
 @pytest.mark.parametrize(
@@ -168,19 +149,6 @@ def test_a_denied_call_gives_the_snapshot_and_a_warning(
     assert finding.fix
     assert unlisted_findings(fresh.listed, "ml.g5.2xlarge") == ()
     assert hourly_price(world.aws, "ml.g5.xlarge") is None
-
-
-def test_a_refused_connection_gives_the_snapshot(
-    own_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("peagle.aws.client._TIMEOUTS_BY_SERVICE", {"pricing": (1, 1, 1)})
-    unreachable = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
-
-    fresh = fresh_prices(unreachable, TABLE)
-    (finding,) = fresh.findings
-
-    assert fresh.table == TABLE
-    assert "cannot be reached" in finding.message
 
 
 def test_rows_of_other_components_and_regions_are_ignored() -> None:

@@ -53,10 +53,6 @@ def only(findings: tuple[Finding, ...]) -> Finding:
     return finding
 
 
-def test_a_sufficient_quota_has_no_finding(world: World) -> None:
-    assert quota_findings(world.aws, ONE, TABLE) == ()
-
-
 def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
     world.cloud.quotas = {NAME: 4}
     assert only(quotas_at_plan(world.aws, TYPE, 1, TABLE)).message == (
@@ -143,15 +139,6 @@ def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: s
     assert found.fix
 
 
-def test_a_quota_that_aws_does_not_list_is_unknown(world: World) -> None:
-    world.cloud.quotas = {}
-
-    found = only(quota_findings(world.aws, ONE, TABLE))
-
-    assert found.code == "quota-unknown"
-    assert "console.aws.amazon.com/servicequotas" in found.fix
-
-
 def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> None:
     deny(world, "list_endpoints")
 
@@ -166,13 +153,6 @@ def test_a_known_code_avoids_the_listing(world: World) -> None:
 
     assert endpoint_quota(world.aws, TYPE, CODE) == Quota(NAME, 4.0, CODE)
     assert "list_service_quotas" not in world.cloud.calls
-
-
-def test_a_code_of_another_quota_is_ignored(world: World) -> None:
-    world.cloud.quotas = {"ml.g5.xlarge for training job usage": 9, NAME: 3}
-    world.cloud.quota_codes = {"ml.g5.xlarge for training job usage": CODE}
-
-    assert endpoint_quota(world.aws, TYPE, CODE) == Quota(NAME, 3.0, None)
 
 
 def test_a_sufficient_quota_is_read_once_a_day(world: World) -> None:
@@ -191,17 +171,6 @@ def test_an_insufficient_quota_is_read_again(world: World) -> None:
     world.cloud.quotas = {NAME: 1}
 
     assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
-
-
-def test_instances_are_not_counted_with_very_many_endpoints(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prices, "MAX_ENDPOINTS", 0)
-    world.deploy(a_plan())
-
-    found = only(quota_findings(world.aws, ONE, TABLE))
-
-    assert "more than 0 endpoints" in found.message
 
 
 @pytest.mark.parametrize(

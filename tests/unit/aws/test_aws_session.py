@@ -85,19 +85,6 @@ def test_explicit_keys_exclude_the_machines_configuration(
     assert "X-Amz-Security-Token" not in query
 
 
-def test_clients_retry_and_wait_for_long_streams() -> None:
-    aws = connect("us-east-1", keys=KEYS)
-
-    control, runtime = (
-        aws.client("sagemaker").meta.config,
-        aws.client("sagemaker-runtime").meta.config,
-    )
-
-    assert control.retries["mode"] == runtime.retries["mode"] == "standard"
-    assert control.retries["total_max_attempts"] >= 3
-    assert runtime.read_timeout >= 480, "AWS lets a streamed answer take 8 minutes"
-
-
 def test_the_openai_url_follows_the_endpoint_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -205,10 +192,3 @@ def test_an_endless_listing_ends_at_the_budget(
         list(best_effort(throttling).items(*LISTING, ServiceCode="sagemaker"))
 
     assert "0.5 s" in caught.value.message
-
-
-def test_the_original_connection_keeps_its_timeouts() -> None:
-    aws = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
-    aws.best_effort().client("sagemaker")
-
-    assert aws.client("sagemaker").meta.config.read_timeout == 60

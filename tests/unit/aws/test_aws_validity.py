@@ -128,17 +128,6 @@ def test_the_limits_are_exact() -> None:
     assert [p.path for p in validate("sagemaker", "create_model", over, REGION)] == [ENV]
 
 
-def test_the_environments_of_all_containers_count_together() -> None:
-    half = {"Image": IMAGE, "Environment": {f"K{n}": "v" * 1000 for n in range(17)}}
-    model = {"ModelName": "m", "ExecutionRoleArn": ROLE, "Containers": [half]}
-    assert validate("sagemaker", "create_model", model, REGION) == ()
-
-    model["Containers"] = [half, half]
-
-    (found,) = validate("sagemaker", "create_model", model, REGION)
-    assert "bytes" in found.message
-
-
 def test_preflight_refuses_before_anything_is_created(world: World) -> None:
     plan = a_plan(environment={"SM_VLLM_MODEL": "v" * 1025}, name="peagle-pair")
 

@@ -7,13 +7,12 @@ import pytest
 
 from peagle.aws import runtime
 from peagle.bench.targets import (
-    LogCounters,
     counters_of_endpoint,
     setting_of_config,
     target_of_endpoint,
 )
 from peagle.catalog import load_catalog
-from peagle.errors import EngineError, UserError
+from peagle.errors import UserError
 from peagle.protocol import acceptance_length, request_body
 from tests.support import raises_code
 from tests.unit.aws.cloud import Engine, FakeAws
@@ -87,38 +86,37 @@ def test_only_what_is_sent_between_two_readings_counts(world: World) -> None:
     world.cloud.engine.acceptance = None
     world.cloud.streams = {ONE: Engine(3.0)}
     world.deploy(a_plan())
-    counters = LogCounters(world.aws, NAME, world.clock)
+    read, _ = counters_of_endpoint(world.aws, NAME, world.clock)
 
-    before = counters.read()
+    before = read()
+    assert before is not None
     for _ in range(10):
         runtime.ask(world.aws, NAME, BODY)
     world.clock.sleep(1.0)
-    after = counters.read()
+    after = read()
 
+    assert after is not None
     counted = after.since(before)
     assert counted.drafts == 100
     assert acceptance_length(counted) == pytest.approx(3.0)
     assert counted.accepted_per_position == (40,) * 5
-    assert counters.read() == after, "nothing was sent since"
+    assert read() == after, "nothing was sent since"
 
 
 def test_all_instances_are_counted_together(world: World) -> None:
     world.cloud.engine.acceptance = None
     world.cloud.streams = {ONE: Engine(3.0), TWO: Engine(2.0)}
     world.deploy(a_plan(instance_count=2))
-    counters = LogCounters(world.aws, NAME, world.clock)
-    counters.read()
+    read, _ = counters_of_endpoint(world.aws, NAME, world.clock)
+    read()
 
     for _ in range(20):
         runtime.ask(world.aws, NAME, BODY)
     world.clock.sleep(1.0)
 
-    assert acceptance_length(counters.read()) == pytest.approx(2.5)
-
-
-def test_an_endpoint_that_does_not_exist_is_an_error(world: World) -> None:
-    with raises_code("no-such-endpoint", EngineError):
-        LogCounters(world.aws, "gone", world.clock)
+    after = read()
+    assert after is not None
+    assert acceptance_length(after) == pytest.approx(2.5)
 
 
 def test_counters_come_from_the_engine_where_it_exposes_them(world: World) -> None:

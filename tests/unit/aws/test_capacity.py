@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from peagle.aws.errors import AccessDenied, InsufficientCapacity, Missing, lacks_capacity
+from peagle.aws.errors import InsufficientCapacity, lacks_capacity
 from peagle.aws.sagemaker import VISIBLE_AFTER_SECONDS
-from peagle.errors import CloudError
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.world import NAME, World
+from tests.unit.aws.world import World
 
 NO_INSTANCE = (
     "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
@@ -111,15 +110,6 @@ def test_a_request_that_is_refused_for_capacity(
     assert failed.value.document()["tried"] == []
 
 
-def test_the_quota_of_endpoints_is_no_capacity_error(world: World) -> None:
-    message = "The account-level service limit 'Total number of endpoints' is 10 Endpoints"
-    quota = lambda: service_error("ResourceLimitExceeded", message, "CreateEndpoint")  # noqa: E731
-    world.cloud.before = at("create_endpoint", quota)
-
-    with raises_code("ResourceLimitExceeded", CloudError):
-        world.deploy(a_plan())
-
-
 @pytest.mark.parametrize("operation", ["create_endpoint", "update_endpoint"])
 def test_a_request_waits_until_its_configuration_is_visible(world: World, operation: str) -> None:
     if operation == "update_endpoint":
@@ -133,34 +123,3 @@ def test_a_request_waits_until_its_configuration_is_visible(world: World, operat
     assert world.cloud.calls.count(operation) == before + 4
     assert world.cloud.now - began >= sum(VISIBLE_AFTER_SECONDS[:3])
     assert world.state() == "InService"
-
-
-def test_a_configuration_that_never_becomes_visible_ends_the_deploy(world: World) -> None:
-    unseen = lambda: service_error("ValidationException", CONFIG_UNSEEN, "CreateEndpoint")  # noqa: E731
-    world.cloud.before = at("create_endpoint", unseen, times=99)
-
-    with pytest.raises(Missing):
-        world.deploy(a_plan())
-
-    assert world.cloud.calls.count("create_endpoint") == len(VISIBLE_AFTER_SECONDS) + 1
-    world.destroy()
-    assert world.cloud.is_empty
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (lambda: service_error("ValidationException", "Could not find model x.", "Op"), Missing),
-        (lambda: service_error("AccessDeniedException", "no", "Op"), AccessDenied),
-    ],
-)
-def test_other_errors_of_create_endpoint_are_not_repeated(
-    world: World, error: Callable[[], Exception], kind: type[CloudError]
-) -> None:
-    world.cloud.before = at("create_endpoint", error)
-
-    with pytest.raises(kind):
-        world.deploy(a_plan())
-
-    assert world.cloud.calls.count("create_endpoint") == 1
-    assert NAME not in world.cloud.endpoints

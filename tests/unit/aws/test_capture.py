@@ -103,7 +103,7 @@ def test_another_machine_removes_the_rule(world: World) -> None:
     assert [one.name for one in world.known().of_type("LifecycleRule")] == [
         f"s3://{BUCKET}/a/{NAME}/"
     ]
-    destroy(world.aws, world.known(), clock=world.clock)
+    destroy(world.context())
     assert rules(world) == []
 
 
@@ -111,7 +111,7 @@ def test_without_the_permission_nothing_is_deployed_and_the_fix_says_how_to_go_o
     world: World,
 ) -> None:
     world.cloud.before = denied("put_bucket_lifecycle_configuration")
-    with pytest.raises(AccessDenied, match="lifecycle of captured") as raised:
+    with pytest.raises(AccessDenied) as raised:
         world.deploy(captured(a_plan()))
     assert "capture_retention 0" in raised.value.fix
     assert "create_endpoint" not in world.cloud.calls
@@ -165,15 +165,6 @@ def test_s3_accepts_the_rules_and_keeps_those_of_others() -> None:
         ]
         change(None)
         assert found() == [theirs]
-
-
-def test_an_unchanged_rule_is_not_written_again(world: World) -> None:
-    world.cloud.lifecycles[BUCKET] = [OWN]
-
-    s3.put_lifecycle_rule(FakeAws(world.cloud), BUCKET, OWN)
-    s3.remove_lifecycle_rule(FakeAws(world.cloud), BUCKET, "of nobody")
-
-    assert "put_bucket_lifecycle_configuration" not in world.cloud.calls
 
 
 @pytest.mark.parametrize("format", ["cloudformation", "terraform"])

@@ -97,14 +97,3 @@ def test_a_rollback_returns_to_the_network_and_the_tags_of_before(world: World) 
     assert world.cloud.tags[endpoint.arn]["team"] == "ml"
     model = world.cloud.models[world.cloud.configs[config]["ProductionVariants"][0]["ModelName"]]
     assert model["VpcConfig"]["Subnets"] == list(SUBNETS)
-
-
-def test_another_machine_sees_the_network_and_the_key(world: World) -> None:
-    world.deploy(vpc_plan(kms_key=KEY, tags={"team": "ml"}))
-    world.forget()
-
-    found = world.preflight(another(vpc_plan(kms_key=KEY)))
-    served = found.record.current.served
-    assert served.subnets == tuple(sorted(SUBNETS))
-    assert served.kms_key == KEY
-    assert not [c for c in found.changes if c.path in ("subnets", "kms_key")]

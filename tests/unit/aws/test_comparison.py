@@ -172,7 +172,7 @@ def test_an_unfinished_promotion_is_finished_first(
         world.promote()
     undo()
 
-    with raises_code("promotion-unfinished") as refused:
+    with raises_code("comparison-runs") as refused:
         world.deploy(a_plan())
     assert refused.value.command == ("peagle", "promote", NAME)
     world.drop()

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from peagle.account import Account
 from peagle.aws import sagemaker
-from peagle.aws.prices import answer_cache
 from peagle.deploy import records
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import find_deployment
 from peagle.deploy.removal import destroy
 from peagle.deploy.status import list_deployments
-from peagle.engine import state as engines
-from peagle.engine.install import lock_of
 from peagle.errors import UserError
-from peagle.store import home, read_json
 from tests.support import raises_code
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
@@ -52,40 +46,6 @@ def test_a_damaged_record_is_one_error_of_that_deployment(world: World, name: st
         records.find_record("peagle-other")
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_other_damaged_files_stop_no_command(
-    own_home: Path, world: World, name: str, tmp_path: Path
-) -> None:
-    content = DAMAGE[name]
-    cache = answer_cache(world.aws, "pricing")
-    cache.put("prices", {"a": 1})
-    (kept,) = (home() / "online").rglob("*.json")
-    kept.write_bytes(content)
-    (tmp_path / "engine.json").write_bytes(content)
-    engine = engines.folder_of("chat") / "state.json"
-    engine.parent.mkdir(parents=True)
-    engine.write_bytes(content)
-
-    assert cache.get("prices") is None
-    assert lock_of(tmp_path, "0.28.0") is None
-    assert engines.local_engines() == ()
-    assert list(engines.unreadable_records()) == ["chat"]
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder", "endless"])
-def test_a_state_file_that_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
-    path: Any = tmp_path / "state.json"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to("/dev/zero")
-
-    with pytest.raises(OSError, match=r"regular file|Is a directory"):
-        read_json(path)
-
-
 @pytest.mark.parametrize("change", [{"ends_at": 1e18}, {"billing_since": -1.0}, None])
 def test_a_damaged_record_does_not_keep_a_deployment_from_its_removal(
     world: World, change: dict[str, float] | None
@@ -99,7 +59,7 @@ def test_a_damaged_record_does_not_keep_a_deployment_from_its_removal(
 
     listing = list_deployments(world.aws, [made.region], lambda: None)
     found, aws = account.find(NAME, complete=True)
-    destroy(aws, found)
+    destroy(DeploymentContext(aws, found))
 
     assert [row["name"] for row in listing.rows] == [NAME]
     assert [damaged.code for damaged in listing.damaged] == ["record-damaged"]

@@ -10,7 +10,7 @@ import pytest
 from peagle.aws.sagemaker import update
 from peagle.errors import CloudError, NotProved
 from tests.support import raises_code
-from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
 
 
@@ -40,23 +40,6 @@ def test_several_instances_are_replaced_in_batches(
     rolling = given.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
     assert rolling.get("MaximumBatchSize", {}).get("Value") == batch
     assert "Tags" not in given
-
-
-@pytest.mark.thorough
-def test_files_in_service_are_never_overwritten(world: World, head: Path) -> None:
-    world.deploy(a_plan(head))
-    (bucket,) = world.cloud.buckets.values()
-    before = dict(bucket)
-    (head / "model.safetensors").write_bytes(b"trained again")
-    world.cloud.next_scripts = [[("Updating", None), ("InService", "no ping")]]
-
-    with raises_code("endpoint-rolled-back", CloudError):
-        world.deploy(another(a_plan(head)))
-
-    assert before.items() <= bucket.items()
-    assert len(bucket) == 4
-    world.destroy()
-    assert world.cloud.is_empty
 
 
 def test_a_failed_start_shows_the_reason_and_the_decisive_line(world: World) -> None:

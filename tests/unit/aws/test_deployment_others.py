@@ -90,7 +90,7 @@ def test_an_update_that_begins_just_before_the_deletion_leaves_everything(world:
         "delete_endpoint", lambda: setattr(_endpoint(world), "script", [BUSY, READY])
     )
 
-    with raises_code("endpoint-busy", CloudError) as busy:
+    with raises_code("endpoint-not-deleted", CloudError) as busy:
         world.destroy()
 
     assert busy.value.command == ("peagle", "destroy", NAME)

@@ -16,7 +16,6 @@ from peagle.deploy.revisions import require_own
 from peagle.deploy.state import Deployment
 from peagle.planning.plan import Observe
 from tests.support import raises_code
-from tests.unit.aws.cloud import service_error
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.templates import by_template
@@ -60,24 +59,12 @@ def test_another_machine_removes_alarms_filters_and_dashboard(world: World) -> N
     world.cloud.made_alarms[f"{NAME}-ttft-p90"] = theirs
 
     found = elsewhere(world)
-    destroy(world.aws, found, clock=world.clock)
+    destroy(world.context(found))
 
     assert {r.text for r in found.resources} == {r.text for r in made.resources}
     assert world.cloud.made_alarms == {f"{NAME}-ttft-p90": theirs}
     assert world.cloud.metric_filters == {}
     assert world.cloud.dashboards == {}
-
-
-def test_what_may_not_be_looked_at_is_not_found(world: World) -> None:
-    world.deploy(rolled_out(a_plan()))
-
-    def deny(operation: str) -> None:
-        if operation in ("describe_alarms", "describe_metric_filters", "get_dashboard"):
-            raise service_error("AccessDenied", "no")
-
-    world.cloud.before = deny
-
-    assert not elsewhere(world).of_type("Alarm")
 
 
 def test_a_model_without_an_endpoint_is_found(world: World) -> None:

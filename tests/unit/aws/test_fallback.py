@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from peagle.aws.errors import InsufficientCapacity
-from peagle.deploy.apply import deploy
-from peagle.deploy.fallback import (
+from peagle.deploy.apply import (
     PAUSE_SECONDS,
     Attempt,
     Fallback,
+    deploy,
     deploy_where_possible,
 )
 from peagle.deploy.preflight import Preflight

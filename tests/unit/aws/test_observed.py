@@ -6,10 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from peagle.aws.errors import AccessDenied
-from peagle.errors import PeagleError
 from peagle.planning.plan import AlarmKind, Observe, Plan
-from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.test_rollout_alarms import rolled_out
 from tests.unit.aws.world import NAME, World
@@ -21,23 +18,6 @@ TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
 
 def observed(plan: Plan, days: int | None = 30) -> Plan:
     return plan.model_copy(update={"observe": Observe(dashboard=True, log_retention_days=days)})
-
-
-def test_a_dashboard_that_was_deleted_elsewhere_is_gone(world: World) -> None:
-    world.deploy(observed(a_plan()))
-    world.cloud.dashboards.clear()
-
-    world.destroy()
-
-    assert world.cloud.is_empty
-
-
-def test_without_the_permission_the_deployment_ends_before_its_endpoint(world: World) -> None:
-    world.cloud.before = refusing("put_dashboard", "AccessDeniedException", "not authorized")
-    with pytest.raises(AccessDenied):
-        world.deploy(observed(a_plan()))
-    assert "create_endpoint" not in world.cloud.calls
-    assert issubclass(AccessDenied, PeagleError)
 
 
 @pytest.mark.parametrize("change", [observed, rolled_out])

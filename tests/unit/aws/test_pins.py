@@ -222,12 +222,6 @@ def test_pins_and_variables_are_the_same_data() -> None:
     assert pins_of({"PEAGLE_WARM_SHA256": "x", "PEAGLE_WEIGHTS_SHA256": "y"}) == Pins()
 
 
-def test_the_collecting_plan_has_the_pins_of_the_weights(synced: World) -> None:
-    plan = with_pins(in_s3(), Pins(weights=sha256(FIRST)))
-
-    assert synced.preflight(plan).desired.plan.pins.weights == sha256(FIRST)
-
-
 @pytest.mark.parametrize(
     ("given", "code"),
     [

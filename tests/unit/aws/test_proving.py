@@ -84,15 +84,6 @@ def test_an_instance_that_no_request_reaches_is_missing(logging: World) -> None:
     assert "only 1 of 2 engines" in failed.value.message
 
 
-def test_an_image_without_counters_is_proved_from_the_log(logging: World) -> None:
-    """An image that is not AWS's and has no entrypoint of this toolkit."""
-    del logging.cloud.streams[TWO]
-
-    logging.deploy(a_plan())
-
-    assert proved(logging).source == "log"
-
-
 def test_an_engine_without_statistics_is_not_proved(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,15 +95,6 @@ def test_an_engine_without_statistics_is_not_proved(
 
     assert "--disable-log-stats" in failed.value.fix
     assert failed.value.command == ("peagle", "logs", NAME)
-
-
-def test_lines_that_arrive_late_are_waited_for(logging: World) -> None:
-    del logging.cloud.streams[TWO]
-    logging.cloud.log_delay = 25.0
-
-    logging.deploy(from_the_log())
-
-    assert proved(logging).passed
 
 
 def test_lines_before_the_first_prompt_do_not_count(logging: World) -> None:

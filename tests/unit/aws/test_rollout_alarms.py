@@ -7,9 +7,8 @@ import pytest
 from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
 from peagle.deploy.alarms import RolledBackOnAlarm
-from peagle.deploy.rollback import preview_rollback, revision_for_rollback, rollback
+from peagle.deploy.apply import preview_rollback, revision_for_rollback, rollback
 from peagle.planning.plan import AlarmKind, Observe, Plan, Rollout
-from peagle.speed.slo import Slo
 from tests.support import raises_code
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
@@ -103,9 +102,9 @@ def test_after_a_rollback_on_another_machine_alarms_watch_what_serves(world: Wor
     world.forget()
     world.shown.clear()
     preview = preview_rollback(world.aws, world.known(), revision_for_rollback(world.known()))
-    assert dict(preview.lines)["keeps"] == "of the plan before: the dashboard"
+    assert "the dashboard" in preview.kept
 
-    rollback(world.aws, world.known(), load_catalog(), world.shown.append, world.clock)
+    rollback(world.context(), load_catalog())
 
     now = world.cloud.made_alarms
     assert now[ERRORS]["Dimensions"] == first[ERRORS]["Dimensions"]
@@ -116,34 +115,7 @@ def test_after_a_rollback_on_another_machine_alarms_watch_what_serves(world: Wor
         "--no-speculation --name peagle-pair --region us-east-1"
     )
     (notice,) = [one.line for one in world.shown if "since the plan before" in one.line]
-    assert "before: the dashboard; another machine has the plan" in notice
-
-
-def with_alarms(plan: Plan, ttft: float, requests: int) -> Plan:
-    """The plan with alarms on the time to the first token and on the load of an engine."""
-    changed = {
-        "slo": Slo(ttft=ttft),
-        "observe": Observe(dashboard=False, alarms=("ttft", "load")),
-        "engine_arguments": (*plan.engine_arguments, "--max-num-seqs", str(requests)),
-        "environment": {**plan.environment, "SM_VLLM_MAX_NUM_SEQS": str(requests)},
-    }
-    return plan.model_copy(update=changed)
-
-
-@pytest.mark.thorough
-def test_a_rollback_on_another_machine_names_the_limit_that_it_cannot_know(world: World) -> None:
-    world.deploy(with_alarms(a_plan(), 0.5, 6))
-    world.deploy(with_alarms(another(a_plan()), 0.2, 9))
-    world.forget()
-    world.shown.clear()
-
-    rollback(world.aws, world.known(), load_catalog(), world.shown.append, world.clock)
-
-    (notice,) = [one.line for one in world.shown if "since the plan before" in one.line]
-    assert "the alarm on the time to the first token (--slo); another machine" in notice
-    load = world.cloud.made_alarms[f"{NAME}-load"]
-    assert load["Threshold"] == 6
-    assert "more than 6 requests" in load["AlarmDescription"]
+    assert "the dashboard; another machine has the plan" in notice
 
 
 @pytest.mark.thorough
@@ -224,19 +196,3 @@ def test_a_rollback_that_an_alarm_undoes_leaves_the_alarms_of_what_serves(world:
     assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 1.5
     world.rollback()
     assert world.serves() != serves
-
-
-@pytest.mark.thorough
-def test_a_rollback_says_why_it_has_no_rollout(world: World) -> None:
-    world.deploy(a_plan())
-    world.deploy(rolled_out(another(a_plan())))
-    record = world.saved()
-
-    preview = preview_rollback(world.aws, record, revision_for_rollback(record))
-    world.rollback()
-
-    assert preview.rollout == "none: the plan of that revision has no --rollout"
-    assert "DeploymentConfig" not in world.cloud.updates[-1]
-    record = world.saved()
-    preview = preview_rollback(world.aws, record, revision_for_rollback(record))
-    assert preview.rollout.startswith("all-at-once, baking 10m 00s; 1 more instance meanwhile")

@@ -9,7 +9,6 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.deploy.apply import RolledBack
 from peagle.deploy.proving import prove
-from peagle.deploy.records import save
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved
 from tests.support import raises_code
@@ -117,24 +116,6 @@ def test_a_rollback_that_fails_is_reported_and_can_be_repeated(world: World) -> 
     assert world.state() == "InService"
 
 
-@pytest.mark.thorough
-def test_a_rollback_whose_proof_fails_stays_and_is_undone_by_the_next(
-    world: World, updated: tuple[str, str]
-) -> None:
-    before, after = updated
-    world.cloud.engine.acceptance = BAD
-    with pytest.raises(NotProved):
-        world.rollback()
-    assert world.serves() == before
-    assert world.state() == "Unproved"
-
-    world.cloud.engine.acceptance = GOOD
-    world.rollback()
-
-    assert world.serves() == after
-    assert world.state() == "InService"
-
-
 def test_weights_of_the_previous_revision_stay_and_unchanged_files_are_copied(
     world: World, head: Path
 ) -> None:
@@ -186,35 +167,6 @@ def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     assert record.previous.name == after
     world.destroy()
     assert world.cloud.is_empty
-
-
-@pytest.mark.thorough
-def test_a_rollback_of_another_machine_is_noticed(world: World, updated: tuple[str, str]) -> None:
-    record = world.saved()
-    world.rollback()
-    save(record)  # as on the machine that made the update
-
-    world.rollback()
-
-    assert world.serves() == updated[1]
-    assert world.state() == "InService"
-
-
-def test_another_machine_overwrites_no_weights_in_service(world: World, head: Path) -> None:
-    world.deploy(a_plan(head))
-    (bucket,) = world.cloud.buckets.values()
-    before = dict(bucket)
-    world.forget()
-    (head / "model.safetensors").write_bytes(b"trained again")
-
-    world.deploy(a_plan(head))
-
-    assert before.items() <= bucket.items()
-    assert len(bucket) == 4
-    world.forget()
-    assert world.preflight(a_plan(head)).change == "nothing"
-    world.rollback()
-    assert world.state() == "InService"
 
 
 @pytest.mark.thorough

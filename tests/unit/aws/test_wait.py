@@ -7,8 +7,8 @@ import json
 import pytest
 
 from peagle.aws.sagemaker import describe
+from peagle.deploy.context import SILENT_SECONDS, WillNotServe
 from peagle.deploy.removal import remove_failed_start
-from peagle.deploy.wait import SILENT_SECONDS, WillNotServe
 from peagle.errors import CloudError, Refused
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, service_error
@@ -86,7 +86,6 @@ def test_a_fatal_line_ends_the_wait_at_once_and_deletes_nothing(
     assert error.exit_code == 4
     assert error.fix
     assert world.cloud.now - START < 5
-    assert error.gives_up == pytest.approx(START + 600)
     assert "delete_endpoint" not in world.cloud.calls
     record = world.saved()
     assert error.message == record.failure.message
@@ -161,8 +160,8 @@ def test_a_fatal_line_of_the_new_revision_ends_the_wait_for_an_update(updating: 
     ("status", "code", "meaning"),
     [
         ("Failed", "endpoint-failed", "the reason"),
-        ("OutOfService", "endpoint-out-of-service", "takes no requests"),
-        ("UpdateRollbackFailed", "update-rollback-failed", "a mix of old and new instances"),
+        ("OutOfService", "endpoint-failed", "takes no requests"),
+        ("UpdateRollbackFailed", "endpoint-failed", "a mix of old and new instances"),
         ("InService", "endpoint-rolled-back", "the update was rolled back"),
     ],
 )
@@ -184,17 +183,15 @@ def test_a_failed_new_endpoint_with_a_lasting_cause_will_not_serve(world: World)
     world.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
     _logs_when(world, "create_endpoint", *OUT_OF_MEMORY)
 
-    with pytest.raises(WillNotServe) as failed:
+    with pytest.raises(WillNotServe):
         world.deploy(a_plan())
-
-    assert failed.value.gives_up is None
 
 
 @pytest.mark.thorough
 def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> None:
     world.cloud.next_scripts = [list(FOREVER)]
 
-    with raises_code("endpoint-silent", CloudError) as silent:
+    with raises_code("endpoint-timeout", CloudError) as silent:
         world.deploy(a_plan())
 
     (notice,) = [progress for progress in world.shown if progress.is_notice]
@@ -216,45 +213,34 @@ def test_waiting_has_a_limit(world: World) -> None:
     assert not any(progress.is_notice for progress in world.shown)
 
 
-def _remove(world: World, error: WillNotServe) -> tuple[float, float | None]:
-    record = world.saved()
-    saving = remove_failed_start(world.aws, record, error, world.shown.append, world.clock)
-    return saving.seconds, saving.usd
-
-
-def test_a_failed_start_is_removed_and_saves_the_rest_of_the_timeout(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error = _fails(world, *OUT_OF_MEMORY)
+def test_a_failed_start_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fails(world, *OUT_OF_MEMORY)
     monkeypatch.setattr(world.cloud, "_refuse_busy", lambda endpoint: None)
 
-    seconds, usd = _remove(world, error)
+    remove_failed_start(world.context(world.saved()))
 
-    assert seconds == pytest.approx(600, abs=5)
-    assert usd == pytest.approx(1.408 * seconds / 3600)
     assert world.cloud.is_empty
     assert world.record() is None
 
 
 @pytest.mark.thorough
 def test_an_endpoint_that_serves_after_all_is_not_removed(world: World) -> None:
-    error = _fails(world, *OUT_OF_MEMORY)
+    _fails(world, *OUT_OF_MEMORY)
     world.cloud.endpoints[NAME].script = [("InService", None)]
 
     with raises_code("serves-after-all", Refused):
-        _remove(world, error)
+        remove_failed_start(world.context(world.saved()))
 
     assert "delete_endpoint" not in world.cloud.calls
     assert world.deploy(a_plan()).serving is not None
 
 
-def test_where_a_creation_cannot_be_deleted_the_removal_waits_and_saves_nothing(
-    world: World,
-) -> None:
-    error = _fails(world, *OUT_OF_MEMORY)
+def test_where_a_creation_cannot_be_deleted_the_removal_waits(world: World) -> None:
+    _fails(world, *OUT_OF_MEMORY)
     world.cloud.endpoints[NAME].script = [*[("Creating", None)] * 300, ("Failed", "no ping")]
 
-    assert _remove(world, error) == (0, None)
+    remove_failed_start(world.context(world.saved()))
+
     assert world.cloud.is_empty
     assert world.record() is None
 
@@ -265,10 +251,10 @@ def test_the_removal_of_a_failed_start_keeps_the_revision_that_served(world: Wor
     world.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
     world.cloud.now += 60
     _logs_when(world, "create_endpoint", *OUT_OF_MEMORY)
-    with pytest.raises(WillNotServe) as failed:
+    with pytest.raises(WillNotServe):
         world.deploy(another(a_plan()))
 
-    _remove(world, failed.value)
+    remove_failed_start(world.context(world.saved()))
 
     assert describe(world.aws, NAME) is None
     assert set(world.cloud.configs) == {before.serving.name}

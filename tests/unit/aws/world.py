@@ -10,13 +10,12 @@ from peagle.aws.sagemaker import describe
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.deploy import records
-from peagle.deploy.apply import deploy
-from peagle.deploy.comparison import drop, promote, start_comparison
-from peagle.deploy.context import Progress
+from peagle.deploy.apply import deploy, end_rollback, remove_previous, rollback
+from peagle.deploy.comparison import drop, promote, require_comparable, start_comparison
+from peagle.deploy.context import DeploymentContext, Progress
 from peagle.deploy.discover import current_deployment
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.removal import destroy
-from peagle.deploy.rollback import end_rollback, remove_previous, rollback
 from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import state_of
 from peagle.errors import NotProved
@@ -54,6 +53,10 @@ class World:
     def clock(self) -> Clock:
         return CloudClock(self.cloud)
 
+    def context(self, record: Deployment | None = None) -> DeploymentContext:
+        """What a command works with, by default on what the account has now."""
+        return DeploymentContext(self.aws, record or self.known(), self.shown.append, self.clock)
+
     def preflight(self, plan: Plan, **choices: Any) -> Preflight:
         return preflight(self.aws, plan, self.catalog.instances, **choices)
 
@@ -78,20 +81,20 @@ class World:
 
     def rollback_unreported(self) -> Deployment:
         """Roll back, and be killed before the result is reported."""
-        return rollback(self.aws, self.known(), self.catalog, self.shown.append, self.clock)
+        return rollback(self.context(), self.catalog)
 
     def remove_previous(self) -> tuple[Resource, ...]:
-        return remove_previous(self.aws, self.known(), self.shown.append, self.clock)
+        return remove_previous(self.context())
 
     def compare(self, plan: Plan, share: float = 0.1) -> Deployment:
         found = self.preflight(plan, beside=True)
-        return start_comparison(self.aws, found, share, self.catalog, self.shown.append, self.clock)
+        return start_comparison(self.context(require_comparable(found)), found, share, self.catalog)
 
     def promote(self) -> Deployment:
-        return promote(self.aws, self.known(), self.catalog, self.shown.append, self.clock)
+        return promote(self.context(), self.catalog)
 
     def drop(self) -> Deployment:
-        return drop(self.aws, self.known(), self.catalog, self.shown.append, self.clock)
+        return drop(self.context(), self.catalog)
 
     def forget(self) -> None:
         """Continue as another machine does, without the record."""
@@ -122,4 +125,4 @@ class World:
     def destroy(self) -> None:
         record = self.record()
         if record:
-            destroy(self.aws, record, self.shown.append, self.clock)
+            destroy(self.context(record))

@@ -7,53 +7,38 @@ from typing import Any
 
 import pytest
 
-from peagle.bench.compare import BenchGates, missed_gates, require_gates
+from peagle.bench.report import BenchGates, require_gates
 from peagle.bench.result import BenchResult, MeasuredAcceptance
 from peagle.errors import Refused
 from peagle.speed.slo import Slo
 from tests.support import raises_code
-from tests.unit.bench.made import two_workloads
+from tests.unit.bench.made import RESULT
 
 
 def result(**changes: Any) -> BenchResult:
-    made = two_workloads()
-    return replace(made, rows=(replace(made.rows[0], **changes),))
+    return replace(RESULT, rows=(replace(RESULT.rows[0], **changes),))
 
 
 MEASURED = result(usd_per_million_tokens=2.0, acceptance=MeasuredAcceptance(2.5, (0.9, 0.6), 1000))
-ROW = MEASURED.rows[0]
-assert ROW.ttft is not None
-SPEED, TTFT = ROW.tokens_per_second.value, ROW.ttft.mean
+UNKNOWN = result(itl=None, usd_per_million_tokens=None, acceptance=None)
 
 
 def test_what_every_load_reaches_passes() -> None:
-    gates = BenchGates(Slo(ttft=TTFT), SPEED, 2.0, 2.5)
-
-    assert missed_gates(MEASURED, gates) == ()
-    require_gates(MEASURED, gates)
+    require_gates(MEASURED, BenchGates(Slo(ttft=0.01), 300.0, 2.0, 2.5))
 
 
 @pytest.mark.parametrize(
-    ("gates", "miss"),
+    ("measured", "gates", "miss"),
     [
-        (BenchGates(slo=Slo(ttft=TTFT / 2)), "TTFT "),
-        (BenchGates(min_tokens_per_second=SPEED * 2), "tokens/s, at least "),
-        (BenchGates(max_usd_per_million_tokens=1.0), "$2.00 per million tokens, at most $1.00"),
-        (BenchGates(min_acceptance_length=3.0), "acceptance length 2.50, at least 3"),
+        (MEASURED, BenchGates(slo=Slo(ttft=0.005)), "1 at a time: TTFT in s 0.01, at most 0.005"),
+        (MEASURED, BenchGates(min_tokens_per_second=600), "tokens/s 300, at least 600"),
+        (MEASURED, BenchGates(max_usd_per_million_tokens=1.0), "million tokens 2, at most 1"),
+        (MEASURED, BenchGates(min_acceptance_length=3.0), "acceptance length 2.5, at least 3"),
+        (UNKNOWN, BenchGates(Slo(itl=1.0), None, 5.0, 1.0), "unknown, at most 1 (and 2 more)"),
     ],
 )
-def test_each_limit_is_a_gate(gates: BenchGates, miss: str) -> None:
-    (found,) = missed_gates(MEASURED, gates)
-
-    assert found.startswith(f"{ROW.load.concurrency} at a time: ")
-    assert miss in found
-
-
-def test_what_was_not_measured_misses_its_gate() -> None:
-    gates = BenchGates(Slo(itl=1.0), None, 5.0, 1.0)
-    unknown = result(itl=None, usd_per_million_tokens=None, acceptance=None)
-
-    assert len(missed_gates(unknown, gates)) == 3
+def test_each_limit_is_a_gate(measured: BenchResult, gates: BenchGates, miss: str) -> None:
     with raises_code("gate-missed", Refused) as refused:
-        require_gates(unknown, gates)
-    assert "ITL unknown, at most 1 s (and 2 more)" in refused.value.message
+        require_gates(measured, gates)
+
+    assert miss in refused.value.message

@@ -51,13 +51,17 @@ def proved(url: str, **asked: Any) -> Proof:
 def test_the_plan_says_prompts_and_floor(engine: StubEngine, url: str) -> None:
     proof = proved(url, plan=TINY)
 
-    assert proof.acceptance_length == 2.5
-    assert (proof.floor, proof.floor_source) == (2.2, "catalogue")
+    assert (proof.acceptance_length, proof.floor, proof.floor_source) == (2.5, 2.2, "catalogue")
     assert proof.passed
     assert proof.drafts == 2 * 40 * len(TINY.proof.prompts), "of this proof only"
-    sent = {body["messages"][0]["content"] for body in engine.bodies}
-    assert sent == set(TINY.proof.prompts)
+    assert {body["messages"][0]["content"] for body in engine.bodies} == set(TINY.proof.prompts)
     assert {body["model"] for body in engine.bodies} == {"peagle/tiny"}
+    second = proof.second_turn
+    assert second is not None
+    assert (second.drafts, second.acceptance_length, second.passed) == (160, 2.5, True)
+    assert second.cached_share is None, "the page does not count hits"
+    turns = [[message["role"] for message in body["messages"]] for body in engine.bodies]
+    assert turns == [["user"]] * 4 + [["user", "assistant", "user"]] * 4
 
 
 def test_without_a_plan_the_served_model_says_the_prompts(engine: StubEngine, url: str) -> None:
@@ -81,7 +85,6 @@ def test_without_a_plan_the_served_model_says_the_prompts(engine: StubEngine, ur
         ({"refuses": True}, NotProved, "proof-prompt-rejected"),
         ({"metrics": False}, NotProved, "no-counters"),
         ({"models": ("a", "b")}, UserError, "model"),
-        ({"models": ("a", "peagle/tiny")}, UserError, "model"),
     ],
 )
 def test_what_cannot_be_proved_has_its_error(
@@ -104,45 +107,38 @@ def test_a_plan_without_speculation_is_proved_by_an_answer(engine: StubEngine, u
         proved(url, plan=plain)
 
 
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, StubEngine, StubEngine]]:
-    """A host name with two addresses, each of which is an engine."""
-    one, other = StubEngine(), StubEngine()
+def test_without_prefix_caching_the_prompts_are_sent_alone(engine: StubEngine, url: str) -> None:
+    off = {**TINY.environment, "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true"}
 
-    resolve = socket.getaddrinfo
+    assert proved(url, plan=TINY.model_copy(update={"environment": off})).second_turn is None
+    assert {len(body["messages"]) for body in engine.bodies} == {1}
+
+
+def test_every_address_of_the_host_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host name with two addresses, each of which is an engine."""
+    one, other, resolve = StubEngine(), StubEngine(), socket.getaddrinfo
 
     def addresses(host: str, port: int, *more: Any, **kind: Any) -> list[Any]:
         if host != "gate":
             return resolve(host, port, *more, **kind)
         return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{n}", port)) for n in (2, 1)]
 
+    monkeypatch.setattr("peagle.bench.url_proof.socket.getaddrinfo", addresses)
     with serving(one) as port, serving(other, "127.0.0.2", port):
-        monkeypatch.setattr("peagle.bench.url_proof.socket.getaddrinfo", addresses)
-        yield f"http://gate:{port}/v1", one, other
+        proof = proved(f"http://gate:{port}/v1", plan=TINY, instances=2)
+
+        passed = [(each.stream, each.passed) for each in proof.instances]
+        assert passed == [("127.0.0.1", True), ("127.0.0.2", True)]
+        assert proof.source == "counters"
+        assert all((one.bodies, other.bodies))
+        other.accepted = 20
+        assert not proved(f"http://gate:{port}/v1", plan=TINY).passed
+        with raises_code("engines-missing", NotProved) as raised:
+            proved(f"http://gate:{port}/v1", plan=TINY, instances=3, wait_seconds=9)
+        assert "2 of 3" in raised.value.message
 
 
-def test_every_address_of_the_host_is_proved(two: tuple[str, StubEngine, StubEngine]) -> None:
-    url, one, other = two
-
-    proof = proved(url, plan=TINY, instances=2)
-
-    assert [(each.stream, each.passed) for each in proof.instances] == [
-        ("127.0.0.1", True),
-        ("127.0.0.2", True),
-    ]
-    assert proof.source == "counters"
-    assert one.bodies
-    assert other.bodies
-    other.accepted = 20
-    assert not proved(url, plan=TINY).passed
-    with raises_code("engines-missing", NotProved) as raised:
-        proved(url, plan=TINY, instances=3, wait_seconds=9)
-    assert "2 of 3" in raised.value.message
-
-
-def test_it_waits_until_the_engines_answer(
-    engine: StubEngine, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_waits_until_the_engines_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve, refusals = socket.getaddrinfo, [1, 2]
 
     def late(*asked: Any, **kind: Any) -> Any:
@@ -155,7 +151,6 @@ def test_it_waits_until_the_engines_answer(
     clock = Ticking()
     assert proved(url, plan=TINY, wait_seconds=60, clock=clock).passed
     assert clock.paused == [5.0, 5.0]
-
     refusals += [1]
     with raises_code("no-answer", EngineError):
         proved(url, plan=TINY)
@@ -175,29 +170,5 @@ def test_the_command_ends_with_3_below_the_floor(
 
     assert (passed.code, passed.document["acceptance_length"]) == (0, 2.5)
     assert (failed.code, silent.code) == (3, 3)
-    assert "1.75 over 320 drafts" in failed.error
     assert in_process("prove", "mine", "--wait", "1m").code == 2
     assert in_process("prove", "--url", "http://127.0.0.1:1/v1").code == 4
-
-
-def test_a_second_turn_repeats_the_first_and_its_hits_are_read(
-    engine: StubEngine, url: str
-) -> None:
-    second = proved(url, plan=TINY).second_turn
-
-    assert second is not None
-    assert (second.drafts, second.acceptance_length, second.passed) == (160, 2.5, True)
-    assert second.cached_share is None, "the page does not count hits"
-    turns = [[message["role"] for message in body["messages"]] for body in engine.bodies]
-    assert turns == [["user"]] * 4 + [["user", "assistant", "user"]] * 4
-    assert engine.bodies[4]["messages"][1]["content"] == engine.text
-
-
-def test_without_prefix_caching_the_prompts_are_sent_alone(engine: StubEngine, url: str) -> None:
-    off = {**TINY.environment, "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true"}
-
-    proof = proved(url, plan=TINY.model_copy(update={"environment": off}))
-
-    assert proof.second_turn is None
-    assert {len(body["messages"]) for body in engine.bodies} == {1}
-    assert {body["max_tokens"] for body in engine.bodies} == {TINY.proof.max_tokens}

@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from measurements.pictures.__main__ import FOLDER, NAME, picture
 from peagle.bench.report import MOST_ROWS, report
 from peagle.bench.result import BenchResult, BenchSetting, BenchWorkload, Interval
 from peagle.speed.models import Workload
@@ -112,12 +111,3 @@ def test_without_its_libraries_the_error_names_the_extra(monkeypatch: pytest.Mon
     with raises_code("report-missing") as refused:
         report(RESULT)
     assert "peagle-toolkit[report]" in str(refused.value.fix)
-
-
-@pytest.mark.thorough
-def test_the_picture_of_the_readme_shows_the_evidence() -> None:
-    written = (FOLDER / NAME).read_text(encoding="utf-8")
-    assert re.findall(r">(Speed with [^<]+)<", written) == re.findall(
-        r">(Speed with [^<]+)<", picture()
-    )
-    assert (FOLDER / NAME).relative_to(ROOT).as_posix() in (ROOT / "README.md").read_text()

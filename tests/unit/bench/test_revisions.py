@@ -12,10 +12,9 @@ from typing import Any, cast
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.bench import measure, revisions
+from peagle.bench import measure, sweep
 from peagle.bench.result import BenchLoad, BenchRow, BenchSetting
-from peagle.bench.revisions import kept_plan, plan_before, plan_with, sweep_on_endpoint
-from peagle.bench.sweep import SweepRequest
+from peagle.bench.sweep import EndpointSweep, SweepRequest, plan_with
 from peagle.catalog import load_catalog
 from peagle.deploy.state import Deployment
 from peagle.errors import EngineError, UserError
@@ -68,20 +67,20 @@ def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
 
     sender = SimpleNamespace(version="1")
     monkeypatch.setattr("peagle.bench.aiperf.find_sender", lambda: sender)
-    monkeypatch.setattr(revisions, "target_of_endpoint", lambda *_: Target())
-    monkeypatch.setattr(revisions, "find_record", lambda *_: record_of(PLAN))
+    monkeypatch.setattr(sweep, "target_of_endpoint", lambda *_: Target())
+    monkeypatch.setattr(sweep, "find_record", lambda *_: record_of(PLAN))
     monkeypatch.setattr(measure, "probe", lambda server: None)
     monkeypatch.setattr(measure, "measure_load", made.measure)
-    monkeypatch.setattr(revisions, "deploy", made.deploy)
+    monkeypatch.setattr(sweep, "deploy", made.deploy)
     monkeypatch.setattr(
-        revisions, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())
+        sweep, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())
     )
     return made
 
 
-def prepared(path: Path, record: Deployment | None = None) -> revisions.EndpointSweep:
+def prepared(path: Path, record: Deployment | None = None) -> EndpointSweep:
     aws = cast(Aws, SimpleNamespace(scope="123456789012", region="us-east-1"))
-    return sweep_on_endpoint(
+    return EndpointSweep(
         REQUEST, path, aws, record or record_of(PLAN), CATALOG, lambda progress: None
     )
 
@@ -100,7 +99,7 @@ def test_each_setting_is_an_update_and_the_endpoint_ends_as_it_was(
     assert [r.setting.k for r in result.rows] == [0, 3]
     assert ks(endpoint.plans) == [0, 3, 7]
     assert endpoint.plans[-1] == PLAN
-    assert not kept_plan(record_of(PLAN)).exists()
+    assert one.plan_to_return_to is None
     # Three updates of 10 minutes with twice the instances, two rows of 13 answers at 20 tokens/s.
     assert one.usd == pytest.approx((3 * 2 * 600 + 2 * 13 * 32 / 20) / 3600 * 1.125, rel=0.05)
 
@@ -113,10 +112,11 @@ def test_an_interrupted_sweep_continues_and_then_returns_to_the_first_plan(
             raise EngineError("died")
 
     endpoint.fail = fail
+    first = prepared(tmp_path / "r.json")
     with pytest.raises(EngineError):
-        prepared(tmp_path / "r.json").run(None, lambda progress: None)
-    kept = kept_plan(record_of(PLAN))
-    assert kept.exists()
+        first.run(None, lambda progress: None)
+    kept = first.plan_to_return_to
+    assert kept
     assert ks(endpoint.plans) == [0, 3]
     endpoint.fail = lambda number: None
     # The endpoint now has the plan of a setting.
@@ -133,7 +133,7 @@ def test_the_limit_counts_what_earlier_runs_have_spent(endpoint: Endpoint, tmp_p
     first = prepared(tmp_path / "r.json")
     assert first.usd is not None
     assert first.default_limit == pytest.approx(1.5 * first.usd)
-    first.file.spend(7.0)
+    first.file.add(None, 7.0)
     again = prepared(tmp_path / "r.json")
     assert again.default_limit == pytest.approx(7.0 + 1.5 * first.usd)
     with raises_code("budget-too-small"):
@@ -147,14 +147,14 @@ def test_the_limit_counts_what_earlier_runs_have_spent(endpoint: Endpoint, tmp_p
 def test_what_is_refused_changes_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
     one = prepared(tmp_path / "r.json")
     sandbox = cast(Aws, SimpleNamespace(scope="sandbox", region="us-east-1"))
-    assert replace(one, aws=sandbox).default_limit is None
     with raises_code("budget-too-small"):
         one.run(0.01, lambda progress: None)
+    one.usd_per_hour = None
     with raises_code("price-unknown", UserError):
-        replace(one, usd_per_hour=None).run(5.0, lambda progress: None)
+        one.run(5.0, lambda progress: None)
     imposing = replace(REQUEST, acceptance=tmp_path / "acceptance.json")
     with raises_code("imposes-on-gpu-only", UserError):
-        sweep_on_endpoint(
+        EndpointSweep(
             imposing, tmp_path / "r.json", sandbox, record_of(PLAN), CATALOG, lambda progress: None
         )
     assert endpoint.plans == []
@@ -181,7 +181,7 @@ def test_a_plan_without_speculation_has_none_anywhere() -> None:
 
 @pytest.mark.parametrize("plan", [None, plan_with(PLAN, ALONE)])
 def test_a_deployment_without_a_plan_or_a_drafter_is_refused(
-    plan: Plan | None, own_home: Path
+    plan: Plan | None, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     with raises_code("no-plan", UserError):
-        plan_before(record_of(plan))
+        prepared(tmp_path / "r.json", record_of(plan))

@@ -6,21 +6,15 @@ import pytest
 
 from peagle.bench.result import BenchWorkload
 from peagle.bench.server import (
-    NoStreaming,
     OpenAiServer,
     Probe,
     PromptRefused,
     ask_together,
-    context_of,
     counters_of,
-    models_in,
     probe,
     served_models,
-    usage_in,
-    waiting_in,
     waiting_of,
 )
-from peagle.bench.workloads import Tokens
 from peagle.errors import EngineError, PeagleError, UserError
 from peagle.protocol import Counters
 from peagle.speed.models import Workload
@@ -30,7 +24,6 @@ from tests.unit.bench.drafting import Drafting, prompts_of
 from tests.unit.bench.simulated import SimulatedTiming, simulated_server
 from tests.unit.local.test_hostile_engine import OK, answering
 
-FAST = SimulatedTiming(ttft=0.001, itl=0.001)
 GONE = "http://127.0.0.1:9/v1"
 METRICS = """\
 # HELP vllm:num_requests_waiting Number of requests waiting to be processed.
@@ -44,8 +37,8 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 12.0
 """
 
 
-def server(base_url: str, model: str = "simulated") -> OpenAiServer:
-    return OpenAiServer(base_url, model, log=("peagle", "logs", "x"))
+def server(base_url: str, model: str = "simulated", chat: bool = True) -> OpenAiServer:
+    return OpenAiServer(base_url, model, log=("peagle", "logs", "x"), chat=chat)
 
 
 def ask(port: int) -> dict[str, object]:
@@ -83,8 +76,10 @@ def test_an_answer_is_returned_and_none_is_an_error() -> None:
         with raises_code("no-answer", EngineError):
             server(url).ask({"prompt": "Hi"})
     for name in ("no JSON", "no UTF-8", "cut short", "NaN", "a list", "nothing"):
-        body = OK + b"\r\n" + INVALID[name]
-        with answering(body) as port, raises_code("invalid-response", EngineError):
+        with (
+            answering(OK + b"\r\n" + INVALID[name]) as port,
+            raises_code("invalid-response", EngineError),
+        ):
             ask(port)
     assert "secret" not in repr(OpenAiServer(GONE, "m", "secret"))
 
@@ -100,25 +95,31 @@ def test_requests_together_keep_their_order_and_refusals() -> None:
 
 
 def test_words_are_counted_by_the_server_and_lengths_are_fixed_where_it_allows() -> None:
-    with simulated_server(FAST) as simulated:
-        probed = probe(server(simulated.base_url))
+    fast = SimulatedTiming(ttft=0.001, itl=0.001, metrics=METRICS)
+    with simulated_server(fast) as simulated:
+        url = simulated.base_url
+        probed = probe(server(url))
         # Answers of gpt-oss have a format that ends; completions have none.
-        gpt_oss = OpenAiServer(simulated.base_url, "openai/gpt-oss-20b")
-        assert not probe(gpt_oss).fixed_length
-        assert probe(OpenAiServer(gpt_oss.base_url, gpt_oss.model, chat=False)).fixed_length
-    assert probed.tokens == Tokens(overhead=4.0, per_word=1.0), "a template has four tokens"
-    assert probed.tokens.words(128) == 124
-    assert probed.fixed_length
-    timing = SimulatedTiming(ttft=0.001, itl=0.001, accepts_ignore_eos=False)
-    with simulated_server(timing) as simulated:
-        assert not probe(server(simulated.base_url)).fixed_length
+        assert not probe(server(url, "openai/gpt-oss-20b")).fixed_length
+        assert probe(server(url, "openai/gpt-oss-20b", chat=False)).fixed_length
+        assert counters_of(server(url)) == Counters(10, 30, 12, (12,))
+        assert waiting_of(server(url)) == 5.0
+        assert served_models(server(url)) == {"simulated": None}
+    assert probed == Probe(4.0, 1.0, True), "a template has four tokens"
+    assert probed.words(128) == 124
+    for page in ("", "vllm:num_requests_running 1\n", "vllm:num_requests_waiting many\n"):
+        timing = SimulatedTiming(ttft=0.001, itl=0.001, accepts_ignore_eos=False, metrics=page)
+        with simulated_server(timing) as simulated:
+            assert waiting_of(server(simulated.base_url)) is None
+            assert (counters_of(server(simulated.base_url)) is None) == (page == "")
+            assert not probe(server(simulated.base_url)).fixed_length
 
 
 def test_requests_above_the_context_are_refused() -> None:
-    probed = Probe(Tokens(4.0, 1.0), True, 2048)
+    probed = Probe(4.0, 1.0, True, 2048)
     probed.require_room(BenchWorkload("fits", Workload(1792, 256)))
     probed.require_room(BenchWorkload("mine", Workload(0, 256), ("a " * 1700,)))
-    Probe(probed.tokens, True).require_room(BenchWorkload("unknown", Workload(9999, 256)))
+    Probe(4.0, 1.0, True).require_room(BenchWorkload("unknown", Workload(9999, 256)))
     for workload in (
         BenchWorkload("mine", Workload(0, 256), ("a", "a " * 6000)),
         BenchWorkload("long", Workload(1793, 256)),
@@ -128,38 +129,24 @@ def test_requests_above_the_context_are_refused() -> None:
 
 
 def test_the_context_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    def says(content: bytes, status: int = 200) -> int | None:
-        monkeypatch.setattr(OpenAiServer, "get", lambda *_: (status, content))
-        return context_of(server(GONE))
+    def says(content: bytes) -> dict[str, int | None]:
+        monkeypatch.setattr(OpenAiServer, "exchange", lambda *_: (200, "", content))
+        return served_models(server(GONE))
 
-    assert says(b'{"data": [{"id": "simulated", "max_model_len": 2048}, {"id": "b"}]}') == 2048
-    for content in (b"{}", b"[]", b'{"data": [1]}', b'{"data": [{"id": "simulated"}]}'):
-        assert says(content) is None
-    assert says(b"{}", 404) is None
-    with pytest.raises(EngineError):
-        models_in(b'{"data": [{}]}')
-
-
-def test_a_server_that_cannot_be_measured_is_refused() -> None:
-    timings: dict[str, SimulatedTiming] = {
-        "no-streaming": SimulatedTiming(streams=False),
-        "engine-failed": SimulatedTiming(fails_after=0),
-    }
-    for code, timing in timings.items():
-        with simulated_server(timing) as simulated, raises_code(code):
-            probe(server(simulated.base_url))
-    with raises_code("no-answer", EngineError):
-        probe(server(GONE))
-    with raises_code("no-usage", NoStreaming):
-        usage_in(['{"choices": []}', "[DONE]"], "it")
+    models = says(b'{"data": [{"id": "simulated", "max_model_len": 2048}, {"id": "b"}]}')
+    assert models == {"simulated": 2048, "b": None}
+    for content in (b"{}", b"[]", b'{"data": [1]}', b'{"data": [{}]}'):
+        with raises_code("invalid-response", EngineError):
+            says(content)
 
 
-def test_counters_queue_and_models_are_read() -> None:
-    with simulated_server(SimulatedTiming(metrics=METRICS)) as simulated:
-        assert counters_of(server(simulated.base_url)) == Counters(10, 30, 12, (12,))
-        assert waiting_of(server(simulated.base_url)) == 5.0
-        assert served_models(server(simulated.base_url)) == {"simulated": None}
-    with simulated_server(FAST) as simulated:
-        assert counters_of(server(simulated.base_url)) is None
-    assert waiting_in("vllm:num_requests_running 1\n") is None
-    assert waiting_in("vllm:num_requests_waiting many\n") is None
+@pytest.mark.parametrize(
+    ("timing", "code"),
+    [
+        (SimulatedTiming(streams=False), "no-streaming"),
+        (SimulatedTiming(fails_after=0), "engine-failed"),
+    ],
+)
+def test_a_server_that_cannot_be_measured_is_refused(timing: SimulatedTiming, code: str) -> None:
+    with simulated_server(timing) as simulated, raises_code(code):
+        probe(server(simulated.base_url))

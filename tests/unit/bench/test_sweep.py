@@ -11,10 +11,16 @@ from typing import Any
 import pytest
 
 from peagle.bench.evidence import read_result
-from peagle.bench.local import catalog_name
 from peagle.bench.measure import Measure
 from peagle.bench.result import BenchLoad, BenchRow, BenchSetting, BenchWorkload
-from peagle.bench.sweep import Budget, ResultFile, Sweep, SweepProgress, parse_settings
+from peagle.bench.sweep import (
+    Budget,
+    ResultFile,
+    Sweep,
+    SweepProgress,
+    SweepRequest,
+    catalog_name,
+)
 from peagle.errors import EngineError, UserError
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, K7, RESULT, SHORT, row
@@ -167,14 +173,6 @@ def test_progress_estimates_the_time_left(tmp_path: Path) -> None:
     assert texts[-1] == "row 8 of 8: p-eagle K=3, mine x 8, 50%, about 5s left"
 
 
-def test_a_budget_that_is_too_small_for_one_row_starts_nothing(tmp_path: Path) -> None:
-    engines = Engines()
-    with raises_code("budget-too-small") as refused:
-        run(engines, tmp_path / "r.json", budget=Budget(0.01, 36.0, clock=engines.clock))
-    assert engines.started == []
-    assert "about $3.20" in refused.value.message
-
-
 def test_a_budget_ends_a_sweep_before_the_row_that_exceeds_it(tmp_path: Path) -> None:
     engines = Engines(row_seconds=100)
     path = tmp_path / "r.json"
@@ -202,12 +200,10 @@ def test_a_budget_counts_earlier_runs_and_the_start_at_the_end(tmp_path: Path) -
 
 
 def test_settings_of_a_sweep() -> None:
-    assert parse_settings("k=none,1, 3,3") == (0, 1, 3)
+    assert SweepRequest("k=none,1, 3,3", ()).ks == (0, 1, 3)
     for text in ("", "k", "k=", "k=0", "k=-1", "k=65", "k=1.5", "j=1", "k=none,x", "k=²", "1,3"):
         with raises_code("invalid-sweep"):
-            parse_settings(text)
-    with raises_code("invalid-sweep"):
-        Sweep((ALONE,) * 11, SWEEP.loads * 25)
+            assert SweepRequest(text, ()).ks
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_server_that_fails_in_the_load_keeps_what_was_measured(
     [
         (SimulatedTiming(fails_after=0), 4, "EngineCore died"),
         (SimulatedTiming(ttft=0.01, itl=0.002, fails_after=2), 4, "no request of the load"),
-        (SimulatedTiming(streams=False), 2, "does not stream"),
+        (SimulatedTiming(streams=False), 2, "sends no streams"),
     ],
 )
 def test_a_server_that_cannot_be_measured_is_one_error(

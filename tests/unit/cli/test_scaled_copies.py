@@ -60,7 +60,7 @@ def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Termi
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--max", "13"), "has at most 3 instances, which hold 12"),
+        (("--max", "13"), "hold at most 12"),
         (("--off", "--to", "13"), "13 copies do not fit"),
         (("--min", "0"), "deploy with --scale-to-zero under another --name"),
     ],

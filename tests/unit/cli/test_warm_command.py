@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from peagle.warm.transfer import WarmReply
+from peagle.warm import WarmReply
 from tests.packed import KEY
 from tests.support import Done
 from tests.unit.aws.cloud import service_error

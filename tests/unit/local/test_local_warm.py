@@ -21,7 +21,7 @@ from peagle.engine.machine import Engine, check_compiler
 from peagle.engine.state import collected_folder, local_engines
 from peagle.errors import Refused, UserError
 from peagle.planning import Options, make_plan
-from peagle.warm.collect import collect_locally as collect
+from peagle.warm import collect_locally as collect
 from tests.support import raises_code
 from tests.unit.containers.artifacts import artifact
 from tests.unit.local.conftest import NAME, PlanFor, processes_with

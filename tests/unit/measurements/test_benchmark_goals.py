@@ -22,7 +22,6 @@ from measurements import (
     streaming_overhead,
     weights_sync,
 )
-from peagle.engine.machine import Engine
 
 
 @pytest.mark.parametrize(
@@ -37,31 +36,6 @@ def test_a_large_catalogue(
     monkeypatch.setattr(catalog_size, "generate", lambda folder: None)
 
     assert catalog_size.main() is met
-
-
-@pytest.mark.parametrize(("added", "met"), [(0.14, True), (0.16, False)])
-def test_the_entrypoint_before_vllm(
-    monkeypatch: pytest.MonkeyPatch, added: float, met: bool
-) -> None:
-    def seconds(command: list[str], environment: dict[str, str]) -> float:
-        return 0.1 + (added if command[-1] == "serve" else 0)
-
-    monkeypatch.setattr("peagle.engine.machine.find_engine", lambda vllm: Engine(Path("py"), vllm))
-    monkeypatch.setattr(entrypoint, "fake_vllm", lambda place, python: None)
-    monkeypatch.setattr(entrypoint, "_seconds", seconds)
-
-    assert entrypoint.main() is met
-
-
-@pytest.mark.parametrize(("slowest", "met"), [(4.9, True), (5.1, False)])
-def test_the_end_of_a_container_whose_engine_ended(
-    monkeypatch: pytest.MonkeyPatch, slowest: float, met: bool
-) -> None:
-    ended = iter([0.2, slowest, 0.1])
-    monkeypatch.setattr(crash, "refusals", lambda: [0.05])
-    monkeypatch.setattr(crash, "crash", lambda: (next(ended), "head-does-not-fit"))
-
-    assert crash.main() is met
 
 
 WITH_GOALS = (entrypoint, images, crash, check, catalog_size, bench_load, weights_sync)

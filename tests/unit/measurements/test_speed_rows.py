@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from measurements.speed_rows import EVIDENCE, rows
-from peagle.bench.evidence import evidence_document, evidence_name, evidence_text
+from peagle.bench.evidence import save_evidence
 from tests.unit.bench.made import RESULT
 
 
 def test_results_that_users_save_are_not_among_them(tmp_path: Path) -> None:
-    saved = evidence_document(RESULT)
-    (tmp_path / evidence_name(saved)).write_text(evidence_text(saved))
+    tmp_path = save_evidence(RESULT, tmp_path).parent
     assert rows(tmp_path) == []
 
     ours = EVIDENCE / "speed-gpt-oss-20b-h200.json"

@@ -13,7 +13,7 @@ from peagle.catalog import load_catalog
 from peagle.errors import VerdictFileError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.verdict import VerdictRequest, make_verdict, plan_by_verdict
-from peagle.render.verdict_file import verdict_bytes, verdict_from
+from peagle.render.plan_file import verdict_bytes, verdict_from
 from peagle.speed.models import Workload
 from peagle.speed.verdict import Verdict
 from tests.support import in_process, raises_code

@@ -11,7 +11,7 @@ from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checks import check
 from peagle.checks.rules.version import unknown_version
 from peagle.errors import CheckpointError
-from peagle.render.image_names import is_own_image, pinned_base
+from peagle.render.image import is_own_image, pinned_base
 from tests.support import decide_alike, raises_code
 from tests.unit.checks.cases import make_case
 from tests.unit.planning.rows import Expected, check_plan

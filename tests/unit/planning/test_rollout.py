@@ -11,10 +11,9 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Pins, Step
 from peagle.planning.rollout import cost_text, longest_seconds, rollout_of, rollout_of_copies
 from peagle.planning.weights import with_pins
-from peagle.render.alarms import alarms, without_speculation
-from peagle.render.metrics import metric_filters
+from peagle.render.alarms import alarms, metric_filters, without_speculation
 from peagle.render.requests import deploy_command
-from peagle.render.rollout import deployment_config
+from peagle.render.resources import deployment_config
 from peagle.render.values import values
 from peagle.speed.slo import Slo
 from tests.unit.rendering.plans import CATALOG

@@ -17,7 +17,7 @@ from peagle.data import data_folder
 from peagle.errors import Unsupported
 from peagle.planning import Plan
 from peagle.render import RenderedFile, render
-from peagle.render.compose import ComposeService, compose_text
+from peagle.render.formats.compose import ComposeService, compose_text
 from tests.support import raises_code
 from tests.unit.rendering.plans import CATALOG, limited, plan_of, to_zero
 

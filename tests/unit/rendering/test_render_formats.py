@@ -189,7 +189,7 @@ def test_a_text_that_cloudformation_would_replace_is_refused(format: str) -> Non
     with raises_code("format-unsupported", Unsupported) as refused:
         render(format, plan, CATALOG)
 
-    assert "in NOTE" in refused.value.message
+    assert "{{resolve:" in refused.value.message
     assert own["NOTE"] in text("terraform", plan, "values.json")
 
 

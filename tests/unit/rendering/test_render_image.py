@@ -1,10 +1,11 @@
-"""The build context of an image, and nothing else in it."""
+"""The build context of an image, and nothing else in it; names of images."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -21,13 +22,20 @@ from peagle.render.image import (
     content_digest,
     context_files,
     dockerfile,
+    has_host,
     labels,
+    parse_tag,
+    pinned_base,
+    read_image_address,
+    split_image,
+    without_tag,
 )
-from peagle.render.image_names import pinned_base
 from tests.support import raises_code
 from tests.unit.rendering.plans import plan_of
 
 GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64, None, revision="1234abcd")
+DIGEST = "sha256:" + "a" * 64
+ADDRESS = f"111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'0a' * 32}"
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
@@ -61,25 +69,18 @@ def test_the_context_contains_the_entrypoint_and_is_small() -> None:
     sources = {f"peagle/peagle_serve/{path.relative_to(serve).as_posix()}": path.read_bytes()
                for path in serve.rglob("*")
                if path.is_file() and "__pycache__" not in path.parts}  # fmt: skip
-    assert {
-        path: files[path] for path in files if path.startswith("peagle/peagle_serve/")
-    } == sources
-    assert "peagle/peagle_serve/__main__.py" in sources
+    assert {path: text for path, text in files.items() if "peagle_serve/" in path} == sources
     assert "peagle/peagle_serve/plugin/peagle_serve-1.dist-info/entry_points.txt" in sources
     assert sum(map(len, files.values())) < LAYER_LIMIT_BYTES
 
 
-def test_an_unknown_value_clears_the_bases_label() -> None:
-    found = read_labels(dockerfile(plan_of("uploaded"), Recipe("gpu", "base", None)))
-    assert found["org.opencontainers.image.base.digest"] == ""
-    assert found["org.opencontainers.image.revision"] == ""
-
-
-def test_a_label_is_read_literally() -> None:
+def test_a_label_is_read_literally_and_an_unknown_value_clears_the_bases() -> None:
     licence = """my "own" $HOME \\ licence's\nend"""
-    text = dockerfile(with_licence(plan_of("from-hub"), licence), GPU)
-    assert read_labels(text)["peagle.licence.target"] == """my "own" $HOME \\ licence's end"""
-    assert [name for name, _ in instructions(text)].count("LABEL") == 1
+    text = dockerfile(with_licence(plan_of("from-hub"), licence), Recipe("gpu", "base", None))
+    written = read_labels(text)
+    assert written["peagle.licence.target"] == """my "own" $HOME \\ licence's end"""
+    assert written["org.opencontainers.image.base.digest"] == ""
+    assert written["org.opencontainers.image.revision"] == ""
 
 
 @pytest.mark.thorough
@@ -90,7 +91,7 @@ def test_the_content_digest_covers_the_content_only() -> None:
     assert content_digest(other, GPU) == content_digest(plan, replace(GPU, revision="x")) == digest
     copied = Copied("weights/model/target", "/data", ("config.json",), "1")
     baked = replace(GPU, weights=(copied,))
-    found = {
+    different = {
         digest,
         content_digest(plan_of("from-hub"), GPU),
         content_digest(plan, replace(GPU, base="other")),
@@ -99,29 +100,17 @@ def test_the_content_digest_covers_the_content_only() -> None:
         content_digest(plan, baked),
         content_digest(plan, replace(GPU, weights=(replace(copied, digest="2"),))),
     }
-    assert len(found) == 7
+    assert len(different) == 7
     elsewhere = replace(GPU, weights=(replace(copied, folder="/elsewhere"),))
     assert content_digest(plan, elsewhere) == content_digest(plan, baked)
     assert labels(plan, GPU)["peagle.content"] == digest
 
 
-@pytest.mark.parametrize(
-    "base", ["", "a b", "x\nRUN rm -rf /", "-v", "a${B}", "http://x/y", "DEBIAN:1", "a@sha256:1"]
-)
-def test_an_invalid_base_is_refused(base: str) -> None:
-    with raises_code("invalid-image-name", UserError) as refused:
-        dockerfile(plan_of("uploaded"), Recipe("gpu", base, None))
-    assert "debian:bookworm-slim" in refused.value.fix
-
-
 def test_weights_stay_out_unless_asked_for() -> None:
     plan = plan_of("uploaded")
     assert "weights" not in dockerfile(plan, GPU).replace("peagle.weights", "")
-    copied = tuple(
-        Copied(f"weights/model/{part}", f"/data/{part}", ("config.json",), part)
-        for part in ("target", "drafter")
-    )
-    baked = dockerfile(plan, replace(GPU, weights=copied))
+    copied = Copied("weights/model/target", "/data/target", ("config.json",), "1")
+    baked = dockerfile(plan, replace(GPU, weights=(copied,)))
     assert ("COPY", "weights /opt/peagle/ml") in instructions(baked)
     assert 'PEAGLE_ML_ROOT="/opt/peagle/ml"' in baked
     assert "/data" not in baked
@@ -131,7 +120,7 @@ def test_only_the_named_files_of_the_hub_are_downloaded_at_one_commit() -> None:
     plan, commit = plan_of("from-hub"), "a" * 40
     download = Download("openai/gpt-oss-20b", "main", commit, ("config.json", "model [1].txt"))
     made = instructions(dockerfile(plan, replace(GPU, weights=(download,))))
-    (run,) = [json.loads(given) for name, given in made if name == "RUN"]
+    (run,) = [json.loads(words) for name, words in made if name == "RUN"]
     assert run[3:] == [
         "openai/gpt-oss-20b", commit, "main", "/opt/peagle/ml/hub", "config.json", "model [1].txt",
     ]  # fmt: skip
@@ -143,9 +132,79 @@ def test_a_known_digest_pins_the_base() -> None:
     digest, catalog = "sha256:" + "b" * 64, load_catalog()
     runtimes = [r.model_copy(update={"digest": digest}) for r in catalog.runtimes.runtimes]
     table = catalog.runtimes.model_copy(update={"runtimes": tuple(runtimes)})
-    known = replace(catalog, runtimes=table)
     plan = plan_of("from-hub")
-    (rendered,) = [file for file in render("dockerfile", plan, known) if file.path == "Dockerfile"]
-    assert f"ARG BASE={plan.runtime.image}@{digest}\n" in rendered.content.decode()
-    assert pinned_base(plan, known.runtimes) == f"{plan.runtime.image}@{digest}"
-    assert read_labels(rendered.content.decode())["org.opencontainers.image.base.digest"] == digest
+    files = render("dockerfile", plan, replace(catalog, runtimes=table))
+    (rendered,) = [file.content.decode() for file in files if file.path == "Dockerfile"]
+    assert f"ARG BASE={plan.runtime.image}@{digest}\n" in rendered
+    assert pinned_base(plan, table) == f"{plan.runtime.image}@{digest}"
+    assert read_labels(rendered)["org.opencontainers.image.base.digest"] == digest
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "digest"),
+    [
+        ("debian", "debian", None),
+        ("a/b__c/d.e-f:V1", "a/b__c/d.e-f:V1", None),
+        ("localhost:5000/x", "localhost:5000/x", None),
+        (f"1.dkr.ecr.us-east-1.example.com/vllm:1@{DIGEST}",
+         "1.dkr.ecr.us-east-1.example.com/vllm:1", DIGEST),
+    ],
+)  # fmt: skip
+def test_the_name_and_the_digest_of_an_image(text: str, name: str, digest: str | None) -> None:
+    assert split_image(text) == (name, digest)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "a:", ":a", "a b", "a\n", "A:1", "a//b", "/a", "a/", "-a", "a@b", "http://x/y",
+     "a:" + "x" * 129, "a" * 600, "ä", "a:1:2", f"a@{DIGEST}0", "x\nRUN rm -rf /", "a${B}"],
+)  # fmt: skip
+def test_an_invalid_image_name_is_refused(text: str) -> None:
+    with raises_code("invalid-image-name", UserError):
+        split_image(text)
+    with raises_code("invalid-image-name", UserError):
+        dockerfile(plan_of("uploaded"), Recipe("gpu", text, None))
+
+
+@pytest.mark.parametrize("text", ["peagle-tiny:1", "team/my.repo:V1_x", "a1:" + "x" * 128])
+def test_a_tag_is_name_and_tag(text: str) -> None:
+    assert ":".join(parse_tag(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        *((text, "peagle-tiny:1") for text in (
+            "myrepo", "team/repo", "host:5000/r", "r:", ":x", "UPPER:1", "ab:1\n", DIGEST,
+            "r:x",  # ECR requires two characters
+            "a__b:1",  # valid for Docker, not for ECR
+        )),
+        *((text, "--registry") for text in (
+            "host:5000/r:1", "localhost/r:1",
+            "1.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1",
+        )),
+    ],
+)  # fmt: skip
+def test_a_tag_that_docker_or_ecr_would_refuse_is_refused(text: str, fix: str) -> None:
+    with raises_code("invalid-image-name", UserError) as refused:
+        parse_tag(text)
+    assert fix in refused.value.fix
+
+
+def test_hosts_and_tags() -> None:
+    hosts = ("localhost/a", "a:5000/b", "team/b:1", "b:1")
+    assert [has_host(name) for name in hosts] == [True, True, False, False]
+    assert without_tag("a:5000/b:1") == without_tag("a:5000/b") == "a:5000/b"
+
+
+def test_the_address_is_the_line_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "image.txt"
+    with raises_code("image-address", UserError) as missing:
+        read_image_address(file)
+    assert missing.value.command[-2:] == ("--address-file", str(file))
+    file.write_text(f"{ADDRESS}\n")
+    assert read_image_address(file) == ADDRESS
+    for text in (ADDRESS.partition("@")[0], "", "x" * 2000):
+        file.write_text(text)
+        with pytest.raises(UserError):
+            read_image_address(file)

@@ -14,8 +14,8 @@ import pytest
 from peagle.checkpoints import contents
 from peagle.checkpoints.contents import files_below, watch_hashing
 from peagle.data import data_folder
-from peagle.deploy.desired import desired_state, required_change
 from peagle.deploy.diff import changes
+from peagle.deploy.preflight import desired_state, required_change
 from peagle.errors import Refused
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.dashboard import dashboard_body
@@ -98,7 +98,7 @@ def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path
 
     assert other.mounts == plan.mounts
     desired = [desired_state(one, ROLE, BUCKET) for one in (plan, other)]
-    assert desired[0].fingerprint == desired[1].fingerprint
+    assert desired[0].revision.fingerprint == desired[1].revision.fingerprint
     assert changes(*(one.revision.served for one in desired)) == ()
     assert dashboard_body(plan) == dashboard_body(other)
 

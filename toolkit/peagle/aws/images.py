@@ -38,9 +38,12 @@ from peagle.images.build import (
 from peagle.images.docker import Progress, connect_docker, show_image
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters
-from peagle.render.image import Recipe, RuntimeKind, content_digest, image_name
-from peagle.render.image_names import (
+from peagle.render.image import (
+    Recipe,
+    RuntimeKind,
+    content_digest,
     has_host,
+    image_name,
     parse_tag,
     pinned,
     pinned_base,

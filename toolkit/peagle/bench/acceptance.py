@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Any
 from peagle.bench.measure import BenchTarget
 from peagle.bench.result import (
     DEFAULT_MAX_TOKENS,
-    INTERRUPTED,
     BenchedServer,
     BenchSetting,
     CounterSource,
@@ -27,6 +26,7 @@ from peagle.bench.result import (
     MeasuredAcceptance,
     Progress,
     acceptance_in,
+    incomplete_reason,
     ratio_interval,
     silent,
     utc_now,
@@ -34,15 +34,13 @@ from peagle.bench.result import (
 from peagle.bench.server import RefusedPrompt, ask_together
 from peagle.bench.workloads import PromptSet, wrong_line
 from peagle.catalog.find import find_pair, pair_name
-from peagle.catalog.schema import Catalog, Drafter, Target, TextAcceptance
+from peagle.catalog.schema import Catalog, TextAcceptance
 from peagle.errors import Fix, NotProved, PeagleError, Unsupported, UserError, nearest
 from peagle.planning.plan import Plan
 from peagle.planning.speculation import with_speculation, without_floor
 from peagle.protocol import Counters, parse_piece
 from peagle.render.requests import tag_value
 from peagle.store import read_record
-
-ACCEPTANCE_FORMAT = 1
 
 GROUPS = 20
 """A domain is sent in so many groups, if it has as many prompts."""
@@ -53,20 +51,15 @@ GROUPS_OF_LOG = 4
 FEW_DRAFTS = 100
 """Fewer drafts give no reliable mean."""
 
-TOTAL = "all domains"
-
-_NONE = Counters(0, 0, 0)
-_OTHER_SERVER = "measure a server that speculates"
 _MAX_OWN_TOKEN_RATIO = 1.05
 """With more tokens counted than this times those of the own answers, others sent requests too."""
 
 
 @dataclass(frozen=True)
 class AcceptanceRequest:
-    """How to send the prompts. ``max_tokens`` applies to lines without their own; temperature 0 is
-    greedy decoding. ``concurrency`` is the largest number of requests at a time. ``groups`` is in
-    how many parts a domain is sent: more give a better interval, and more often wait for the last
-    answer."""
+    """How to send the prompts. ``max_tokens`` applies to lines without their own; at temperature 0
+    decoding is greedy. A domain is sent in so many ``groups``: more give a better interval, and
+    more often wait for the last answer."""
 
     max_tokens: int = DEFAULT_MAX_TOKENS
     temperature: float = 0.0
@@ -97,11 +90,9 @@ class DomainAcceptance:
 class AcceptanceResult:
     """The acceptance of a server's drafter on a file of prompts.
 
-    ``started`` is an ISO 8601 time in UTC; ``file`` and ``sha256`` identify the prompts. ``source``
-    is where drafts were counted. ``total`` is of all domains together, weighted as in the file;
-    in ``undrafted`` domains nothing was drafted. ``others_sent``: other clients sent requests
-    meanwhile, which are counted, too. ``incomplete`` is the message of the error that ended it
-    early, ``""`` when all prompts were sent.
+    ``total`` is of all domains together, weighted as in the file; in ``undrafted`` domains nothing
+    was drafted. ``others_sent``: other clients sent requests meanwhile, which are counted, too.
+    ``incomplete`` says why it ended early; empty when all prompts were sent.
     """
 
     server: BenchedServer
@@ -118,11 +109,17 @@ class AcceptanceResult:
     refused: tuple[RefusedPrompt, ...] = ()
     others_sent: bool = False
     incomplete: str = ""
-    format: int = ACCEPTANCE_FORMAT
+    format: int = 1
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints and a file holds; ``read_acceptance`` reads it."""
         return asdict(self)
+
+
+def no_speculation(server: str) -> NotProved:
+    """The error that nothing is drafted."""
+    fix = "measure a server that speculates, or longer answers"
+    return NotProved(f"{server} drafted nothing", fix, "no-speculation")
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ class _Group:
     prompts: int
     output_tokens: int
     counted: Counters
-    refused: tuple[RefusedPrompt, ...]
+    refused: Sequence[RefusedPrompt]
 
 
 def measure_acceptance(
@@ -144,50 +141,20 @@ def measure_acceptance(
     keep: Callable[[AcceptanceResult], object] = lambda result: None,
     progress: Progress = silent,
 ) -> AcceptanceResult:
-    """Send all prompts and evaluate what the engine counts meanwhile.
+    """Send all prompts and evaluate what the engine counts meanwhile; prompts that the engine
+    refuses are left out and listed.
 
-    An error or an interrupt ends it; then ``keep`` receives what was measured until then, if
-    anything, before the error is raised again. Prompts that the engine refuses are left out and
-    listed. Raises Unsupported for a server without counters, NotProved where nothing is drafted,
-    UserError where every prompt is refused, and what the server raises.
+    An error or an interrupt ends it; then ``keep`` receives what was measured, if anything, before
+    it is raised again. Raises Unsupported for a server without counters, NotProved where nothing is
+    drafted, UserError where every prompt is refused, and what the server raises.
     """
     started = utc_now()
     groups: list[_Group] = []
-    try:
-        for group in _send(target, prompts, request, progress):
-            groups.append(group)
-            tokens = sum(group.output_tokens for group in groups)
-            is_long = tokens > 2 * sum(group.prompts for group in groups)
-            if is_long and not any(group.counted.drafts for group in groups):
-                raise NotProved(
-                    f"the server wrote {tokens:,} tokens and drafted nothing: it does not "
-                    "speculate",
-                    _OTHER_SERVER,
-                    "no-speculation",
-                )
-    except (PeagleError, KeyboardInterrupt) as error:
-        if any(group.counted.drafts for group in groups):
-            why = error.message if isinstance(error, PeagleError) else INTERRUPTED
-            keep(_evaluate(target, prompts, request, started, groups, why))
-        raise
-    if not any(group.prompts for group in groups):
-        refused = [prompt for group in groups for prompt in group.refused]
-        why = f"the engine refuses every prompt: {refused[0].message}"
-        fix = "shorten the prompts, lower max_tokens, or lower --output-tokens"
-        raise wrong_line(prompts.file, [prompt.line for prompt in refused], why, fix)
-    return _evaluate(target, prompts, request, started, groups)
-
-
-def _send(
-    target: BenchTarget, prompts: PromptSet, request: AcceptanceRequest, progress: Progress
-) -> Iterator[_Group]:
-    """Send the prompts, group by group."""
 
     def read_counters() -> Counters:
         counted = target.read_counters()
         if counted is None and target.runs_alone:
-            message = f"{target.facts.name} does not speculate"
-            raise NotProved(message, _OTHER_SERVER, "no-speculation")
+            raise no_speculation(target.facts.name)
         if counted is None:
             raise Unsupported(
                 "the server does not tell how many drafts it accepts",
@@ -196,22 +163,38 @@ def _send(
             )
         return counted
 
-    before = read_counters()
-    chat, max_tokens, temperature = target.server.chat, request.max_tokens, request.temperature
-    for domain, members in prompts.domains.items():
-        size = max(1, math.ceil(len(members) / request.groups))
-        for first in range(0, len(members), size):
-            progress(domain, first, len(members))
-            asked = [
-                (prompt, prompt.body(chat=chat, max_tokens=max_tokens, temperature=temperature))
-                for prompt in members[first : first + size]
-            ]
-            answers, refused = ask_together(target.server.ask, asked, request.concurrency)
-            after = read_counters()
-            tokens = sum(parse_piece(answer).output_tokens or 0 for answer in answers)
-            yield _Group(domain, len(answers), tokens, after.since(before), tuple(refused))
-            before = after
-        progress(domain, len(members), len(members))
+    try:
+        before = read_counters()
+        for domain, members in prompts.domains.items():
+            size = max(1, math.ceil(len(members) / request.groups))
+            for first in range(0, len(members), size):
+                progress(domain, first, len(members))
+                asked = [
+                    (prompt, prompt.body(chat=target.server.chat, max_tokens=request.max_tokens,
+                                         temperature=request.temperature))
+                    for prompt in members[first : first + size]
+                ]  # fmt: skip
+                answers, refused = ask_together(target.server.ask, asked, request.concurrency)
+                after = read_counters()
+                tokens = sum(parse_piece(answer).output_tokens or 0 for answer in answers)
+                groups.append(_Group(domain, len(answers), tokens, after.since(before), refused))
+                before = after
+                tokens = sum(group.output_tokens for group in groups)
+                is_long = tokens > 2 * sum(group.prompts for group in groups)
+                if is_long and not any(group.counted.drafts for group in groups):
+                    raise no_speculation(target.facts.name)
+            progress(domain, len(members), len(members))
+    except (PeagleError, KeyboardInterrupt) as error:
+        if any(group.counted.drafts for group in groups):
+            why = incomplete_reason(error)
+            keep(_evaluate(target, prompts, request, started, groups, why))
+        raise
+    if not any(group.prompts for group in groups):
+        refused = [prompt for group in groups for prompt in group.refused]
+        why = f"the engine refuses every prompt: {refused[0].message}"
+        fix = "shorten the prompts, lower max_tokens, or lower --output-tokens"
+        raise wrong_line(prompts.file, [prompt.line for prompt in refused], why, fix)
+    return _evaluate(target, prompts, request, started, groups)
 
 
 def _evaluate(
@@ -227,17 +210,13 @@ def _evaluate(
         domain: _domain(domain, list(members), target.setting)
         for domain, members in groupby(groups, key=lambda group: group.domain)
     }
-    total = _domain(TOTAL, groups, target.setting)
+    total = _domain("all domains", groups, target.setting)
     if total is None:
-        raise NotProved(
-            "the answers are too short: nothing was drafted",
-            "raise --max-tokens",
-            "too-few-drafts",
-        )
-    k, drafts = len(total.acceptance.per_position), total.acceptance.drafts
+        raise no_speculation(target.facts.name)
+    k = len(total.acceptance.per_position)
     # A step outputs its accepted tokens and one more; the last step of an answer may output less
     # than it counts.
-    counted_tokens = drafts * total.acceptance.length - total.prompts * k
+    counted_tokens = total.acceptance.drafts * total.acceptance.length - total.prompts * k
     return AcceptanceResult(
         server=target.facts,
         setting=target.setting,
@@ -260,8 +239,7 @@ def _domain(
     domain: str, groups: Sequence[_Group], setting: BenchSetting
 ) -> DomainAcceptance | None:
     """The acceptance of all groups together; ``None`` where nothing was drafted."""
-    counted = sum((group.counted for group in groups), _NONE)
-    measured = acceptance_in(counted, setting)
+    measured = acceptance_in(sum((group.counted for group in groups), Counters(0, 0, 0)), setting)
     share = ratio_interval(
         [(group.counted.accepted_tokens, group.counted.drafts) for group in groups]
     )
@@ -285,90 +263,67 @@ def acceptance_bytes(result: AcceptanceResult) -> bytes:
 
 def require_none_refused(result: AcceptanceResult) -> None:
     """Raise UserError, with the lines, where the engine refused prompts of ``result``."""
-    if not result.refused:
-        return
-    lines = [prompt.line for prompt in result.refused]
-    why = f"the engine refuses the prompt: {result.refused[0].message}"
-    fix = "shorten it, lower its max_tokens, or remove the line; the other prompts were measured"
-    raise wrong_line(result.file, lines, why, fix)
+    if result.refused:
+        why = f"the engine refuses the prompt: {result.refused[0].message}"
+        fix = "shorten it, lower its max_tokens, or remove it; the other prompts were measured"
+        raise wrong_line(result.file, [prompt.line for prompt in result.refused], why, fix)
 
 
 _FIX = Fix("measure it again", ("peagle", "bench", "NAME", "--acceptance", "PROMPTS.jsonl"))
 
 
-def read_acceptance(file: Path) -> AcceptanceResult:
-    """The result in ``file``.
+def _unusable(message: str, fix: str | Fix = _FIX) -> UserError:
+    return UserError(message, fix, "acceptance-file")
 
-    Raises UserError for a file that is missing, of another format, or with impossible numbers: a
-    rate below 0 or above 1, or above that of the position before, or a length above K + 1.
-    """
+
+def read_acceptance(file: Path) -> AcceptanceResult:
+    """The result in ``file``. Raises UserError for a file that is missing, of another format, or
+    with impossible numbers."""
     try:
         result = read_record(file, AcceptanceResult, _FIX)
+        json.dumps(result and result.document(), allow_nan=False)
     except UserError as error:  # whose code is about the toolkit's own records
-        raise UserError(error.message, _FIX, "acceptance-file") from error
+        raise _unusable(error.message) from error
+    except ValueError as error:  # a text such as "nan" is a number for pydantic
+        raise _unusable(f"{file} cannot be used: a number is infinite or none") from error
     if result is None:
-        raise UserError(f"{file} does not exist", _FIX, "acceptance-file")
-    try:
-        json.dumps(result.document(), allow_nan=False)
-        why = next(_impossible(result), "")
-    except ValueError:  # a text such as "nan" is a number for pydantic
-        why = "a number is infinite or none"
-    if why:
-        raise UserError(f"{file} cannot be used: {why}", _FIX, "acceptance-file")
-    return result
-
-
-def _impossible(result: AcceptanceResult) -> Iterator[str]:
-    """What cannot have been measured."""
-    if result.format != ACCEPTANCE_FORMAT:
-        yield f"its format is {result.format}, not {ACCEPTANCE_FORMAT}"
+        raise _unusable(f"{file} does not exist")
+    if result.format != 1:
+        raise _unusable(f"{file} has format {result.format}, not 1")
     for part in (result.total, *result.domains):
         rates, length = part.acceptance.per_position, part.acceptance.length
-        descends = all(rate >= later for rate, later in pairwise((1.0, *rates, 0.0)))
-        fits = math.isclose(length, 1 + sum(rates), rel_tol=1e-3)
-        is_within = part.interval.low <= length + 1e-6 <= part.interval.high + 2e-6
-        if part.acceptance.drafts < 1 or not 1 <= result.k == len(rates):
-            yield f"{part.domain[:60]!r} has no drafts, or other positions than K={result.k}"
-        elif not (descends and fits and is_within):
-            yield f"the rates, the length and the interval of {part.domain[:60]!r} contradict"
+        if not (
+            part.acceptance.drafts >= 1
+            and 1 <= result.k == len(rates)
+            and all(rate >= later for rate, later in pairwise((1.0, *rates, 0.0)))
+            and math.isclose(length, 1 + sum(rates), rel_tol=1e-3)
+            and part.interval.low <= length + 1e-6 <= part.interval.high + 2e-6
+        ):
+            raise _unusable(f"{file} cannot be used: impossible numbers of {part.domain[:60]!r}")
+    return result
 
 
 def rates_of(result: AcceptanceResult, k: int, domain: str | None = None) -> tuple[float, ...]:
     """The share of drafts accepted at each of the first ``k`` positions, of one domain or of all
-    together.
-
-    A smaller K than the measured one has the same rates at its positions. Raises UserError for a
-    larger K, and for an unknown domain.
-    """
+    together. A smaller K than the measured one has the same rates. Raises UserError for a larger K,
+    and for an unknown domain."""
     domains = {part.domain: part for part in result.domains}
     if domain is not None and domain not in domains:
         hint = nearest(domain, domains) or f"known: {', '.join(domains)}"
-        raise UserError(f"the acceptance has no domain {domain!r}", hint, "acceptance-file")
+        raise _unusable(f"the acceptance has no domain {domain!r}", hint)
     if k > result.k:
-        raise UserError(
-            f"acceptance was measured with K={result.k}: nothing is known of K={k}",
-            f"measure acceptance with K={k}, or leave K={k} out",
-            "acceptance-file",
-        )
+        message = f"acceptance was measured with K={result.k}: nothing is known of K={k}"
+        raise _unusable(message, f"measure acceptance with K={k}, or leave K={k} out")
     chosen = result.total if domain is None else domains[domain]
     return tuple(round(rate, 4) for rate in chosen.acceptance.per_position[:k])
 
 
 def with_imposed_acceptance(plan: Plan, rates: tuple[float, ...]) -> Plan:
-    """``plan`` with vLLM's synthetic sampler, which accepts drafts at these rates.
-
-    Its answers are not the target's: an engine of it is for measurements only, and runs on a GPU:
-    the CPU engine has no such sampler. Raises UserError for a plan without speculation or with
-    another K.
-    """
+    """``plan`` with vLLM's synthetic sampler, which accepts drafts at these rates, one for each
+    position of its K. Its answers are not the target's, and it runs on GPUs only."""
     speculation = without_floor(plan).speculation
-    if speculation is None or speculation.k != len(rates):
-        k = speculation.k if speculation else 0
-        raise UserError(
-            f"rates of {len(rates)} positions cannot be imposed on K={k}",
-            "give a rate for each position",
-            "acceptance-file",
-        )
+    assert speculation is not None
+    assert speculation.k == len(rates)
     settings = {
         **speculation.settings,
         "rejection_sample_method": "synthetic",
@@ -380,15 +335,24 @@ def with_imposed_acceptance(plan: Plan, rates: tuple[float, ...]) -> Plan:
 def with_text_acceptance(
     catalog: Catalog, pair: str, file: Path, domain: str | None = None
 ) -> Catalog:
-    """The catalogue with the acceptance in ``file``, of one domain or of all, for the drafter of
-    ``pair`` that was measured.
+    """The catalogue with the acceptance in ``file``, of one domain or of all, for the drafter that
+    was measured: the one of the pair in the file, else the one that ``pair`` names.
 
-    Raises NotFound for an unknown pair, and UserError for a file that cannot be read, of another
-    pair, of a stand-in, of an imposed acceptance, or with too few drafts.
+    Raises NotFound for an unknown pair, and UserError for a file that is not a measurement of this
+    pair.
     """
     measured = read_acceptance(file)
-    target = find_pair(catalog, pair).target
-    drafter = _drafter(catalog, target, pair, measured, file)
+    found = find_pair(catalog, pair)
+    target, drafter = found.target, found.drafter if "+" in pair else None
+    if of_file := measured.server.pair:
+        named = drafter
+        tags = {tag_value(pair_name(target, other)): other for other in target.drafters}
+        drafter = tags.get(tag_value(of_file))
+        if drafter is None or named not in (None, drafter):
+            raise _unusable(f"{file} is of {of_file}, not of {pair}", "use its own pair")
+    if drafter is None:
+        message = f"{file} does not name the drafter that was measured"
+        raise _unusable(message, f"name it: {target.short_name}+DRAFTER")
     rates = rates_of(measured, measured.k, domain)
     chosen = next((part for part in measured.domains if part.domain == domain), measured.total)
     why = ""
@@ -399,7 +363,7 @@ def with_text_acceptance(
     elif not chosen.is_reliable:
         why = f"{chosen.acceptance.drafts} drafts are too few for a mean: {FEW_DRAFTS} are needed"
     if why:
-        raise UserError(f"{file} cannot be used: {why}", "measure more of the text", "acceptance")
+        raise _unusable(f"{file} cannot be used: {why}", "measure more of the text")
     text = f"{Path(measured.file).name}, {chosen.domain}" if domain else Path(measured.file).name
     source = f"{chosen.acceptance.drafts:,} drafts on {text}, {measured.started[:10]}"
     lengths = tuple(
@@ -410,25 +374,3 @@ def with_text_acceptance(
     drafters = tuple(changed if other is drafter else other for other in target.drafters)
     replaced = target.model_copy(update={"drafters": drafters})
     return replace(catalog, targets={**catalog.targets, target.id: replaced})
-
-
-def _drafter(
-    catalog: Catalog, target: Target, pair: str, measured: AcceptanceResult, file: Path
-) -> Drafter:
-    """The drafter that was measured: the one of the pair in the file, else the one that ``pair``
-    names. Raises UserError for a file of another pair, and where neither is known."""
-    of_file = measured.server.pair
-    named = find_pair(catalog, pair).drafter if "+" in pair else None
-    if of_file is not None:
-        for drafter in target.drafters:
-            full = pair_name(target, drafter)
-            if of_file in (full, tag_value(full)) and named in (None, drafter):
-                return drafter
-        raise UserError(f"{file} is of {of_file}, not of {pair}", "use its own pair", "acceptance")
-    if named is None:
-        raise UserError(
-            f"{file} does not name the drafter that was measured",
-            f"name it: {target.short_name}+DRAFTER",
-            "acceptance",
-        )
-    return named

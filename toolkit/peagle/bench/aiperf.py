@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import psutil
@@ -52,11 +51,9 @@ class SenderMissing(UserError, code="bench-missing"):
 def install_sender(
     python: Path | None = None, again: bool = False, progress: Progress = lambda line: None
 ) -> Aiperf:
-    """Install aiperf unless it is installed; with ``again`` in any case.
-
-    ``python`` runs it; by default the Python of this program. Raises UserError for an unsuitable
-    Python or disk, and EngineError when uv or aiperf fails.
-    """
+    """Install aiperf unless it is installed; with ``again`` in any case. ``python`` runs it, by
+    default this program's. Raises UserError for an unsuitable Python or disk, and EngineError when
+    uv or aiperf fails."""
     folder = _folder()
     with exclusive_environment(folder, progress):
         if again or installed_sender() is None:
@@ -115,12 +112,9 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class SentRequest:
-    """One request as the sender timed it.
-
-    ``repetition`` counts from 1; 0 is the warm-up. ``start`` and ``end`` are in seconds since 1970,
-    ``ttft`` until the first output; ``gaps`` are between outputs. The server counts the tokens.
-    ``error`` is the message of a failed request, whose other values may be missing.
-    """
+    """One request as the sender timed it, in seconds since 1970 and until the first output;
+    ``gaps`` are between outputs. ``repetition`` counts from 1; 0 is the warm-up. The server counts
+    the tokens. With an ``error``, other values may be missing."""
 
     repetition: int
     start: float
@@ -151,15 +145,6 @@ class Sent:
     cpu: tuple[CpuReading, ...] = ()
     error: str = ""
 
-    def cpu_shares(self, start: float, end: float) -> tuple[float, float] | tuple[None, None]:
-        """The mean shares of the sender and of the machine between two times; ``None`` for a time
-        without a reading."""
-        inside = [reading for reading in self.cpu if start <= reading.at <= end]
-        if not inside:
-            return None, None
-        sender = fmean(reading.sender for reading in inside)
-        return sender, fmean(reading.machine for reading in inside)
-
 
 _KEY = "PEAGLE_BENCH_KEY"
 _INHERITED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR")
@@ -178,13 +163,13 @@ _TOKENIZER = {
     },
 }
 
-PHASE = "load"
+_PHASE = "load"
 """The phases are called ``load0``, ``load1``, ...; the first is the warm-up."""
 
 _LIMITS = Limits(size=64 << 20)
 _LONGEST = 300
 _CUT_OFF = "the server closed the connection before the end of an answer"
-_KNOWN = {
+_MESSAGES = {
     "ClientConnectorError": "the server refuses the connection",
     "ClientOSError": _CUT_OFF,
     "ClientPayloadError": _CUT_OFF,
@@ -198,7 +183,7 @@ _KNOWN = {
 _SENDER_FAILED = "sender-failed"
 """The load generator ended before it sent a request; the message has its last error.
 
-Fix: correct what the message names, or install the load generator again with --reinstall
+Fix: correct what the message names, or install the load generator again with --again
 """
 
 
@@ -220,11 +205,8 @@ class Aiperf:
         progress: Callable[[int], object] = lambda finished: None,
     ) -> Sent:
         """Send the bodies of each phase, the warm-up first; a phase begins when the previous one
-        has ended.
-
-        ``progress`` receives the number of finished requests. Requests that fail are results. An
-        interrupt ends aiperf too. Raises EngineError when aiperf fails before it sends anything.
-        """
+        has ended. ``progress`` receives the number of finished requests. Requests that fail are
+        results. Raises EngineError when aiperf fails before it sends anything."""
         with tempfile.TemporaryDirectory(prefix="peagle-bench-") as name:
             folder = Path(name)
             (folder / "tokenizer").mkdir()
@@ -239,7 +221,9 @@ class Aiperf:
             cpu = _run(self.program, folder, server.key, records, progress)
             lines = records.read_bytes().splitlines(keepends=True) if records.exists() else []
             requests = tuple(requests_in(lines))
-            last_error = _last_error(folder / "log")
+            log = (folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()
+            errors = [line for line in log if " ERROR " in line or "Error:" in line]
+            last_error = (errors or log or ["no output"])[-1].strip()[:_LONGEST]
             if not requests:
                 raise EngineError(f"aiperf sent nothing: {last_error}", code=_SENDER_FAILED)
             expected = sum(map(len, phases))
@@ -261,19 +245,18 @@ def configuration(
     }
     if server.key:
         endpoint["api_key"] = f"${{{_KEY}}}"  # aiperf takes it from the environment
-    bodies = str(folder / "bodies.jsonl")
     return {
         "benchmark": {
             "models": [server.model],
             "endpoint": endpoint,
             "tokenizer": {"name": str(folder / "tokenizer")},
             "datasets": [
-                {"name": "bodies", "type": "file", "path": bodies, "format": "raw_payload",
-                 "sampling": "sequential"}
+                {"name": "bodies", "type": "file", "path": str(folder / "bodies.jsonl"),
+                 "format": "raw_payload", "sampling": "sequential"}
             ],
             "phases": [
                 {
-                    "name": f"{PHASE}{number}",
+                    "name": f"{_PHASE}{number}",
                     "kind": "profiling" if number else "warmup",
                     "type": "concurrency",
                     "requests": count,
@@ -306,15 +289,19 @@ def _run(
         ) as started,
     ):
         try:
-            before, begun, offset, finished = _cpu_seconds(started.pid), time.time(), 0, 0
+            before: dict[int, float] = {}
+            begun, offset, finished = time.time(), 0, 0
             psutil.cpu_percent()
             while started.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     started.wait(_READ_EVERY)
-                now, used = time.time(), _cpu_seconds(started.pid)
+                now, used = time.time(), {}
+                for process in _processes(started.pid):
+                    with suppress(psutil.Error):
+                        used[process.pid] = sum(process.cpu_times()[:2])
                 busiest = max((used[pid] - before.get(pid, 0.0) for pid in used), default=0.0)
-                machine = psutil.cpu_percent() / 100
-                readings.append(CpuReading(now, busiest / max(now - begun, 1e-9), machine))
+                share = busiest / max(now - begun, 1e-9)
+                readings.append(CpuReading(now, share, psutil.cpu_percent() / 100))
                 before, begun = used, now
                 if records.exists():
                     with records.open("rb") as stream:
@@ -340,29 +327,9 @@ def _processes(leader: int) -> list[psutil.Process]:
     return []
 
 
-def _cpu_seconds(leader: int) -> dict[int, float]:
-    """CPU seconds of a process and its descendants, by process id."""
-    seconds: dict[int, float] = {}
-    for process in _processes(leader):
-        with suppress(psutil.Error):
-            times = process.cpu_times()
-            seconds[process.pid] = times.user + times.system
-    return seconds
-
-
-def _last_error(log: Path) -> str:
-    """The last line about an error in aiperf's output."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    errors = [line for line in lines if " ERROR " in line or "Error:" in line]
-    return (errors or lines or ["no output"])[-1].strip()[:_LONGEST]
-
-
 def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
-    """The requests of these lines, in their order.
-
-    A line that is cut off, as of an aiperf that was killed, is ignored. Raises EngineError for
-    another format.
-    """
+    """The requests of these lines. A line that is cut off, as of an aiperf that was killed, is
+    ignored. Raises EngineError for another format."""
     for line in lines:
         try:
             document = json_reader.read(line, "a record of aiperf", limits=_LIMITS)
@@ -376,43 +343,32 @@ def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
 
 def _request(document: Mapping[str, Any]) -> SentRequest:
     metadata, metrics = document["metadata"], document["metrics"]
-    repetition = count_of(int(metadata["phase_name"].removeprefix(PHASE)))
-    start = _number(metadata["request_start_ns"]) / 1e9
-    end = _number(metadata["request_end_ns"]) / 1e9
+    repetition = count_of(int(metadata["phase_name"].removeprefix(_PHASE)))
+    start, end = (_seconds(metadata[f"request_{at}_ns"], 1e9) for at in ("start", "end"))
     if error := document.get("error"):
         return SentRequest(repetition, start, end, error=_message(error))
-    values = {name: metric["value"] for name, metric in metrics.items() if name in _METRICS}
-    tokens = {
-        name: count_of(values[name]) if name in values else None
-        for name in ("usage_prompt_tokens", "usage_completion_tokens")
-    }
-    if not tokens["usage_completion_tokens"] or "time_to_first_token" not in values:
+    written = metrics.get("usage_completion_tokens", {}).get("value")
+    if not written or "time_to_first_token" not in metrics:
         # vLLM reports an error after the first output as an event of the stream.
         why = "the answer ended early, or without its number of tokens"
         return SentRequest(repetition, start, end, error=why)
+    prompt = metrics.get("usage_prompt_tokens")
+    gaps = metrics.get("inter_chunk_latency", {}).get("value", ())
     return SentRequest(
         repetition,
         start,
         end,
-        _number(values["time_to_first_token"]) / 1e3,
-        tuple(_number(gap) / 1e3 for gap in values.get("inter_chunk_latency", ())),
-        tokens["usage_prompt_tokens"],
-        tokens["usage_completion_tokens"],
+        _seconds(metrics["time_to_first_token"]["value"], 1e3),
+        tuple(_seconds(gap, 1e3) for gap in gaps),
+        count_of(prompt["value"]) if prompt else None,
+        count_of(written),
     )
 
 
-_METRICS = (
-    "time_to_first_token",
-    "inter_chunk_latency",
-    "usage_prompt_tokens",
-    "usage_completion_tokens",
-)
-
-
-def _number(value: Any) -> float:
+def _seconds(value: Any, per_second: float) -> float:
     if type(value) not in (int, float) or not isfinite(value) or value < 0:
         raise ValueError(f"{ascii(value)[:40]} is not a time")
-    return float(value)
+    return float(value) / per_second
 
 
 def _message(error: Any) -> str:
@@ -422,4 +378,4 @@ def _message(error: Any) -> str:
     text = str(error.get("message") or error.get("type") or "the request failed")
     if error.get("code"):
         return sanitize(f"HTTP {error['code']}: {engine_message(text)}", _LONGEST)
-    return _KNOWN.get(str(error.get("type"))) or sanitize(text, _LONGEST)
+    return _MESSAGES.get(str(error.get("type"))) or sanitize(text, _LONGEST)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,12 +24,12 @@ from peagle.bench.result import (
     Repetition,
     Times,
 )
-from peagle.bench.workloads import first_problem
 from peagle.catalog.documents import LARGEST_EVIDENCE, BadFile, display_path, read_bytes
 from peagle.catalog.evidence import read_run
 from peagle.catalog.schema import NO_GPU, Catalog, Seconds, Speed, SpeedRun
 from peagle.errors import UserError
 from peagle.planning.runtime import DEFAULT_REGION, price_of
+from peagle.render.plan_file import first_problem
 from peagle.speed.models import WORKLOADS, AcceptanceBasis, Workload
 from peagle.store import SANDBOX, write_file
 from peagle.text import usd_per_million
@@ -47,29 +47,43 @@ _METHOD = (
 )
 
 
-def evidence_document(result: BenchResult) -> dict[str, Any]:
-    """The result as a file of evidence: speeds as planning reads them, and raw repetitions.
+def _not_evidence(message: str, fix: str = "measure again") -> UserError:
+    return UserError(message, fix, "not-evidence")
 
-    Rows that ended early or in which requests failed are left out, prompts too. Raises UserError
-    for a result that says nothing of a pair, and if no row is left.
-    """
+
+def evidence_document(result: BenchResult) -> dict[str, Any]:
+    """The result as a file of evidence: speeds as planning reads them, and raw repetitions, without
+    rows that failed and without prompts. Raises UserError for a result that says nothing of a pair,
+    and if no row is left."""
     server, host = result.server, result.host
     if server.pair is None or server.vllm is None or server.where == SANDBOX:
-        is_sandbox = server.where == SANDBOX
-        what = "the sandbox has no GPU" if is_sandbox else "its pair or vLLM is unknown"
-        raise UserError(
-            f"the result of {server.name} cannot be evidence for a pair: {what}",
+        raise _not_evidence(
+            f"{server.name} gives no evidence: the sandbox has no GPU, or pair or vLLM is unknown",
             "measure a pair of the catalogue on this machine, or a deployment on AWS",
-            "not-evidence",
         )
-    sizes = _sizes(result)
-    rows = [row for row in result.rows if row.is_complete]
+    rows: list[tuple[BenchRow, tuple[int, int]]] = []
+    sizes: dict[tuple[int, int], str] = {}
+    for workload, of_workload in result.by_workload().items():
+        complete = [row for row in of_workload if row.is_complete]
+        if not complete:
+            continue
+        # Planning compares rows of one size: all of a workload have their mean.
+        prompt = max(1, round(fmean(row.prompt_tokens for row in complete)))
+        answer = max(1, round(fmean(row.output_tokens for row in complete)))
+        if other := sizes.get((prompt, answer)):
+            raise _not_evidence(
+                f"{other} and {workload.name} have requests of the same size ({prompt:,} and "
+                f"{answer:,} tokens), which evidence cannot tell apart",
+                "save them one at a time",
+            )
+        sizes[prompt, answer] = workload.name
+        rows += [(row, (prompt, answer)) for row in complete]
     if not rows:
-        raise UserError(
-            "no load was measured without errors, so there is nothing to save",
-            "measure again",
-            "not-evidence",
-        )
+        raise _not_evidence("no load was measured without errors, so there is nothing to save")
+    try:
+        speeds = [_speed(row, size).model_dump() for row, size in rows]
+    except ValidationError as error:
+        raise _not_evidence(f"impossible numbers: {first_problem(error, Speed)}") from error
     return {
         "pair": server.pair.partition("+")[0],
         "date": result.started[:10],
@@ -83,7 +97,7 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         ],
         "commands": [shlex.join(result.command)],
         "method": _METHOD,
-        "synthetic": any(row.setting.imposed_rates for row in rows),
+        "synthetic": any(row.setting.imposed_rates for row, _ in rows),
         "script": SCRIPT,
         "toolkit": result.toolkit,
         "sender": list(result.sender),
@@ -91,107 +105,39 @@ def evidence_document(result: BenchResult) -> dict[str, Any]:
         "instance_type": server.instance_type,
         "usd_per_hour": result.usd_per_hour,
         "price_source": result.price_source,
-        "speeds": [_speed(row, sizes[row.load.workload]) for row in rows],
-        "raw": [_raw(row, sizes[row.load.workload]) for row in rows],
+        "speeds": speeds,
+        "raw": [_raw(row, *size) for row, size in rows],
     }
 
 
-def evidence_text(document: dict[str, Any]) -> str:
-    """The document as JSON with one line per row. Raises UserError if planning would refuse it."""
-    lists = {key: document[key] for key in ("speeds", "raw")}
-    head = json.dumps({k: v for k, v in document.items() if k not in lists}, indent=1)
-    parts = [head.removesuffix("\n}")]
-    for key, rows in lists.items():
-        lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows)
-        parts.append(f' "{key}": [\n  {lines}\n ]')
-    text = ",\n".join(parts) + "\n}\n"
-    try:
-        read_run(Path("result"), text.encode())
-    except BadFile as bad:
-        raise UserError(
-            f"the result cannot be evidence: {bad.problem.text}", "measure again", "not-evidence"
-        ) from bad
-    return text
-
-
-def evidence_name(document: dict[str, Any]) -> str:
-    """The name of the file: ``speed-gpt-oss-20b-h200-vllm-0.28.0-2026-11-22.json``."""
-    gpus = document["tensor_parallel_size"]
-    words = (
-        "speed", document["pair"].rpartition("/")[2], document["gpu"],
-        f"{gpus}-gpus" if gpus > 1 else "", "vllm", document["engine"]["version"],
-        document["date"],
-    )  # fmt: skip
-    name = "-".join(word for word in words if word).lower()
-    return "".join(c if c.isalnum() or c in ".-" else "-" for c in name) + ".json"
-
-
-def save_evidence(result: BenchResult, folder: Path) -> Path:
-    """Write the result as evidence to the catalogue in ``folder``, which is made if needed; returns
-    the path. The same rows again change nothing; other evidence keeps its file.
-
-    Raises UserError for a result that is not evidence, and OSError.
-    """
-    document = evidence_document(result)
-    content, first = evidence_text(document).encode(), Path(evidence_name(document))
-    (folder / "evidence").mkdir(parents=True, exist_ok=True)
-    for number in count(1):
-        name = first.name if number == 1 else f"{first.stem}-{number}{first.suffix}"
-        path = folder / "evidence" / name
-        if not path.exists():
-            write_file(path, content)
-        elif _rows_in(path.read_bytes()) != _rows_in(content):
-            continue
-        break
-    return path
-
-
-def _rows_in(content: bytes) -> bytes:
-    return content.partition(b'"speeds": [')[2]
-
-
-def _sizes(result: BenchResult) -> dict[BenchWorkload, tuple[int, int]]:
-    """Mean tokens of prompt and answer of each workload, the same for all of its rows: planning
-    compares rows of one size. Raises UserError for two workloads of the same size."""
-    sizes: dict[tuple[int, int], BenchWorkload] = {}
-    for workload, every in result.by_workload().items():
-        rows = [row for row in every if row.is_complete]
-        if not rows:
-            continue
-        prompt = sum(row.prompt_tokens for row in rows) / len(rows)
-        answer = sum(row.output_tokens for row in rows) / len(rows)
-        size = (max(1, round(prompt)), max(1, round(answer)))
-        if other := sizes.get(size):
-            raise UserError(
-                f"{other.name} and {workload.name} have requests of the same size "
-                f"({size[0]:,} and {size[1]:,} tokens), which evidence cannot tell apart",
-                "save them one at a time",
-                "not-evidence",
-            )
-        sizes[size] = workload
-    return {workload: size for size, workload in sizes.items()}
-
-
-def _speed(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
-    """The fastest repetition, as ``catalog.schema.Speed`` says."""
-    speed = row.fastest
+def _speed(row: BenchRow, size: tuple[int, int]) -> Speed:
+    """The fastest repetition. Raises ValidationError for impossible numbers."""
     best = max(row.repetitions, key=lambda repetition: repetition.tokens_per_second, default=row)
-    return {
-        "drafter": row.setting.drafter,
-        "k": row.setting.k,
-        "concurrency": row.load.concurrency,
-        "output_tokens_per_second": round(speed.value, 3),
-        "low": round(speed.low, 3),
-        "high": round(speed.high, 3),
-        "repetitions": max(1, len(row.repetitions)),
-        "acceptance_length": round(row.acceptance.length, 4) if row.acceptance else None,
-        "prompt_tokens": size[0],
-        "output_tokens": size[1],
+    return Speed(
+        drafter=row.setting.drafter,
+        k=row.setting.k,
+        concurrency=row.load.concurrency,
+        output_tokens_per_second=round(row.fastest.value, 3),
+        low=round(row.fastest.low, 3),
+        high=round(row.fastest.high, 3),
+        repetitions=max(1, len(row.repetitions)),
+        acceptance_length=round(row.acceptance.length, 4) if row.acceptance else None,
+        prompt_tokens=size[0],
+        output_tokens=size[1],
         **_latencies(best),
+    )
+
+
+def _latencies(measured: BenchRow | Repetition) -> dict[str, Any]:
+    times = {"ttft": measured.ttft, "itl": measured.itl, "tpot": measured.tpot}
+    names = ("mean", "p50", "p90", "p99")
+    return {
+        f"{name}_seconds": {key: round(getattr(value, key), 6) for key in names} if value else None
+        for name, value in times.items()
     }
 
 
-def _raw(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
+def _raw(row: BenchRow, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
     """Each repetition, and what the setting and the load were."""
     accepted, workload = row.acceptance, row.load.workload
     return {
@@ -202,8 +148,8 @@ def _raw(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
         "fixed_length": workload.fixed_length,
         "prompts_sha256": workload.digest,
         "concurrency": row.load.concurrency,
-        "prompt_tokens": size[0],
-        "output_tokens": size[1],
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
         "drafts": accepted.drafts if accepted else 0,
         "accepted_by_position": [round(r, 4) for r in accepted.per_position] if accepted else [],
         "saturated": row.saturated,
@@ -222,14 +168,43 @@ def _raw(row: BenchRow, size: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def _latencies(measured: BenchRow | Repetition) -> dict[str, dict[str, float] | None]:
-    """Mean and percentiles of the three times, as ``catalog.schema.Seconds``."""
-    times = {"ttft": measured.ttft, "itl": measured.itl, "tpot": measured.tpot}
-    names = ("mean", "p50", "p90", "p99")
-    return {
-        f"{name}_seconds": {key: round(getattr(value, key), 6) for key in names} if value else None
-        for name, value in times.items()
-    }
+def save_evidence(result: BenchResult, folder: Path) -> Path:
+    """Write the result as evidence to the catalogue in ``folder``, which is made if needed; returns
+    the path. The same rows again change nothing; other evidence keeps its file. Raises UserError
+    for a result that is not evidence, and OSError."""
+    document = evidence_document(result)
+    lists = {key: document[key] for key in ("speeds", "raw")}
+    head = json.dumps({k: v for k, v in document.items() if k not in lists}, indent=1)
+    parts = [head.removesuffix("\n}")]
+    for key, rows in lists.items():
+        lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in rows)
+        parts.append(f' "{key}": [\n  {lines}\n ]')
+    content = (",\n".join(parts) + "\n}\n").encode()
+    try:
+        read_run(Path("result"), content)
+    except BadFile as bad:
+        raise _not_evidence(f"the result cannot be evidence: {bad.problem.text}") from bad
+    gpus = document["tensor_parallel_size"]
+    words = (
+        "speed", document["pair"].rpartition("/")[2], document["gpu"],
+        f"{gpus}-gpus" if gpus > 1 else "", "vllm", document["engine"]["version"],
+        document["date"],
+    )  # fmt: skip
+    stem = "-".join(word for word in words if word).lower()
+    stem = "".join(c if c.isalnum() or c in ".-" else "-" for c in stem)
+    (folder / "evidence").mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        path = folder / "evidence" / f"{stem}{f'-{number}' if number > 1 else ''}.json"
+        if not path.exists():
+            write_file(path, content)
+        elif _rows_in(path.read_bytes()) != _rows_in(content):
+            continue
+        break
+    return path
+
+
+def _rows_in(content: bytes) -> bytes:
+    return content.partition(b'"speeds": [')[2]
 
 
 CONFIDENCE = "the 95 % confidence interval of the repetitions"
@@ -238,53 +213,38 @@ CONFIDENCE = "the 95 % confidence interval of the repetitions"
 SLOWEST_AND_FASTEST = "the slowest and the fastest repetition"
 """What low and high are in evidence."""
 
-_LIMITS = Limits(size=LARGEST_EVIDENCE)
+_RESULT = TypeAdapter(BenchResult)
 
 
 def read_result(path: Path) -> tuple[BenchResult, str]:
-    """The result in the file, of ``peagle bench`` or evidence, and what its intervals are.
-
-    Raises UserError for a file that is damaged, holds neither, or has impossible numbers.
-    """
+    """The result in the file, of ``peagle bench`` or evidence, and what its intervals are. Raises
+    UserError for a file that is damaged, holds neither, or has impossible numbers."""
     shown = display_path(path)
     try:
         content = read_bytes(path)
-        document = json_reader.read(content, shown, limits=_LIMITS)
-        if not isinstance(document, dict) or not {"speeds", "rows"} & set(document):
-            raise UserError(
-                f"{shown} holds no measured speeds",
-                "use the JSON result of a bench or a sweep, or evidence with speeds",
-                "damaged-result",
-            )
-        if "speeds" in document:
+        document = json_reader.read(content, shown, limits=Limits(size=LARGEST_EVIDENCE))
+        if isinstance(document, dict) and "speeds" in document:
             run = read_run(path, content)
             assert run is not None
             return _of_evidence(run, document), SLOWEST_AND_FASTEST
-        result = TypeAdapter(BenchResult).validate_json(json.dumps(document))
-        why = next(_impossible(result.rows), "")
+        result = _RESULT.validate_json(json.dumps(document))
+        for row in result.rows:
+            if row.incomplete and not row.tokens_per_second.value:
+                continue  # a load that ended at once
+            speed = _speed(row, (1, 1))
+            Speed.model_validate({**dict(speed), "low": row.tokens_per_second.value})
+            if speed.acceptance_length and speed.acceptance_length > speed.k + 1:
+                raise ValueError(f"acceptance length {speed.acceptance_length} with K={speed.k}")
+        return result, CONFIDENCE
     except BadFile as bad:
         raise UserError(bad.problem.text, bad.problem.fix, "damaged-result") from bad
-    except (InvalidJson, ValidationError) as error:
+    except (InvalidJson, ValueError) as error:
         why = str(error).partition(" [type=")[0]
-    if why:
-        raise UserError(f"{shown} cannot be read: {why}", "measure again", "damaged-result")
-    return result, CONFIDENCE
-
-
-def _impossible(rows: Iterable[BenchRow]) -> Iterator[str]:
-    """The rows whose numbers no engine can have, by the rules for evidence. A load that ended at
-    once has no speed."""
-    for number, row in enumerate(rows):
-        if row.incomplete and not row.tokens_per_second.value:
-            continue
-        try:
-            mean = {"output_tokens_per_second": row.tokens_per_second.value}
-            speed = Speed.model_validate_json(json.dumps(_speed(row, (1, 1)) | mean))
-        except ValidationError as error:
-            yield f"rows[{number}].{first_problem(error)}"
-            continue
-        if speed.acceptance_length and speed.acceptance_length > speed.k + 1:
-            yield f"rows[{number}]: acceptance length {speed.acceptance_length} with K={speed.k}"
+        raise UserError(
+            f"{shown} holds no result of a bench or a sweep, or evidence with speeds: {why}",
+            "measure again",
+            "damaged-result",
+        ) from error
 
 
 def _of_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
@@ -316,22 +276,24 @@ def _of_evidence(run: SpeedRun, document: dict[str, Any]) -> BenchResult:
 def _row(run: SpeedRun, speed: Speed, usd_per_hour: float | None) -> BenchRow:
     size = Workload(speed.prompt_tokens or 0, speed.output_tokens or 0)
     names = {preset: name for name, preset in WORKLOADS.items()}
-    name = names.get(size, f"{size.prompt_tokens}x{size.output_tokens}")
+    workload = BenchWorkload(names.get(size, f"{size.prompt_tokens}x{size.output_tokens}"), size)
     accepted = None
     if speed.acceptance_length is not None and speed.k:
         basis: AcceptanceBasis = "imposed" if run.synthetic else "measured"
         accepted = MeasuredAcceptance(speed.acceptance_length, (), 0, basis)
     value, repetitions = speed.output_tokens_per_second, speed.repetitions or 1
+
+    def times(seconds: Seconds | None) -> Times | None:
+        return Times(**dict(seconds), count=1) if seconds else None
+
     return BenchRow(
         setting=BenchSetting(speed.drafter, speed.k),
-        load=BenchLoad(
-            BenchWorkload(name, size), speed.concurrency, speed.concurrency, repetitions
-        ),
+        load=BenchLoad(workload, speed.concurrency, speed.concurrency, repetitions),
         repetitions=(),
         tokens_per_second=Interval(value, speed.low or value, speed.high or value),
-        ttft=_times(speed.ttft_seconds),
-        itl=_times(speed.itl_seconds),
-        tpot=_times(speed.tpot_seconds),
+        ttft=times(speed.ttft_seconds),
+        itl=times(speed.itl_seconds),
+        tpot=times(speed.tpot_seconds),
         prompt_tokens=size.prompt_tokens,
         output_tokens=size.output_tokens,
         acceptance=accepted,
@@ -339,42 +301,23 @@ def _row(run: SpeedRun, speed: Speed, usd_per_hour: float | None) -> BenchRow:
     )
 
 
-def _times(seconds: Seconds | None) -> Times | None:
-    """The times, whose number evidence does not say."""
-    if seconds is None:
-        return None
-    return Times(seconds.mean, seconds.p50, seconds.p90, seconds.p99, 1)
-
-
-def price_of_gpus(
-    catalog: Catalog, gpu: str, count: int, region: str = DEFAULT_REGION
-) -> tuple[float, str] | None:
-    """USD per hour of so many of these GPUs, and where it comes from: their share of the instance
-    type on which they are cheapest, in ``region``, else in any. ``None`` where the catalogue has no
-    price."""
-    prices = []
-    for instance in catalog.instances.instances:
-        elsewhere = min(instance.prices, key=lambda price: price.usd_per_hour, default=None)
-        price = price_of(instance, region).value or elsewhere
-        if instance.gpu == gpu and instance.gpu_count >= count and price is not None:
-            parts = instance.gpu_count / count
-            source = f"{instance.type} in {price.region}, {price.date.isoformat()}"
-            source = source if parts == 1 else f"1/{parts:g} of {source}"
-            prices.append((price.usd_per_hour / parts, instance.type, source))
-    if not prices:
-        return None
-    usd, _, source = min(prices)
-    return usd, source
-
-
 def priced_result(
     result: BenchResult, catalog: Catalog, usd_per_hour: float | None = None
 ) -> BenchResult:
-    """The result at this price, else at its own, else at the catalogue's for its GPUs."""
+    """The result at this price, else at its own, else at that of its GPUs in the catalogue: their
+    share of the instance type on which they are cheapest, in the default region, else in any."""
     if usd_per_hour is not None:
         return result.at_price(usd_per_hour, "given")
-    server = result.server
+    server, gpus = result.server, result.server.tensor_parallel_size or 1
     if result.usd_per_hour is not None or server.gpu is None:
         return result
-    price = price_of_gpus(catalog, server.gpu, server.tensor_parallel_size or 1)
-    return result.at_price(*price) if price else result
+    prices = []
+    for instance in catalog.instances.instances:
+        elsewhere = min(instance.prices, key=lambda price: price.usd_per_hour, default=None)
+        price = price_of(instance, DEFAULT_REGION).value or elsewhere
+        if instance.gpu == server.gpu and instance.gpu_count >= gpus and price is not None:
+            parts = instance.gpu_count / gpus
+            source = f"{instance.type} in {price.region}, {price.date.isoformat()}"
+            source = source if parts == 1 else f"1/{parts:g} of {source}"
+            prices.append((price.usd_per_hour / parts, source))
+    return result.at_price(*min(prices)) if prices else result

@@ -13,16 +13,18 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from peagle.bench.acceptance import no_speculation
 from peagle.bench.measure import BenchTarget
 from peagle.bench.result import (
     DEFAULT_MAX_TOKENS,
-    INTERRUPTED,
     NO_SPECULATION,
     BenchSetting,
     Progress,
+    incomplete_reason,
     silent,
     utc_now,
 )
@@ -43,23 +45,17 @@ from peagle.protocol import parse_piece
 from peagle.render.requests import tag_value
 from peagle.speed.models import WORKLOADS
 
-LOSSLESS_FORMAT = 1
-
 LARGEST_GAP = 0.01
 """Between log probabilities, which differ from logits by a constant."""
-
-CATALOGUE = "the catalogue's prompts"
 
 _BEST = 5
 """How many log probabilities the target returns for each token."""
 
-_AS_ID = "token_id:"
 _SHOWN = 60
-_COMPARE_OTHER = "compare a server that speculates"
 
 
-class AgainstSpeculates(UserError, code="against-speculates"):
-    """The server to compare with speculates, so its answers are not the target's alone."""
+_AGAINST_SPECULATES = "against-speculates"
+"""The server to compare with speculates, so its answers are not the target's alone."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +83,14 @@ def transcripts(
     progress: Progress = silent,
 ) -> Iterator[Transcript | RefusedPrompt]:
     """The greedy answer to each prompt, or that it was refused; with log probabilities if
-    ``is_target``. Raises as ``check_lossless`` does.
-    """
+    ``is_target``. Raises as ``check_lossless`` does."""
     for done, prompt in enumerate(prompts.prompts):
         progress(name, done, len(prompts.prompts))
-        body = prompt.body(chat=server.chat, max_tokens=max_tokens)
-        body |= {"return_token_ids": True}
+        body = prompt.body(chat=server.chat, max_tokens=max_tokens) | {"return_token_ids": True}
         if is_target:
-            logprobs = {"logprobs": True, "top_logprobs": _BEST}
-            body |= logprobs if "messages" in body else {"logprobs": _BEST}
-            body |= {"return_tokens_as_token_ids": True}
+            in_chats = {"logprobs": True, "top_logprobs": _BEST}
+            logprobs = in_chats if "messages" in body else {"logprobs": _BEST}
+            body |= {**logprobs, "return_tokens_as_token_ids": True}
         try:
             answer = server.ask(body)
         except PromptRefused as error:
@@ -107,60 +101,43 @@ def transcripts(
 
 
 def read_transcript(answer: dict[str, Any], line: int, is_target: bool) -> Transcript:
-    """The tokens in a chat or completion response of vLLM.
-
-    Raises Unsupported where it has none, and EngineError for another format.
-    """
+    """The tokens in a chat or completion response of vLLM. Raises Unsupported where it has none,
+    and EngineError for another format."""
     text = parse_piece(answer).written
     with parsing("the engine's response", EngineError):
         choice = answer["choices"][0]
         prompt = choice.get("prompt_token_ids") or answer.get("prompt_token_ids") or ()
         logprobs = choice.get("logprobs") if is_target else None
-        missing = "log probabilities" if is_target and not logprobs else ""
-        if choice.get("token_ids") is None:
-            missing = "tokens"
-        if missing:
+        if choice.get("token_ids") is None or (is_target and not logprobs):
             raise Unsupported(
-                f"the server does not return {missing}",
+                "the server does not return tokens and log probabilities",
                 "compare vLLM servers of version 0.11 or later",
                 "no-tokens",
             )
         tokens = tuple(count_of(token) for token in choice["token_ids"])
-        best = tuple(_best(logprobs)) if logprobs else ()
-        if logprobs and len(best) != len(tokens):
-            raise ValueError(f"{len(best)} log probabilities of {len(tokens)} tokens")
+        best: tuple[dict[int, float], ...] = ()
+        if logprobs:  # of a chat, or of a completion
+            positions = [
+                {each["token"]: each["logprob"] for each in entry["top_logprobs"]}
+                for entry in logprobs.get("content") or ()
+            ] or (logprobs.get("top_logprobs") or [])
+            best = tuple(
+                {
+                    int(name.removeprefix("token_id:")): float(logprob)
+                    for name, logprob in by_name.items()
+                }
+                for by_name in positions
+            )
+            if len(best) != len(tokens):
+                raise ValueError(f"{len(best)} log probabilities of {len(tokens)} tokens")
         return Transcript(line, tokens, text, tuple(map(count_of, prompt)), best)
-
-
-def _best(logprobs: Mapping[str, Any]) -> Iterator[dict[int, float]]:
-    """Token -> log probability at each position, of a chat (``content``) or a completion."""
-    if "content" in logprobs:
-        positions = [
-            {best["token"]: best["logprob"] for best in entry["top_logprobs"]}
-            for entry in logprobs["content"] or ()
-        ]
-    else:
-        positions = logprobs["top_logprobs"] or []
-    for by_name in positions:
-        by_token: dict[int, float] = {}
-        for name, value in by_name.items():
-            digits = name.removeprefix(_AS_ID)
-            if not name.startswith(_AS_ID) or not (digits.isascii() and digits.isdecimal()):
-                raise ValueError(f"{name[:40]!r} is not a token")
-            if type(value) not in (int, float) or not value < 0.001:
-                raise ValueError(f"{value!r} is not a log probability")
-            by_token[count_of(int(digits[:20]))] = float(value)
-        yield by_token
 
 
 @dataclass(frozen=True)
 class TokenDifference:
-    """Where an answer with speculation first differs from that of the target alone.
-
-    ``position`` counts the tokens of the answer from 0. The continuations begin at the first
-    character that differs; a token is ``None`` where the answer has ended. ``gap`` is between the
-    two best log probabilities of the target there, ``None`` after its end.
-    """
+    """Where an answer with speculation first differs from that of the target alone. ``position``
+    counts tokens from 0; a token is ``None`` where the answer has ended. ``gap`` is between the two
+    best log probabilities of the target there, ``None`` after its end."""
 
     line: int
     domain: str
@@ -171,15 +148,6 @@ class TokenDifference:
     other_text: str
     gap: float | None
     explained: bool
-
-    @property
-    def text(self) -> str:
-        """The difference in one sentence."""
-        gap = "the target had ended" if self.gap is None else f"a gap of {self.gap:.4f}"
-        return (
-            f"line {self.line}, token {self.position}: {self.other_text!r} with speculation, "
-            f"{self.target_text!r} without ({gap})"
-        )
 
 
 @dataclass(frozen=True)
@@ -223,53 +191,43 @@ def check_lossless(
     progress: Progress = silent,
 ) -> LosslessResult:
     """Compare ``target``, which speculates, with ``against``, which does not and is opened when the
-    first has answered. A comparison that does not pass is returned too: ``require_lossless`` raises
-    for it.
+    first has answered. A comparison that does not pass is returned too: see ``require_lossless``.
 
-    An error or an interrupt ends it; then ``keep`` receives the comparison of what both answered
-    until then, if anything, before the error is raised again. Raises NotProved where ``target`` is
-    known to draft nothing, AgainstSpeculates where ``against`` does, Unsupported for a server that
-    does not return tokens, and what the servers raise.
+    An error or an interrupt ends it; then ``keep`` receives the comparison until then, if any,
+    before it is raised again. Raises NotProved where ``target`` drafts nothing, UserError where
+    ``against`` does, Unsupported for a server that returns no tokens, and what the servers raise.
     """
     if target.runs_alone:
-        raise NotProved(f"{target.facts.name} does not speculate", _COMPARE_OTHER, "no-speculation")
+        raise no_speculation(target.facts.name)
     started = utc_now()
     ours: Answers = []
     theirs: Answers = []
-    names = [target.facts.name, "the target alone"]
-
-    def compared(ended: str = "") -> LosslessResult:
-        return compare_transcripts(
-            prompts, ours, theirs, server=names[0], against=names[1],
-            started=started, max_tokens=max_tokens, ended=ended,
-        )  # fmt: skip
+    name, drafts = target.facts.name, None
 
     def collect(server: BenchTarget, answers: Answers, is_target: bool) -> int | None:
         """Ask for all answers; how many drafts were made, ``None`` where that is unknown."""
-        before, name = server.read_counters(), server.facts.name
-        for answer in transcripts(prompts, server.server, name, max_tokens, is_target, progress):
+        before, shown = server.read_counters(), server.facts.name
+        for answer in transcripts(prompts, server.server, shown, max_tokens, is_target, progress):
             answers.append(answer)
         after = server.read_counters()
         return after.since(before).drafts if before and after else None
 
     try:
         if collect(target, ours, False) == 0:
-            raise NotProved(
-                f"{names[0]} drafted nothing, so there is nothing to compare",
-                _COMPARE_OTHER,
-                "no-speculation",
-            )
+            raise no_speculation(name)
         with against as alone:
-            names[1] = alone.facts.name
-            if collect(alone, theirs, True):
-                raise AgainstSpeculates(
-                    f"{names[1]} speculates, too",
-                    "compare with a server of the same target without speculation",
-                )
+            compared = partial(
+                compare_transcripts, prompts, ours, theirs, server=name, against=alone.facts.name,
+                started=started, max_tokens=max_tokens,
+            )  # fmt: skip
+            drafts = collect(alone, theirs, True)
     except (PeagleError, KeyboardInterrupt) as error:
-        if theirs and not isinstance(error, AgainstSpeculates):
-            keep(compared(error.message if isinstance(error, PeagleError) else INTERRUPTED))
+        if theirs:
+            keep(compared(ended=incomplete_reason(error)))
         raise
+    if drafts:
+        fix = "compare with a server of the same target without speculation"
+        raise UserError(f"{alone.facts.name} speculates, too", fix, _AGAINST_SPECULATES)
     return compared()
 
 
@@ -320,7 +278,7 @@ def compare_transcripts(
         refused=tuple(refused),
         largest_gap=LARGEST_GAP,
         incomplete=ended,
-        format=LOSSLESS_FORMAT,
+        format=1,
         passed=compared > 0 and all(difference.explained for difference in differences),
     )
 
@@ -339,16 +297,10 @@ def first_difference(
     gap = ranked[0] - ranked[1] if len(ranked) > 1 else None
     is_near = any(ranked[0] - best[token] < LARGEST_GAP for token in best if token == other_token)
     same = _shared(other.text, target.text)
+    theirs, ours = (text[same : same + _SHOWN] for text in (target.text, other.text))
+    explained = gap is not None and gap < LARGEST_GAP and is_near
     return TokenDifference(
-        target.line,
-        domain,
-        position,
-        target_token,
-        other_token,
-        target.text[same : same + _SHOWN],
-        other.text[same : same + _SHOWN],
-        gap,
-        gap is not None and gap < LARGEST_GAP and is_near,
+        target.line, domain, position, target_token, other_token, theirs, ours, gap, explained
     )
 
 
@@ -367,9 +319,10 @@ def require_lossless(result: LosslessResult) -> None:
             "no answers were compared", "use prompts that fit the context", "nothing-compared"
         )
     first, *others = result.unexplained
-    more = f"; and {len(others)} more" if others else ""
+    more = f" ({len(others)} more)" if others else ""
     raise NotProved(
-        f"speculation changes the answers: {first.text}{more}",
+        f"speculation changes the answers: line {first.line}, token {first.position}: "
+        f"{first.other_text!r}, without it {first.target_text!r}{more}",
         "serve both with --set dtype=float32 to tell rounding from an error of the engine",
         "not-lossless",
     )
@@ -381,14 +334,12 @@ def prompts_of_pair(catalog: Catalog, pair: str | None) -> PromptSet:
     target, _ = find_pair_of_tag(tag_value(pair), catalog) if pair else (None, None)
     texts = target.proof.prompts if target and target.proof else DEFAULT_PROMPTS
     lines = [json.dumps({"prompt": text}) for text in texts]
-    return parse_prompts("\n".join(lines).encode(), CATALOGUE)
+    return parse_prompts("\n".join(lines).encode(), "the catalogue's prompts")
 
 
 class SweepLossless:
-    """Collects the answers of each setting to ``prompts`` while its engine runs.
-
-    Settings with an imposed acceptance are left out: their answers are not the target's.
-    """
+    """Collects the answers of each setting to ``prompts`` while its engine runs, except with an
+    imposed acceptance, whose answers are not the target's."""
 
     def __init__(self, prompts: PromptSet, progress: Progress = silent) -> None:
         self.prompts, self._progress = prompts, progress
@@ -423,16 +374,12 @@ class SweepLossless:
     def results(self) -> tuple[LosslessResult, ...]:
         """The comparison of each setting with the target alone."""
         alone = self._answers.get(NO_SPECULATION, [])
+        compared = partial(
+            compare_transcripts, self.prompts, alone=alone, against=NO_SPECULATION.text,
+            started=self._started, max_tokens=DEFAULT_MAX_TOKENS,
+        )  # fmt: skip
         return tuple(
-            compare_transcripts(
-                self.prompts,
-                answers,
-                alone,
-                server=setting.text,
-                against=NO_SPECULATION.text,
-                started=self._started,
-                max_tokens=DEFAULT_MAX_TOKENS,
-            )
+            compared(answers, server=setting.text)
             for setting, answers in self._answers.items()
             if setting.k
         )

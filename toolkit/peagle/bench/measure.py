@@ -17,7 +17,6 @@ from statistics import fmean, median
 from peagle import __version__
 from peagle.bench.aiperf import Aiperf, Sent, SentRequest
 from peagle.bench.result import (
-    INTERRUPTED,
     BenchedServer,
     BenchHost,
     BenchLoad,
@@ -31,7 +30,8 @@ from peagle.bench.result import (
     Times,
     acceptance_in,
     highest,
-    mean_interval,
+    incomplete_reason,
+    ratio_interval,
     silent,
     utc_now,
 )
@@ -47,7 +47,7 @@ LEAST_GAIN = 1.02
 _LEAST_REQUESTS = 8
 """Whose times say whether they waited."""
 
-WAITING_SECONDS = 2.0
+_WAITING_SECONDS = 2.0
 """How often the engine's queue is read during a load."""
 
 LoadProgress = Callable[[int, int], object]
@@ -59,12 +59,9 @@ Measure = Callable[[BenchLoad, LoadProgress], BenchRow]
 
 @dataclass(frozen=True)
 class BenchTarget:
-    """A server to measure: where it is, what is known about it, and how to read its counters.
-
-    ``read_counters`` returns ``None`` where they cannot be read, ``read_waiting`` where the queue
-    is unknown. ``counted_by`` is where drafts are counted. ``usd_per_hour`` is of all instances,
-    ``price_source`` where it comes from.
-    """
+    """A server to measure, what is known about it, and how to read its counters and its queue,
+    which return ``None`` where they are unknown. ``counted_by`` is where drafts are counted.
+    ``usd_per_hour`` is of all instances."""
 
     server: OpenAiServer
     facts: BenchedServer
@@ -92,26 +89,29 @@ def bench(
     command: Sequence[str] = (),
     progress: Progress = silent,
 ) -> BenchResult:
-    """Measure the loads one after another.
-
-    An error or an interrupt after the first row ends the measurement and keeps the rows, with
-    ``incomplete``. Raises what ``probe`` and ``measure_load`` raise before there is one.
-    """
+    """Measure the loads one after another. An error or an interrupt after the first row ends it and
+    keeps the rows, with ``incomplete``; before, it is raised."""
     result = new_result(target.facts, sender, command)
-    result = replace(result, usd_per_hour=target.usd_per_hour, price_source=target.price_source)
     measure = measure_of(target, sender)
     rows: list[BenchRow] = []
     ended = ""
     for load in loads:
         try:
             rows.append(measure(load, partial(progress, load.text)))
+            ended = rows[-1].incomplete
         except (PeagleError, KeyboardInterrupt) as error:
             if not rows:
                 raise
-            ended = error.message if isinstance(error, PeagleError) else INTERRUPTED
-        if ended := ended or rows[-1].incomplete:
+            ended = incomplete_reason(error)
+        if ended:
             break
-    return replace(result, rows=with_saturation(rows), incomplete=ended)
+    return replace(
+        result,
+        usd_per_hour=target.usd_per_hour,
+        price_source=target.price_source,
+        rows=with_saturation(rows),
+        incomplete=ended,
+    )
 
 
 def new_result(server: BenchedServer, sender: Aiperf, command: Sequence[str]) -> BenchResult:
@@ -140,24 +140,15 @@ def measure_of(target: BenchTarget, sender: Aiperf) -> Measure:
 
 
 def measure_load(
-    target: BenchTarget,
-    load: BenchLoad,
-    probed: Probe,
-    sender: Aiperf,
-    progress: LoadProgress = lambda ended, total: None,
+    target: BenchTarget, load: BenchLoad, probed: Probe, sender: Aiperf, progress: LoadProgress
 ) -> BenchRow:
-    """Send the load, which begins with a warm-up that is not counted, and evaluate it.
-
-    A load whose requests fail has what was measured before, and ``incomplete`` says why. Raises
-    UserError for requests above the server's context, EngineError when no request succeeds, and
-    what ``sender`` raises.
-    """
+    """Send the load, which begins with a warm-up that is not counted, and evaluate it. Raises
+    UserError for requests above the server's context, and EngineError when no request succeeds."""
     probed.require_room(load.workload)
     fixed_length = load.workload.fixed_length and probed.fixed_length
     load = replace(load, workload=replace(load.workload, fixed_length=fixed_length))
-    phases = request_bodies(
-        load, model=target.server.model, chat=target.server.chat, tokens=probed.tokens
-    )
+    words = probed.words(load.workload.size.prompt_tokens)
+    phases = request_bodies(load, model=target.server.model, chat=target.server.chat, words=words)
     total = sum(map(len, phases))
     waiting: list[tuple[float, float]] = []
     next_reading = 0.0
@@ -165,26 +156,23 @@ def measure_load(
     def observe(ended: int) -> None:
         nonlocal next_reading
         if time.monotonic() >= next_reading:
-            next_reading = time.monotonic() + WAITING_SECONDS
+            next_reading = time.monotonic() + _WAITING_SECONDS
             if (requests := target.read_waiting()) is None:
                 next_reading = float("inf")
             else:
                 waiting.append((time.time(), requests))
         progress(ended, total)
 
-    before = _read_counters(target)
+    def read_counters() -> Counters | None:
+        with suppress(PeagleError):  # the server has died, or its log may not be read
+            return target.read_counters()
+        return None
+
+    before = read_counters()
     sent = sender.send(target.server, phases, load.concurrency, observe)
-    after = _read_counters(target)
+    after = read_counters()
     counted = after.since(before) if before is not None and after is not None else None
     return evaluate(target, load, sent, counted, waiting)
-
-
-def _read_counters(target: BenchTarget) -> Counters | None:
-    """The counters; ``None`` from a server that has died, or whose log may not be read."""
-    try:
-        return target.read_counters()
-    except PeagleError:
-        return None
 
 
 def evaluate(
@@ -194,21 +182,21 @@ def evaluate(
     counted: Counters | None,
     waiting: Sequence[tuple[float, float]] = (),
 ) -> BenchRow:
-    """The row of a load that was sent, without its prompts. Raises EngineError when no request
-    succeeded.
-
-    ``waiting`` are times and the number of requests in the engine's queue.
-    """
+    """The row of a load that was sent, without its prompts; where requests failed, of those before.
+    ``waiting`` are times and the number of requests in the engine's queue. Raises EngineError when
+    no request succeeded."""
     groups = [
         [request for request in sent.requests if request.repetition == number]
         for number in range(1, load.repetitions + 1)
     ]
     groups = [group for group in groups if any(not request.error for request in group)]
-    failed = [request.error for request in sent.requests if request.error]
+    failed = Counter(request.error for request in sent.requests if request.error)
+    why = failed.most_common(1)[0][0] if failed else sent.error
     if not groups:
-        why = sent.error or most_common(failed) or "nothing was sent"
         raise EngineError(
-            f"no request of the load succeeded: {why}", target.server.fix, "load-failed"
+            f"no request of the load succeeded: {sent.error or why or 'nothing was sent'}",
+            target.server.fix,
+            "load-failed",
         )
     repetitions = [_repetition(group, sent) for group in groups]
     complete = [
@@ -217,13 +205,14 @@ def evaluate(
         if not repetition.errors and repetition.requests == load.requests
     ]
     good = [request for group in groups for request in group if not request.error]
-    speed = mean_interval([repetition.tokens_per_second for repetition in complete or repetitions])
+    speeds = [(repetition.tokens_per_second, 1.0) for repetition in complete or repetitions]
+    speed = ratio_interval(speeds)
+    assert speed is not None
     incomplete = ""
     if len(complete) < load.repetitions or failed:
-        what = f"{len(failed)} requests failed" if failed else "requests are missing"
+        what = f"{failed.total()} requests failed" if failed else "requests are missing"
         incomplete = (
-            f"{len(complete)} of {load.repetitions} repetitions are complete; {what}: "
-            f"{most_common(failed) or sent.error}"
+            f"{len(complete)} of {load.repetitions} repetitions are complete; {what}: {why}"
         )
     setting = target.setting
     if counted is not None and not setting.is_known:
@@ -249,57 +238,52 @@ def evaluate(
 def _repetition(requests: Sequence[SentRequest], sent: Sent) -> Repetition:
     good = [request for request in requests if not request.error]
     start, end = min(request.start for request in requests), max(request.end for request in good)
-    sender, machine = sent.cpu_shares(start, end)
+    readings = [reading for reading in sent.cpu if start <= reading.at <= end]
+    times = times_of(request.end - request.start for request in good)
+    assert times is not None
     return Repetition(
         seconds=max(end - start, 1e-9),
         requests=len(requests),
         output_tokens=sum(request.output_tokens or 0 for request in good),
         prompt_tokens=sum(request.prompt_tokens or 0 for request in good),
         **_latencies(good),
-        request_seconds=times_of([request.end - request.start for request in good]),
+        request_seconds=times,
         errors=tuple(request.error for request in requests if request.error),
-        sender_cpu_share=sender,
-        machine_cpu_share=machine,
+        sender_cpu_share=fmean(reading.sender for reading in readings) if readings else None,
+        machine_cpu_share=fmean(reading.machine for reading in readings) if readings else None,
     )
 
 
 def _latencies(good: Sequence[SentRequest]) -> dict[str, Times | None]:
     """TTFT, ITL per output, and the time per token after the first, of requests that succeeded. The
     first output counts as one token."""
-    tokens = [
-        sum(request.gaps) / (request.output_tokens - 1)
-        for request in good
-        if request.gaps and request.output_tokens and request.output_tokens > 1
-    ]
-    times = {
-        "ttft": [request.ttft for request in good if request.ttft is not None],
-        "itl": [gap for request in good for gap in request.gaps],
-        "tpot": tokens,
+    return {
+        "ttft": times_of(request.ttft for request in good if request.ttft is not None),
+        "itl": times_of(gap for request in good for gap in request.gaps),
+        "tpot": times_of(
+            sum(request.gaps) / (request.output_tokens - 1)
+            for request in good
+            if request.gaps and request.output_tokens and request.output_tokens > 1
+        ),
     }
-    return {name: times_of(values) if values else None for name, values in times.items()}
 
 
-def times_of(values: Sequence[float]) -> Times:
-    """Mean and percentiles. Raises ValueError without a value."""
+def times_of(times: Iterable[float]) -> Times | None:
+    """Mean and percentiles; ``None`` without a value."""
+    values = list(times)
+    if not values:
+        return None
     several = values if len(values) > 1 else [*values, *values]
     cuts = statistics.quantiles(several, n=100, method="inclusive")
     return Times(fmean(values), cuts[49], cuts[89], cuts[98], len(values))
 
 
-def most_common(messages: Iterable[str]) -> str:
-    """The most frequent message; empty without any."""
-    counted = Counter(messages).most_common(1)
-    return counted[0][0] if counted else ""
-
-
 def queue_reason(
     load: BenchLoad, good: Sequence[SentRequest], waiting: Sequence[tuple[float, float]]
 ) -> str:
-    """Why requests of this load wait in a queue; empty if they do not.
-
-    By the engine's own gauge where it can be read, else by the times: most requests wait longer
-    for their first token than for all others.
-    """
+    """Why requests of this load wait in a queue; empty if they do not. By the engine's own gauge
+    where it can be read, else by the times: most requests wait longer for their first token than
+    for all others."""
     if load.concurrency == 1 or not good:
         return ""
     start, end = min(request.start for request in good), max(request.end for request in good)
@@ -322,8 +306,8 @@ def queue_reason(
 def with_saturation(rows: Sequence[BenchRow]) -> tuple[BenchRow, ...]:
     """The rows; one is saturated whose tokens per second are hardly more than those of a smaller
     load of the same setting and workload."""
-
-    def reason(row: BenchRow) -> str:
+    marked = []
+    for row in rows:
         smaller = [
             other
             for other in rows
@@ -331,11 +315,10 @@ def with_saturation(rows: Sequence[BenchRow]) -> tuple[BenchRow, ...]:
             and other.load.concurrency < row.load.concurrency
             and not other.incomplete
         ]
-        if not smaller or row.incomplete:
-            return ""
-        best = max(smaller, key=lambda other: other.tokens_per_second.value)
-        if row.tokens_per_second.value >= LEAST_GAIN * best.tokens_per_second.value:
-            return ""
-        return f"no more tokens per second than with {format_requests(best.load.concurrency)}"
-
-    return tuple(replace(row, saturated=row.saturated or reason(row)) for row in rows)
+        if smaller and not row.incomplete and not row.saturated:
+            best = max(smaller, key=lambda other: other.tokens_per_second.value)
+            if row.tokens_per_second.value < LEAST_GAIN * best.tokens_per_second.value:
+                load = format_requests(best.load.concurrency)
+                row = replace(row, saturated=f"no more tokens per second than with {load}")
+        marked.append(row)
+    return tuple(marked)

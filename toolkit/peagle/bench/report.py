@@ -1,29 +1,189 @@
-"""The report of a benchmark as one HTML file that loads nothing: a summary, plots, all numbers."""
+"""What the rows of a result say: the fastest settings, where speculation pays, limits, gates; and
+the report as one HTML file that loads nothing: a summary, plots, all numbers."""
 
 from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from peagle.bench.compare import (
-    settings,
-    slo_summary,
-    summary_of,
-    usable,
-    winners,
-)
 from peagle.bench.evidence import CONFIDENCE
-from peagle.bench.result import BenchResult, BenchRow, BenchSetting, BenchWorkload, Interval
-from peagle.errors import UserError
+from peagle.bench.result import BenchResult, BenchRow, BenchSetting, Interval
+from peagle.errors import Refused, UserError
+from peagle.speed.acceptance import NO_DRAFT_ACCEPTANCE
+from peagle.speed.decision import crossover_text, speculation_crossovers
+from peagle.speed.models import Performance
 from peagle.speed.slo import Slo
+from peagle.speed.verdict import Setting, VerdictCrossover
 from peagle.text import format_usd, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The fastest setting at one load. ``alone`` is the row without speculation, ``second`` the
+    next best setting. ``clear``: its interval lies above that of the second."""
+
+    best: BenchRow
+    second: BenchRow | None
+    alone: BenchRow | None
+
+    @property
+    def load(self) -> int:
+        return self.best.load.concurrency
+
+    @property
+    def clear(self) -> bool:
+        other = self.second
+        return other is None or self.best.tokens_per_second.low > other.tokens_per_second.high
+
+    @property
+    def gain(self) -> float | None:
+        """The speed as a multiple of that without speculation; ``None`` if that is not known."""
+        if self.alone is None:
+            return None
+        return self.best.tokens_per_second.value / self.alone.tokens_per_second.value
+
+
+def settings(rows: Iterable[BenchRow]) -> list[BenchSetting]:
+    """The settings of the rows: without speculation first, then by drafter and K."""
+    every = dict.fromkeys(row.setting for row in rows)
+    return sorted(every, key=lambda setting: (setting.drafter or "", setting.k, setting.text))
+
+
+def winners(rows: Iterable[BenchRow], slo: Slo | None = None) -> list[Winner]:
+    """The fastest setting at each load of one workload, ascending; with ``slo`` only of the
+    settings whose mean times are measured and meet it, so that a load may be missing."""
+
+    def meets(row: BenchRow) -> bool:
+        if slo is None:
+            return True
+        excess = slo.excess(row.ttft.mean if row.ttft else None, row.itl.mean if row.itl else None)
+        return excess is not None and excess <= 1
+
+    by_load: dict[int, list[BenchRow]] = {}
+    for row in rows:
+        if row.tokens_per_second.value > 0:  # a load that ended at once has no speed
+            by_load.setdefault(row.load.concurrency, []).append(row)
+    best = []
+    for _, at_load in sorted(by_load.items()):
+        alone = next((row for row in at_load if not row.setting.k), None)
+        ranked = sorted(filter(meets, at_load), key=lambda row: -row.tokens_per_second.value)
+        if ranked:
+            best.append(Winner(ranked[0], ranked[1] if ranked[1:] else None, alone))
+    return best
+
+
+def crossovers(
+    rows: Iterable[BenchRow], usd_per_hour: float | None = None
+) -> tuple[VerdictCrossover, ...]:
+    """Where speculation stops or starts to pay for one workload, as a verdict on these rows as
+    evidence says: of their fastest repetitions."""
+    loads: dict[int, dict[Setting, Performance]] = {}
+    complete = [row for row in rows if row.is_complete and row.setting.is_known]
+    for row in sorted(complete, key=lambda row: row.fastest.value):
+        drafter, k, speed = row.setting.drafter, row.setting.k, row.fastest
+        setting = Setting(drafter=(drafter or row.setting.text) if k else None, k=k)
+        loads.setdefault(row.load.concurrency, {})[setting] = Performance(
+            "measured", NO_DRAFT_ACCEPTANCE, "", speed.value, speed.low, speed.high
+        )
+    return speculation_crossovers(loads, usd_per_hour)
+
+
+def summary_of(
+    rows: Sequence[BenchRow], usd_per_hour: float | None = None, slo: Slo | None = None
+) -> str:
+    """The fastest settings of one workload at which loads, with their gain, each crossover of a
+    verdict on the rows as evidence, and which setting meets the objective at the highest speed."""
+    best = winners(rows)
+    parts = []
+    for setting, group in groupby(best, key=lambda winner: winner.best.setting):
+        members = list(group)
+        gains = [winner.gain for winner in members if winner.gain is not None and setting.k]
+        low, high = (f"{limit(gains):.2f}" if gains else "" for limit in (min, max))
+        notes = [f"{low if low == high else f'{low} to {high}'} times the speed"] if gains else []
+        notes += [] if any(winner.clear for winner in members) else ["intervals overlap"]
+        first, last = members[0].load, members[-1].load
+        loads = f"{first:,} to {last:,}" if first != last else f"{last:,}"
+        text = f"{setting.text} at {loads} request{'s' if last > 1 else ''}"
+        parts.append(f"{text} ({', '.join(notes)})" if notes else text)
+    against = ", against no speculation" if any("times" in part for part in parts) else ""
+    sentences = [f"Fastest{against}: {', '.join(parts)}." if parts else "Nothing was measured."]
+    for text in map(crossover_text, crossovers(rows, usd_per_hour)):
+        sentences.append(f"By the fastest repetitions, {text[0].lower()}{text[1:]}")
+    if slo is not None and slo != Slo():
+        fastest = max(
+            winners(rows, slo), key=lambda one: one.best.tokens_per_second.value, default=None
+        )
+        reached = "no setting meets it."
+        if fastest is not None:
+            reached = (
+                f"{fastest.best.setting.text} serves up to {fastest.load:,} concurrent requests at "
+                f"{fastest.best.tokens_per_second.value:,.0f} tokens/s."
+            )
+        sentences.append(f"Within {slo.text} (mean times in seconds): {reached}")
+    return " ".join(sentences)
+
+
+def summaries(result: BenchResult, slo: Slo | None = None) -> list[str]:
+    """The summary of each workload, with its name if there are several."""
+    workloads = result.by_workload()
+    lines = []
+    for workload, rows in workloads.items():
+        text = summary_of(rows, result.usd_per_hour, slo)
+        lines.append(f"{workload.name}: {text}" if len(workloads) > 1 else text)
+    return lines
+
+
+@dataclass(frozen=True)
+class BenchGates:
+    """What a measurement must reach, so that a pipeline goes on. Limits of every load: mean times,
+    output tokens per second of the server, USD per million output tokens, tokens per verification
+    step. ``None``: no limit."""
+
+    slo: Slo | None = None
+    min_tokens_per_second: float | None = None
+    max_usd_per_million_tokens: float | None = None
+    min_acceptance_length: float | None = None
+
+
+def require_gates(result: BenchResult, gates: BenchGates) -> None:
+    """Raise Refused if a load misses a gate. A limit on what was not measured is missed."""
+    slo = gates.slo or Slo()
+
+    def misses(row: BenchRow) -> Iterator[str]:
+        length = row.acceptance.length if row.acceptance else None
+        measured = (
+            ("TTFT in s", row.ttft.mean if row.ttft else None, "at most", slo.ttft),
+            ("ITL in s", row.itl.mean if row.itl else None, "at most", slo.itl),
+            ("tokens/s", row.tokens_per_second.value, "at least", gates.min_tokens_per_second),
+            ("USD per million tokens", row.usd_per_million_tokens, "at most",
+             gates.max_usd_per_million_tokens),
+            ("acceptance length", length, "at least", gates.min_acceptance_length),
+        )  # fmt: skip
+        for what, value, bound, limit in measured:
+            if limit is not None and (
+                value is None or (value > limit if bound == "at most" else value < limit)
+            ):
+                shown = "unknown" if value is None else f"{value:,.4g}"
+                yield f"{row.load.concurrency} at a time: {what} {shown}, {bound} {limit:g}"
+
+    missed = [miss for row in result.rows for miss in misses(row)]
+    if missed:
+        more = f" (and {len(missed) - 1} more)" if len(missed) > 1 else ""
+        raise Refused(
+            f"a gate is missed at {missed[0]}{more}",
+            "change the plan, or the gates",
+            code="gate-missed",
+        )
+
 
 MOST_ROWS, MOST_PLOTS = 1_000, 8
 """Rows of a table, and workloads with plots."""
@@ -47,10 +207,8 @@ def require_report() -> None:
 
 
 def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDENCE) -> str:
-    """The report as HTML; ``intervals`` says what low and high of a speed are.
-
-    Raises UserError as ``require_report`` does.
-    """
+    """The report as HTML; ``intervals`` says what low and high of a speed are. Raises UserError as
+    ``require_report`` does."""
     require_report()
     from jinja2 import Environment
 
@@ -68,15 +226,23 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
     }
     template = Path(__file__).with_name("report.html").read_text(encoding="utf-8")
     every = settings(result.rows)
+    workloads = []
+    for place, (workload, rows) in enumerate(result.by_workload().items()):
+        measured = [row for row in rows if row.tokens_per_second.value > 0]
+        workloads.append(
+            {
+                "workload": workload,
+                "summary": f"{workload.name}: {summary_of(rows, result.usd_per_hour, slo)}",
+                "plot": _plot(measured, every, slo) if place < MOST_PLOTS and measured else "",
+                "winners": winners(rows)[:MOST_ROWS],
+            }
+        )
     drafting = [row for row in reversed(result.rows) if row.acceptance and row.setting.k]
     accepted = {row.setting: row for row in drafting}
     rates = [row.acceptance.per_position for row in accepted.values() if row.acceptance]
     return environment.from_string(template).render(
         result=result,
-        workloads=[
-            _workload(workload, rows, every, slo or Slo(), result.usd_per_hour, place < MOST_PLOTS)
-            for place, (workload, rows) in enumerate(result.by_workload().items())
-        ],
+        workloads=workloads,
         accepted=[accepted[setting] for setting in every if setting in accepted],
         position_headings=[f"position {at + 1}" for at in range(max(map(len, rates), default=0))],
         times=_TIMES,
@@ -90,28 +256,12 @@ def report(result: BenchResult, slo: Slo | None = None, intervals: str = CONFIDE
     )
 
 
-def _workload(
-    workload: BenchWorkload,
-    rows: Sequence[BenchRow],
-    every: Sequence[BenchSetting],
-    slo: Slo,
-    usd_per_hour: float | None,
-    is_plotted: bool,
-) -> dict[str, object]:
-    """Summary, plot and the fastest setting at each load of one workload."""
-    parts = [summary_of(rows, usd_per_hour), *([slo_summary(rows, slo)] if slo != Slo() else [])]
-    measured = usable(rows)
-    return {
-        "workload": workload,
-        "summary": f"{workload.name}: {' '.join(parts)}",
-        "plot": _plot(measured, every, slo) if is_plotted and measured else "",
-        "winners": winners(rows)[:MOST_ROWS],
-    }
-
-
-def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo) -> str:
+def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo | None) -> str:
     """All plots of one workload as an SVG element; a setting looks the same in all of a report."""
     from matplotlib.figure import Figure
+
+    def exactly(value: float | None) -> Interval | None:
+        return None if value is None else Interval(value, value, value)
 
     figure = Figure(figsize=(12, 12), layout="constrained")
     speed, gain, cost, *panels = figure.subplots(3, 2).flat
@@ -120,12 +270,13 @@ def _plot(rows: Sequence[BenchRow], every: Sequence[BenchSetting], slo: Slo) -> 
     speed.set_yscale("log")
     draw_gain(gain, rows, every, "Speed against no speculation")
     draw(cost, rows, every, "Cost of a million output tokens", "USD",
-         lambda row: _exactly(row.usd_per_million_tokens))  # fmt: skip
-    for panel, name, limit in zip(panels, _TIMES, (slo.ttft, slo.itl, None), strict=True):
+         lambda row: exactly(row.usd_per_million_tokens))  # fmt: skip
+    limits = (slo.ttft, slo.itl, None) if slo else (None, None, None)
+    for panel, (name, attribute), limit in zip(panels, _TIMES.items(), limits, strict=True):
 
-        def mean(row: BenchRow, attribute: str = _TIMES[name]) -> Interval | None:
+        def mean(row: BenchRow, attribute: str = attribute) -> Interval | None:
             times = getattr(row, attribute)
-            return _exactly(1000 * times.mean if times else None)
+            return exactly(1000 * times.mean if times else None)
 
         draw(panel, rows, every, f"{name}, mean", "ms", mean)
         if limit is not None:
@@ -200,7 +351,3 @@ def svg(figure: Figure) -> str:
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     return text[text.index("<svg") :]
-
-
-def _exactly(value: float | None) -> Interval | None:
-    return None if value is None else Interval(value, value, value)

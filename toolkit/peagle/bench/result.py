@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from math import sqrt
 from typing import Any, Literal
 
+from peagle.errors import PeagleError
 from peagle.protocol import Counters
 from peagle.speed.models import AcceptanceBasis, Workload
 from peagle.text import usd_per_million
@@ -41,15 +42,16 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def incomplete_reason(error: BaseException) -> str:
+    """``incomplete`` of a measurement that this error or interrupt ended."""
+    return error.message if isinstance(error, PeagleError) else INTERRUPTED
+
+
 @dataclass(frozen=True)
 class BenchWorkload:
-    """The requests of a load: prompts from a file, or of random words, about
-    ``size.prompt_tokens`` each.
-
-    ``size.prompt_tokens`` is 0 for prompts from a file. ``fixed_length``: every answer has
-    ``size.output_tokens`` tokens; else that is the maximum. ``digest`` is the SHA-256 of the
-    prompts from a file, which a result does not keep.
-    """
+    """The requests of a load: prompts from a file, with the SHA-256 ``digest``, or random words,
+    about ``size.prompt_tokens`` each. ``fixed_length``: every answer has ``size.output_tokens``
+    tokens; else that is the maximum. A result keeps no prompts."""
 
     name: str
     size: Workload
@@ -60,10 +62,8 @@ class BenchWorkload:
 
 @dataclass(frozen=True)
 class BenchLoad:
-    """A workload at a number of concurrent requests.
-
-    Each repetition sends ``requests`` requests; one repetition before them is not counted.
-    """
+    """A workload at a number of concurrent requests. Each repetition sends ``requests`` requests;
+    one repetition before them is not counted."""
 
     workload: BenchWorkload
     concurrency: int
@@ -78,12 +78,9 @@ class BenchLoad:
 
 @dataclass(frozen=True)
 class BenchSetting:
-    """What speculates: the drafter's name in the catalogue and K. ``None`` and 0: nothing does.
-
-    Beyond ``speed.verdict.Setting`` it is also of a server whose drafter, or whether it speculates
-    at all (``is_known``), is unknown. ``imposed_rates``: the acceptance by position that vLLM's
-    synthetic sampler imposes.
-    """
+    """What speculates: the drafter's name in the catalogue and K; ``None`` and 0: nothing does.
+    ``imposed_rates``: the acceptance by position that vLLM's synthetic sampler imposes. Not
+    ``is_known``: whether the server speculates is unknown."""
 
     drafter: str | None
     k: int
@@ -100,8 +97,6 @@ class BenchSetting:
 
 NO_SPECULATION = BenchSetting(None, 0)
 """The setting of the target alone."""
-
-UNKNOWN = BenchSetting(None, 0, is_known=False)
 
 
 @dataclass(frozen=True)
@@ -137,22 +132,20 @@ _T = (
 )  # fmt: skip
 """The 97.5 % quantile of Student's t for 1 to 30 degrees of freedom."""
 
-_NORMAL = 1.960
-
 
 def t_quantile(degrees: int) -> float:
     """The 97.5 % quantile for so many degrees of freedom, within 0.1 %; for 1 or more."""
     if degrees <= len(_T):
         return _T[degrees - 1]
-    return _NORMAL + (_T[-1] - _NORMAL) * len(_T) / degrees
+    return 1.960 + (_T[-1] - 1.960) * len(_T) / degrees
 
 
 def ratio_interval(parts: Sequence[tuple[float, float]]) -> Interval | None:
     """Sum of the first numbers over sum of the second ones, such as accepted tokens and drafts of
     each group of requests; ``None`` where the second ones sum to 0.
 
-    The groups must be independent of each other. The variance is that of the linearized ratio
-    (Cochran, Sampling Techniques, 6.4). With fewer than two groups the bounds are the value.
+    The groups must be independent. The variance is that of the linearized ratio (Cochran, Sampling
+    Techniques, 6.4). With fewer than two groups the bounds are the value.
     """
     used = [(part, weight) for part, weight in parts if weight > 0]
     whole = sum(weight for _, weight in used)
@@ -165,15 +158,6 @@ def ratio_interval(parts: Sequence[tuple[float, float]]) -> Interval | None:
     squares = sum((part - ratio * weight) ** 2 for part, weight in used)
     half = t_quantile(count - 1) * sqrt(squares * count / (count - 1)) / whole
     return Interval(ratio, ratio - half, ratio + half)
-
-
-def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean of the values, by Student's t; of one value, the value itself. Raises ValueError for
-    none."""
-    interval = ratio_interval([(value, 1.0) for value in values])
-    if interval is None:
-        raise ValueError("a mean needs a value")
-    return interval
 
 
 @dataclass(frozen=True)
@@ -191,23 +175,23 @@ def acceptance_in(counted: Counters, setting: BenchSetting) -> MeasuredAcceptanc
     """The acceptance of what a server with this setting counted; ``None`` without drafts."""
     if not counted.drafts:
         return None
-    rates = tuple(accepted / counted.drafts for accepted in counted.accepted_per_position)
-    basis: AcceptanceBasis = "imposed" if setting.imposed_rates else "measured"
-    length = 1 + counted.accepted_tokens / counted.drafts
-    return MeasuredAcceptance(length, rates, counted.drafts, basis)
+    return MeasuredAcceptance(
+        length=1 + counted.accepted_tokens / counted.drafts,
+        per_position=tuple(n / counted.drafts for n in counted.accepted_per_position),
+        drafts=counted.drafts,
+        basis="imposed" if setting.imposed_rates else "measured",
+    )
 
 
 @dataclass(frozen=True)
 class Repetition:
     """One repetition of a load, without its warm-up.
 
-    ``seconds`` is from the first request to the last response. ``output_tokens`` and
-    ``prompt_tokens`` are counted by the server, in all requests together. ``ttft``: time to the
-    first output; ``itl``: between two outputs of a request, each of several tokens with
+    ``seconds`` is from the first request to the last response. Tokens are counted by the server, in
+    all requests together. ``itl``: between two outputs of a request, each of several tokens with
     speculation; ``tpot``: per token after the first. ``errors`` are the messages of failed
     requests. ``sender_cpu_share`` is the share of one CPU that the busiest process of the sender
-    used: near 1, the sender itself limits the load. ``machine_cpu_share`` is the share of all CPUs
-    of its machine that were busy, by any process: near 1, times are too long.
+    used: near 1, it limits the load; ``machine_cpu_share`` that of all CPUs of its machine.
     """
 
     seconds: float
@@ -230,13 +214,12 @@ class Repetition:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One load of one setting; the times are over the requests of all repetitions, and ``None``
-    where none was measured.
+    """One load of one setting; the times are over the requests of all repetitions.
 
     ``saturated`` says why the number is not the engine's at this load: its queue grows, or more
-    requests give no more tokens; empty otherwise. ``incomplete``: the message of the error that
-    ended the load early; empty otherwise. ``usd_per_million_tokens`` is of output tokens, at this
-    load and the result's price. Both shares of CPUs are the highest of the repetitions.
+    requests give no more tokens. ``incomplete``: why the load ended early. Both are empty
+    otherwise. ``usd_per_million_tokens`` is of output tokens, at this load and the result's price.
+    Both shares of CPUs are the highest of the repetitions.
     """
 
     setting: BenchSetting
@@ -275,8 +258,7 @@ class BenchRow:
     @property
     def is_imposed(self) -> bool:
         """Whether vLLM's synthetic sampler imposed its acceptance."""
-        basis = self.acceptance.basis if self.acceptance else None
-        return bool(self.setting.imposed_rates) or basis == "imposed"
+        return self.acceptance is not None and self.acceptance.basis == "imposed"
 
 
 @dataclass(frozen=True)
@@ -292,8 +274,7 @@ class BenchHost:
 @dataclass(frozen=True)
 class BenchedServer:
     """What was measured. ``where`` is ``aws``, ``sandbox``, ``local`` or ``url``; ``stand_in`` is
-    the smaller model that answers in the sandbox instead of the target. Unknown facts are
-    ``None``."""
+    the smaller model that answers in the sandbox instead of the target."""
 
     name: str
     where: str
@@ -315,9 +296,8 @@ class BenchResult:
     """All rows of one ``peagle bench``, with what is needed to repeat it.
 
     ``started`` is an ISO 8601 time in UTC. ``sender`` has name and version of the load generator.
-    ``price_source`` says where ``usd_per_hour``, of all instances, comes from. ``incomplete`` is
-    the message of the error that ended the command early; empty otherwise. ``spent_usd`` is what a
-    sweep of an endpoint has cost so far, with its updates.
+    ``usd_per_hour`` is of all instances. ``incomplete`` is why the command ended early; empty
+    otherwise. ``spent_usd`` is what a sweep of an endpoint has cost so far, with its updates.
     """
 
     server: BenchedServer
@@ -334,8 +314,7 @@ class BenchResult:
     format: int = FORMAT
 
     def document(self) -> dict[str, Any]:
-        """What ``--json`` prints and a file holds; ``peagle.bench.evidence.read_result`` reads
-        it."""
+        """What ``--json`` prints and a file holds; ``read_result`` reads it."""
         return asdict(self)
 
     def by_workload(self) -> dict[BenchWorkload, list[BenchRow]]:
@@ -347,14 +326,11 @@ class BenchResult:
 
     def at_price(self, usd_per_hour: float, source: str) -> BenchResult:
         """The result at this price."""
-        rows = tuple(
-            replace(
-                row,
-                usd_per_million_tokens=usd_per_million(usd_per_hour, row.tokens_per_second.value),
-            )
-            for row in self.rows
-        )
-        return replace(self, rows=rows, usd_per_hour=usd_per_hour, price_source=source)
+        rows = []
+        for row in self.rows:
+            usd = usd_per_million(usd_per_hour, row.tokens_per_second.value)
+            rows.append(replace(row, usd_per_million_tokens=usd))
+        return replace(self, rows=tuple(rows), usd_per_hour=usd_per_hour, price_source=source)
 
 
 def highest(shares: Iterable[float | None]) -> float | None:

@@ -11,7 +11,7 @@ import http.client
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from peagle.bench.result import BenchWorkload
-from peagle.bench.workloads import Prompt, Tokens, random_prompt
+from peagle.bench.workloads import Prompt, random_prompt
 from peagle.errors import EngineError, EngineFailed, Fix, PeagleError, UserError, count_of, parsing
 from peagle.parallel import run_parallel
 from peagle.protocol import (
@@ -42,10 +42,6 @@ ANSWER_SECONDS = 600
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 """Environment variable: the key for a URL."""
-
-_SHOWN = 300
-_REFUSALS = (400, 413, 422)
-_BUSY = (429, 503)
 
 
 class PromptRefused(UserError, code="prompt-refused"):
@@ -73,23 +69,25 @@ class OpenAiServer:
     chat: bool = True
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a chat or a completion.
+        """The answer to a chat or a completion. Raises PromptRefused where this request is
+        rejected, UserError where any would be, and EngineError without an answer of the
+        protocol."""
+        return parse_response(self.post(body)[1])
 
-        Raises PromptRefused where this request is rejected, UserError where any would be, and
-        EngineError without an answer, or for one that is not of the protocol.
-        """
+    def post(self, body: dict[str, Any]) -> tuple[str, bytes]:
+        """Content type and content of the answer to a chat or a completion. Raises as ``ask``."""
         route = "chat/completions" if "messages" in body else "completions"
-        status, _, content = self.post(route, body)
-        if status == http.HTTPStatus.OK:
-            return parse_response(content)
-        raise self.refusal(route, status, content)
+        content = json.dumps({"model": self.model, **body}).encode()
+        status, kind, answer = self.exchange("POST", route, content)
+        if status != http.HTTPStatus.OK:
+            raise self.refusal(route, status, answer)
+        return kind, answer
 
     def refusal(self, route: str, status: int, content: bytes) -> PeagleError:
-        """The error that a request to ``route`` was answered with: PromptRefused where this request
-        is rejected, UserError where any would be, EngineError where the server fails."""
+        """The error that a request to ``route`` was answered with, as ``ask`` raises it."""
         text = content[: 1 << 16].decode("utf-8", errors="replace")
-        message = sanitize(engine_message(text).strip() or f"HTTP {status}", _SHOWN)
-        if status in _REFUSALS:
+        message = sanitize(engine_message(text).strip() or f"HTTP {status}", 300)
+        if status in (400, 413, 422):
             why = message.partition(" Please reduce ")[0].rstrip(".")
             return PromptRefused(why, "shorten the prompt or lower max_tokens")
         if status in (401, 403):
@@ -99,36 +97,25 @@ class OpenAiServer:
             return UserError(f"{self.base_url}/{route} does not exist: {message}",
                              "give the URL up to /v1 and the name of a served model",
                              "no-such-route")  # fmt: skip
-        what = "is overloaded" if status in _BUSY else "failed"
-        return EngineFailed(f"{self.base_url} {what} ({status}): {message}", self.fix)
+        return EngineFailed(f"{self.base_url} failed ({status}): {message}", self.fix)
 
     @property
     def fix(self) -> Fix:
         """Where to look when the server fails."""
         return Fix("read its log" if self.log else "look at the server's log", self.log)
 
-    def post(self, route: str, body: dict[str, Any]) -> tuple[int, str, bytes]:
-        """Status, content type and content of the answer to a request to a route below the base
-        URL. Raises EngineError without an answer, or for one that is cut off."""
-        content = json.dumps({"model": self.model, **body}).encode()
-        return self._exchange("POST", self._path(route), content)
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        """Status and content of a page, by its path from the server's root, or by its route below
-        the base URL. Raises EngineError without an answer."""
-        status, _, content = self._exchange("GET", self._path(path), None)
-        return status, content
-
-    def _path(self, route: str) -> str:
-        below = urlsplit(self.base_url).path.rstrip("/")
-        return route if route.startswith("/") else f"{below}/{route}"
-
-    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, str, bytes]:
+    def exchange(
+        self, method: str, route: str, body: bytes | None = None
+    ) -> tuple[int, str, bytes]:
+        """Status, content type and content of the answer, by the path from the server's root, or by
+        the route below the base URL. Raises EngineError without an answer, or for one that is cut
+        off."""
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         try:
             parts = urlsplit(self.base_url)
+            path = route if route.startswith("/") else f"{parts.path.rstrip('/')}/{route}"
             secure = parts.scheme == "https"
             kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
             connection = kind(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS)
@@ -147,9 +134,7 @@ def ask_together(
     ask: Ask, asked: Sequence[tuple[Prompt, dict[str, Any]]], concurrency: int
 ) -> tuple[list[dict[str, Any]], list[RefusedPrompt]]:
     """The answers to requests, of which ``concurrency`` are sent at a time, and those refused.
-
-    Raises what ``ask`` raises, except PromptRefused, and EngineError without an answer in time.
-    """
+    Raises what ``ask`` raises, except PromptRefused, and EngineError without an answer in time."""
 
     def send(prompt: Prompt, body: dict[str, Any]) -> dict[str, Any] | RefusedPrompt:
         try:
@@ -169,7 +154,6 @@ def ask_together(
     return [answer for answer in answers if not isinstance(answer, RefusedPrompt)], refused
 
 
-_TOKENS = 8
 _FEW_WORDS, _MANY_WORDS = 8, 100
 _OWN_FORMAT = ("gpt-oss",)
 """In names of models whose chats have a format of their own in vLLM (Harmony), which forbids tokens
@@ -183,39 +167,37 @@ class NoStreaming(UserError, code="no-streaming"):
 
 @dataclass(frozen=True)
 class Probe:
-    """What a server does: how it counts words, whether it accepts ``ignore_eos``, and the tokens of
-    its context; ``None`` if it does not say."""
+    """What a server does: the tokens that it counts for its template (``overhead``) and for a word,
+    whether it accepts ``ignore_eos``, and the tokens of its context, if it says them."""
 
-    tokens: Tokens
+    overhead: float
+    per_word: float
     fixed_length: bool
     context: int | None = None
 
+    def words(self, tokens: int) -> int:
+        """The number of words of a prompt of so many tokens; at least 1."""
+        return max(1, round((tokens - self.overhead) / self.per_word))
+
     def require_room(self, workload: BenchWorkload) -> None:
         """Raise UserError for a workload whose requests exceed the context."""
-        if self.context is None:
-            return
-        size = workload.size
-        words = max((len(prompt.split()) for prompt in workload.prompts), default=0)
-        # Words of real prompts have at least about the tokens of the short ones that were counted.
-        counted = round(self.tokens.overhead + words * self.tokens.per_word)
-        prompt = counted if workload.prompts else size.prompt_tokens
-        if prompt + size.output_tokens > self.context:
-            about = "about " if workload.prompts else ""
-            shorter = "shorter prompts" if workload.prompts else "a smaller --prompt-tokens"
+        prompt = workload.size.prompt_tokens
+        if workload.prompts:
+            # Words of real prompts have at least about the tokens of the short ones counted.
+            words = max(len(text.split()) for text in workload.prompts)
+            prompt = round(self.overhead + words * self.per_word)
+        answer = workload.size.output_tokens
+        if self.context is not None and prompt + answer > self.context:
             raise UserError(
-                f"{workload.name}: {about}{prompt:,} tokens of prompt and "
-                f"{size.output_tokens:,} of answer exceed the server's context of {self.context:,}",
-                f"use {shorter} or --output-tokens, or a server with a larger --max-model-len",
+                f"{workload.name}: about {prompt:,} tokens of prompt and {answer:,} of answer "
+                f"exceed the server's context of {self.context:,}",
+                "use shorter prompts or --output-tokens, or a server with a larger --max-model-len",
                 "context-too-small",
             )
 
 
 def probe(server: OpenAiServer) -> Probe:
-    """Send two short requests.
-
-    Raises NoStreaming, UserError for a rejected request, key, model or address, and EngineError
-    when the server fails or does not answer.
-    """
+    """Send two short requests. Raises NoStreaming, and what ``OpenAiServer.ask`` raises."""
     draw = random.Random()
     fixed_length = not (server.chat and any(name in server.model.lower() for name in _OWN_FORMAT))
     try:
@@ -227,45 +209,28 @@ def probe(server: OpenAiServer) -> Probe:
         few = _prompt_tokens(server, random_prompt(_FEW_WORDS, draw), fixed_length)
     many = _prompt_tokens(server, random_prompt(_MANY_WORDS, draw), fixed_length)
     per_word = max((many - few) / (_MANY_WORDS - _FEW_WORDS), 0.1)
-    return Probe(
-        Tokens(max(few - per_word * _FEW_WORDS, 0.0), per_word), fixed_length, context_of(server)
-    )
+    context = None
+    with suppress(PeagleError):
+        context = served_models(server).get(server.model)
+    return Probe(max(few - per_word * _FEW_WORDS, 0.0), per_word, fixed_length, context)
 
 
 def _prompt_tokens(server: OpenAiServer, prompt: str, fixed_length: bool) -> int:
-    """The tokens of the prompt as the server counts them. Raises as ``probe`` does."""
-    body = request_body(prompt, chat=server.chat, max_tokens=_TOKENS, stream=True)
-    body |= {"ignore_eos": True} if fixed_length else {}
-    route = "chat/completions" if server.chat else "completions"
-    status, kind, content = server.post(route, body)
-    if status != http.HTTPStatus.OK:
-        raise server.refusal(route, status, content)
-    if not kind.startswith("text/event-stream"):
-        raise NoStreaming(
-            f"{server.base_url} does not stream: it answers with {sanitize(kind, 60) or 'no type'}",
-            "use a server that supports stream: true",
-        )
-    return usage_in(EventSplitter().feed(content), server.base_url)
-
-
-def usage_in(events: Iterable[str], name: str) -> int:
-    """The number of prompt tokens in a stream of a chat or completion.
-
-    Raises EngineError for an invalid stream and NoStreaming for one without token counts.
-    """
+    """The tokens of the prompt as the server counts them in a stream. Raises as ``probe`` does."""
+    body = request_body(prompt, chat=server.chat, max_tokens=8, stream=True)
+    kind, content = server.post(body | ({"ignore_eos": True} if fixed_length else {}))
     tokens = None
-    for event in events:
-        if event == "[DONE]":
-            break
-        document = parse_response(event)
-        with parsing("the engine's response", EngineError):
-            if usage := document.get("usage"):
-                tokens = count_of(usage["prompt_tokens"])
+    if kind.startswith("text/event-stream"):
+        for event in EventSplitter().feed(content):
+            if event == "[DONE]":
+                break
+            with parsing("the engine's response", EngineError):
+                if usage := parse_response(event).get("usage"):
+                    tokens = count_of(usage["prompt_tokens"])
     if tokens is None:
         raise NoStreaming(
-            f"{name} sends no token counts in its streams",
-            "use a server that supports stream_options.include_usage",
-            "no-usage",
+            f"{server.base_url} sends no streams with token counts",
+            "use a server that supports stream and stream_options.include_usage",
         )
     return tokens
 
@@ -273,25 +238,13 @@ def usage_in(events: Iterable[str], name: str) -> int:
 def served_models(server: OpenAiServer) -> dict[str, int | None]:
     """The models that the server lists, and the tokens of their context, as vLLM says it; ``None``
     if unknown. Raises UserError and EngineError."""
-    status, content = server.get("models")
+    status, _, content = server.exchange("GET", "models")
     if status != http.HTTPStatus.OK:
         raise server.refusal("models", status, content)
-    return models_in(content)
-
-
-def models_in(content: bytes) -> dict[str, int | None]:
-    """The models in such a list. Raises EngineError for another document."""
     document = parse_response(content)
     with parsing("the list of models", EngineError):
         lengths = {str(model["id"]): model.get("max_model_len") for model in document["data"]}
     return {name: n if type(n) is int and n > 0 else None for name, n in lengths.items()}
-
-
-def context_of(server: OpenAiServer) -> int | None:
-    """The tokens of the model's context; ``None`` if the server does not say."""
-    with suppress(PeagleError):
-        return served_models(server).get(server.model)
-    return None
 
 
 def counters_of(server: OpenAiServer) -> Counters | None:
@@ -302,14 +255,9 @@ def counters_of(server: OpenAiServer) -> Counters | None:
 
 def waiting_of(server: OpenAiServer) -> float | None:
     """The requests that wait in the engine's queue, by its ``/metrics``; ``None`` if unknown."""
-    return waiting_in(_metrics(server))
-
-
-def waiting_in(page: str) -> float | None:
-    """The sum of vLLM's gauge of waiting requests; ``None`` for a page without it."""
     values = [
         line.rpartition(" ")[2]
-        for line in page.splitlines()
+        for line in _metrics(server).splitlines()
         if line.startswith((f"{_WAITING}{{", f"{_WAITING} "))
     ]
     with suppress(ValueError):
@@ -319,9 +267,8 @@ def waiting_in(page: str) -> float | None:
 
 def _metrics(server: OpenAiServer) -> str:
     """The page of the server's metrics; empty where it has none of vLLM."""
-    try:
-        status, content = server.get("/metrics")
-    except EngineError:
-        return ""
-    page = content.decode("utf-8", "replace")
-    return page if status == http.HTTPStatus.OK and "vllm:" in page else ""
+    with suppress(EngineError):
+        status, _, content = server.exchange("GET", "/metrics")
+        page = content.decode("utf-8", "replace")
+        return page if status == http.HTTPStatus.OK and "vllm:" in page else ""
+    return ""

@@ -1,4 +1,4 @@
-"""Measure several settings of a pair, row by row, within a limit of what it may cost.
+"""Measure several settings of a pair, row by row: with engines of this machine, or on a deployment.
 
 One engine serves all loads of a setting. What is measured goes to a result file after each row; the
 same command reads it and measures only what is missing.
@@ -6,29 +6,42 @@ same command reads it and measures only what is missing.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from peagle.aws.client import Aws
+from peagle.bench import aiperf
 from peagle.bench.acceptance import rates_of, read_acceptance, with_imposed_acceptance
 from peagle.bench.evidence import read_result
-from peagle.bench.measure import Measure, with_saturation
-from peagle.bench.result import BenchLoad, BenchResult, BenchRow, BenchSetting
+from peagle.bench.lossless import SweepLossless
+from peagle.bench.measure import Measure, measure_of, new_result, with_saturation
+from peagle.bench.result import BenchedServer, BenchLoad, BenchResult, BenchRow, BenchSetting
+from peagle.bench.targets import target_of_endpoint, target_of_engine
 from peagle.bench.workloads import make_loads
-from peagle.errors import EngineError, OptionMissing, UserError
+from peagle.catalog.schema import Catalog
+from peagle.deploy.apply import deploy
+from peagle.deploy.context import Observer
+from peagle.deploy.preflight import preflight
+from peagle.deploy.records import find_record
+from peagle.deploy.state import Deployment
+from peagle.engine.local import StepProgress, end_engine, exclusive, start_local, stop_local
+from peagle.engine.runner import LocalOptions
+from peagle.engine.state import local_engine_names
+from peagle.errors import EngineError, Fix, OptionMissing, Refused, UserError
+from peagle.findings import errors
 from peagle.planning.plan import Plan
-from peagle.store import write_json
+from peagle.planning.speculation import with_speculation, without_floor
+from peagle.render.plan_file import plan_bytes, read_plan
+from peagle.store import SANDBOX, home, private_folder, write_file, write_json
 from peagle.text import format_duration, format_usd
-
-_NONE = "none"
-"""The word for no speculation, in place of K."""
+from peagle_serve.warm import UnknownDevice, gpu_device
 
 LARGEST_K = 64
-MOST_ROWS = 1_000
-"""Settings times loads of one sweep."""
 
 _TOKENS_PER_SECOND = 20.0
 """Of one request, for the time of a row before any is measured: slow, so that rather too long."""
@@ -39,15 +52,60 @@ Open = Callable[[BenchSetting], AbstractContextManager[Measure]]
 PlanOf = Callable[[BenchSetting], Plan]
 
 
+@dataclass(frozen=True)
+class SweepRequest:
+    """The options of a sweep; ``settings`` is ``k=none,1,3``, ``loads`` are numbers of concurrent
+    requests. ``acceptance`` is a result of ``peagle bench --acceptance``, which is imposed.
+    ``again``: measure again what the file has. ``command`` is how it was asked for."""
+
+    settings: str
+    loads: tuple[int, ...]
+    workloads: tuple[str, ...] = ("short-prompt",)
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    repetitions: int = 3
+    requests: int | None = None
+    acceptance: Path | None = None
+    domain: str | None = None
+    again: bool = False
+    usd_per_hour: float | None = None
+    command: tuple[str, ...] = ()
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """The K of each setting; 0 is no speculation. Raises UserError."""
+        name, _, values = self.settings.partition("=")
+        ks = []
+        for word in map(str.strip, values.split(",")):
+            is_k = re.fullmatch("[0-9]{1,3}", word) and 1 <= int(word) <= LARGEST_K
+            if name.strip() != "k" or not (is_k or word == "none"):
+                raise UserError(
+                    f"--sweep {self.settings[:80]}: {word[:40]!r} is not a value of k",
+                    f"write k=none,1,3 with K from 1 to {LARGEST_K}",
+                    "invalid-sweep",
+                )
+            ks.append(0 if word == "none" else int(word))
+        return tuple(dict.fromkeys(ks))
+
+    def refuse_imposed(self) -> None:
+        """Raise UserError if it imposes an acceptance: vLLM's sampler for CPUs cannot."""
+        if self.acceptance:
+            raise UserError(
+                "the CPU engine cannot impose an acceptance",
+                "add --engine docker --gpus on a machine with a GPU, or omit --impose-acceptance",
+                "imposes-on-gpu-only",
+            )
+
+
 class BudgetExceeded(UserError, code="budget-too-small"):
     """The next row would cost more than the user allows."""
 
 
 @dataclass
 class Budget:
-    """What a sweep may cost: ``usd`` in all, at ``usd_per_hour`` from its start. While an update of
-    an endpoint runs, the instances of both revisions cost: ``start_factor`` 2. ``before`` are the
-    USD of earlier runs, ``end_seconds`` the start that must remain possible at the end."""
+    """What a sweep may cost: ``usd`` in all, of which ``before`` were spent by earlier runs, at
+    ``usd_per_hour`` from its start. While an update of an endpoint runs, the instances of both
+    revisions cost: ``start_factor`` 2. A start of ``end_seconds`` must remain possible."""
 
     usd: float | None
     usd_per_hour: float | None
@@ -75,8 +133,7 @@ class Budget:
         self._more += (self.start_factor - 1) * seconds
 
     def require(self, start_seconds: float, row_seconds: float, what: str) -> None:
-        """Raise BudgetExceeded unless a start and a row of these lengths, and the start at the
-        end, are within the limit."""
+        """Raise BudgetExceeded unless a start and a row of these lengths are within the limit."""
         needed = self.spent + self.cost(start_seconds + self.end_seconds, row_seconds)
         if self.usd is not None and needed > self.usd:
             raise BudgetExceeded(
@@ -87,95 +144,8 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class SweepRequest:
-    """The options of a sweep; ``loads`` are numbers of concurrent requests.
-
-    ``acceptance`` is a result of ``peagle bench --acceptance``, which is imposed; ``domain`` is one
-    of its domains. ``again``: measure again what ``file`` has. ``command`` is how it was asked for.
-    """
-
-    settings: str
-    loads: tuple[int, ...]
-    workloads: tuple[str, ...] = ("short-prompt",)
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    repetitions: int = 3
-    requests: int | None = None
-    acceptance: Path | None = None
-    domain: str | None = None
-    again: bool = False
-    usd_per_hour: float | None = None
-    command: tuple[str, ...] = ()
-
-    @property
-    def ks(self) -> tuple[int, ...]:
-        """K of each setting; 0 is no speculation. Raises UserError."""
-        return parse_settings(self.settings)
-
-    def refuse_imposed(self) -> None:
-        """Raise UserError if it imposes an acceptance: vLLM's sampler for CPUs cannot."""
-        if self.acceptance:
-            raise UserError(
-                "the CPU engine cannot impose an acceptance",
-                "add --engine docker --gpus on a machine with a GPU, or omit --impose-acceptance",
-                "imposes-on-gpu-only",
-            )
-
-
-def parse_settings(text: str) -> tuple[int, ...]:
-    """The K of each setting of ``k=none,1,3``; 0 is no speculation. Raises UserError."""
-    name, _, values = text.partition("=")
-    ks = []
-    for value in values.split(","):
-        word = value.strip()
-        is_k = word.isdecimal() and word.isascii() and len(word) < 4 and 1 <= int(word) <= LARGEST_K
-        if name.strip() != "k" or not (is_k or word == _NONE):
-            raise UserError(
-                f"--sweep {text[:80]}: {word[:40]!r} is not a value of k",
-                f"write k=none,1,3 with K from 1 to {LARGEST_K}",
-                "invalid-sweep",
-            )
-        ks.append(0 if word == _NONE else int(word))
-    return tuple(dict.fromkeys(ks))
-
-
-def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
-    """The settings and loads of the request, and the plan of each setting; ``plan_of`` makes it
-    without imposed acceptance. Raises UserError, and what planning raises, for any setting."""
-    measured = read_acceptance(request.acceptance) if request.acceptance else None
-    if request.domain and not measured:
-        raise OptionMissing("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
-    settings = []
-    for k in request.ks:
-        rates = rates_of(measured, k, request.domain) if measured and k else ()
-        drafter = plan_of(BenchSetting(None, k)).drafter if k else None
-        settings.append(BenchSetting(drafter.name if drafter else None, k, rates))
-    loads = tuple(
-        load
-        for name in dict.fromkeys(request.workloads)
-        for load in make_loads(
-            name,
-            request.loads,
-            request.repetitions,
-            request.requests,
-            request.prompt_tokens,
-            request.output_tokens,
-        )
-    )
-
-    def imposing(setting: BenchSetting) -> Plan:
-        plan, rates = plan_of(setting), setting.imposed_rates
-        return with_imposed_acceptance(plan, rates) if rates else plan
-
-    for setting in settings:
-        imposing(setting)
-    return Sweep(tuple(settings), loads), imposing
-
-
-@dataclass(frozen=True)
 class SweepProgress:
-    """Where a sweep is. ``seconds_left`` is an estimate, ``None`` before there is one; ``share`` is
-    of the current row."""
+    """Where a sweep is. ``share`` is of the current row, ``seconds_left`` an estimate."""
 
     done: int
     total: int
@@ -194,41 +164,6 @@ class SweepProgress:
         return f"row {now} of {self.total}: {self.setting}, {self.load}{percent}{about}"
 
 
-class _Estimate:
-    """How long starts and rows take: a row that was measured as long as then, another in proportion
-    to its slow answers."""
-
-    def __init__(self, start_seconds: float, rows: Iterable[BenchRow]) -> None:
-        self.start = start_seconds
-        self._exact: dict[tuple[str, int], float] = {}
-        self._slow = self._measured = 0.0
-        for row in rows:
-            self.measured(row.load, sum(repetition.seconds for repetition in row.repetitions))
-
-    def measured(self, load: BenchLoad, seconds: float) -> None:
-        self._exact[load.workload.name, load.concurrency] = seconds
-        self._slow += _slow_seconds(load)
-        self._measured += seconds
-
-    def of(self, *loads: BenchLoad) -> float:
-        """Seconds of rows with these loads."""
-        factor = self._measured / self._slow if self._slow else 1.0
-        return sum(
-            self._exact.get((load.workload.name, load.concurrency), _slow_seconds(load) * factor)
-            for load in loads
-        )
-
-    def left(self, starts: int, loads: Sequence[BenchLoad], done: float) -> float | None:
-        """Seconds until all is measured; ``None`` before anything is."""
-        return max(0.0, starts * self.start + self.of(*loads) - done) if self._slow else None
-
-
-def _slow_seconds(load: BenchLoad) -> float:
-    """Seconds of a row with slow answers."""
-    rounds = 1 + load.repetitions * -(-load.requests // load.concurrency)
-    return rounds * load.workload.size.output_tokens / _TOKENS_PER_SECOND
-
-
 @dataclass(frozen=True)
 class Sweep:
     """What is measured: each setting with each load, in this order."""
@@ -236,24 +171,16 @@ class Sweep:
     settings: tuple[BenchSetting, ...]
     loads: tuple[BenchLoad, ...]
 
-    def __post_init__(self) -> None:
-        if self.total > MOST_ROWS:
-            raise UserError(
-                f"the sweep has {self.total:,} rows, and at most {MOST_ROWS:,} are measured "
-                "together",
-                "measure fewer settings, workloads or loads",
-                "invalid-sweep",
-            )
-
     @property
     def total(self) -> int:
         return len(self.settings) * len(self.loads)
 
-    def seconds(self, rows: Sequence[BenchRow], start_seconds: float) -> tuple[float, float]:
+    def seconds(self, rows: Iterable[BenchRow], start_seconds: float) -> tuple[float, float]:
         """How long the missing starts and rows take, about; ``start_seconds`` is of one start."""
-        estimate, waiting = _Estimate(start_seconds, rows), self.missing(rows)
-        left = estimate.of(*(load for loads in waiting.values() for load in loads))
-        return len(waiting) * start_seconds, left
+        rows = tuple(rows)
+        missing = self.missing(rows)
+        left = _seconds_of((load for loads in missing.values() for load in loads), _measured(rows))
+        return len(missing) * start_seconds, left
 
     def missing(self, rows: Iterable[BenchRow]) -> dict[BenchSetting, list[BenchLoad]]:
         """The loads of each setting that have no complete row."""
@@ -273,49 +200,83 @@ class Sweep:
         start_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> BenchResult:
-        """Measure what ``file`` does not hold, and return all rows of this sweep.
-
-        ``start_seconds`` is how long a start takes at most, for the ``budget``, before one is
-        measured. Whatever ends the sweep early, ``file`` has every finished row. Raises EngineError
-        for a load that ends early, and UserError when the budget does not allow the next row.
-        """
+        """Measure what ``file`` does not hold, and return all rows of this sweep; whatever ends it
+        early, ``file`` has every finished row. ``start_seconds`` is of a start before one is
+        measured. Raises EngineError for a load that ends early, and BudgetExceeded."""
         budget = budget or Budget(None, None)
-        estimate = _Estimate(start_seconds, file.result.rows)
+        measured = _measured(file.result.rows)
         waiting = self.missing(file.result.rows)
 
         def show(setting: BenchSetting, load: BenchLoad, ended: int = 0, total: int = 0) -> None:
             left = [load for loads in waiting.values() for load in loads]
-            starts = sum(another != setting for another in waiting)
             share = ended / total if total else 0.0
-            seconds = estimate.left(starts, left, share * estimate.of(load))
+            seconds = None
+            if measured:
+                seconds = _seconds_of(left, measured) - share * _seconds_of([load], measured)
+                seconds += start_seconds * sum(another != setting for another in waiting)
             done = self.total - len(left)
             observe(SweepProgress(done, self.total, setting.text, load.text, share, seconds))
 
         for setting, loads in list(waiting.items()):
-            what = f"{setting.text} with {loads[0].text}"
-            budget.require(estimate.start, estimate.of(loads[0]), what)
+            row_seconds = _seconds_of(loads[:1], measured)
+            budget.require(start_seconds, row_seconds, f"{setting.text} with {loads[0].text}")
             show(setting, loads[0])
             begun = clock()
             with opened(setting) as measure:
-                estimate.start = clock() - begun
-                budget.started(estimate.start)
+                start_seconds = clock() - begun
+                budget.started(start_seconds)
                 while loads:
-                    load = loads[0]
-                    what = f"{setting.text} with {load.text}"
-                    budget.require(0.0, estimate.of(load), what)
+                    load, what = loads[0], f"{setting.text} with {loads[0].text}"
+                    budget.require(0.0, _seconds_of([load], measured), what)
                     show(setting, load)
                     begun = clock()
                     row = measure(load, partial(show, setting, load))
-                    estimate.measured(load, clock() - begun)
+                    measured[load.text] = (clock() - begun, _slow_seconds(load))
                     file.add(replace(row, setting=setting), budget.spent)
                     if row.incomplete:
                         raise EngineError(f"{what}: {row.incomplete}", code="load-failed")
                     loads.pop(0)
             del waiting[setting]
-        measured = {_key(row.setting, row.load): row for row in file.result.rows}
+        rows = {_key(row.setting, row.load): row for row in file.result.rows}
         keys = [_key(setting, load) for setting in self.settings for load in self.loads]
-        rows = [measured[key] for key in keys if key in measured]
-        return replace(file.result, rows=with_saturation(rows))
+        return replace(
+            file.result, rows=with_saturation([rows[key] for key in keys if key in rows])
+        )
+
+
+def _slow_seconds(load: BenchLoad) -> float:
+    """Seconds of a row with slow answers."""
+    rounds = 1 + load.repetitions * -(-load.requests // load.concurrency)
+    return rounds * load.workload.size.output_tokens / _TOKENS_PER_SECOND
+
+
+def _measured(rows: Iterable[BenchRow]) -> dict[str, tuple[float, float]]:
+    """Each measured load -> the seconds of its row, and those with slow answers."""
+    return {
+        row.load.text: (
+            sum(repetition.seconds for repetition in row.repetitions),
+            _slow_seconds(row.load),
+        )
+        for row in rows
+    }
+
+
+def _seconds_of(loads: Iterable[BenchLoad], measured: Mapping[str, tuple[float, float]]) -> float:
+    """Seconds of rows with these loads: as long as a measured one, else in proportion to its slow
+    answers."""
+    slow = sum(slow for _, slow in measured.values())
+    factor = sum(seconds for seconds, _ in measured.values()) / slow if slow else 1.0
+    return sum(
+        measured[load.text][0] if load.text in measured else factor * _slow_seconds(load)
+        for load in loads
+    )
+
+
+def _key(setting: BenchSetting, load: BenchLoad) -> tuple[object, ...]:
+    """What makes two rows the same: whether answers had their full length does not."""
+    workload = load.workload
+    same = (workload.name, workload.size, workload.digest)
+    return (setting, *same, load.concurrency, load.repetitions)
 
 
 class ResultFile:
@@ -326,10 +287,8 @@ class ResultFile:
 
     @classmethod
     def continued(cls, path: Path, fresh: BenchResult, again: bool = False) -> ResultFile:
-        """The file at ``path`` with the rows that it has, or without any for ``again``.
-
-        Raises UserError for a damaged file and for rows of another pair, engine or GPU.
-        """
+        """The file at ``path`` with the rows that it has, or without any for ``again``. Raises
+        UserError for a damaged file and for rows of another pair, engine or GPU."""
         if again or not path.exists():
             return cls(path, fresh)
         kept, _ = read_result(path)
@@ -345,23 +304,259 @@ class ResultFile:
             path, replace(fresh, started=kept.started, rows=kept.rows, spent_usd=kept.spent_usd)
         )
 
-    def spend(self, usd: float) -> None:
-        """Keep what the sweep has cost in all, so that a sweep that continues counts it."""
-        if usd:
-            self.result = replace(self.result, spent_usd=round(usd, 4))
-            write_json(self.path, self.result.document())
-
-    def add(self, row: BenchRow, spent_usd: float = 0.0) -> None:
-        """Keep the row, in place of one with the same setting and load, and what has been spent."""
-        key = _key(row.setting, row.load)
-        others = [other for other in self.result.rows if _key(other.setting, other.load) != key]
+    def add(self, row: BenchRow | None, spent_usd: float = 0.0) -> None:
+        """Keep the row, in place of one with the same setting and load, and what has been spent in
+        all, so that a sweep that continues counts it."""
+        rows = self.result.rows
+        if row is not None:
+            key = _key(row.setting, row.load)
+            rows = (*(other for other in rows if _key(other.setting, other.load) != key), row)
         spent = round(spent_usd, 4) if spent_usd else self.result.spent_usd
-        self.result = replace(self.result, rows=(*others, row), spent_usd=spent)
+        self.result = replace(self.result, rows=rows, spent_usd=spent)
         write_json(self.path, self.result.document())
 
 
-def _key(setting: BenchSetting, load: BenchLoad) -> tuple[object, ...]:
-    """What makes two rows the same: whether answers had their full length does not."""
-    workload = load.workload
-    same = (workload.name, workload.size, workload.digest)
-    return (setting, *same, load.concurrency, load.repetitions)
+def make_sweep(request: SweepRequest, plan_of: PlanOf) -> tuple[Sweep, PlanOf]:
+    """The settings and loads of the request, and the plan of each setting; ``plan_of`` makes it
+    without imposed acceptance. Raises UserError, and what planning raises, for any setting."""
+    measured = read_acceptance(request.acceptance) if request.acceptance else None
+    if request.domain and not measured:
+        raise OptionMissing("--domain requires --impose-acceptance", "add --impose-acceptance FILE")
+
+    def imposing(setting: BenchSetting) -> Plan:
+        plan, rates = plan_of(setting), setting.imposed_rates
+        return with_imposed_acceptance(plan, rates) if rates else plan
+
+    settings = []
+    for k in request.ks:
+        rates = rates_of(measured, k, request.domain) if measured and k else ()
+        plan = imposing(BenchSetting(None, k, rates))
+        drafter = plan.drafter.name if k and plan.drafter else None
+        settings.append(BenchSetting(drafter, k, rates))
+    loads = (
+        load
+        for name in dict.fromkeys(request.workloads)
+        for load in make_loads(
+            name,
+            request.loads,
+            request.repetitions,
+            request.requests,
+            request.prompt_tokens,
+            request.output_tokens,
+        )
+    )
+    return Sweep(tuple(settings), tuple(loads)), imposing
+
+
+def sweep_on_this_machine(
+    request: SweepRequest,
+    file: Path,
+    plan_of: PlanOf,
+    options: LocalOptions,
+    catalog: Catalog,
+    say: StepProgress,
+    observe: Callable[[SweepProgress], object],
+    lossless: SweepLossless | None = None,
+) -> BenchResult:
+    """Measure the settings with engines of this machine; every row is kept in ``file``. ``say``
+    shows the step of a start and the last line of the log. With ``lossless`` each engine's greedy
+    answers are collected, too. Raises what starting and measuring an engine raises."""
+    if not options.gpus:
+        request.refuse_imposed()
+    sender = aiperf.find_sender()
+    sweep, plan_of = make_sweep(request, plan_of)
+    largest = plan_of(max(sweep.settings, key=lambda setting: setting.k))
+    gpu = count = None
+    if options.gpus:
+        try:
+            names = [name.rpartition(" (")[0] for name in gpu_device()["gpus"]]
+            known = (instance.gpu for instance in catalog.instances.instances)
+            gpu, count = catalog_name(names[0], known), len(names)
+        except UnknownDevice:
+            pass
+    server = BenchedServer(
+        name=largest.name,
+        where="local",
+        base_url="",
+        model=largest.target.id,
+        pair=largest.pair,
+        vllm=largest.runtime.vllm,
+        gpu=gpu,
+        gpu_count=count,
+        tensor_parallel_size=largest.fit.tensor_parallel_size if options.gpus else 1,
+    )
+    fresh = new_result(server, sender, request.command)
+    if request.usd_per_hour:
+        fresh = replace(fresh, usd_per_hour=request.usd_per_hour, price_source="given")
+
+    @contextmanager
+    def opened(setting: BenchSetting) -> Iterator[Measure]:
+        """The engine of this setting, with a name of its own and no floor, since a low acceptance
+        is a result, until the block ends. A failed engine leaves its log."""
+        plan = without_floor(plan_of(setting))
+        plan = plan.model_copy(update={"name": f"{plan.name}-bench"})
+        with exclusive(plan.name, "bench"):
+            if plan.name in local_engine_names():
+                stop_local(plan.name, now=True)  # of a sweep that was killed
+            engine = start_local(plan, progress=say, options=options)
+            try:
+                target = replace(
+                    target_of_engine(engine), setting=setting, usd_per_hour=request.usd_per_hour
+                )
+                if lossless is not None:
+                    lossless.ask(setting, target)
+                yield measure_of(target, sender)
+            except EngineError:
+                end_engine(engine)
+                raise
+            except BaseException:
+                stop_local(plan.name, now=True)
+                raise
+            stop_local(plan.name, now=True)
+
+    measured = sweep.run(ResultFile.continued(file, fresh, request.again), opened, observe)
+    if lossless is not None:
+        lossless.complete(sweep.settings, opened)
+    return measured
+
+
+_WORD = re.compile(r"[A-Z0-9]+")
+
+
+def catalog_name(gpu: str, names: Iterable[str]) -> str:
+    """``H100`` for ``NVIDIA H100 80GB HBM3``: the longest name of the catalogue whose words occur
+    in it, in order (``SE`` is Server Edition); else ``gpu`` itself."""
+
+    def is_within(name: str) -> bool:
+        rest = iter(_WORD.findall(gpu.upper()))
+        return all(word in rest for word in _WORD.findall(name.upper()) if word != "SE")
+
+    return max(filter(is_within, names), key=len, default=gpu)
+
+
+START_SECONDS, SANDBOX_START_SECONDS = 600.0, 60.0
+"""How long an update takes, for the price before one is measured."""
+
+LIMIT = 1.5
+"""Times the shown cost: what a sweep of an endpoint may cost by default."""
+
+
+class EndpointSweep:
+    """A sweep on a deployment: each setting is an update of its endpoint, which is proved and
+    measured; then the endpoint is updated to the plan that it had before. That plan is kept in a
+    file until then, so that an interrupted sweep can be continued, or undone with ``peagle deploy
+    FILE``. Nothing is changed before ``run``.
+
+    ``usd`` is about what the rest of the sweep costs, with the instances of two revisions during
+    each update; ``spent`` are the USD of earlier runs. ``default_limit`` is what it may cost in all
+    without another limit; ``None`` in the sandbox, which is free, and for an unknown price.
+    """
+
+    def __init__(
+        self,
+        request: SweepRequest,
+        path: Path,
+        aws: Aws,
+        record: Deployment,
+        catalog: Catalog,
+        observe: Observer,
+    ) -> None:
+        """Every row is kept in ``path``. Raises SenderMissing, and UserError for a deployment whose
+        plan has no drafter, and for an acceptance to impose on engines of the sandbox."""
+        in_sandbox = aws.scope == SANDBOX
+        if in_sandbox:
+            request.refuse_imposed()
+        self.aws, self.record, self._catalog, self._observe = aws, record, catalog, observe
+        self._sender = aiperf.find_sender()
+        self._kept = home() / "bench" / record.scope / record.region / f"{record.name}.json"
+        before = read_plan(self._kept) if self._kept.exists() else record.current.plan
+        if before is None or before.speculation is None:
+            why = "without speculation" if before else "by another machine: its plan is unknown"
+            command = ("peagle", "deploy", "PAIR", "--name", record.name)
+            fix = Fix("deploy a pair with its drafter from here first", command)
+            raise UserError(f"{record.name} was deployed {why}", fix, "no-plan")
+        self.before = before
+        self.sweep, self._plan_of = make_sweep(request, lambda setting: plan_with(before, setting))
+        target = target_of_endpoint(aws, record.name, record, catalog)
+        fresh = new_result(replace(target.facts, pair=before.pair), self._sender, request.command)
+        fresh = replace(fresh, usd_per_hour=target.usd_per_hour, price_source=target.price_source)
+        self.file = ResultFile.continued(path, fresh, request.again)
+        self.start_seconds = SANDBOX_START_SECONDS if in_sandbox else START_SECONDS
+        starts, rows = self.sweep.seconds(self.file.result.rows, self.start_seconds)
+        starts += self.start_seconds if starts else 0.0  # the update to what it was before
+        self.seconds = starts + rows
+        self.usd_per_hour = before.price_per_hour_usd
+        self.spent = self.file.result.spent_usd or 0.0
+        self.usd = self.default_limit = None
+        if self.usd_per_hour is not None:
+            self.usd = Budget(None, self.usd_per_hour, start_factor=2.0).cost(starts, rows)
+            self.default_limit = None if in_sandbox else self.spent + LIMIT * self.usd
+
+    @property
+    def plan_to_return_to(self) -> Path | None:
+        """The file of the plan that the endpoint had before, while it has another."""
+        return self._kept if self._kept.exists() else None
+
+    def run(
+        self, max_cost: float | None, observe: Callable[[SweepProgress], object]
+    ) -> BenchResult:
+        """Measure what is missing, then update the endpoint to what it was before; also when
+        ``max_cost`` (USD of all runs, by default ``default_limit``) allows no further row, which
+        raises BudgetExceeded. After another error or an interrupt the endpoint stays as it is."""
+        if max_cost is not None and self.usd_per_hour is None:
+            raise UserError(
+                f"the price of {self.record.name} is unknown, so that no cost can be limited",
+                "omit --max-cost",
+                "price-unknown",
+            )
+        budget = Budget(
+            self.default_limit if max_cost is None else max_cost,
+            self.usd_per_hour,
+            start_factor=2.0,
+            before=self.spent,
+            end_seconds=self.start_seconds,
+        )
+        try:
+            result = self.sweep.run(self.file, self.opened, observe, budget, self.start_seconds)
+            self._restore(budget)
+        except BudgetExceeded:
+            self._restore(budget)
+            raise
+        finally:
+            if budget.spent:
+                self.file.add(None, budget.spent)
+        return replace(result, spent_usd=self.file.result.spent_usd)
+
+    @contextmanager
+    def opened(self, setting: BenchSetting) -> Iterator[Measure]:
+        """The endpoint, updated to this setting and proved. Raises what ``deploy`` raises."""
+        if not self._kept.exists():
+            private_folder(self._kept.parent)
+            write_file(self._kept, plan_bytes(self.before))
+        self._deploy(self._plan_of(setting))
+        record = find_record(self.record.name, self.aws.scope, self.aws.region)
+        target = target_of_endpoint(self.aws, record.name, record, self._catalog)
+        yield measure_of(replace(target, setting=setting), self._sender)
+
+    def _restore(self, budget: Budget) -> None:
+        """Update the endpoint to the plan that it had before. Raises what ``deploy`` raises."""
+        if self._kept.exists():
+            begun = time.monotonic()
+            self._deploy(self.before)
+            self._kept.unlink()
+            budget.started(time.monotonic() - begun)
+
+    def _deploy(self, plan: Plan) -> None:
+        prepared = preflight(self.aws, plan, self._catalog.instances)
+        for first in errors(prepared.findings):
+            raise Refused(first.message, Fix(first.fix, tuple(first.command or ())), first.code)
+        deploy(self.aws, prepared, self._observe)
+
+
+def plan_with(plan: Plan, setting: BenchSetting) -> Plan:
+    """The plan with the K of the setting, or without speculation; without a floor, since a low
+    acceptance is a result."""
+    speculation = without_floor(plan).speculation
+    if speculation is not None:
+        speculation = speculation.model_copy(update={"k": setting.k}) if setting.k else None
+    return with_speculation(plan, speculation)

@@ -6,7 +6,8 @@ statistics in the log of every instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from urllib.parse import urlsplit
@@ -15,37 +16,38 @@ from peagle.aws import runtime, sagemaker
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.bench.measure import BenchTarget
-from peagle.bench.result import NO_SPECULATION, UNKNOWN, BenchedServer, BenchSetting, CounterSource
+from peagle.bench.result import NO_SPECULATION, BenchedServer, BenchSetting, CounterSource
 from peagle.bench.server import OpenAiServer, counters_of, served_models, waiting_of
 from peagle.catalog.schema import Catalog
 from peagle.deploy.invoke import WakeUpOptions, wake
 from peagle.deploy.proving import StatisticsReader
-from peagle.deploy.state import Deployment, Served
+from peagle.deploy.state import Deployment
 from peagle.deploy.status import stand_in_of
 from peagle.engine import local
-from peagle.engine.state import LocalEngine
-from peagle.errors import EngineError, Fix, UserError
+from peagle.engine.local import StepProgress, start_local, stop_local
+from peagle.engine.state import LocalEngine, local_engine_names, read_local_engine
+from peagle.errors import Fix, UserError
+from peagle.planning import Options, make_plan
 from peagle.protocol import Counters
 from peagle.store import SANDBOX
 from peagle.text import json_object
 from peagle.vllm.defaults import inferred_method, method_id
 from peagle_serve.contract import SPECULATION
 
+_UNKNOWN = BenchSetting(None, 0, is_known=False)
+
 _SOON_SECONDS = 0.05
 """No answer over the network takes less than that."""
 
 
 def target_of_url(url: str, model: str | None = None, key: str | None = None) -> BenchTarget:
-    """A server with OpenAI's protocol; ``url`` is its base URL, with or without ``/v1``.
-
-    Without ``model``, it must list one model only. Counters and queue come from its ``/metrics``,
-    if it has vLLM's. Raises UserError for an address that is no URL and for several models, and
-    EngineError when it does not answer.
-    """
+    """A server with OpenAI's protocol; ``url`` is its base URL, with or without ``/v1``. Without
+    ``model``, it must list one model only. Raises UserError for an address that is no URL and for
+    several models, and EngineError when it does not answer."""
     server = server_of_url(url, model, key)
     facts = BenchedServer(url, "url", server.base_url, server.model)
     return BenchTarget(
-        server, facts, UNKNOWN, partial(counters_of, server), partial(waiting_of, server)
+        server, facts, _UNKNOWN, partial(counters_of, server), partial(waiting_of, server)
     )
 
 
@@ -55,15 +57,14 @@ def server_of_url(url: str, model: str | None, key: str | None) -> OpenAiServer:
     server = OpenAiServer(base_url_of(url), model or "", key)
     if model is not None:
         return server
-    names = tuple(served_models(server))
+    names = list(served_models(server))
     if len(names) != 1:
-        shown = ", ".join(names[:5]) or "none"
         raise UserError(
-            f"{server.base_url} serves {len(names)} models: {shown}",
+            f"{server.base_url} serves {len(names)} models: {', '.join(names[:5])}",
             "choose one with --model",
             "model",
         )
-    return OpenAiServer(server.base_url, names[0], key)
+    return replace(server, model=names[0])
 
 
 def base_url_of(url: str) -> str:
@@ -93,9 +94,38 @@ def target_of_engine(engine: LocalEngine) -> BenchTarget:
         pair=engine.pair,
         vllm=engine.vllm,
     )
-    config = json_object(engine.environment.get(SPECULATION))
+    setting = setting_of_config(json_object(engine.environment.get(SPECULATION)))
     read = partial(local.counters, engine.process.port) if engine.speculates else (lambda: None)
-    return BenchTarget(server, facts, setting_of_config(config), read, partial(waiting_of, server))
+    return BenchTarget(server, facts, setting, read, partial(waiting_of, server))
+
+
+def target_alone(
+    engine: LocalEngine, catalog: Catalog, progress: StepProgress = lambda step, line: None
+) -> AbstractContextManager[BenchTarget]:
+    """The target of ``engine`` alone, with the engine's own settings, which runs while the block
+    does; one that ran before is left running. Raises UserError for an engine in a container, whose
+    image is not known here, and NotFound for a target that the catalogue does not have."""
+    name = f"{engine.name}-alone"
+    if engine.image is not None:
+        command = ("peagle", "local", "up", engine.served_as, "--no-speculation",
+                   "--engine", "docker", "--name", name)  # fmt: skip
+        fix = Fix("start its target alone, and pass its address with --against", command)
+        raise UserError(f"{engine.name} runs in a container", fix, "needs-against")
+    options = Options(pair=engine.served_as, name=name, vllm=engine.vllm, speculation=False)
+    environment = {k: v for k, v in engine.environment.items() if k != SPECULATION}
+    plan = make_plan(options, catalog).model_copy(update={"environment": environment})
+
+    @contextmanager
+    def running() -> Iterator[BenchTarget]:
+        ran = name in local_engine_names() and read_local_engine(name) is not None
+        started = start_local(plan, progress=progress)
+        try:
+            yield target_of_engine(started)
+        finally:
+            if not ran:
+                stop_local(name, now=True)
+
+    return running()
 
 
 def setting_of_config(config: dict[str, object]) -> BenchSetting:
@@ -119,13 +149,12 @@ def target_of_endpoint(
     model: str | None = None,
     wake_up: WakeUpOptions | None = None,
 ) -> BenchTarget:
-    """An endpoint, through SageMaker's OpenAI-compatible route, which has chats only.
+    """An endpoint, through SageMaker's OpenAI-compatible route, which has chats only; one that
+    scaled to zero is woken first, as ``wake_up`` says.
 
-    The bearer token is made for it. ``record`` is ``None`` for an endpoint that ``peagle deploy``
-    did not create; then ``model`` is needed. In the sandbox there is no price, since AWS's is of
-    another machine. An endpoint that scaled to zero is woken first, as ``wake_up`` says.
-
-    Raises UserError without a model, and CloudError, NotAwake among them.
+    ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not create; then ``model`` is
+    needed. In the sandbox there is no price. Raises UserError without a model, and CloudError,
+    NotAwake among them.
     """
     served = record.current.served if record else None
     plan = record.current.plan if record else None
@@ -142,45 +171,23 @@ def target_of_endpoint(
         aws.bearer_token(MAX_TOKEN_SECONDS),
         log=("peagle", "logs", name),
     )
-    setting = UNKNOWN
-    if served is not None:
-        setting = setting_of_config(served.speculative_config) if served.k else NO_SPECULATION
-        if served.k and plan and plan.drafter:
-            setting = BenchSetting(plan.drafter.name, served.k, setting.imposed_rates)
-    read, source = counters_of_endpoint(aws, name) if served is None or served.k else _NO_COUNTERS
-    price = served.usd_per_hour if served and aws.scope != SANDBOX else None
-    dated = f"on {served.price_date}" if served and served.price_date else "of the catalogue"
-    return BenchTarget(
-        server,
-        _facts_of_endpoint(aws, name, server, served, catalog),
-        setting,
-        read,
-        usd_per_hour=price,
-        price_source=None if price is None else f"AWS's on-demand price {dated}",
-        counted_by=source,
-    )
-
-
-def _facts_of_endpoint(
-    aws: Aws, name: str, server: OpenAiServer, served: Served | None, catalog: Catalog
-) -> BenchedServer:
-    """What serves the requests; of an unknown endpoint only its address."""
-    sandbox = aws.scope == SANDBOX
+    in_sandbox = aws.scope == SANDBOX
     facts = BenchedServer(
         name=name,
-        where="sandbox" if sandbox else "aws",
+        where="sandbox" if in_sandbox else "aws",
         base_url=server.base_url,
         model=server.model,
         tensor_parallel_size=1,
         region=aws.region,
-        stand_in=stand_in_of(aws, name) if sandbox else None,
+        stand_in=stand_in_of(aws, name) if in_sandbox else None,
     )
     if served is None:
-        return facts
+        read, source = counters_of_endpoint(aws, name)
+        return BenchTarget(server, facts, _UNKNOWN, read, counted_by=source)
     types = {instance.type: instance for instance in catalog.instances.instances}
     instance = types.get(served.instance_type)
     size = served.settings.get("tensor-parallel-size", 1)
-    return replace(
+    facts = replace(
         facts,
         pair=served.pair or None,
         vllm=served.vllm,
@@ -190,36 +197,23 @@ def _facts_of_endpoint(
         instance_type=served.instance_type,
         instance_count=served.instance_count,
     )
-
-
-class LogCounters:
-    """Reads what all instances of the endpoint ``name`` count from now on.
-
-    The first line of each instance may include what it drafted up to 10 s before. A reading waits
-    for the statistics, up to 45 s on AWS; the first does not, nor one soon after another, since
-    nothing was sent in between. Raises EngineError where there is no such
-    endpoint, and AccessDenied where the log may not be read.
-    """
-
-    def __init__(self, aws: Aws, name: str, clock: Clock | None = None) -> None:
-        live = sagemaker.describe(aws, name)
-        if live is None:
-            fix = Fix("look at its state", ("peagle", "status", name))
-            raise EngineError(f"the endpoint {name} does not exist", fix, code="no-such-endpoint")
-        self._instances = max(live.engine_count, 1)
-        self._clock = clock or Clock()
-        self._reader = StatisticsReader(aws, live, self._clock)
-        self._is_amazon = aws.is_amazon
-        self._read_at: float | None = None
-
-    def read(self) -> Counters:
-        """The counts of all instances together, of everything that was answered until now."""
-        if self._read_at is None:
-            self._reader.read()
-        elif not self._is_amazon or self._clock.now() > self._read_at + _SOON_SECONDS:
-            self._reader.wait(self._instances)
-        self._read_at = self._clock.now()
-        return sum(self._reader.counts.counted.values(), Counters(0, 0, 0))
+    setting, (read, source) = NO_SPECULATION, _NO_COUNTERS
+    if served.k:
+        setting = setting_of_config(served.speculative_config)
+        if plan and plan.drafter:
+            setting = BenchSetting(plan.drafter.name, served.k, setting.imposed_rates)
+        read, source = counters_of_endpoint(aws, name)
+    price = None if in_sandbox else served.usd_per_hour
+    dated = f"on {served.price_date}" if served.price_date else "of the catalogue"
+    return BenchTarget(
+        server,
+        facts,
+        setting,
+        read,
+        usd_per_hour=price,
+        price_source=None if price is None else f"AWS's on-demand price {dated}",
+        counted_by=source,
+    )
 
 
 EndpointCounters = tuple[Callable[[], Counters | None], CounterSource]
@@ -229,14 +223,30 @@ _NO_COUNTERS: EndpointCounters = (lambda: None, "counters")
 
 
 def counters_of_endpoint(aws: Aws, name: str, clock: Clock | None = None) -> EndpointCounters:
-    """The engine's counters where one instance exposes them, else those in the log; none where that
-    may not be read."""
+    """The engine's counters where one instance exposes them, else those in the log of all instances
+    from now on; none where that may not be read.
+
+    A reading of the log waits for the statistics, up to 45 s on AWS; one soon after another does
+    not, since nothing was sent in between.
+    """
     live = sagemaker.describe(aws, name)
-    if live and live.engine_count == 1 and runtime.counters(aws, name) is not None:
-        return partial(runtime.counters, aws, name), "counters"
-    try:
-        logged = LogCounters(aws, name, clock)
-        logged.read()
-    except (AccessDenied, EngineError):
+    if live is None:
         return _NO_COUNTERS
-    return logged.read, "log"
+    if live.engine_count == 1 and runtime.counters(aws, name) is not None:
+        return partial(runtime.counters, aws, name), "counters"
+    time = clock or Clock()
+    try:
+        reader = StatisticsReader(aws, live, time)
+        reader.read()
+    except AccessDenied:
+        return _NO_COUNTERS
+    instances, read_at = max(live.engine_count, 1), time.now()
+
+    def read() -> Counters:
+        nonlocal read_at
+        if not aws.is_amazon or time.now() > read_at + _SOON_SECONDS:
+            reader.wait(instances)
+        read_at = time.now()
+        return sum(reader.counts.counted.values(), Counters(0, 0, 0))
+
+    return read, "log"

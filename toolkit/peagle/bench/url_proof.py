@@ -51,13 +51,37 @@ def prove_url(
 
     ``plan`` says prompts and floor; without one the catalogue's target with the model's name says
     the prompts, and any accepted draft passes. ``floor`` and ``min_drafts`` replace the plan's.
-    ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer token.
-
-    Raises UserError for an invalid URL, key or model, EngineError when an engine does not answer,
-    and NotProved for fewer engines than asked for, for one without vLLM's counters, for one that
-    refuses a prompt, and for a ``floor`` of a plan without speculation.
+    ``instances`` engines must answer within ``wait_seconds``. ``key`` is a bearer token. Raises
+    UserError for an invalid URL, key or model, EngineError when an engine does not answer, and
+    NotProved for what cannot be proved.
     """
-    engines = _engines(url, model, key, instances, wait_seconds, say, clock or Clock())
+    clock = clock or Clock()
+    until = clock.now() + wait_seconds
+    while True:
+        engines: dict[str, OpenAiServer] = {}
+        problem: EngineError | None = None
+        try:
+            for address, base_url in _addresses(url).items():
+                server = server_of_url(base_url, model, key)
+                if model and model not in (names := list(served_models(server))):
+                    raise UserError(
+                        f"{server.base_url} does not serve {model!r}",
+                        f"it serves {', '.join(names[:5]) or 'nothing'}",
+                        "model",
+                    )
+                engines[address] = server
+        except EngineError as error:
+            problem = error
+        if len(engines) >= instances and problem is None:
+            break
+        if clock.now() >= until:
+            raise problem or NotProved(
+                f"{url} has {len(engines)} of {instances} engines",
+                "wait for the others with --wait, or lower --instances",
+                code="engines-missing",
+            )
+        say(f"{len(engines)} of {instances} engines answer")
+        clock.sleep(_PAUSE_SECONDS)
     if plan:
         request = request_of_plan(plan, url)
     else:
@@ -77,43 +101,6 @@ def prove_url(
     if floor is not None:
         request = replace(request, floor=floor, floor_source="option")
     return replace(_counted(engines, request, say), floor_source=request.floor_source)
-
-
-def _engines(
-    url: str, model: str | None, key: str | None, instances: int, wait_seconds: float, say: Say,
-    clock: Clock,
-) -> dict[str, OpenAiServer]:  # fmt: skip
-    """The engines by their address, once as many as asked for answer and serve the model."""
-    until = clock.now() + wait_seconds
-    while True:
-        engines: dict[str, OpenAiServer] = {}
-        problem: EngineError | None = None
-        try:
-            for address, base_url in _addresses(url).items():
-                server = server_of_url(base_url, model, key)
-                names = tuple(served_models(server)) if model else (server.model,)
-                if server.model not in names:
-                    raise UserError(
-                        f"{server.base_url} does not serve {server.model!r}",
-                        f"it serves {', '.join(names[:5]) or 'nothing'}",
-                        "model",
-                    )
-                engines[address] = server
-        except EngineError as error:
-            problem = error
-        if len(engines) >= instances and problem is None:
-            return engines
-        if clock.now() >= until:
-            break
-        say(f"{len(engines)} of {instances} engines answer")
-        clock.sleep(_PAUSE_SECONDS)
-    if problem:
-        raise problem
-    raise NotProved(
-        f"{url} has {len(engines)} of {instances} engines",
-        "wait for the others with --wait, or lower --instances",
-        code="engines-missing",
-    )
 
 
 def _addresses(url: str) -> dict[str, str]:

@@ -8,9 +8,10 @@ the spread of the minutes gives the 95 % confidence intervals. Nothing is sent t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from math import hypot
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from peagle.aws import sagemaker
@@ -19,13 +20,13 @@ from peagle.aws.cloudwatch import MetricQuery, metric_data
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.bench.result import Interval, ratio_interval
 from peagle.deploy.revisions import CANDIDATE, compares_now, required_comparison, usd_per_hour_of
-from peagle.deploy.state import Deployment, Served
+from peagle.deploy.state import Deployment
 from peagle.deploy.usage import log_seconds
 from peagle.engine.usage import weighted_mean
 from peagle.engine_log import counters_in_log, generated_in_log
 from peagle.errors import Fix, Refused
 from peagle.protocol import log_group
-from peagle.render.metrics import METRIC_NAMESPACE
+from peagle.render.alarms import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import format_duration, format_requests
 
@@ -42,64 +43,35 @@ _COMPARED = (
     "usd_per_million_tokens",
 )  # fmt: skip
 
+_MICROSECONDS = 1e6
+_METRICS = {
+    "requests": ("Invocations", "Sum", 1.0),
+    "errors": ("InvocationModelErrors", "Sum", 1.0),
+    "rejected": ("Invocation4XXErrors", "Sum", 1.0),
+    "failed": ("Invocation5XXErrors", "Sum", 1.0),
+    "latency": ("ModelLatency", "Sum", _MICROSECONDS),
+    "ended": ("ModelLatency", "SampleCount", 1.0),
+    "first": ("FirstChunkLatency", "Sum", _MICROSECONDS),
+    "streams": ("FirstChunkLatency", "SampleCount", 1.0),
+}
+"""Number of a ``Minute`` -> metric, statistic, and what it is divided by."""
 
-@dataclass
-class Minute:
-    """What one variant did in one period. ``errors`` are those of the container, ``rejected`` and
-    ``failed`` the requests that ended with a 4xx and a 5xx status. Times are sums, in seconds;
-    ``ended`` and ``streams`` count the requests whose time, and whose time to the first token, are
-    in them."""
+Minute = Counter[str]
+"""What one variant did in one period: the numbers of ``_METRICS``, and ``tokens``, ``accepted`` and
+``drafts`` of the log. ``errors`` are those of the container, ``rejected`` and ``failed`` the
+requests that ended with a 4xx and a 5xx status; ``ended`` and ``streams`` count the requests whose
+time, and whose time to the first token, are in the sums."""
 
-    requests: float = 0.0
-    errors: float = 0.0
-    latency: float = 0.0
-    ended: float = 0.0
-    first: float = 0.0
-    streams: float = 0.0
-    tokens: float = 0.0
-    accepted: float = 0.0
-    drafts: float = 0.0
-    rejected: float = 0.0
-    failed: float = 0.0
-
-    @property
-    def after_first(self) -> float:
-        """The time of the requests after their first token."""
-        return self.latency - self.first
-
-    @property
-    def later_tokens(self) -> float:
-        """The tokens of the requests after the first."""
-        return self.tokens - self.ended
-
-    @property
-    def drafted_tokens(self) -> float:
-        """A verification step yields one token besides those that are accepted."""
-        return self.accepted + self.drafts
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A variant and what it did by period: the start of each in epoch seconds. Half and nine tenths
-    of the streamed requests have their first token within ``ttft_p50`` and ``ttft_p90`` seconds."""
-
-    name: str
-    pair: str
-    k: int
-    instance_type: str
-    instances: int
-    usd_per_hour: float | None
-    minutes: Mapping[float, Minute] = field(default_factory=dict)
-    ttft_p50: float | None = None
-    ttft_p90: float | None = None
+Minutes = Mapping[float, Minute]
+"""Start of a period in epoch seconds -> what a variant did."""
 
 
 @dataclass(frozen=True)
 class VariantResult:
     """The numbers of a variant; ``None`` where one is unknown. Times are means, in seconds, but for
-    the percentiles of the time to the first token, which have no interval. ``seconds_per_token`` is
-    the whole time of the requests over their tokens. ``in_progress`` are the mean concurrent
-    requests of an instance. ``share`` is that of all requests."""
+    the percentiles. ``seconds_per_token`` is the whole time of the requests over their tokens.
+    ``in_progress`` are the mean concurrent requests of an instance. ``share`` is that of all
+    requests."""
 
     variant: str
     pair: str
@@ -107,21 +79,21 @@ class VariantResult:
     instance_type: str
     instances: int
     usd_per_hour: float | None
-    requests: int
-    share: float | None
-    errors: int
-    rejected: int
-    failed: int
-    in_progress: float | None
-    output_tokens: int | None
-    ttft_seconds: Interval | None
-    ttft_p50_seconds: float | None
-    ttft_p90_seconds: float | None
-    itl_seconds: Interval | None
-    latency_seconds: Interval | None
-    seconds_per_token: Interval | None
-    acceptance_length: Interval | None
-    usd_per_million_tokens: Interval | None
+    requests: int = 0
+    share: float | None = None
+    errors: int = 0
+    rejected: int = 0
+    failed: int = 0
+    in_progress: float | None = None
+    output_tokens: int | None = None
+    ttft_seconds: Interval | None = None
+    ttft_p50_seconds: float | None = None
+    ttft_p90_seconds: float | None = None
+    itl_seconds: Interval | None = None
+    latency_seconds: Interval | None = None
+    seconds_per_token: Interval | None = None
+    acceptance_length: Interval | None = None
+    usd_per_million_tokens: Interval | None = None
 
     @property
     def only_errors(self) -> bool:
@@ -141,11 +113,8 @@ class VariantResult:
 @dataclass(frozen=True)
 class VariantComparison:
     """Both variants, the one in service first, from ``since`` to ``until`` (epoch seconds).
-
-    ``changes`` are the candidate's numbers relative to those in service: -0.1 is 10 % less.
-    ``faster`` is the variant with less time per token, ``None`` where the interval of the
-    difference contains 0 or nothing is known. ``notes`` say what is unknown, or not comparable.
-    """
+    ``changes`` are relative: -0.1 is 10 % less. ``faster`` is the variant with less time per token,
+    ``None`` where the interval of the difference contains 0 or nothing is known."""
 
     name: str
     since: float
@@ -162,22 +131,20 @@ class VariantComparison:
 
 def compare_variants(
     name: str,
-    first: Variant,
-    second: Variant,
+    variants: Sequence[tuple[VariantResult, Minutes]],
     since: float,
     until: float,
     period: float,
     notes: Sequence[str] = (),
 ) -> VariantComparison:
-    """The comparison of two variants. ``period`` is the length of a minute in seconds."""
-    total = sum(
-        minute.requests for variant in (first, second) for minute in variant.minutes.values()
+    """The comparison of two variants, without their numbers yet, by what they did. ``period`` is
+    the length of a minute in seconds."""
+    total = sum(minute["requests"] for _, minutes in variants for minute in minutes.values())
+    (first, _), (second, _) = variants
+    results = before, after = (
+        _measured(*variants[0], total, until - since, period),
+        _measured(*variants[1], total, until - since, period),
     )
-    results = (
-        _result(first, total, since, until, period),
-        _result(second, total, since, until, period),
-    )
-    before, after = results
     changes = {
         number: change
         for number in _COMPARED
@@ -185,8 +152,15 @@ def compare_variants(
     }
     faster = None
     if decisive := changes.get("seconds_per_token"):
-        faster = second.name if decisive.high < 0 else first.name if decisive.low > 0 else None
-    more = _notes((first, second), results, until - since, period)
+        slower = first.variant if decisive.low > 0 else None
+        faster = second.variant if decisive.high < 0 else slower
+    busy = [len(minutes) * period for _, minutes in variants]
+    one_minute = [
+        result.variant
+        for result, (_, minutes) in zip(results, variants, strict=True)
+        if sum(minute["requests"] > 0 for minute in minutes.values()) == 1
+    ]
+    more = _notes(results, busy, one_minute, until - since)
     return VariantComparison(name, since, until, results, changes, faster, (*notes, *more))
 
 
@@ -199,70 +173,80 @@ def relative_change(before: Interval | None, after: Interval | None) -> Interval
     if before.low == before.high or after.low == after.high:
         return None
     ratio = after.value / before.value
-    half = ratio * hypot(before.spread, after.spread)
+    half = ratio * math.hypot(before.spread, after.spread)
     return Interval(ratio - 1, ratio - 1 - half, ratio - 1 + half)
 
 
-def _result(
-    variant: Variant, total: float, since: float, until: float, period: float
+def _measured(
+    variant: VariantResult, minutes: Minutes, total: float, seconds: float, period: float
 ) -> VariantResult:
-    minutes, price = list(variant.minutes.values()), variant.usd_per_hour
-    names = Minute.__match_args__
-    whole = Minute(*(sum(getattr(minute, name) for minute in minutes) for name in names))
+    whole = sum(minutes.values(), Minute())
     # Tokens without a request are those of a proof.
-    is_answered = bool(whole.ended and whole.tokens)
-    is_streamed = whole.streams >= _STREAMED * whole.ended and whole.tokens > whole.ended > 0
+    is_answered = bool(whole["ended"] and whole["tokens"])
+    is_streamed = whole["streams"] >= _STREAMED * whole["ended"] and (
+        whole["tokens"] > whole["ended"] > 0
+    )
 
-    def ratio(part: str, weight: str) -> Interval | None:
-        values = ((getattr(minute, part), getattr(minute, weight)) for minute in minutes)
-        return ratio_interval(list(values))
+    def ratio(part: Callable[[Minute], float], weight: Callable[[Minute], float]) -> Any:
+        return ratio_interval([(part(minute), weight(minute)) for minute in minutes.values()])
 
-    in_progress = usd = None
-    if whole.ended and until > since and variant.instances:
-        in_progress = whole.latency / (until - since) / variant.instances
-    if price is not None and is_answered:
-        cost = price * 1e6 * period / 3600
-        usd = ratio_interval([(cost, minute.tokens) for minute in minutes])
-    return VariantResult(
-        variant=variant.name,
-        pair=variant.pair,
-        k=variant.k,
-        instance_type=variant.instance_type,
-        instances=variant.instances,
-        usd_per_hour=price,
-        requests=round(whole.requests),
-        share=whole.requests / total if total else None,
-        errors=round(max(whole.errors, whole.rejected + whole.failed)),
-        rejected=round(whole.rejected),
-        failed=round(whole.failed),
+    per_token = itl = usd = in_progress = None
+    if is_answered:
+        per_token = ratio(lambda one: one["latency"], lambda one: one["tokens"])
+    if is_streamed:
+        itl = ratio(
+            lambda one: one["latency"] - one["first"], lambda one: one["tokens"] - one["ended"]
+        )
+    if is_answered and variant.usd_per_hour is not None:
+        cost = variant.usd_per_hour * 1e6 * period / 3600
+        usd = ratio(lambda one: cost, lambda one: one["tokens"])
+    if whole["ended"] and seconds > 0 and variant.instances:
+        in_progress = whole["latency"] / seconds / variant.instances
+    return replace(
+        variant,
+        requests=round(whole["requests"]),
+        share=whole["requests"] / total if total else None,
+        errors=round(max(whole["errors"], whole["rejected"] + whole["failed"])),
+        rejected=round(whole["rejected"]),
+        failed=round(whole["failed"]),
         in_progress=in_progress,
-        output_tokens=round(whole.tokens) or None,
-        ttft_seconds=ratio("first", "streams"),
-        ttft_p50_seconds=variant.ttft_p50,
-        ttft_p90_seconds=variant.ttft_p90,
-        itl_seconds=ratio("after_first", "later_tokens") if is_streamed else None,
-        latency_seconds=ratio("latency", "ended"),
-        seconds_per_token=ratio("latency", "tokens") if is_answered else None,
-        acceptance_length=ratio("drafted_tokens", "drafts"),
+        output_tokens=round(whole["tokens"]) or None,
+        ttft_seconds=ratio(lambda one: one["first"], lambda one: one["streams"]),
+        itl_seconds=itl,
+        latency_seconds=ratio(lambda one: one["latency"], lambda one: one["ended"]),
+        seconds_per_token=per_token,
+        # A verification step yields one token besides those that are accepted.
+        acceptance_length=ratio(
+            lambda one: one["accepted"] + one["drafts"], lambda one: one["drafts"]
+        ),
         usd_per_million_tokens=usd,
     )
 
 
 def _notes(
-    variants: Sequence[Variant], results: Sequence[VariantResult], seconds: float, period: float
+    results: Sequence[VariantResult],
+    busy_seconds: Sequence[float],
+    one_minute: Sequence[str],
+    seconds: float,
 ) -> Iterator[str]:
     """What is unknown, and what makes the two hard to compare."""
-    for result in results:
+    for result, busy in zip(results, busy_seconds, strict=True):
         name = result.variant
         if result.only_errors:
             continue  # the verdict says so
         if result.requests < _FEW_REQUESTS:
-            answered = format_requests(result.requests)
-            yield f"{name} has answered {answered}: too few to decide"
+            yield f"{name} has answered {format_requests(result.requests)}: too few to decide"
         elif result.seconds_per_token is None:
             yield f"the time per token of {name} is unknown: no tokens in its log"
         elif result.itl_seconds is None:
             yield f"the time between tokens of {name} is unknown: not all requests stream"
+        if name in one_minute:
+            yield f"{name} has requests in one minute only, so its intervals are unknown"
+        if result.usd_per_million_tokens and busy < seconds:
+            yield (
+                f"USD per token of {name} counts {format_duration(busy)} with requests, of "
+                f"{format_duration(seconds)}: idle instances cost the same"
+            )
     loads = [result.in_progress for result in results if result.in_progress]
     if len(loads) == 2 and max(loads) > _MUCH * min(loads):
         texts = " and ".join(f"{load:.2g}" for load in loads)
@@ -270,133 +254,114 @@ def _notes(
             f"the instances have different loads ({texts} requests in progress), which changes "
             "times and cost: compare at equal loads, such as --share 50% with equal instances"
         )
-    for variant, result in zip(variants, results, strict=True):
-        if sum(minute.requests > 0 for minute in variant.minutes.values()) == 1:
-            yield (
-                f"{variant.name} has requests in one minute only, which has no spread: its "
-                "intervals, and the differences, are unknown"
-            )
-        busy = len(variant.minutes) * period
-        if result.usd_per_million_tokens and busy < seconds:
-            yield (
-                f"USD per token of {variant.name} counts {format_duration(busy)} with requests, of "
-                f"{format_duration(seconds)}: idle instances cost the same"
-            )
-
-
-def whole_periods(since: float, until: float, period: float) -> tuple[float, float]:
-    """The whole periods within two times."""
-    return math.ceil(since / period) * period, math.floor(until / period) * period
-
-
-_MICROSECONDS = 1e6
-_DAY = 86_400
-"""The longest period of CloudWatch's statistics."""
-_PERIOD, _SANDBOX_PERIOD = 60, 1
-"""SageMaker publishes once a minute; the sandbox at once."""
-
-_METRICS = {
-    "requests": ("Invocations", "Sum", 1.0),
-    "errors": ("InvocationModelErrors", "Sum", 1.0),
-    "rejected": ("Invocation4XXErrors", "Sum", 1.0),
-    "failed": ("Invocation5XXErrors", "Sum", 1.0),
-    "latency": ("ModelLatency", "Sum", _MICROSECONDS),
-    "ended": ("ModelLatency", "SampleCount", 1.0),
-    "first": ("FirstChunkLatency", "Sum", _MICROSECONDS),
-    "streams": ("FirstChunkLatency", "SampleCount", 1.0),
-}
-"""Number of ``Minute`` -> metric, statistic, and what it is divided by."""
-
-_LINES = '"throughput"'
-"""CloudWatch's filter for vLLM's lines of statistics."""
-
-Minutes = dict[str, dict[float, Minute]]
-"""Variant -> start of a period in epoch seconds -> what the variant did."""
 
 
 def comparison_report(
     aws: Aws, record: Deployment, last_seconds: float | None = None, clock: Clock | None = None
 ) -> VariantComparison:
-    """The two variants of the deployment since the comparison began or its share changed, or in
-    the ``last_seconds``.
-
-    What may not be read is unknown, and a note says so. Raises Refused when the endpoint does not
-    serve two variants, and CloudError.
-    """
-    comparison, serving = required_comparison(record), record.serving
-    live = sagemaker.describe(aws, record.name)
+    """The two variants of the deployment since the comparison began or its share changed, or in the
+    ``last_seconds``. What may not be read is unknown, and a note says so. Raises Refused when the
+    endpoint does not serve two variants, and CloudError."""
+    comparison, serving, name = required_comparison(record), record.serving, record.name
+    live = sagemaker.describe(aws, name)
     begun = comparison.since
     if live is None or serving is None or begun is None or not compares_now(record, live):
         raise Refused(
-            f"the candidate of {record.name} does not serve yet, or no longer",
-            Fix("look at it", ("peagle", "status", record.name)),
+            f"the candidate of {name} does not serve yet, or no longer",
+            Fix("look at it", ("peagle", "status", name)),
             code="comparison-not-running",
         )
     now = (clock or Clock()).now()
-    period = _PERIOD if aws.is_amazon else _SANDBOX_PERIOD
+    # SageMaker publishes once a minute; the sandbox at once.
+    period = 60 if aws.is_amazon else 1
     since = begun if last_seconds is None else max(begun, now - last_seconds)
-    start, end = whole_periods(since, now, period)
+    start, end = math.ceil(since / period) * period, math.floor(now / period) * period
     served = {VARIANT: serving.served, CANDIDATE: comparison.candidate.served}
-    minutes: Minutes = {name: {} for name in served}
+    minutes: dict[str, dict[float, Minute]] = {variant: {} for variant in served}
     percentiles: dict[str, dict[str, float | None]] = {}
     notes: list[str] = []
     try:
         if end > start:
-            _add_metrics(aws, record.name, minutes, (start, end), period)
-            percentiles = _percentiles(aws, record.name, tuple(served), (start, end))
+            _add_metrics(aws, name, minutes, (start, end), period)
+            percentiles = _percentiles(aws, name, tuple(served), (start, end))
     except AccessDenied as denied:
         notes.append(f"requests and times are unknown: {denied.message}")
+    log = aws.items(
+        "logs", "filter_log_events", "events",
+        logGroupName=log_group(name), filterPattern='"throughput"',  # vLLM's lines of statistics
+        startTime=int(start * 1000), endTime=int(end * 1000),
+    )  # fmt: skip
     try:
-        _add_log(aws, record.name, minutes, served, (start, end), period)
+        with suppress(Missing):  # no log yet
+            for event in log:
+                variant, line = event["logStreamName"].partition("/")[0], event["message"]
+                if variant in minutes:
+                    at = event["timestamp"] / 1000 // period * period
+                    minute = minutes[variant].setdefault(at, Minute())
+                    seconds = log_seconds(served[variant], aws.in_sandbox)
+                    counted = counters_in_log(line)
+                    _add(minute, "tokens", (generated_in_log(line) or 0.0) * seconds)
+                    _add(minute, "accepted", counted.accepted_tokens if counted else 0)
+                    _add(minute, "drafts", counted.drafts if counted else 0)
     except AccessDenied as denied:
         notes.append(f"tokens, acceptance and cost per token are unknown: {denied.message}")
     # CloudWatch is minutes behind the log: the last period with requests there is the end.
     requests = [
-        at for by_start in minutes.values() for at, minute in by_start.items() if minute.requests
+        at for by_start in minutes.values() for at, minute in by_start.items() if minute["requests"]
     ]
     until = min(max(requests) + period, end) if requests else end
     prices = usd_per_hour_of(record, live)
-    first, second = (
-        Variant(
-            name=name,
-            pair=revision.pair,
-            k=revision.k,
-            instance_type=revision.instance_type,
-            instances=live.running.get(name, 0),
-            usd_per_hour=prices[name],
-            minutes={at: minute for at, minute in minutes[name].items() if at < until},
-            **percentiles.get(name, {}),
+    variants = [
+        (
+            VariantResult(
+                variant=variant,
+                pair=revision.pair,
+                k=revision.k,
+                instance_type=revision.instance_type,
+                instances=live.running.get(variant, 0),
+                usd_per_hour=prices[variant],
+                **percentiles.get(variant, {}),  # type: ignore[arg-type]
+            ),
+            {at: minute for at, minute in minutes[variant].items() if at < until},
         )
-        for name, revision in served.items()
-    )
+        for variant, revision in served.items()
+    ]
     if aws.in_sandbox:
         notes.append(
             "the price is that of the plan's instances on AWS, the tokens are this machine's: "
             "USD per token compares the two plans, and is not a cost on AWS"
         )
-    return compare_variants(record.name, first, second, start, until, period, notes)
+    return compare_variants(name, variants, start, until, period, notes)
+
+
+def _add(minute: Minute, number: str, value: float) -> None:
+    """Counters hold numbers of any kind; their type names integers only."""
+    minute[number] += value  # type: ignore[assignment]
 
 
 def _add_metrics(
-    aws: Aws, name: str, minutes: Minutes, span: tuple[float, float], period: int
+    aws: Aws,
+    name: str,
+    minutes: dict[str, dict[float, Minute]],
+    span: tuple[float, float],
+    period: int,
 ) -> None:
     places = {
         f"q{place}_{number}": (variant, number)
         for place, variant in enumerate(minutes)
         for number in _METRICS
     }
-    queries = {
-        query: MetricQuery(
-            METRIC_NAMESPACE, *_METRICS[number][:2], _dimensions(name, variant), period
-        )
-        for query, (variant, number) in places.items()
-    }
+    queries = {}
+    for query, (variant, number) in places.items():
+        metric, statistic, _ = _METRICS[number]
+        dimensions = metric_dimensions(name, False, variant)
+        queries[query] = MetricQuery(METRIC_NAMESPACE, metric, statistic, dimensions, period)
     for query, series in metric_data(aws, queries, *span).items():
         variant, number = places[query]
         for start, value in series.items():
             if start >= span[0]:
                 minute = minutes[variant].setdefault(start, Minute())
-                setattr(minute, number, value / _METRICS[number][2])
+                _add(minute, number, value / _METRICS[number][2])
 
 
 def _percentiles(
@@ -404,13 +369,13 @@ def _percentiles(
 ) -> dict[str, dict[str, float | None]]:
     """Variant -> the percentiles of the time to the first token, in seconds; ``None``: unknown.
 
-    CloudWatch computes them of all requests of one long period; where it divides the time, they are
-    the mean of its parts, weighted by their requests.
+    CloudWatch computes them of all requests of one long period, at most a day; where it divides the
+    time, they are the mean of its parts, weighted by their requests.
     """
-    long = min(_DAY, math.ceil((span[1] - span[0]) / _PERIOD) * _PERIOD)
+    long, metric = min(86_400, math.ceil((span[1] - span[0]) / 60) * 60), "FirstChunkLatency"
     queries = {
         f"q{place}_{stat.lower()}": MetricQuery(
-            METRIC_NAMESPACE, "FirstChunkLatency", stat, _dimensions(name, variant), long
+            METRIC_NAMESPACE, metric, stat, metric_dimensions(name, False, variant), long
         )
         for place, variant in enumerate(variants)
         for stat in ("p50", "p90", "SampleCount")
@@ -418,7 +383,7 @@ def _percentiles(
     series = metric_data(aws, queries, *span)
     return {
         variant: {
-            f"ttft_{stat}": weighted_mean(
+            f"ttft_{stat}_seconds": weighted_mean(
                 (value / _MICROSECONDS, series[f"q{place}_samplecount"].get(begun, 0.0))
                 for begun, value in series[f"q{place}_{stat}"].items()
             )
@@ -426,38 +391,3 @@ def _percentiles(
         }
         for place, variant in enumerate(variants)
     }
-
-
-def _dimensions(endpoint: str, variant: str) -> dict[str, str]:
-    return {"EndpointName": endpoint, "VariantName": variant}
-
-
-def _add_log(
-    aws: Aws,
-    name: str,
-    minutes: Minutes,
-    served: Mapping[str, Served],
-    span: tuple[float, float],
-    period: int,
-) -> None:
-    seconds = {
-        variant: log_seconds(settings, aws.in_sandbox) for variant, settings in served.items()
-    }
-    events = aws.items(
-        "logs", "filter_log_events", "events",
-        logGroupName=log_group(name), filterPattern=_LINES,
-        startTime=int(span[0] * 1000), endTime=int(span[1] * 1000),
-    )  # fmt: skip
-    try:
-        for event in events:
-            variant, line = event["logStreamName"].partition("/")[0], event["message"]
-            if variant not in minutes:
-                continue
-            start = event["timestamp"] / 1000 // period * period
-            minute = minutes[variant].setdefault(start, Minute())
-            minute.tokens += (generated_in_log(line) or 0.0) * seconds[variant]
-            if (counted := counters_in_log(line)) is not None:
-                minute.accepted += counted.accepted_tokens
-                minute.drafts += counted.drafts
-    except Missing:  # no log yet
-        return

@@ -22,9 +22,7 @@ from peagle.bench.acceptance import (
     require_none_refused,
 )
 from peagle.bench.aiperf import Aiperf, find_sender, install_sender, installed_sender
-from peagle.bench.compare import BenchGates, require_gates, summaries
 from peagle.bench.evidence import priced_result, read_result, save_evidence
-from peagle.bench.local import sweep_on_this_machine, target_alone
 from peagle.bench.lossless import (
     LosslessResult,
     SweepLossless,
@@ -35,13 +33,17 @@ from peagle.bench.lossless import (
 )
 from peagle.bench.measure import BenchTarget
 from peagle.bench.measure import bench as measure
+from peagle.bench.report import BenchGates, require_gates, require_report, summaries
 from peagle.bench.report import report as report_html
-from peagle.bench.report import require_report
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult, BenchSetting
-from peagle.bench.revisions import EndpointSweep, sweep_on_endpoint
 from peagle.bench.server import KEY_VARIABLE
-from peagle.bench.sweep import SweepProgress, SweepRequest
-from peagle.bench.targets import target_of_endpoint, target_of_engine, target_of_url
+from peagle.bench.sweep import (
+    EndpointSweep,
+    SweepProgress,
+    SweepRequest,
+    sweep_on_this_machine,
+)
+from peagle.bench.targets import target_alone, target_of_endpoint, target_of_engine, target_of_url
 from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
@@ -264,7 +266,7 @@ def find_target(ctx: click.Context, session: Session, name: str, model: str | No
         fix = Fix("this is the name of a pair: measure it on this machine", command)
         raise NotFound(unknown.message, fix, unknown.code) from unknown
     with StatusLine() as line:
-        wake_up = WakeUpOptions(on_progress=lambda progress: line.show_line(progress.text))
+        wake_up = WakeUpOptions(on_progress=line.show_line)
         return target_of_endpoint(aws, name, record, command_catalog(ctx), model, wake_up)
 
 
@@ -532,9 +534,7 @@ def _on_endpoint(
         raise UserError(message, "omit --save", code="not-evidence")
     record, aws = session.find(name, options["region"], complete=True)
     with deployment_lock(*record.key), DeploymentProgress(session.sandbox) as status:
-        prepared = sweep_on_endpoint(
-            request, file, aws, record, command_catalog(ctx), status.observe
-        )
+        prepared = EndpointSweep(request, file, aws, record, command_catalog(ctx), status.observe)
         print_facts(_price_facts(prepared, session, options["max_cost"]))
         if not options["yes"]:
             confirm("Update the endpoint to each setting?", "not measured")

@@ -139,7 +139,7 @@ def invoke(
         if not as_json:
             click.echo(text, nl=False)
 
-    wake_up = WakeUpOptions(wake_timeout, lambda progress: line.show_line(progress.text))
+    wake_up = WakeUpOptions(wake_timeout, line.show_line)
     try:
         if engine:
             result = invoke_local(engine, request, show)

@@ -33,6 +33,8 @@ from peagle.cli.view.deploy import (
     show_end,
 )
 from peagle.cli.view.progress import show_hashing
+from peagle.deploy.apply import end_rollback, preview_rollback, revision_for_rollback
+from peagle.deploy.apply import rollback as roll_back
 from peagle.deploy.comparison import (
     change_share,
     options_beside,
@@ -45,10 +47,8 @@ from peagle.deploy.comparison import promote as promote_candidate
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import load_record
 from peagle.deploy.revisions import require_own, required_comparison
-from peagle.deploy.rollback import end_rollback, preview_rollback, revision_for_rollback
-from peagle.deploy.rollback import rollback as roll_back
-from peagle.deploy.scale import plan_scale, scale_request
-from peagle.deploy.scale import scale as apply_scale
+from peagle.deploy.scaling import ScaleRequest, plan_scale
+from peagle.deploy.scaling import scale as apply_scale
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, require_known_price
 from peagle.errors import Fix, NotProved, OptionsConflict, UserError
@@ -129,7 +129,7 @@ def scale(
     that of its plan; deploying a plan with other bounds changes those. With a --budget, a higher
     price moves the end to an earlier time.
     """
-    request = scale_request(to, minimum, maximum, target, off)
+    request = ScaleRequest(to, minimum, maximum, target, off)
     with session.changing(name) as change:
         scaling = plan_scale(change.aws, change.record, request)
         served, live = change.record.current.served, scaling.live
@@ -140,7 +140,7 @@ def scale(
         facts = [("where", session.where(change.record.region))]
         if scaling.count is not None:
             counts = counted(2, live.hosts_components)
-            facts.append((counts, f"{scaling.running} -> {scaling.count}"))
+            facts.append((counts, f"{scaling.live.engine_count} -> {scaling.count}"))
         after = scaling.scaling.after if scaling.scaling else None
         if scaling.scaling is not None:
             facts.append(("scaling", scaling.scaling.text))
@@ -194,7 +194,8 @@ def rollback(ctx: click.Context, name: str, session: Session, yes: bool, as_json
         print_facts((("where", session.where(record.region)), ("serves", serves)))
         show_changes(preview.changes)
         price = format_price(target.served.usd_per_hour, session.sandbox)
-        print_facts((*preview.lines, ("price", price)))
+        kept = f"of the plan before: {preview.kept}" if preview.kept else ""
+        print_facts((("rollout", preview.rollout), ("keeps", kept), ("price", price)))
         confirm("Return to this revision?", "not rolled back", yes=yes)
         unproved = _run_until_proved(ctx, change, roll_back)
         record = load_record(*record.key) or record
@@ -294,9 +295,7 @@ def compare(
             fix = Fix("review the above, then pass --yes", options=("--yes",))
             confirm("Serve both plans?", "not compared", fix, yes)
             Change(session, change.aws, record).run(
-                lambda aws, _, observe: start_comparison(
-                    aws, preflight, chosen, session.catalog, observe
-                ),
+                lambda context: start_comparison(context, preflight, chosen, session.catalog),
                 again=own_command(ctx),
             )
     record = load_record(*change.record.key) or change.record

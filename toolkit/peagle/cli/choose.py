@@ -45,7 +45,7 @@ from peagle.fit.report import MAX_GPUS, fit_document, mildest
 from peagle.planning.overrides import checked_settings
 from peagle.planning.verdict import VerdictRequest, make_verdict, sizes_of_requests
 from peagle.project.reading import EndpointChoice
-from peagle.render.verdict_file import verdict_bytes, verdict_document
+from peagle.render.plan_file import verdict_bytes, verdict_document
 from peagle.store import write_output
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, KV_CACHE_DTYPES
 from peagle.vllm.environment import Value, settings_in

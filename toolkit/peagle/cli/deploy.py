@@ -33,9 +33,9 @@ from peagle.cli.view.deploy import (
     show_remaining_resources,
 )
 from peagle.cli.view.progress import show_hashing
-from peagle.deploy.apply import RolledBack
+from peagle.deploy.apply import Attempt, Fallback, RolledBack, deploy_where_possible
 from peagle.deploy.apply import deploy as apply_plan
-from peagle.deploy.fallback import Attempt, Fallback, deploy_where_possible
+from peagle.deploy.context import DeploymentContext, WillNotServe
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import (
@@ -48,7 +48,6 @@ from peagle.deploy.records import (
 from peagle.deploy.removal import remove_failed_start
 from peagle.deploy.status import deployment_status, require_known_price
 from peagle.deploy.usage import reported_warm_start
-from peagle.deploy.wait import WillNotServe
 from peagle.errors import (
     Fix,
     NotProved,
@@ -393,7 +392,7 @@ def _end_failed_start(
         show_remaining_resources(aws, record, session, again)
         return error
     with remaining_resources_shown(aws, record, session, again), session.progress() as observe:
-        remove_failed_start(aws, record, error, observe)
+        remove_failed_start(DeploymentContext(aws, record, observe))
     add_remaining()
     error.message += "; removed"
     if error.command[:2] == ("peagle", "logs"):  # of an endpoint that is gone

@@ -35,7 +35,7 @@ from peagle.project.reading import (
     read_project,
 )
 from peagle.render import read_plan
-from peagle.render.image_names import read_image_address
+from peagle.render.image import read_image_address
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

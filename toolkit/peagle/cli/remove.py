@@ -18,11 +18,11 @@ from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import complete_region, yes_option
 from peagle.cli.session import NOT_SEARCHED, Session, account_options, deployment_command
 from peagle.cli.view.console import confirm, json_option, print_json, print_line, print_status
+from peagle.deploy.apply import remove_previous
 from peagle.deploy.records import deployment_names
 from peagle.deploy.removal import Ended, Leftover, find_ended, find_leftovers, remove_leftover
 from peagle.deploy.removal import reap as remove_ended
-from peagle.deploy.revisions import require_own
-from peagle.deploy.rollback import previous_resources, remove_previous
+from peagle.deploy.revisions import require_own, stale_resources
 from peagle.deploy.state import Resource
 from peagle.deploy.status import cost_of_remaining, endpoint_created
 from peagle.errors import CloudError, Fix, NotFound, OptionMissing, OptionsConflict, Refused
@@ -91,7 +91,7 @@ def destroy(
             return _destroy_leftovers(session, name, session.region, everything, yes, as_json)
         if not previous:
             return _destroy_deployment(change, session, everything, yes, as_json)
-        resources = previous_resources(change.record)
+        resources = stale_resources(change.record.model_copy(update={"previous": None}))
         if resources and not yes:
             _show(f"{name} in {session.where(change.record.region)}:", resources)
             confirm("Remove the previous revision? The endpoint is not changed.", "not removed")

@@ -50,11 +50,11 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.deploy import show_remaining_resources
 from peagle.cli.view.progress import StatusLine, show_hashing
+from peagle.deploy.context import limit_seconds
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import deployment_lock, load_record, refuse_weights_in_use
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import require_known_price
-from peagle.deploy.wait import limit_seconds
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import read_local_engine, warm_folder
 from peagle.errors import (
@@ -82,16 +82,16 @@ from peagle.text import (
     format_unit_price,
     format_usd,
 )
-from peagle.warm.collect import (
+from peagle.warm import (
     COLLECTING_SUFFIX,
     CollectedWarmStart,
+    WarmArtifact,
     check_writable,
     collect_locally,
     collect_on_aws,
     collecting_plan,
     prefix_of_weights,
 )
-from peagle.warm.transfer import WarmArtifact
 from peagle.weights.inspect import (
     StoredWarmStart,
     StoredWeights,

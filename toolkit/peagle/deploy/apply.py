@@ -1,4 +1,5 @@
-"""Deploy: apply the steps that preflight found necessary, prove, remove what is stale.
+"""Deploy: apply the steps that preflight found necessary, prove, remove what is stale; and return
+to a kept revision.
 
 apply             weights -> model -> configuration -> alarms -> endpoint -> in service
 prove_in_service  raises NotProved unless drafts are accepted; an update then returns to what served
@@ -9,28 +10,46 @@ remove_stale      deletes what no kept revision needs
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from peagle import proof
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.errors import AccessDenied
-from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, Endpoint, ResourceKind, Tag
-from peagle.deploy import alarms, limits
-from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.desired import DesiredState
-from peagle.deploy.discover import Live
-from peagle.deploy.limits import End, planned_end
-from peagle.deploy.preflight import Preflight
-from peagle.deploy.proving import ProofRequest, prove_request, request_of_plan, tag_proofs
+from peagle.aws.errors import AccessDenied, InsufficientCapacity, Missing
+from peagle.aws.sagemaker import BROKEN, BUSY, ID_TAG, ResourceKind, Tag
+from peagle.catalog.schema import Catalog
+from peagle.deploy import alarms, records
+from peagle.deploy.context import (
+    TICK_SECONDS,
+    DeploymentContext,
+    EndpointLog,
+    Observer,
+    Progress,
+    not_in_service,
+    unobserved,
+    wait_while_busy,
+)
+from peagle.deploy.diff import Change
+from peagle.deploy.discover import Live, changes_of_live
+from peagle.deploy.preflight import DesiredState, Preflight
+from peagle.deploy.proving import (
+    ProofRequest,
+    prove_request,
+    request_of_plan,
+    request_of_revision,
+    tag_proofs,
+)
 from peagle.deploy.resources import (
     ALARMS,
     BUCKET,
     CONFIG,
     FILTERS,
     MODEL,
+    SCALING_TAG,
     delete,
     delete_endpoint,
     put_settings,
@@ -39,76 +58,141 @@ from peagle.deploy.revisions import (
     fields_when_proved,
     is_alone,
     is_comparison,
-    is_proved,
+    require_no_comparison,
+    require_own,
+    rollback_target,
+    rollback_unreported,
     stale_resources,
 )
 from peagle.deploy.scaling import (
-    SCALING_TAG,
+    End,
     apply_scaling,
+    copies_at_update,
+    count_at_update,
     end_scaling_for_new_type,
+    keep_end,
     keeps_count,
-    kept_copies,
+    planned_end,
     return_to_scaling,
+    set_end,
     tag_scaling,
 )
-from peagle.deploy.state import Deployment, Failure, Revision
-from peagle.deploy.wait import EndpointLog, not_in_service, wait_while_busy
-from peagle.errors import CloudError, EngineError, Fix, NotProved, PeagleError
+from peagle.deploy.state import Deployment, Failure, Resource, Revision
+from peagle.errors import (
+    CloudError,
+    EngineError,
+    Fix,
+    NotProved,
+    PeagleError,
+    Refused,
+    UserError,
+)
+from peagle.planning.rollout import cost_text, rollout_of
 from peagle.planning.weights import pins_of
 from peagle.render.requests import REVISION_TAG, requests
 from peagle.render.resources import END_TAGS
 from peagle.s3uri import S3Uri
+from peagle.text import format_duration
 from peagle.weights.pins import require_pinned
 
+PAUSE_SECONDS = 60.0
+"""Between two rounds without capacity: AWS frees instances within minutes, not seconds."""
 
-def put_copies(
-    context: DeploymentContext,
-    revision: Revision,
-    request: dict[str, Any],
-    rolled_out: bool = False,
-) -> None:
-    """Create the component of ``request``, CreateInferenceComponent, or update it to that model,
-    unless SageMaker is already doing so. Waits for the instances first. With ``rolled_out``, an
-    update has the rollout of the revision's plan."""
-    live = sagemaker.describe(context.aws, context.record.name)
-    if live and live.status in sagemaker.BUSY and live.revision != revision.name:
-        log = EndpointLog(context.aws, live, live.created)
-        live = wait_while_busy(context, revision, live.created, log)
-        if live and live.status != "InService":
-            raise not_in_service(live, log)
-    if live is None or live.revision == revision.name:
+
+class RolledBack(NotProved, code="rolled-back"):
+    """The proof of an update failed, and what served before serves again.
+
+    Fix: choose another head, K or version; with --keep-unproved the update stays, to look at it
+    """
+
+
+def deploy(
+    aws: Aws,
+    preflight: Preflight,
+    observe: Observer = unobserved,
+    wait: bool = True,
+    clock: Clock | None = None,
+    *,
+    keep_unproved: bool = False,
+) -> Deployment:
+    """Apply the change that ``preflight`` found, prove it, and remove what is stale; returns the
+    record. Without ``wait`` it returns once the endpoint is requested; the next deploy continues.
+    With ``keep_unproved``, an update whose proof fails stays in service."""
+    desired, change = preflight.desired, preflight.change
+    name, revision = desired.plan.name, desired.revision
+    record = preflight.record or Deployment(
+        name=name, scope=aws.scope, account=aws.account, region=aws.region
+    )
+    context = DeploymentContext(aws, record, observe, clock or Clock())
+    serves_on = change in ("nothing", "scale")  # of the same fingerprint
+    if not serves_on:
+        started = apply(context, desired, wait)
+        if wait:
+            request = request_of_plan(desired.plan, name)
+            prove_in_service(context, revision, request, started, keep_unproved)
+    else:
+        _tag_again(context, desired)
+        context.change(failure=None, returning_to="")
+        put(context, revision, planned_end(context, revision))
+    if wait or change == "scale":
+        scaling = desired.plan.scaling
+        # An update to another instance type has ended the scaling.
+        if preflight.scaling is not None or (scaling is not None and change == "update"):
+            apply_scaling(context, scaling)
+            tag_scaling(context, revision, scaling)
+    if serves_on and (serving := context.record.serving):
+        context.change(serving=serving.model_copy(update={"plan": desired.plan}))
+    if wait:
+        remove_stale(context)
+    return context.record
+
+
+def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> float:
+    """Bring ``desired`` into service; records a failure. The same call continues an interrupted
+    deployment. Returns when SageMaker began the update, in epoch seconds; 0 for a new endpoint."""
+    revision = desired.revision
+    end = planned_end(context, revision)
+    context.change(pending=revision, failure=None, returning_to="")
+    try:
+        upload_weights(context, desired)
+        MODEL.put(context, revision, revision.model, desired.model)
+        CONFIG.put(context, revision, revision.endpoint_config, desired.config)
+        ends = put(context, revision, end)
+        request = desired.endpoint | {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
+        put_endpoint(context, revision, request, rolled_out=True)
+        if desired.component and wait:
+            _put_copies(context, revision, desired.component, rolled_out=True)
+        return wait_in_service(context, revision, request) if wait else 0.0
+    except PeagleError as error:
+        context.change(failure=Failure.of(error))
+        serving = context.record.serving
+        if serving is not None and context.record.pending is None:  # AWS rolled the update back
+            with suppress(PeagleError):
+                return_to_scaling(context, serving)
+            restore_observability(context, serving)
+        raise
+
+
+def put(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
+    """Apply what the plan sets outside of its endpoint, and its end; the tags of the endpoint."""
+    put_settings(context, revision)
+    return set_end(context, revision, end)
+
+
+def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
+    """Give what exists the user's tags, where a plan differs in nothing else."""
+    tags = desired.plan.company.tags
+    endpoint = sagemaker.describe(context.aws, context.record.name) if tags else None
+    if endpoint is None:
         return
-    if live.component is None:
-        context.say("Creating copies", f"{request['RuntimeConfig']['CopyCount']}")
-        id_tag = {"Key": ID_TAG, "Value": context.record.id}
-        tags = [*request.get("Tags", ()), id_tag, revision.tag]
-        sagemaker.create_component(context.aws, {**request, "Tags": tags})
-    else:
-        context.say("Updating copies", f"to {revision.name}")
-        plan, running = revision.plan, live.component.desired_copies
-        scales = plan is not None and plan.scaling is not None
-        count = kept_copies(context.aws, live, request["RuntimeConfig"]["CopyCount"], scales)
-        steps = {}
-        if rolled_out and running:  # none serves after a scale to zero
-            steps = alarms.rollout_parameter(context, revision, min(count, running))
-        request = {**request, "RuntimeConfig": {"CopyCount": count}, **steps}
-        sagemaker.update_component(context.aws, request, running)
-
-
-def request_to_return(live: Endpoint, revision: Revision) -> dict[str, Any]:
-    """The request that brings the copies back to a kept revision: by its plan, else with what the
-    copies reserve now."""
-    if revision.plan is not None:
-        request = dict(requests(revision.plan)[-1].parameters)
-    else:
-        assert live.component is not None
-        request = {
-            "InferenceComponentName": live.name,
-            "Specification": dict(live.component.specification),
-            "RuntimeConfig": {"CopyCount": revision.served.copies or live.component.desired_copies},
-        }
-    request["Specification"] = {**request["Specification"], "ModelName": revision.model}
-    return request
+    live = Live(context.aws, endpoint)
+    if tags.items() <= live.tags.items():
+        return
+    context.say("Tagging", ", ".join(f"{key}={value}" for key, value in sorted(tags.items())))
+    arns = [live.model["ModelArn"], live.config["EndpointConfigArn"]]
+    arns += [endpoint.component.arn] if endpoint.component else []
+    for arn in (*arns, endpoint.arn):
+        sagemaker.retag(context.aws, arn, desired.plan.company.tag_list)
 
 
 def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
@@ -127,7 +211,6 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
             context.say_bytes("Uploading", bytes_done, total)
 
     sent, present = partial(advance, is_sent=True), partial(advance, is_sent=False)
-
     for upload in desired.uploads:
         BUCKET.put(context, desired.revision, upload.bucket, {})
         objects = desired.revision.resource("S3Objects", upload.uri)
@@ -151,58 +234,78 @@ def put_endpoint(
     request: dict[str, Any],
     rolled_out: bool = False,
 ) -> None:
-    """Create or update the endpoint, unless SageMaker is already bringing up the revision's
-    configuration. ``request`` is that of CreateEndpoint. With ``rolled_out``, an update has the
-    rollout of the revision's plan, for the number of instances that it gets."""
-    live = _ready_for_change(context, revision)
-    name = context.record.name
+    """Create or update the endpoint by ``request``, that of CreateEndpoint, unless that is
+    happening. Another change ends first, and a broken endpoint is deleted. With ``rolled_out``, an
+    update has the rollout of the revision's plan, for the number of instances that it gets."""
+    aws, name, clock = context.aws, context.record.name, context.clock
+    live = sagemaker.describe(aws, name)
+    arriving = {"Creating": live.revision, "Updating": live.pending_revision} if live else {}
+    if live and live.status in BUSY and arriving.get(live.status) != revision.name:
+        live = wait_while_busy(context, revision, clock.now())
+    if live and live.status in BROKEN:
+        reason = live.failure or "no reason given"
+        context.say("Removing", f"the endpoint is {live.status}: {reason}")
+        delete_endpoint(context, live)
+        live = None
     if live is None:
         with context.creating(revision.resource("Endpoint", name)):
-            context.change(billing_since=context.clock.now())
+            context.change(billing_since=clock.now())
             context.say("Creating endpoint", name)
             tags = [revision.tag]
-            sagemaker.create(
-                context.aws, "Endpoint", name, request, context.record.id, tags, context.clock
-            )
+            sagemaker.create(aws, "Endpoint", name, request, context.record.id, tags, clock)
     elif not live.hosts_components and revision.name not in (live.revision, live.pending_revision):
         with context.creating(revision.resource("Endpoint", name)):
             context.say("Updating endpoint", name)
-            kept = keeps_count(context.aws, context.record, revision, live)
+            kept = keeps_count(aws, context.record, revision, live)
             end_scaling_for_new_type(context, revision, live)
             count = live.instance_count if kept else revision.served.instance_count
             if len(live.running) > 1 or is_comparison(revision.fingerprint):
                 count = 1  # SageMaker replaces several variants at once only
             steps = alarms.rollout_parameter(context, revision, count) if rolled_out else {}
-            sagemaker.update(context.aws, request | steps, count, context.clock, keep_count=kept)
+            sagemaker.update(aws, request | steps, count, clock, keep_count=kept)
 
 
-def _ready_for_change(context: DeploymentContext, revision: Revision) -> Endpoint | None:
-    """The endpoint once it accepts a change; ``None`` when it must be created.
-
-    Waits for another change to end, and deletes a broken endpoint.
-    """
-    live = sagemaker.describe(context.aws, context.record.name)
-    arriving = {"Creating": live.revision, "Updating": live.pending_revision} if live else {}
-    if live and live.status in BUSY and arriving.get(live.status) != revision.name:
-        live = wait_while_busy(context, revision, context.clock.now())
-    if live and live.status in BROKEN:
-        reason = live.failure or "no reason given"
-        context.say("Removing", f"the endpoint is {live.status}: {reason}")
-        delete_endpoint(context, live)
-        return None
-    return live
+def _put_copies(
+    context: DeploymentContext,
+    revision: Revision,
+    request: dict[str, Any],
+    rolled_out: bool = False,
+) -> None:
+    """Create the component of ``request``, CreateInferenceComponent, or update it to that model,
+    unless SageMaker is already doing so. Waits for the instances first. With ``rolled_out``, an
+    update has the rollout of the revision's plan."""
+    aws = context.aws
+    live = sagemaker.describe(aws, context.record.name)
+    if live and live.status in BUSY and live.revision != revision.name:
+        log = EndpointLog(aws, live, live.created)
+        live = wait_while_busy(context, revision, live.created, log)
+        if live and live.status != "InService":
+            raise not_in_service(live, log)
+    if live is None or live.revision == revision.name:
+        return
+    count = request["RuntimeConfig"]["CopyCount"]
+    if live.component is None:
+        context.say("Creating copies", f"{count}")
+        id_tag = {"Key": ID_TAG, "Value": context.record.id}
+        tags = [*request.get("Tags", ()), id_tag, revision.tag]
+        sagemaker.create_component(aws, {**request, "Tags": tags})
+        return
+    context.say("Updating copies", f"to {revision.name}")
+    running = live.component.desired_copies
+    count = copies_at_update(aws, live, revision, count)
+    steps = {}
+    if rolled_out and running:  # none serves after a scale to zero
+        steps = alarms.rollout_parameter(context, revision, min(count, running))
+    request = {**request, "RuntimeConfig": {"CopyCount": count}, **steps}
+    sagemaker.update_component(aws, request, running)
 
 
 def wait_in_service(
     context: DeploymentContext, revision: Revision, request: dict[str, Any]
 ) -> float:
-    """Wait until the endpoint serves the revision; raise CloudError with the cause if not, and
-    WillNotServe as soon as it is known that a new endpoint never will.
-
-    When AWS rolled an update back, what served before serves, and nothing is pending. Returns when
-    SageMaker began the update, in epoch seconds; 0 for a new endpoint, or where the update had
-    ended before.
-    """
+    """Wait until the endpoint serves the revision. When AWS rolled an update back, what served
+    before serves, and nothing is pending. Returns what ``apply`` does. Raises CloudError with the
+    cause, and WillNotServe once it is known that a new endpoint never will."""
     updating, started = False, 0.0
     if live := sagemaker.describe(context.aws, context.record.name):
         if context.record.billing_since is None:
@@ -213,11 +316,9 @@ def wait_in_service(
         log = EndpointLog(context.aws, live, started)
         live = wait_while_busy(context, revision, since, log)
     if live is None:
-        raise CloudError(
-            f"endpoint {context.record.name} disappeared during the deployment",
-            "another client deleted it; deploy again",
-            code="endpoint-disappeared",
-        )
+        message = f"endpoint {context.record.name} disappeared during the deployment"
+        fix = "another client deleted it; deploy again"
+        raise CloudError(message, fix, "endpoint-disappeared")
     if live.status != "InService" or live.revision != revision.name:
         serving = context.record.serving
         if live.status == "InService" and serving and serving.name == live.revision:
@@ -227,109 +328,6 @@ def wait_in_service(
     return started if updating else 0.0
 
 
-class RolledBack(NotProved, code="rolled-back"):
-    """The proof of an update failed, and what served before serves again.
-
-    Fix: choose another head, K or version; with --keep-unproved the update stays, to look at it
-    """
-
-
-def deploy(
-    aws: Aws,
-    preflight: Preflight,
-    observe: Observer = unobserved,
-    wait: bool = True,
-    clock: Clock | None = None,
-    *,
-    keep_unproved: bool = False,
-) -> Deployment:
-    """Apply the change that ``preflight`` found, prove it, and remove what is stale; returns the
-    record. Raises what ``apply`` and ``prove`` do.
-
-    Without ``wait`` it returns once the endpoint is requested; the next deploy continues. With
-    ``keep_unproved``, an update whose proof fails stays in service.
-    """
-    desired = preflight.desired
-    name = desired.plan.name
-    record = preflight.record or Deployment(
-        name=name, scope=aws.scope, account=aws.account, region=aws.region
-    )
-    context = DeploymentContext(aws, record, observe, clock or Clock())
-    if preflight.change not in ("nothing", "scale"):
-        started = apply(context, desired, wait)
-        if wait:
-            request = request_of_plan(desired.plan, name)
-            prove_in_service(context, desired.revision, request, started, keep_unproved)
-    else:
-        _tag_again(context, desired)
-        context.change(failure=None, returning_to="")
-        end = planned_end(context, desired.revision)
-        put(context, desired.revision, end)
-    if wait or preflight.change == "scale":
-        scaling = desired.plan.scaling
-        # An update to another instance type has ended the scaling.
-        if preflight.scaling is not None or (scaling is not None and preflight.change == "update"):
-            apply_scaling(context, scaling)
-            tag_scaling(context, desired.revision, scaling)
-    serving = context.record.serving
-    if serving and preflight.change in ("nothing", "scale"):  # of the same fingerprint
-        context.change(serving=serving.model_copy(update={"plan": desired.plan}))
-    if wait:
-        remove_stale(context)
-    return context.record
-
-
-def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> float:
-    """Bring ``desired`` into service. Raises what a step raises, and records the failure.
-
-    The end time, if there is one, is scheduled before the endpoint exists. Every step may be
-    repeated, so the same call continues an interrupted deployment. Returns when SageMaker began the
-    update, in epoch seconds; 0 for a new endpoint, or where that is unknown.
-    """
-    revision = desired.revision
-    end = planned_end(context, desired.revision)
-    context.change(pending=revision, failure=None, returning_to="")
-    try:
-        upload_weights(context, desired)
-        MODEL.put(context, revision, revision.model, desired.model)
-        CONFIG.put(context, revision, revision.endpoint_config, desired.config)
-        ends = put(context, revision, end)
-        tags = {"Tags": [*desired.endpoint.get("Tags", ()), *ends]}
-        put_endpoint(context, revision, desired.endpoint | tags, rolled_out=True)
-        if desired.component and wait:
-            put_copies(context, revision, desired.component, rolled_out=True)
-        return wait_in_service(context, revision, desired.endpoint | tags) if wait else 0.0
-    except PeagleError as error:
-        context.change(failure=Failure.of(error))
-        serving = context.record.serving
-        if serving is not None and context.record.pending is None:  # AWS rolled the update back
-            with suppress(PeagleError):
-                return_to_scaling(context, serving)
-            restore_observability(context, serving)
-        raise
-
-
-def put(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
-    """Apply what the plan sets outside of its endpoint, and its end; the tags of the endpoint."""
-    put_settings(context, revision)
-    return limits.set_end(context, revision, end)
-
-
-def _tag_again(context: DeploymentContext, desired: DesiredState) -> None:
-    """Give what exists the user's tags, where a plan differs in nothing else."""
-    tags = desired.plan.company.tags
-    live = sagemaker.describe(context.aws, context.record.name) if tags else None
-    if live is None:
-        return
-    of_endpoint = Live(context.aws, live)
-    if tags.items() <= of_endpoint.tags.items():
-        return
-    context.say("Tagging", ", ".join(f"{key}={value}" for key, value in sorted(tags.items())))
-    arns = [of_endpoint.model["ModelArn"], of_endpoint.config["EndpointConfigArn"]]
-    for arn in (*arns, *([live.component.arn] if live.component else []), live.arn):
-        sagemaker.retag(context.aws, arn, desired.plan.company.tag_list)
-
-
 def prove_in_service(
     context: DeploymentContext,
     revision: Revision,
@@ -337,47 +335,40 @@ def prove_in_service(
     started: float = 0.0,
     keep_unproved: bool = False,
 ) -> None:
-    """Prove that the endpoint in service speculates; ``revision`` is the serving one then, and
-    ``request`` is what to prove of it.
-
-    A failed proof returns the endpoint to the proved revision that served before, unless
-    ``keep_unproved``: raises RolledBack, or CloudError when that fails. Without such a revision
-    the endpoint stays, unproved: raises NotProved. Raises CloudError when AWS refuses the proof;
-    ``revision`` is still pending then. ``started`` is when the update to it began, in epoch
-    seconds, where that is known.
-    """
+    """Prove that the endpoint in service speculates; ``revision`` is the serving one then.
+    ``started`` is when the update to it began, in epoch seconds. A failed proof returns the
+    endpoint to the proved revision that served before, unless ``keep_unproved``: raises RolledBack,
+    or CloudError when that fails. Without such a revision the endpoint stays, unproved: raises
+    NotProved."""
+    aws, name, clock = context.aws, context.record.name, context.clock
     role = "serving" if is_alone(context.record, revision) else "pending"
     revision = revision.model_copy(update={"proof": None})
     context.change(**{"pending": None, role: revision, "failure": None})
     try:
         with context.recording_failure():
-            revision = _proved(context, revision, request, role, started)
+            proved = prove_request(context, request, started)
+            revision = revision.model_copy(update={"proof": proved})
+            context.change(**{role: revision})  # also a proof that fails
+            if role == "serving" and not proved.passed:
+                tag_proofs(aws, name, revision, context.record.previous, clock)
+            proof.require_passed(proved, request.pair, name)
     except (NotProved, EngineError) as error:
-        serving = context.record.serving
-        alone = is_alone(context.record, revision)
-        before = None if alone or not is_proved(serving) else serving
+        before = context.record.serving
+        if is_alone(context.record, revision) or not (before and before.is_proved):
+            before = None
         if before and not keep_unproved:
             _roll_back(context, before, error)
         remove_stale(context)
-        raise _stays(context, before, error) from error
+        message, fix = f"{error.message}; {name} stays in service unproved", error.remedy
+        if before:
+            fix = Fix("return to what served before", ("peagle", "rollback", name))
+        elif context.record.previous is None:
+            message += ": nothing proved served before, so there is nothing to return to"
+        raise type(error)(message, fix, error.code) from error
     fields = fields_when_proved(context.record, revision)
-    tag_proofs(context.aws, context.record.name, revision, fields["previous"], context.clock)
+    tag_proofs(aws, name, revision, fields["previous"], clock)
     context.change(**fields)
     remove_stale(context)
-
-
-def _proved(
-    context: DeploymentContext, revision: Revision, request: ProofRequest, role: str, started: float
-) -> Revision:
-    """The revision with its proof, which is recorded also when it fails."""
-    proved = prove_request(context, request, started)
-    revision = revision.model_copy(update={"proof": proved})
-    context.change(**{role: revision})
-    if role == "serving" and not proved.passed:
-        previous = context.record.previous
-        tag_proofs(context.aws, context.record.name, revision, previous, context.clock)
-    proof.require_passed(proved, request.pair, context.record.name)
-    return revision
 
 
 def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError) -> NoReturn:
@@ -404,46 +395,33 @@ def _roll_back(context: DeploymentContext, before: Revision, error: PeagleError)
     raise rolled_back from error
 
 
-def _stays(context: DeploymentContext, before: Revision | None, error: PeagleError) -> PeagleError:
-    """The error of a failed proof, with what serves now and why."""
-    name = context.record.name
-    message, fix = f"{error.message}; {name} stays in service unproved", error.remedy
-    if before:
-        fix = Fix("return to what served before", ("peagle", "rollback", name))
-    elif context.record.previous:
-        message += f": the previous revision is {context.record.previous.name}"
-    else:
-        message += ": nothing proved served before, so there is nothing to return to"
-    return type(error)(message, fix, error.code)
-
-
 def require_weights_of(context: DeploymentContext, revision: Revision) -> None:
     """Raise Refused if the weights of a kept revision have changed since it was deployed."""
-    served = revision.served
-    mounted, pins = served.weights.get("model"), pins_of(served.variables)
+    mounted, pins = revision.served.weights.get("model"), pins_of(revision.served.variables)
     require_pinned(context.aws, context.record.name, mounted, pins)
 
 
 def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: bool = False) -> float:
     """Move the endpoint to the configuration of a kept revision, and wait until that serves;
-    returns what ``wait_in_service`` does. The end time stays. ``rolled_out``: in the steps of its
-    plan's rollout, watched by its alarms. By default at once: what serves is not proved, or is half
-    of a comparison."""
+    returns what ``apply`` does. The end time stays. ``rolled_out``: in the steps of its plan's
+    rollout; else at once, as what serves is not proved, or is half of a comparison."""
+    aws, name, plan = context.aws, context.record.name, revision.plan
     kind: ResourceKind = "Model" if revision.instances_config else "EndpointConfig"
-    description = sagemaker.description(context.aws, kind, revision.name)
-    existing_tags: dict[str, str] = {}
+    description = sagemaker.description(aws, kind, revision.name)
+    existing: dict[str, str] = {}
     with suppress(AccessDenied):
-        existing_tags = sagemaker.tags_of(context.aws, description[f"{kind}Arn"])
-    kept = existing_tags.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
+        existing = sagemaker.tags_of(aws, description[f"{kind}Arn"])
+    kept = existing.keys() - {ID_TAG, REVISION_TAG, *END_TAGS, SCALING_TAG}
     tags = [
-        {"Key": key, "Value": existing_tags[key]}
-        for key in sorted(kept)
-        if not key.startswith("aws:")
+        {"Key": key, "Value": existing[key]} for key in sorted(kept) if not key.startswith("aws:")
     ]
-    tags += limits.keep_end(context, revision, existing_tags)
-    names = {"EndpointName": context.record.name, "EndpointConfigName": revision.endpoint_config}
-    request = {**names, "Tags": tags}
-    rolled_out = rolled_out and revision.plan is not None and revision.plan.rollout is not None
+    tags += keep_end(context, revision, existing)
+    request = {
+        "EndpointName": name,
+        "EndpointConfigName": revision.endpoint_config,
+        "Tags": tags,
+    }
+    rolled_out = rolled_out and plan is not None and plan.rollout is not None
     if rolled_out:
         try:
             put_settings(context, revision, (FILTERS, ALARMS))
@@ -452,22 +430,27 @@ def return_to(context: DeploymentContext, revision: Revision, *, rolled_out: boo
             context.notice(f"the return has no rollout: {reason}")
             rolled_out = False
     put_endpoint(context, revision, request, rolled_out=rolled_out)
-    live = sagemaker.describe(context.aws, context.record.name)
+    live = sagemaker.describe(aws, name)
     if live and live.component:
-        put_copies(context, revision, request_to_return(live, revision), rolled_out)
+        component: dict[str, Any] = {  # without the plan, with what the copies reserve now
+            "InferenceComponentName": name,
+            "Specification": live.component.specification,
+            "RuntimeConfig": {"CopyCount": revision.served.copies or live.component.desired_copies},
+        }
+        if plan is not None:
+            component = dict(requests(plan)[-1].parameters)
+        component["Specification"] = {**component["Specification"], "ModelName": revision.model}
+        _put_copies(context, revision, component, rolled_out)
     started = wait_in_service(context, revision, request)
     restore_observability(context, revision)
     return started
 
 
 def restore_observability(context: DeploymentContext, revision: Revision) -> None:
-    """Give alarms and dashboard the values of a kept revision that serves again, where its plan has
-    them; where another machine has the plan, the alarms follow the revision with the limits that
-    the account tells of it, else with those that they have. What cannot be written stays, with a
-    notice: the endpoint serves."""
-    plan = revision.plan
+    """Give alarms and dashboard the values of a kept revision that serves again, as far as its plan
+    or the account tells them. What cannot be written stays, with a notice: the endpoint serves."""
     try:
-        if plan is not None:
+        if revision.plan is not None:
             put_settings(context, revision)
         elif any(resource.type in ("Alarm", "Dashboard") for resource in context.record.resources):
             alarms.follow(context, revision)
@@ -497,3 +480,184 @@ def remove_stale(context: DeploymentContext, without_comparison: bool = False) -
             delete(context, resource)
         except AccessDenied as denied:
             context.say("Kept", f"{resource.text}: {denied.message}")
+
+
+def revision_for_rollback(record: Deployment) -> Revision:
+    """The revision that ``rollback`` returns to. Raises Refused when there is none, during a
+    comparison, and for the deployment of another owner."""
+    require_own(record)
+    require_no_comparison(record)
+    target = rollback_target(record)
+    if target is None:
+        fix = Fix("look at its state", ("peagle", "status", record.name))
+        message = f"there is no revision of {record.name} to return to"
+        raise Refused(message, fix, "no-previous-revision")
+    return target
+
+
+@dataclass(frozen=True)
+class RollbackPreview:
+    """What ``rollback`` would do: the ``changes`` of what the endpoint serves, how it replaces the
+    instances, and what stays of the plan before, which only another machine could renew."""
+
+    changes: tuple[Change, ...] = ()
+    rollout: str = ""
+    kept: str = ""
+
+
+def preview_rollback(aws: Aws, record: Deployment, target: Revision) -> RollbackPreview:
+    """What ``rollback`` to ``target`` would do. Reads only."""
+    live = sagemaker.describe(aws, record.name)
+    if live is None:
+        return RollbackPreview()
+    plan, count = target.plan, count_at_update(aws, record, target, live)
+    rollout = "none"
+    if plan and plan.rollout:
+        rollout = cost_text(plan.rollout if plan.copies else rollout_of(plan.rollout, count))
+    kept = alarms.kept_of_plan_before(record, target)
+    return RollbackPreview(changes_of_live(record, live, target), rollout, kept)
+
+
+def rollback(context: DeploymentContext, catalog: Catalog) -> Deployment:
+    """Return to the previous revision and prove it again; with an update that is not finished or
+    not proved, to what served before that. Until ``end_rollback``, the same call continues this
+    rollback: nobody undoes it who has not seen its result. ``catalog`` says what to prove of a
+    revision that another machine deployed. A revision whose proof fails now stays in service,
+    unproved."""
+    record = context.record
+    target = revision_for_rollback(record)
+    require_weights_of(context, target)
+    live = sagemaker.describe(context.aws, record.name) if rollback_unreported(record) else None
+    if live and live.serves_steadily(target.name):
+        remove_stale(context)
+        return context.record
+    is_previous = target is record.previous
+    unproved = target.model_copy(update={"proof": None})
+    pending = {"pending": unproved} if is_previous else {}
+    context.change(failure=None, returning_to=target.fingerprint, **pending)
+    try:
+        with context.recording_failure():
+            started = return_to(context, target, rolled_out=True)
+    except Missing as error:
+        gone = {"pending": None, "previous": None} if is_previous else {}
+        context.change(returning_to="", **gone)
+        message = f"the previous revision cannot serve: {error.message}"
+        raise Refused(message, "deploy its plan again", "previous-missing") from error
+    except PeagleError:
+        if context.record.pending is None and context.record.serving:  # an alarm undid it
+            restore_observability(context, context.record.serving)
+        raise
+    request = request_of_revision(target, catalog)
+    prove_in_service(context, target, request, started, keep_unproved=True)
+    return_to_scaling(context, target)
+    return context.record
+
+
+def end_rollback(record: Deployment) -> None:
+    """The result of the rollback is reported, proved or not: the next one is another."""
+    records.save(record.model_copy(update={"returning_to": ""}))
+
+
+def remove_previous(context: DeploymentContext) -> tuple[Resource, ...]:
+    """Remove what only the previous revision needs; what was removed. Raises Refused while a
+    rollback to it is not finished, and for another owner's deployment."""
+    record = context.record
+    require_own(record)
+    if record.previous and record.pending and record.pending.name == record.previous.name:
+        fix = Fix("finish that first", ("peagle", "rollback", record.name))
+        message = f"{record.name} is being rolled back to its previous revision"
+        raise Refused(message, fix, "rollback-unfinished")
+    context.change(previous=None)
+    remove_stale(context)
+    return tuple(each for each in record.resources if each not in context.record.resources)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One instance type that was tried, for how long, and its price. ``refused``: its plan or the
+    account did not allow it, so that nothing was created."""
+
+    instance_type: str
+    instance_count: int
+    price_per_hour_usd: float | None
+    seconds: float
+    outcome: Literal["deployed", "no-capacity", "refused", "failed"]
+    reason: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """The attempt as ``--json`` prints it."""
+        return {**asdict(self), "seconds": round(self.seconds, 1)}
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """What to do when AWS has no instance of the planned type. ``choose`` gets the first such error
+    and returns the other types to try; it may ask. ``prepare`` returns the checked plan on a type;
+    raises Refused or UserError. All are tried again until ``retry_seconds`` are over."""
+
+    choose: Callable[[InsufficientCapacity], Sequence[str]]
+    prepare: Callable[[str], Preflight]
+    retry_seconds: float = 0.0
+
+
+def deploy_where_possible(
+    planned: Preflight,
+    deploy: Callable[[Preflight], object],
+    fallback: Fallback,
+    attempts: list[Attempt],
+    observe: Observer = unobserved,
+    clock: Clock | None = None,
+) -> Preflight:
+    """Call ``deploy`` with ``planned``, then with the plans on other types, until one does not
+    raise InsufficientCapacity; returns the plan that is deployed. What is tried is added to
+    ``attempts``. Raises the last InsufficientCapacity, and at once whatever else ``deploy``
+    raises."""
+    clock = clock or Clock()
+    began, types = clock.now(), [planned.desired.plan.instance_type]
+    left, first = list(types), True
+    error: InsufficientCapacity | None = None
+    while True:
+        for instance_type in left:
+            try:
+                preflight = planned if first else fallback.prepare(instance_type)
+            except (Refused, UserError) as refused:
+                attempts.append(Attempt(instance_type, 0, None, 0.0, "refused", refused.message))
+                line = f"{instance_type}: {refused}"
+                observe(Progress("Refused", line=line, is_notice=True))
+                types.remove(instance_type)
+                continue
+            outcome: Literal["deployed", "no-capacity", "failed"] = "failed"
+            reason = ""
+            started = clock.now()
+            try:
+                deploy(preflight)
+                outcome = "deployed"
+                return preflight
+            except InsufficientCapacity as full:
+                outcome, reason, error = "no-capacity", full.message, full
+                line = f"{instance_type}, after {format_duration(clock.now() - started)}: {reason}"
+                observe(Progress("No capacity", line=line, is_notice=True))
+            except PeagleError as failed:
+                reason = failed.message
+                raise
+            finally:
+                plan, seconds = preflight.desired.plan, clock.now() - started
+                price = plan.price_per_hour_usd
+                attempts.append(
+                    Attempt(instance_type, plan.instance_count, price, seconds, outcome, reason)
+                )
+        assert error is not None
+        if first:
+            first, left = False, list(fallback.choose(error))
+            types += left
+            continue
+        remaining = began + fallback.retry_seconds - clock.now()
+        if remaining <= 0 or not types:
+            error.tried = [tried.document() for tried in attempts]
+            raise error
+        ends = clock.now() + min(PAUSE_SECONDS, remaining)
+        while (pause := ends - clock.now()) > 0:
+            text = f"next attempt in {pause:.0f} s"
+            observe(Progress("Waiting for capacity", clock.now() - began, line=text))
+            clock.sleep(min(pause, TICK_SECONDS))
+        left = list(types)

@@ -18,12 +18,11 @@ from typing import Any
 
 from peagle import proof
 from peagle.aws import sagemaker
-from peagle.aws.client import Aws, Clock
 from peagle.case import DEFAULT_AMI
 from peagle.catalog.find import find_pair
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import is_aws_image
-from peagle.deploy import alarms, limits
+from peagle.deploy import alarms
 from peagle.deploy.apply import (
     prove_in_service,
     put,
@@ -35,9 +34,7 @@ from peagle.deploy.apply import (
     upload_weights,
     wait_in_service,
 )
-from peagle.deploy.context import DeploymentContext, Observer, unobserved
-from peagle.deploy.desired import DesiredState
-from peagle.deploy.limits import End, planned_end
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.proving import prove_request, request_of_plan, request_of_revision
 from peagle.deploy.resources import CONFIG, DASHBOARD, MODEL
@@ -47,14 +44,12 @@ from peagle.deploy.revisions import (
     candidate_share,
     candidate_weight,
     compares_now,
-    is_proved,
     require_no_comparison,
     require_own,
     required_comparison,
     weights_of,
-    with_both_variants,
 )
-from peagle.deploy.scaling import apply_scaling
+from peagle.deploy.scaling import End, apply_scaling, planned_end, set_end
 from peagle.deploy.state import Deployment, Revision, RunningComparison, Served
 from peagle.errors import (
     CloudError,
@@ -81,7 +76,6 @@ _TARGET_OPTIONS = {
 """Options that a different target does not share."""
 
 _SPECULATION_OPTIONS = {"drafter", "k", "no_speculation"}
-_MERGED = ("settings", "environment", "tags")
 _REPLACES = {
     "image": {"vllm", "baked_weights"},
     "vllm": {"image", "baked_weights"},
@@ -96,11 +90,24 @@ _REPLACES = {
 }
 """An option that the user states -> options of the deployment that it replaces."""
 
+_OF_ENDPOINT = (
+    "KmsKeyId", "DataCaptureConfig", "VpcConfig", "EnableNetworkIsolation", "ExecutionRoleArn",
+    "MetricsConfig",
+)  # fmt: skip
+"""Members of a configuration that concern all variants: those of the one in service stay."""
+
+_SAME_SHARE = 0.0005
+
+
+class CandidateNotProved(NotProved, code="candidate-not-proved"):
+    """The candidate is not proved, and what served before serves alone again.
+
+    Fix: compare another head, K or version; the message has what was measured
+    """
+
 
 def options_beside(
-    plan: Plan,
-    asked: tuple[str, dict[str, Any]],
-    catalog: Catalog,
+    plan: Plan, asked: tuple[str, dict[str, Any]], catalog: Catalog
 ) -> tuple[str, dict[str, Any]]:
     """The pair and the options of the plan to compare with the deployed ``plan``, from those that
     the user states."""
@@ -108,12 +115,16 @@ def options_beside(
     deployed = reproduce_options(plan)
     options = {name: getattr(deployed, name) for name in Options.model_fields if name != "pair"}
     options["no_speculation"] = not options.pop("speculation")
-    dropped = set(_LIMIT)
-    for option in stated:
-        dropped |= _REPLACES.get(option, set())
-    target, drafter = _stated(pair, stated.get("drafter"), catalog)
-    names = {plan.target.id, plan.target.weights.location}
-    if target not in names:
+    dropped = _LIMIT.union(*(_REPLACES.get(option, set()) for option in stated))
+    # What the catalogue does not have stays as typed.
+    target, _, typed = pair.partition("+")
+    drafter = stated.get("drafter") or typed or None
+    with suppress(NotFound, UserError):
+        target = find_pair(catalog, target).target.id
+        if drafter is not None:
+            catalogued = find_pair(catalog, f"{target}+{drafter}").drafter
+            drafter = catalogued.name if catalogued else drafter
+    if target not in {plan.target.id, plan.target.weights.location}:
         dropped |= _TARGET_OPTIONS | _SPECULATION_OPTIONS
     elif {"no_speculation", "verdict"} & stated.keys():
         dropped |= _SPECULATION_OPTIONS
@@ -127,23 +138,10 @@ def options_beside(
     kept = {name: value for name, value in options.items() if name not in dropped}
     merged = {
         name: {**kept.get(name, {}), **stated[name]}
-        for name in _MERGED
+        for name in ("settings", "environment", "tags")
         if isinstance(stated.get(name), dict)
     }
     return pair, {**kept, **stated, **merged}
-
-
-def _stated(pair: str, drafter: str | None, catalog: Catalog) -> tuple[str, str | None]:
-    """The target's id, and the drafter's name, that the user states; ``None`` where none is. What
-    the catalogue does not have stays as typed."""
-    name, _, typed = pair.partition("+")
-    head = drafter or typed or None
-    with suppress(NotFound, UserError):
-        name = find_pair(catalog, name).target.id
-        if head is not None:
-            catalogued = find_pair(catalog, f"{name}+{head}").drafter
-            head = catalogued.name if catalogued else head
-    return name, head
 
 
 def options_of_served(served: Served, catalog: Catalog) -> dict[str, Any]:
@@ -167,97 +165,220 @@ def options_of_served(served: Served, catalog: Catalog) -> dict[str, Any]:
     return options | ({"vllm": served.vllm} if by_aws else {"image": served.image})
 
 
-_UNKNOWN_PLAN = "the plan is unknown on this machine; deploy it for its alarms, dashboard and limit"
+def require_comparable(preflight: Preflight) -> Deployment:
+    """The record of the deployment that the checked plan is compared with. Raises Refused when
+    nothing proved is in service, for copies, when the plan serves already, and during another
+    comparison."""
+    record, name = preflight.record, preflight.desired.plan.name
+    is_stable = preflight.change in ("update", "prove", "nothing") and not preflight.broken
+    if record is None or record.serving is None or record.pending or not is_stable:
+        look = Fix("look at it", ("peagle", "status", name))
+        raise Refused(f"{name} serves no proved plan to compare with", look, "nothing-in-service")
+    require_own(record)
+    candidate = preflight.desired.revision
+    if record.serving.instances_config or candidate.instances_config:
+        beside = preflight.desired.plan.model_copy(update={"name": f"{name}-{CANDIDATE.lower()}"})
+        raise Refused(
+            "one of the plans has copies of its model, and SageMaker shares requests by weight "
+            "between variants with a model, not between inference components",
+            Fix("serve the other plan as an endpoint of its own", deploy_command(beside)),
+            code="not-comparable",
+        )
+    if record.serving.fingerprint == candidate.fingerprint:
+        fix = Fix("state what differs within --with: TARGET+DRAFTER, --k or another option")
+        raise Refused(f"{name} serves this plan already", fix, "nothing-to-compare")
+    if record.comparison and record.comparison.candidate.fingerprint != candidate.fingerprint:
+        require_no_comparison(record)
+    return record
 
 
-def promote(
-    aws: Aws,
-    record: Deployment,
-    catalog: Catalog,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
+def start_comparison(
+    context: DeploymentContext, preflight: Preflight, share: float, catalog: Catalog
 ) -> Deployment:
-    """Let the candidate serve alone, prove that, and apply the rest of its plan; what served is the
-    previous revision then. Returns the record.
+    """Serve the checked plan next to the revision in service, with ``share`` of the requests, and
+    prove it. Repeated, it continues, or changes the share. Raises CandidateNotProved: then what
+    served before serves alone again; ``catalog`` says what to prove of that without its plan."""
+    aws, desired = context.aws, preflight.desired
+    record = context.record = require_comparable(preflight)
+    name, candidate = record.name, desired.revision
+    live = sagemaker.describe(aws, name)
+    if live and record.comparison and compares_now(record, live) and record.comparison.since:
+        _set_share(context, share)
+        return context.record
+    both = as_compared(candidate)
+    comparison = RunningComparison(candidate=candidate, config=both.name, share=share)
+    context.change(comparison=comparison, failure=None)
+    try:
+        with context.recording_failure():
+            started = _put_beside(context, preflight, both, share)
+    except PeagleError:
+        with suppress(PeagleError):  # without the second variant, nothing of the comparison stays
+            live = sagemaker.describe(aws, name)
+            if live and record.serving and live.serves_steadily(record.serving.name):
+                context.change(comparison=None)
+                remove_stale(context)
+                restore_observability(context, record.serving)
+        raise
+    request = replace(request_of_plan(desired.plan, name), variant=CANDIDATE)
+    try:
+        with context.recording_failure():
+            proved = prove_request(context, request, started)
+            proof.require_passed(proved, request.pair, name)
+    except (NotProved, EngineError) as error:
+        context.say("Ending the comparison", error.message)
+        _serve_alone(context, catalog)
+        raise CandidateNotProved(
+            f"{error.message} with the compared plan; {name} serves what it served before, alone",
+            error.remedy,
+        ) from error
+    proved_candidate = candidate.model_copy(update={"proof": proved})
+    since = context.clock.now()
+    comparison = comparison.model_copy(update={"candidate": proved_candidate, "since": since})
+    context.change(comparison=comparison, failure=None)
+    _set_share(context, share)
+    serving = context.record.serving
+    try:  # the dashboard of the plan in service shows the candidate too
+        if serving and serving.plan and has_dashboard(serving.plan):
+            body = dashboard_body(serving.plan, {CANDIDATE: desired.plan})
+            DASHBOARD.put(context, serving, dashboard_name(name, serving.plan.region), body)
+    except CloudError as error:
+        context.notice(f"the dashboard does not show the candidate: {error.message}")
+    return context.record
 
-    Raises Refused without a comparison and when the plan's end has passed, and what
-    ``prove_in_service`` does: without a proof, what served before serves alone again.
-    """
+
+def _put_beside(
+    context: DeploymentContext, preflight: Preflight, both: Revision, share: float
+) -> float:
+    """Bring the configuration with both variants into service; returns what ``wait_in_service``
+    does. Raises Refused for a configuration in service that the comparison cannot keep."""
+    desired, serving, name = preflight.desired, context.record.serving, context.record.name
+    assert serving is not None
+    live = sagemaker.describe(context.aws, name)
+    described = sagemaker.description(context.aws, "EndpointConfig", serving.name)
+    variants = described["ProductionVariants"]
+    only = variants[0] if len(variants) == 1 else {}
+    if only.get("VariantName") != VARIANT or "ModelName" not in only:
+        message = f"the configuration {serving.name} is not of one variant {VARIANT} with a model"
+        raise Refused(message, "deploy the other plan under another --name", "not-comparable")
+    running = live.running.get(VARIANT, 0) if live else 0
+    first = {**only, "InitialInstanceCount": running or only["InitialInstanceCount"]}
+    second = {
+        **desired.config["ProductionVariants"][0],
+        "VariantName": CANDIDATE,
+        "InitialVariantWeight": candidate_weight(share, first.get("InitialVariantWeight") or 1.0),
+    }
+    config = {
+        "EndpointConfigName": both.name,
+        "ProductionVariants": [first, second],
+        **{key: described[key] for key in _OF_ENDPOINT if described.get(key)},
+        "Tags": desired.config["Tags"],
+    }
+    upload_weights(context, desired)
+    MODEL.put(context, desired.revision, desired.revision.model, desired.model)
+    CONFIG.put(context, desired.revision, desired.revision.name, desired.config)
+    CONFIG.put(context, both, both.name, config)
+    request: dict[str, Any] = {"EndpointName": name, "EndpointConfigName": both.name}
+    # The first variant keeps its type, so that its scaling goes on.
+    kept = both.served.model_copy(update={"instance_type": serving.served.instance_type})
+    both = both.model_copy(update={"served": kept})
+    alarms.suspend_acceptance(context, desired.revision.served)
+    put_endpoint(context, both, request)
+    return wait_in_service(context, both, request)
+
+
+def change_share(context: DeploymentContext, share: float) -> Deployment:
+    """Give the candidate another share of the requests; returns the record. Raises Refused unless
+    both variants serve."""
+    record = context.record
     require_own(record)
     comparison = required_comparison(record)
-    context = DeploymentContext(aws, record, observe, clock or Clock())
-    candidate = comparison.candidate
-    plan = candidate.plan
+    live = sagemaker.describe(context.aws, record.name)
+    if comparison.since is None or not compares_now(record, live):
+        message = f"the candidate of {record.name} does not serve yet, or no longer"
+        fix = "repeat the compare command with --with"
+        raise Refused(message, fix, "comparison-not-running")
+    _set_share(context, share)
+    return context.record
+
+
+def _set_share(context: DeploymentContext, share: float) -> None:
+    """Give the candidate this share of the requests, and count from now on if that is a change."""
+    comparison = required_comparison(context.record)
+    name = context.record.name
+    description = context.aws.call("sagemaker", "describe_endpoint", EndpointName=name)
+    weights = weights_of(description.get("ProductionVariants") or (), "DesiredWeight")
+    if abs(candidate_share(weights) - share) > _SAME_SHARE:
+        context.say("Changing the share", f"{share:.1%} of the requests")
+        weight = candidate_weight(share, weights.get(VARIANT) or 1.0)
+        sagemaker.set_variant(context.aws, name, CANDIDATE, weight=weight)
+        request = {"EndpointName": name, "EndpointConfigName": comparison.config}
+        wait_in_service(context, as_compared(comparison.candidate), request)
+        comparison = comparison.model_copy(update={"since": context.clock.now()})
+    context.change(comparison=comparison.model_copy(update={"share": share}))
+
+
+def promote(context: DeploymentContext, catalog: Catalog) -> Deployment:
+    """Let the candidate serve alone, prove that, and apply the rest of its plan; what served is the
+    previous revision then. Without a proof, that serves alone again."""
+    record = context.record
+    require_own(record)
+    candidate = required_comparison(record).candidate
     end = planned_end(context, candidate, keeps_bounds=True)
-    before = record.serving
+    plan, before = candidate.plan, record.serving
     if before and before.fingerprint == candidate.fingerprint:  # promoted, but not to the end
         before = record.previous
     else:
         require_weights_of(context, candidate)
         context.change(pending=candidate.model_copy(update={"proof": None}), failure=None)
         with context.recording_failure():
-            limits.set_end(context, candidate, end)
+            set_end(context, candidate, end)
             started = return_to(context, candidate)
         _prove_or_end(context, candidate, catalog, started)
         end = End(context.record.ends_at, context.record.budget_usd)
-    _scale_again(context, before, candidate)
+    # A change of the instance type has ended the scaling of the plan before.
+    scaling = plan.scaling if plan else None
+    if before and before.served.instance_type != candidate.served.instance_type:
+        scaling = scaling or (before.plan.scaling if before.plan else None)
+    if scaling:
+        apply_scaling(context, scaling)
     if plan:
         put(context, candidate, end)
     else:
-        context.say("Not applied", _UNKNOWN_PLAN)
+        reason = (
+            "the plan is unknown on this machine; deploy it for its alarms, dashboard and limit"
+        )
+        context.say("Not applied", reason)
     _end(context)
     return context.record
 
 
-def _scale_again(context: DeploymentContext, before: Revision | None, now: Revision) -> None:
-    """Register the scaling of the promoted plan, if it has one; else that of the plan before, which
-    a change of the instance type has ended."""
-    planned = now.plan.scaling if now.plan else None
-    earlier = before.plan.scaling if before and before.plan else None
-    if planned is None and before and before.served.instance_type == now.served.instance_type:
-        return
-    if scaling := planned or earlier:
-        apply_scaling(context, scaling)
-
-
-def drop(
-    aws: Aws,
-    record: Deployment,
-    catalog: Catalog,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Deployment:
+def drop(context: DeploymentContext, catalog: Catalog) -> Deployment:
     """Let the revision that served before the comparison serve alone, and prove that; then remove
-    what only the candidate needs. Returns the record.
-
-    Raises Refused without a comparison, and once the candidate serves alone; NotProved when what
-    serves is not proved now: it stays.
-    """
+    what only the candidate needs. Raises Refused once the candidate serves alone."""
+    record = context.record
     require_own(record)
-    comparison = required_comparison(record)
-    context = DeploymentContext(aws, record, observe, clock or Clock())
-    if record.serving and record.serving.fingerprint == comparison.candidate.fingerprint:
+    candidate = required_comparison(record).candidate
+    if record.serving and record.serving.fingerprint == candidate.fingerprint:
         fix = Fix("end its promotion", ("peagle", "promote", record.name))
-        message = f"{comparison.candidate.name} serves alone on {record.name} already"
+        message = f"{candidate.name} serves alone on {record.name} already"
         raise Refused(message, fix, "promotion-unfinished")
-    serve_alone(context, catalog)
+    _serve_alone(context, catalog)
     return context.record
 
 
-def serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
+def _serve_alone(context: DeploymentContext, catalog: Catalog) -> None:
     """Return to the configuration without the candidate, prove it, and forget the comparison. An
     endpoint that was deleted elsewhere is not created again."""
-    serving, name = context.record.serving, context.record.name
-    live = sagemaker.describe(context.aws, name)
-    if serving is None or live is None:
-        _end(context)
-        return
-    context.change(pending=None, failure=None)
-    is_alone = live.serves_steadily(serving.name)
-    with context.recording_failure():
-        started = 0.0 if is_alone else return_to(context, serving)
-    if not is_alone or not is_proved(serving):
-        _prove_or_end(context, serving, catalog, started, keep_unproved=True)
+    serving = context.record.serving
+    live = sagemaker.describe(context.aws, context.record.name)
+    if serving and live:
+        context.change(pending=None, failure=None)
+        is_alone, started = live.serves_steadily(serving.name), 0.0
+        if not is_alone:
+            with context.recording_failure():
+                started = return_to(context, serving)
+        if not is_alone or not serving.is_proved:
+            _prove_or_end(context, serving, catalog, started, keep_unproved=True)
     _end(context)
 
 
@@ -281,194 +402,3 @@ def _end(context: DeploymentContext) -> None:
     """Remove what no kept revision needs, and forget the comparison."""
     remove_stale(context, without_comparison=True)
     context.change(comparison=None)
-
-
-_SAME_SHARE = 0.0005
-
-
-class CandidateNotProved(NotProved, code="candidate-not-proved"):
-    """The candidate is not proved, and what served before serves alone again.
-
-    Fix: compare another head, K or version; the message has what was measured
-    """
-
-
-def require_comparable(preflight: Preflight) -> Deployment:
-    """The record of the deployment that the checked plan is compared with. Raises Refused when
-    nothing proved is in service, for copies, when the plan serves already, and during another
-    comparison."""
-    record, name = preflight.record, preflight.desired.plan.name
-    is_stable = preflight.change in ("update", "prove", "nothing") and not preflight.broken
-    if record is None or record.serving is None or record.pending or not is_stable:
-        look = Fix("look at it", ("peagle", "status", name))
-        raise Refused(f"{name} serves no proved plan to compare with", look, "nothing-in-service")
-    require_own(record)
-    candidate = preflight.desired.revision
-    if record.serving.instances_config or candidate.instances_config:
-        beside = preflight.desired.plan.model_copy(update={"name": f"{name}-{CANDIDATE.lower()}"})
-        fix = Fix("serve the other plan as an endpoint of its own", deploy_command(beside))
-        if not record.serving.instances_config:
-            fix = Fix("use --copies 1 within --with, and no --scale-to-zero")
-        raise Refused(
-            "one of the plans has copies of its model, and SageMaker shares requests by weight "
-            "between variants with a model, not between inference components",
-            fix,
-            code="copies-not-compared",
-        )
-    if record.serving.fingerprint == candidate.fingerprint:
-        fix = Fix("state what differs within --with: TARGET+DRAFTER, --k or another option")
-        raise Refused(f"{name} serves this plan already", fix, "nothing-to-compare")
-    if record.comparison and record.comparison.candidate.fingerprint != candidate.fingerprint:
-        require_no_comparison(record)
-    return record
-
-
-def start_comparison(
-    aws: Aws,
-    preflight: Preflight,
-    share: float,
-    catalog: Catalog,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Deployment:
-    """Serve the checked plan next to the revision in service, with ``share`` of the requests, and
-    prove it; returns the record. Repeated, it continues, or changes the share.
-
-    Raises what ``require_comparable`` and the steps raise, and CandidateNotProved: then what served
-    before serves alone again. ``catalog`` says what to prove of that if another machine deployed
-    it.
-    """
-    record = require_comparable(preflight)
-    context = DeploymentContext(aws, record, observe, clock or Clock())
-    live = sagemaker.describe(aws, record.name)
-    if live and record.comparison and compares_now(record, live) and record.comparison.since:
-        set_share(context, share)
-        return context.record
-    candidate = preflight.desired.revision
-    both = as_compared(candidate)
-    context.change(
-        comparison=RunningComparison(candidate=candidate, config=both.name, share=share),
-        failure=None,
-    )
-    try:
-        with context.recording_failure():
-            started = _put_beside(context, preflight, both, share)
-    except PeagleError:
-        with suppress(PeagleError):  # without the second variant, nothing of the comparison stays
-            live = sagemaker.describe(aws, record.name)
-            if live and record.serving and live.serves_steadily(record.serving.name):
-                context.change(comparison=None)
-                remove_stale(context)
-                restore_observability(context, record.serving)
-        raise
-    _prove_candidate(context, preflight.desired, started, catalog)
-    set_share(context, share)
-    _show_candidate(context, candidate)
-    return context.record
-
-
-def _put_beside(
-    context: DeploymentContext, preflight: Preflight, both: Revision, share: float
-) -> float:
-    """Bring the configuration with both variants into service; returns what ``wait_in_service``
-    does."""
-    desired, serving = preflight.desired, context.record.serving
-    assert serving is not None
-    name = context.record.name
-    live = sagemaker.describe(context.aws, name)
-    described = sagemaker.description(context.aws, "EndpointConfig", serving.name)
-    running = live.running.get(VARIANT, 0) if live else 0
-    config = with_both_variants(both.name, described, running, desired.config, share)
-    upload_weights(context, desired)
-    MODEL.put(context, desired.revision, desired.revision.model, desired.model)
-    CONFIG.put(context, desired.revision, desired.revision.name, desired.config)
-    CONFIG.put(context, both, both.name, config)
-    request: dict[str, Any] = {"EndpointName": name, "EndpointConfigName": both.name}
-    # The first variant keeps its type, so that its scaling goes on.
-    kept = both.served.model_copy(update={"instance_type": serving.served.instance_type})
-    both = both.model_copy(update={"served": kept})
-    alarms.suspend_acceptance(context, desired.revision.served)
-    put_endpoint(context, both, request)
-    return wait_in_service(context, both, request)
-
-
-def _prove_candidate(
-    context: DeploymentContext, desired: DesiredState, started: float, catalog: Catalog
-) -> None:
-    """Prove the second variant with requests to it alone; without a proof, end the comparison."""
-    assert context.record.comparison is not None
-    name, candidate = context.record.name, desired.revision
-    request = replace(request_of_plan(desired.plan, name), variant=CANDIDATE)
-    try:
-        with context.recording_failure():
-            proved = prove_request(context, request, started)
-            proof.require_passed(proved, request.pair, name)
-    except (NotProved, EngineError) as error:
-        context.say("Ending the comparison", error.message)
-        serve_alone(context, catalog)
-        raise CandidateNotProved(
-            f"{error.message} with the compared plan; {name} serves what it served before, alone",
-            error.remedy,
-        ) from error
-    compared = context.record.comparison.model_copy(
-        update={
-            "candidate": candidate.model_copy(update={"proof": proved}),
-            "since": context.clock.now(),
-        }
-    )
-    context.change(comparison=compared, failure=None)
-
-
-def _show_candidate(context: DeploymentContext, candidate: Revision) -> None:
-    """Show the candidate of a comparison on the dashboard too, where the plan in service has one.
-    Where it cannot be written, a notice says so: both plans serve."""
-    serving = context.record.serving
-    if serving is None or serving.plan is None or candidate.plan is None:
-        return
-    try:
-        if has_dashboard(serving.plan):
-            body = dashboard_body(serving.plan, {CANDIDATE: candidate.plan})
-            name = dashboard_name(serving.plan.name, serving.plan.region)
-            DASHBOARD.put(context, serving, name, body)
-    except CloudError as error:
-        context.notice(f"the dashboard does not show the candidate: {error.message}")
-
-
-def change_share(
-    aws: Aws,
-    record: Deployment,
-    share: float,
-    observe: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Deployment:
-    """Give the candidate another share of the requests; returns the record. Raises Refused unless
-    both variants serve."""
-    require_own(record)
-    comparison = required_comparison(record)
-    live = sagemaker.describe(aws, record.name)
-    if comparison.since is None or not compares_now(record, live):
-        message = f"the candidate of {record.name} does not serve yet, or no longer"
-        fix = "repeat the compare command with --with"
-        raise Refused(message, fix, "comparison-not-running")
-    context = DeploymentContext(aws, record, observe, clock or Clock())
-    set_share(context, share)
-    return context.record
-
-
-def set_share(context: DeploymentContext, share: float) -> None:
-    """Give the candidate this share of the requests, and count from now on if that is a change."""
-    comparison = required_comparison(context.record)
-    name = context.record.name
-    description = context.aws.call("sagemaker", "describe_endpoint", EndpointName=name)
-    weights = weights_of(description.get("ProductionVariants") or (), "DesiredWeight")
-    if abs(candidate_share(weights) - share) > _SAME_SHARE:
-        context.say("Changing the share", f"{share:.1%} of the requests")
-        weight = candidate_weight(share, weights.get(VARIANT) or 1.0)
-        sagemaker.set_variant(context.aws, name, CANDIDATE, weight=weight)
-        wait_in_service(
-            context,
-            as_compared(comparison.candidate),
-            {"EndpointName": name, "EndpointConfigName": comparison.config},
-        )
-        comparison = comparison.model_copy(update={"since": context.clock.now()})
-    context.change(comparison=comparison.model_copy(update={"share": share}))

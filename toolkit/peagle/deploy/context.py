@@ -1,20 +1,60 @@
-"""What one command on one deployment works with: connection, record, clock, progress.
+"""What a command on one deployment works with, and how it waits while SageMaker changes it.
 
-Intent is written to the record before a change, the fact after it.
+Intent is written to the record before a change, the fact after it. A wait ends before SageMaker
+gives up when an engine will never serve (``engine.logs`` knows why). Only log streams that began
+with this change are read: during an update the earlier revision goes on logging.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.sagemaker import KINDS
+from peagle.aws.errors import CAPACITY_FIX, AccessDenied, failed_start, lacks_capacity
+from peagle.aws.runtime import Tail, has_logged_between
+from peagle.aws.sagemaker import BUSY, KINDS, Endpoint
 from peagle.deploy import records
-from peagle.deploy.state import Deployment, Failure, Resource
-from peagle.errors import CloudError, PeagleError, Refused
+from peagle.deploy.state import (
+    Deployment,
+    Failure,
+    Resource,
+    Revision,
+    Served,
+    start_seconds,
+)
+from peagle.engine.logs import StartLog
+from peagle.errors import CloudError, Fix, PeagleError, Refused
+from peagle.planning.plan import PROVISIONING_SECONDS
+from peagle.planning.rollout import longest_seconds
+from peagle_serve.crash import Crash
+
+SILENT_SECONDS = 15 * 60
+"""A start without a log for so long is reported: an image is pulled in less."""
+
+_POLLS = ((120.0, 1.0), (math.inf, 5.0))
+"""Seconds between two polls, each until so many seconds have passed."""
+
+_SANDBOX_POLLS = ((10.0, 0.1), *_POLLS)
+_PATIENCE, _SANDBOX_PATIENCE = 120.0, 2.0
+"""How many seconds without an answer of AWS, as on a train, the wait survives."""
+
+TICK_SECONDS = 1.0
+"""Between two displays of the elapsed time."""
+
+_BY_ONE_REQUEST = (*KINDS, "Alarm", "MetricFilter", "LifecycleRule")
+"""The types of resources that one request creates."""
+
+_MEANINGS = {
+    "OutOfService": "; it takes no requests and is still billed",
+    "UpdateRollbackFailed": (
+        "; both the update and its rollback failed, and a mix of old and new instances serves"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -35,10 +75,6 @@ class Progress:
 
 
 Observer = Callable[[Progress], object]
-
-
-_BY_ONE_REQUEST = (*KINDS, "Alarm", "MetricFilter", "LifecycleRule")
-"""The types of resources that one request creates."""
 
 
 def unobserved(progress: Progress) -> None:
@@ -65,11 +101,9 @@ class DeploymentContext:
 
     @contextmanager
     def creating(self, resource: Resource) -> Iterator[None]:
-        """Record the resource as intended before the block, and as created after it.
-
-        If AWS rejects the request for a new resource, the resource does not exist, and its entry
-        goes. Weights are many requests, of which one may be rejected: their entry stays.
-        """
+        """Record the resource as intended before the block, and as created after it. The entry of a
+        new one that AWS rejects goes; that of weights stays, as one of many requests may be
+        rejected."""
         entries = [r for r in self.record.of_type(resource.type) if r.name == resource.name]
         keys = {*resource.keys, *(key for earlier in entries for key in earlier.keys)}
         made = any(earlier.made for earlier in entries)
@@ -78,10 +112,7 @@ class DeploymentContext:
         try:
             yield
         except PeagleError as error:
-            # The request was not sent, or AWS rejected it.
-            is_rejected = isinstance(error, Refused) or (
-                isinstance(error, CloudError) and error.rejected
-            )
+            is_rejected = isinstance(error, Refused) or getattr(error, "rejected", False)
             if not entries and resource.type in _BY_ONE_REQUEST and is_rejected:
                 self.write(self.record.without(resource.type, resource.name))
                 if resource.type == "Endpoint":
@@ -109,3 +140,198 @@ class DeploymentContext:
     def say_bytes(self, state: str, done: int, total: int) -> None:
         """Report how many bytes are transferred."""
         self.say(state, f"{done / 1e6:.1f} of {total / 1e6:.1f} MB", lasting=done < total)
+
+
+class WillNotServe(CloudError, code="will-not-serve"):
+    """A new endpoint whose engine cannot start, however often SageMaker starts it again."""
+
+
+class EndpointLog:
+    """The log of what an endpoint starts since ``began`` (epoch seconds). It is optional: without
+    the permission to read it, or while CloudWatch does not answer, there is nothing new."""
+
+    def __init__(self, aws: Aws, live: Endpoint, began: float) -> None:
+        self.began = began
+        self.first_at: float | None = None
+        self._progress = ""
+        self._may_read = True
+        self._aws = aws
+        self._live = live
+        self._tail = Tail(aws, live.name, began, live.hosts_components)
+        self._streams: dict[str, StartLog | None] = {}
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing has been logged, as far as that is known."""
+        return self._may_read and self.first_at is None
+
+    @property
+    def line(self) -> str:
+        """The newest line that says what an engine does."""
+        if not self._may_read:
+            return "(no permission to read the log: logs:FilterLogEvents)"
+        if self.first_at is None:
+            return "no log yet"
+        return self._progress or "the container has started"
+
+    @property
+    def fatal(self) -> Crash | None:
+        """Why an engine will never serve, once that is known."""
+        return next((container.fatal for container in self._own() if container.fatal), None)
+
+    def read(self) -> None:
+        """Read what is new."""
+        for container in self._own():
+            container.judge()
+        try:
+            for event in self._tail.new():
+                if event.stream not in self._streams:
+                    created, copies = self._live.created, self._live.hosts_components
+                    # The stream of an earlier revision is not one of this start.
+                    is_older = self.began > created and has_logged_between(
+                        self._aws, self._live.name, event.stream, created, self.began, copies
+                    )
+                    self._streams[event.stream] = None if is_older else StartLog()
+                if started := self._streams[event.stream]:
+                    self.first_at = self.first_at or event.time
+                    started.add(event.raw)
+                    self._progress = started.progress or self._progress
+        except AccessDenied:
+            self._may_read = False
+        except CloudError:
+            return
+
+    def end(self) -> Crash:
+        """The line that explains why the engines have ended; ``fatal`` is known then."""
+        self.read()
+        for container in self._own():
+            container.judge_end()
+        logged = [crash for crash in (own.crash() for own in self._own()) if crash.line]
+        return next((crash for crash in logged if crash.cause), logged[0] if logged else Crash(""))
+
+    def _own(self) -> list[StartLog]:
+        return [container for container in self._streams.values() if container]
+
+
+def wait_while_busy(
+    context: DeploymentContext,
+    revision: Revision,
+    since: float,
+    log: EndpointLog | None = None,
+    purpose: str = "",
+) -> Endpoint | None:
+    """The endpoint once SageMaker has finished the change that began at ``since``, in epoch
+    seconds; ``None`` when it is gone. ``purpose`` is displayed instead of SageMaker's status, costs
+    at the price of ``revision``. Raises WillNotServe, and CloudError for an update that will fail,
+    as soon as the ``log`` says so; CloudError after ``limit_seconds``. boto3's own waiter takes a
+    rolled-back update for a success, and polls ``UpdateRollbackFailed`` for an hour."""
+    served, clock = revision.served, context.clock
+    started, warned = clock.now(), False
+    polls = _POLLS if context.aws.is_amazon else _SANDBOX_POLLS
+    while True:
+        live = _describe_patiently(context)
+        if live is None or live.status not in BUSY:
+            return live
+        if log:
+            log.read()
+            if log.fatal:
+                raise _will_not_serve(live, log.fatal)
+            if not warned and log.is_silent and clock.now() - log.began > SILENT_SECONDS:
+                context.notice(f"{_silence(served)}; still waiting")
+                warned = True
+        waited = clock.now() - started
+        if waited > limit_seconds(revision):
+            silence = f": {_silence(served)}" if log and log.is_silent else ""
+            raise CloudError(
+                f"{live.name} is still {live.status} after {waited / 60:.0f} minutes{silence}",
+                Fix(
+                    "run the command again to continue waiting, or remove the endpoint",
+                    ("peagle", "destroy", live.name),
+                ),
+                "endpoint-timeout",
+            )
+        pause = next(pause for until, pause in polls if waited < until)
+        while pause > 0:
+            seconds, price = max(0.0, clock.now() - since), served.usd_per_hour
+            context.observe(
+                Progress(
+                    purpose or live.stage or live.status,
+                    seconds,
+                    None if price is None else price * seconds / 3600,
+                    log.line if log else "",
+                    is_logging=log is not None and log.first_at is not None,
+                )
+            )
+            clock.sleep(min(pause, TICK_SECONDS))
+            pause -= TICK_SECONDS
+
+
+def _describe_patiently(context: DeploymentContext) -> Endpoint | None:
+    """The endpoint; a connection that is gone for a while does not end the wait."""
+    asked = context.clock.now()
+    patience = _PATIENCE if context.aws.is_amazon else _SANDBOX_PATIENCE
+    while True:
+        try:
+            return sagemaker.describe(context.aws, context.record.name)
+        except CloudError as error:
+            if error.rejected or context.clock.now() - asked > patience:
+                raise
+            context.say("Waiting for AWS to answer", error.message, lasting=True)
+            context.clock.sleep(TICK_SECONDS)
+
+
+def limit_seconds(revision: Revision) -> float:
+    """How long the endpoint of a revision may take to start, or to be updated in steps, in
+    seconds."""
+    start = start_seconds(revision.served) + PROVISIONING_SECONDS
+    plan = revision.plan
+    if plan is None or plan.rollout is None:
+        return start
+    return longest_seconds(plan.rollout, plan.engines, start)
+
+
+def not_in_service(live: Endpoint, log: EndpointLog) -> CloudError:
+    """The error for an endpoint that does not serve the new configuration after the wait: with
+    SageMaker's reason, and the log line that explains it unless the reason contains it."""
+    cause, fix = (live.failure or "SageMaker reports no reason").rstrip("."), Fix(CAPACITY_FIX)
+    if not lacks_capacity(cause):  # else nothing has started, so nothing has logged
+        crash = log.end()
+        if crash.line and crash.line not in cause:
+            cause += f"; log: {crash.line}"
+        fix = _fix(live, crash)
+    if live.status == "InService":
+        serving = f"the earlier configuration {live.revision} is still in service; {fix.sentence}"
+        message = f"the update was rolled back: {cause}"
+        return failed_start(
+            live.failure, message, Fix(serving, fix.command), "endpoint-rolled-back"
+        )
+    message = f"endpoint {live.name} is {live.status}: {cause}{_MEANINGS.get(live.status, '')}"
+    if live.status != "Failed":
+        again = f"deploying again deletes the endpoint and creates it again; {fix.sentence}"
+        return CloudError(message, Fix(again, fix.command), "endpoint-failed")
+    if log.began <= live.created and log.fatal and not lacks_capacity(live.failure or ""):
+        return WillNotServe(message, fix)
+    return failed_start(live.failure, message, fix, "endpoint-failed")
+
+
+def _fix(live: Endpoint, crash: Crash) -> Fix:
+    if crash.fix:
+        return Fix(crash.fix, crash.command)
+    return Fix("read the log", ("peagle", "logs", live.name))
+
+
+def _will_not_serve(live: Endpoint, crash: Crash) -> CloudError:
+    fix, line = _fix(live, crash), crash.line.rstrip(".")
+    if live.status != "Creating":
+        sentence = f"the earlier configuration keeps serving; {fix.sentence}"
+        message = f"the update of {live.name} will fail: {line}"
+        return CloudError(message, Fix(sentence, fix.command), "update-will-fail")
+    return WillNotServe(f"endpoint {live.name} will never serve: {line}", fix)
+
+
+def _silence(served: Served) -> str:
+    """What a start without a log probably means."""
+    return (
+        f"no log yet: AWS probably has no free {served.instance_type}, or still pulls the image "
+        f"{served.image}; look at the status of {served.region} and at what the role may read"
+    )

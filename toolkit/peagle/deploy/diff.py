@@ -1,7 +1,7 @@
 """What an update changes, in the user's terms: two ``Served`` compared; and two plans side by side.
 
-A ``Served`` is made from a plan or read from the account (``state``, ``discover``), so
-that plans are compared with plans and with what is in service by the same function.
+A ``Served`` is made from a plan or read from the account, so plans are compared with plans and with
+what is in service by the same function.
 """
 
 from __future__ import annotations
@@ -17,23 +17,8 @@ from peagle.planning.weights import portable_pair
 from peagle.text import format_usd
 from peagle_serve.logs import is_secret
 
-_IN_SPECULATION = ("method", "num_speculative_tokens")
-"""Keys of vLLM's speculative configuration that ``Served`` has as fields."""
-
-_ELSEWHERE = ("max-model-len", "speculative-config")
-"""Engine arguments that ``Served`` has as fields."""
-
 _HIDDEN = "(hidden)"
 _DIGEST_DIGITS = 12
-
-_FORMATS: dict[str, Callable[[Any], str]] = {
-    "usd_per_hour": format_usd,
-    "startup_timeout_seconds": "{} s".format,
-    "download_timeout_seconds": "{} s".format,
-    "subnets": lambda ids: ", ".join(ids) or "none",
-    "security_groups": lambda ids: ", ".join(ids) or "none",
-    "network_isolation": lambda on: "on" if on else "off",
-}
 
 _LABELS = {
     "pair": "pair",
@@ -56,8 +41,14 @@ _LABELS = {
 }
 """The fields of ``Served`` that are compared, in the order of display."""
 
-_UNKNOWN_WHEN_EMPTY = ("pair", "vllm")
-"""Fields that an account's descriptions may lack: compared only where both are known."""
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "usd_per_hour": format_usd,
+    "startup_timeout_seconds": "{} s".format,
+    "download_timeout_seconds": "{} s".format,
+    "subnets": lambda ids: ", ".join(ids) or "none",
+    "security_groups": lambda ids: ", ".join(ids) or "none",
+    "network_isolation": lambda on: "on" if on else "off",
+}
 
 _SPEED = (
     "tokens_per_second", "low", "high", "basis", "ttft_seconds", "itl_seconds",
@@ -103,67 +94,30 @@ class Change:
             (old, old_tag), (new, new_tag) = _split_image(before), _split_image(after)
             if old == new and old_tag and new_tag:  # of the same repository
                 before, after = old_tag, new_tag
-        return _label(self.path), _shown(self.path, before), _shown(self.path, after)
+        kind, _, name = self.path.partition(".")
+        labels = {
+            "engine": f"--{name}",
+            "speculation": "drafter" if name == "model" else f"speculation: {name}",
+            "weights": f"weights in /opt/ml/{name}",
+            "variable": name,
+        }
+        label = labels.get(kind) or _LABELS.get(self.path, self.path)
+        return label, self._shown(before), self._shown(after)
+
+    def _shown(self, value: Any) -> str:
+        if value is True and "." in self.path:
+            return "set"
+        if value is None and self.path == "usd_per_hour":
+            return "unknown"
+        if value is None:
+            return "default" if "." in self.path else "none"
+        if self.path == "k" and value == 0:
+            return "no speculation"
+        return _FORMATS.get(self.path, str)(value)
 
     def document(self) -> dict[str, Any]:
         """For ``--json``."""
         return {"setting": self.path, "before": self.before, "after": self.after}
-
-
-def changes(before: Served, after: Served) -> tuple[Change, ...]:
-    """The settings that differ, most important first; name and region are not compared."""
-    return tuple(_changes(before, after))
-
-
-def _changes(before: Served, after: Served) -> Iterator[Change]:
-    for name in _LABELS:
-        old, new = getattr(before, name), getattr(after, name)
-        if name in _UNKNOWN_WHEN_EMPTY and not (old and new):
-            continue
-        if name == "pair" and portable_pair(old) == portable_pair(new):
-            continue  # other bytes in the folder are other weights
-        if old != new:
-            yield Change(name, old, new)
-    speculation = (before.speculative_config, after.speculative_config)
-    yield from _of_mappings("speculation", *speculation, skipped=_IN_SPECULATION)
-    yield from _of_mappings("engine", before.settings, after.settings, skipped=_ELSEWHERE)
-    for change in _of_mappings("variable", before.variables, after.variables):
-        hidden = [None if value is None else _HIDDEN for value in (change.before, change.after)]
-        name = change.path.partition(".")[2]
-        yield Change(change.path, *hidden) if is_secret(name) else change
-    yield from _of_mappings("weights", before.weights, after.weights)
-
-
-def _of_mappings(
-    kind: str, before: Mapping[str, Any], after: Mapping[str, Any], skipped: tuple[str, ...] = ()
-) -> Iterator[Change]:
-    for name in sorted({*before, *after} - {*skipped}):
-        if (name in before, before.get(name)) != (name in after, after.get(name)):
-            values = [
-                side.get(name) or (True if name in side else None) for side in (before, after)
-            ]
-            yield Change(f"{kind}.{name}", *values)
-
-
-def _label(setting: str) -> str:
-    kind, _, name = setting.partition(".")
-    if kind == "engine":
-        return f"--{name}"
-    if kind == "speculation":
-        return "drafter" if name == "model" else f"speculation: {name}"
-    if kind == "weights":
-        return f"weights in /opt/ml/{name}"
-    return name if kind == "variable" else _LABELS.get(setting, setting)
-
-
-def _shown(setting: str, value: Any) -> str:
-    if value is True and "." in setting:
-        return "set"
-    if value is None:
-        return "unknown" if setting == "usd_per_hour" else "default" if "." in setting else "none"
-    if setting == "k" and value == 0:
-        return "no speculation"
-    return _FORMATS.get(setting, str)(value)
 
 
 def _split_image(image: str) -> tuple[str, str]:
@@ -175,6 +129,40 @@ def _split_image(image: str) -> tuple[str, str]:
     head, slash, last = image.rpartition("/")
     name, _, tag = last.partition(":")
     return f"{head}{slash}{name}", tag
+
+
+def changes(before: Served, after: Served) -> tuple[Change, ...]:
+    """The settings that differ, most important first; name and region are not compared."""
+    return tuple(_changes(before, after))
+
+
+def _changes(before: Served, after: Served) -> Iterator[Change]:
+    for name in _LABELS:
+        old, new = getattr(before, name), getattr(after, name)
+        if name in ("pair", "vllm") and not (old and new):
+            continue  # the account's descriptions may lack them
+        if name == "pair" and portable_pair(old) == portable_pair(new):
+            continue  # other bytes in the folder are other weights
+        if old != new:
+            yield Change(name, old, new)
+    # What ``Served`` has as fields too is left out.
+    mappings: tuple[tuple[str, Mapping[str, Any], Mapping[str, Any], set[str]], ...] = (
+        ("speculation", before.speculative_config, after.speculative_config,
+         {"method", "num_speculative_tokens"}),
+        ("engine", before.settings, after.settings, {"max-model-len", "speculative-config"}),
+        ("variable", before.variables, after.variables, set()),
+        ("weights", before.weights, after.weights, set()),
+    )  # fmt: skip
+    for kind, earlier, later, skipped in mappings:
+        for name in sorted({*earlier, *later} - skipped):
+            if (name in earlier, earlier.get(name)) == (name in later, later.get(name)):
+                continue
+            values = [
+                side.get(name) or (True if name in side else None) for side in (earlier, later)
+            ]
+            if kind == "variable" and is_secret(name):
+                values = [None if value is None else _HIDDEN for value in values]
+            yield Change(f"{kind}.{name}", *values)
 
 
 @dataclass(frozen=True)
@@ -208,9 +196,8 @@ class PlanComparison:
 
 def compare_plans(first: Plan, second: Plan) -> PlanComparison:
     """The comparison of two plans."""
-    served = (served_by_plan(first), served_by_plan(second))
-    answers = (_answer(first), _answer(second))
-    return PlanComparison((first, second), answers, changes(*served))
+    differing = changes(served_by_plan(first), served_by_plan(second))
+    return PlanComparison((first, second), (_answer(first), _answer(second)), differing)
 
 
 def _answer(plan: Plan) -> dict[str, Any]:

@@ -23,8 +23,6 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.regions import tagged
 from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
 from peagle.catalog.tables import InstanceTable
-from peagle.deploy import limits
-from peagle.deploy.desired import UPLOADS
 from peagle.deploy.diff import Change, changes
 from peagle.deploy.resources import found_resources
 from peagle.deploy.revisions import (
@@ -38,6 +36,7 @@ from peagle.deploy.revisions import (
     roles_by_tags,
     weights_of,
 )
+from peagle.deploy.scaling import budget_in, end_in, limit_resources, with_end_in
 from peagle.deploy.state import (
     Deployment,
     Resource,
@@ -47,6 +46,7 @@ from peagle.deploy.state import (
     settings_of,
 )
 from peagle.errors import UserError
+from peagle.planning.weights import UPLOAD_FOLDER
 from peagle.render.requests import DEPLOYMENT_TAG, PAIR_TAG, PLAN_TAG, REVISION_TAG, VARIANT
 from peagle.s3uri import S3Uri
 from peagle.text import sanitize
@@ -55,6 +55,29 @@ from peagle_serve.contract import is_s3_uri
 
 _VERSION_TAG = re.compile(r":(?:server-)?v?(\d+\.\d+\.\d+)\b")
 """vLLM's version in the tag of AWS's images, such as ``vllm:0.28.0-gpu-py312-cu130``."""
+
+_ENDPOINT_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+
+_KINDS: dict[str, ResourceKind] = {
+    "endpoint": "Endpoint",
+    "endpoint-config": "EndpointConfig",
+    "model": "Model",
+}
+"""The kinds in ARNs."""
+
+Prices = Callable[[], InstanceTable | None]
+"""Loads the table of instances with their prices; called only when a price is needed."""
+
+
+def unknown_prices() -> None:
+    """No table: prices are unknown."""
+
+
+class DamagedTags(UserError, code="tags-damaged"):
+    """The tags or the description of a resource in the account cannot be those of a deployment.
+
+    Fix: correct the tag that the message names, or remove it
+    """
 
 
 @dataclass(frozen=True)
@@ -77,7 +100,7 @@ class Live:
     @cached_property
     def model(self) -> dict[str, Any]:
         live = self.endpoint
-        name = live.revision if live.hosts_components else model_in(self.config)
+        name = live.revision if live.hosts_components else _model_in(self.config)
         return sagemaker.description(self.aws, "Model", name)
 
     def served(self, instances: InstanceTable | None = None) -> Served:
@@ -86,7 +109,7 @@ class Live:
         with suppress(AccessDenied):
             tags = self.tags
         described = (self.model, self.config, tags, self.endpoint, instances)
-        return served_by_descriptions(self.aws.region, *described)
+        return _served(self.aws.region, *described)
 
 
 def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> tuple[Change, ...]:
@@ -103,72 +126,59 @@ def changes_of_live(record: Deployment, live: Endpoint, revision: Revision) -> t
     return changed
 
 
-def served_by_descriptions(
+def _served(
     region: str,
     model: Mapping[str, Any],
     config: Mapping[str, Any],
     tags: Mapping[str, str],
-    live: Endpoint | None = None,
-    instances: InstanceTable | None = None,
+    live: Endpoint | None,
+    instances: InstanceTable | None,
 ) -> Served:
-    """What a model and a configuration serve; with the instances that run if ``live`` serves that
-    configuration, else with those that the configuration starts."""
+    """What a model and a configuration, as described, serve; with the instances that run if
+    ``live`` serves that configuration, else with those that the configuration starts."""
     variants = config["ProductionVariants"]
-    serves = live is not None and live.endpoint_config == config["EndpointConfigName"]
-    component = live.component if live is not None and serves else None
-    startup = component.specification.get("StartupParameters") if component else None
-    counts = {
-        variant["VariantName"]: int(variant.get("InitialInstanceCount") or 1)
-        for variant in variants
-    }
+    if live is not None and live.endpoint_config != config["EndpointConfigName"]:
+        name, live = live.name, None
+    else:
+        name = live.name if live else ""
+    component = live.component if live else None
+    counts = {each["VariantName"]: int(each.get("InitialInstanceCount") or 1) for each in variants}
     configured = sum(counts.values())
-    if live is not None and serves:
-        counts |= {name: count for name, count in live.running.items() if count}
+    counts |= {variant: count for variant, count in (live.running if live else {}).items() if count}
+    running = sum(counts.values())
+    price = None
+    if instances:
+        by_type = {
+            instance.type: price.usd_per_hour
+            for instance in instances.instances
+            for price in instance.prices
+            if price.region == region
+        }
+        prices = [
+            (by_type.get(each.get("InstanceType", "")), counts[each["VariantName"]])
+            for each in variants
+        ]
+        if all(usd is not None for usd, _ in prices):
+            price = round(sum((usd or 0) * count for usd, count in prices), 4)
+    startup = component.specification.get("StartupParameters") if component else None
     read = settings_of(model, config, startup)
-    match = _VERSION_TAG.search(read["image"])
+    version = _VERSION_TAG.search(read["image"])
     return Served(
-        name=tags.get(DEPLOYMENT_TAG, live.name if live else ""),
+        name=tags.get(DEPLOYMENT_TAG, name),
         region=region,
         pair=tags.get(PAIR_TAG, ""),
-        vllm=match[1] if match else None,
-        instance_count=sum(counts.values()),
+        vllm=version[1] if version else None,
+        instance_count=running,
         copies=component.desired_copies if component else None,
-        configured_count=None if configured == sum(counts.values()) else configured,
-        usd_per_hour=_price(variants, counts, instances, region) if instances else None,
+        configured_count=None if configured == running else configured,
+        usd_per_hour=price,
         **read,
     )
 
 
-def model_in(config: Mapping[str, Any]) -> str:
+def _model_in(config: Mapping[str, Any]) -> str:
     """The model of a configuration's first variant; empty for one of inference components."""
     return str(config["ProductionVariants"][0].get("ModelName", ""))
-
-
-def _price(
-    variants: list[dict[str, Any]],
-    counts: Mapping[str, int],
-    instances: InstanceTable,
-    region: str,
-) -> float | None:
-    """USD per hour of the instances of all variants; ``None`` if one price is unknown."""
-    by_type = {
-        instance.type: price.usd_per_hour
-        for instance in instances.instances
-        for price in instance.prices
-        if price.region == region
-    }
-    prices = [by_type.get(variant.get("InstanceType", "")) for variant in variants]
-    if None in prices:
-        return None
-    pairs = zip(prices, variants, strict=True)
-    return round(sum((price or 0) * counts[variant["VariantName"]] for price, variant in pairs), 4)
-
-
-Prices = Callable[[], InstanceTable | None]
-"""Loads the table of instances with their prices; called only when a price is needed."""
-
-_NO_VARIANT: Mapping[str, Any] = {"ProductionVariants": [{}]}
-"""For a model without a configuration: its deploy ended before creating one."""
 
 
 @dataclass(frozen=True)
@@ -180,175 +190,21 @@ class Found:
     tags: Mapping[str, str]
     description: Mapping[str, Any]
 
+    @property
+    def fingerprint(self) -> str:
+        """The revision's fingerprint; for what a template made, the plan's."""
+        return self.tags.get(REVISION_TAG) or self.tags.get(PLAN_TAG, "")
 
-def revisions_of(
-    region: str,
-    resources: list[Found],
-    live: Endpoint | None,
-    endpoint_tags: Mapping[str, str],
-    prices: Prices,
-) -> list[Revision]:
-    """The revision of every configuration, by the time of creation; of the models, where there is
-    no configuration yet."""
-    models = {resource.name: resource for resource in resources if resource.kind == "Model"}
-    configs = [
-        resource
-        for resource in resources
-        if resource.kind == "EndpointConfig" and _is_of_one_revision(resource)
-    ]
-    revisions = []
-    shared = next(
-        (config.description for config in configs if not model_in(config.description)), None
-    )
-    if shared is not None:  # the instances of copies: a revision is a model on them
-        configs = []
-    for resource in sorted(
-        configs or models.values(), key=lambda resource: resource.description["CreationTime"]
-    ):
-        description = resource.description if configs else shared or _planned_config(resource.name)
-        model = resource if resource.kind == "Model" else models.get(model_in(description))
-        fingerprint = fingerprint_of(resource)
-        described = model.description if model else {}
-        served = served_by_descriptions(
-            region, described, description, resource.tags, live, prices()
-        )
-        revisions.append(
-            Revision(
-                fingerprint=fingerprint,
-                served=served,
-                plan=None,
-                role=described.get("ExecutionRoleArn", ""),
-                bucket=bucket_of_weights(served),
-                model=model.name if model else "",
-                name=resource.name if shared else description["EndpointConfigName"],
-                instances_config=shared["EndpointConfigName"] if shared else "",
-                proof=proof_in(endpoint_tags, fingerprint),
-            )
-        )
-    return revisions
-
-
-def _is_of_one_revision(config: Found) -> bool:
-    return not is_comparison(fingerprint_of(config))
-
-
-def comparison_config(resources: list[Found], live: Endpoint | None) -> Found | None:
-    """The configuration with two variants: the one in service, else any that is left."""
-    configs = [
-        resource
-        for resource in resources
-        if resource.kind == "EndpointConfig" and is_comparison(fingerprint_of(resource))
-    ]
-    in_service = (
-        config
-        for config in configs
-        if live and config.name in (live.revision, live.pending_revision)
-    )
-    return next(in_service, configs[-1] if configs else None)
-
-
-def with_first_variant(live: Endpoint, resources: list[Found], compares: Found) -> Endpoint:
-    """The endpoint as if it served only the first of its two variants."""
-    if live.pending_revision == compares.name:
-        live = replace(live, pending_revision=None)
-    if live.revision != compares.name:
-        return live
-    model = compares.description["ProductionVariants"][0].get("ModelName")
-    alone = (
-        resource.name
-        for resource in resources
-        if resource.kind == "EndpointConfig"
-        and _is_of_one_revision(resource)
-        and resource.description["ProductionVariants"][0].get("ModelName") == model
-    )
-    return replace(of_variant(live, VARIANT), revision=next(alone, ""))
-
-
-def running_comparison(
-    compares: Found, revisions: list[Revision], serving: Revision | None, live: Endpoint | None
-) -> RunningComparison | None:
-    """The comparison with that configuration; ``None`` once its candidate serves alone."""
-    fingerprint = fingerprint_of(compares).removesuffix(COMPARISON_SUFFIX)
-    candidate = next(
-        (revision for revision in revisions if revision.fingerprint == fingerprint), None
-    )
-    if candidate is None or serving is None or candidate.fingerprint == serving.fingerprint:
-        return None
-    is_running = live is not None and live.serves_steadily(compares.name)
-    return RunningComparison(
-        candidate=candidate,
-        config=compares.name,
-        share=candidate_share(
-            weights_of(compares.description["ProductionVariants"], "InitialVariantWeight")
-        ),
-        since=live.changed if live and is_running else None,
-    )
-
-
-def _planned_config(model: str) -> dict[str, Any]:
-    """The configuration that deploy was about to create for the model."""
-    variant = {"VariantName": VARIANT, "ModelName": model}
-    return {"EndpointConfigName": "", "ProductionVariants": [variant]}
-
-
-def fingerprint_of(resource: Found) -> str:
-    """The revision's fingerprint; for what a template made, the plan's."""
-    return resource.tags.get(REVISION_TAG) or resource.tags.get(PLAN_TAG, "")
-
-
-def uploaded_weights(
-    aws: Aws, models: Iterable[tuple[Mapping[str, Any], str]]
-) -> Iterator[Resource]:
-    """The uploaded weights of ``models`` (descriptions and fingerprints of their revisions), and
-    their buckets where deploy created them or that cannot be read."""
-    uploaded = {
-        uri: fingerprint
-        for model, fingerprint in models
-        for uri in filter(_is_uploaded, settings_of(model, _NO_VARIANT)["weights"].values())
-    }
-    for uri, fingerprint in uploaded.items():
-        prefix, keys = S3Uri.parse(uri).folder, tuple[str, ...]()
-        with suppress(Missing):  # without its bucket
-            keys = tuple(Bucket(aws, prefix.bucket).sizes(prefix.key))
-        yield Resource(type="S3Objects", name=uri, made=True, revision=fingerprint, keys=keys)
-    for bucket in sorted({S3Uri.parse(uri).bucket for uri in uploaded}):
-        is_ours = True  # also where reading its tags is denied
-        with suppress(AccessDenied):
-            is_ours = s3.is_our_bucket(aws, bucket)
-        if is_ours:
-            yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
-
-
-def bucket_of_weights(served: Served) -> str | None:
-    """The bucket of uploaded weights."""
-    uploaded = filter(_is_uploaded, served.weights.values())
-    return next((S3Uri.parse(uri).bucket for uri in uploaded), None)
-
-
-def _is_uploaded(uri: str) -> bool:
-    """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
-    return is_s3_uri(uri) and f"/{S3Uri.parse(uri).key}".startswith(UPLOADS)
-
-
-_KINDS: dict[str, ResourceKind] = {
-    "endpoint": "Endpoint",
-    "endpoint-config": "EndpointConfig",
-    "model": "Model",
-}
-"""The kinds in ARNs."""
-
-
-def unknown_prices() -> None:
-    """No table: prices are unknown."""
+    @property
+    def is_config(self) -> bool:
+        """Whether it is the configuration of one revision."""
+        return self.kind == "EndpointConfig" and not is_comparison(self.fingerprint)
 
 
 def find_deployment(aws: Aws, name: str, prices: Prices = unknown_prices) -> Deployment | None:
     """The deployment ``name`` of the account and region, without a record; ``None`` when no
-    resource carries its tags.
-
-    An endpoint of that name is also looked up itself: the index of tags is minutes behind. Raises
-    AccessDenied when tags or descriptions may not be read: then it is unknown.
-    """
+    resource carries its tags. An endpoint of that name is also looked up itself: the index of tags
+    is minutes behind. Raises AccessDenied when it may not be read: then it is unknown."""
     resources = list(_find_tagged(aws, name))
     if all(resource.kind != "Endpoint" for resource in resources):
         endpoint = _describe(aws, "Endpoint", name)
@@ -364,13 +220,10 @@ def current_deployment(
     prices: Prices = unknown_prices,
     live: Endpoint | None = None,
 ) -> Deployment | None:
-    """The record as the account has it now; without a record, the deployment that the tags show.
-
-    A record whose endpoint was made again elsewhere, has another owner now, or serves a
-    configuration that it does not know, is out of date: the account then replaces what the record
-    says about revisions. ``live`` is the endpoint, if it was described already. Raises what
-    ``find_deployment`` does.
-    """
+    """The record as the account has it now; without one, the deployment that the tags show. Where
+    the endpoint was made again elsewhere, has another owner now, or serves a configuration that the
+    record does not know, the account replaces what it says about revisions. ``live`` is the
+    endpoint, if it was described already."""
     if record is None:
         return find_deployment(aws, name, prices)
     live = live or sagemaker.describe(aws, name)
@@ -378,8 +231,8 @@ def current_deployment(
         return record
     tags = sagemaker.readable_tags(aws, live)
     is_same = tags is None or (tags.get(ID_TAG, ""), owner_of(tags)) == (record.id, record.owner)
-    if is_same and serves_known_config(record, live):
-        return limits.with_end_in(record, tags)
+    if is_same and revision_in_service(record, live.revision):
+        return with_end_in(record, tags)
     deployment = find_deployment(aws, name, prices)
     if deployment is None or deployment.serving is None:
         return record
@@ -398,22 +251,14 @@ def complete_deployment(
     if deployment is None or deployment.id != record.id:
         return record
     keys = {key for resource in record.of_type("S3Objects") for key in resource.keys}
-    more = [
-        resource
-        for resource in deployment.resources
-        if not resource.keys or not keys.issuperset(resource.keys)
-    ]
-    complete = with_resources(record, tuple(more))
+    complete = with_resources(
+        record,
+        (each for each in deployment.resources if not each.keys or not keys.issuperset(each.keys)),
+    )
     serving = {side.serving.fingerprint if side.serving else "" for side in (record, deployment)}
     if record.previous is None and len(serving) == 1:
         return complete.model_copy(update={"previous": deployment.previous})
     return complete
-
-
-def serves_known_config(record: Deployment, live: Endpoint) -> bool:
-    """Whether the endpoint serves the configuration in service or being applied: else another
-    machine or a template has changed it."""
-    return revision_in_service(record, live.revision) is not None
 
 
 def with_resources(deployment: Deployment, more: Iterable[Resource]) -> Deployment:
@@ -421,13 +266,6 @@ def with_resources(deployment: Deployment, more: Iterable[Resource]) -> Deployme
     listed = {(each.type, each.name) for each in deployment.resources}
     added = [each for each in more if (each.type, each.name) not in listed]
     return deployment.model_copy(update={"resources": (*deployment.resources, *added)})
-
-
-class DamagedTags(UserError, code="tags-damaged"):
-    """The tags or the description of a resource in the account cannot be those of a deployment.
-
-    Fix: correct the tag that the message names, or remove it
-    """
 
 
 def find_deployments(
@@ -446,13 +284,12 @@ def find_deployments(
             if not is_endpoint_name(name):
                 raise ValueError(f"{sanitize(name, 80)!r} is not the name of an endpoint")
             deployment = _deployment(aws, name, resources, prices, stored=False)
+            deployments += [deployment] if deployment else []
         except (ValueError, TypeError, LookupError, OverflowError) as error:
             names = ", ".join(f"{resource.kind} {resource.name}" for resource in resources)
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = str(error).partition("\n")[0] or type(error).__name__
             message = f"the tag {DEPLOYMENT_TAG} of {names} in {aws.region} is damaged: {reason}"
             damaged.append(DamagedTags(message, "correct the tag, or remove it"))
-            continue
-        deployments += [deployment] if deployment else []
     return deployments, damaged
 
 
@@ -461,123 +298,14 @@ def is_endpoint_name(name: str) -> bool:
     return _ENDPOINT_NAME.fullmatch(name) is not None
 
 
-_ENDPOINT_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
-
-
 def _find_tagged(aws: Aws, name: str | None = None) -> Iterator[Found]:
     """The resources with our tags that still exist. ARNs have names in lower case."""
     kinds = tuple(f"sagemaker:{kind}" for kind in _KINDS)
     for resource in tagged(aws, DEPLOYMENT_TAG, name, kinds):
         kind = _KINDS[resource.kind]
-        try:
+        with suppress(Missing):
             description = sagemaker.description(aws, kind, resource.name)
-        except Missing:
-            continue
-        yield Found(kind, description[f"{kind}Name"], resource.tags, description)
-
-
-def _deployment(
-    aws: Aws, name: str, resources: list[Found], prices: Prices, stored: bool = True
-) -> Deployment | None:
-    """One deployment from its tagged resources; ``None`` when these are gone. The endpoint's owner
-    counts; without an endpoint, that of any resource. ``stored``: with what it has in S3."""
-    endpoints = sorted(
-        (resource for resource in resources if resource.kind == "Endpoint"),
-        key=lambda resource: resource.name != name,
-    )
-    live = sagemaker.with_component(aws, endpoints[0].description) if endpoints else None
-    tags = (endpoints or resources)[0].tags
-    described = [*resources, *_served_without_index(aws, resources, live)] if live else resources
-    compares, whole = comparison_config(described, live), live
-    if live and compares:
-        live = with_first_variant(live, described, compares)
-    resources = [resource for resource in described if resource.tags.get(DEPLOYMENT_TAG) == name]
-    ids = [
-        resource.tags[ID_TAG] for resource in (*endpoints, *resources) if ID_TAG in resource.tags
-    ]
-    revisions = revisions_of(aws.region, described, live, tags, prices)
-    if not revisions:
-        return None
-    roles = roles_by_tags(revisions, live, tags)
-    compared = running_comparison(compares, revisions, roles.serving, whole) if compares else None
-    ends_at = limits.latest_end([tags] if endpoints else [resource.tags for resource in resources])
-    copies = any(revision.instances_config for revision in revisions)
-    owner = owner_of(tags)
-    models, configs = (
-        [
-            (resource.description, fingerprint_of(resource))
-            for resource in resources
-            if resource.kind == kind
-        ]
-        for kind in ("Model", "EndpointConfig")
-    )
-    shown = roles.serving or roles.pending
-    in_service = shown.fingerprint if shown else ""
-    return Deployment(
-        id=ids[0] if ids else uuid4().hex,
-        name=name,
-        scope=aws.scope,
-        account=aws.account,
-        region=aws.region,
-        serving=roles.serving,
-        pending=roles.pending,
-        previous=roles.previous,
-        comparison=compared,
-        resources=(
-            *(
-                Resource(
-                    type=resource.kind,
-                    name=resource.name,
-                    made=True,
-                    revision=fingerprint_of(resource),
-                )
-                for resource in resources
-                if resource.kind != "Endpoint" or live is not None  # it was deleted meanwhile
-            ),
-            *(() if owner or ends_at is None else limits.limit_resources(aws.region, name, copies)),
-            *(() if owner or not stored else found_resources(aws, name, in_service, configs)),
-            *(uploaded_weights(aws, models) if stored else ()),
-        ),
-        billing_since=live.created if live else None,
-        owner=owner,
-        ends_at=ends_at,
-        budget_usd=limits.budget_in(tags),
-    )
-
-
-def _served_without_index(aws: Aws, resources: list[Found], live: Endpoint) -> Iterator[Found]:
-    """Configuration and model in service that the index of tags does not name: it is behind, or
-    these carry no tags of ours."""
-    indexed = {(resource.kind, resource.name): resource for resource in resources}
-    config = indexed.get(("EndpointConfig", live.endpoint_config))
-    if config is None:
-        named = _describe(aws, "EndpointConfig", live.endpoint_config)
-        config = named or _deleted_config(live, resources)
-        yield config
-    model = live.revision if live.hosts_components else model_in(config.description)
-    described = _describe(aws, "Model", model) if ("Model", model) not in indexed else None
-    if described:
-        yield described
-
-
-def _deleted_config(live: Endpoint, resources: list[Found]) -> Found:
-    """A configuration that was deleted while it serves: what the endpoint still says of it."""
-    tags = next(
-        (
-            resource.tags
-            for resource in resources
-            if (resource.kind, resource.name) == ("Endpoint", live.name)
-        ),
-        {},
-    )
-    variants = [{"VariantName": name} for name in live.running] or [{"VariantName": VARIANT}]
-    description = {
-        "EndpointConfigName": live.endpoint_config,
-        "ProductionVariants": variants,
-        "CreationTime": datetime.fromtimestamp(live.created, UTC),
-    }
-    kept_tags = {key: tags[key] for key in (PAIR_TAG, REVISION_TAG) if key in tags}
-    return Found("EndpointConfig", live.endpoint_config, kept_tags, description)
+            yield Found(kind, description[f"{kind}Name"], resource.tags, description)
 
 
 def _describe(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
@@ -589,3 +317,190 @@ def _describe(aws: Aws, kind: ResourceKind, name: str) -> Found | None:
         return Found(kind, name, sagemaker.tags_of(aws, description[f"{kind}Arn"]), description)
     except Missing:
         return None
+
+
+def _deployment(
+    aws: Aws, name: str, resources: list[Found], prices: Prices, stored: bool = True
+) -> Deployment | None:
+    """One deployment from its tagged resources; ``None`` when these are gone. The endpoint's owner
+    counts; without an endpoint, that of any resource. ``stored``: with what it has in S3."""
+    endpoints = [resource for resource in resources if resource.kind == "Endpoint"]
+    endpoints.sort(key=lambda resource: resource.name != name)
+    live = sagemaker.with_component(aws, endpoints[0].description) if endpoints else None
+    tags = (endpoints or resources)[0].tags
+    described = [*resources, *_served_without_index(aws, resources, live, tags)]
+    owned = [resource for resource in described if resource.tags.get(DEPLOYMENT_TAG) == name]
+    configs = [
+        resource
+        for resource in described
+        if resource.kind == "EndpointConfig" and not resource.is_config
+    ]
+    in_service = (live.revision, live.pending_revision) if live else ()
+    both = next((each for each in configs if each.name in in_service), None)
+    both = both or (configs[-1] if configs else None)
+    first = _with_first_variant(live, described, both) if live and both else live
+    revisions = _revisions(aws.region, described, first, tags, prices)
+    if not revisions:
+        return None
+    serving, pending, previous = roles_by_tags(revisions, first, tags)
+    tagged_ends = (end_in(each) for each in ([tags] if endpoints else [r.tags for r in resources]))
+    ends_at = max((end for end in tagged_ends if end is not None), default=None)
+    owner, shown = owner_of(tags), serving or pending
+    listed = [
+        Resource(type=each.kind, name=each.name, made=True, revision=each.fingerprint)
+        for each in owned
+    ]
+    if not owner and ends_at is not None:
+        copies = any(revision.instances_config for revision in revisions)
+        listed += limit_resources(aws.region, name, copies)
+    if not owner and stored:
+        described_configs = [
+            (each.description, each.fingerprint) for each in owned if each.kind == "EndpointConfig"
+        ]
+        fingerprint = shown.fingerprint if shown else ""
+        listed += found_resources(aws, name, fingerprint, described_configs)
+    if stored:
+        listed += _uploaded_weights(aws, [each for each in owned if each.kind == "Model"])
+    ids = (each.tags[ID_TAG] for each in (*endpoints, *owned) if ID_TAG in each.tags)
+    return Deployment(
+        id=next(ids, None) or uuid4().hex,
+        name=name,
+        scope=aws.scope,
+        account=aws.account,
+        region=aws.region,
+        serving=serving,
+        pending=pending,
+        previous=previous,
+        comparison=_comparison(both, revisions, serving, live) if both else None,
+        resources=tuple(listed),
+        billing_since=live.created if live else None,
+        owner=owner,
+        ends_at=ends_at,
+        budget_usd=budget_in(tags),
+    )
+
+
+def _served_without_index(
+    aws: Aws, resources: list[Found], live: Endpoint | None, tags: Mapping[str, str]
+) -> Iterator[Found]:
+    """Configuration and model in service that the index of tags does not name: it is behind, or
+    these carry no tags of ours."""
+    if live is None:
+        return
+    indexed = {(resource.kind, resource.name): resource for resource in resources}
+    config = indexed.get(("EndpointConfig", live.endpoint_config))
+    if config is None:
+        config = _describe(aws, "EndpointConfig", live.endpoint_config)
+        if config is None:  # deleted while it serves: what the endpoint still says of it
+            variants = [{"VariantName": name} for name in live.running or [VARIANT]]
+            description = {
+                "EndpointConfigName": live.endpoint_config,
+                "ProductionVariants": variants,
+                "CreationTime": datetime.fromtimestamp(live.created, UTC),
+            }
+            kept = {key: tags[key] for key in (PAIR_TAG, REVISION_TAG) if key in tags}
+            config = Found("EndpointConfig", live.endpoint_config, kept, description)
+        yield config
+    model = live.revision if live.hosts_components else _model_in(config.description)
+    described = _describe(aws, "Model", model) if ("Model", model) not in indexed else None
+    if described:
+        yield described
+
+
+def _with_first_variant(live: Endpoint, described: list[Found], both: Found) -> Endpoint:
+    """The endpoint as if it served only the first of the two variants of ``both``."""
+    if live.pending_revision == both.name:
+        live = replace(live, pending_revision=None)
+    if live.revision != both.name:
+        return live
+    model = _model_in(both.description)
+    alone = (
+        each.name for each in described if each.is_config and _model_in(each.description) == model
+    )
+    return replace(of_variant(live, VARIANT), revision=next(alone, ""))
+
+
+def _revisions(
+    region: str,
+    resources: list[Found],
+    live: Endpoint | None,
+    endpoint_tags: Mapping[str, str],
+    prices: Prices,
+) -> list[Revision]:
+    """The revision of every configuration, by the time of creation; of the models, where there is
+    no configuration yet, or where copies share the configuration of their instances."""
+    models = {resource.name: resource for resource in resources if resource.kind == "Model"}
+    configs = [resource for resource in resources if resource.is_config]
+    shared = next((each for each in configs if not _model_in(each.description)), None)
+    if shared is not None:
+        configs = []
+    revisions = []
+    for resource in sorted(configs or models.values(), key=lambda x: x.description["CreationTime"]):
+        config = (shared or resource).description
+        if not (shared or configs):  # the configuration that deploy was about to create
+            variant = {"VariantName": VARIANT, "ModelName": resource.name}
+            config = {"EndpointConfigName": "", "ProductionVariants": [variant]}
+        model = resource if resource.kind == "Model" else models.get(_model_in(config))
+        described = model.description if model else {}
+        served = _served(region, described, config, resource.tags, live, prices())
+        uploaded = filter(_is_uploaded, served.weights.values())
+        revisions.append(
+            Revision(
+                fingerprint=resource.fingerprint,
+                served=served,
+                plan=None,
+                role=described.get("ExecutionRoleArn", ""),
+                bucket=next((S3Uri.parse(uri).bucket for uri in uploaded), None),
+                model=model.name if model else "",
+                name=resource.name if shared else config["EndpointConfigName"],
+                instances_config=shared.description["EndpointConfigName"] if shared else "",
+                proof=proof_in(endpoint_tags, resource.fingerprint),
+            )
+        )
+    return revisions
+
+
+def _comparison(
+    both: Found, revisions: list[Revision], serving: Revision | None, live: Endpoint | None
+) -> RunningComparison | None:
+    """The comparison with that configuration; ``None`` once its candidate serves alone."""
+    fingerprint = both.fingerprint.removesuffix(COMPARISON_SUFFIX)
+    candidate = next((each for each in revisions if each.fingerprint == fingerprint), None)
+    if candidate is None or serving is None or candidate.fingerprint == serving.fingerprint:
+        return None
+    weights = weights_of(both.description["ProductionVariants"], "InitialVariantWeight")
+    is_running = live is not None and live.serves_steadily(both.name)
+    return RunningComparison(
+        candidate=candidate,
+        config=both.name,
+        share=candidate_share(weights),
+        since=live.changed if live and is_running else None,
+    )
+
+
+def _uploaded_weights(aws: Aws, models: list[Found]) -> Iterator[Resource]:
+    """The uploaded weights of the models, and their buckets where deploy created them or that
+    cannot be read."""
+    no_variant: Mapping[str, Any] = {"ProductionVariants": [{}]}
+    uploaded = {
+        uri: model.fingerprint
+        for model in models
+        for uri in settings_of(model.description, no_variant)["weights"].values()
+        if _is_uploaded(uri)
+    }
+    for uri, fingerprint in uploaded.items():
+        prefix, keys = S3Uri.parse(uri).folder, tuple[str, ...]()
+        with suppress(Missing):  # without its bucket
+            keys = tuple(Bucket(aws, prefix.bucket).sizes(prefix.key))
+        yield Resource(type="S3Objects", name=uri, made=True, revision=fingerprint, keys=keys)
+    for bucket in sorted({S3Uri.parse(uri).bucket for uri in uploaded}):
+        is_ours = True  # also where reading its tags is denied
+        with suppress(AccessDenied):
+            is_ours = s3.is_our_bucket(aws, bucket)
+        if is_ours:
+            yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
+
+
+def _is_uploaded(uri: str) -> bool:
+    """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
+    return is_s3_uri(uri) and S3Uri.parse(uri).key.startswith(UPLOAD_FOLDER)

@@ -20,9 +20,9 @@ from peagle.aws.client import Aws
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
-from peagle.deploy.desired import DesiredState, desired_state, role_and_bucket
 from peagle.deploy.diff import Change, changes
 from peagle.deploy.discover import Live, current_deployment
+from peagle.deploy.preflight import DesiredState, desired_state, role_and_bucket
 from peagle.deploy.resources import (
     ALARMS,
     CAPTURE,
@@ -36,7 +36,7 @@ from peagle.deploy.resources import (
     nested,
     schedule_names,
 )
-from peagle.deploy.state import Deployment, utc_moment
+from peagle.deploy.state import utc_moment
 from peagle.errors import CloudError, Fix, UserError
 from peagle.planning.plan import Plan
 from peagle.planning.weights import pins_of
@@ -59,7 +59,6 @@ _CONFIGURATION = frozenset(
     {"ami", "instance_type", "startup_timeout_seconds", "download_timeout_seconds", "kms_key"}
 )
 _ENDPOINT = frozenset({"instance_count", "copies"})
-_NOT_COMPARED = frozenset({"usd_per_hour"})
 """Settings of ``Served`` by the resource that has them; the others are the model's."""
 
 _VARIANT = (
@@ -71,6 +70,9 @@ description may have other values while SageMaker changes it."""
 
 _LARGEST_FILE = 16_000_000
 """Bytes of a rendered file."""
+
+_NO_TEMPLATE = ("README.md", PLAN)
+"""Rendered files that nothing is created from."""
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,9 @@ class Drift:
 
 
 def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None = None) -> Drift:
-    """Compare the plan with the account. ``role`` is the one that the plan is deployed with; by
-    default that of the deployment.
-
-    What may not be read is unknown, and named. Raises CloudError when the endpoint itself cannot be
-    looked up.
-    """
+    """Compare the plan, as deploy would apply it, with the account. ``role`` is by default that of
+    the deployment. What may not be read is unknown, and named; raises CloudError when the endpoint
+    itself cannot be looked up."""
     live = sagemaker.describe(aws, plan.name)
     if live is None:
         missing = (Change("endpoint.status", None, "InService"),)
@@ -125,7 +124,10 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
     with suppress(records.DamagedRecord):  # then by the tags alone
         stored = records.load_record(aws.scope, aws.region, plan.name)
     record = current_deployment(aws, plan.name, stored, lambda: instances, live)
-    compared = Compared(aws, live, _desired(aws, plan, record, role), instances)
+    serving = pins_of(record.current.served.variables) if record else None
+    used, bucket = role_and_bucket(aws, plan, record, role)
+    desired = desired_state(pin_plan(aws, plan, serving).plan, used.arn, bucket, record)
+    compared = Compared(aws, live, desired, instances)
     fields: list[Change] = []
     unknown: dict[str, CloudError] = {}
     for area, compare in _AREAS.items():
@@ -144,10 +146,6 @@ def served_image(aws: Aws, name: str) -> str | None:
     return (Live(aws, live).model.get("PrimaryContainer") or {}).get("Image") if live else None
 
 
-_NO_TEMPLATE = ("README.md", PLAN)
-"""Rendered files that nothing is created from."""
-
-
 def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Change, ...]:
     """Where the files of ``folder``, which ``peagle render`` wrote, differ from what it would write
     of this plan; of JSON, the values. Raises UserError for a folder without such files."""
@@ -161,84 +159,63 @@ def find_template_drift(plan: Plan, folder: Path, catalog: Catalog) -> tuple[Cha
             Fix("write them", ("peagle", "render", "FORMAT", "PLAN", "-o", str(folder))),
             code="no-rendered-files",
         )
-    rendered = min(
-        (render(name, plan, catalog) for name in written), key=partial(_differences, folder)
-    )
-    return tuple(
-        drift
-        for file in rendered
-        if file.path not in _NO_TEMPLATE
-        for drift in _of_file(folder, file)
-    )
 
+    def content(file: RenderedFile) -> bytes:
+        try:
+            return read_regular(folder / file.path, _LARGEST_FILE)
+        except OSError as error:
+            message = f"{folder / file.path} cannot be read: {error.strerror}"
+            raise UserError(message, "check the file", code="unreadable-file") from None
 
-def _differences(folder: Path, rendered: tuple[RenderedFile, ...]) -> tuple[int, int]:
-    """The number of files whose kinds of objects differ, as those of formats for Kubernetes do, and
-    of files whose content differs."""
-    pairs = [(file.content, _content(folder / file.path)) for file in rendered]
-    kinds = [[object_kinds(text.decode("utf-8", "replace")) for text in pair] for pair in pairs]
-    other_kinds = sum(planned != actual for planned, actual in kinds)
-    return other_kinds, sum(planned != actual for planned, actual in pairs)
+    def distance(files: tuple[RenderedFile, ...]) -> tuple[int, int]:
+        """The number of files whose kinds of objects differ, as those of formats for Kubernetes
+        do, and of files whose content differs."""
+        pairs = [(file.content, content(file)) for file in files]
+        kinds = [[object_kinds(text.decode("utf-8", "replace")) for text in pair] for pair in pairs]
+        return sum(a != b for a, b in kinds), sum(a != b for a, b in pairs)
 
-
-def _content(file: Path) -> bytes:
-    try:
-        return read_regular(file, _LARGEST_FILE)
-    except OSError as error:
-        raise UserError(
-            f"{file} cannot be read: {error.strerror}", "check the file", code="unreadable-file"
-        ) from None
-
-
-def _of_file(folder: Path, rendered: RenderedFile) -> Iterator[Change]:
-    field, content = f"template.{rendered.path}", _content(folder / rendered.path)
-    if content == rendered.content:
-        return
-    differing: tuple[Change, ...] = ()
-    if rendered.path.endswith(".json"):
-        texts = (text.decode("utf-8", "replace") for text in (rendered.content, content))
-        differing = tuple(nested(field, *map(json_object, texts)))
-    yield from differing or (Change(field, "other text", "as rendered"),)
-
-
-def _desired(aws: Aws, plan: Plan, record: Deployment | None, role: str | None) -> DesiredState:
-    """The plan as deploy would apply it: with the pins that deploy adds, and the same role and
-    bucket."""
-    serving = pins_of(record.current.served.variables) if record else None
-    used, bucket = role_and_bucket(aws, plan, record, role)
-    return desired_state(pin_plan(aws, plan, serving).plan, used.arn, bucket, record)
+    drifted: list[Change] = []
+    for file in min((render(name, plan, catalog) for name in written), key=distance):
+        written_content, field = content(file), f"template.{file.path}"
+        if file.path in _NO_TEMPLATE or written_content == file.content:
+            continue
+        values: list[Change] = []
+        if file.path.endswith(".json"):
+            texts = (text.decode("utf-8", "replace") for text in (file.content, written_content))
+            values = [*nested(field, *map(json_object, texts))]
+        drifted += values or [Change(field, "other text", "as rendered")]
+    return tuple(drifted)
 
 
 def _served(compared: Compared) -> Iterator[Change]:
-    """Image, engine arguments, environment, data, network, instance type, timeouts, counts."""
+    """Image, engine arguments, environment, data, network, instance type, timeouts, counts: but a
+    number of instances, or of copies, that automatic scaling may have chosen; no copies while an
+    endpoint that scales to zero sleeps."""
+    scaling = compared.plan.scaling
+    chosen = {}
+    if scaling is not None:
+        chosen["instance_count"] = range(scaling.min_instances, scaling.max_instances + 1)
+        if scaling.scales_copies:
+            chosen["copies"] = range(scaling.minimum, scaling.maximum + 1)
     for change in changes(compared.served(compared.instances), compared.desired.revision.served):
-        if change.path in _NOT_COMPARED or _scales_within(compared, change.path, change.before):
+        if change.path == "usd_per_hour" or change.before in chosen.get(change.path, ()):
             continue
         area = "configuration" if change.path in _CONFIGURATION else "model"
         area = "endpoint" if change.path in _ENDPOINT else area
         yield Change(f"{area}.{change.path}", change.before, change.after)
 
 
-def _scales_within(compared: Compared, setting: str, count: Any) -> bool:
-    """Whether this is a number of instances, or of copies, that automatic scaling may have chosen;
-    no copies while an endpoint that scales to zero sleeps."""
-    scaling = compared.plan.scaling
-    if scaling is None or type(count) is not int:
-        return False
-    if setting == "copies":
-        return scaling.scales_copies and scaling.minimum <= count <= scaling.maximum
-    if setting != "instance_count":
-        return False
-    return scaling.min_instances <= count <= scaling.max_instances
-
-
 def _configuration(compared: Compared) -> Iterator[Change]:
     """What ``Served`` does not have: data capture, routing, volume, further variants."""
     config, planned = compared.config, compared.desired.config
-    counts = [len(side.get("ProductionVariants") or ()) for side in (planned, config)]
-    yield from differing("configuration", {"variants": counts[0]}, {"variants": counts[1]})
-    shadows = len(config.get("ShadowProductionVariants") or ())
-    yield from differing("configuration", {"shadow_variants": 0}, {"shadow_variants": shadows})
+    sides = [
+        {
+            "variants": len(side.get("ProductionVariants") or ()),
+            "shadow_variants": len(side.get("ShadowProductionVariants") or ()),
+        }
+        for side in (planned, config)
+    ]
+    yield from differing("configuration", *sides)
     capture = "DataCaptureConfig"
     yield from nested(f"configuration.{capture}", planned.get(capture), config.get(capture))
     variants = (planned["ProductionVariants"][0], config["ProductionVariants"][0])
@@ -266,16 +243,16 @@ def _scaling(compared: Compared) -> Iterator[Change]:
     scaling = compared.plan.scaling
     planned = autoscaling.bounds_of(scaling) if scaling else None
     registered = autoscaling.registered(compared.aws, compared.endpoint.name)
-    sides = (
-        each.document()
-        | {
-            "scale_in_cooldown": each.scale_in_cooldown,
-            "scale_out_cooldown": each.scale_out_cooldown,
+    sides = [
+        {
+            **bounds.document(),
+            "scale_in_cooldown": bounds.scale_in_cooldown,
+            "scale_out_cooldown": bounds.scale_out_cooldown,
         }
-        if each
+        if bounds
         else {}
-        for each in (planned, registered)
-    )
+        for bounds in (planned, registered)
+    ]
     yield from differing("scaling", *sides)
 
 
@@ -284,15 +261,13 @@ def _wake_up(compared: Compared) -> Iterator[Change]:
     planned, name = compared.plan.scaling, compared.endpoint.name
     if planned is None or not planned.scales_to_zero:
         return
-    policy = autoscaling.wake_policy(compared.aws, name)
-    steps = "StepScalingPolicyConfiguration"
-    if policy is None:
-        yield Change("wake_up.policy", None, "exists")
-    else:
+    policy, steps = autoscaling.wake_policy(compared.aws, name), "StepScalingPolicyConfiguration"
+    alarm = wake_alarm(name, policy["PolicyARN"] if policy else None)
+    if policy is not None:
         parameters = wake_policy_parameters(name, VARIANT, planned)
         yield from nested("wake_up.policy", parameters[steps], policy.get(steps))
-    alarm = wake_alarm(name, policy["PolicyARN"] if policy else None)
-    if policy is None:  # the policy is the difference
+    else:  # what the alarm calls is no second difference
+        yield Change("wake_up.policy", None, "exists")
         for actual in ALARMS.read(compared.aws, compared.plan, [alarm["AlarmName"]]).values():
             alarm["AlarmActions"] = actual.get("AlarmActions")
     yield from differences(ALARMS, compared.aws, compared.plan, {alarm["AlarmName"]: alarm})
@@ -309,26 +284,24 @@ def _limit(compared: Compared) -> Iterator[Change]:
         return
     if ends == "none":
         yield Change("limit.ends_at", None, "set")
-    budget = None if planned.budget_usd is None else f"{planned.budget_usd:.15g}"
-    tagged = compared.tags.get(BUDGET_TAG)
-    yield from differing(
-        "limit", {"budget_usd": budget}, {"budget_usd": None if tagged == "none" else tagged}
-    )
+    budget = "none" if planned.budget_usd is None else f"{planned.budget_usd:.15g}"
+    tagged = compared.tags.get(BUDGET_TAG, "none")
+    if budget != tagged:
+        sides = (None if side == "none" else side for side in (tagged, budget))
+        yield Change("limit.budget_usd", *sides)
 
 
 def _schedule(compared: Compared) -> Iterator[Change]:
     """The schedules that delete endpoint and copies. Their moment follows from the endpoint's tag,
     which ``limit`` compares; that of copies is before the end, at least in a minute."""
-    planned, plan = compared.plan.limit, compared.plan
+    planned, plan, region = compared.plan.limit, compared.plan, compared.aws.region
     ends = utc_moment(compared.tags.get(ENDS_TAG, ""))
     if planned is None or planned.removes or ends is None:
         return
-    desired: dict[str, dict[str, Any]] = {
-        name: {"State": "ENABLED"}
-        for name in schedule_names(compared.aws.region, plan.name, plan.copies is not None)
-    }
-    end = limit_name(compared.aws.region, plan.name)
-    desired[end]["ScheduleExpression"] = scheduler.at_expression(ends)
+    names = schedule_names(region, plan.name, plan.copies is not None)
+    desired: dict[str, dict[str, Any]] = {name: {"State": "ENABLED"} for name in names}
+    at = scheduler.at_expression(ends)
+    desired[limit_name(region, plan.name)]["ScheduleExpression"] = at
     yield from differences(SCHEDULE, compared.aws, plan, desired)
 
 

@@ -28,11 +28,12 @@ from peagle.text import format_duration
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUT_SECONDS = 30 * 60
 RETRY_SECONDS = 5.0
 """Between two requests: each is counted, so that the alarm stays on until a copy runs."""
 
 _PROGRESS_SECONDS = 1.0
+
+OnText = Callable[[str], object]
 
 
 class NotAwake(CloudError, code="not-awake"):
@@ -40,60 +41,47 @@ class NotAwake(CloudError, code="not-awake"):
 
 
 @dataclass(frozen=True)
-class WakeUpProgress:
-    """How long the caller has waited for the endpoint ``name``, and how long a wake-up takes by the
-    plan; ``None`` where that is unknown. Seconds."""
-
-    name: str
-    seconds: float
-    expected: float | None
-
-    @property
-    def text(self) -> str:
-        """``peagle-tiny wakes up: 12s of about 11 min``."""
-        about = "" if self.expected is None else f" of about {self.expected // 60:.0f} min"
-        return f"{self.name} wakes up: {format_duration(self.seconds)}{about}"
-
-
-@dataclass(frozen=True)
 class WakeUpOptions:
-    """Wait at most ``timeout`` seconds, and call ``on_progress`` every second."""
+    """Wait at most ``timeout`` seconds, and call ``on_progress`` every second, with a text such as
+    ``peagle-tiny wakes up: 12s of about 11 min``."""
 
-    timeout: float = DEFAULT_TIMEOUT_SECONDS
-    on_progress: Callable[[WakeUpProgress], object] = lambda progress: None
+    timeout: float = 30 * 60
+    on_progress: Callable[[str], object] = lambda text: None
     clock: Clock = field(default_factory=Clock)
 
 
-def retry_until_awake(
+def _retry_until_awake(
     aws: Aws, name: str, record: Deployment | None, send: Callable[[], T], options: WakeUpOptions
 ) -> tuple[T, float | None]:
     """The response of ``send``, and how many seconds it waited for a copy; ``None`` if one ran.
-
-    Raises NoCopyRuns where nothing will start one, and NotAwake after the timeout.
-    """
+    Raises NoCopyRuns where nothing will start one, and NotAwake after the timeout."""
     plan = record.current.plan if record else None
     expected = plan.scaling.wake_up_seconds if plan and plan.scaling else None
+    about = "" if expected is None else f" of about {expected // 60:.0f} min"
     clock, began = options.clock, options.clock.now()
     refused = False
     while True:
         sent = clock.now()
         try:
-            response = send()
+            return send(), sent - began if refused else None
         except NoCopyRuns:
+            scales: object = True
             if not refused:
-                _require_scaling(aws, name)
+                with suppress(AccessDenied):
+                    scales = autoscaling.registered(aws, name, policies=False)
+            if not scales:
+                message = f"no copy of {name} runs, and it does not scale automatically"
+                fix = Fix("start one", ("peagle", "scale", name, "--to", "1"))
+                raise NoCopyRuns(message, fix) from None
             refused = True
-        else:
-            return response, sent - began if refused else None
         end = min(clock.now() + RETRY_SECONDS, began + options.timeout)
         if clock.now() >= end:
-            raise NotAwake(
-                f"{name} scaled to zero, and did not wake up within "
-                f"{format_duration(options.timeout)}",
-                Fix("look at what it waits for", ("peagle", "status", name)),
-            )
+            limit = format_duration(options.timeout)
+            message = f"{name} scaled to zero, and did not wake up within {limit}"
+            fix = Fix("look at what it waits for", ("peagle", "status", name))
+            raise NotAwake(message, fix)
         while (left := end - clock.now()) > 0:
-            options.on_progress(WakeUpProgress(name, clock.now() - began, expected))
+            options.on_progress(f"{name} wakes up: {format_duration(clock.now() - began)}{about}")
             clock.sleep(min(_PROGRESS_SECONDS, left))
 
 
@@ -101,10 +89,8 @@ def wake(
     aws: Aws, live: Endpoint, record: Deployment | None, options: WakeUpOptions | None = None
 ) -> float | None:
     """Wake an endpoint that scaled to zero, with a request of one token, before requests whose
-    times or drafts count. Returns the seconds that it took; ``None`` if a copy runs already.
-
-    Raises what ``retry_until_awake`` raises.
-    """
+    times or drafts count. Returns the seconds that it took; ``None`` if a copy runs already. Raises
+    NoCopyRuns where nothing will start one, and NotAwake after the timeout."""
     if live.component is None or live.engine_count or live.status != "InService":
         return None
     plan = record.current.plan if record else None
@@ -114,20 +100,7 @@ def wake(
         with suppress(EngineRejected):  # then the engine runs
             runtime.ask(aws, live.name, body)
 
-    return retry_until_awake(aws, live.name, record, send, options or WakeUpOptions())[1]
-
-
-def _require_scaling(aws: Aws, name: str) -> None:
-    """Raise NoCopyRuns where no scaling starts a copy, as far as that may be read."""
-    with suppress(AccessDenied):
-        if autoscaling.registered(aws, name, policies=False) is None:
-            raise NoCopyRuns(
-                f"no copy of {name} runs, and it does not scale automatically",
-                Fix("start one", ("peagle", "scale", name, "--to", "1")),
-            )
-
-
-OnText = Callable[[str], object]
+    return _retry_until_awake(aws, live.name, record, send, options or WakeUpOptions())[1]
 
 
 @dataclass(frozen=True)
@@ -142,6 +115,18 @@ class InvokeRequest:
     temperature: float = 0.0
     stream: bool = True
     payload: dict[str, Any] | None = None
+
+    def body(self, is_chat_model: bool) -> dict[str, Any]:
+        """The body, for a target that is made for chats or not."""
+        if self.payload is not None:
+            return self.payload
+        return request_body(
+            self.prompt,
+            chat=is_chat_model if self.chat is None else self.chat,
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            stream=self.stream,
+        )
 
 
 @dataclass(frozen=True)
@@ -166,19 +151,19 @@ def invoke(
     on_text: OnText = lambda text: None,
     wake_up: WakeUpOptions | None = None,
 ) -> InvokeResult:
-    """Send the request to the endpoint ``name``; ``on_text`` receives the model's reasoning and
-    answer as they arrive. ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not
-    create.
-
-    The acceptance length is computed from the engine's counters before and after, which include
-    other clients' requests. Where no copy of the engine runs, as after a scale to zero, the request
-    waits as ``wake_up`` says, by default half an hour.
-
-    Raises NotAwake after that wait, UserError for a body that is too long, and CloudError; without
-    the endpoint its fix is how to finish the deploy, or to look at the state.
-    """
-    plan = record.current.plan if record else None
-    has_counters = record is not None and _exposes_counters(record)
+    """Send the request to the endpoint; ``on_text`` receives the model's reasoning and answer as
+    they arrive. ``record`` is ``None`` for an endpoint that ``peagle deploy`` did not create. The
+    acceptance length is computed from the engine's counters before and after, which include other
+    clients' requests. Where no copy of the engine runs, the request waits as ``wake_up`` says:
+    raises NotAwake after that, UserError for a body that is too long, and CloudError."""
+    revision = record.current if record else None
+    plan = revision.plan if revision else None
+    # AWS's image has no counters, and answers the question for them with an error that counts as
+    # one of the endpoint. With several engines each reading may reach another one.
+    source = plan.proof.source if plan else None
+    if revision and revision.proof:
+        source = source or revision.proof.source
+    has_counters = revision is not None and source == "counters" and revision.served.engines == 1
     if record is None:
         with suppress(CloudError):  # may be denied; the endpoint then says what it needs
             live = sagemaker.describe(aws, name)
@@ -189,21 +174,18 @@ def invoke(
         partial(runtime.ask, aws, name),
         partial(runtime.stream, aws, name),
         partial(runtime.counters, aws, name) if has_counters else lambda: None,
-        _body(request, plan is None or plan.proof.chat),
+        request.body(plan is None or plan.proof.chat),
         on_text,
     )
     try:
-        result, waited = retry_until_awake(aws, name, record, send, wake_up or WakeUpOptions())
+        result, waited = _retry_until_awake(aws, name, record, send, wake_up or WakeUpOptions())
         return replace(result, waited_seconds=waited)
     except Missing as error:
         if record is None:
             raise
-        left = unfinished(record, None)
-        fix = (
-            Fix(left.fix, left.command)
-            if left
-            else Fix("look at its state", ("peagle", "status", name))
-        )
+        fix = Fix("look at its state", ("peagle", "status", name))
+        if left := unfinished(record, None):
+            fix = Fix(left.fix, left.command)
         raise Missing(f"{name} has no endpoint: {error.message}", fix, error.code) from error
     except CloudError as error:
         with suppress(CloudError):
@@ -211,17 +193,6 @@ def invoke(
             if live is not None and live.status == "Creating":
                 error.fix, error.command = "wait until it is in service", ("peagle", "status", name)
         raise
-
-
-def _exposes_counters(record: Deployment) -> bool:
-    """Whether the engine's counters can be read: AWS's image has none, and answers the question
-    for them with an error that counts as one of the endpoint. The plan says so, and what another
-    machine deployed, its proof. With several engines each reading may reach another one."""
-    revision = record.current
-    source = revision.plan.proof.source if revision.plan else None
-    if source is None and revision.proof:
-        source = revision.proof.source
-    return source == "counters" and revision.served.engines == 1
 
 
 def invoke_local(
@@ -233,20 +204,8 @@ def invoke_local(
         partial(local.ask, port),
         partial(local.stream, port),
         partial(local.counters, port) if engine.speculates else lambda: None,
-        _body(request, engine.chat),
+        request.body(engine.chat),
         on_text,
-    )
-
-
-def _body(request: InvokeRequest, is_chat_model: bool) -> dict[str, Any]:
-    if request.payload is not None:
-        return request.payload
-    return request_body(
-        request.prompt,
-        chat=is_chat_model if request.chat is None else request.chat,
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        stream=request.stream,
     )
 
 

@@ -1,18 +1,20 @@
-"""Checks a plan against the account before anything is created. Reads only."""
+"""From a plan to the change that applies it: complete requests, and checks against the account
+before anything is created. Reads only."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
-from peagle.aws.iam import Role, access_findings, presence_findings, role_findings
+from peagle.aws.iam import Role, access_findings, find_role, presence_findings, role_findings
 from peagle.aws.prices import (
     NOT_FROM_AWS,
     NOT_LISTED,
@@ -26,48 +28,61 @@ from peagle.aws.prices import (
     quotas_at_plan,
     unlisted_findings,
 )
+from peagle.aws.s3 import Upload, default_bucket
 from peagle.aws.sagemaker import BROKEN, Endpoint, update_batch_size
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable, Price
+from peagle.checkpoints.contents import contents_of, files_below
 from peagle.checks.report import NOT_IN_SANDBOX
+from peagle.data import weights_folder
 from peagle.deploy import records
 from peagle.deploy.access import (
-    loosened_findings,
     network_findings,
     role_access_findings,
-    vocabulary_findings,
+    topic_findings,
 )
-from peagle.deploy.alarms import rollout_findings, topic_findings
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.desired import (
-    Action,
-    DesiredState,
-    desired_state,
-    required_change,
-    role_and_bucket,
-)
 from peagle.deploy.diff import Change
 from peagle.deploy.discover import changes_of_live, complete_deployment, current_deployment
-from peagle.deploy.limits import SAME_END_SECONDS, highest_price, planned_end
-from peagle.deploy.resources import ALARMS, DASHBOARD, Kind
+from peagle.deploy.resources import DASHBOARD
 from peagle.deploy.revisions import require_no_comparison, require_own
-from peagle.deploy.scaling import ScalingChange, count_at_update, required_scaling
-from peagle.deploy.state import Deployment, utc_text
-from peagle.errors import CloudError
-from peagle.findings import Finding, error, errors, note
+from peagle.deploy.scaling import (
+    SAME_END_SECONDS,
+    ScalingChange,
+    count_at_update,
+    highest_price,
+    planned_end,
+    required_scaling,
+)
+from peagle.deploy.state import Deployment, Revision, served_by_plan, utc_text
+from peagle.errors import CloudError, Refused
+from peagle.findings import Finding, error, errors, note, warning
 from peagle.planning.drafter import NOT_READ
 from peagle.planning.operation import alarm_kinds, capture_text, most_usd_per_hour
-from peagle.planning.plan import Plan, Rollout
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Rollout
 from peagle.planning.rollout import rollout_of
 from peagle.planning.runtime import price_unknown
-from peagle.planning.weights import pins_of
-from peagle.render.alarms import kind_of_alarm
-from peagle.render.requests import VARIANT
+from peagle.planning.weights import (
+    local_weights,
+    pins_of,
+    planned_contents,
+    portable_pair,
+    with_contents,
+)
+from peagle.render.alarms import kind_of_alarm, rollback_alarm_names
+from peagle.render.requests import CREATE_COMPONENT, VARIANT, Request, requests, with_replaced
 from peagle.request_validation import request_findings
 from peagle.s3uri import S3Uri
+from peagle.text import json_digest
 from peagle.weights.bucket import Bucket
 from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings, prefixes_read
-from peagle.weights.pins import PIN_CODES, pin_plan
+from peagle.weights.pins import CHANGED, PIN_CODES, pin_plan
+
+MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
+"""The operations of a plan's requests."""
+
+_FINGERPRINT_DIGITS = 8
+_HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
 
 PRICE_CODES = frozenset(
     {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_FROM_AWS}
@@ -78,21 +93,140 @@ LISTED_CODES = PRICE_CODES | {"instance-region-unknown"}
 """All findings of the plan that AWS's own price list resolves: a price shows that the region hosts
 the type."""
 
+CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
+"""Findings that preflight checks again; the plan's own no longer count."""
 
-def with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
+_PRESCRIBED = ("subnets", "security_groups", "network_isolation", "kms_key")
+"""The settings of a deployment that a company prescribes."""
+
+Action = Literal["nothing", "scale", "prove", "create", "update"]
+"""``scale``: only the automatic scaling changes."""
+
+
+@dataclass(frozen=True)
+class DesiredState:
+    """What deploy creates in the account: the revision, its uploads, its requests. ``component`` is
+    CreateInferenceComponent for copies, ``None`` without."""
+
+    plan: Plan
+    revision: Revision
+    uploads: tuple[Upload, ...]
+    model: dict[str, Any]
+    config: dict[str, Any]
+    endpoint: dict[str, Any]
+    component: dict[str, Any] | None = None
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """The requests, in the order of creation."""
+        made = [(MODEL, self.model), (CONFIG, self.config), (ENDPOINT, self.endpoint)]
+        made += [(CREATE_COMPONENT, self.component)] if self.component else []
+        return tuple(Request("sagemaker", name, parameters) for name, parameters in made)
+
+
+def desired_state(
+    plan: Plan, role: str, bucket: str | None, record: Deployment | None = None
+) -> DesiredState:
+    """The plan with role and bucket filled in; the prefix of uploaded weights has the hash of their
+    files. Names are the plan's own, unless the record has a model of that name made with another
+    role: nothing in service is overwritten. Raises UserError for a folder that does not exist, and
+    Refused when it has other files than the plan was made of."""
+    folders = [files_below(weights_folder(weights.location)) for weights in local_weights(plan)]
+    contents = contents_of(folders)
+    if folders and planned_contents(plan) is None:
+        plan = with_contents(plan, contents)
+    elif folders and planned_contents(plan) != contents:
+        places = " and ".join(weights.location for weights in local_weights(plan))
+        message = f"the weights in {places} have changed since the plan was made"
+        raise Refused(message, "make the plan again", CHANGED)
+    filled = {EXECUTION_ROLE: role, MODEL_BUCKET: bucket or ""}
+    uris = [str(with_replaced(weights.s3_uri, filled)) for weights in local_weights(plan)]
+    # With other tags of the user, or another path of a head, the same instances serve.
+    company = plan.company.model_copy(update={"tags": {}})
+    plain = plan.model_copy(update={"company": company, "pair": portable_pair(plan.pair)})
+    untagged = {request.operation: request.parameters for request in requests(plain)}
+    fingerprint = json_digest([with_replaced(untagged, filled), contents])[:_FINGERPRINT_DIGITS]
+    planned = {request.operation: request.parameters for request in requests(plan)}
+    names = [str(planned[MODEL]["ModelName"]), str(planned[CONFIG]["EndpointConfigName"])]
+    # Copies of another model run on the same instances: their configuration keeps its name.
+    changed = names[:1] if CREATE_COMPONENT in planned else names
+    renamed = {name: _HASH_AT_END.sub(f"-{fingerprint}", name) for name in changed}
+    earlier = {r.name: r.revision for r in record.of_type("Model")} if record else {}
+    if renamed[names[0]] in earlier or earlier.get(names[0], fingerprint) != fingerprint:
+        filled |= renamed
+    complete = with_replaced(planned, filled)
+    component = complete.get(CREATE_COMPONENT)
+    model, config = complete[MODEL]["ModelName"], complete[CONFIG]["EndpointConfigName"]
+    revision = Revision(
+        fingerprint=fingerprint,
+        served=served_by_plan(plan, filled),
+        plan=plan,
+        role=role,
+        bucket=bucket if folders else None,
+        model=model,
+        name=model if component else config,
+        instances_config=config if component else "",
+    )
+    places_of_uploads = (S3Uri.parse(uri).folder for uri in uris)
+    uploads = tuple(
+        Upload(place.bucket, place.key, files, contents)
+        for place, files in zip(places_of_uploads, folders, strict=True)
+    )
+    return DesiredState(
+        plan, revision, uploads, complete[MODEL], complete[CONFIG], complete[ENDPOINT], component
+    )
+
+
+def role_and_bucket(
+    aws: Aws,
+    plan: Plan,
+    record: Deployment | None,
+    role: str | None = None,
+    bucket: str | None = None,
+) -> tuple[Role, str | None]:
+    """The role, and the bucket of uploaded weights: the user's choice, else those of the
+    deployment, whose change would be an update, else what the account has."""
+    current = record.current if record else None
+    if current and role is None:
+        used = Role(current.role, "as deployed before")
+    else:
+        used = find_role(aws, role)
+    if not local_weights(plan):
+        return used, None
+    earlier = bucket or (current.bucket if current else None)
+    return used, earlier or default_bucket(aws.account, aws.region)
+
+
+def required_change(
+    record: Deployment | None, live: Endpoint | None, desired: DesiredState
+) -> Action:
+    """What deploying ``desired`` would do."""
+    if record is None or live is None or live.status in (*BROKEN, "Deleting"):
+        return "create"
+    if desired.revision.name not in (live.revision, live.pending_revision):
+        return "update"
+    if live.status != "InService":
+        return "create" if live.status == "Creating" else "update"
+    serving = record.serving
+    if serving is None or serving.fingerprint != desired.revision.fingerprint or record.pending:
+        return "prove"
+    return "nothing" if serving.is_proved else "prove"
+
+
+def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     """The plan with AWS's own price where the catalogue has none for the region."""
     doubts = [finding for finding in plan.findings if finding.code in LISTED_CODES]
     if plan.price_per_hour_usd is not None and not doubts:
         return plan, []
     price = hourly_price(aws, plan.instance_type)
-    if price is None and plan.price_per_hour_usd is not None:
+    if price is not None:
+        return _priced(plan, price), []
+    if plan.price_per_hour_usd is not None:
         return plan, doubts
-    if price is None:
-        message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
-        fix = "look up the price, then add --accept-unknown-price"
-        others = [finding for finding in doubts if finding.code not in PRICE_CODES]
-        return plan, [*others, price_unknown(message, fix)]
-    return _priced(plan, price), []
+    message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
+    fix = "look up the price, then add --accept-unknown-price"
+    others = [finding for finding in doubts if finding.code not in PRICE_CODES]
+    return plan, [*others, price_unknown(message, fix)]
 
 
 def _priced(plan: Plan, price: Price) -> Plan:
@@ -107,10 +241,8 @@ def plan_with_live_prices(
     aws: Aws, catalog: Catalog, plan: Callable[[Catalog, bool], Plan], head_in_s3: bool
 ) -> Plan:
     """The plan, ranked by today's prices, with findings about the account's quota and the weights.
-
     ``plan`` makes a plan from a catalogue; its second argument is whether it reads a drafter from
-    the Hub or S3. Without access to AWS: the catalogue's prices, and a warning.
-    """
+    the Hub or S3. Without access to AWS: the catalogue's prices, and a warning."""
     fresh = fresh_prices(aws, catalog.instances)
     catalog = replace(catalog, instances=fresh.table)
     made = plan(catalog, not head_in_s3)
@@ -135,39 +267,26 @@ def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
 def _with_account_findings(
     aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
 ) -> Plan:
-    """The plan with pins, and with findings about price, quota and weights (``stored``).
-
-    ``price-not-listed`` replaces ``price-unknown``.
-    """
+    """The plan with pins, and with findings about price, quota and weights (``stored``)."""
     pinned = pin_plan(aws, plan)
     plan = pinned.plan
     unlisted = unlisted_findings(fresh.listed, plan.instance_type)
     quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
-    plan_findings = [
-        finding for finding in plan.findings if not (unlisted and finding.code == "price-unknown")
-    ]
-    if aws.in_sandbox:
-        plan_findings = [finding for finding in plan_findings if finding.code not in NOT_IN_SANDBOX]
-    findings = (*plan_findings, *fresh.findings, *unlisted, *quota, *stored, *pinned.findings)
+    replaced = {"price-unknown"} if unlisted else set[str]()
+    replaced |= NOT_IN_SANDBOX if aws.in_sandbox else set()
+    kept = [finding for finding in plan.findings if finding.code not in replaced]
+    findings = (*kept, *fresh.findings, *unlisted, *quota, *stored, *pinned.findings)
     levels = ("error", "warning", "note")
     by_level = sorted(findings, key=lambda finding: levels.index(finding.level))
     return plan.model_copy(update={"findings": tuple(by_level)})
 
 
-CHECKED_AGAIN = LISTED_CODES | QUOTA_CODES | WEIGHTS_CODES | PIN_CODES
-"""Findings that preflight checks again; the plan's own no longer count."""
-
-
 @dataclass(frozen=True)
 class Preflight:
-    """The change to make, the requests to make it with, and the findings.
-
-    ``changes`` are the settings that an update changes, and those outside of the endpoint, which
-    are applied without an update too. ``broken`` is the state of an endpoint that is deleted and
-    created again, empty otherwise. ``scaling`` is what changes of automatic scaling.
-    ``rollout`` is the plan's, for the instances that run. ``most_usd_per_hour`` is the price of the
-    most instances that may run, ``None`` when unknown.
-    """
+    """The change to make, the requests to make it with, and the findings. ``changes`` are the
+    settings that an update changes, and those outside of the endpoint. ``broken`` is the state of
+    an endpoint that is deleted and created again. ``rollout`` is the plan's, for the instances that
+    run; ``most_usd_per_hour`` the price of the most that may run."""
 
     desired: DesiredState
     change: Action
@@ -190,113 +309,77 @@ def preflight(
     beside: bool = False,
 ) -> Preflight:
     """Check everything in the account that deploying ``plan`` depends on; with ``beside``, that
-    serving it beside the revision in service depends on.
-
-    ``role`` and ``bucket`` are the user's choices; without them, they are found.
-    Raises UserError and CloudError when credentials, role or folders cannot be read, and Refused
-    while the deployment compares two plans, unless ``beside``.
-    """
+    serving it beside the revision in service depends on. ``role`` and ``bucket`` are the user's
+    choices. Raises UserError and CloudError when credentials, role or folders cannot be read, and
+    Refused while the deployment compares two plans, unless ``beside``."""
     live = sagemaker.describe(aws, plan.name)
     record = _record(aws, plan.name, live, instances)
     if record and not beside:
         require_no_comparison(record)
     pinned = pin_plan(aws, plan, pins_of(record.current.served.variables) if record else None)
-    priced, findings = with_price(aws, pinned.plan)
+    priced, findings = _with_price(aws, pinned.plan)
     used, bucket = role_and_bucket(aws, plan, record, role, bucket)
     desired = desired_state(priced, used.arn, bucket, record)
     change = required_change(record, live, desired)
     scaling = required_scaling(aws, record, live, desired.plan.scaling)
     if change == "nothing" and scaling:
         change = "scale"
+    is_update = change == "update"
     if live and not (record and sagemaker.owner(aws, "Endpoint", plan.name) == record.id):
         message = f"an endpoint called {plan.name} exists that this toolkit did not create"
         findings.append(error("name-in-use", "name", message, "choose another --name"))
-    if change == "update":
-        findings += instance_findings(desired, live)
-    count = priced.instance_count
-    if change == "update" and live:
+    if is_update:
+        findings += _copies_findings(desired, live)
+    count, rollout = priced.instance_count, priced.rollout
+    if is_update and live:
         count = count_at_update(aws, record, desired.revision, live)
-    rollout = priced.rollout
-    if rollout and change == "update" and priced.copies is None:
-        planned, rollout = rollout, rollout_of(rollout, count)
-        if rollout.text != planned.text:
-            message = f"with {count} running, the update is {rollout.text}"
-            findings.append(note("rollout-adapted", "rollout", message, "nothing: it is automatic"))
+        if rollout and priced.copies is None:
+            rollout = rollout_of(rollout, count)
     if change in ("create", "update"):
         more = 0
-        if change == "update":
+        if is_update:
             more = rollout.extra_instances if rollout else update_batch_size(count)
         findings += request_findings(desired.requests, plan.region)
         if beside and record and live:
             findings += _quota_beside(aws, priced, record, live, instances)
         else:
             findings += _quota(aws, plan, instances, count, more)
-        findings += [*_foreign_objects(aws, desired), *image_findings(aws, plan)]
-        findings += [*mounted_findings(aws, plan), *pinned.findings]
-        findings += _prerequisites(aws, used, desired, more if change == "update" else count)
+        # SageMaker mounts every object below the prefix of an upload, so it may hold no others.
+        for upload in desired.uploads:
+            if s3.bucket_exists(aws, upload.bucket):
+                keys = set(Bucket(aws, upload.bucket).sizes(upload.prefix))
+                if foreign := sorted(keys - set(upload.keys)):
+                    message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"
+                    fix = "remove them, or choose another --name"
+                    findings.append(error("prefix-in-use", "bucket", message, fix))
+        findings += [*image_findings(aws, plan), *mounted_findings(aws, plan), *pinned.findings]
+        findings += _prerequisites(aws, used, desired, more if is_update else count)
     findings += topic_findings(aws, plan)
     if change in ("nothing", "scale") and record:
-        findings += rollout_findings(priced, record.serving)
-    changed: tuple[Change, ...] = ()
+        findings += _rollout_findings(priced, record.serving)
+    changes: tuple[Change, ...] = ()
     if record:
-        changed = tuple(_changes(aws, desired, record, live, change == "update", beside))
-    if change == "update":
-        findings += loosened_findings(changed)
+        changes = tuple(_changes(aws, desired, record, live, is_update, beside))
+    lost = [each for each in changes if each.path in _PRESCRIBED and each.before and not each.after]
+    if is_update and lost:
+        texts = "; ".join(each.text for each in lost)
+        message = f"the update leaves out what the deployment has: {texts}"
+        fix = f"set {' and '.join(each.path for each in lost)} to keep them"
+        findings.append(warning("company-settings-removed", lost[0].path, message, fix))
     broken = live.status if live and live.status in BROKEN else ""
     usd, limit = most_usd_per_hour(desired.plan), plan.limit
     if record and live and limit and limit.budget_usd is not None:
         usd = highest_price(aws, record, desired.revision, live, keeps_bounds=False)
     return Preflight(
-        desired, change, used, record, tuple(findings), changed, broken, scaling, rollout, usd
+        desired, change, used, record, tuple(findings), changes, broken, scaling, rollout, usd
     )
-
-
-def _changes(
-    aws: Aws,
-    desired: DesiredState,
-    record: Deployment,
-    live: Endpoint | None,
-    is_update: bool,
-    beside: bool,
-) -> Iterator[Change]:
-    """What the change alters in an endpoint that serves, and in what belongs to it."""
-    plan, revision = desired.plan, desired.revision
-    if is_update and live:
-        yield from changes_of_live(record, live, revision)
-    if beside:
-        return
-    yield from _change("dashboard", _names(record, DASHBOARD), DASHBOARD.desired(plan, ""))
-    kinds = [kind_of_alarm(record.name, name) or name for name in _names(record, ALARMS)]
-    yield from _change("alarms", kinds, alarm_kinds(plan))
-    if record.current.plan is not None:
-        captures = (each.observe and each.observe.capture for each in (record.current.plan, plan))
-        texts = [[capture_text(capture)] if capture else [] for capture in captures]
-        yield from _change("captured data", *texts)
-    with suppress(CloudError):  # deploy itself reports an end that it refuses
-        end = planned_end(DeploymentContext(aws, record), revision).at
-        ends = (record.ends_at, end)
-        if None in ends or abs((ends[0] or 0) - (end or 0)) >= SAME_END_SECONDS:
-            yield from _change("end", *([] if at is None else [utc_text(at)] for at in ends))
-
-
-def _names(record: Deployment, kind: Kind) -> list[str]:
-    return [resource.name for resource in record.resources if resource.type == kind.type]
-
-
-def _change(path: str, before: Iterable[str], after: Iterable[str]) -> Iterator[Change]:
-    texts = [", ".join(sorted({*names})) or None for names in (before, after)]
-    if texts[0] != texts[1]:
-        yield Change(path, *texts)
 
 
 def _record(
     aws: Aws, name: str, live: Endpoint | None, instances: InstanceTable
 ) -> Deployment | None:
-    """The deployment of that name, also one of another machine.
-
-    Raises AccessDenied when an endpoint exists and its tags may not be read, and Refused for the
-    deployment of another owner.
-    """
+    """The deployment of that name, also one of another machine. Raises AccessDenied when an
+    endpoint exists and its tags may not be read, and Refused for that of another owner."""
     stored = records.load_record(aws.scope, aws.region, name)
     try:
         record = current_deployment(aws, name, stored, lambda: instances, live)
@@ -311,6 +394,53 @@ def _record(
     return complete_deployment(aws, record, lambda: instances) if stored else record
 
 
+def _changes(
+    aws: Aws,
+    desired: DesiredState,
+    record: Deployment,
+    live: Endpoint | None,
+    is_update: bool,
+    beside: bool,
+) -> Iterator[Change]:
+    """What the change alters in an endpoint that serves, and in what belongs to it."""
+    plan, revision, before = desired.plan, desired.revision, record.current.plan
+    if is_update and live:
+        yield from changes_of_live(record, live, revision)
+    if beside:
+        return
+    dashboards = [resource.name for resource in record.of_type("Dashboard")]
+    names = [resource.name for resource in record.of_type("Alarm")]
+    settings: dict[str, tuple[Iterable[str], Iterable[str]]] = {
+        "dashboard": (dashboards, DASHBOARD.desired(plan, "")),
+        "alarms": ((kind_of_alarm(record.name, name) or name for name in names), alarm_kinds(plan)),
+    }
+    if before is not None:
+        captures = (each.observe and each.observe.capture for each in (before, plan))
+        old, new = ([capture_text(capture)] if capture else [] for capture in captures)
+        settings["captured data"] = (old, new)
+    with suppress(CloudError):  # deploy itself reports an end that it refuses
+        end = planned_end(DeploymentContext(aws, record), revision).at
+        ends = (record.ends_at, end)
+        if None in ends or abs((ends[0] or 0) - (end or 0)) >= SAME_END_SECONDS:
+            old, new = ([] if at is None else [utc_text(at)] for at in ends)
+            settings["end"] = (old, new)
+    for path, sides in settings.items():
+        texts = [", ".join(sorted({*side})) or None for side in sides]
+        if texts[0] != texts[1]:
+            yield Change(path, *texts)
+
+
+def _rollout_findings(plan: Plan, serving: Revision | None) -> Iterator[Finding]:
+    """The note that a rollout which is new to a deployment without an update waits for the next."""
+    rollout, before = plan.rollout, serving.plan.rollout if serving and serving.plan else None
+    if rollout is None or (before and before.text == rollout.text):
+        return
+    message = f"nothing is updated now: the rollout ({rollout.text}) is that of the next update"
+    if rollout.alarms:
+        message += f"; its alarms ({', '.join(rollback_alarm_names(plan))}) are created now"
+    yield note("rollout-at-next-update", "rollout", message, "pass --rollout to that update too")
+
+
 def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) -> Iterator[Finding]:
     """What SageMaker needs from IAM, S3 and ECR, and from the network for the instances that it
     starts. Nothing is asked about a role that is not fit."""
@@ -323,25 +453,21 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
         yield from role_access_findings(aws, role, desired.plan)
     yield from presence_findings(aws, desired.plan.runtime.image)
     yield from network_findings(aws, desired.plan, started)
-    yield from vocabulary_findings(aws, desired.plan)
 
 
-def instance_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:
+def _copies_findings(desired: DesiredState, live: Endpoint | None) -> Iterator[Finding]:
     """The error that an update would change the instances on which copies run, or turn an endpoint
     with copies into one without, which SageMaker does not do."""
     if live is None or live.status in BROKEN:  # then it is created again
         return
-    if not (live.hosts_components or desired.component):
-        return
-    if live.endpoint_config == desired.config["EndpointConfigName"]:
+    is_same = live.endpoint_config == desired.config["EndpointConfigName"]
+    if is_same or not (live.hosts_components or desired.component):
         return
     message = (
         f"the endpoint {live.name} runs on other instances, or without copies, and an update of an "
         "endpoint with copies replaces their model only"
     )
     fix = "choose another --name and destroy this one afterwards, or destroy it first"
-    if not live.hosts_components:
-        fix = f"use --copies 1 for one engine on each instance, {fix}"
     yield error("copies-fixed-instances", "name", message, fix)
 
 
@@ -378,15 +504,3 @@ def _quota_beside(
     for instance_type, count in together.items():
         need = QuotaNeed(instance_type, count, count, is_update=True)
         yield from quota_findings(aws, need, instances)
-
-
-def _foreign_objects(aws: Aws, desired: DesiredState) -> Iterator[Finding]:
-    """SageMaker mounts every object below the prefix, so it may hold no others."""
-    for upload in desired.uploads:
-        if not s3.bucket_exists(aws, upload.bucket):
-            continue
-        keys = set(Bucket(aws, upload.bucket).sizes(upload.prefix))
-        foreign = sorted(keys - set(upload.keys))
-        if foreign:
-            message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"
-            yield error("prefix-in-use", "bucket", message, "remove them, or choose another --name")

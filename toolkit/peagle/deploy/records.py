@@ -1,7 +1,6 @@
-"""The files of deployment records, written before and after every step.
+"""The files of deployment records: ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``.
 
-One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. This module
-does not import boto3 either.
+Written before and after every step. Without boto3, so that listing and completing names is quick.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 
 from peagle.deploy.state import Deployment, weight_prefixes
 from peagle.errors import Fix, NotFound, Refused, UserError, nearest
-from peagle.render.documents import first_problem
+from peagle.render.plan_file import first_problem
 from peagle.store import SANDBOX, home, locked, read_json, write_text
 
 FORMAT = 3
@@ -45,8 +44,7 @@ def record_path(scope: str, region: str, name: str) -> Path:
 
 def save(record: Deployment) -> None:
     """Write the record atomically."""
-    path = record_path(record.scope, record.region, record.name)
-    write_text(path, record.model_dump_json(indent=2) + "\n")
+    write_text(record_path(*record.key), record.model_dump_json(indent=2) + "\n")
 
 
 def load_record(scope: str, region: str, name: str) -> Deployment | None:
@@ -56,14 +54,12 @@ def load_record(scope: str, region: str, name: str) -> Deployment | None:
 
 
 def remove_record(record: Deployment) -> None:
-    record_path(record.scope, record.region, record.name).unlink(missing_ok=True)
+    record_path(*record.key).unlink(missing_ok=True)
 
 
 def all_records(scope: str | None = None) -> tuple[Deployment, ...]:
-    """All records of ``scope`` (``None``: of all accounts, but not of the sandbox), by name.
-
-    Raises UserError for the first that cannot be read.
-    """
+    """All records of ``scope`` (``None``: of all accounts, but not of the sandbox), by name. Raises
+    UserError for the first that cannot be read."""
     return tuple(_read(path) for path in _paths(scope))
 
 
@@ -91,49 +87,37 @@ def deployment_regions(scope: str) -> tuple[str, ...]:
 
 def find_record(name: str, scope: str | None = None, region: str | None = None) -> Deployment:
     """The deployment ``name``; raises NotFound, or Ambiguous when there are several."""
-    paths = [
-        path
-        for path in _paths(scope)
-        if path.stem == name and (region is None or path.parent.name == region)
-    ]
-    if not paths:
-        raise _not_found(name, scope, region)
-    if len(paths) > 1:
+    named = [path for path in _paths(scope) if path.stem == name]
+    paths = [path for path in named if region in (None, path.parent.name)]
+    if len(paths) == 1:
+        return _read(paths[0])
+    if paths:
         places = ", ".join(f"{path.parent.name} of {path.parent.parent.name}" for path in paths)
         raise Ambiguous(f"{name} is deployed more than once: {places}", "choose with --region")
-    return _read(paths[0])
-
-
-def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
-    message = f"there is no deployment {name!r}"
-    places = sorted({path.parent.name for path in _paths(scope) if path.stem == name})
     hint = nearest(name, deployment_names(scope))
-    fix: str | Fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
-    if region and places:
-        message += f" in {region}"
-        fix = Fix(f"it is in {' and '.join(places)}", options=("--region", places[0]))
+    fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
+    if named:
+        elsewhere = named[0].parent.name
+        fix = Fix(f"it is in {elsewhere}", options=("--region", elsewhere))
     elif name in deployment_names(None if scope == SANDBOX else SANDBOX):
-        fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
-    return NotFound(message, fix, code="no-such-deployment")
+        in_sandbox = scope == SANDBOX
+        fix = Fix("leave out --sandbox" if in_sandbox else "it is in the sandbox: add --sandbox")
+    where = f" in {region}" if named else ""
+    raise NotFound(f"there is no deployment {name!r}{where}", fix, code="no-such-deployment")
 
 
 @contextmanager
 def deployment_lock(scope: str, region: str, name: str) -> Iterator[None]:
-    """Lock the deployment against other peagle commands.
-
-    The lock file is removed with the record.
-    """
+    """Lock the deployment against other peagle commands. The lock file is removed with the
+    record."""
     record = record_path(scope, region, name)
     path = record.with_name(f".{name}.lock")
     with ExitStack() as holding:
         try:
             holding.enter_context(locked(path, wait=False))
         except BlockingIOError as error:
-            raise UserError(
-                f"another peagle command is changing {name}",
-                "wait until it has finished",
-                code="deployment-locked",
-            ) from error
+            message = f"another peagle command is changing {name}"
+            raise UserError(message, "wait until it has finished", "deployment-locked") from error
         try:
             yield
         finally:
@@ -153,16 +137,14 @@ def _read(path: Path) -> Deployment:
         document: Any = read_json(path)
         number = document.get("format") if isinstance(document, dict) else 0
         if isinstance(number, int) and number > FORMAT:
-            raise UserError(
-                f"the deployment record {path} has format {number}; this version of peagle-toolkit "
-                f"reads format {FORMAT}",
-                "upgrade peagle-toolkit; the record is left unchanged",
-                code="record-too-new",
+            message = (
+                f"the deployment record {path} has format {number}; this version reads {FORMAT}"
             )
+            fix = "upgrade peagle-toolkit; the record is left unchanged"
+            raise UserError(message, fix, "record-too-new")
         return Deployment.model_validate_json(json.dumps(document))
     except (ValueError, TypeError, LookupError, AttributeError, OSError) as error:
-        lines = str(error).splitlines() or [type(error).__name__]
-        reason = lines[0].replace(f"{path} ", "it ", 1)
+        reason = str(error).partition("\n")[0].replace(f"{path} ", "it ", 1)
         if isinstance(error, ValidationError):
             reason = first_problem(error, Deployment)
         damaged = DamagedRecord(
@@ -177,23 +159,23 @@ def refuse_weights_in_use(
     uris: Collection[str], scope: str, consequence: str, alternative: str = ""
 ) -> None:
     """Raise Refused when an endpoint of ``scope`` mounts or streams one of the prefixes, a folder
-    of it, or a prefix that contains it. Endpoints of other machines are unknown.
-
-    ``consequence`` says what would happen, ``alternative`` what to do instead of removing them.
-    """
-    names = []
-    for record in all_records(scope):
-        used = [prefix for each in record.revisions for prefix in weight_prefixes(each.served)]
-        is_used = any(
-            prefix.startswith(uri) or uri.startswith(prefix) for prefix in used for uri in uris
+    of it, or a prefix that contains it. ``consequence`` says what would happen, ``alternative``
+    what to do instead of removing them."""
+    names = [
+        record.name
+        for record in all_records(scope)
+        if record.of_type("Endpoint")
+        and any(
+            prefix.startswith(uri) or uri.startswith(prefix)
+            for revision in record.revisions
+            for prefix in weight_prefixes(revision.served)
+            for uri in uris
         )
-        if is_used and record.of_type("Endpoint"):
-            names.append(record.name)
-    if not names:
-        return
-    fix = f"{alternative}remove what uses them first, or add --even-if-used"
-    raise Refused(
-        f"{', '.join(sorted(uris))}: in use by {', '.join(names)}: {consequence}",
-        Fix(fix, ("peagle", "destroy", names[0])),
-        code="weights-in-use",
-    )
+    ]
+    if names:
+        fix = f"{alternative}remove what uses them first, or add --even-if-used"
+        raise Refused(
+            f"{', '.join(sorted(uris))}: in use by {', '.join(names)}: {consequence}",
+            Fix(fix, ("peagle", "destroy", names[0])),
+            code="weights-in-use",
+        )

@@ -20,23 +20,27 @@ from peagle.aws.regions import in_each_region, tagged
 from peagle.deploy import records
 from peagle.deploy.context import DeploymentContext, Observer, unobserved
 from peagle.deploy.discover import Prices, complete_deployment, current_deployment, is_endpoint_name
-from peagle.deploy.limits import end_in
-from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete
+from peagle.deploy.resources import DASHBOARD, KINDS, begin_deletion, delete, logs_of
 from peagle.deploy.revisions import stale_resources
+from peagle.deploy.scaling import end_in
 from peagle.deploy.state import Deployment, Resource, utc_text
 from peagle.deploy.status import is_past_end, usd_per_hour_now
-from peagle.deploy.wait import WillNotServe
 from peagle.errors import CloudError, Fix, PeagleError, Refused
-from peagle.protocol import log_group
-from peagle.render.alarms import alarm_name
-from peagle.render.metrics import COMPONENT_DIMENSION
+from peagle.render.alarms import COMPONENT_DIMENSION, alarm_name
 from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.render.resources import ENDS_TAG, copies_id, wake_alarm_name
 
-LeftoverKind = Literal["ScalableTarget", "Alarm", "LogGroup", "Dashboard"]
-
 _SCALING = "application-autoscaling"
 _NAMESPACE = "sagemaker"
+
+_STAY_WITH_ENDPOINT = {
+    "Schedule", "SchedulerRole", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
+}  # fmt: skip
+"""An endpoint that may not be deleted keeps what it serves, and the schedule that ends it."""
+
+
+class Unknown(CloudError, code="resources-unknown"):
+    """Resources may exist, and may not be looked at."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Leftover:
     the call that removes it. ``goes_with_endpoint``: a scaling target, and the alarms of its
     policies, since an endpoint that scales is not deleted."""
 
-    kind: LeftoverKind
+    kind: Literal["ScalableTarget", "Alarm", "LogGroup", "Dashboard"]
     name: str
     service: str
     operation: str
@@ -64,24 +68,15 @@ class Leftover:
 
 def find_leftovers(aws: Aws, name: str) -> tuple[Leftover, ...]:
     """The scaling targets, alarms, log and dashboard of the endpoint, in the order of removal.
-
-    Raises AccessDenied when one kind may not be listed.
-    """
-    return (*_targets(aws, name), *_alarms(aws, name), *_log(aws, name), *_dashboard(aws, name))
+    Raises AccessDenied when one kind may not be listed."""
+    return tuple(_leftovers(aws, name))
 
 
-def remove_leftover(aws: Aws, leftover: Leftover) -> None:
-    """Remove it; ignores what no longer exists. Raises CloudError."""
-    with suppress(Missing):
-        aws.call(leftover.service, leftover.operation, **leftover.parameters)
-
-
-def _targets(aws: Aws, name: str) -> Iterator[Leftover]:
-    """Deregistering a target also deletes its policies and their alarms."""
+def _leftovers(aws: Aws, name: str) -> Iterator[Leftover]:
     listed = aws.items(
         _SCALING, "describe_scalable_targets", "ScalableTargets", ServiceNamespace=_NAMESPACE
     )
-    for target in listed:
+    for target in listed:  # with its policies and their alarms
         resource = target["ResourceId"]
         if resource.startswith(f"endpoint/{name}/") or resource == copies_id(name):
             parameters = {
@@ -91,58 +86,37 @@ def _targets(aws: Aws, name: str) -> Iterator[Leftover]:
             }
             removal = (_SCALING, "deregister_scalable_target", parameters)
             yield Leftover("ScalableTarget", resource, *removal, goes_with_endpoint=True)
-
-
-def _alarms(aws: Aws, name: str) -> Iterator[Leftover]:
-    """The alarms on metrics of the endpoint, and the one on its log, which has no dimension."""
     on_log, wakes = alarm_name(name, "acceptance"), wake_alarm_name(name)
     for metric_alarm in aws.items("cloudwatch", "describe_alarms", "MetricAlarms"):
-        dimensions = {
-            dimension["Name"]: dimension["Value"]
-            for dimension in metric_alarm.get("Dimensions") or ()
-        }
+        alarm = metric_alarm["AlarmName"]
+        dimensions = {each["Name"]: each["Value"] for each in metric_alarm.get("Dimensions") or ()}
         watched = (dimensions.get("EndpointName"), dimensions.get(COMPONENT_DIMENSION))
-        if name in watched or metric_alarm["AlarmName"] == on_log:
-            alarm = metric_alarm["AlarmName"]
+        if name in watched or alarm == on_log:  # which has no dimension
             scales = alarm == wakes or alarm.startswith("TargetTracking-")
             removal = ("cloudwatch", "delete_alarms", {"AlarmNames": [alarm]})
             yield Leftover("Alarm", alarm, *removal, goes_with_endpoint=scales)
-
-
-def _log(aws: Aws, name: str) -> Iterator[Leftover]:
-    for group in (log_group(name), log_group(name, copies=True)):
+    for group in logs_of(name):
         there = aws.items("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
         if any(log["logGroupName"] == group for log in there):
-            parameters = {"logGroupName": group}
-            yield Leftover("LogGroup", group, "logs", "delete_log_group", parameters)
-
-
-def _dashboard(aws: Aws, name: str) -> Iterator[Leftover]:
+            yield Leftover("LogGroup", group, "logs", "delete_log_group", {"logGroupName": group})
     for called in DASHBOARD.find(aws, name):
-        parameters = {"DashboardNames": [called]}
-        yield Leftover("Dashboard", called, "cloudwatch", "delete_dashboards", parameters)
+        removal = ("cloudwatch", "delete_dashboards", {"DashboardNames": [called]})
+        yield Leftover("Dashboard", called, *removal)
 
 
-_STAY_WITH_ENDPOINT = {
-    "Schedule", "SchedulerRole", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
-}  # fmt: skip
-"""An endpoint that may not be deleted keeps what it serves, and the schedule that ends it."""
-
-
-class Unknown(CloudError, code="resources-unknown"):
-    """Resources may exist, and may not be looked at."""
+def remove_leftover(aws: Aws, leftover: Leftover) -> None:
+    """Remove it; ignores what no longer exists. Raises CloudError."""
+    with suppress(Missing):
+        aws.call(leftover.service, leftover.operation, **leftover.parameters)
 
 
 def destroy(
-    aws: Aws, record: Deployment, observer: Observer = unobserved, clock: Clock | None = None
+    context: DeploymentContext,
 ) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
     """Remove all resources of the record, then the record; what was removed, and what was kept.
-
-    Also cleans up after an interrupted deploy or destroy. What could not be looked at stays in the
-    record: raises Unknown after everything else is removed. An endpoint that stays keeps its
-    schedule, configuration and model, and objects their bucket.
-    """
-    context = DeploymentContext(aws, record, observer, clock or Clock())
+    What could not be looked at stays in the record: raises Unknown after everything else is
+    removed. An endpoint that stays keeps its schedule, configuration and model, and objects their
+    bucket."""
     removed: list[Resource] = []
     kept: list[Resource] = []
     denied: list[AccessDenied] = []
@@ -162,65 +136,30 @@ def destroy(
         raise Unknown(
             f"these may still exist and cost money, and are kept in the record: {names}; "
             f"{denied[0].message}",
-            Fix(fix, ("peagle", "destroy", record.name)),
+            Fix(fix, ("peagle", "destroy", context.record.name)),
         )
     records.remove_record(context.record)
     return tuple(removed), tuple(kept)
 
 
-@dataclass(frozen=True)
-class Saving:
-    """The time for which SageMaker would have gone on starting the engine, in seconds, and its
-    price; ``usd`` is ``None`` when the price is unknown."""
-
-    seconds: float
-    usd: float | None
-
-
-def possible_saving(record: Deployment, error: WillNotServe, clock: Clock | None = None) -> Saving:
-    """What deleting the endpoint now saves at most; nothing once SageMaker has given up, because
-    a Failed endpoint costs nothing."""
-    now = (clock or Clock()).now()
-    seconds = max(0.0, error.gives_up - now) if error.gives_up else 0.0
-    price = record.current.served.usd_per_hour
-    return Saving(seconds, None if price is None else price * seconds / 3600)
-
-
-def remove_failed_start(
-    aws: Aws,
-    record: Deployment,
-    error: WillNotServe,
-    observer: Observer = unobserved,
-    clock: Clock | None = None,
-) -> Saving:
-    """Remove what the deploy that ended with ``error`` created; returns what that saves.
-
-    Earlier revisions stay. Nothing is saved if SageMaker accepts no deletion while it creates the
-    endpoint: the removal then waits until SageMaker gives up. Raises what ``destroy`` raises, and
-    Refused for an endpoint that has come into service after all.
-    """
-    context = DeploymentContext(aws, record, observer, clock or Clock())
-    live = sagemaker.describe(aws, record.name)
+def remove_failed_start(context: DeploymentContext) -> None:
+    """Remove what a deploy whose engine will never serve created. Earlier revisions stay. Where
+    SageMaker accepts no deletion during a creation, the removal waits until it gives up. Raises
+    Refused for an endpoint that serves after all."""
+    record = context.record
+    live = sagemaker.describe(context.aws, record.name)
     if live and live.status not in ("Creating", "Failed", "Deleting"):
         message = f"endpoint {live.name} is {live.status} after all, so nothing was removed"
         raise Refused(message, "deploy again to prove it", "serves-after-all")
-    saving = Saving(0.0, None)
-    if live and live.status == "Creating" and begin_deletion(context, live):
-        saving = possible_saving(record, error, context.clock)
+    if live and live.status == "Creating":
+        begin_deletion(context, live)
     if record.serving is None:
-        destroy(aws, record, observer, context.clock)
-    else:
-        context.change(pending=None)
-        endpoints = [
-            endpoint for endpoint in record.of_type("Endpoint") if endpoint.name == record.name
-        ]
-        for resource in (*endpoints, *stale_resources(context.record)):
-            delete(context, resource)
-    return saving
-
-
-_KINDS = ("sagemaker:endpoint", "sagemaker:endpoint-config")
-"""What carries the end time."""
+        destroy(context)
+        return
+    context.change(pending=None)
+    endpoints = [each for each in record.of_type("Endpoint") if each.name == record.name]
+    for resource in (*endpoints, *stale_resources(context.record)):
+        delete(context, resource)
 
 
 @dataclass(frozen=True)
@@ -275,33 +214,32 @@ def find_ended(aws: Aws, regions: Sequence[str], prices: Prices) -> Search:
     """The deployments of these regions whose end time has passed, of this machine's records and
     of the account. Raises CloudError when no region accepts the credentials."""
     readable, _ = records.readable_records(aws.scope)
-    answers, unknown = in_each_region(aws, regions, "resourcegroupstaggingapi", _names)
     now = Clock().now()
+
+    def ended_names(there: Aws) -> set[str]:
+        """By the tags of endpoints and configurations, which carry the end time."""
+        return {
+            resource.tags[DEPLOYMENT_TAG]
+            for resource in tagged(
+                there, ENDS_TAG, kinds=("sagemaker:endpoint", "sagemaker:endpoint-config")
+            )
+            if is_endpoint_name(resource.tags.get(DEPLOYMENT_TAG, ""))
+            and (end_in(resource.tags) or now) < now
+        }
+
+    names, unknown = in_each_region(aws, regions, "resourcegroupstaggingapi", ended_names)
     past_end: list[Ended] = []
     for region in sorted(regions):
         by_name = {record.name: record for record in readable if record.region == region}
         limited = {name for name, record in by_name.items() if record.ends_at is not None}
         there = aws.in_region(region)
-        for name in sorted({*answers.get(region, ()), *limited}):
+        for name in sorted({*names.get(region, ()), *limited}):
             try:
                 ended = _ended(there, name, by_name.get(name), prices, now)
+                past_end += [ended] if ended else []
             except CloudError as error:
                 unknown[region] = error
-                continue
-            past_end += [ended] if ended else []
     return Search(tuple(past_end), unknown)
-
-
-def _names(aws: Aws) -> set[str]:
-    """The names of deployments with an end time that has passed, by the tags of one resource or
-    another."""
-    now = Clock().now()
-    return {
-        resource.tags[DEPLOYMENT_TAG]
-        for resource in tagged(aws, ENDS_TAG, kinds=_KINDS)
-        if is_endpoint_name(resource.tags.get(DEPLOYMENT_TAG, ""))
-        and (end_in(resource.tags) or now) < now
-    }
 
 
 def _ended(
@@ -333,7 +271,8 @@ def reap(
                 stored = records.load_record(*key)
                 latest = _ended(there, each.record.name, stored, prices, clock.now())
                 if latest is not None:
-                    removed, kept = destroy(there, latest.record, observe, clock)
+                    context = DeploymentContext(there, latest.record, observe, clock)
+                    removed, kept = destroy(context)
                     each = replace(latest, removed=removed, kept=kept)
         except PeagleError as error:
             each = replace(each, error=error)

@@ -1,7 +1,7 @@
 """What a deployment has in the account: one class per kind of resource.
 
 A kind says what a plan wants (``desired``), what the account has (``read``, ``find``), and makes
-the second the first (``put``, ``delete``). ``put_settings`` is the loop that applies what a plan
+the second the first (``put``, ``remove``). ``put_settings`` is the loop that applies what a plan
 sets outside of its endpoint; ``differences`` is the comparison that drift shows; ``delete`` removes
 what is on record. Each call may be repeated.
 """
@@ -9,32 +9,36 @@ what is on record. Each call may be repeated.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
 from peagle.aws import autoscaling, cloudwatch, s3, sagemaker, scheduler
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Busy
-from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind
-from peagle.deploy.context import DeploymentContext
+from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, ResourceKind, Tag
+from peagle.deploy.context import DeploymentContext, wait_while_busy
 from peagle.deploy.diff import Change
-from peagle.deploy.scaling import scaling_tag
 from peagle.deploy.state import Resource, ResourceType, Revision
-from peagle.deploy.wait import wait_while_busy
 from peagle.errors import CloudError, Fix, Refused
 from peagle.planning.company import NO_COMPANY, Company
-from peagle.planning.plan import Plan
+from peagle.planning.plan import Plan, Scaling
 from peagle.planning.runtime import DEFAULT_PREFIX
 from peagle.protocol import log_group
-from peagle.render.alarms import alarms, all_alarm_names
+from peagle.render.alarms import (
+    COMPONENT_DIMENSION,
+    alarms,
+    all_alarm_names,
+    log_of,
+    metric_filters,
+    metric_namespace,
+)
 from peagle.render.dashboard import (
     dashboard_body,
     dashboard_name,
     has_dashboard,
     log_retention_days,
 )
-from peagle.render.metrics import COMPONENT_DIMENSION, log_of, metric_filters, metric_namespace
 from peagle.render.resources import (
     capture_rule,
     captured_prefix,
@@ -46,6 +50,9 @@ from peagle.s3uri import S3Uri
 from peagle.text import json_object
 
 Body = Mapping[str, Any]
+
+SCALING_TAG = "peagle:scaling"
+"""Tag of an endpoint configuration: what other machines need to return to it."""
 
 _ALARM_KEYS = (
     "ActionsEnabled", "AlarmActions", "ComparisonOperator", "DatapointsToAlarm", "Dimensions",
@@ -99,13 +106,8 @@ class Kind:
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         """The call of AWS."""
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
-        """Remove it; ignores one that does not exist. Whether it was ours to remove."""
-        self.remove(context, resource)
-        return True
-
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        """The call of AWS."""
+    def remove(self, context: DeploymentContext, resource: Resource) -> bool | None:
+        """Remove it; ignores one that does not exist. ``False`` if it was not ours to remove."""
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         """The names of those that the endpoint has, which another machine may have made: they carry
@@ -135,13 +137,9 @@ class Log(Kind):
         return {name: {"retention_days": cloudwatch.log_retention(aws, name)} for name in names}
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        cloudwatch.create_log_group(context.aws, name, _company(revision).tags)
-        context.aws.call(
-            "logs",
-            "put_retention_policy",
-            logGroupName=name,
-            retentionInDays=body["retention_days"],
-        )
+        cloudwatch.create_log_group(context.aws, name, company_of(revision).tags)
+        days = body["retention_days"]
+        context.aws.call("logs", "put_retention_policy", logGroupName=name, retentionInDays=days)
 
 
 class Dashboard(Kind):
@@ -153,7 +151,8 @@ class Dashboard(Kind):
     def desired(self, plan: Plan, revision: str) -> Mapping[str, Body]:
         if not has_dashboard(plan):
             return {}
-        return {dashboard_name(plan.name, plan.region): dashboard_body(plan)}
+        body = json_object(json.dumps(dashboard_body(plan)))
+        return {dashboard_name(plan.name, plan.region): body}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
         texts = {name: cloudwatch.dashboard_text(aws, name) for name in names}
@@ -170,9 +169,6 @@ class Dashboard(Kind):
         text = cloudwatch.dashboard_text(aws, name)
         if text is not None and f'"{endpoint}"' in text:  # that of peagle-tiny is not tiny's
             yield name
-
-    def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
-        return nested("dashboard", json_object(json.dumps(desired)), actual)
 
 
 class CaptureRule(Kind):
@@ -192,11 +188,9 @@ class CaptureRule(Kind):
         for name in names:
             prefix = S3Uri.parse(name)
             rule_name = rule_id(plan.name, plan.region, prefix)
-            rule = s3.own_lifecycle_rule(aws, prefix.bucket, rule_name)
-            if rule and "Filter" not in rule:  # among rules of S3's earlier form
-                rule = {**rule, "Filter": {"Prefix": rule.get("Prefix")}}
-            if rule:
-                rules[name] = rule
+            if rule := s3.own_lifecycle_rule(aws, prefix.bucket, rule_name):
+                # Among rules of S3's earlier form, it has its prefix outside of a filter.
+                rules[name] = {"Filter": {"Prefix": rule.get("Prefix")}, **rule}
         return rules
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
@@ -207,13 +201,11 @@ class CaptureRule(Kind):
                 context.say("Limiting captured data", f"{name}: {days} days")
                 s3.put_lifecycle_rule(context.aws, bucket, dict(body))
         except AccessDenied as error:
-            raise AccessDenied(
-                f"{error.message} (the lifecycle of {bucket}, for capture_retention)",
-                "ask for a policy that allows s3:GetLifecycleConfiguration and "
-                f"s3:PutLifecycleConfiguration on arn:aws:s3:::{bucket}, or leave it to the bucket "
-                "with capture_retention 0",
-                error.code,
-            ) from error
+            fix = (
+                "ask for s3:GetLifecycleConfiguration and s3:PutLifecycleConfiguration on "
+                f"{bucket}, or leave captured data to it with capture_retention 0"
+            )
+            raise AccessDenied(error.message, fix, error.code) from error
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
         prefix, record = S3Uri.parse(resource.name), context.record
@@ -225,17 +217,6 @@ class CaptureRule(Kind):
         if capture is None or capture_rule(plan) is not None:
             return False
         return name == captured_prefix(capture.s3_uri, plan.name).uri
-
-    @staticmethod
-    def of_config(aws: Aws, endpoint: str, config: Body) -> str | None:
-        """The rule for what this configuration captures; ``None`` without one, or where it may not
-        be looked at."""
-        uri = (config.get("DataCaptureConfig") or {}).get("DestinationS3Uri") or ""
-        with suppress(CloudError, ValueError):
-            prefix = captured_prefix(uri, endpoint)
-            if s3.own_lifecycle_rule(aws, prefix.bucket, rule_id(endpoint, aws.region, prefix)):
-                return prefix.uri
-        return None
 
 
 class MetricFilter(Kind):
@@ -252,19 +233,19 @@ class MetricFilter(Kind):
         return {str(each["filterName"]): each for filters in listed for each in filters}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        cloudwatch.put_metric_filter(context.aws, body, _company(revision).tags)
+        cloudwatch.put_metric_filter(context.aws, body, company_of(revision).tags)
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        for group in _logs(context.record.name):
+        for group in logs_of(context.record.name):
             cloudwatch.delete_metric_filter(context.aws, group, resource.name)
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
-        listed = [
-            each
-            for group in _logs(endpoint)
+        names = {
+            str(each["filterName"])
+            for group in logs_of(endpoint)
             for each in cloudwatch.described_filters(aws, group, DEFAULT_PREFIX)
-        ]
-        yield from sorted({str(each["filterName"]) for each in listed})
+        }
+        yield from sorted(names)
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
         for key in ("filterPattern", "metricTransformations"):
@@ -281,9 +262,8 @@ class Alarm(Kind):
         return {alarm["AlarmName"]: alarm for alarm in alarms(plan, revision)}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        return {
-            alarm["AlarmName"]: alarm for alarm in cloudwatch.described_alarms(aws, list(names))
-        }
+        described = cloudwatch.described_alarms(aws, list(names))
+        return {alarm["AlarmName"]: alarm for alarm in described}
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         tags = [*body["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
@@ -295,10 +275,7 @@ class Alarm(Kind):
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         for alarm in cloudwatch.described_alarms(aws, all_alarm_names(endpoint)):
             # tiny and peagle-tiny name theirs alike.
-            dimensions = {
-                (dimension["Name"], dimension["Value"])
-                for dimension in alarm.get("Dimensions") or ()
-            }
+            dimensions = {(each["Name"], each["Value"]) for each in alarm.get("Dimensions") or ()}
             stats = (metric.get("MetricStat") or {} for metric in alarm.get("Metrics") or ())
             namespaces = {(stat.get("Metric") or {}).get("Namespace") for stat in stats}
             named = {("EndpointName", endpoint), (COMPONENT_DIMENSION, endpoint)} & dimensions
@@ -306,8 +283,16 @@ class Alarm(Kind):
                 yield alarm["AlarmName"]
 
     def compare(self, name: str, desired: Body, actual: Body) -> Iterator[Change]:
+        def plain(value: Any) -> Any:
+            """Dimensions, and actions, in any order are the same; none are as if not set."""
+            if not isinstance(value, list):
+                return value
+            if all(isinstance(action, str) for action in value):
+                return sorted(value) or None
+            return {dimension["Name"]: dimension["Value"] for dimension in value}
+
         sides = [
-            {key: _plain({"ActionsEnabled": True, **side}.get(key)) for key in _ALARM_KEYS}
+            {key: plain({"ActionsEnabled": True, **side}.get(key)) for key in _ALARM_KEYS}
             for side in (desired, actual)
         ]
         yield from differing(f"alarm.{name}", *sides)
@@ -317,7 +302,6 @@ class Alarm(Kind):
 class Schedule(Kind):
     """A schedule of EventBridge that deletes the endpoint at its end, or its copies before."""
 
-    type = "Schedule"
     path = missing = "schedule.{}"
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
@@ -328,28 +312,18 @@ class Schedule(Kind):
         scheduler.delete_schedule(context.aws, resource.name)
 
 
-class SchedulerRole(Kind):
-    """The role with which the schedules do so."""
+class Removed(Kind):
+    """What is put with what it belongs to: the role of the schedules, and uploaded weights."""
 
-    type = "SchedulerRole"
-
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        scheduler.delete_role(context.aws, resource.name)
-
-
-class Objects(Kind):
-    """Uploaded weights."""
-
-    type = "S3Objects"
+    def __init__(self, call: Callable[[Aws, Resource], object]) -> None:
+        self.call = call
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        s3.delete_objects(context.aws, S3Uri.parse(resource.name).bucket, resource.keys)
+        self.call(context.aws, resource)
 
 
 class Bucket(Kind):
     """The bucket of uploaded weights. It goes if a deploy created it, and it is empty."""
-
-    type = "S3Bucket"
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         resource = revision.resource("S3Bucket", name)
@@ -363,9 +337,9 @@ class Bucket(Kind):
             return
         with context.creating(resource):
             context.say("Creating bucket", name)
-            s3.create_bucket(context.aws, name, _company(revision).tag_list)
+            s3.create_bucket(context.aws, name, company_of(revision).tag_list)
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+    def remove(self, context: DeploymentContext, resource: Resource) -> bool:
         try:
             exists = s3.bucket_exists(context.aws, resource.name)
         except Refused as error:
@@ -381,53 +355,60 @@ class OfSageMaker(Kind):
     """What SageMaker serves: a model, a configuration. One of our name without the deployment's id
     belongs to another owner."""
 
-    def __init__(self, kind: ResourceKind, name: str) -> None:
-        self.kind, self.name = kind, name
+    def __init__(self, kind: ResourceKind, noun: str) -> None:
+        self.kind, self.name = kind, noun
 
     def put(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        exists = any(each.made and each.name == name for each in context.record.of_type(self.kind))
         with context.creating(revision.resource(self.kind, name)):
-            context.say(f"{'Continuing with' if exists else 'Creating'} {self.name}", name)
+            context.say(f"Creating {self.name}", name)
             tags = [revision.tag]
             if self.kind == "EndpointConfig" and revision.plan:
                 tags.append(scaling_tag(revision.plan.scaling))
             sagemaker.create(context.aws, self.kind, name, dict(body), context.record.id, tags)
 
-    def delete(self, context: DeploymentContext, resource: Resource) -> bool:
+    def remove(self, context: DeploymentContext, resource: Resource) -> bool:
         owner = sagemaker.owner(context.aws, self.kind, resource.name)
         # What a template left carries no deployment id.
         if owner not in (None, context.record.id) and not (context.record.owner and owner == ""):
             return False
-        return super().delete(context, resource)
-
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        sagemaker.delete(context.aws, self.kind, resource.name)
-
-
-class OfEndpoint(OfSageMaker):
-    """The endpoint with its copies. Its deletion is waited for."""
-
-    def remove(self, context: DeploymentContext, resource: Resource) -> None:
+        if self.kind != "Endpoint":
+            sagemaker.delete(context.aws, self.kind, resource.name)
+            return True
         try:
             if live := sagemaker.describe(context.aws, resource.name):
                 delete_endpoint(context, live)
         except Busy as error:
             message = f"another client is changing endpoint {resource.name}: {error.message}"
             fix = Fix("try again in a minute", ("peagle", "destroy", resource.name))
-            raise CloudError(message, fix, "endpoint-busy") from error
+            raise CloudError(message, fix, "endpoint-not-deleted") from error
+        return True
+
+
+def scaling_tag(scaling: Scaling | None) -> Tag:
+    """The tag of a configuration with the scaling of its plan: bounds, target and cooldowns."""
+    numbers = scaling.model_dump(exclude_none=True).values() if scaling else ("none",)
+    return {"Key": SCALING_TAG, "Value": "/".join(map(str, numbers))}
 
 
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
-    """Delete the endpoint and wait until it is gone.
-
-    Waits for the end of a change first, unless SageMaker lets a creation be deleted.
-    """
+    """Delete the endpoint with its copies, and wait until it is gone. Waits for the end of a change
+    first, unless SageMaker lets a creation be deleted."""
+    revision, name = context.record.current, live.name
     if live.component is not None:
-        left = remove_copies(context, live)
+        since = context.clock.now()
+        autoscaling.deregister_before_deletion(context.aws, name, copies=True)
+    while live.component is not None:
+        if live.component.status != "Deleting":
+            try:
+                sagemaker.delete_component(context.aws, name)
+            except Busy:
+                purpose = "Waiting for the copies' current change to end"
+                wait_while_busy(context, revision, since, purpose=purpose)
+        left = wait_while_busy(context, revision, since, purpose="Removing copies")
         if left is None:
             return
         live = left
-    revision, since = context.record.current, context.clock.now()
+    since = context.clock.now()
     is_deleting = live.status == "Deleting"
     if live.status == "Creating":
         is_deleting = begin_deletion(context, live)
@@ -436,42 +417,20 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
         if wait_while_busy(context, revision, since, purpose=purpose) is None:
             return
     if not is_deleting:
-        autoscaling.deregister_before_deletion(context.aws, live.name)
-        sagemaker.delete(context.aws, "Endpoint", live.name)
+        autoscaling.deregister_before_deletion(context.aws, name)
+        sagemaker.delete(context.aws, "Endpoint", name)
     remaining = wait_while_busy(context, revision, since)
     if remaining is not None:
         state = f"{remaining.status} {remaining.failure or ''}"
-        message = f"endpoint {remaining.name} was not deleted: {state}"
-        fix = Fix("run the command again", ("peagle", "destroy", remaining.name))
+        fix = Fix("run the command again", ("peagle", "destroy", name))
+        message = f"endpoint {name} was not deleted: {state}"
         raise CloudError(message, fix, "endpoint-not-deleted")
     context.change(billing_since=None)
 
 
-def remove_copies(context: DeploymentContext, live: Endpoint) -> Endpoint | None:
-    """Remove the endpoint's component and wait until it is gone; the endpoint without it. What is
-    changing ends first."""
-    revision, since = context.record.current, context.clock.now()
-    autoscaling.deregister_before_deletion(context.aws, live.name, copies=True)
-    while live.component is not None:
-        if live.component.status != "Deleting":
-            try:
-                sagemaker.delete_component(context.aws, live.name)
-            except Busy:
-                purpose = "Waiting for the copies' current change to end"
-                wait_while_busy(context, revision, since, purpose=purpose)
-        left = wait_while_busy(context, revision, since, purpose="Removing copies")
-        if left is None:
-            return None
-        live = left
-    return live
-
-
 def begin_deletion(context: DeploymentContext, live: Endpoint) -> bool:
-    """Request the deletion of an endpoint that is being created; whether SageMaker begins it.
-
-    SageMaker rejects the deletion of a busy endpoint, or accepts it and does nothing; which of
-    them happens during a creation is not documented.
-    """
+    """Request the deletion of an endpoint that is being created; whether SageMaker begins it. It
+    rejects the request, or accepts it and does nothing; which of them is not documented."""
     with suppress(Busy):
         sagemaker.delete(context.aws, "Endpoint", live.name)
     now = sagemaker.describe(context.aws, live.name)
@@ -488,16 +447,18 @@ SETTINGS: tuple[Kind, ...] = (LOG, DASHBOARD, CAPTURE, FILTERS, ALARMS)
 """What a plan sets outside of its endpoint, in the order in which it is applied."""
 
 KINDS: Mapping[ResourceType, Kind] = {
-    "Endpoint": OfEndpoint("Endpoint", "endpoint"),
+    "Endpoint": OfSageMaker("Endpoint", "endpoint"),
     "Schedule": SCHEDULE,
-    "SchedulerRole": SchedulerRole(),
+    "SchedulerRole": Removed(lambda aws, role: scheduler.delete_role(aws, role.name)),
     "Alarm": ALARMS,
     "MetricFilter": FILTERS,
     "Dashboard": DASHBOARD,
     "LifecycleRule": CAPTURE,
     "EndpointConfig": CONFIG,
     "Model": MODEL,
-    "S3Objects": Objects(),
+    "S3Objects": Removed(
+        lambda aws, each: s3.delete_objects(aws, S3Uri.parse(each.name).bucket, each.keys)
+    ),
     "S3Bucket": BUCKET,
 }
 """In the order of removal: an endpoint needs its configuration while it exists, and the
@@ -521,14 +482,12 @@ def put_settings(
 
 
 def delete(context: DeploymentContext, resource: Resource) -> bool:
-    """Remove the resource and its entry in the record; whether it was ours to remove.
-
-    Raises AccessDenied when the resource may not be looked at: its entry stays.
-    """
+    """Remove the resource and its entry in the record; whether it was ours to remove. Raises
+    AccessDenied when it may not be looked at: its entry stays."""
     context.say("Removing", resource.text)
-    removed = KINDS[resource.type].delete(context, resource)
+    removed = KINDS[resource.type].remove(context, resource)
     context.write(context.record.without(resource.type, resource.name))
-    return removed
+    return removed is not False
 
 
 def differences(kind: Kind, aws: Aws, plan: Plan, desired: Mapping[str, Body]) -> Iterator[Change]:
@@ -551,8 +510,13 @@ def found_resources(
             for resource_name in kind.find(aws, name):
                 yield Resource(type=kind.type, name=resource_name, made=True, revision=revision)
     for config, fingerprint in configs:
-        if uri := CaptureRule.of_config(aws, name, config):
-            yield Resource(type="LifecycleRule", name=uri, made=True, revision=fingerprint)
+        uri = (config.get("DataCaptureConfig") or {}).get("DestinationS3Uri") or ""
+        with suppress(CloudError, ValueError):
+            prefix = captured_prefix(uri, name)
+            if s3.own_lifecycle_rule(aws, prefix.bucket, rule_id(name, aws.region, prefix)):
+                yield Resource(
+                    type="LifecycleRule", name=prefix.uri, made=True, revision=fingerprint
+                )
 
 
 def schedule_names(region: str, name: str, copies: bool) -> tuple[str, ...]:
@@ -561,19 +525,10 @@ def schedule_names(region: str, name: str, copies: bool) -> tuple[str, ...]:
     return (*first, limit_name(region, name))
 
 
-def _logs(name: str) -> tuple[str, str]:
+def logs_of(name: str) -> tuple[str, str]:
     """The log groups that the endpoint may have: its own, or that of its copies."""
     return log_group(name), log_group(name, copies=True)
 
 
-def _plain(value: Any) -> Any:
-    """Dimensions, and actions, in any order are the same; none are as if not set."""
-    if not isinstance(value, list):
-        return value
-    if all(isinstance(action, str) for action in value):
-        return sorted(value) or None
-    return {dimension["Name"]: dimension["Value"] for dimension in value}
-
-
-def _company(revision: Revision) -> Company:
+def company_of(revision: Revision) -> Company:
     return revision.plan.company if revision.plan else NO_COMPANY

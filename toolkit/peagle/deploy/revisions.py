@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from peagle.aws.sagemaker import ID_TAG, Endpoint
 from peagle.deploy.state import (
@@ -32,39 +32,44 @@ from peagle.deploy.state import (
 from peagle.errors import Fix, Refused
 from peagle.planning.runtime import MAX_NAME_LENGTH
 from peagle.proof import Proof
-from peagle.render.requests import (
-    OWNER_TAG,
-    PROOF_TAG,
-    STACK_TAG,
-    VARIANT,
-    deploy_command,
-)
+from peagle.render.requests import OWNER_TAG, PROOF_TAG, STACK_TAG, VARIANT, deploy_command
 
 PREVIOUS_TAG = "peagle:previous"
 """Tag of an endpoint with the revision that served before, and its proof."""
+
+COMPARISON_SUFFIX = "-compare"
+"""Suffix of the name and the fingerprint of a configuration with two variants."""
+
+CANDIDATE = "Candidate"
+"""The variant with the plan that is compared."""
+
+_STACK_TAG_OF_AWS = "aws:cloudformation:stack-name"
+"""Set by CloudFormation on the resources of a stack."""
+
+Roles = tuple[Revision | None, Revision | None, Revision | None]
+"""The serving, pending and previous revision."""
 
 
 def proof_tag(
     proof: Proof | None, fingerprint: str, now: float, key: str = PROOF_TAG
 ) -> dict[str, str]:
-    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 source=log time=...``;
-    without a ``proof`` only the revision.
-
-    A tag's value allows letters, digits, spaces and ``_.:/=+-@``. ``now`` is epoch seconds.
-    """
-    if proof is None:
-        return {"Key": key, "Value": f"revision={fingerprint}"}
-    fields = {
-        "revision": fingerprint,
-        "passed": "yes" if proof.passed else "no",
-        "length": "" if proof.acceptance_length is None else f"{proof.acceptance_length:.2f}",
-        "drafts": str(proof.drafts),
-        "floor": "" if proof.floor is None else f"{proof.floor:.2f}",
-        "source": proof.source,
-        "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
+    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 source=log
+    time=...``; without a ``proof`` only the revision. A value allows letters, digits, spaces and
+    ``_.:/=+-@``."""
+    fields = {"revision": fingerprint}
+    if proof is not None:
+        fields |= {
+            "passed": "yes" if proof.passed else "no",
+            "length": "" if proof.acceptance_length is None else f"{proof.acceptance_length:.2f}",
+            "drafts": str(proof.drafts),
+            "floor": "" if proof.floor is None else f"{proof.floor:.2f}",
+            "source": proof.source,
+            "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
+        }
+    return {
+        "Key": key,
+        "Value": " ".join(f"{name}={text}" for name, text in fields.items() if text),
     }
-    text = " ".join(f"{key}={value}" for key, value in fields.items() if value)
-    return {"Key": key, "Value": text}
 
 
 def revision_in(tags: Mapping[str, str], key: str) -> str:
@@ -76,17 +81,7 @@ def proof_in(tags: Mapping[str, str], fingerprint: str) -> Proof | None:
     """The proof of that revision in an endpoint's tags; ``None`` without one, or for a value that
     this version cannot read."""
     proofs = (_fields(tags, key) for key in (PROOF_TAG, PREVIOUS_TAG))
-    return next(
-        (_proof(fields) for fields in proofs if fields.get("revision") == fingerprint), None
-    )
-
-
-def _fields(tags: Mapping[str, str], key: str) -> dict[str, str]:
-    words = (word.partition("=") for word in tags.get(key, "").split())
-    return {name: value for name, _, value in words}
-
-
-def _proof(fields: Mapping[str, str]) -> Proof | None:
+    fields = next((proof for proof in proofs if proof.get("revision") == fingerprint), {})
     try:
         return Proof(
             acceptance_length=float(fields["length"]) if "length" in fields else None,
@@ -101,20 +96,9 @@ def _proof(fields: Mapping[str, str]) -> Proof | None:
         return None
 
 
-_OF_REVISIONS: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects")
-"""What revisions need, in the order of removal."""
-
-
-COMPARISON_SUFFIX = "-compare"
-"""Suffix of the name and the fingerprint of a configuration with two variants."""
-
-
-class Roles(NamedTuple):
-    """The revisions of a record."""
-
-    serving: Revision | None
-    pending: Revision | None
-    previous: Revision | None
+def _fields(tags: Mapping[str, str], key: str) -> dict[str, str]:
+    words = (word.partition("=") for word in tags.get(key, "").split())
+    return {name: value for name, _, value in words}
 
 
 def is_comparison(fingerprint: str) -> bool:
@@ -131,10 +115,6 @@ def as_compared(revision: Revision) -> Revision:
             "name": f"{revision.name[:length].rstrip('-')}{COMPARISON_SUFFIX}",
         }
     )
-
-
-def is_proved(revision: Revision | None) -> bool:
-    return revision is not None and revision.proof is not None and revision.proof.passed
 
 
 def revision_in_service(record: Deployment, config: str) -> Revision | None:
@@ -162,29 +142,17 @@ def roles_by_tags(
 ) -> Roles:
     """The roles of the revisions of a deployment without a record. ``revisions`` are in the order
     of creation, ``tags`` those of the endpoint."""
-
-    def tagged(key: str) -> Revision | None:
-        fingerprint = revision_in(tags, key)
-        return next(
-            (revision for revision in revisions if revision.fingerprint == fingerprint), None
-        )
-
-    def of_config(config: str | None) -> Revision | None:
-        return next(
-            (revision for revision in revisions if config and revision.name == config), None
-        )
-
-    serving = of_config(live.revision) if live else None
+    by_config = {revision.name: revision for revision in reversed(revisions) if revision.name}
+    by_fingerprint = {revision.fingerprint: revision for revision in reversed(revisions)}
+    serving = by_config.get(live.revision) if live else None
     if live is None or serving is None:
-        newest = revisions[-1] if revisions else None
-        return Roles(None, newest, None)
-    pending, previous = of_config(live.pending_revision), tagged(PREVIOUS_TAG)
-    proved = tagged(PROOF_TAG)
+        return None, revisions[-1] if revisions else None, None
+    pending = by_config.get(live.pending_revision or "")
+    previous = by_fingerprint.get(revision_in(tags, PREVIOUS_TAG))
+    proved = by_fingerprint.get(revision_in(tags, PROOF_TAG))
     if proved and proved is not serving:  # an update in service whose proof did not pass
         serving, pending = proved, pending or serving
-    if previous is serving:
-        previous = None
-    return Roles(serving, pending, previous)
+    return serving, pending, None if previous is serving else previous
 
 
 def rollback_target(record: Deployment) -> Revision | None:
@@ -204,7 +172,7 @@ def rollback_unreported(record: Deployment) -> bool:
     serving = record.serving
     if record.pending or serving is None or not record.returning_to:
         return False
-    return serving.fingerprint == record.returning_to and is_proved(serving)
+    return serving.fingerprint == record.returning_to and serving.is_proved
 
 
 def rollback_unfinished(record: Deployment) -> bool:
@@ -217,10 +185,8 @@ def rollback_unfinished(record: Deployment) -> bool:
 
 def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
     """The command that was killed before it could record a failure, and how to finish it; ``None``
-    when there is none, and for another owner's deployment.
-
-    From the record alone, a command that still runs looks the same.
-    """
+    when there is none, and for another owner's deployment. A command that still runs looks the
+    same."""
     if record.owner:
         return None
     if live is None and record.serving is None:
@@ -230,15 +196,13 @@ def unfinished(record: Deployment, live: Endpoint | None) -> Failure | None:
             fix="continue it" if command else "continue it with the same deploy command",
             command=command,
         )
-    state = "is not proved: it was interrupted" if rollback_unfinished(record) else ""
-    state = "was interrupted at its end" if rollback_unreported(record) else state
-    if live is None or not state:
-        return None
-    return Failure(
-        message=f"the rollback to {record.current.name} {state}, or still runs",
-        fix="finish it",
-        command=("peagle", "rollback", record.name),
-    )
+    if live and (rollback_unfinished(record) or rollback_unreported(record)):
+        return Failure(
+            message=f"the rollback to {record.current.name} was interrupted, or still runs",
+            fix="finish it",
+            command=("peagle", "rollback", record.name),
+        )
+    return None
 
 
 def fields_when_proved(record: Deployment, proved: Revision) -> dict[str, Any]:
@@ -248,48 +212,41 @@ def fields_when_proved(record: Deployment, proved: Revision) -> dict[str, Any]:
     if previous and previous.fingerprint == proved.fingerprint:
         previous = None
     former = None if is_alone(record, proved) else serving
-    if former and (is_proved(former) or previous is None):
+    if former and (former.is_proved or previous is None):
         previous = former
     return {"serving": proved, "pending": None, "previous": previous, "failure": None}
 
 
 def fields_with_proof(record: Deployment, revision: Revision) -> dict[str, Any]:
     """The record's fields with a new proof of the revision in service, which may have failed."""
-    if not is_alone(record, revision):
-        return (
-            fields_when_proved(record, revision) if is_proved(revision) else {"pending": revision}
-        )
-    is_finished = is_proved(revision) and record.pending is None
-    return {"serving": revision, **({"failure": None} if is_finished else {})}
+    if is_alone(record, revision):
+        ends = revision.is_proved and record.pending is None
+        return {"serving": revision, **({"failure": None} if ends else {})}
+    return fields_when_proved(record, revision) if revision.is_proved else {"pending": revision}
 
 
 def stale_resources(record: Deployment) -> tuple[Resource, ...]:
     """The resources that no kept revision needs, in the order of removal."""
-    kept = record.revisions
+    kinds: tuple[ResourceType, ...] = ("EndpointConfig", "Model", "S3Objects")
     compared = record.comparison.config if record.comparison else ""
     return tuple(
         resource
-        for kind in _OF_REVISIONS
+        for kind in kinds
         for resource in record.of_type(kind)
-        if resource.name != compared and not any(_needs(revision, resource) for revision in kept)
+        if resource.name != compared
+        and not any(_needs(revision, resource) for revision in record.revisions)
     )
 
 
 def _needs(revision: Revision, resource: Resource) -> bool:
-    """Revisions may share a folder of weights, which then names only one of them."""
-    if resource.revision == revision.fingerprint:
-        return True
-    if resource.type == "S3Objects":
-        prefixes = tuple(weight_prefixes(revision.served))
-        return any(
-            resource.name.startswith(prefix) or prefix.startswith(resource.name)
-            for prefix in prefixes
-        )
-    return resource.name in (revision.model, revision.name, revision.instances_config)
-
-
-_STACK_TAG_OF_AWS = "aws:cloudformation:stack-name"
-"""Set by CloudFormation on the resources of a stack."""
+    if resource.type != "S3Objects" or resource.revision == revision.fingerprint:
+        names = (revision.model, revision.name, revision.instances_config)
+        return resource.revision == revision.fingerprint or resource.name in names
+    # Revisions may share a folder of weights, which then names only one of them.
+    return any(
+        resource.name.startswith(prefix) or prefix.startswith(resource.name)
+        for prefix in weight_prefixes(revision.served)
+    )
 
 
 def require_own(deployment: Deployment) -> None:
@@ -312,29 +269,21 @@ def owner_of(tags: Mapping[str, str]) -> str:
     return programs.get(owner) or owner or "an unknown owner"
 
 
-CANDIDATE = "Candidate"
-"""The variant with the plan that is compared."""
-
-_OF_ENDPOINT = (
-    "KmsKeyId", "DataCaptureConfig", "VpcConfig", "EnableNetworkIsolation", "ExecutionRoleArn",
-    "MetricsConfig",
-)  # fmt: skip
-"""Members of a configuration that concern all variants: those of the one in service stay."""
-
-
 def require_no_comparison(record: Deployment) -> None:
     """Raise Refused while the endpoint has two variants, or is getting or losing the second one."""
     comparison = record.comparison
     if comparison is None:
         return
-    name, pending, candidate = record.name, record.pending, comparison.candidate
-    if pending and pending.fingerprint == candidate.fingerprint:
-        message = f"the promotion of {candidate.name} on {name} has not ended"
-        fix = Fix("finish it", ("peagle", "promote", name))
-        raise Refused(message, fix, "promotion-unfinished")
-    message = f"{name} compares {candidate.name} with what it serves: end that first"
-    sentence = "let the candidate serve alone with promote, or remove it with drop"
-    raise Refused(message, Fix(sentence, ("peagle", "drop", name)), "comparison-runs")
+    candidate = comparison.candidate
+    message = f"{record.name} compares {candidate.name} with what it serves: end that first"
+    fix = Fix(
+        "let the candidate serve alone with promote, or remove it with drop",
+        ("peagle", "drop", record.name),
+    )
+    if record.pending and record.pending.fingerprint == candidate.fingerprint:
+        message = f"the promotion of {candidate.name} on {record.name} has not ended"
+        fix = Fix("finish it", ("peagle", "promote", record.name))
+    raise Refused(message, fix, "comparison-runs")
 
 
 def required_comparison(record: Deployment) -> RunningComparison:
@@ -361,48 +310,9 @@ def candidate_share(weights: Mapping[str, float]) -> float:
     return round(weights.get(CANDIDATE, 0.0) / total, 6) if total else 0.0
 
 
-def with_both_variants(
-    config: str,
-    serving: Mapping[str, Any],
-    running: int,
-    candidate: Mapping[str, Any],
-    share: float,
-) -> dict[str, Any]:
-    """CreateEndpointConfig with the variant of ``serving``, a configuration as AWS describes it,
-    on as many instances as are ``running``, and that of ``candidate``, a request.
-
-    Raises Refused for a configuration that the comparison cannot keep.
-    """
-    variants = serving["ProductionVariants"]
-    only = variants[0] if len(variants) == 1 else {}
-    if only.get("VariantName") != VARIANT or "ModelName" not in only:
-        name = serving["EndpointConfigName"]
-        message = f"the configuration {name} is not of one variant {VARIANT} with a model"
-        raise Refused(message, "deploy the other plan under another --name", "not-comparable")
-    first = {**only, "InitialInstanceCount": running or only["InitialInstanceCount"]}
-    weight = first.get("InitialVariantWeight") or 1.0
-    second = {
-        **candidate["ProductionVariants"][0],
-        "VariantName": CANDIDATE,
-        "InitialVariantWeight": candidate_weight(share, weight),
-    }
-    kept = {key: serving[key] for key in _OF_ENDPOINT if serving.get(key)}
-    return {
-        "EndpointConfigName": config,
-        "ProductionVariants": [first, second],
-        **kept,
-        "Tags": candidate["Tags"],
-    }
-
-
 def of_variant(live: Endpoint, variant: str) -> Endpoint:
     """The endpoint with the instances of one variant only."""
     return replace(live, running={variant: live.running.get(variant, 0)})
-
-
-def first_variant(live: Endpoint) -> Endpoint:
-    """The endpoint with the instances of the revision in service, also during a comparison."""
-    return of_variant(live, VARIANT) if CANDIDATE in live.running else live
 
 
 def compares_now(record: Deployment, live: Endpoint | None) -> RunningComparison | None:

@@ -1,29 +1,68 @@
-"""Automatic scaling of a deployment: what is registered, and what a revision's plan registers."""
+"""How many instances and copies a deployment has, and until when: automatic scaling,
+``peagle scale`` and the end time. Of a deployment with an inference component the copies are
+counted, and its instances follow.
+
+``--ttl`` ends a deployment that long after the deploy. ``--budget`` ends it as if the most
+instances ran from now on: now + budget / highest price per hour. A later deploy or scale at a
+higher price computes that again, and moves the end to an earlier time, never to a later one.
+
+EventBridge Scheduler deletes the endpoint then, and its copies before, whether or not any machine
+of the user runs. The schedules exist before the endpoint does. The end time is a tag of the
+endpoint, which is the truth, and of its configuration, so that the remains of an ended deployment
+are known as such: they cost nothing but the storage of weights, and ``peagle reap`` removes them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from peagle.aws import autoscaling, sagemaker
+from peagle.aws import autoscaling, sagemaker, scheduler
 from peagle.aws.autoscaling import Bounds, bounds_of
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.aws.sagemaker import ID_TAG, Endpoint, Tag
-from peagle.deploy.context import DeploymentContext
-from peagle.deploy.revisions import revision_in_service
-from peagle.deploy.state import Deployment, Revision
-from peagle.planning.plan import Scaling
-from peagle.render.requests import DEPLOYMENT_TAG
-from peagle.text import counted
+from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, Tag
+from peagle.case import MOST_COUNT
+from peagle.deploy.context import DeploymentContext, wait_while_busy
+from peagle.deploy.resources import SCALING_TAG, company_of, delete, scaling_tag, schedule_names
+from peagle.deploy.revisions import (
+    CANDIDATE,
+    of_variant,
+    require_no_comparison,
+    require_own,
+    revision_in_service,
+    shown_revision,
+)
+from peagle.deploy.state import (
+    Deployment,
+    Resource,
+    Revision,
+    start_seconds,
+    utc_moment,
+    utc_text,
+)
+from peagle.errors import (
+    CloudError,
+    Fix,
+    NotFound,
+    OptionMissing,
+    OptionsConflict,
+    Refused,
+    UserError,
+)
+from peagle.planning.operation import end_time
+from peagle.planning.plan import Limit, Scaling
+from peagle.planning.scaling import SCALE_OUT_SECONDS, SHORTEST_SCALE_IN_SECONDS
+from peagle.render.requests import DEPLOYMENT_TAG, VARIANT
+from peagle.render.resources import BUDGET_TAG, ENDS_TAG, copies_limit_name, limit_name
+from peagle.text import counted, format_usd
 
-SCALING_TAG = "peagle:scaling"
-"""Tag of an endpoint configuration: what other machines need to return to it."""
+_NONE = "none"
 
-_NO_SCALING, _BETWEEN = "none", "/"
+SAME_END_SECONDS = 60
+"""Ends that differ by less are the same: EventBridge Scheduler is exact to the minute."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +75,15 @@ class ScalingChange:
     @property
     def text(self) -> str:
         """``none -> 1 to 4 instances, target 8 requests at a time each``."""
-        before = self.before.text if self.before else "none"
-        return f"{before} -> {self.after.text if self.after else 'none'}"
+        return " -> ".join(side.text if side else "none" for side in (self.before, self.after))
 
 
 def required_scaling(
     aws: Aws, record: Deployment | None, live: Endpoint | None, after: Scaling | None
 ) -> ScalingChange | None:
-    """What deploying a plan with this scaling changes; ``None`` for nothing.
-
-    A plan without scaling ends that of an earlier plan, also of one that another machine deployed,
-    and leaves alone what others registered. Raises AccessDenied.
-    """
-    if after is None and not planned_before(record):
+    """What deploying a plan with this scaling changes; ``None`` for nothing. A plan without scaling
+    ends that of an earlier plan, and leaves alone what others registered. Raises AccessDenied."""
+    if after is None and not _planned_before(record):
         revisions = (record.serving, record.pending) if record else ()
         if live and any(each and each.plan is None for each in revisions):  # of another machine
             with suppress(AccessDenied):
@@ -56,12 +91,10 @@ def required_scaling(
                 return ScalingChange(bounds, None) if bounds and bounds.is_ours else None
         return None
     before = autoscaling.registered(aws, live.name) if live else None
-    if before == (bounds_of(after) if after else None):
-        return None
-    return ScalingChange(before, after)
+    return None if before == (bounds_of(after) if after else None) else ScalingChange(before, after)
 
 
-def planned_before(record: Deployment | None) -> bool:
+def _planned_before(record: Deployment | None) -> bool:
     """Whether the plan in service or the pending one scales, as far as this machine knows."""
     return record is not None and any(map(_scaling_of, (record.serving, record.pending)))
 
@@ -75,7 +108,7 @@ def keeps_count(aws: Aws, record: Deployment | None, revision: Revision, live: E
     try:
         registered = autoscaling.registered(aws, live.name, policies=False)
     except AccessDenied:
-        return _scaling_of(revision) is not None or planned_before(record)
+        return _scaling_of(revision) is not None or _planned_before(record)
     return registered is not None or _scaling_of(record.serving if record else None) is not None
 
 
@@ -83,6 +116,17 @@ def count_at_update(aws: Aws, record: Deployment | None, revision: Revision, liv
     """How many instances an update to ``revision`` starts."""
     kept = keeps_count(aws, record, revision, live)
     return max(1, live.instance_count) if kept else revision.served.instance_count
+
+
+def copies_at_update(aws: Aws, live: Endpoint, revision: Revision, planned: int) -> int:
+    """How many copies an update brings up: those that scaling chose, at least one to prove, else
+    the ``planned`` number."""
+    if live.component is None:
+        return planned
+    scales = _scaling_of(revision) is not None
+    with suppress(AccessDenied):
+        scales = autoscaling.registered(aws, live.name, policies=False) is not None
+    return max(1, live.component.desired_copies) if scales else planned
 
 
 def end_scaling_for_new_type(
@@ -94,7 +138,7 @@ def end_scaling_for_new_type(
     now = revision_in_service(context.record, live.revision)
     if now is None or now.served.instance_type == revision.served.instance_type:
         return
-    planned = _scaling_of(revision) is not None or planned_before(context.record)
+    planned = _scaling_of(revision) is not None or _planned_before(context.record)
     with suppress(AccessDenied):
         # Without a plan of ours that scales, the plans may be another machine's.
         registered = autoscaling.registered(context.aws, live.name, policies=not planned)
@@ -103,79 +147,48 @@ def end_scaling_for_new_type(
             autoscaling.deregister(context.aws, live.name)
 
 
-def most_instances(
-    aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None, keeps_bounds: bool
-) -> int:
-    """The most instances that the endpoint ``live`` may have once it serves ``revision``: by its
-    plan; without scaling there, by what is registered if that stays, as after a promotion
-    (``keeps_bounds``) and where others scale it."""
-    if after := _scaling_of(revision):
-        return after.max_instances
-    if live is None:
-        return revision.served.instance_count
-    is_served = revision.name == live.revision
-    count = live.instance_count if is_served else count_at_update(aws, record, revision, live)
-    if keeps_bounds or not planned_before(record):
-        with suppress(AccessDenied):
-            if bounds := autoscaling.registered(aws, live.name, policies=False):
-                per_instance = revision.served.per_instance if bounds.scales_copies else 1
-                return max(count, math.ceil(bounds.maximum / per_instance))
-    return count
-
-
 def apply_scaling(context: DeploymentContext, after: Scaling | None) -> None:
     """Register the endpoint with this scaling, or end it. May be repeated."""
-    name = context.record.name
-    if after is not None:
-        context.say("Scaling", after.text)
-        before = (
-            autoscaling.registered(context.aws, name, policies=False)
-            if after.scales_copies
-            else None
-        )
-        autoscaling.register(context.aws, name, after, _tags(context))
-        if before and before.scales_copies and before.minimum == 0 and not after.scales_to_zero:
-            autoscaling.stay_awake(context.aws, name)
+    aws, record = context.aws, context.record
+    if after is None:
+        live = sagemaker.describe(aws, record.name)
+        copies = live is not None and live.hosts_components
+        context.say("Scaling", f"ends; the number of {counted(2, copies)} stays")
+        autoscaling.deregister(aws, record.name, copies)
         return
-    live = sagemaker.describe(context.aws, name)
-    copies = live is not None and live.hosts_components
-    context.say("Scaling", f"ends; the number of {counted(2, copies)} stays")
-    autoscaling.deregister(context.aws, name, copies)
+    context.say("Scaling", after.text)
+    before = None
+    if after.scales_copies:
+        before = autoscaling.registered(aws, record.name, policies=False)
+    tags = [{"Key": DEPLOYMENT_TAG, "Value": record.name}, {"Key": ID_TAG, "Value": record.id}]
+    tags += company_of(record.current).tag_list
+    autoscaling.register(aws, record.name, after, tags)
+    if before and before.scales_copies and before.minimum == 0 and not after.scales_to_zero:
+        autoscaling.stay_awake(aws, record.name)
 
 
-def _tags(context: DeploymentContext) -> list[Tag]:
-    """The tags of an alarm of the deployment."""
-    deployment_tags = {DEPLOYMENT_TAG: context.record.name, ID_TAG: context.record.id}
-    plan = context.record.current.plan
-    company_tags = plan.company.tag_list if plan else []
-    return [
-        *({"Key": key, "Value": value} for key, value in deployment_tags.items()),
-        *company_tags,
-    ]
-
-
-def kept_copies(aws: Aws, live: Endpoint, planned: int, scales: bool) -> int:
-    """How many copies an update brings up: those that scaling chose, at least one to prove, else
-    the ``planned`` number. ``scales``: whether the plan does, where that may not be read."""
-    if live.component is None:
-        return planned
-    with suppress(AccessDenied):
-        scales = autoscaling.registered(aws, live.name, policies=False) is not None
-    return max(1, live.component.desired_copies) if scales else planned
+def tag_scaling(context: DeploymentContext, revision: Revision, scaling: Scaling | None) -> None:
+    """Tag the configuration of a revision whose plan now has this scaling."""
+    _retag_config(context, revision, [scaling_tag(scaling)])
 
 
 def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
-    """``apply_scaling`` as the plan of a kept revision has it, if a plan of the deployment scales.
-
-    Of a plan that another machine has, the tag of its configuration says so; without that tag,
-    what is registered stays.
-    """
-    unknown = any(recorded.plan is None for recorded in context.record.revisions)
-    after, is_known = _kept_scaling(context, revision)
-    scales = any(map(_scaling_of, context.record.revisions)) or after is not None
-    if not scales and unknown:
+    """``apply_scaling`` as the plan of a kept revision has it, if a plan of the deployment scales;
+    else as the tag of its configuration says, and without that tag, what is registered stays."""
+    aws, revisions = context.aws, context.record.revisions
+    after, is_known = _scaling_of(revision), revision.plan is not None
+    if not is_known:
+        with suppress(AccessDenied, Missing, ValueError):
+            config = sagemaker.description(aws, "EndpointConfig", revision.endpoint_config)
+            value = sagemaker.tags_of(aws, config["EndpointConfigArn"]).get(SCALING_TAG, "")
+            if value != _NONE:
+                fields = zip(Scaling.model_fields, value.split("/"), strict=False)
+                after = Scaling.model_validate_strings(dict(fields))
+            is_known = True
+    scales = any(map(_scaling_of, revisions)) or after is not None
+    if not scales and any(recorded.plan is None for recorded in revisions):
         with suppress(AccessDenied):
-            registered = autoscaling.registered(context.aws, context.record.name)
+            registered = autoscaling.registered(aws, context.record.name)
             scales = registered is not None and registered.is_ours
     if scales and is_known:
         apply_scaling(context, after)
@@ -183,57 +196,364 @@ def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
         context.say("Scaling", f"stays: what {revision.name} was deployed with is unknown")
 
 
-def scaling_tag(scaling: Scaling | None) -> Tag:
-    """The tag of a configuration with the scaling of its plan: bounds, target and cooldowns."""
-    value = _NO_SCALING
-    if scaling is not None:
-        value = _BETWEEN.join(
-            str(number) for number in scaling.model_dump(exclude_none=True).values()
-        )
-    return {"Key": SCALING_TAG, "Value": value}
+@dataclass(frozen=True)
+class ScaleRequest:
+    """What the user asks for: ``to`` a fixed number, other bounds or another target, or ``off``,
+    the end of automatic scaling. Raises UserError for nothing, and for parts that contradict each
+    other."""
+
+    to: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
+    target: float | None = None
+    off: bool = False
+
+    @property
+    def changes_bounds(self) -> bool:
+        """Whether it has bounds or a target."""
+        return (self.minimum, self.maximum, self.target) != (None, None, None)
+
+    def __post_init__(self) -> None:
+        if self.to is None and not self.off and not self.changes_bounds:
+            raise OptionMissing("nothing to change", "use --to N, --min and --max, or --off")
+        if self.changes_bounds and (self.off or self.to is not None):
+            raise OptionsConflict(
+                "a fixed number and bounds of automatic scaling are mutually exclusive",
+                "use either --to N and --off, or --min, --max and --target-concurrency",
+            )
 
 
-def tag_scaling(context: DeploymentContext, revision: Revision, scaling: Scaling | None) -> None:
-    """Tag the configuration of a revision whose plan now has this scaling."""
-    config = sagemaker.description(context.aws, "EndpointConfig", revision.endpoint_config)
-    sagemaker.retag(context.aws, config["EndpointConfigArn"], [scaling_tag(scaling)])
+@dataclass(frozen=True)
+class Scale:
+    """A checked change: ``scaling`` of the bounds, ``None`` for none, and the ``count`` of
+    instances or copies, ``None`` where that stays. ``per_instance`` copies fit on an instance.
+    ``end`` is the earlier one to which a higher price moves that of a budget."""
+
+    live: Endpoint
+    scaling: ScalingChange | None
+    count: int | None
+    per_instance: int = 1
+    end: End | None = None
+
+    @property
+    def instances(self) -> int | None:
+        """The instances that ``count`` needs; ``None`` where that stays."""
+        return None if self.count is None else math.ceil(self.count / self.per_instance)
+
+    @property
+    def is_nothing(self) -> bool:
+        return self.scaling is None and self.count is None
+
+    @property
+    def end_text(self) -> str:
+        """``2026-11-22T20:15:00Z: $12.00 from now on``; empty where the end stays."""
+        if self.end is None or self.end.at is None or self.end.budget_usd is None:
+            return ""
+        return f"{utc_text(self.end.at)}: {format_usd(self.end.budget_usd)} from now on"
 
 
-def _kept_scaling(context: DeploymentContext, revision: Revision) -> tuple[Scaling | None, bool]:
-    """The scaling of a kept revision: of its plan, else in the tag of its configuration; and
-    whether that is known."""
-    if revision.plan is not None:
-        return revision.plan.scaling, True
-    with suppress(AccessDenied, Missing, ValueError):
-        config = sagemaker.description(context.aws, "EndpointConfig", revision.endpoint_config)
-        value = sagemaker.tags_of(context.aws, config["EndpointConfigArn"]).get(SCALING_TAG, "")
-        if value == _NO_SCALING:
-            return None, True
-        fields = zip(Scaling.model_fields, value.split(_BETWEEN), strict=False)
-        return Scaling.model_validate_strings(dict(fields)), True
-    return None, False
-
-
-def scaling_document(aws: Aws, live: Endpoint | None) -> dict[str, Any] | None:
-    """The bounds and the target of a live endpoint, for ``--json``; ``None`` for a fixed number of
-    instances, and where it may not be read."""
+def plan_scale(
+    aws: Aws, record: Deployment, request: ScaleRequest, clock: Clock | None = None
+) -> Scale:
+    """What ``request`` changes. Reads only. Raises UserError for a request that contradicts what is
+    registered; Refused for an endpoint that is not in service, compares two plans or has another
+    owner, for more copies than its instances hold, and for a fixed number while it scales."""
+    require_own(record)
+    require_no_comparison(record)
+    look = Fix("look at it", ("peagle", "status", record.name))
+    live = sagemaker.describe(aws, record.name)
     if live is None:
-        return None
-    with suppress(AccessDenied):
-        bounds = autoscaling.registered(aws, live.name)
-        return bounds.document() if bounds else None
+        raise NotFound(f"{record.name} has no endpoint", look, "no-such-endpoint")
+    if live.status not in ("InService", "Updating"):  # as while scaling starts an instance
+        message = f"{record.name} is {live.status}: only an endpoint in service can be scaled"
+        raise Refused(message, look, "endpoint-not-in-service")
+    before = autoscaling.registered(aws, record.name)
+    if request.to is not None and before is not None and not request.off:
+        least = ("peagle", "scale", record.name, "--min", str(request.to))
+        raise Refused(
+            f"{record.name} scales automatically ({before.text}), which would undo --to",
+            Fix("add --off for a fixed number, or set the fewest instances", least),
+            code="scales-automatically",
+        )
+    scaling = None
+    if request.changes_bounds:
+        after = _after(record, before, request)
+        scaling = None if before == bounds_of(after) else ScalingChange(before, after)
+    elif request.off and before is not None:
+        scaling = ScalingChange(before, None)
+    is_reached = live.status == "InService" and request.to == live.engine_count
+    per_instance = record.current.served.per_instance if live.hosts_components else 1
+    change = Scale(live, scaling, None if is_reached else request.to, per_instance)
+    if live.hosts_components:
+        _require_room(record, change)
+    most = scaling.after.max_instances if scaling and scaling.after else change.instances
+    if most is None:
+        return change
+    usd_per_hour = record.current.served.with_instances(most).usd_per_hour
+    end = _end_at_price(record, usd_per_hour, (clock or Clock()).now())
+    return replace(change, end=end) if end.at not in (None, record.ends_at) else change
+
+
+def _require_room(record: Deployment, change: Scale) -> None:
+    """Raise Refused for more copies than the instances of the endpoint may hold, and for none where
+    they stay: its configuration has their bounds. Another machine's plan is left to SageMaker."""
+    plan, after = record.current.plan, change.scaling.after if change.scaling else None
+    if plan is None:
+        return
+    instances = plan.scaling.max_instances if plan.scaling else plan.instance_count
+    most, asked = instances * change.per_instance, after.maximum if after else change.count or 0
+    if asked > most:
+        message = f"{asked} copies do not fit: the instances of {record.name} hold at most {most}"
+        fix = f"use {most} or less, or deploy more instances under another --name"
+        raise Refused(message, fix, "copies-beyond-instances")
+    if after and after.scales_to_zero and not (plan.scaling and plan.scaling.scales_to_zero):
+        fix = "use --min 1, or deploy with --scale-to-zero under another --name"
+        message = f"the instances of {record.name} stay without a copy too"
+        raise Refused(message, fix, "copies-beyond-instances")
+
+
+def _after(record: Deployment, before: Bounds | None, request: ScaleRequest) -> Scaling:
+    """The scaling that is asked for; what is not given stays as registered, or as planned."""
+    planned, served = _scaling_of(record.current), record.current.served
+    if before is None and planned is not None:
+        before = bounds_of(planned)
+    maximum = request.maximum or (before.maximum if before else None)
+    if maximum is None:
+        message = f"{record.name} does not scale automatically, so --max is required"
+        raise OptionMissing(message, "add --max N, or use --to N for a fixed number")
+    minimum = request.minimum
+    if minimum is None:
+        minimum = before.minimum if before else 1
+    copies = served.copies is not None
+    if not (0 if copies else 1) <= minimum <= maximum <= MOST_COUNT:
+        message = f"scaling from {minimum} to {maximum} {counted(maximum, copies)} is impossible"
+        fix = f"use a --min of at least {0 if copies else 1}, and a --max that is not smaller"
+        raise UserError(message, fix, "invalid-scaling")
+    target = request.target or (before.target if before else None)
+    target = target or (planned.target_concurrency if planned else None)
+    if target is None:
+        fix = "add --target-concurrency N, or deploy with --max-instances, which computes it"
+        raise OptionMissing(f"the load at which {record.name} should scale is unknown", fix)
+    scale_in = before.scale_in_cooldown if before else None
+    if scale_in is None and planned:
+        scale_in = planned.scale_in_cooldown_seconds
+    if scale_in is None:
+        scale_in = max(SHORTEST_SCALE_IN_SECONDS, start_seconds(served))
+    scale_out = before.scale_out_cooldown if before else None
+    per_instance = served.per_instance if copies else 1
+    return Scaling(
+        min_instances=math.ceil(minimum / per_instance),
+        max_instances=math.ceil(maximum / per_instance),
+        target_concurrency=target,
+        scale_in_cooldown_seconds=scale_in,
+        scale_out_cooldown_seconds=SCALE_OUT_SECONDS if scale_out is None else scale_out,
+        min_copies=minimum if copies else None,
+        max_copies=maximum if copies else None,
+        wake_up_seconds=planned.wake_up_seconds if planned and minimum == 0 else None,
+    )
+
+
+def scale(context: DeploymentContext, change: Scale) -> None:
+    """Make the change, after one that SageMaker makes at the moment, and wait until a fixed number
+    of instances or copies serves; else raises CloudError. The end of a budget moves before the
+    price rises."""
+    aws, record = context.aws, context.record
+    if change.end is not None:
+        set_end(context, shown_revision(record, change.live), change.end)
+    if change.scaling is not None:
+        apply_scaling(context, change.scaling.after)
+    if change.count is None:
+        return
+    copies = change.live.hosts_components
+    counts = counted(change.count, copies)
+    context.say("Scaling", f"{change.live.engine_count} -> {change.count} {counts}")
+    served = record.current.served.with_instances(change.instances or 1)
+    revision = record.current.model_copy(update={"served": served})
+    if change.live.status in BUSY:
+        wait_while_busy(context, revision, context.clock.now())
+    if copies:
+        sagemaker.set_copy_count(aws, record.name, change.count)
+    else:
+        sagemaker.set_variant(aws, record.name, VARIANT, count=change.count)
+    live = wait_while_busy(context, revision, context.clock.now())
+    running = live.engine_count if live else 0
+    if live is None or live.status != "InService" or running != change.count:
+        state = f"{live.status}, with {running}" if live else "gone"
+        reason = f": {live.failure}" if live and live.failure else ""
+        raise CloudError(
+            f"{record.name} was to have {change.count} {counts}; it is {state}{reason}",
+            Fix("look at it, then repeat", ("peagle", "status", record.name)),
+            code="not-scaled",
+        )
+
+
+@dataclass(frozen=True)
+class End:
+    """``at`` in epoch seconds; ``None`` for never. ``budget_usd`` is what it is computed from, if
+    that is a budget."""
+
+    at: float | None = None
+    budget_usd: float | None = None
+
+
+def planned_end(context: DeploymentContext, revision: Revision, keeps_bounds: bool = False) -> End:
+    """When the deployment ends once ``revision`` is applied now. A plan without a limit keeps the
+    end, or moves it to an earlier time if a budget ends sooner at the price of the most instances.
+    ``keeps_bounds``: scaling stays as registered if the plan has none. Raises Refused for an end
+    that has passed."""
+    record, now = context.record, context.clock.now()
+    limit = revision.plan.limit if revision.plan else None
+    if limit is None and record.ends_at is None:
+        return End()
+    live = sagemaker.describe(context.aws, record.name)
+    if live and live.status in sagemaker.BROKEN:
+        live = None
+    if live and CANDIDATE in live.running:  # the revision in service counts
+        live = of_variant(live, VARIANT)
+    price, budget = None, limit.budget_usd if limit else record.budget_usd
+    if budget is not None:
+        price = highest_price(context.aws, record, revision, live, keeps_bounds)
+    if limit is not None:
+        ends_at = end_time(limit, price, now)
+        return End(ends_at, budget) if ends_at is not None else End()
+    assert record.ends_at is not None
+    if record.ends_at > now:
+        return _end_at_price(record, price, now)
+    if live is None:
+        return End()
+    fix = "set a later end with --ttl or --budget, or remove it"
+    raise Refused(
+        f"the end of {record.name} has passed: {utc_text(record.ends_at)}",
+        Fix(fix, ("peagle", "destroy", record.name)),
+        code="limit-passed",
+    )
+
+
+def _end_at_price(record: Deployment, usd_per_hour: float | None, now: float) -> End:
+    """The end of a deployment at this price of the most instances: as it is, or earlier where its
+    budget, counted from now on, ends sooner."""
+    ends_at, budget = record.ends_at, record.budget_usd
+    if ends_at is not None and budget is not None and usd_per_hour:
+        sooner = end_time(Limit(budget_usd=budget), usd_per_hour, now)
+        ends_at = min(ends_at, sooner or ends_at)
+    return End(ends_at, budget)
+
+
+def highest_price(
+    aws: Aws, record: Deployment, revision: Revision, live: Endpoint | None, keeps_bounds: bool
+) -> float | None:
+    """USD per hour at the most instances that ``live`` may have once it serves ``revision``: by its
+    plan; without scaling there, by what is registered if that stays, as after a promotion
+    (``keeps_bounds``) and where others scale it."""
+    served = revision.served
+    if after := _scaling_of(revision):
+        return served.with_instances(after.max_instances).usd_per_hour
+    if live is None:
+        return served.usd_per_hour
+    is_served = revision.name == live.revision
+    most = live.instance_count if is_served else count_at_update(aws, record, revision, live)
+    if keeps_bounds or not _planned_before(record):
+        with suppress(AccessDenied):
+            if bounds := autoscaling.registered(aws, live.name, policies=False):
+                per_instance = served.per_instance if bounds.scales_copies else 1
+                most = max(most, math.ceil(bounds.maximum / per_instance))
+    return served.with_instances(most).usd_per_hour
+
+
+def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[Tag, ...]:
+    """Let the scheduler delete the endpoint at ``end``, or never; the tags that the endpoint, if
+    there is one, and the configuration of the revision get."""
+    aws, before, name = context.aws, context.record, context.record.name
+    if end.at is None:
+        if before.ends_at is None and not _limits(before):
+            return ()
+        _remove_limits(context)
+    else:
+        copies = before.current.served.copies is not None
+        called, fingerprint = limit_name(aws.region, name), before.current.fingerprint
+        with context.creating(Resource(type="SchedulerRole", name=called, revision=fingerprint)):
+            role = scheduler.ensure_role(aws, name, before.id, company_of(revision), copies)
+        if copies:
+            of_copies = copies_limit_name(aws.region, name)
+            with context.creating(Resource(type="Schedule", name=of_copies, revision=fingerprint)):
+                context.say("Scheduling the end of the copies", "before that of the endpoint")
+                scheduler.put_schedule(aws, name, role, end.at, context.clock, copies=True)
+        with context.creating(Resource(type="Schedule", name=called, revision=fingerprint)):
+            context.say("Scheduling the end", utc_text(end.at))
+            scheduler.put_schedule(aws, name, role, end.at, context.clock)
+    context.change(ends_at=end.at, budget_usd=end.budget_usd)
+    tags = _end_tags(context.record, before.budget_usd is not None)
+    if live := sagemaker.describe(aws, name):
+        sagemaker.retag(aws, live.arn, tags)
+    _retag_config(context, revision, tags)
+    return tuple(tags)
+
+
+def keep_end(
+    context: DeploymentContext, revision: Revision, earlier: Mapping[str, str]
+) -> tuple[Tag, ...]:
+    """The end time as tags of an endpoint that returns to a kept revision, whose configuration has
+    the tags ``earlier``: that of the deployment now. A new endpoint, after the end, has none."""
+    ends_at = context.record.ends_at
+    if ends_at is not None and ends_at <= context.clock.now():
+        live = sagemaker.describe(context.aws, context.record.name)
+        if live is None or live.status in sagemaker.BROKEN:
+            _remove_limits(context)
+            context.change(ends_at=None, budget_usd=None)
+    if context.record.ends_at is None and ENDS_TAG not in earlier:
+        return ()
+    tags = _end_tags(context.record, BUDGET_TAG in earlier)
+    _retag_config(context, revision, tags)
+    return tuple(tags)
+
+
+def _end_tags(record: Deployment, had_budget: bool) -> list[Tag]:
+    ends_at, budget = record.ends_at, record.budget_usd
+    tags: list[Tag] = [{"Key": ENDS_TAG, "Value": _NONE if ends_at is None else utc_text(ends_at)}]
+    if budget is not None or had_budget:
+        value = _NONE if budget is None else f"{budget:.15g}"
+        tags.append({"Key": BUDGET_TAG, "Value": value})
+    return tags
+
+
+def _retag_config(context: DeploymentContext, revision: Revision, tags: list[Tag]) -> None:
+    config = sagemaker.description(context.aws, "EndpointConfig", revision.endpoint_config)
+    sagemaker.retag(context.aws, config["EndpointConfigArn"], tags)
+
+
+def _remove_limits(context: DeploymentContext) -> None:
+    for resource in _limits(context.record):
+        delete(context, resource)
+
+
+def _limits(record: Deployment) -> tuple[Resource, ...]:
+    """Schedules and role, in the order of removal."""
+    return (*record.of_type("Schedule"), *record.of_type("SchedulerRole"))
+
+
+def end_in(tags: Mapping[str, str]) -> float | None:
+    """The end time in a resource's tags, in epoch seconds; ``None`` without one."""
+    return utc_moment(tags.get(ENDS_TAG, ""))
+
+
+def budget_in(tags: Mapping[str, str]) -> float | None:
+    """The budget in a resource's tags, in USD; ``None`` without one."""
+    with suppress(ValueError):
+        usd = float(tags.get(BUDGET_TAG, _NONE))
+        return usd if math.isfinite(usd) and usd > 0 else None
     return None
 
 
-def listed_scaling(aws: Aws) -> Mapping[str, Bounds]:
-    """The bounds by endpoint; empty where they may not be read."""
-    with suppress(AccessDenied):
-        return autoscaling.all_registered(aws)
-    return {}
+def with_end_in(record: Deployment, tags: Mapping[str, str] | None) -> Deployment:
+    """The record with the end in its endpoint's tags, which another machine may have moved."""
+    if tags is None or ENDS_TAG not in tags:
+        return record
+    return record.model_copy(update={"ends_at": end_in(tags), "budget_usd": budget_in(tags)})
 
 
-def bounds_fields(bounds: Bounds | None) -> dict[str, int | None]:
-    """The bounds in a row of ``list``: of instances, or of copies, else ``None``."""
-    names = [f"{bound}_{unit}" for unit in ("instances", "copies") for bound in ("min", "max")]
-    values = bounds.document() if bounds else {}
-    return {name: values.get(name) for name in names}
+def limit_resources(region: str, name: str, copies: bool) -> Iterator[Resource]:
+    """Schedules and role of a deployment that another machine limited: they carry no tags that AWS
+    would find, but their names are known."""
+    for schedule in schedule_names(region, name, copies):
+        yield Resource(type="Schedule", name=schedule, made=True, revision="")
+    yield Resource(type="SchedulerRole", name=limit_name(region, name), made=True, revision="")

@@ -1,8 +1,8 @@
-"""What an endpoint serves, and a deployment as a record keeps it. Data only.
+"""What an endpoint serves, and a deployment as a record keeps it. Data only, without boto3.
 
 A plan and the account's descriptions become the same ``Served``, so that they can be compared. The
 tags in the account are the truth and the record is a cache: ``discover`` makes one of what another
-machine deployed. This module does not import boto3, so that listing and completing names is quick.
+machine deployed.
 """
 
 from __future__ import annotations
@@ -92,22 +92,11 @@ class Served(Frozen):
 
 
 def served_by_plan(plan: Plan, filled: Mapping[str, str] | None = None) -> Served:
-    """What ``plan`` serves once it is applied; ``filled`` replaces its placeholders."""
+    """What ``plan`` serves once it is applied; ``filled`` replaces its placeholders and names."""
     model, config, _, *component = (
         with_replaced(request.parameters, filled or {}) for request in requests(plan)
     )
-    return served_by_requests(plan, model, config, *component)
-
-
-def served_by_requests(
-    plan: Plan,
-    model: Mapping[str, Any],
-    config: Mapping[str, Any],
-    component: Mapping[str, Any] | None = None,
-) -> Served:
-    """What ``plan`` serves with its complete CreateModel, CreateEndpointConfig, and for copies
-    CreateInferenceComponent."""
-    startup = component["Specification"]["StartupParameters"] if component else {}
+    startup = component[0]["Specification"]["StartupParameters"] if component else {}
     return Served(
         name=plan.name,
         region=plan.region,
@@ -136,6 +125,10 @@ def settings_of(
     length = settings.get("max-model-len")
     engine = engine_part(environment)
     vpc = model.get("VpcConfig") or {}
+    sources = {"model": container.get("ModelDataSource")} | {
+        f"additional-model-data-sources/{source['ChannelName']}": source
+        for source in container.get("AdditionalModelDataSources") or []
+    }
     return {
         "method": method if isinstance(method, str) else None,
         "k": k if type(k) is int and k >= 0 else 0,
@@ -145,25 +138,17 @@ def settings_of(
         "max_model_len": length if type(length) is int else None,
         "settings": settings,
         "variables": {key: value for key, value in environment.items() if key not in engine},
-        "weights": _weights(container),
+        "weights": {
+            folder: source["S3DataSource"]["S3Uri"]
+            for folder, source in sources.items()
+            if source and "S3DataSource" in source
+        },
         "startup_timeout_seconds": variant.get("ContainerStartupHealthCheckTimeoutInSeconds"),
         "download_timeout_seconds": variant.get("ModelDataDownloadTimeoutInSeconds"),
         "subnets": tuple(sorted(vpc.get("Subnets") or ())),
         "security_groups": tuple(sorted(vpc.get("SecurityGroupIds") or ())),
         "network_isolation": bool(model.get("EnableNetworkIsolation")),
         "kms_key": config.get("KmsKeyId"),
-    }
-
-
-def _weights(container: Mapping[str, Any]) -> dict[str, str]:
-    sources = {"model": container.get("ModelDataSource")} | {
-        f"additional-model-data-sources/{source['ChannelName']}": source
-        for source in container.get("AdditionalModelDataSources") or []
-    }
-    return {
-        folder: source["S3DataSource"]["S3Uri"]
-        for folder, source in sources.items()
-        if source and "S3DataSource" in source
     }
 
 
@@ -192,6 +177,8 @@ ResourceType = Literal[
 Moment = Annotated[float, Field(ge=0, lt=253_402_300_800, allow_inf_nan=False)]
 """Epoch seconds before the year 10000, which is where Python's dates end."""
 
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
+
 
 def utc_text(moment: float) -> str:
     """``2026-11-22T20:15:00Z``, for epoch seconds."""
@@ -206,15 +193,12 @@ def utc_moment(text: str) -> float | None:
         return None
 
 
-_UTC = "%Y-%m-%dT%H:%M:%SZ"
-
-
 class Resource(Frozen):
     """A resource in the account. ``made`` is false until AWS confirms its creation.
 
     ``revision`` is a revision's fingerprint. ``keys`` are the objects of an ``S3Objects``, whose
-    name is their ``s3://`` prefix, and ``contents`` is a hash of the files. A ``MetricFilter`` is
-    one of the endpoint's log, and a ``LifecycleRule`` has the prefix of what it deletes.
+    name is their ``s3://`` prefix, and ``contents`` is a hash of the files. A ``LifecycleRule`` has
+    the prefix of what it deletes.
     """
 
     type: ResourceType
@@ -268,6 +252,10 @@ class Revision(Frozen):
         """The name of its endpoint configuration."""
         return self.instances_config or self.name
 
+    @property
+    def is_proved(self) -> bool:
+        return self.proof is not None and self.proof.passed
+
 
 class RunningComparison(Frozen):
     """A second variant of the endpoint, which shares the requests with the revision in service.
@@ -301,11 +289,10 @@ class Deployment(Frozen):
     ``peagle.deploy.revisions`` explains ``serving``, ``pending`` and ``previous``.
     ``returning_to`` is the fingerprint of the revision that ``peagle rollback`` returns to, from
     its start until its result is reported. ``comparison`` is set from the start of `peagle compare`
-    until `peagle promote` or `peagle drop` has ended it.
-    ``billing_since`` is when the endpoint was requested, in epoch seconds. ``owner`` is the
-    template or program that changes it; empty for this toolkit. ``ends_at`` is when EventBridge
-    Scheduler deletes the endpoint, in epoch seconds, if it does, and ``budget_usd`` the budget
-    that this was computed from, if any.
+    until `peagle promote` or `peagle drop` has ended it. ``billing_since`` is when the endpoint was
+    requested and ``ends_at`` when EventBridge Scheduler deletes it, in epoch seconds, and
+    ``budget_usd`` the budget that this was computed from. ``owner`` is the template or program that
+    changes the endpoint; empty for this toolkit.
     """
 
     format: Literal[3] = 3
@@ -327,9 +314,8 @@ class Deployment(Frozen):
     budget_usd: float | None = None
 
     def __repr__(self) -> str:
-        served = dict.fromkeys(revision.served.pair for revision in self.revisions)
-        pairs = ", ".join(served) or "nothing"
-        return f"<Deployment {self.name} in {self.region}, {self.scope}: {pairs}>"
+        pairs = ", ".join(dict.fromkeys(revision.served.pair for revision in self.revisions))
+        return f"<Deployment {self.name} in {self.region}, {self.scope}: {pairs or 'nothing'}>"
 
     @property
     def key(self) -> tuple[str, str, str]:

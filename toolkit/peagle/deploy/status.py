@@ -6,18 +6,18 @@ runs now. AWS's own account of it is the bill.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.aws import sagemaker
+from peagle.aws import autoscaling, sagemaker
 from peagle.aws.autoscaling import Bounds
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import records
-from peagle.deploy.discover import Prices, find_deployments, serves_known_config, with_resources
-from peagle.deploy.limits import with_end_in
+from peagle.deploy.discover import Prices, find_deployments, with_resources
 from peagle.deploy.revisions import (
     CANDIDATE,
     compares_now,
@@ -28,8 +28,8 @@ from peagle.deploy.revisions import (
     unfinished,
     usd_per_hour_of,
 )
-from peagle.deploy.scaling import bounds_fields, listed_scaling, scaling_document
-from peagle.deploy.state import Deployment, Served, utc_text
+from peagle.deploy.scaling import with_end_in
+from peagle.deploy.state import Deployment, Revision, utc_text
 from peagle.errors import PeagleError, Refused, UserError
 from peagle.planning.plan import Plan
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
@@ -39,10 +39,8 @@ from peagle.store import SANDBOX
 ENDED = "Ended"
 """The state of a deployment whose endpoint was deleted at its end time."""
 
-
-def has_ended(record: Deployment, live: Endpoint | None, now: float | None = None) -> bool:
-    """Whether the end time has passed and the endpoint is gone."""
-    return live is None and is_past_end(record, now)
+GONE = ("Missing", ENDED)
+"""States of a deployment without its endpoint, which was in service."""
 
 
 def is_past_end(record: Deployment, now: float | None = None) -> bool:
@@ -51,43 +49,26 @@ def is_past_end(record: Deployment, now: float | None = None) -> bool:
     return record.ends_at is not None and record.ends_at <= moment
 
 
-def cost_fields(
-    record: Deployment, live: Endpoint | None, usd_per_hour: float | None
-) -> dict[str, Any]:
-    """The keys of ``list`` and ``status`` about cost and end: in USD, seconds and UTC. ``None``
-    where the price is unknown, or there is no end."""
-    now = Clock().now()
-    ends_at = record.ends_at
-    return {
-        "price_per_day_usd": None if usd_per_hour is None else round(usd_per_hour * 24, 2),
-        "cost_so_far_usd": cost_so_far(record, live, usd_per_hour, now),
-        "ends_at": None if ends_at is None else utc_text(ends_at),
-        "seconds_left": None if ends_at is None else max(0, int(ends_at - now)),
-    }
+def state_of(record: Deployment, live: Endpoint | None) -> str:
+    """SageMaker's status of the endpoint, or one of ours:
 
-
-def cost_so_far(
-    record: Deployment, live: Endpoint | None, usd_per_hour: float | None, now: float
-) -> float | None:
-    """USD since the request, at ``usd_per_hour`` of what runs now; of an endpoint that ended, until
-    its end. ``None`` where that is unknown."""
-    since = record.billing_since or (live.created if live else None)
+    ``Incomplete``  deploy was interrupted before it requested the endpoint
+    ``Missing``     the endpoint was in service, and was deleted without `peagle destroy`
+    ``Ended``       the endpoint was deleted at its end time
+    ``Unproved``    it is in service, but its acceptance is not proved
+    """
+    serving = record.serving
     if live is None:
-        if record.serving is None:
-            return 0.0
-        if record.ends_at is None:
-            return None
-        now, usd_per_hour = min(now, record.ends_at), record.serving.served.usd_per_hour
-    if usd_per_hour is None or since is None:
-        return None
-    return round(max(0.0, now - since) / 3600 * usd_per_hour, 2)
+        return ENDED if is_past_end(record) else "Missing" if serving else "Incomplete"
+    if live.status != "InService":
+        return live.status
+    serves = revision_in_service(record, live.revision) is serving
+    return "InService" if serving and serving.is_proved and serves else "Unproved"
 
 
 def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
-    """USD per hour that the deployment costs now; ``None`` when that is unknown, or the endpoint
-    was deleted elsewhere.
-
-    The instances that run count; while an endpoint is created, those of its configuration."""
+    """USD per hour of the instances that run now, or that start; ``None`` when that is unknown, or
+    the endpoint was deleted elsewhere."""
     if live is None:
         return None if record.serving else 0.0
     if live.status == "Failed":
@@ -102,6 +83,18 @@ def usd_per_hour_now(record: Deployment, live: Endpoint | None) -> float | None:
     return served.with_instances(running).usd_per_hour
 
 
+def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:
+    """``usd_per_hour_now`` after an error; an endpoint that cannot be looked at counts, as it may
+    exist."""
+    if not record.of_type("Endpoint"):
+        return 0.0
+    try:
+        live = sagemaker.describe(aws, record.name)
+        return usd_per_hour_now(record, live) if live else 0.0
+    except PeagleError:
+        return record.current.served.usd_per_hour
+
+
 def require_known_price(plan: Plan, accepted: bool) -> None:
     """Raise Refused for a plan without a known price, unless that is accepted."""
     if plan.price_per_hour_usd is None and not accepted:
@@ -112,28 +105,35 @@ def require_known_price(plan: Plan, accepted: bool) -> None:
         )
 
 
-GONE = ("Missing", ENDED)
-"""States of a deployment without its endpoint, which was in service."""
-
-
-def state_of(record: Deployment, live: Endpoint | None) -> str:
-    """SageMaker's status of the endpoint, or one of ours:
-
-    ``Incomplete``  deploy was interrupted before it requested the endpoint
-    ``Missing``     the endpoint was in service, and was deleted without `peagle destroy`
-    ``Ended``       the endpoint was deleted at its end time
-    ``Unproved``    it is in service, but its acceptance is not proved
-    """
-    if live is None and has_ended(record, live):
-        return ENDED
-    if live is None:
-        return "Missing" if record.serving else "Incomplete"
-    if live.status != "InService":
-        return live.status
-    proof = record.serving.proof if record.serving else None
-    serves = revision_in_service(record, live.revision) is record.serving
-    proved = proof is not None and proof.passed and serves
-    return "InService" if proved else "Unproved"
+def _common_fields(
+    record: Deployment, live: Endpoint | None, revision: Revision, tags: Mapping[str, str]
+) -> dict[str, Any]:
+    """The keys of ``list`` and ``status``. Cost and end are in USD, seconds and UTC; ``None`` where
+    the price is unknown, or there is no end."""
+    now, ends_at, price = Clock().now(), record.ends_at, usd_per_hour_now(record, live)
+    cost, until, rate = None, now, price
+    since = record.billing_since or (live.created if live else None)
+    if live is None and ends_at is not None and record.serving:
+        until, rate = min(now, ends_at), record.serving.served.usd_per_hour
+    if live is None and record.serving is None:
+        cost = 0.0
+    elif rate is not None and since is not None:
+        cost = round(max(0.0, until - since) / 3600 * rate, 2)
+    return {
+        "name": record.name,
+        "state": state_of(record, live),
+        "region": record.region,
+        "pair": revision.served.pair,
+        "price_per_hour_usd": price,
+        "price_per_day_usd": None if price is None else round(price * 24, 2),
+        "cost_so_far_usd": cost,
+        "ends_at": None if ends_at is None else utc_text(ends_at),
+        "seconds_left": None if ends_at is None else max(0, int(ends_at - now)),
+        "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
+        "speculation": revision.served.k > 0,
+        "stand_in": tags.get(STAND_IN_TAG),
+        "owner": record.owner or "peagle",
+    }
 
 
 def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
@@ -145,37 +145,34 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     tags = sagemaker.readable_tags(aws, live) or {}
     record = with_end_in(record, tags)
     failure = record.failure or unfinished(record, live)
-    price = usd_per_hour_now(record, live)
-    scaling = scaling_document(aws, live)
+    bounds = None
+    with suppress(AccessDenied):
+        bounds = autoscaling.registered(aws, live.name) if live else None
     variant = of_variant(live, VARIANT) if live and compares_now(record, live) else live
+    copies = {}
+    if served.copies is not None:
+        running = live.component.copies if live and live.component else 0
+        copies = {"copies": served.copies, "copies_running": running}
     return {
-        "name": record.name,
-        "state": state_of(record, live),
-        "pair": served.pair,
-        "region": record.region,
+        **_common_fields(record, live, revision, tags),
         "account": record.account,
         "sandbox": record.scope == SANDBOX,
-        "acceptance_length": proof.acceptance_length if proof else None,
         "acceptance_per_position": list(proof.acceptance_per_position) if proof else [],
         "acceptance_floor": speculation.acceptance_floor if speculation else None,
         "acceptance_floor_source": speculation.acceptance_floor_source if speculation else None,
         "drafts": proof.drafts if proof else None,
-        "proved": bool(proof and proof.passed),
+        "proved": revision.is_proved,
         "proof": proof.document() if proof else None,
         "openai_base_url": base_url(aws, live) if live else None,
-        "price_per_hour_usd": price,
-        **cost_fields(record, live, price),
         "price_date": served.price_date,
         "instance_type": served.instance_type,
         "instance_count": served.configured_count or served.instance_count,
         "instances_running": variant.instance_count if variant else 0,
-        "scaling": scaling,
-        **_copies(served, live),
+        "scaling": bounds.document() if bounds else None,
+        **copies,
         "vllm": served.vllm,
         "vllm_here": tags.get(ENGINE_TAG, "").removeprefix("vllm ") or None,
-        "speculation": served.k > 0,
         "k": served.k or None,
-        "stand_in": tags.get(STAND_IN_TAG),
         "endpoint_status": live.status if live else None,
         "endpoint_config": live.endpoint_config if live else None,
         "failure_reason": (live.failure if live else None) or (failure and failure.message),
@@ -183,49 +180,13 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
         "failure_command": list(failure.command) if failure and failure.command else None,
         "role": revision.role,
         "fingerprint": revision.fingerprint,
-        "owner": record.owner or "peagle",
         "previous": _previous(record, live),
-        "comparison": comparison_document(record, live),
+        "comparison": _comparison(record, live),
         "billing_since": record.billing_since,
         "resources": [
             resource.document() | {"confirmed": resource.made} for resource in record.resources
         ],
     }
-
-
-def comparison_document(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
-    """What `peagle compare` added to the endpoint; ``None`` without a comparison. The ``state`` is
-    ``running``, ``starting`` or ``not-in-service``."""
-    comparison = record.comparison
-    if comparison is None:
-        return None
-    served = comparison.candidate.served
-    running = compares_now(record, live)
-    starts = live is not None and live.pending_revision == comparison.config
-    prices = usd_per_hour_of(record, live) if live and running else {}
-    return {
-        "state": "running" if running else "starting" if starts else "not-in-service",
-        "variant": CANDIDATE,
-        "share": comparison.share,
-        "since": comparison.since,
-        "pair": served.pair,
-        "k": served.k or None,
-        "speculation": served.k > 0,
-        "instance_type": served.instance_type,
-        "instance_count": served.configured_count or served.instance_count,
-        "instances_running": live.running.get(CANDIDATE, 0) if live and running else 0,
-        "price_per_hour_usd": prices.get(CANDIDATE) if running else None,
-        "endpoint_config": comparison.candidate.endpoint_config,
-        "fingerprint": comparison.candidate.fingerprint,
-    }
-
-
-def _copies(served: Served, live: Endpoint | None) -> dict[str, int]:
-    """The copies that were asked for and that run; empty without an inference component."""
-    if served.copies is None:
-        return {}
-    running = live.component.copies if live and live.component else 0
-    return {"copies": served.copies, "copies_running": running}
 
 
 def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
@@ -241,32 +202,30 @@ def _previous(record: Deployment, live: Endpoint | None) -> dict[str, Any] | Non
     }
 
 
-def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listing:
-    """The deployments of the account in these regions: those with our tags, and those of this
-    machine's records, by region and name.
-
-    A region whose tags may not be read shows the records only, and counts as unknown. A record that
-    cannot be read hides no other deployment, and not its own one where the account shows it.
-    """
-    rows: list[dict[str, Any]] = []
-    unknown: list[AccessDenied] = []
-    damaged: tuple[UserError, ...]
-    readable, damaged = records.readable_records(aws.scope)
-    by_place = {(record.region, record.name): record for record in readable}
-    for region in regions:
-        there = aws.in_region(region)
-        try:
-            deployments, bad_tags = find_deployments(there, prices)
-            tagged = {deployment.name: deployment for deployment in deployments}
-            damaged = (*damaged, *bad_tags)
-        except AccessDenied as denied:
-            tagged = {}
-            unknown.append(denied)
-        recorded = {name: record for (place, name), record in by_place.items() if place == region}
-        scaled = listed_scaling(there) if tagged or recorded else {}
-        for name in sorted({*tagged, *recorded}):
-            rows.append(_row(there, recorded.get(name), tagged.get(name), scaled.get(name)))
-    return Listing(tuple(rows), tuple(unknown), damaged)
+def _comparison(record: Deployment, live: Endpoint | None) -> dict[str, Any] | None:
+    """What `peagle compare` added to the endpoint; ``None`` without a comparison. The ``state`` is
+    ``running``, ``starting`` or ``not-in-service``."""
+    comparison = record.comparison
+    if comparison is None:
+        return None
+    served = comparison.candidate.served
+    running = live if compares_now(record, live) else None
+    starts = live is not None and live.pending_revision == comparison.config
+    return {
+        "state": "running" if running else "starting" if starts else "not-in-service",
+        "variant": CANDIDATE,
+        "share": comparison.share,
+        "since": comparison.since,
+        "pair": served.pair,
+        "k": served.k or None,
+        "speculation": served.k > 0,
+        "instance_type": served.instance_type,
+        "instance_count": served.configured_count or served.instance_count,
+        "instances_running": running.running.get(CANDIDATE, 0) if running else 0,
+        "price_per_hour_usd": usd_per_hour_of(record, running)[CANDIDATE] if running else None,
+        "endpoint_config": comparison.candidate.endpoint_config,
+        "fingerprint": comparison.candidate.fingerprint,
+    }
 
 
 @dataclass(frozen=True)
@@ -279,6 +238,33 @@ class Listing:
     damaged: tuple[UserError, ...] = ()
 
 
+def list_deployments(aws: Aws, regions: Iterable[str], prices: Prices) -> Listing:
+    """The deployments of the account in these regions, by our tags and this machine's records. A
+    region whose tags may not be read shows the records only, and counts as unknown. A record that
+    cannot be read hides no other deployment, and not its own one where the account shows it."""
+    rows: list[dict[str, Any]] = []
+    unknown: list[AccessDenied] = []
+    damaged: tuple[UserError, ...]
+    readable, damaged = records.readable_records(aws.scope)
+    for region in regions:
+        there = aws.in_region(region)
+        tagged: dict[str, Deployment] = {}
+        try:
+            deployments, bad_tags = find_deployments(there, prices)
+            tagged = {deployment.name: deployment for deployment in deployments}
+            damaged = (*damaged, *bad_tags)
+        except AccessDenied as denied:
+            unknown.append(denied)
+        recorded = {record.name: record for record in readable if record.region == region}
+        scaled: Mapping[str, Bounds] = {}
+        if tagged or recorded:
+            with suppress(AccessDenied):
+                scaled = autoscaling.all_registered(there)
+        for name in sorted({*tagged, *recorded}):
+            rows.append(_row(there, recorded.get(name), tagged.get(name), scaled.get(name)))
+    return Listing(tuple(rows), tuple(unknown), damaged)
+
+
 def _row(
     aws: Aws, record: Deployment | None, tagged: Deployment | None, bounds: Bounds | None
 ) -> dict[str, Any]:
@@ -288,29 +274,19 @@ def _row(
     live = sagemaker.describe(aws, deployment.name)
     if record and tagged:
         same = (record.id, record.owner) == (tagged.id, tagged.owner)
-        is_known = live is None or (same and serves_known_config(record, live))
-        if not is_known:
+        if live and not (same and revision_in_service(record, live.revision)):
             deployment = tagged
         elif record.id == tagged.id:
             deployment = with_resources(record, tagged.resources)
     tags = sagemaker.readable_tags(aws, live) or {}
     deployment = with_end_in(deployment, tags)
-    revision = shown_revision(deployment, live)
-    price = usd_per_hour_now(deployment, live)
+    scaling = bounds.document() if bounds else {}
+    names = [f"{bound}_{unit}" for unit in ("instances", "copies") for bound in ("min", "max")]
     return {
-        "name": deployment.name,
-        "state": state_of(deployment, live),
-        "region": deployment.region,
-        "pair": revision.served.pair,
+        **_common_fields(deployment, live, shown_revision(deployment, live), tags),
         "instances_running": live.instance_count if live else 0,
-        "price_per_hour_usd": price,
-        **cost_fields(deployment, live, price),
-        "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
-        "speculation": revision.served.k > 0,
         "compared_share": deployment.comparison.share if deployment.comparison else None,
-        "stand_in": tags.get(STAND_IN_TAG),
-        "owner": deployment.owner or "peagle",
-        **bounds_fields(bounds),
+        **{name: scaling.get(name) for name in names},
     }
 
 
@@ -325,22 +301,7 @@ def stand_in_of(aws: Aws, name: str) -> str | None:
     return tags.get(STAND_IN_TAG)
 
 
-def cost_of_remaining(aws: Aws, record: Deployment) -> float | None:
-    """``usd_per_hour_now`` after an error; an endpoint that cannot be looked at counts, as it may
-    exist."""
-    if not record.of_type("Endpoint"):
-        return 0.0
-    try:
-        live = sagemaker.describe(aws, record.name)
-        return usd_per_hour_now(record, live) if live else 0.0
-    except PeagleError:
-        return record.current.served.usd_per_hour
-
-
 def endpoint_created(aws: Aws, name: str) -> float | None:
-    """When SageMaker created the endpoint, in epoch seconds; ``None`` without such an endpoint.
-
-    Raises CloudError.
-    """
+    """When SageMaker created the endpoint, in epoch seconds; ``None`` without such an endpoint."""
     live = sagemaker.describe(aws, name)
     return live.created if live else None

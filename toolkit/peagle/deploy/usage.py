@@ -7,7 +7,7 @@ them: requests that run, divided by the tokens per second that they get together
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from peagle.engine_log import (
 )
 from peagle.errors import PeagleError
 from peagle.protocol import Counters, acceptance_length, log_group
-from peagle.render.metrics import METRIC_NAMESPACE, metric_dimensions
+from peagle.render.alarms import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import usd_per_million
 
@@ -40,14 +40,28 @@ _POLL_SECONDS = 2.0
 _WIDEN = 10
 """Factor by which the search for the newest line widens: an idle engine writes none for hours."""
 
+_SANDBOX_LOG_SECONDS = 1.0
+"""Seconds between two lines of vLLM's statistics in the sandbox."""
+
+_FRESH_INTERVALS = 4
+"""An instance without a line for so long is idle."""
+
+_LINES = '?"Avg generation throughput" ?"SpecDecoding metrics"'
+_MICROSECONDS = 1e6
+_STATISTICS = {
+    "requests": ("Invocations", "Sum"),
+    "errors": ("Invocation5XXErrors", "Sum"),
+    "ttft_p50": ("FirstChunkLatency", "p50"),
+    "ttft_p90": ("FirstChunkLatency", "p90"),
+    "streams": ("FirstChunkLatency", "SampleCount"),
+}
+
 
 def endpoint_log(
     aws: Aws, record: Deployment, since: float | None = None, follow: bool = False
 ) -> Iterator[LogEvent]:
-    """The lines of the endpoint's log, from ``since`` (epoch seconds; by default its creation) on.
-
-    With ``follow`` it continues with new lines and never ends. Raises CloudError.
-    """
+    """The lines of the endpoint's log, from ``since`` (epoch seconds; by default its creation) on;
+    with ``follow`` it continues with new lines and never ends."""
     begun = since or endpoint_created(aws, record.name) or record.billing_since or 0.0
     tail = Tail(aws, record.name, begun, record.current.served.copies is not None)
     yield from tail.new()
@@ -73,33 +87,15 @@ def age_of_newest_line(aws: Aws, record: Deployment, seconds: float) -> float | 
 def reported_warm_start(aws: Aws, preflight: Preflight, begun: float) -> WarmStart | None:
     """What the log reports about a warm start of the engine that ``deploy`` has just started, which
     needs mounted weights; ``begun`` is when that deploy began, in epoch seconds."""
-    name, mounts = preflight.desired.plan.name, preflight.desired.plan.mounts
-    if preflight.change not in ("create", "update") or not mounts:
+    plan = preflight.desired.plan
+    if preflight.change not in ("create", "update") or not plan.mounts:
         return None
-    created = endpoint_created(aws, name) if preflight.change == "create" else 0
+    created = endpoint_created(aws, plan.name) if preflight.change == "create" else 0
     try:
-        has_copies = preflight.desired.plan.copies is not None
-        events = Tail(aws, name, created or begun, has_copies).drain()
+        events = Tail(aws, plan.name, created or begun, plan.copies is not None).drain()
     except PeagleError:
         return None  # the endpoint is in service; its log is optional
     return warm_start_in([event.raw for event in events])
-
-
-_SANDBOX_LOG_SECONDS = 1.0
-"""Seconds between two lines of vLLM's statistics in the sandbox."""
-
-_FRESH_INTERVALS = 4
-"""An instance without a line for so long is idle."""
-
-_LINES = '?"Avg generation throughput" ?"SpecDecoding metrics"'
-_MICROSECONDS = 1e6
-_STATISTICS = {
-    "requests": ("Invocations", "Sum"),
-    "errors": ("Invocation5XXErrors", "Sum"),
-    "ttft_p50": ("FirstChunkLatency", "p50"),
-    "ttft_p90": ("FirstChunkLatency", "p90"),
-    "streams": ("FirstChunkLatency", "SampleCount"),
-}
 
 
 def usage_of_endpoint(
@@ -114,8 +110,7 @@ def usage_of_endpoint(
     revision = shown_revision(record, live)
     copies = revision.served.copies is not None
     notes: list[str] = []
-    start = now - window_seconds
-    logs = _statistics(aws, log_group(record.name, copies), start, copies, notes)
+    logs = _statistics(aws, record.name, now - window_seconds, copies, notes)
     comparison = compares_now(record, live)
     whole = Usage(
         name=record.name,
@@ -126,30 +121,33 @@ def usage_of_endpoint(
         instances=live.instance_count if live else 0,
         usd_per_hour=usd_per_hour_now(record, live),
     )
+    dimensions = metric_dimensions(record.name, copies)
     if live is None or comparison is None:
-        dimensions = metric_dimensions(record.name, copies)
         used = _used(aws, whole, revision, dimensions, logs[VARIANT], notes)
         return replace(used, notes=tuple(notes))
     prices = usd_per_hour_of(record, live)
-    shares = {VARIANT: 1 - comparison.share, CANDIDATE: comparison.share}
-    variants = tuple(
-        _used(
-            aws,
-            replace(
-                whole,
-                variant=name,
-                share=shares[name],
-                instances=live.running.get(name, 0),
-                usd_per_hour=prices[name],
-            ),
-            variant_revision,
-            {**metric_dimensions(record.name, copies=False), "VariantName": name},
-            logs[name],
-            notes,
-        )
-        for name, variant_revision in ((VARIANT, revision), (CANDIDATE, comparison.candidate))
+    variants = []
+    for name, share, its_revision in (
+        (VARIANT, 1 - comparison.share, revision),
+        (CANDIDATE, comparison.share, comparison.candidate),
+    ):
+        running, price = live.running.get(name, 0), prices[name]
+        part = replace(whole, variant=name, share=share, instances=running, usd_per_hour=price)
+        its_dimensions = {**dimensions, "VariantName": name}
+        variants.append(_used(aws, part, its_revision, its_dimensions, logs[name], notes))
+    # Only sums: times, shares and acceptance are those of one plan.
+    totals: dict[str, Any] = {}
+    for number in ("requests_per_minute", "running", "waiting", "tokens_per_second"):
+        values = [getattr(variant, number) for variant in variants]
+        known = [value for value in values if value is not None]
+        totals[number] = sum(known) if known else None
+    return replace(
+        whole,
+        **totals,
+        usd_per_million_tokens=usd_per_million(whole.usd_per_hour, totals["tokens_per_second"]),
+        variants=tuple(variants),
+        notes=tuple(dict.fromkeys(notes)),
     )
-    return replace(_together(whole, variants), notes=tuple(dict.fromkeys(notes)))
 
 
 def _used(
@@ -160,10 +158,33 @@ def _used(
     statistics: LogStatistics,
     notes: list[str],
 ) -> Usage:
-    """``usage`` with what the engines of a revision do: its metrics have these dimensions."""
+    """``usage`` with what the engines of a revision do: its metrics have these dimensions. A
+    percentile of several minutes is the mean of theirs, weighted by their requests."""
     served, window_seconds = revision.served, usage.window_seconds
+    queries = {
+        query: MetricQuery(METRIC_NAMESPACE, metric, stat, dimensions)
+        for query, (metric, stat) in _STATISTICS.items()
+    }
+    minutes: dict[str, dict[float, float]] = {query: {} for query in queries}
+    try:
+        minutes = metric_data(aws, queries, usage.at - window_seconds, usage.at)
+    except AccessDenied as denied:
+        notes.append(f"requests and TTFT are unknown: {denied.message}")
+    answered, streams = minutes["requests"], minutes["streams"]
+    count = sum(answered.values())
+    by_minute: tuple[float, ...] = ()
+    if answered:
+        first, last = min(answered), max(answered)
+        places = range(round((last - first) / PERIOD_SECONDS) + 1)
+        by_minute = tuple(answered.get(first + place * PERIOD_SECONDS, 0.0) for place in places)
+    p50, p90 = (
+        weighted_mean(
+            (value / _MICROSECONDS, streams.get(minute, 0.0))
+            for minute, value in minutes[name].items()
+        )
+        for name in ("ttft_p50", "ttft_p90")
+    )
     speculation = revision.plan.speculation if revision.plan else None
-    minutes = _minutes(aws, dimensions, usage.at - window_seconds, usage.at, notes)
     interval = log_seconds(served, aws.in_sandbox)
     tokens = statistics.tokens_per_second(window_seconds, interval)
     newest = statistics.newest(usage.at - _FRESH_INTERVALS * interval)
@@ -172,7 +193,11 @@ def _used(
     return replace(
         usage,
         instance_type=served.instance_type,
-        **_of_minutes(minutes, window_seconds),
+        requests_per_minute=count * 60 / window_seconds if answered else None,
+        requests_by_minute=by_minute,
+        error_share=sum(minutes["errors"].values()) / count if count else None,
+        ttft_p50=p50,
+        ttft_p90=p90,
         running=sum(load.running for load in newest) if statistics.loads else None,
         waiting=sum(load.waiting for load in newest) if statistics.loads else None,
         itl=statistics.itl,
@@ -183,64 +208,6 @@ def _used(
         acceptance_floor=speculation.acceptance_floor if speculation else None,
         usd_per_million_tokens=usd_per_million(usage.usd_per_hour, tokens),
     )
-
-
-def _together(whole: Usage, variants: tuple[Usage, ...]) -> Usage:
-    """The sums of the variants; times, shares and acceptance are those of one plan only."""
-
-    def total(number: str) -> float | None:
-        values = [getattr(variant, number) for variant in variants]
-        values = [value for value in values if value is not None]
-        return sum(values) if values else None
-
-    return replace(
-        whole,
-        requests_per_minute=total("requests_per_minute"),
-        running=total("running"),
-        waiting=total("waiting"),
-        tokens_per_second=total("tokens_per_second"),
-        usd_per_million_tokens=usd_per_million(whole.usd_per_hour, total("tokens_per_second")),
-        variants=variants,
-    )
-
-
-def _minutes(
-    aws: Aws, dimensions: dict[str, str], start: float, end: float, notes: list[str]
-) -> dict[str, dict[float, float]]:
-    queries = {
-        query: MetricQuery(METRIC_NAMESPACE, metric, stat, dimensions)
-        for query, (metric, stat) in _STATISTICS.items()
-    }
-    try:
-        return metric_data(aws, queries, start, end)
-    except AccessDenied as denied:
-        notes.append(f"requests and TTFT are unknown: {denied.message}")
-        return {query: {} for query in queries}
-
-
-def _of_minutes(minutes: dict[str, dict[float, float]], window_seconds: float) -> dict[str, Any]:
-    """Requests, errors and times to the first token of the window. A percentile of several minutes
-    is the mean of theirs, weighted by their requests."""
-    answered, streams = minutes["requests"], minutes["streams"]
-    count = sum(answered.values())
-    first = {
-        name: weighted_mean(
-            (value / _MICROSECONDS, streams.get(minute, 0.0))
-            for minute, value in minutes[name].items()
-        )
-        for name in ("ttft_p50", "ttft_p90")
-    }
-    return {
-        "requests_per_minute": count * 60 / window_seconds if answered else None,
-        "requests_by_minute": tuple(
-            answered.get(min(answered) + minute * PERIOD_SECONDS, 0.0)
-            for minute in range(round((max(answered) - min(answered)) / PERIOD_SECONDS) + 1)
-        )
-        if answered
-        else (),
-        "error_share": sum(minutes["errors"].values()) / count if count else None,
-        **first,
-    }
 
 
 @dataclass
@@ -259,8 +226,8 @@ class LogStatistics:
             self.loads.setdefault(stream, []).append((when, load))
 
     @property
-    def _all(self) -> Iterable[EngineLoad]:
-        return (load for loads in self.loads.values() for _, load in loads)
+    def _all(self) -> list[EngineLoad]:
+        return [load for loads in self.loads.values() for _, load in loads]
 
     def newest(self, since: float) -> list[EngineLoad]:
         """The last line of each instance that is not older than ``since`` (epoch seconds)."""
@@ -289,13 +256,13 @@ def log_seconds(served: Served, in_sandbox: bool) -> float:
 
 
 def _statistics(
-    aws: Aws, group: str, start: float, copies: bool, notes: list[str]
+    aws: Aws, name: str, start: float, copies: bool, notes: list[str]
 ) -> dict[str, LogStatistics]:
     """Variant -> the statistics of its instances; those of copies are the first variant's."""
     by_variant = {VARIANT: LogStatistics(), CANDIDATE: LogStatistics()}
     events = aws.items(
-        "logs", "filter_log_events", "events",
-        logGroupName=group, startTime=int(start * 1000), filterPattern=_LINES,
+        "logs", "filter_log_events", "events", logGroupName=log_group(name, copies),
+        startTime=int(start * 1000), filterPattern=_LINES,
     )  # fmt: skip
     try:
         for event in events:

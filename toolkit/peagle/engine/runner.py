@@ -35,7 +35,7 @@ from peagle.engine.process import (
 from peagle.errors import Fix, Refused, UserError
 from peagle.images import Docker, Image, check_pair, list_images, show_image
 from peagle.planning.plan import Plan
-from peagle.render.compose import (
+from peagle.render.formats.compose import (
     CACHE_VOLUME,
     HEALTH_COMMAND,
     SHARED_MEMORY,

@@ -47,9 +47,12 @@ from peagle.render.image import (
     Download,
     Recipe,
     context_files,
+    has_host,
     image_name,
+    pinned,
+    split_image,
+    without_tag,
 )
-from peagle.render.image_names import has_host, pinned, split_image, without_tag
 from peagle_serve import json_reader
 from peagle_serve.checkpoint import link_homes
 from peagle_serve.contract import ML_ROOT, VOCABULARY_FILE

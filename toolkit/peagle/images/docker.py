@@ -27,8 +27,7 @@ from peagle.errors import (
     UserError,
     parsing,
 )
-from peagle.render.image import CONTENT_LABEL
-from peagle.render.image_names import pinned
+from peagle.render.image import CONTENT_LABEL, pinned
 from peagle_serve import json_reader
 
 DOCKER = "docker"

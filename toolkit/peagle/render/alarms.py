@@ -1,10 +1,16 @@
-"""The alarms of a plan.
+"""The alarms of a plan, and the metrics that they and the dashboard read.
 
-In a rollout, the time to the first token and the errors are those of the new instances: SageMaker
-publishes its metrics by endpoint configuration too. The new copies of an inference component have
-none of their own: their alarms watch all copies. The acceptance length comes from the log, which
-all engines of the endpoint share. Names contain the endpoint's, so that an update changes its
-alarms in place, and ``--observe`` and a rollout have one of each kind together.
+SageMaker's metrics are the endpoint's variant's, or those of the inference component with the
+copies of its model. In a rollout, the time to the first token and the errors are those of the new
+instances: SageMaker publishes its metrics by endpoint configuration too. The new copies of an
+inference component have none of their own: their alarms watch all copies.
+
+The acceptance length comes from the log, which all engines of the endpoint share: filters read
+vLLM's lines of statistics on AWS's image, and the fields of our image's lines. A filter does not
+see the name of a log stream, so it counts the engines of all variants together.
+
+Names of alarms contain the endpoint's, so that an update changes its alarms in place, and
+``--observe`` and a rollout have one of each kind together.
 """
 
 from __future__ import annotations
@@ -15,34 +21,98 @@ from itertools import pairwise
 from typing import Any
 
 from peagle.planning.operation import alarm_kinds
-from peagle.planning.plan import AlarmKind, Plan, Speculation
-from peagle.planning.runtime import own_name
+from peagle.planning.plan import AlarmKind, Plan
+from peagle.planning.runtime import DEFAULT_PREFIX, own_name
 from peagle.proof import MIN_DRAFTS
-from peagle.render.metrics import (
-    ACCEPTED,
-    DRAFTED,
-    METRIC_NAMESPACE,
-    metric_dimensions,
-    metric_namespace,
-)
-from peagle.render.requests import (
-    DEPLOYMENT_TAG,
-    deploy_command,
-)
+from peagle.protocol import log_group
+from peagle.render.requests import DEPLOYMENT_TAG, VARIANT, deploy_command
 from peagle.text import json_number
+from peagle_serve.logs import ACCEPTED_FIELD, DRAFTED_FIELD
+
+METRIC_NAMESPACE = "AWS/SageMaker"
+"""The namespace of SageMaker's metrics of requests."""
+
+COMPONENT_DIMENSION = "InferenceComponentName"
+"""The only dimension of a component's metrics of requests."""
+
+_ACCEPTED, _DRAFTED = "AcceptedTokens", "DraftedTokens"
+"""The metrics of the filters, in the namespace of the endpoint."""
+
+_LINE = (
+    "(APIServer pid=1) INFO 11-22 08:00:10 [metrics.py:101] SpecDecoding metrics: Mean acceptance "
+    "length: 2.50, Accepted throughput: 1.00 tokens/s, Drafted throughput: 2.00 tokens/s, "
+    "Accepted: 327 tokens, Drafted: 500 tokens,"
+)
+"""vLLM's line of statistics up to its last count; its numbers of words do not change."""
+
+
+def log_of(plan: Plan) -> str:
+    """The log group of the plan's engines."""
+    return log_group(plan.name, copies=plan.copies is not None)
+
+
+def metric_dimensions(endpoint: str, copies: bool, variant: str = VARIANT) -> dict[str, str]:
+    """The dimensions of the metrics of requests, of an endpoint with ``copies``, or of one of its
+    variants."""
+    if copies:
+        return {COMPONENT_DIMENSION: endpoint}
+    return {"EndpointName": endpoint, "VariantName": variant}
+
+
+def metric_namespace(endpoint: str) -> str:
+    """The namespace of the endpoint's metrics from its log."""
+    return f"Peagle/{endpoint}"
+
+
+def metric_filters(plan: Plan) -> tuple[dict[str, Any], ...]:
+    """The parameters of PutMetricFilter for the counts that the acceptance alarm needs: accepted
+    and drafted tokens in the endpoint's log, as the plan's image writes it."""
+    if "acceptance" not in alarm_kinds(plan):
+        return ()
+    if plan.proof.source == "log":
+        # A line by its words: the two labels must be there, and the words after them are counts.
+        words, fields = _LINE.split(), []
+        for number, (before, word) in enumerate(zip(["", *words], words, strict=False)):
+            name = f"w{number}"
+            if word in ("SpecDecoding", "Accepted:", "Drafted:"):
+                name += f'="{word}"'
+            elif before in ("Accepted:", "Drafted:"):
+                name = before.rstrip(":").lower()
+            fields.append(name)
+        pattern = f"[{', '.join(fields)}, ...]"
+        filters = {_ACCEPTED: (pattern, "$accepted"), _DRAFTED: (pattern, "$drafted")}
+    else:
+        named = {_ACCEPTED: ACCEPTED_FIELD, _DRAFTED: DRAFTED_FIELD}
+        filters = {name: (f"{{ $.{field} = * }}", f"$.{field}") for name, field in named.items()}
+    return tuple(
+        {
+            "logGroupName": log_of(plan),
+            "filterName": f"{DEFAULT_PREFIX}{metric}",
+            "filterPattern": pattern,
+            "metricTransformations": [
+                {
+                    "metricName": metric,
+                    "metricNamespace": metric_namespace(plan.name),
+                    "metricValue": value,
+                }
+            ],
+        }
+        for metric, (pattern, value) in filters.items()
+    )
+
 
 PERIOD_SECONDS = 60
 """The period of all alarms; metrics of log lines have no shorter one."""
 
-EVALUATION_PERIODS = 2
+_EVALUATION_PERIODS = 2
 
 _LOAD_PERIODS = 5
 """A queue of a minute or two is a burst."""
 
-ERROR_SHARE = 0.05
+_ERROR_SHARE = 0.05
 """The share of requests with a 5xx status above which a period is bad."""
 
-MICROSECONDS = 1e6
+_MICROSECONDS = 1e6
 """SageMaker's unit of FirstChunkLatency, in a second."""
 
 _LONGEST_COMMAND = 850
@@ -71,11 +141,6 @@ def all_alarm_names(endpoint: str) -> tuple[str, ...]:
     return tuple(alarm_name(endpoint, kind) for kind in _SUFFIXES)
 
 
-def alarm_names(plan: Plan) -> tuple[str, ...]:
-    """The alarms of the plan."""
-    return tuple(alarm_name(plan.name, kind) for kind in alarm_kinds(plan))
-
-
 def rollback_alarm_names(plan: Plan) -> tuple[str, ...]:
     """The alarms that undo an update; none without a rollout."""
     kinds = plan.rollout.alarms if plan.rollout else ()
@@ -89,8 +154,7 @@ def without_speculation(plan: Plan) -> tuple[str, ...]:
         update={**dict.fromkeys(("rollout", "ttl", "budget")), "no_limit": False}
     )
     without = dict.fromkeys(("speculation", "drafter", "rollout", "limit"))
-    target_alone = plan.model_copy(update={**without, "options": options})
-    words = deploy_command(target_alone)
+    words = deploy_command(plan.model_copy(update={**without, "options": options}))
     if words and "--no-speculation" not in words:  # the user's own target has no drafter
         words = (*words, "--no-speculation")
     if len(shlex.join(words)) <= _LONGEST_COMMAND:
@@ -115,10 +179,11 @@ def alarm_text(
     component or one for each instance; ``command`` switches speculation off, in the files of the
     template that is the ``owner``, which then applies them."""
     if kind == "acceptance":
-        text = f"The acceptance length is below {threshold:g}."
         then = f", then {owner}" if owner else ""
         how = shlex.join(command) or "set no_speculation: true in peagle.yaml"
-        return f"{text} To switch speculation off: {how}{then}"
+        return (
+            f"The acceptance length is below {threshold:g}. To switch speculation off: {how}{then}"
+        )
     if kind == "load":
         each = "copy" if copies else "instance"
         return (
@@ -127,7 +192,7 @@ def alarm_text(
         )
     if kind == "ttft":
         return (
-            f"A tenth of the streamed requests wait more than {threshold / MICROSECONDS:g} s for "
+            f"A tenth of the streamed requests wait more than {threshold / _MICROSECONDS:g} s for "
             "their first token; SageMaker measures no other requests"
         )
     return f"More than {threshold:.0%} of the requests end with a 5xx status"
@@ -146,114 +211,90 @@ def alarms(plan: Plan, config: str, format: str = "") -> tuple[dict[str, Any], .
     """The parameters of PutMetricAlarm for each alarm of the plan; ``config`` is the name of the
     endpoint configuration that the update brings. Rendered as ``format``, the alarms belong to a
     template or script: `peagle deploy` would refuse to change its endpoint."""
-    tags = [{"Key": DEPLOYMENT_TAG, "Value": plan.name}, *plan.company.tag_list]
     topic = plan.observe.alarm_topic if plan.observe else None
-    common = {
-        "TreatMissingData": "notBreaching",
-        "Tags": tags,
-        **({"AlarmActions": [topic], "OKActions": [topic]} if topic else {}),
-    }
     undoing = plan.rollout.alarms if plan.rollout else ()
-    return tuple(
-        {
-            "AlarmName": alarm_name(plan.name, kind),
-            "EvaluationPeriods": EVALUATION_PERIODS,
-            # With a rollout, an alarm is about all instances, also in a comparison.
-            **_described(plan, kind, _alarm(plan, kind, config if kind in undoing else ""), format),
-            **common,
-        }
-        for kind in alarm_kinds(plan)
-    )
-
-
-def _described(plan: Plan, kind: AlarmKind, alarm: dict[str, Any], format: str) -> dict[str, Any]:
-    command = without_speculation(plan) if kind == "acceptance" else ()
-    if format and command:
-        command = ("peagle", "render", format, *command[2:], "-o", "FOLDER", "--force")
-    owner = _APPLY[format] if format else ""
-    text = alarm_text(kind, alarm["Threshold"], plan.copies is not None, command, owner)
-    return {"AlarmDescription": text, **alarm}
+    made = []
+    for kind in alarm_kinds(plan):
+        # With a rollout, an alarm is about all instances, also in a comparison.
+        alarm = _alarm(plan, kind, config if kind in undoing else "")
+        command = without_speculation(plan) if kind == "acceptance" else ()
+        if format and command:
+            command = ("peagle", "render", format, *command[2:], "-o", "FOLDER", "--force")
+        owner = _APPLY[format] if format else ""
+        copies = plan.copies is not None
+        made.append(
+            {
+                "AlarmName": alarm_name(plan.name, kind),
+                "EvaluationPeriods": _EVALUATION_PERIODS,
+                "AlarmDescription": alarm_text(kind, alarm["Threshold"], copies, command, owner),
+                **alarm,
+                "TreatMissingData": "notBreaching",
+                "Tags": [{"Key": DEPLOYMENT_TAG, "Value": plan.name}, *plan.company.tag_list],
+                **({"AlarmActions": [topic], "OKActions": [topic]} if topic else {}),
+            }
+        )
+    return tuple(made)
 
 
 def _alarm(plan: Plan, kind: AlarmKind, config: str) -> dict[str, Any]:
+    """What the alarm watches: a metric of the instances that run the configuration; of all
+    instances where that is empty, and of all copies."""
     if kind == "acceptance" and plan.speculation is not None:
-        return _acceptance(plan, plan.speculation)
-    if kind == "load":
-        return _load(plan)
-    if kind == "ttft" and plan.slo is not None and plan.slo.ttft is not None:
-        return {
-            **_of_sagemaker(plan, "FirstChunkLatency", config),
-            "ExtendedStatistic": "p90",
-            "Threshold": plan.slo.ttft * MICROSECONDS,
-        }
-    return {
-        **_of_sagemaker(plan, "Invocation5XXErrors", config),
-        "Statistic": "Average",
-        "Threshold": ERROR_SHARE,
-    }
-
-
-def _of_sagemaker(plan: Plan, metric: str, config: str) -> dict[str, Any]:
-    """A metric of the instances that run the configuration; of all instances where that is empty,
-    and of all copies."""
+        return _acceptance_alarm(plan.name, plan.speculation.k, plan.speculation.acceptance_floor)
     dimensions = metric_dimensions(plan.name, plan.copies is not None)
     if config and plan.copies is None:
         dimensions["EndpointConfigName"] = config
-    return {
+    watched: dict[str, Any] = {
         "Namespace": METRIC_NAMESPACE,
-        "MetricName": metric,
+        "MetricName": "Invocation5XXErrors",
         "Dimensions": [{"Name": name, "Value": value} for name, value in dimensions.items()],
         "Period": PERIOD_SECONDS,
-        "DatapointsToAlarm": EVALUATION_PERIODS,
+        "DatapointsToAlarm": _EVALUATION_PERIODS,
         "ComparisonOperator": "GreaterThanThreshold",
     }
+    if kind == "ttft" and plan.slo is not None and plan.slo.ttft is not None:
+        return watched | {
+            "MetricName": "FirstChunkLatency",
+            "ExtendedStatistic": "p90",
+            "Threshold": plan.slo.ttft * _MICROSECONDS,
+        }
+    if kind == "load":
+        # More requests at a time than the engine runs wait for a place in batch and KV cache.
+        words = plan.engine_arguments
+        limits = [json_number(value) for name, value in pairwise(words) if name == "--max-num-seqs"]
+        return watched | {
+            "MetricName": f"ConcurrentRequestsPer{'Copy' if plan.copies else 'Model'}",
+            "Statistic": "Average",
+            "Threshold": (limits[-1] if limits else None) or plan.concurrency,
+            "EvaluationPeriods": _LOAD_PERIODS,
+            "DatapointsToAlarm": _LOAD_PERIODS,
+        }
+    return watched | {"Statistic": "Average", "Threshold": _ERROR_SHARE}
 
 
-def _load(plan: Plan) -> dict[str, Any]:
-    """More requests at a time than the engine runs: the others wait for a place in its batch and
-    its KV cache."""
-    return {
-        **_of_sagemaker(plan, f"ConcurrentRequestsPer{'Copy' if plan.copies else 'Model'}", ""),
-        "Statistic": "Average",
-        "Threshold": running_limit(plan),
-        "EvaluationPeriods": _LOAD_PERIODS,
-        "DatapointsToAlarm": _LOAD_PERIODS,
-    }
-
-
-def running_limit(plan: Plan) -> float:
-    """How many requests an engine of the plan runs at a time; more wait."""
-    words = plan.engine_arguments
-    limits = [json_number(value) for name, value in pairwise(words) if name == "--max-num-seqs"]
-    return (limits[-1] if limits else None) or plan.concurrency
-
-
-def _acceptance(plan: Plan, speculation: Speculation) -> dict[str, Any]:
+def _acceptance_alarm(endpoint: str, k: int, floor: float | None) -> dict[str, Any]:
     """One period with enough drafts decides: their mean is as reliable as that of a proof. Fewer
     count as if all were accepted."""
-    k, floor = speculation.k, speculation.acceptance_floor
-    metrics = {"accepted": ACCEPTED, "drafted": DRAFTED}
-    return {
-        "Metrics": [
-            {
-                "Id": "length",
-                "Expression": _length(k),
-                "Label": "acceptance length",
-                "ReturnData": True,
+    counts = [
+        {
+            "Id": name,
+            "MetricStat": {
+                "Metric": {"Namespace": metric_namespace(endpoint), "MetricName": metric},
+                "Period": PERIOD_SECONDS,
+                "Stat": "Sum",
             },
-            *(
-                {
-                    "Id": name,
-                    "MetricStat": {
-                        "Metric": {"Namespace": metric_namespace(plan.name), "MetricName": metric},
-                        "Period": PERIOD_SECONDS,
-                        "Stat": "Sum",
-                    },
-                    "ReturnData": False,
-                }
-                for name, metric in metrics.items()
-            ),
-        ],
+            "ReturnData": False,
+        }
+        for name, metric in (("accepted", _ACCEPTED), ("drafted", _DRAFTED))
+    ]
+    length = {
+        "Id": "length",
+        "Expression": _length(k),
+        "Label": "acceptance length",
+        "ReturnData": True,
+    }
+    return {
+        "Metrics": [length, *counts],
         "Threshold": floor,
         "DatapointsToAlarm": 1,
         "ComparisonOperator": "LessThanThreshold",
@@ -272,45 +313,38 @@ _PARAMETERS = (
 """Those of PutMetricAlarm that DescribeAlarms has too; tags stay."""
 
 
+def _changed(alarm: Mapping[str, Any], text: str, expression: str) -> dict[str, Any]:
+    """The parameters of PutMetricAlarm of an alarm, as DescribeAlarms has it, with another
+    description and expression, if there is one."""
+    parameters = {
+        name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")
+    }
+    parameters["AlarmDescription"] = text
+    if "Metrics" in parameters and expression:
+        parameters["Metrics"] = [
+            {**query, "Expression": expression} if query.get("Expression") else query
+            for query in parameters["Metrics"]
+        ]
+    return parameters
+
+
 def following(
     alarm: Mapping[str, Any], config: str, k: int, threshold: float, text: str
 ) -> dict[str, Any]:
     """The parameters of PutMetricAlarm that let an alarm, as DescribeAlarms has it, watch another
     endpoint configuration and K, with this threshold and description. A ``k`` of 0 is no
     speculation: no drafts are counted then."""
-    parameters = {
-        name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")
-    }
+    parameters = _changed(alarm, text, _length(k) if k else "") | {"Threshold": threshold}
     if "Dimensions" in parameters:
         parameters["Dimensions"] = [
-            {**dimension, "Value": config}
-            if dimension["Name"] == "EndpointConfigName"
-            else dimension
-            for dimension in parameters["Dimensions"]
-        ]
-    parameters |= {"Threshold": threshold, "AlarmDescription": text}
-    if "Metrics" in parameters and k:
-        parameters["Metrics"] = [
-            {**query, "Expression": _length(k)} if query.get("Expression") else query
-            for query in parameters["Metrics"]
+            {**one, "Value": config} if one["Name"] == "EndpointConfigName" else one
+            for one in parameters["Dimensions"]
         ]
     return parameters
-
-
-_SUSPENDED = "Suspended while two plans that draft are compared: both write to one log"
 
 
 def suspended(alarm: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of PutMetricAlarm that keep an acceptance alarm, as DescribeAlarms has it, in
     the state OK; ``following`` ends that."""
-    parameters = {
-        name: alarm[name] for name in _PARAMETERS if alarm.get(name) not in (None, [], "")
-    }
-    parameters["AlarmDescription"] = _SUSPENDED
-    parameters["Metrics"] = [
-        {**query, "Expression": f"{alarm['Threshold'] + 1:g} + 0 * drafted"}
-        if query.get("Expression")
-        else query
-        for query in parameters["Metrics"]
-    ]
-    return parameters
+    text = "Suspended while two plans that draft are compared: both write to one log"
+    return _changed(alarm, text, f"{alarm['Threshold'] + 1:g} + 0 * drafted")

@@ -11,21 +11,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from peagle.engine_log import log_interval
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import own_name
 from peagle.planning.weights import portable_pair
-from peagle.render.metrics import METRIC_NAMESPACE, log_of, metric_dimensions
+from peagle.render.alarms import METRIC_NAMESPACE, log_of, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import format_usd, k_text
 
 _BIN_SECONDS = 300
-_HEIGHT = 6
-_HEADING = 2
-_WIDTH = 8
+_HEIGHT, _HEADING, _WIDTH = 6, 2, 8
 """Three widgets side by side; a dashboard has 24 columns."""
 
 _LOAD = (
@@ -48,151 +45,104 @@ def dashboard_name(endpoint: str, region: str) -> str:
 
 def dashboard_body(plan: Plan, beside: Mapping[str, Plan] | None = None) -> dict[str, Any]:
     """The body of PutDashboard. ``beside`` are the plans of other variants of the endpoint, by
-    their names: each variant has its own charts."""
-    widgets = _of_variant(plan, VARIANT, 0)
-    for variant, other in (beside or {}).items():
-        below = max(widget["y"] + widget["height"] for widget in widgets)
-        widgets += _of_variant(other, variant, below)
+    their names: each variant has its own charts, below a heading."""
+    widgets: list[dict[str, Any]] = []
+    y = 0
+    for variant, each in {VARIANT: plan, **(beside or {})}.items():
+        place = {"x": 0, "y": y, "width": 24, "height": _HEADING}
+        properties = {"markdown": _heading(each, variant)}
+        widgets.append({"type": "text", **place, "properties": properties})
+        for index, chart in enumerate(_charts(each, variant)):
+            row, column = divmod(index, 24 // _WIDTH)
+            top = y + _HEADING + row * _HEIGHT
+            place = {"x": column * _WIDTH, "y": top, "width": _WIDTH, "height": _HEIGHT}
+            widgets.append({**chart, **place})
+        y = widgets[-1]["y"] + _HEIGHT
     return {"widgets": widgets}
 
 
-def _of_variant(plan: Plan, variant: str, y: int) -> list[dict[str, Any]]:
-    """The heading and the charts of one variant, from the row ``y`` on."""
-    charts = _Charts(plan, variant)
-    return [_heading(plan, variant, y), *_placed(charts.all(), y + _HEADING)]
+def dashboard_text(plan: Plan) -> str:
+    """The dashboard's body as PutDashboard takes it."""
+    return json.dumps(dashboard_body(plan), ensure_ascii=False)
 
 
-def _heading(plan: Plan, variant: str, y: int) -> dict[str, Any]:
-    price = plan.price_per_hour_usd
+def _heading(plan: Plan, variant: str) -> str:
+    price, is_first = plan.price_per_hour_usd, variant == VARIANT
     cost = f"{format_usd(price)} per hour" if price is not None else "price unknown"
     speculation = k_text(plan.speculation.k if plan.speculation else None)
     copies = f" with {plan.engines} copies" if plan.copies else ""
-    command = ("peagle", "top" if variant == VARIANT else "compare", plan.name)
-    live = "Live in a terminal" if variant == VARIANT else "With confidence intervals"
-    text = (
-        f"# {plan.name}{'' if variant == VARIANT else f', {variant}'}\n"
+    command = ("peagle", "top" if is_first else "compare", plan.name)
+    live = "Live in a terminal" if is_first else "With confidence intervals"
+    return (
+        f"# {plan.name}{'' if is_first else f', {variant}'}\n"
         f"{portable_pair(plan.pair)} on {plan.instance_count} x {plan.instance_type}{copies}, "
         f"{speculation}, {cost}. {live}: `{shlex.join(command)}`"
     )
-    place = {"x": 0, "y": y, "width": 24, "height": _HEADING}
-    return {"type": "text", **place, "properties": {"markdown": text}}
 
 
-def _placed(widgets: list[dict[str, Any]], y: int) -> list[dict[str, Any]]:
-    per_row = 24 // _WIDTH
-    return [
-        {
-            **widget,
-            "x": index % per_row * _WIDTH,
-            "y": y + index // per_row * _HEIGHT,
-            "width": _WIDTH,
-            "height": _HEIGHT,
-        }
-        for index, widget in enumerate(widgets)
-    ]
-
-
-@dataclass(frozen=True)
-class _Charts:
+def _charts(plan: Plan, variant: str) -> list[dict[str, Any]]:
     """The charts of one variant of a plan's endpoint, or of the copies on it."""
+    engine, per_engine = ("copy", "Copy") if plan.copies else ("instance", "Instance")
+    common = {"region": plan.region, "view": "timeSeries"}
+    interval = f"{log_interval(plan.environment):g}"
 
-    plan: Plan
-    variant: str
-
-    def all(self) -> list[dict[str, Any]]:
-        plan = self.plan
-        concurrent = f"ConcurrentRequestsPer{'Copy' if plan.copies else 'Model'}"
-        ttft = ("p50", "p90", "p99")
-        return [
-            self._chart("Requests per minute", [
-                self._metric("Invocations", "Sum", "requests"),
-                self._metric("Invocation4XXErrors", "Sum", "4xx"),
-                self._metric("Invocation5XXErrors", "Sum", "5xx"),
-            ]),
-            self._chart("Time to first token (ms)", [
-                *(self._metric("FirstChunkLatency", stat, stat, hidden=True) for stat in ttft),
-                *([{"expression": f"{stat} / 1000", "label": stat}] for stat in ttft),
-            ]),
-            self._chart(f"Requests in progress per {self._engine}", [
-                self._metric(concurrent, "Average", "mean"),
-                self._metric(concurrent, "Maximum", "highest"),
-            ]),
-            self._query("Inter-token latency (ms)", _LOAD,
-                        "1000 * sum(running) / sum(tokens) as itl by bin(1m)",
-                        " | filter running > 0 and tokens > 0"),
-            self._query("KV cache in use (%)", _LOAD,
-                        "avg(kv) as mean, max(kv) as highest by bin(1m)"),
-            self._query("Output tokens per second", _LOAD,
-                        f"sum(tokens) * {log_interval(plan.environment):g} / 60 as tokens "
-                        "by bin(1m)"),
-            *self._acceptance(),
-            *self._costs(),
-        ]  # fmt: skip
-
-    @property
-    def _engine(self) -> str:
-        """What writes statistics to a stream of the log of its own."""
-        return "copy" if self.plan.copies else "instance"
-
-    def _metric(
-        self, name: str, stat: str, label: str, hidden: bool = False
-    ) -> list[str | dict[str, Any]]:
+    def metric(name: str, stat: str, label: str, hidden: bool = False) -> list[Any]:
         options: dict[str, Any] = {"stat": stat, "label": label}
-        pairs = metric_dimensions(self.plan.name, self.plan.copies is not None, self.variant)
         if hidden:  # an expression uses it by its id
             options |= {"id": label, "visible": False}
-        return [METRIC_NAMESPACE, name, *(word for pair in pairs.items() for word in pair), options]
+        pairs = metric_dimensions(plan.name, plan.copies is not None, variant).items()
+        return [METRIC_NAMESPACE, name, *(word for pair in pairs for word in pair), options]
 
-    def _chart(self, title: str, metrics: list[Any]) -> dict[str, Any]:
-        properties = {
-            "title": title,
-            "region": self.plan.region,
-            "view": "timeSeries",
-            "period": 60,
-            "metrics": metrics,
-            "yAxis": {"left": {"min": 0}},
-        }
-        return {"type": "metric", "properties": properties}
+    def chart(title: str, *metrics: list[Any]) -> dict[str, Any]:
+        shown = {"period": 60, "metrics": [*metrics], "yAxis": {"left": {"min": 0}}}
+        return {"type": "metric", "properties": {"title": title, **common, **shown}}
 
-    def _query(self, title: str, lines: str, stats: str, more: str = "") -> dict[str, Any]:
-        stream_filter = "" if self.plan.copies else f' | filter @logStream like "{self.variant}/"'
-        query = f"SOURCE '{log_of(self.plan)}' | {lines}{stream_filter}{more} | stats {stats}"
-        properties = {
-            "title": title, "region": self.plan.region, "view": "timeSeries", "query": query,
-        }  # fmt: skip
-        return {"type": "log", "properties": properties}
+    def query(title: str, lines: str, stats: str, more: str = "") -> dict[str, Any]:
+        of_variant = "" if plan.copies else f' | filter @logStream like "{variant}/"'
+        text = f"SOURCE '{log_of(plan)}' | {lines}{of_variant}{more} | stats {stats}"
+        return {"type": "log", "properties": {"title": title, **common, "query": text}}
 
-    def _acceptance(self) -> list[dict[str, Any]]:
-        speculation = self.plan.speculation
-        if speculation is None:
-            return []
-        floor = speculation.acceptance_floor
+    concurrent = f"ConcurrentRequestsPer{'Copy' if plan.copies else 'Model'}"
+    percentiles = ("p50", "p90", "p99")
+    charts = [
+        chart("Requests per minute",
+              metric("Invocations", "Sum", "requests"),
+              metric("Invocation4XXErrors", "Sum", "4xx"),
+              metric("Invocation5XXErrors", "Sum", "5xx")),
+        chart("Time to first token (ms)",
+              *(metric("FirstChunkLatency", stat, stat, hidden=True) for stat in percentiles),
+              *([{"expression": f"{stat} / 1000", "label": stat}] for stat in percentiles)),
+        chart(f"Requests in progress per {engine}",
+              metric(concurrent, "Average", "mean"),
+              metric(concurrent, "Maximum", "highest")),
+        query("Inter-token latency (ms)", _LOAD,
+              "1000 * sum(running) / sum(tokens) as itl by bin(1m)",
+              " | filter running > 0 and tokens > 0"),
+        query("KV cache in use (%)", _LOAD, "avg(kv) as mean, max(kv) as highest by bin(1m)"),
+        query("Output tokens per second", _LOAD,
+              f"sum(tokens) * {interval} / 60 as tokens by bin(1m)"),
+    ]  # fmt: skip
+    if plan.speculation is not None:
+        floor, k = plan.speculation.acceptance_floor, plan.speculation.k
         title = "Acceptance length" + (f" (floor {floor:g})" if floor is not None else "")
-        stats = f"1 + {speculation.k} * sum(accepted) / sum(drafted) as length by bin(1m)"
-        return [self._query(title, _DRAFTS, stats, " | filter drafted > 0")]
-
-    def _costs(self) -> list[dict[str, Any]]:
-        """Per hour, of all instances or copies: SageMaker counts each request as 1, and as 1
-        divided by their number. Per token, of those whose log has tokens: a query of the log has
-        no metrics."""
-        plan = self.plan
-        if plan.price_per_hour_usd is None:
-            return []
-        each = round(plan.price_per_hour_usd / plan.engines, 6)
-        per = f"InvocationsPer{'Copy' if plan.copies else 'Instance'}"
-        tokens = f"(sum(tokens) * {log_interval(plan.environment):g})"
-        share = _BIN_SECONDS / 3600
-        return [
-            self._chart("USD per hour, in minutes with requests", [
-                self._metric("Invocations", "Sum", "requests", hidden=True),
-                self._metric(per, "Sum", "each", hidden=True),
-                [{"expression": f"{each:g} * requests / each", "label": "usd"}],
-            ]),
-            self._query(f"USD per million output tokens, each {self._engine} at work", _LOAD,
-                        f"count_distinct(@logStream) * {each:g} * {share:.6g} * 1000000 / {tokens} "
-                        "as usd by bin(5m)",
-                        " | filter tokens > 0"),
+        stats = f"1 + {k} * sum(accepted) / sum(drafted) as length by bin(1m)"
+        charts.append(query(title, _DRAFTS, stats, " | filter drafted > 0"))
+    if plan.price_per_hour_usd is not None:
+        # Per hour, of all instances or copies: SageMaker counts each request as 1, and as 1 divided
+        # by their number. Per token, of those whose log has tokens: a query of the log has no
+        # metrics.
+        each = f"{round(plan.price_per_hour_usd / plan.engines, 6):g}"
+        cost = f"{each} * {_BIN_SECONDS / 3600:.6g} * 1000000 / (sum(tokens) * {interval})"
+        charts += [
+            chart("USD per hour, in minutes with requests",
+                  metric("Invocations", "Sum", "requests", hidden=True),
+                  metric(f"InvocationsPer{per_engine}", "Sum", "each", hidden=True),
+                  [{"expression": f"{each} * requests / each", "label": "usd"}]),
+            query(f"USD per million output tokens, each {engine} at work", _LOAD,
+                  f"count_distinct(@logStream) * {cost} as usd by bin(5m)",
+                  " | filter tokens > 0"),
         ]  # fmt: skip
+    return charts
 
 
 def has_dashboard(plan: Plan) -> bool:
@@ -200,16 +150,7 @@ def has_dashboard(plan: Plan) -> bool:
     return plan.observe is not None and plan.observe.dashboard
 
 
-def keeps_log(plan: Plan) -> bool:
-    """Whether the plan sets how long the log is kept; then it exists before the endpoint."""
-    return plan.observe is not None and plan.observe.log_retention_days is not None
-
-
 def log_retention_days(plan: Plan) -> int | None:
-    """How long the endpoint's log is kept; ``None`` where the plan does not say."""
+    """How long the endpoint's log is kept, which then exists before the endpoint; ``None`` where
+    the plan does not say."""
     return plan.observe.log_retention_days if plan.observe else None
-
-
-def dashboard_text(plan: Plan) -> str:
-    """The dashboard's body as PutDashboard takes it."""
-    return json.dumps(dashboard_body(plan), ensure_ascii=False)

@@ -20,9 +20,9 @@ from peagle.errors import UserError, command_line
 from peagle.options import keys_of_file
 from peagle.planning.operation import COPIES_BEFORE_SECONDS, ends_after
 from peagle.planning.plan import Plan, price_origin
-from peagle.render.components import component_path
 from peagle.render.requests import (
     command_options,
+    component_path,
     folders,
     openai_base_url,
     plan_arguments,
@@ -100,8 +100,7 @@ def text_file(path: str, text: str) -> RenderedFile:
 def readme(plan: Plan, catalog: Catalog, *parts: str, **values: object) -> RenderedFile:
     """``README.md`` of these templates, filled in with the plan's values, and with the format's.
     Commands name the folder of the user's own catalogue DIR: its path is that of one machine."""
-    uploads = folders(plan)
-    key = plan.company.kms_key
+    uploads, key = folders(plan), plan.company.kms_key
     encrypted = f" --sse aws:kms --sse-kms-key-id {shlex.quote(key)}" if key else ""
     sync = "".join(
         f"aws s3 sync {folder.part.upper()}_FOLDER s3://BUCKET/{folder.prefix}{encrypted}"
@@ -133,24 +132,29 @@ def readme(plan: Plan, catalog: Catalog, *parts: str, **values: object) -> Rende
         "url": openai_base_url(plan.region, plan.name, component_path(plan)),
         "cli": f"  --inference-component-name {plan.name} \\\n" if plan.copies else "",
         "python": f'InferenceComponentName="{plan.name}", ' if plan.copies else "",
-        **_ending(plan),
+        **dict.fromkeys(("end_parameter", "end_context", "end_variable", "ends"), ""),
     }  # fmt: skip
+    if (seconds := ends_after(plan)) is not None:
+        moment, copies = _in_seconds(seconds), ""
+        if plan.copies:
+            earlier = max(60, seconds - COPIES_BEFORE_SECONDS)
+            copies = f" \\\n  CopiesEndAt={_in_seconds(earlier)}"
+        facts |= {
+            "end_parameter": f" \\\n  EndsAt={moment}{copies} --capabilities CAPABILITY_IAM",
+            "end_context": f" \\\n  --parameters EndsAt={moment}",
+            "end_variable": f" \\\n  -var ends_at={moment}",
+            "ends": template("ends.md").format(length=format_duration(seconds)),
+        }
     facts |= {part: template(f"{part}.md").format(**facts) for part in ("calling", "proving")}
-    text = "".join(template(f"{part}.md") for part in parts)
-    return text_file("README.md", text.format(**facts | values) + _keys(plan) + _unpinned(plan))
+    text = "".join(template(f"{part}.md") for part in parts).format(**facts | values)
+    if keys := keys_of_file(command_options(plan)):  # without which commands make another plan
+        plain = {name: [*value] if isinstance(value, tuple) else value
+                 for name, value in keys.items()}  # fmt: skip
+        shown = yaml.safe_dump(plain, sort_keys=False)
+        text += f"\nThe commands need these keys of `peagle.yaml` too:\n\n```yaml\n{shown}```\n"
+    return text_file("README.md", text + _unpinned(plan))
 
 
-def _keys(plan: Plan) -> str:
-    """The keys of the project file without which the commands make another plan."""
-    keys = keys_of_file(command_options(plan))
-    if not keys:
-        return ""
-    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in keys.items()}
-    text = yaml.safe_dump(plain, sort_keys=False)
-    return f"\nThe commands need these keys of `peagle.yaml` too:\n\n```yaml\n{text}```\n"
-
-
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _PIN = {
     "head": "render again with `--drafter ID@COMMIT`.",
     "target": "name it `ID@COMMIT`, and render again.",
@@ -165,7 +169,7 @@ def _unpinned(plan: Plan) -> str:
         f"`{sanitize(model.weights.revision or 'main')}`: {_PIN[part]}"
         for part, model in (("target", plan.target), ("head", plan.drafter))
         if model and model.weights and model.weights.kind == "hub"
-        and not _COMMIT.fullmatch(model.weights.revision or "")
+        and not re.fullmatch("[0-9a-f]{40}", model.weights.revision or "")
     ]  # fmt: skip
     if "@sha256:" not in plan.runtime.image:
         lines.append(f"- The image is named by its tag: {_PIN['image']}")
@@ -182,23 +186,6 @@ def request_example(plan: Plan, **more: str) -> str:
     return json.dumps({**more, **content, "max_tokens": 64})
 
 
-def _ending(plan: Plan) -> dict[str, str]:
-    """How the end time is given, and what it does; empty without one."""
-    seconds = ends_after(plan)
-    if seconds is None:
-        return dict.fromkeys(("end_parameter", "end_context", "end_variable", "ends"), "")
-    moment = _in_seconds(seconds)
-    copies = ""
-    if plan.copies:
-        copies = f" \\\n  CopiesEndAt={_in_seconds(max(60, seconds - COPIES_BEFORE_SECONDS))}"
-    return {
-        "end_parameter": f" \\\n  EndsAt={moment}{copies} --capabilities CAPABILITY_IAM",
-        "end_context": f" \\\n  --parameters EndsAt={moment}",
-        "end_variable": f" \\\n  -var ends_at={moment}",
-        "ends": template("ends.md").format(length=format_duration(seconds)),
-    }
-
-
 def _in_seconds(seconds: int) -> str:
     """The moment so many seconds from now, as the shell computes it: with the ``date`` of Linux, or
     that of macOS and BSD, where -d is another option."""
@@ -207,16 +194,14 @@ def _in_seconds(seconds: int) -> str:
 
 
 def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool = False) -> None:
-    """Write the files below ``folder``, all or none.
-
-    Raises UserError for a folder that is not empty, unless ``force``: then files of these names
-    are replaced, and others are kept.
-    """
+    """Write the files below ``folder``, all or none. Raises UserError for a folder that is not
+    empty, unless ``force``: then files of these names are replaced, and others are kept."""
     if folder.exists() and not folder.is_dir():
         raise UserError(
             f"{folder} is a file", "use a different folder with -o", code="output-not-a-folder"
         )
-    if folder.is_dir() and any(folder.iterdir()) and not force:
+    has_files = folder.is_dir() and any(folder.iterdir())
+    if has_files and not force:
         raise UserError(
             f"the folder {folder} is not empty",
             "use a different folder, or add --force",
@@ -231,18 +216,13 @@ def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool = Fals
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(file.content)
                 path.chmod(0o644)
-            _put_in_place(draft, folder)
+            if not has_files:  # renaming onto an empty folder is atomic
+                draft.replace(folder)
+                return
+            for source in sorted(path for path in draft.rglob("*") if path.is_file()):
+                goal = folder / source.relative_to(draft)
+                goal.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(source, goal)
     except OSError as error:
         message = f"{folder} cannot be written: {error.strerror}"
         raise UserError(message, "check the path", "not-writable") from error
-
-
-def _put_in_place(draft: Path, folder: Path) -> None:
-    if not folder.is_dir() or not any(folder.iterdir()):
-        # Renaming onto an empty folder is atomic.
-        draft.replace(folder)
-        return
-    for source in sorted(path for path in draft.rglob("*") if path.is_file()):
-        goal = folder / source.relative_to(draft)
-        goal.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(source, goal)

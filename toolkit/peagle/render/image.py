@@ -8,24 +8,27 @@
     weights/...               baked weights: what other images have below /opt/ml
 
 The environment comes from outside, on SageMaker and on a laptop alike. The same plan and recipe
-give the same files.
+give the same files. Names of images are those that Docker and ECR accept.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from peagle import __version__
+from peagle.catalog.documents import BadFile, read_bytes
 from peagle.catalog.schema import Target
+from peagle.catalog.tables import Runtime, RuntimeTable, exact_image_uri, image_uri
 from peagle.data import entrypoint_folder
-from peagle.errors import Unsupported
+from peagle.errors import Fix, NotFound, Unsupported, UserError
 from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, json_file, template, text_file
-from peagle.render.image_names import repository_of, split_image
 from peagle.render.plan_file import plan_document
 from peagle_serve.contract import IMAGE_CONTENT_VARIABLE, ROOT_VARIABLE, VOCABULARY_VARIABLE
 
@@ -37,7 +40,7 @@ LAYER_LIMIT_BYTES = 5 * 10**6
 DIGITS = 12
 """Of the content's digest, in the name of an image."""
 
-USER = "10001:10001"
+_USER = "10001:10001"
 """The container's user and group; numeric, so that no base needs an entry for it."""
 
 CACHE_FOLDER = "/var/cache/peagle"
@@ -66,10 +69,8 @@ VOCABULARY = "weights/vocabulary"
 
 @dataclass(frozen=True)
 class Download:
-    """Weights to download from the Hub during the build: ``files`` of ``commit``.
-
-    The engine asks for them as ``name``: a branch, a tag or that commit.
-    """
+    """Weights to download from the Hub during the build: ``files`` of ``commit``. The engine asks
+    for them as ``name``: a branch, a tag or that commit."""
 
     repo: str
     name: str
@@ -91,31 +92,11 @@ class Copied:
 Baked = Download | Copied
 
 
-def weight_instructions(weights: Sequence[Baked]) -> str:
-    """The Dockerfile lines that add the weights; empty without weights."""
-    if not weights:
-        return ""
-    lines = ["", "# Weights of the plan; other images mount or download them."]
-    if any(isinstance(baked, Copied) for baked in weights):
-        lines.append(f"COPY weights {BAKED_ROOT}")
-    for baked in weights:
-        if isinstance(baked, Download):
-            program = template("download.py.txt")
-            arguments = (baked.repo, baked.commit, baked.name, _HUB, *baked.files)
-            argv = ["python3", "-c", program, *arguments]
-            lines.append(f"RUN {json.dumps(argv)}")
-    return "\n".join([*lines, ""])
-
-
 @dataclass(frozen=True)
 class Recipe:
-    """How an image is made of a plan.
-
-    ``base`` is the base image, preferably with its digest (``name:tag@sha256:...``). ``target`` is
-    the catalogue's entry for the plan's target, ``None`` without one. ``revision`` is the commit
-    of the toolkit's source, if there is one. ``weights`` are the baked weights, as
-    ``peagle.images.build`` finds them for a plan.
-    """
+    """How an image is made of a plan. ``base`` is the base image, preferably with its digest.
+    ``target`` is the catalogue's entry for the plan's target, ``revision`` the commit of the
+    toolkit's source, ``weights`` the baked weights."""
 
     runtime: RuntimeKind
     base: str
@@ -156,11 +137,9 @@ def serve_digest() -> str:
 
 
 def content_digest(plan: Plan, recipe: Recipe) -> str:
-    """SHA-256 of the image's contents: base, entrypoint, pair, weights.
-
-    The plan's other choices and the toolkit's commit do not count, and neither does the name of a
-    base with a known digest: the result is the same in every region.
-    """
+    """SHA-256 of the image's contents: base, entrypoint, pair, weights. The plan's other choices
+    and the toolkit's commit do not count, and neither does the name of a base with a known digest:
+    the result is the same in every region."""
     base, digest = split_image(recipe.base)
     counted = replace(recipe, base=digest or base, revision=None)
     kept = {k: v for k, v in _labels(plan, counted).items() if k not in _PROVENANCE_LABELS}
@@ -174,22 +153,33 @@ def content_digest(plan: Plan, recipe: Recipe) -> str:
 
 
 def image_name(plan: Plan, recipe: Recipe) -> str:
-    """``peagle-tiny:0.28.0-cpu-<digest of the content>``.
-
-    Each content has its own tag, so a repository with immutable tags can hold all of them; plans
-    with the same content share an image.
-    """
+    """``peagle-tiny:0.28.0-cpu-<digest of the content>``: each content has its own tag, so that a
+    repository with immutable tags can hold all of them."""
     digest = content_digest(plan, recipe)[:DIGITS]
-    return f"{repository_of(plan)}:{plan.runtime.vllm}-{recipe.runtime}-{digest}"
+    # The repository is the target's short name in a registry's spelling.
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in plan.target.id.lower())
+    stem = name.partition("-")[2] if "/" in plan.target.id else name
+    stem = "-".join(part for part in stem.split("-") if part)
+    repository = stem if stem.startswith("peagle-") else f"peagle-{stem}"
+    return f"{repository}:{plan.runtime.vllm}-{recipe.runtime}-{digest}"
 
 
 def pair_document(plan: Plan, target: Target | None) -> dict[str, Any]:
-    """The pair that the image is for, as its entrypoint reads it.
-
-    ``facts`` are values of config.json, by which the entrypoint identifies models in mounted
-    folders; they come from ``target``, the catalogue's entry.
-    """
-    speculation = plan.speculation
+    """The pair that the image is for, as its entrypoint reads it. ``facts`` are values of
+    config.json, by which it identifies models in mounted folders; they come from ``target``."""
+    speculation, facts = plan.speculation, dict[str, dict[str, Any]]()
+    if target is not None:
+        numbers = target.architecture
+        facts["target"] = {
+            "architecture": numbers.class_name,
+            "hidden_size": numbers.hidden_size,
+            "num_hidden_layers": numbers.layers,
+            "vocab_size": numbers.vocab_size,
+        }
+    for drafter in target.drafters if target else ():
+        same = plan.drafter is not None and plan.drafter.name == drafter.name
+        if same and drafter.format == "vllm" and drafter.hidden_layers:
+            facts["drafter"] = {"num_hidden_layers": drafter.hidden_layers}
     return {
         "pair": plan.pair,
         "target": plan.target.id,
@@ -198,34 +188,13 @@ def pair_document(plan: Plan, target: Target | None) -> dict[str, Any]:
         "parallel_drafting": speculation.parallel_drafting if speculation else None,
         "k": speculation.k if speculation else None,
         "vllm": plan.runtime.vllm,
-        "facts": _facts(plan, target),
+        "facts": facts,
     }
-
-
-def _facts(plan: Plan, target: Target | None) -> dict[str, dict[str, Any]]:
-    if target is None:
-        return {}
-    numbers = target.architecture
-    facts: dict[str, dict[str, Any]] = {
-        "target": {
-            "architecture": numbers.class_name,
-            "hidden_size": numbers.hidden_size,
-            "num_hidden_layers": numbers.layers,
-            "vocab_size": numbers.vocab_size,
-        }
-    }
-    for drafter in target.drafters:
-        same = plan.drafter is not None and plan.drafter.name == drafter.name
-        if same and drafter.format == "vllm" and drafter.hidden_layers:
-            facts["drafter"] = {"num_hidden_layers": drafter.hidden_layers}
-    return facts
 
 
 def labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
-    """The image's labels: OCI's names where they exist, else ``peagle.*``.
-
-    An unknown value is an empty label, since the image would otherwise inherit the base's.
-    """
+    """The image's labels: OCI's names where they exist, else ``peagle.*``; an empty label hides the
+    base's."""
     return {**_labels(plan, recipe), CONTENT_LABEL: content_digest(plan, recipe)}
 
 
@@ -272,33 +241,142 @@ def dockerfile(plan: Plan, recipe: Recipe) -> str:
 
 def _text(plan: Plan, recipe: Recipe, labelled: Mapping[str, str], more: Mapping[str, str]) -> str:
     environment = {"HOME": CACHE_FOLDER, "USER": "peagle", "LOGNAME": "peagle"}
+    lines = []
     if recipe.weights:
         environment |= {ROOT_VARIABLE: BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
-    if any(isinstance(baked, Copied) and baked.path == VOCABULARY for baked in recipe.weights):
-        environment[VOCABULARY_VARIABLE] = f"{BAKED_ROOT}/{VOCABULARY.partition('/')[2]}"
+        lines += ["", "# Weights of the plan; other images mount or download them."]
+    if any(isinstance(baked, Copied) for baked in recipe.weights):
+        lines.append(f"COPY weights {BAKED_ROOT}")
+    for baked in recipe.weights:
+        if isinstance(baked, Download):
+            program = template("download.py.txt")
+            arguments = (baked.repo, baked.commit, baked.name, _HUB, *baked.files)
+            lines.append(f"RUN {json.dumps(['python3', '-c', program, *arguments])}")
+        elif baked.path == VOCABULARY:
+            environment[VOCABULARY_VARIABLE] = f"{BAKED_ROOT}/{VOCABULARY.partition('/')[2]}"
+
+    def settings(instruction: str, values: Mapping[str, str]) -> str:
+        """One instruction with all values, one per line, which are read literally: quoted, with
+        variables escaped."""
+        plain = {name: " ".join(value.split()) for name, value in values.items()}
+        escaped = {
+            name: "".join(f"\\{c}" if c in '\\"$' else c for c in value)
+            for name, value in plain.items()
+        }
+        joined = " \\\n      ".join(f'{name}="{value}"' for name, value in escaped.items())
+        return f"{instruction} {joined}"
+
     return template("image.Dockerfile").format(
         vllm=plan.runtime.vllm,
         base=recipe.base,
-        labels=_settings("LABEL", labelled),
-        weights=weight_instructions(recipe.weights),
-        environment=_settings("ENV", {**environment, **more}),
-        user=USER,
+        labels=settings("LABEL", labelled),
+        weights="\n".join([*lines, ""]) if lines else "",
+        environment=settings("ENV", {**environment, **more}),
+        user=_USER,
         cache=CACHE_FOLDER,
     )
-
-
-def _settings(instruction: str, values: Mapping[str, str]) -> str:
-    """One instruction with all values, one per line."""
-    joined = " \\\n      ".join(f"{name}={_quoted(value)}" for name, value in values.items())
-    return f"{instruction} {joined}"
-
-
-def _quoted(value: str) -> str:
-    """A value that a Dockerfile reads literally: quoted, with variables escaped."""
-    plain = " ".join(value.split())
-    return '"' + "".join(f"\\{c}" if c in '\\"$' else c for c in plain) + '"'
 
 
 def _digest(files: tuple[RenderedFile, ...]) -> str:
     listed = [[file.path, hashlib.sha256(file.content).hexdigest()] for file in files]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+_LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?"
+_HOST = rf"{_LABEL}(?:\.{_LABEL})*(?::\d+)?"
+_WORD = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_TAG = r"\w[\w.-]{0,127}"
+_DIGEST = r"sha256:[0-9a-f]{64}"
+_IMAGE = re.compile(
+    rf"(?P<name>(?:{_HOST}/)?{_WORD}(?:/{_WORD})*(?::{_TAG})?)(?:@(?P<digest>{_DIGEST}))?",
+    re.ASCII,
+)
+"""The grammar of github.com/distribution/reference."""
+
+_ECR_WORD = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"(?:{_ECR_WORD}/)*{_ECR_WORD}", re.ASCII)
+"""Stricter than Docker's: the pattern of CreateRepository's repositoryName."""
+
+
+def _invalid(message: str, fix: str) -> UserError:
+    return UserError(message, fix, code="invalid-image-name")
+
+
+def split_image(text: str) -> tuple[str, str | None]:
+    """Name with tag, and digest, of ``registry.example.com/name:tag@sha256:...``. Raises
+    UserError."""
+    match = _IMAGE.fullmatch(text) if len(text) <= 512 else None
+    if match is None:
+        fix = "use a name such as debian:bookworm-slim"
+        raise _invalid(f"{text[:80]!r} is not an image name", fix)
+    return match["name"], match["digest"]
+
+
+def parse_tag(text: str) -> tuple[str, str]:
+    """Name and tag of an image to build or push, valid for both Docker and ECR. Raises UserError
+    for anything else, such as a name without a tag or with a registry host."""
+    name, _, tag = text.rpartition(":")
+    if has_host(name):
+        fix = "leave the host out; a push finds it or takes --registry"
+        raise _invalid(f"{text[:80]!r} includes a registry host", fix)
+    fits = 2 <= len(name) <= 256 and name != "sha256" and _REPOSITORY.fullmatch(name)
+    if not (fits and re.fullmatch(_TAG, tag, re.ASCII)):
+        fix = "use NAME:TAG in lower case, such as peagle-tiny:1"
+        raise _invalid(f"{text[:80]!r} is not a valid image name and tag", fix)
+    return name, tag
+
+
+def has_host(name: str) -> bool:
+    """Whether a name starts with a registry host, such as ``localhost:5000/``."""
+    host, slash, _ = name.partition("/")
+    return bool(slash) and ("." in host or ":" in host or host == "localhost")
+
+
+def without_tag(name: str) -> str:
+    """``host:5000/name`` of ``host:5000/name:tag``."""
+    path, colon, tag = name.rpartition(":")
+    return path if colon and "/" not in tag else name
+
+
+def pinned(name: str, digest: str | None) -> str:
+    """``name@digest``; ``name`` alone without a digest."""
+    return f"{name}@{digest}" if digest else name
+
+
+def pinned_base(plan: Plan, table: RuntimeTable) -> str:
+    """The base of an image for GPUs: the plan's image, pinned to the digest that ``table`` has."""
+    runtime, image = _aws_runtime(plan, table), plan.runtime.image
+    return pinned(image, runtime.digest if runtime and "@" not in image else None)
+
+
+def is_own_image(plan: Plan, table: RuntimeTable) -> bool:
+    """Whether the plan's image is not one of AWS's in the ``table`` of its catalogue."""
+    return _aws_runtime(plan, table) is None
+
+
+def _aws_runtime(plan: Plan, table: RuntimeTable) -> Runtime | None:
+    """The runtime of ``table`` whose AWS image the plan names."""
+    for runtime in table.runtimes:
+        try:
+            by_tag = image_uri(table, runtime, plan.region)
+            if plan.runtime.image in (by_tag, exact_image_uri(table, runtime, plan.region)):
+                return runtime
+        except NotFound:
+            continue
+    return None
+
+
+def read_image_address(file: Path) -> str:
+    """The address in a file of ``peagle image build --address-file``. Raises UserError for a file
+    that is missing, or has no address with a digest."""
+    try:
+        address = read_bytes(file, 1024).decode("utf-8", "replace").strip()
+    except BadFile as error:
+        build = ("peagle", "image", "build", "PAIR", "--push", "--address-file", str(file))
+        fix = Fix("build the image first", build)
+        raise UserError(error.problem.text, fix, code="image-address") from None
+    if split_image(address)[1] is None:
+        raise UserError(
+            f"{file}: {address} has no digest", "use HOST/NAME@sha256:DIGEST", code="image-address"
+        )
+    return address

@@ -1,4 +1,4 @@
-"""What the formats for Kubernetes share: manifests, quoting, resources, and the gate.
+"""What the formats for Kubernetes share: manifests, quoting, a pod's container, and the gate.
 
 The gate is a Job that checks the head and then proves every pod, through a headless Service. It
 reads the plan, with prompts and floor, from a ConfigMap.
@@ -14,7 +14,7 @@ from peagle.catalog.schema import Catalog
 from peagle.checkpoints.entries import OWN
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
 from peagle.planning.scaling import reserved
-from peagle.render.files import PLAN, RenderedFile, template, text_file, yaml_text
+from peagle.render.files import PLAN, RenderedFile, readme, template, text_file, yaml_text
 from peagle.render.formats import only_sagemaker
 from peagle.render.requests import folders, pair_arguments
 from peagle_serve.contract import SERVED_NAME
@@ -23,27 +23,65 @@ from peagle_serve.environment import tokens_of
 MANIFEST, GATE = "inference.yaml", "gate.yaml"
 FILES = (MANIFEST, GATE, "README.md")
 
-GATE_PREFIX, PLAN_PREFIX = "gate-", "plan-"
-"""Of the names of the gate's Job, and of the ConfigMap with the plan."""
-
 PROMETHEUS = "${PrometheusUrl}"
 """Placeholder for the server with the metrics of the pods, which scaling reads."""
 
-TOOLKIT_IMAGE = "${ToolkitImage}"
+_TOOLKIT_IMAGE = "${ToolkitImage}"
 """Placeholder for an image in which ``peagle`` is installed."""
 
-HUB_TOKEN = {
+_HUB_TOKEN = {
     "name": "HF_TOKEN",
     "valueFrom": {"secretKeyRef": {"name": "hf-token", "key": "token", "optional": True}},
 }
-"""The variable with the token of the Hub, for gated models."""
 
 _PROBE_SECONDS = 10
 _PULL_SECONDS = 900
 """How long a node may pull the image, which is larger than 10 GB."""
 _PROOF_SECONDS = 1800
 _KEPT_SECONDS = 7 * 24 * 3600
-_LONGEST_NAME = 63
+_LOOK_SECONDS = 10
+"""Between two looks at the Job. ``kubectl wait`` waits for one condition only, and so for the whole
+of its timeout when a Job fails."""
+
+
+def release_files(
+    plan: Plan,
+    catalog: Catalog,
+    format: str,
+    document: dict[str, Any],
+    selector: dict[str, str],
+    port: int,
+    parts: Iterable[str],
+    note: str = "",
+    **values: object,
+) -> tuple[RenderedFile, ...]:
+    """The manifest with the ``document``, the gate for its pods, and the README of these parts."""
+    name = document["metadata"]["name"]
+    job, config = object_name(name, "gate-"), object_name(name, "plan-")
+    placeholders = {_TOOLKIT_IMAGE: "IMAGE"}
+    placeholders |= {MODEL_BUCKET: "BUCKET"} if folders(plan) else {}
+    placeholders |= {PROMETHEUS: "URL"} if PROMETHEUS in str(document) else {}
+    apply = template("kubernetes-apply.sh").format(
+        job=job,
+        config=config,
+        looks=-(-(start_seconds(plan) + _PROOF_SECONDS) // _LOOK_SECONDS),
+        pause=_LOOK_SECONDS,
+    )
+    replaced = (f" -e 's|{mark}|{value}|'" for mark, value in placeholders.items())
+    return (
+        manifest_file(MANIFEST, [document], _heading(plan, format, note)),
+        _gate(plan, format, name, job, config, selector, port),
+        readme(
+            plan,
+            catalog,
+            *parts,
+            release=name,
+            apply=apply,
+            placeholders="".join(replaced),
+            hub=template("kubernetes-hub.md") if has_hub_weights(plan) else "",
+            **values,
+        ),
+    )
 
 
 def manifest_file(path: str, documents: Iterable[Any], heading: Iterable[str]) -> RenderedFile:
@@ -57,30 +95,25 @@ def literal(text: str) -> str:
     return re.sub(r"\$(?=[$(])", "$$", text)
 
 
-def variables(environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The variables of a container."""
-    return [{"name": name, "value": literal(text)} for name, text in environment.items()]
-
-
 def object_name(text: str, prefix: str = "") -> str:
     """The name of an object of Kubernetes for a plan's name, after a prefix."""
-    return f"{prefix}{text.lower()}"[:_LONGEST_NAME].rstrip("-")
-
-
-def heading(plan: Plan, format: str, *more: str) -> list[str]:
-    """The first lines of a manifest."""
-    needs = f"Nodes: {plan.instance_type}, with a driver for CUDA {plan.runtime.cuda}"
-    sagemaker = f" (SageMaker: {plan.runtime.ami})" if plan.runtime.ami else ""
-    return [
-        f"{plan.pair} with vLLM {plan.runtime.vllm}, from `peagle render {format}`",
-        f"{needs}{sagemaker}",
-        *more,
-    ]
+    return f"{prefix}{text.lower()}"[:63].rstrip("-")
 
 
 def object_kinds(manifest: str) -> list[str]:
     """The kinds of the objects of a manifest, in its order."""
     return re.findall(r"^kind: *([\w.-]+)", manifest, re.MULTILINE)
+
+
+def variables(plan: Plan, environment: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The variables of a container, with the token of the Hub where it downloads from there."""
+    given = [{"name": name, "value": literal(text)} for name, text in environment.items()]
+    return [*given, *hub_token(plan)]
+
+
+def hub_token(plan: Plan) -> list[dict[str, Any]]:
+    """The variable with the token of the Hub, for gated models; none without a download."""
+    return [_HUB_TOKEN] if has_hub_weights(plan) else []
 
 
 def resources(plan: Plan, catalog: Catalog) -> dict[str, Any]:
@@ -114,63 +147,78 @@ def has_hub_weights(plan: Plan) -> bool:
     return any(model.weights.kind == "hub" for model in models if model and model.weights)
 
 
-def refused(plan: Plan) -> str:
-    """What no object of an inference service on Kubernetes expresses; "" for nothing."""
-    reasons = {
-        "--name begins with a digit, and no Service's name may": plan.name[0].isdigit(),
-        "the weights are in the image, and a model source is required": (
-            plan.target.weights.kind == "image"
-        ),
-    }
-    reason = next((why for why, applies in reasons.items() if applies), "")
-    return only_sagemaker(plan, "the nodes and their network belong to the cluster") or reason
-
-
-def location(weights: Weights) -> str:
-    """Where the weights are outside the pod, as `peagle check` takes it."""
-    if weights.kind == "hub" and weights.revision:
-        return f"{weights.location}@{weights.revision}"
-    return weights.s3_uri or weights.location
-
-
-def check_arguments(plan: Plan) -> list[str]:
-    """The `peagle check` of the plan's head; empty without a head."""
-    head = plan.drafter.weights if plan.drafter else None
-    if head is None or plan.speculation is None:
-        return []
-    pair = [] if plan.target.id.startswith(f"{OWN}/") else pair_arguments(plan)[:1]
-    settings = [
-        word
-        for name, text in plan.overrides.settings.items()
-        for word in ("--set", f"{name}={text}")
-    ]
-    return [
-        "check",
-        *pair,
-        *("--target", location(plan.target.weights)),
-        *("--drafter", location(head)),
-        *("--k", str(plan.speculation.k)),
-        *("--max-model-len", str(plan.max_model_len)),
-        *("--vllm", plan.runtime.vllm),
-        *("--instance-type", plan.instance_type),
-        *("--tensor-parallel-size", str(plan.fit.tensor_parallel_size)),
-        *("--region", plan.region),
-        *settings,
-    ]
-
-
 def served_names(plan: Plan) -> list[str]:
     """The names under which the engine serves the model, at least one."""
     names = tokens_of("--served-model-name", plan.environment.get(SERVED_NAME, ""))
     return [name for name in names if name] or [plan.target.weights.engine_path]
 
 
-def gate_file(
-    plan: Plan, format: str, name: str, selector: dict[str, str], port: int
+def refused(plan: Plan) -> str:
+    """What no object of an inference service on Kubernetes expresses; "" for nothing."""
+    if reason := only_sagemaker(plan, "the nodes and their network belong to the cluster"):
+        return reason
+    if plan.name[0].isdigit():
+        return "--name begins with a digit, and no Service's name may"
+    baked = "the weights are in the image, and a model source is required"
+    return baked if plan.target.weights.kind == "image" else ""
+
+
+def _heading(plan: Plan, format: str, note: str = "") -> list[str]:
+    """The first lines of a manifest."""
+    sagemaker = f" (SageMaker: {plan.runtime.ami})" if plan.runtime.ami else ""
+    return [
+        f"{plan.pair} with vLLM {plan.runtime.vllm}, from `peagle render {format}`",
+        f"Nodes: {plan.instance_type}, with a driver for CUDA {plan.runtime.cuda}{sagemaker}",
+        *([note] if note else []),
+    ]
+
+
+def _location(weights: Weights) -> str:
+    """Where the weights are outside the pod, as `peagle check` takes it."""
+    if weights.kind == "hub" and weights.revision:
+        return f"{weights.location}@{weights.revision}"
+    return weights.s3_uri or weights.location
+
+
+def _gate(
+    plan: Plan,
+    format: str,
+    name: str,
+    job: str,
+    config: str,
+    selector: dict[str, str],
+    port: int,
 ) -> RenderedFile:
-    """The gate of the release ``name``: a headless Service for its pods, and the Job."""
-    service = object_name(name, "pods-")
-    wait = start_seconds(plan)
+    """The gate of the release ``name``: a headless Service for its pods, and the Job, which checks
+    the plan's head, if it has one, and proves the pods."""
+
+    def container(name: str, arguments: list[str]) -> dict[str, Any]:
+        return {
+            "name": name,
+            "image": _TOOLKIT_IMAGE,
+            "command": ["peagle"],
+            "args": [literal(word) for word in arguments],
+        }
+
+    service, wait = object_name(name, "pods-"), start_seconds(plan)
+    pod: dict[str, Any] = {"restartPolicy": "Never"}
+    if plan.speculation and plan.drafter and plan.drafter.weights:
+        settings = (f"{key}={value}" for key, value in plan.overrides.settings.items())
+        check = [
+            "check",
+            *([] if plan.target.id.startswith(f"{OWN}/") else pair_arguments(plan)[:1]),
+            *("--target", _location(plan.target.weights)),
+            *("--drafter", _location(plan.drafter.weights)),
+            *("--k", str(plan.speculation.k)),
+            *("--max-model-len", str(plan.max_model_len)),
+            *("--vllm", plan.runtime.vllm),
+            *("--instance-type", plan.instance_type),
+            *("--tensor-parallel-size", str(plan.fit.tensor_parallel_size)),
+            *("--region", plan.region),
+            *(word for setting in settings for word in ("--set", setting)),
+        ]
+        token = {"env": hub_token(plan)} if has_hub_weights(plan) else {}
+        pod["initContainers"] = [container("head-check", check) | token]
     prove = [
         "prove",
         *("--url", f"http://{service}:{port}/v1"),
@@ -180,17 +228,9 @@ def gate_file(
         *("--wait", f"{wait}s"),
         "--json",
     ]
-    check = check_arguments(plan)
-    token = {"env": [HUB_TOKEN]} if has_hub_weights(plan) else {}
-    first = [_peagle("head-check", check) | token] if check else []
-    pod = {
-        "restartPolicy": "Never",
-        "initContainers": first,
-        "containers": [
-            _peagle("prove", prove) | {"volumeMounts": [{"name": "plan", "mountPath": "/plan"}]}
-        ],
-        "volumes": [{"name": "plan", "configMap": {"name": object_name(name, PLAN_PREFIX)}}],
-    }
+    mount = {"volumeMounts": [{"name": "plan", "mountPath": "/plan"}]}
+    pod["containers"] = [container("prove", prove) | mount]
+    pod["volumes"] = [{"name": "plan", "configMap": {"name": config}}]
     documents = [
         {
             "apiVersion": "v1",
@@ -205,52 +245,14 @@ def gate_file(
         {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": {"name": object_name(name, GATE_PREFIX)},
+            "metadata": {"name": job},
             "spec": {
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": wait + _PROOF_SECONDS,
                 "ttlSecondsAfterFinished": _KEPT_SECONDS,
-                "template": {"spec": {key: part for key, part in pod.items() if part}},
+                "template": {"spec": pod},
             },
         },
     ]
-    return manifest_file(
-        GATE,
-        documents,
-        heading(plan, format, "Fails unless the head fits and every pod reaches the plan's floor"),
-    )
-
-
-def _peagle(name: str, arguments: list[str]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "image": TOOLKIT_IMAGE,
-        "command": ["peagle"],
-        "args": [literal(word) for word in arguments],
-    }
-
-
-def applying(plan: Plan, name: str, prometheus: bool = False) -> dict[str, str]:
-    """What a README says about applying the files of the release ``name``."""
-    placeholders = {TOOLKIT_IMAGE: "IMAGE"}
-    placeholders |= {MODEL_BUCKET: "BUCKET"} if folders(plan) else {}
-    placeholders |= {PROMETHEUS: "URL"} if prometheus else {}
-    job, config = object_name(name, GATE_PREFIX), object_name(name, PLAN_PREFIX)
-    return {
-        "release": name,
-        "apply": template("kubernetes-apply.sh").format(
-            job=job,
-            config=config,
-            looks=-(-(start_seconds(plan) + _PROOF_SECONDS) // _LOOK_SECONDS),
-            pause=_LOOK_SECONDS,
-        ),
-        "placeholders": "".join(
-            f" -e 's|{placeholder}|{value}|'" for placeholder, value in placeholders.items()
-        ),
-        "hub": template("kubernetes-hub.md") if has_hub_weights(plan) else "",
-    }
-
-
-_LOOK_SECONDS = 10
-"""Between two looks at the Job. ``kubectl wait`` waits for one condition only, and so for the whole
-of its timeout when a Job fails."""
+    note = "Fails unless the head fits and every pod reaches the plan's floor"
+    return manifest_file(GATE, documents, _heading(plan, format, note))

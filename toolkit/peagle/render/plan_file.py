@@ -1,32 +1,32 @@
-"""A plan as a file: written deterministically, and checked when read.
+"""Plans and verdicts as files: written deterministically, and checked when read.
 
-The document has the Plan's fields, the requests made from them, for people and programs, and a
+A plan's document has the Plan's fields, the requests made from them, for people and programs, and a
 digest of both: a file that was edited is refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from peagle.errors import Fix, PlanFileError, UserError
-from peagle.options import Options, Overrides, arguments, keys_of_file
+from peagle.catalog.documents import dotted
+from peagle.errors import Fix, PeagleError, PlanFileError, UserError, VerdictFileError, nearest
+from peagle.options import Overrides, arguments, keys_of_file
 from peagle.planning.company import NO_COMPANY, check_company
 from peagle.planning.plan import PLAN_FORMAT, Pins, Plan, plan_of
 from peagle.planning.runtime import check_name
-from peagle.render.documents import first_problem, json_name, read_document
 from peagle.render.requests import reproduce_options, requests
+from peagle.speed.verdict import VERDICT_FORMAT, Verdict
 from peagle.text import json_digest
 from peagle.vllm.environment import check_environment
-
-_CREATE = ("peagle", "plan", "PAIR", "--output")
-"""The command that writes the file named after it."""
+from peagle_serve import json_reader
+from peagle_serve.json_reader import InvalidJson
 
 _COMPUTED = ("requests", "digest")
 """Keys computed from the Plan's fields."""
@@ -34,7 +34,7 @@ _COMPUTED = ("requests", "digest")
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
-    document = {**plan.model_dump(mode="json"), "requests": _requests(plan)}
+    document = {**plan.model_dump(mode="json"), "requests": [asdict(one) for one in requests(plan)]}
     for key, default in (("overrides", Overrides()), ("pins", Pins()), ("company", NO_COMPANY)):
         if getattr(plan, key) == default:
             del document[key]
@@ -44,10 +44,6 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     return {**document, "digest": digest(document)}
 
 
-def _requests(plan: Plan) -> list[dict[str, Any]]:
-    return [asdict(request) for request in requests(plan)]
-
-
 def digest(document: dict[str, Any]) -> str:
     """SHA-256 of the document without its digest, independent of key order and whitespace."""
     return json_digest({key: value for key, value in document.items() if key != "digest"})
@@ -55,26 +51,20 @@ def digest(document: dict[str, Any]) -> str:
 
 def plan_bytes(plan: Plan) -> bytes:
     """The document as a file; equal plans give equal bytes."""
-    text = json.dumps(plan_document(plan), indent=2, ensure_ascii=False)
-    return (text + "\n").encode()
+    return (json.dumps(plan_document(plan), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in the file ``path``.
-
-    Raises PlanFileError, naming the file, for one that is truncated, not a plan of this format, or
-    was edited.
-    """
-    again = recreate_fix({}, str(path))
-    return plan_from(read_document(path, PlanFileError, _CREATE, again), str(path))
+    """The plan in the file ``path``. Raises PlanFileError, naming the file, for one that is
+    truncated, not a plan of this format, or was edited."""
+    create, again = ("peagle", "plan", "PAIR", "--output"), recreate_fix({}, str(path))
+    return plan_from(_read_document(path, PlanFileError, create, again), str(path))
 
 
 def plan_from(document: Any, file: str) -> Plan:
     """The plan in a document; ``file`` is its name in messages. Raises PlanFileError."""
     if not isinstance(document, dict) or "format" not in document:
-        why = "the key 'format' is missing" if isinstance(document, dict) else "not a JSON object"
-        message = f"{file} is not a plan: {why}"
-        raise PlanFileError(message, recreate_fix({}, file), code="not-a-plan")
+        raise PlanFileError(f"{file} is not a plan", recreate_fix({}, file), code="not-a-plan")
     again = recreate_fix(document, file)
     if document["format"] != PLAN_FORMAT:
         version = document["format"]
@@ -95,35 +85,97 @@ def plan_from(document: Any, file: str) -> Plan:
         raise PlanFileError(f"{file}: {first_problem(error, Plan)}", again) from error
     except UserError as error:
         raise PlanFileError(f"{file}: {error.message}", error.fix) from error
-    if document["digest"] != digest(document) or document["requests"] != _requests(plan):
+    made = [asdict(request) for request in requests(plan)]
+    if document["digest"] != digest(document) or document["requests"] != made:
         message = f"{file} was edited, or another version of the toolkit made it"
         raise PlanFileError(message, again, code="plan-edited")
     return plan
 
 
-_CHOSEN = (
-    "name", "region", "instance_type", "instance_count", "max_model_len", "concurrency",
-    "prompt_tokens", "cached_prompt_tokens", "output_tokens",
-)  # fmt: skip
-"""Keys of a plan that are options too."""
-
-
 def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     """The fix for a plan file that cannot be read: the command that creates it again, with the
-    options of the plan, else with those that are intact."""
+    options of the plan if they are intact."""
     fields = {key: value for key, value in document.items() if key in Plan.model_fields}
-    words, keys, pair = ["PAIR"], "", document.get("pair")
-    if isinstance(pair, str) and pair:
-        target, _, drafter = pair.partition("+")
-        options = Options(pair=target, drafter=drafter or None, speculation=bool(drafter))
-        for key in _CHOSEN:
-            with suppress(ValidationError):  # any of them may be the damaged one
-                chosen = Options.model_validate({"pair": target, key: document.get(key) or None})
-                options = options.model_copy(update={key: getattr(chosen, key)})
-        words = [target, *arguments(options)]
+    words, keys = ["PAIR"], ""
     with suppress(ValidationError):
         options = reproduce_options(plan_of({**fields, "format": PLAN_FORMAT}))
         words = [options.pair, *arguments(options)]
         keys = ", ".join(keys_of_file(options))
-    command = ("peagle", "plan", *words, "--output", json_name(file))
+    command = ("peagle", "plan", *words, "--output", _json_name(file))
     return Fix(f"create the plan again{f', with {keys} in peagle.yaml' if keys else ''}", command)
+
+
+_CREATE_VERDICT = ("peagle", "verdict", "PAIR", "--gpu", "GPU", "-o")
+_VERDICT_AGAIN = Fix("create the verdict again", (*_CREATE_VERDICT, "FILE"))
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """The verdict as plain data."""
+    return verdict.model_dump(mode="json")
+
+
+def verdict_bytes(verdict: Verdict) -> bytes:
+    """The document as a file; equal verdicts give equal bytes."""
+    return (json.dumps(verdict_document(verdict), indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def read_verdict(path: Path) -> Verdict:
+    """The verdict in the file ``path``. Raises VerdictFileError for a file that is truncated, not a
+    verdict of this format, or inconsistent."""
+    return verdict_from(
+        _read_document(path, VerdictFileError, _CREATE_VERDICT, _VERDICT_AGAIN), str(path)
+    )
+
+
+def verdict_from(document: Any, file: str) -> Verdict:
+    """The verdict in a document; ``file`` is its name in messages. Raises VerdictFileError."""
+    if isinstance(document, dict) and "requests" in document and "workloads" not in document:
+        use = Fix("use the plan in place of the pair", ("peagle", "plan", file))
+        raise VerdictFileError(f"{file} is a plan, not a verdict", use, code="not-a-verdict")
+    if not isinstance(document, dict) or not {"format", "workloads"} <= set(document):
+        raise VerdictFileError(f"{file} is not a verdict", _VERDICT_AGAIN, code="not-a-verdict")
+    if document["format"] != VERDICT_FORMAT:
+        version = repr(document["format"])[:40]
+        message = f"{file} has verdict format {version}; this version reads format {VERDICT_FORMAT}"
+        raise VerdictFileError(message, _VERDICT_AGAIN, code="verdict-format")
+    try:
+        return Verdict.model_validate_json(json.dumps(document))
+    except ValidationError as error:
+        problem = first_problem(error, Verdict)
+        raise VerdictFileError(f"{file}: {problem}", _VERDICT_AGAIN) from error
+
+
+def _read_document(path: Path, kind: type[PeagleError], create: Sequence[str], again: Fix) -> Any:
+    """The JSON in the file ``path``. Raises ``kind``: with the command ``create`` for a missing
+    file, whose name completes it, and with ``again`` for one that is truncated or not JSON."""
+    try:
+        if path.is_fifo() and path.parent.name != "fd":  # one of <(jq ...) has a writer
+            raise kind(f"{path} is a named pipe, not a file", "write the document to a file")
+        with path.open("rb") as stream:
+            return json_reader.read(stream.read(json_reader.DEFAULT.size + 1), str(path))
+    except FileNotFoundError:
+        fix = Fix("create it", (*create, _json_name(str(path))))
+        raise kind(f"there is no file {path}", fix) from None
+    except OSError as error:
+        raise kind(f"{path} cannot be read: {error.strerror}", "check the path") from error
+    except InvalidJson as error:
+        raise kind(str(error), again) from error
+
+
+def _json_name(file: str) -> str:
+    """The file, with the suffix by which commands recognize a plan or a verdict."""
+    return file if file.endswith(".json") else f"{file}.json"
+
+
+def first_problem(error: ValidationError, model: type[BaseModel]) -> str:
+    """pydantic's first error about a document of ``model``, with the key as in the file."""
+    detail = error.errors(include_url=False)[0]
+    key = dotted(detail["loc"])
+    if detail["type"] == "missing":
+        return f"the key {key!r} is missing"
+    if detail["type"] == "extra_forbidden":
+        keys = list(model.model_fields) if len(detail["loc"]) == 1 else []
+        name = model.__name__.lower()
+        return f"there is no key {key!r} in a {name}; {nearest(key, keys)}".rstrip("; ")
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}" if key else message

@@ -22,7 +22,6 @@ from peagle.planning.company import model_network
 from peagle.planning.operation import alarm_kinds
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_REGION, MAX_NAME_LENGTH
-from peagle.render.components import component_request, config_for_copies
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import is_s3_uri
 
@@ -45,6 +44,9 @@ def openai_base_url(region: str, endpoint: str, component: str = "") -> str:
 
 VARIANT = "AllTraffic"
 """The only production variant."""
+
+CREATE_COMPONENT = "create_inference_component"
+"""The operation that makes the copies of a plan, which has the endpoint's name."""
 
 DEPLOYMENT_TAG = "peagle:deployment"
 """Tag with the name of the deployment, on everything that a plan creates."""
@@ -78,6 +80,7 @@ KEPT_COUNT = {
 else."""
 
 _HASH_DIGITS = 8
+_LEAST_OUTSTANDING = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
 
 
 def requests(plan: Plan) -> tuple[Request, ...]:
@@ -87,7 +90,7 @@ def requests(plan: Plan) -> tuple[Request, ...]:
     names, and a changed plan new resources, to which the endpoint is updated.
     """
     nameless = _requests(plan, "", "", [])
-    digest = digest_of([r.parameters for r in nameless])
+    digest = digest_of([request.parameters for request in nameless])
     stem = plan.name[: MAX_NAME_LENGTH - _HASH_DIGITS - 1].rstrip("-")
     tags = [
         {"Key": DEPLOYMENT_TAG, "Value": plan.name},
@@ -99,6 +102,107 @@ def requests(plan: Plan) -> tuple[Request, ...]:
     # Copies of another model run on the same instances, so their configuration has its own hash.
     config = name if plan.copies is None else f"{stem}-{digest_of(nameless[1].parameters)}"
     return _requests(plan, name, config, tags)
+
+
+def owned_requests(plan: Plan, owner: str) -> tuple[Request, ...]:
+    """``requests`` with the tag of a render format as the owner."""
+    tag = {"Key": OWNER_TAG, "Value": owner}
+    return tuple(
+        replace(
+            request, parameters=request.parameters | {"Tags": [*request.parameters["Tags"], tag]}
+        )
+        for request in requests(plan)
+    )
+
+
+def _requests(
+    plan: Plan, name: str, config_name: str, tags: list[dict[str, str]]
+) -> tuple[Request, ...]:
+    endpoint, network = plan.name if name else "", model_network(plan.company)
+    container: dict[str, Any] = {
+        "Image": plan.runtime.image,
+        "Environment": dict(plan.environment),
+    }
+    for mount in plan.mounts:
+        s3 = {"S3Uri": mount.s3_uri, "S3DataType": "S3Prefix", "CompressionType": "None"}
+        if mount.channel is None:
+            container["ModelDataSource"] = {"S3DataSource": s3}
+        else:
+            source = {"ChannelName": mount.channel, "S3DataSource": s3}
+            container.setdefault("AdditionalModelDataSources", []).append(source)
+    startup = {"ContainerStartupHealthCheckTimeoutInSeconds": plan.startup_timeout_seconds}
+    if plan.mounts:
+        startup["ModelDataDownloadTimeoutInSeconds"] = plan.download_timeout_seconds
+    ami = {"InferenceAmiVersion": plan.runtime.ami} if plan.runtime.ami is not None else {}
+    instances = {"InitialInstanceCount": plan.instance_count, "InstanceType": plan.instance_type}
+    several = plan.instance_count > 1 or plan.scaling is not None
+    routing: dict[str, Any] = {"RoutingConfig": _LEAST_OUTSTANDING} if several else {}
+    variant: dict[str, Any] = {"VariantName": VARIANT}
+    if plan.copies is None:
+        weight = {"InitialVariantWeight": 1.0}
+        variant |= {"ModelName": name, **instances, **weight, **startup, **ami, **routing}
+    else:
+        least, most = managed_instances(plan)
+        bounds = {"Status": "ENABLED", "MinInstanceCount": least, "MaxInstanceCount": most}
+        variant |= {**instances, **ami, **routing, "ManagedInstanceScaling": bounds}
+        variant["RoutingConfig"] = _LEAST_OUTSTANDING
+    config: dict[str, Any] = {"EndpointConfigName": config_name, "ProductionVariants": [variant]}
+    if capture := plan.observe.capture if plan.observe else None:
+        config["DataCaptureConfig"] = {
+            "EnableCapture": True,
+            "InitialSamplingPercentage": capture.percent,
+            "DestinationS3Uri": capture.s3_uri,
+            **({"KmsKeyId": capture.kms_key} if capture.kms_key else {}),
+            "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
+            "CaptureContentTypeHeader": {"JsonContentTypes": ["application/json"]},
+        }
+    if plan.company.kms_key is not None:
+        config["KmsKeyId"] = plan.company.kms_key
+    calls: dict[str, dict[str, Any]] = {
+        "create_model": {
+            "ModelName": name,
+            "PrimaryContainer": container,
+            "ExecutionRoleArn": EXECUTION_ROLE,
+            **network,
+        },
+        "create_endpoint_config": config,
+        "create_endpoint": {"EndpointName": endpoint, "EndpointConfigName": config_name},
+    }
+    if plan.copies is not None:
+        config |= {**network, "ExecutionRoleArn": EXECUTION_ROLE}
+        calls[CREATE_COMPONENT] = {
+            "InferenceComponentName": endpoint,
+            "EndpointName": endpoint,
+            "VariantName": VARIANT,
+            "Specification": {
+                "ModelName": name,
+                "StartupParameters": dict(sorted(startup.items(), reverse=True)),
+                "ComputeResourceRequirements": {
+                    "NumberOfAcceleratorDevicesRequired": plan.copies.gpus,
+                    "NumberOfCpuCoresRequired": plan.copies.cpu_cores,
+                    "MinMemoryRequiredInMb": plan.copies.memory_mib,
+                },
+            },
+            "RuntimeConfig": {"CopyCount": plan.engines},
+        }
+    return tuple(
+        Request("sagemaker", operation, {**parameters, "Tags": tags})
+        for operation, parameters in calls.items()
+    )
+
+
+def managed_instances(plan: Plan) -> tuple[int, int]:
+    """The fewest and the most instances of copies: one more than planned may start while an update
+    replaces copies, which need GPUs before the earlier ones release theirs."""
+    scaling, count = plan.scaling, plan.instance_count
+    if scaling is None:
+        return count, count + 1
+    return scaling.min_instances, scaling.max_instances + 1
+
+
+def component_path(plan: Plan) -> str:
+    """The part of an endpoint's address that names the plan's component; empty without copies."""
+    return f"/inference-components/{plan.name}" if plan.copies else ""
 
 
 def digest_of(document: Any) -> str:
@@ -120,103 +224,9 @@ def with_replaced(value: Any, replacements: Mapping[str, str]) -> Any:
     return value
 
 
-def owned_requests(plan: Plan, owner: str) -> tuple[Request, ...]:
-    """``requests`` with the tag of a render format as the owner."""
-    tag = {"Key": OWNER_TAG, "Value": owner}
-    return tuple(
-        replace(
-            request, parameters=request.parameters | {"Tags": [*request.parameters["Tags"], tag]}
-        )
-        for request in requests(plan)
-    )
-
-
 def tag_value(text: str) -> str:
     """``text`` as a valid tag value: at most 256 letters, digits, spaces and ``_.:/=+-@``."""
-    allowed = (c if c.isalnum() or c in " _.:/=+-@" else "_" for c in text)
-    return "".join(allowed)[:256]
-
-
-def _requests(
-    plan: Plan, name: str, config_name: str, tags: list[dict[str, str]]
-) -> tuple[Request, ...]:
-    model = {
-        "ModelName": name,
-        "PrimaryContainer": _container(plan),
-        "ExecutionRoleArn": EXECUTION_ROLE,
-        **model_network(plan.company),
-    }
-    variant = _variant(plan, name)
-    config: dict[str, Any] = {
-        "EndpointConfigName": config_name,
-        "ProductionVariants": [variant],
-        **_capture(plan),
-    }
-    if plan.company.kms_key is not None:
-        config["KmsKeyId"] = plan.company.kms_key
-    endpoint = plan.name if name else ""
-    calls: dict[str, dict[str, Any]] = {
-        "model": model,
-        "endpoint_config": config,
-        "endpoint": {"EndpointName": endpoint, "EndpointConfigName": config_name},
-    }
-    if plan.copies is not None:
-        calls["endpoint_config"] = config_for_copies(plan, config)
-        calls["inference_component"] = component_request(plan, name, endpoint, variant)
-    return tuple(
-        Request("sagemaker", f"create_{what}", {**parameters, "Tags": tags})
-        for what, parameters in calls.items()
-    )
-
-
-def _capture(plan: Plan) -> dict[str, Any]:
-    """Data capture: requests and answers, whose content is JSON."""
-    capture = plan.observe.capture if plan.observe else None
-    if capture is None:
-        return {}
-    key = {"KmsKeyId": capture.kms_key} if capture.kms_key else {}
-    config = {
-        "EnableCapture": True,
-        "InitialSamplingPercentage": capture.percent,
-        "DestinationS3Uri": capture.s3_uri,
-        **key,
-        "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
-        "CaptureContentTypeHeader": {"JsonContentTypes": ["application/json"]},
-    }
-    return {"DataCaptureConfig": config}
-
-
-def _container(plan: Plan) -> dict[str, Any]:
-    container: dict[str, Any] = {
-        "Image": plan.runtime.image,
-        "Environment": dict(plan.environment),
-    }
-    additional = []
-    for mount in plan.mounts:
-        s3 = {"S3Uri": mount.s3_uri, "S3DataType": "S3Prefix", "CompressionType": "None"}
-        if mount.channel is None:
-            container["ModelDataSource"] = {"S3DataSource": s3}
-        else:
-            additional.append({"ChannelName": mount.channel, "S3DataSource": s3})
-    return container | ({"AdditionalModelDataSources": additional} if additional else {})
-
-
-def _variant(plan: Plan, model: str) -> dict[str, Any]:
-    variant: dict[str, Any] = {
-        "VariantName": VARIANT,
-        "ModelName": model,
-        "InitialInstanceCount": plan.instance_count,
-        "InstanceType": plan.instance_type,
-        "InitialVariantWeight": 1.0,
-        "ContainerStartupHealthCheckTimeoutInSeconds": plan.startup_timeout_seconds,
-    }
-    if plan.mounts:
-        variant["ModelDataDownloadTimeoutInSeconds"] = plan.download_timeout_seconds
-    if plan.runtime.ami is not None:
-        variant["InferenceAmiVersion"] = plan.runtime.ami
-    if plan.instance_count > 1 or plan.scaling is not None:
-        variant["RoutingConfig"] = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
-    return variant
+    return "".join(c if c.isalnum() or c in " _.:/=+-@" else "_" for c in text)[:256]
 
 
 @dataclass(frozen=True)
@@ -239,13 +249,10 @@ def folders(plan: Plan) -> tuple[Folder, ...]:
     """All folders that the plan uploads; empty if no weights are local."""
     root = str(S3Uri(MODEL_BUCKET))
     parts = {"target": plan.target, "drafter": plan.drafter}
-    weights_by_part = {
-        part: model.weights for part, model in parts.items() if model and model.weights
-    }
     return tuple(
-        Folder(part, weights.location, weights.s3_uri.removeprefix(root))
-        for part, weights in weights_by_part.items()
-        if weights.s3_uri is not None
+        Folder(part, model.weights.location, model.weights.s3_uri.removeprefix(root))
+        for part, model in parts.items()
+        if model and model.weights and model.weights.s3_uri is not None
     )
 
 
@@ -253,10 +260,10 @@ def reproduce_options(plan: Plan) -> Options:
     """The options that make this plan again: what the user asked for, with what planning chose."""
     weights, batch = plan.target.weights, plan.batch
     pair, drafter, speculation = _read_pair(plan)
-    settings = (plan.company, plan.overrides)
+    copies = 1 if plan.fit.gpu_count > 1 else None
     return plan.options.model_copy(
         update={
-            **{name: value for group in settings for name, value in group},
+            **{name: value for group in (plan.company, plan.overrides) for name, value in group},
             "pair": pair,
             "drafter": drafter,
             "speculation": speculation,
@@ -265,7 +272,7 @@ def reproduce_options(plan: Plan) -> Options:
             "region": plan.region,
             "instance_type": plan.instance_type,
             "instance_count": plan.instance_count,
-            "copies": _read_copies(plan),
+            "copies": plan.copies.per_instance if plan.copies else copies,
             "max_model_len": plan.max_model_len,
             "concurrency": plan.concurrency,
             "workload": plan.workload,
@@ -286,21 +293,21 @@ def reproduce_options(plan: Plan) -> Options:
     )
 
 
-_SIZE = (
+_NOT_OF_THE_ENDPOINT = (
     "workload", "prompt_tokens", "cached_prompt_tokens", "shared_prompt_tokens", "output_tokens",
-    "requests", "within",
+    "requests", "within", "image",
 )  # fmt: skip
-"""Options that change no resource of a plan whose instances are chosen."""
+"""Options that change no resource of a plan whose instances are chosen, and the image."""
 
 
 def command_options(plan: Plan) -> Options:
     """The options of a command that makes the same endpoint, except its image. Of archives it has
     those that the user pins: a deploy pins what is next to the weights."""
-    omitted = [*_SIZE, "image"] if alarm_kinds(plan) or plan.scaling else [*_SIZE, "image", "slo"]
-    pins = {"warm_sha256": plan.options.warm_sha256}
-    return reproduce_options(plan).model_copy(
-        update={**dict.fromkeys(omitted), **pins, "baked_weights": False}
-    )
+    update: dict[str, Any] = dict.fromkeys(_NOT_OF_THE_ENDPOINT)
+    if not (alarm_kinds(plan) or plan.scaling):
+        update["slo"] = None
+    update |= {"warm_sha256": plan.options.warm_sha256, "baked_weights": False}
+    return reproduce_options(plan).model_copy(update=update)
 
 
 def plan_arguments(plan: Plan, tag_flag: str = "--tag") -> list[str]:
@@ -315,22 +322,9 @@ def deploy_command(plan: Plan) -> tuple[str, ...]:
     plan with keys of ``peagle.yaml``, which no command has."""
     if keys_of_file(command_options(plan)):
         return ()
-    return ("peagle", "deploy", *plan_arguments(plan), *image_arguments(plan))
-
-
-def image_arguments(plan: Plan) -> list[str]:
-    """The options of the plan's image if the user chose that."""
-    if plan.options.image is None:
-        return []
-    baked = ["--baked-weights"] if plan.options.baked_weights else []
-    return ["--image", plan.runtime.image, *baked]
-
-
-def _read_copies(plan: Plan) -> int | None:
-    """The engines on each instance, where their number is a choice."""
-    if plan.copies is not None:
-        return plan.copies.per_instance
-    return 1 if plan.fit.gpu_count > 1 else None
+    image = ("--image", plan.runtime.image) if plan.options.image is not None else ()
+    baked = ("--baked-weights",) if image and plan.options.baked_weights else ()
+    return ("peagle", "deploy", *plan_arguments(plan), *image, *baked)
 
 
 def label_arguments(pair: str) -> list[str]:
@@ -360,17 +354,15 @@ def pair_arguments(plan: Plan) -> list[str]:
 def _read_pair(plan: Plan) -> tuple[str, str | None, bool]:
     """PAIR, ``--drafter`` and whether it speculates. The user's own target is its location, and has
     no drafter unless the user names one."""
-    drafter, speculation = plan.drafter, plan.speculation
-    is_own = plan.target.id.startswith(f"{OWN}/")
+    drafter, speculation, target = plan.drafter, plan.speculation, plan.target
+    is_own = target.id.startswith(f"{OWN}/")
     if drafter is None or speculation is None:
-        return (
-            (plan.target.weights.location, None, True) if is_own else (plan.target.id, None, False)
-        )
+        return (target.weights.location, None, True) if is_own else (target.id, None, False)
     if is_own:
-        return plan.target.weights.location, drafter.id, True
+        return target.weights.location, drafter.id, True
     if drafter.name != OWN and drafter.id == drafter.name:
         return plan.pair, None, True
     revision = drafter.weights.revision if drafter.weights else None
     head = f"{drafter.id}@{revision}" if revision else drafter.id
     kind = "+eagle3" if drafter.name == OWN and not speculation.parallel_drafting else ""
-    return f"{plan.target.id}{kind}", head, True
+    return f"{target.id}{kind}", head, True

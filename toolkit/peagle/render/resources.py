@@ -1,4 +1,4 @@
-"""What a deployment has beside its endpoint, as requests: scaling, its end, its capture rule.
+"""What a deployment has beside its endpoint, as requests: scaling, rollout, end, capture rule.
 
 Scaling changes the instances of an endpoint's variant, or with copies the inference component of
 the endpoint's name; SageMaker's own ManagedInstanceScaling then lets the instances follow.
@@ -17,8 +17,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from peagle.planning.plan import Plan, Scaling
+from peagle.planning.plan import PROVISIONING_SECONDS, Plan, Scaling
+from peagle.planning.rollout import longest_seconds, rollout_of, rollout_of_copies
 from peagle.planning.runtime import own_name
+from peagle.render.alarms import METRIC_NAMESPACE, rollback_alarm_names
 from peagle.s3uri import S3Uri
 
 SERVICE_NAMESPACE = "sagemaker"
@@ -29,17 +31,8 @@ COPY_METRIC = "SageMakerInferenceComponentConcurrentRequestsPerCopyHighResolutio
 """Requests at a time per instance or copy, those that wait in its engine included, every 10
 seconds."""
 
-POLICY = "peagle-concurrency"
-"""Name of the scaling policy."""
-
-WAKE_POLICY = "peagle-wake-up"
-"""Name of the policy that starts the first copy."""
-
-NO_CAPACITY = "NoCapacityInvocationFailures"
-"""The metric of requests to an inference component without a copy."""
-
-_ALARM_PERIOD_SECONDS = 30
-"""The shortest period at which SageMaker's documentation lets this alarm look."""
+POLICY, WAKE_POLICY = "peagle-concurrency", "peagle-wake-up"
+"""Names of the scaling policy, and of the one that starts the first copy."""
 
 
 def target_id(endpoint: str, variant: str) -> str:
@@ -73,22 +66,17 @@ def register_parameters(endpoint: str, variant: str, scaling: Scaling) -> dict[s
 
 def policy_parameters(endpoint: str, variant: str, scaling: Scaling) -> dict[str, Any]:
     """PutScalingPolicy."""
+    metric = COPY_METRIC if scaling.scales_copies else METRIC
     return {
         **target_parameters(endpoint, variant, scaling.scales_copies),
         "PolicyName": POLICY,
         "PolicyType": "TargetTrackingScaling",
-        "TargetTrackingScalingPolicyConfiguration": tracking(scaling),
-    }
-
-
-def tracking(scaling: Scaling) -> dict[str, Any]:
-    """TargetTrackingScalingPolicyConfiguration, which CloudFormation names alike."""
-    metric = COPY_METRIC if scaling.scales_copies else METRIC
-    return {
-        "TargetValue": scaling.target_concurrency,
-        "PredefinedMetricSpecification": {"PredefinedMetricType": metric},
-        "ScaleInCooldown": scaling.scale_in_cooldown_seconds,
-        "ScaleOutCooldown": scaling.scale_out_cooldown_seconds,
+        "TargetTrackingScalingPolicyConfiguration": {
+            "TargetValue": scaling.target_concurrency,
+            "PredefinedMetricSpecification": {"PredefinedMetricType": metric},
+            "ScaleInCooldown": scaling.scale_in_cooldown_seconds,
+            "ScaleOutCooldown": scaling.scale_out_cooldown_seconds,
+        },
     }
 
 
@@ -99,17 +87,12 @@ def wake_policy_parameters(endpoint: str, variant: str, scaling: Scaling) -> dic
         **target_parameters(endpoint, variant, copies=True),
         "PolicyName": WAKE_POLICY,
         "PolicyType": "StepScaling",
-        "StepScalingPolicyConfiguration": wake_steps(scaling),
-    }
-
-
-def wake_steps(scaling: Scaling) -> dict[str, Any]:
-    """StepScalingPolicyConfiguration, which CloudFormation names alike."""
-    return {
-        "AdjustmentType": "ChangeInCapacity",
-        "MetricAggregationType": "Maximum",
-        "Cooldown": scaling.scale_out_cooldown_seconds,
-        "StepAdjustments": [{"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}],
+        "StepScalingPolicyConfiguration": {
+            "AdjustmentType": "ChangeInCapacity",
+            "MetricAggregationType": "Maximum",
+            "Cooldown": scaling.scale_out_cooldown_seconds,
+            "StepAdjustments": [{"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}],
+        },
     }
 
 
@@ -126,11 +109,12 @@ def wake_alarm(
     return {
         "AlarmName": wake_alarm_name(endpoint),
         "AlarmDescription": f"A request found no copy of {endpoint}, and one is started",
-        "Namespace": "AWS/SageMaker",
-        "MetricName": NO_CAPACITY,
+        "Namespace": METRIC_NAMESPACE,
+        "MetricName": "NoCapacityInvocationFailures",
         "Dimensions": [{"Name": "InferenceComponentName", "Value": endpoint}],
         "Statistic": "Maximum",
-        "Period": _ALARM_PERIOD_SECONDS,
+        # The shortest at which SageMaker's documentation lets this alarm look.
+        "Period": 30,
         "EvaluationPeriods": 1,
         "DatapointsToAlarm": 1,
         "Threshold": 1.0,
@@ -138,6 +122,49 @@ def wake_alarm(
         "TreatMissingData": "missing",
         "AlarmActions": [policy_arn],
         "Tags": list(tags),
+    }
+
+
+_TIMEOUTS = (600, 28_800)
+"""The least and the longest execution of an update that SageMaker accepts, in seconds."""
+
+_SIZES = {"percent": "CAPACITY_PERCENT", "instances": "INSTANCE_COUNT", "copies": "COPY_COUNT"}
+
+
+def deployment_config(plan: Plan, count: int = 0) -> dict[str, Any] | None:
+    """The DeploymentConfig of an update of ``count`` instances, or copies of a plan with copies:
+    how its rollout replaces them; ``None`` where the plan has no rollout, and for a single copy. 0
+    is for a template, which does not know how many run: the fewest that may, or the planned copies.
+    """
+    if plan.rollout is None:
+        return None
+    if plan.copies is not None:
+        count = count or plan.engines
+        rollout = rollout_of_copies(plan.rollout, count)
+    else:
+        count = count or (plan.scaling.min_instances if plan.scaling else plan.instance_count)
+        rollout = rollout_of(plan.rollout, count)
+    if rollout is None:
+        return None
+    step, wait = rollout.step, rollout.baking_seconds
+    size = {"Type": _SIZES[step.unit], "Value": step.value} if step else None
+    if rollout.kind == "rolling":
+        policy = "RollingUpdatePolicy"
+        settings: dict[str, Any] = {"MaximumBatchSize": size, "WaitIntervalInSeconds": wait}
+    else:
+        policy, kind = "BlueGreenUpdatePolicy", rollout.kind.replace("-", "_").upper()
+        # All at once, the only wait is the one before the earlier instances end.
+        traffic: dict[str, Any] = {"Type": kind, "WaitIntervalInSeconds": wait if step else 0}
+        if step:
+            traffic["CanarySize" if kind == "CANARY" else "LinearStepSize"] = size
+        settings = {"TrafficRoutingConfiguration": traffic, "TerminationWaitInSeconds": wait}
+    start = plan.startup_timeout_seconds + plan.download_timeout_seconds + PROVISIONING_SECONDS
+    least, most = _TIMEOUTS
+    timeout = min(most, max(least, round(longest_seconds(rollout, count, start))))
+    alarms = [{"AlarmName": name} for name in rollback_alarm_names(plan)]
+    return {
+        policy: {**settings, "MaximumExecutionTimeoutInSeconds": timeout},
+        "AutoRollbackConfiguration": {"Alarms": alarms},
     }
 
 
@@ -149,18 +176,14 @@ BUDGET_TAG = "peagle:budget"
 
 END_TAGS = (ENDS_TAG, BUDGET_TAG)
 
-SCHEDULER = "scheduler.amazonaws.com"
-
 END_POLICY = "delete-one-endpoint"
 """The name of the role's policy."""
-
-_NAME_PART = 38
 
 
 def limit_name(region: str, endpoint: str) -> str:
     """The name of the schedule and of its role; roles are global, so it depends on the region."""
     digest = hashlib.sha256(f"{region}/{endpoint}".encode()).hexdigest()[:8]
-    return f"peagle-ends-{endpoint[:_NAME_PART].rstrip('-')}-{digest}"
+    return f"peagle-ends-{endpoint[:38].rstrip('-')}-{digest}"
 
 
 def copies_limit_name(region: str, endpoint: str) -> str:
@@ -168,7 +191,7 @@ def copies_limit_name(region: str, endpoint: str) -> str:
     return f"{limit_name(region, endpoint)}-ic"
 
 
-RETRY_POLICY = {"MaximumEventAgeInSeconds": 86_400, "MaximumRetryAttempts": 185}
+_RETRY_POLICY = {"MaximumEventAgeInSeconds": 86_400, "MaximumRetryAttempts": 185}
 """The longest that EventBridge Scheduler accepts: it repeats a call that failed, with exponential
 backoff, until either is reached. Its documentation does not say which of a target's errors it
 repeats, so ``peagle reap`` is the second net."""
@@ -186,7 +209,7 @@ def schedule(region: str, endpoint: str, expression: str, copies: bool = False) 
         "ScheduleExpression": expression,
         "ScheduleExpressionTimezone": "UTC",
         "FlexibleTimeWindow": {"Mode": "OFF"},
-        "Target": {"Input": json.dumps(request), "RetryPolicy": RETRY_POLICY},
+        "Target": {"Input": json.dumps(request), "RetryPolicy": _RETRY_POLICY},
     }
 
 
@@ -196,16 +219,15 @@ def target_arn(partition: str, copies: bool = False) -> str:
     return f"arn:{partition}:scheduler:::aws-sdk:sagemaker:{operation}"
 
 
-def trust_policy(account: Any, service: str = SCHEDULER) -> dict[str, Any]:
+def trust_policy(account: Any, service: str = "scheduler.amazonaws.com") -> dict[str, Any]:
     """The trust policy of a role: the service may assume it, for this account only."""
-    return _document(
-        {
-            "Effect": "Allow",
-            "Principal": {"Service": service},
-            "Action": "sts:AssumeRole",
-            "Condition": {"StringEquals": {"aws:SourceAccount": account}},
-        }
-    )
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Service": service},
+        "Action": "sts:AssumeRole",
+        "Condition": {"StringEquals": {"aws:SourceAccount": account}},
+    }
+    return {"Version": "2012-10-17", "Statement": [statement]}
 
 
 def role_policy(
@@ -214,49 +236,32 @@ def role_policy(
     """What the role may do: delete this endpoint, and the component of its copies, while they carry
     the tag. SageMaker removes the scaling target of an endpoint in the name of the caller."""
     key, value = tag
-    owned = {"StringEquals": {f"aws:ResourceTag/{key}": value}}
-    of_copies = {
-        "Effect": "Allow",
-        "Action": "sagemaker:DeleteInferenceComponent",
-        "Resource": copies_arn,
-        "Condition": owned,
+    owned = {f"aws:ResourceTag/{key}": value}
+    of_sagemaker = {"application-autoscaling:service-namespace": "sagemaker"}
+    allowed = [
+        ("sagemaker:DeleteEndpoint", endpoint_arn, owned),
+        *([("sagemaker:DeleteInferenceComponent", copies_arn, owned)] if copies_arn else []),
+        ("application-autoscaling:DeregisterScalableTarget", "*", of_sagemaker),
+    ]
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Action": action,
+                "Resource": resource,
+                "Condition": {"StringEquals": condition},
+            }
+            for action, resource, condition in allowed
+        ],
     }
-    return _document(
-        {
-            "Effect": "Allow",
-            "Action": "sagemaker:DeleteEndpoint",
-            "Resource": endpoint_arn,
-            "Condition": owned,
-        },
-        *([of_copies] if copies_arn else []),
-        {
-            "Effect": "Allow",
-            "Action": "application-autoscaling:DeregisterScalableTarget",
-            "Resource": "*",
-            "Condition": {
-                "StringEquals": {"application-autoscaling:service-namespace": "sagemaker"}
-            },
-        },
-    )
-
-
-def _document(*statements: dict[str, Any]) -> dict[str, Any]:
-    return {"Version": "2012-10-17", "Statement": list(statements)}
-
-
-_LONGEST_ID = 255
-
-
-def rule_stem(endpoint: str, region: str) -> str:
-    """How the names of all our rules for the endpoint begin; a dash and a hash follow."""
-    return f"peagle-capture-{endpoint}-{region}"[: _LONGEST_ID - 9]
 
 
 def rule_id(endpoint: str, region: str, prefix: S3Uri) -> str:
     """Such as ``peagle-capture-tiny-us-east-1-1a2b3c4d``: the name of our rule among the bucket's,
     one for each prefix, so that what was captured elsewhere in the bucket is deleted too."""
     digest = hashlib.sha256(prefix.key.encode()).hexdigest()[:8]
-    return f"{rule_stem(endpoint, region)}-{digest}"
+    return f"{f'peagle-capture-{endpoint}-{region}'[:246]}-{digest}"  # of at most 255 characters
 
 
 def captured_prefix(destination: str, endpoint: str) -> S3Uri:
@@ -284,11 +289,9 @@ def capture_rule(plan: Plan) -> tuple[S3Uri, dict[str, Any]] | None:
 
 def not_in_templates(plan: Plan) -> str:
     """Why a template cannot express the plan's retention of captured data; empty if it can."""
-    rule = capture_rule(plan)
-    if rule is None:
+    if (rule := capture_rule(plan)) is None:
         return ""
-    prefix, _ = rule
     return (
-        f"a template cannot add a rule to the lifecycle of {prefix.bucket}, which it does not "
+        f"a template cannot add a rule to the lifecycle of {rule[0].bucket}, which it does not "
         "own (capture_retention 0 leaves that to the bucket)"
     )

@@ -150,7 +150,7 @@ class VerdictChange(VerdictEntry):
 
 
 class Verdict(VerdictEntry):
-    """The verdict on a target on one kind of GPU; ``peagle.render.verdict_file`` reads and writes
+    """The verdict on a target on one kind of GPU; ``peagle.render.plan_file`` reads and writes
     it. Speeds are of one engine; ``usd_per_hour`` is the price of one whole instance."""
 
     format: Literal[1] = 1

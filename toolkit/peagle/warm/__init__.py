@@ -1,1 +1,425 @@
-"""Warm starts: what an engine compiled, collected once and restored at later starts."""
+"""Warm starts: run a plan once, on AWS or on this machine, and keep what its engine compiled.
+
+    <key>.tar.gz   the engine's compile and kernel caches, packed by ``peagle_serve``
+    <key>.json     the manifest: what they were compiled for, size, SHA-256; written last
+
+The two files are one artifact. A container that finds an artifact with its own key starts with warm
+caches. On AWS a temporary endpoint compiles, and the artifact is stored in the folder ``warm/``
+next to the weights, so every deployment that mounts the weights mounts it too.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from peagle.aws import runtime
+from peagle.aws.client import Aws, Clock, original_status
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.deploy.apply import deploy
+from peagle.deploy.context import DeploymentContext, Observer, unobserved
+from peagle.deploy.preflight import Preflight
+from peagle.deploy.records import load_record
+from peagle.deploy.removal import destroy
+from peagle.deploy.state import Deployment
+from peagle.deploy.status import stand_in_of
+from peagle.engine import state as engine_state
+from peagle.engine.local import (
+    StepProgress,
+    end_engine,
+    exchange,
+    exclusive,
+    start_local,
+    stop_local,
+)
+from peagle.engine.runner import LocalOptions
+from peagle.errors import (
+    CloudError,
+    EngineError,
+    Fix,
+    PeagleError,
+    Refused,
+    UserError,
+    count_of,
+    parsing,
+)
+from peagle.planning.plan import Plan
+from peagle.planning.runtime import check_name
+from peagle.protocol import engine_message
+from peagle.store import replacing
+from peagle.weights.bucket import Bucket
+from peagle.weights.layout import WeightsPrefix, weights_prefix
+from peagle_serve import json_reader
+from peagle_serve.contract import (
+    ATTRIBUTES_HEADER,
+    COLLECT,
+    ENFORCE_EAGER,
+    HEX_32,
+    SHA256,
+    WARM_ATTRIBUTE,
+    WARM_FOLDER,
+    WARM_MODE_VARIABLE,
+)
+
+COLLECTING_SUFFIX = "-warm"
+"""Suffix of the name of the endpoint or engine that collects: the plan's own may run too."""
+
+PART_BYTES = 4 * 1024 * 1024
+"""The most that a container sends at once: InvokeEndpoint responses are limited to 6 MB."""
+
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds between attempts after an incomplete response."""
+
+_FORMAT = 1
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REPEAT = "nothing was stored; run the command again"
+_REBUILD = Fix(
+    "build the image again with this version", ("peagle", "image", "build", "PAIR", "--push")
+)
+
+
+class IncompleteResponse(Exception):
+    """A transport received no complete response; a retry may help. ``error`` is the reason."""
+
+    def __init__(self, error: PeagleError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+@dataclass(frozen=True)
+class WarmReply:
+    """HTTP status and body of a response of the container."""
+
+    status: int
+    body: bytes
+
+
+SendRequest = Callable[[dict[str, Any]], WarmReply]
+"""Sends a body to the container's route: by InvokeEndpoint, or HTTP to a local engine. Raises
+IncompleteResponse, or a PeagleError that no retry changes."""
+
+OnBytes = Callable[[int, int], object]
+"""Called with bytes received and bytes in total."""
+
+
+@dataclass(frozen=True)
+class WarmArtifact:
+    """An artifact on this machine.
+
+    ``size`` (of the archive) and ``unpacked_bytes`` (of its contents) are in bytes;
+    ``seconds_cold`` is how long the engine took to become healthy without it.
+    """
+
+    key: str
+    archive: Path
+    manifest: Path
+    size: int
+    sha256: str
+    files: int
+    unpacked_bytes: int
+    seconds_cold: float
+
+
+@dataclass(frozen=True)
+class CollectedWarmStart:
+    """An artifact in S3. ``others`` are the artifacts next to it, size in bytes by key, which every
+    start downloads too. ``stand_in`` is the pair that the sandbox ran instead, and ``seconds`` how
+    long the endpoint existed."""
+
+    artifact: WarmArtifact
+    place: WeightsPrefix
+    others: dict[str, int]
+    stand_in: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def uri(self) -> str:
+        """The URI of the archive."""
+        return f"{self.place.part_uri(WARM_FOLDER)}{self.artifact.archive.name}"
+
+
+def collecting_plan(plan: Plan) -> Plan:
+    """The plan of the endpoint that collects: the same engine, once, under another name. Raises
+    Refused for a plan whose engine compiles nothing."""
+    if plan.environment.get(ENFORCE_EAGER, "false").strip().lower() != "false":
+        message = f"{plan.pair} runs eagerly ({ENFORCE_EAGER}), so there is nothing to collect"
+        raise Refused(message, f"remove {ENFORCE_EAGER}", "nothing-compiled")
+    usd = plan.price_per_hour_usd
+    return plan.model_copy(
+        update={
+            "name": check_name(f"{plan.name}{COLLECTING_SUFFIX}"),
+            # Two instances would answer in turn, each with its own artifact.
+            "instance_count": 1,
+            "copies": None,
+            "price_per_hour_usd": None if usd is None else round(usd / plan.instance_count, 4),
+            "environment": {**plan.environment, WARM_MODE_VARIABLE: COLLECT},
+        }
+    )
+
+
+def prefix_of_weights(plan: Plan) -> WeightsPrefix:
+    """The prefix mounted as /opt/ml/model. Raises Refused unless all weights are below it."""
+    drafter = plan.drafter.weights if plan.drafter else None
+    kinds = {weights.kind for weights in (plan.target.weights, drafter) if weights}
+    if kinds == {"s3"} and not plan.mounts:
+        message = f"a warm start needs mounted weights, but those of {plan.pair} are streamed"
+        raise Refused(message, "plan with weights_by mount", "weights-streamed")
+    if kinds != {"s3"} or [mount.channel for mount in plan.mounts] != [None]:
+        sync = ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")
+        fix = Fix("use the --model-source and --drafter that this command prints", sync)
+        message = f"a warm start needs the weights of {plan.pair} below one S3 prefix"
+        raise Refused(message, fix, "weights-not-in-s3")
+    return weights_prefix(plan.mounts[0].s3_uri)
+
+
+def check_writable(aws: Aws, place: WeightsPrefix) -> None:
+    """Raise AccessDenied, before anything costs money, if the artifact cannot be written there."""
+    bucket, key = Bucket(aws, place.bucket), place.file_key(WARM_FOLDER, "probe")
+    try:
+        # Begun and aborted: needs the permissions of the upload, and leaves nothing.
+        bucket.abort(key, bucket.call("create_multipart_upload", Key=key)["UploadId"])
+    except AccessDenied as error:
+        message = f"nothing can be written to {place.part_uri(WARM_FOLDER)}: {error.message}"
+        raise AccessDenied(message, error.remedy, error.code) from error
+
+
+def collect_on_aws(
+    aws: Aws,
+    preflight: Preflight,
+    place: WeightsPrefix,
+    observe: Observer = unobserved,
+    failed: Callable[[BaseException, Deployment], object] = lambda error, record: None,
+    clock: Clock | None = None,
+) -> CollectedWarmStart:
+    """Deploy what ``preflight`` describes, prove it, store its artifact at ``place``, and remove
+    the deployment, however this ends. After an error, ``failed`` is called with it and the record
+    before the removal. The record is left if the removal failed."""
+    clock, name = clock or Clock(), preflight.desired.plan.name
+    try:
+        record = deploy(aws, preflight, observe, clock=clock)
+        context = DeploymentContext(aws, record, observe, clock)
+        with TemporaryDirectory(prefix="peagle-warm-") as folder:
+            stand_in = stand_in_of(aws, name)
+            context.say("Packing", "compile caches")
+            artifact = fetch(
+                partial(_send_to_endpoint, aws, name),
+                Path(folder),
+                partial(context.say_bytes, "Fetching"),
+                clock.sleep,
+            )
+            _store(context, artifact, place)
+            sizes: Counter[str] = Counter()
+            there = Bucket(aws, place.bucket).sizes(place.file_key(WARM_FOLDER, ""))
+            for file, size in there.items():
+                sizes[place.warm_start_id(file) or ""] += size
+            others = {key: size for key, size in sizes.items() if key not in ("", artifact.key)}
+    except BaseException as error:
+        if left := load_record(aws.scope, aws.region, name):
+            failed(error, left)
+            destroy(DeploymentContext(aws, left, observe, clock))
+        raise
+    destroy(context)
+    created = record.billing_since
+    seconds = clock.now() - created if created else 0.0
+    return CollectedWarmStart(artifact, place, others, stand_in, seconds)
+
+
+def _send_to_endpoint(aws: Aws, endpoint: str, body: dict[str, Any]) -> WarmReply:
+    try:
+        data = json.dumps(body).encode()
+        attributes = {"Accept": "*/*", "CustomAttributes": WARM_ATTRIBUTE}
+        return WarmReply(200, runtime.invoke(aws, endpoint, data, **attributes))
+    except (AccessDenied, Missing):
+        raise
+    except PeagleError as error:
+        if reply := _container_reply(error):
+            return reply
+        if isinstance(error, (CloudError, EngineError)):
+            raise IncompleteResponse(error) from error
+        raise
+
+
+def _container_reply(error: PeagleError) -> WarmReply | None:
+    """The container's own reply inside SageMaker's ModelError."""
+    response = getattr(error.__cause__, "response", None) or {}
+    if response.get("Error", {}).get("Code") != "ModelError":
+        return None
+    text = str(response.get("OriginalMessage", ""))
+    return WarmReply(original_status(response), text.encode(errors="replace"))
+
+
+def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPrefix) -> None:
+    """Delete the old manifest first and upload the new one last: without a manifest no engine uses
+    the archive, so an interruption never combines an old manifest with a new archive."""
+    done = 0
+    bucket = Bucket(context.aws, place.bucket)
+    manifest = place.file_key(WARM_FOLDER, artifact.manifest.name)
+    if manifest in bucket.sizes(manifest):  # deleting nothing leaves a marker in versioned buckets
+        with suppress(AccessDenied):  # without s3:DeleteObject the upload still replaces it
+            bucket.call("delete_object", Key=manifest)
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        context.say_bytes("Storing", min(done, artifact.size), artifact.size)
+
+    for path in (artifact.archive, artifact.manifest):
+        key = place.file_key(WARM_FOLDER, path.name)
+        context.aws.upload(path, place.bucket, key, {}, advance)
+
+
+def collect_locally(
+    plan: Plan, folder: Path, progress: StepProgress, options: LocalOptions | None = None
+) -> WarmArtifact:
+    """Start ``plan`` on this machine, compiled; keep its artifact in ``folder``; stop it, however
+    this ends. The log of a failure is kept."""
+    plan = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
+    options = options or LocalOptions()
+    options = replace(options, compiled=not options.gpus, collecting=True)
+
+    def send(body: dict[str, Any]) -> WarmReply:
+        headers = {"Content-Type": "application/json", ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
+        try:
+            content = json.dumps(body).encode()
+            return WarmReply(*exchange(engine.process.port, content, headers))
+        except EngineError as error:
+            raise IncompleteResponse(error) from error
+
+    def show_bytes(done: int, size: int) -> None:
+        progress("fetching", f"{done / 1e6:.1f} of {size / 1e6:.1f} MB")
+
+    with exclusive(plan.name, "warm --local"):
+        try:
+            engine = start_local(plan, progress=progress, options=options)
+            try:
+                progress("packing", "compile caches")
+                artifact = fetch(send, folder, show_bytes, log=engine.process.log)
+                stop_local(plan.name, now=True)
+            except BaseException:
+                end_engine(engine)
+                raise
+            return artifact
+        finally:
+            shutil.rmtree(engine_state.collected_folder(plan.name), ignore_errors=True)
+
+
+def fetch(
+    send: SendRequest,
+    folder: Path,
+    progress: OnBytes = lambda done, size: None,
+    sleep: Callable[[float], object] = time.sleep,
+    log: str = "the container's log",
+) -> WarmArtifact:
+    """Bring the container's artifact into ``folder``, completely or not at all, replacing one with
+    the same key. ``log`` names the log that errors refer to. Raises Refused when there is nothing
+    to fetch or the image is too old, EngineError when the container fails or sends other bytes than
+    its manifest lists, UserError when the disk is full."""
+    request = partial(_request, send, sleep, log)
+    text = request({})
+    artifact = _read_manifest(text, folder)
+    full = UserError(
+        f"the disk of {folder} is full: the artifact needs {artifact.size / 1e6:,.1f} MB",
+        "free some space or choose another folder; nothing was stored",
+        code="disk-full",
+    )
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if shutil.disk_usage(existing).free < artifact.size:
+        raise full
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(artifact.archive) as draft:
+            sha256 = hashlib.sha256()
+            progress(0, artifact.size)
+            with draft.open("wb") as stream:
+                for done in range(0, artifact.size, PART_BYTES):
+                    length = min(PART_BYTES, artifact.size - done)
+                    part = request({"offset": done, "length": length}, length)
+                    stream.write(part)
+                    sha256.update(part)
+                    progress(done + length, artifact.size)
+            if sha256.hexdigest() != artifact.sha256:
+                message = f"the bytes of {artifact.key} do not match the container's manifest"
+                raise EngineError(message, _REPEAT, "checksum-mismatch")
+            draft.chmod(0o644)  # the container's own user reads it
+            # Without a manifest there is no artifact: no reader combines an old one with new bytes.
+            artifact.manifest.unlink(missing_ok=True)
+        with replacing(artifact.manifest) as draft:
+            draft.write_bytes(text)
+            draft.chmod(0o644)
+    except OSError as error:
+        raise full if error.errno in _DISK_FULL else error from error
+    return artifact
+
+
+def _request(
+    send: SendRequest,
+    sleep: Callable[[float], object],
+    log: str,
+    body: dict[str, Any],
+    length: int | None = None,
+) -> bytes:
+    """The response to ``body``, of ``length`` bytes where given; retried after pauses while the
+    container fails, or no or only a part of a response arrives."""
+    for pause in (*PAUSES, None):
+        try:
+            response = send(body)
+            if response.status == 200 and length in (None, len(response.body)):
+                return response.body
+            failure = _failure(response, log, length)
+        except IncompleteResponse as incomplete:
+            failure = incomplete.error
+        if pause is None or isinstance(failure, Refused):
+            raise failure
+        sleep(pause)
+    raise AssertionError("the last attempt raises")
+
+
+def _failure(response: WarmReply, log: str, length: int | None) -> PeagleError:
+    if response.status == 200:
+        size = f"{len(response.body):,} of {length or 0:,} bytes"
+        message = f"a part of the artifact is truncated: {size}"
+        return EngineError(message, _REPEAT, "incomplete-response")
+    text = response.body[:2000].decode("utf-8", errors="replace")
+    reason = f"{response.status}: {engine_message(text)[:300] or 'empty response'}"
+    if response.status >= 500:
+        message = f"the container failed to collect ({reason})"
+        return EngineError(message, f"see {log}", "collection-failed")
+    if response.status == 409:
+        return Refused(f"there is nothing to collect ({reason})", f"see {log}", "nothing-compiled")
+    if response.status == 403:
+        message = f"the container does not offer compile caches ({reason})"
+        return Refused(message, f"start it with {WARM_MODE_VARIABLE}={COLLECT}", "not-collecting")
+    message = f"the container does not support warm starts ({reason})"
+    return Refused(message, _REBUILD, "image-too-old")
+
+
+def _read_manifest(text: bytes, folder: Path) -> WarmArtifact:
+    """The artifact of a manifest. Raises Refused for a format of another version."""
+    with parsing("the container's manifest", Refused, _REBUILD, "manifest-format"):
+        document = json_reader.read(text, "the manifest")
+        if document["format"] != _FORMAT:
+            raise ValueError(f"format {document['format']}")
+        key, sha256 = str(document["key"]), str(document["sha256"])
+        if not HEX_32.fullmatch(key) or not SHA256.fullmatch(sha256):
+            raise ValueError(f"key {key!r}, sha256 {sha256!r}")
+        return WarmArtifact(
+            key=key,
+            archive=folder / f"{key}.tar.gz",
+            manifest=folder / f"{key}.json",
+            size=count_of(document["size"]),
+            sha256=sha256,
+            files=count_of(document["files"]),
+            unpacked_bytes=count_of(document["unpacked_bytes"]),
+            seconds_cold=float(document["seconds_cold"]),
+        )

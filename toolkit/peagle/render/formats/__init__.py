@@ -4,7 +4,7 @@ The module's name is the format's name. It defines
 
     FILES          the files it writes, README.md included; `render` adds the plan file, for drift
     render         (plan, catalog) -> the files
-    unsupported    optional: (plan) -> what the format cannot express of this plan, "" for nothing
+    unsupported    (plan) -> what the format cannot express of this plan, "" for nothing
     NO_ENDPOINT    optional: true for a format that makes no endpoint, but an image or one container
 
 A new module is listed, rendered and named in errors without further changes.
@@ -42,27 +42,20 @@ Fix: use one of the formats that the error names
 
 
 def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    """The files that express the plan in this format.
-
-    ``catalog`` is the one that the plan was made with. Raises NotFound for an unknown format, and
-    Unsupported, naming the formats that can, when the format cannot express all of the plan.
-    """
-    reason = _unsupported(format, plan)
-    if reason:
+    """The files that express the plan, made with this catalogue, in this format. Raises NotFound
+    for an unknown format, and Unsupported when the format cannot express all of the plan."""
+    module = _module(format)
+    if reason := module.unsupported(plan):
         others = [
-            other
-            for other in format_names()
-            if not _unsupported(other, plan) and not getattr(_module(other), "NO_ENDPOINT", False)
+            name
+            for name in format_names()
+            if not getattr(_module(name), "NO_ENDPOINT", False)
+            and not _module(name).unsupported(plan)
         ]
         fix = f"use {one_of(others)}" if others else "no format can express this plan"
         raise Unsupported(f"{format}: {reason}", fix, code=_FORMAT_UNSUPPORTED)
-    files: tuple[RenderedFile, ...] = _module(format).render(plan, catalog)
+    files: tuple[RenderedFile, ...] = module.render(plan, catalog)
     return (*files, json_file(PLAN, plan_document(plan)))
-
-
-def _unsupported(format: str, plan: Plan) -> str:
-    check = getattr(_module(format), "unsupported", None)
-    return check(plan) or "" if check else ""
 
 
 def _module(format: str) -> Any:

@@ -12,7 +12,6 @@ parameter ``EndpointName``, so that names of alarms, logs and roles follow the e
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -23,36 +22,39 @@ from peagle.planning.operation import alarm_kinds, ends_after
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import DEFAULT_PREFIX, own_name
 from peagle.render import files
-from peagle.render.alarms import alarms
-from peagle.render.components import component_path, managed_instances
-from peagle.render.dashboard import dashboard_name, dashboard_text, has_dashboard, keeps_log
+from peagle.render.alarms import alarms, log_of, metric_filters
+from peagle.render.dashboard import (
+    dashboard_name,
+    dashboard_text,
+    has_dashboard,
+    log_retention_days,
+)
 from peagle.render.files import PlainDumper, RenderedFile, readme, text_file, yaml_text
-from peagle.render.metrics import log_of, metric_filters
 from peagle.render.requests import (
     DEPLOYMENT_TAG,
     KEPT_COUNT,
     STACK_TAG,
     VARIANT,
+    component_path,
     folders,
+    managed_instances,
     owned_requests,
 )
 from peagle.render.resources import (
     END_POLICY,
     ENDS_TAG,
-    POLICY,
-    WAKE_POLICY,
     copies_id,
+    deployment_config,
     not_in_templates,
+    policy_parameters,
     register_parameters,
     role_policy,
     schedule,
     target_arn,
-    tracking,
     trust_policy,
     wake_alarm,
-    wake_steps,
+    wake_policy_parameters,
 )
-from peagle.render.rollout import deployment_config
 from peagle.s3uri import S3Uri
 
 TEMPLATE = "template.yaml"
@@ -81,38 +83,20 @@ def unsupported(plan: Plan) -> str:
             "AWS::SageMaker::Model has no AdditionalModelDataSources, which this plan needs for "
             "its drafter (target/ and drafter/ below one s3:// prefix need none)"
         )
-    for request in owned_requests(plan, "cloudformation"):
-        for place in _dynamic_references(request.parameters):
-            return (
-                f"CloudFormation replaces {_DYNAMIC}...}}}} in {place} by a secret or parameter, "
-                "and no escape keeps it as text"
-            )
+    texts = json.dumps([request.parameters for request in owned_requests(plan, "cloudformation")])
+    if "{{resolve:" in texts:
+        return (
+            "CloudFormation replaces {{resolve:...}} in a text by a secret or parameter, and no "
+            "escape keeps it as text"
+        )
     return not_in_templates(plan)
-
-
-_DYNAMIC = "{{resolve:"
-"""Begins a dynamic reference, which CloudFormation replaces in every text of a template."""
-
-
-def _dynamic_references(value: Any, place: str = "") -> Iterator[str]:
-    """The keys of the texts that contain a dynamic reference."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if _DYNAMIC in key:
-                yield f"the name of a key of {place}"
-            yield from _dynamic_references(item, key)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _dynamic_references(item, place)
-    elif isinstance(value, str) and _DYNAMIC in value:
-        yield place
 
 
 def template(plan: Plan) -> dict[str, Any]:
     """The template as plain data."""
     named = plan.model_copy(update={"name": NAME})
     parts = yaml.safe_load(files.template("cloudformation.yaml"))
-    parts["Conditions"][_PLANNED_NAME]["Fn::Equals"][1] = plan.name
+    parts["Conditions"]["NameIsPlanned"]["Fn::Equals"][1] = plan.name
     resources: dict[str, Any] = _with_references(_resources(named, plan))
     used = json.dumps(resources)
     chosen = _parameters(plan)
@@ -182,13 +166,9 @@ def _parameters(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
         }
     if plan.observe and plan.observe.alarm_topic and alarm_kinds(plan):
         groups["Observability"]["AlarmTopicArn"] = {"Default": plan.observe.alarm_topic}
-    if keeps_log(plan):
+    if log_retention_days(plan) is not None:
         groups["Observability"] |= {"LogKmsKeyArn": {}, "LogExists": {}}
     return groups
-
-
-_SEVERAL, _ENCRYPTS_LOG, _MAKES_LOG = "SeveralInstances", "LogHasKey", "LogIsNew"
-_PREFIXED, _PLANNED_NAME = "NameHasPrefix", "NameIsPlanned"
 
 
 def _with_references(value: Any) -> Any:
@@ -221,7 +201,7 @@ def _substituted(text: str) -> dict[str, Any]:
     name = {"Ref": "EndpointName"}
     with_prefix = {"Fn::Sub": f"{DEFAULT_PREFIX}${{EndpointName}}"}
     parts = text.replace(prefixed, "${OwnName}").replace(NAME, "${EndpointName}")
-    return {"Fn::Sub": [parts, {"OwnName": {"Fn::If": [_PREFIXED, name, with_prefix]}}]}
+    return {"Fn::Sub": [parts, {"OwnName": {"Fn::If": ["NameHasPrefix", name, with_prefix]}}]}
 
 
 def _where(condition: str, value: Any) -> dict[str, Any]:
@@ -229,83 +209,81 @@ def _where(condition: str, value: Any) -> dict[str, Any]:
     return {"Fn::If": [condition, value, {"Ref": "AWS::NoValue"}]}
 
 
+def _resource(kind: str, properties: dict[str, Any]) -> dict[str, Any]:
+    return {"Type": f"AWS::{kind}", "Properties": properties}
+
+
 def _resources(named: Plan, plan: Plan) -> dict[str, Any]:
     """The resources of ``named``, which is the plan with a placeholder as its name."""
-    model, config, endpoint, *component = (
+    model, config, endpoint, *components = (
         request.parameters | {"Tags": [*request.parameters["Tags"], _STACK]}
         for request in owned_requests(named, "cloudformation")
     )
-    before = ["Log"] if keeps_log(plan) else []
-    if ends_after(plan) is not None:
+    (variant,) = config["ProductionVariants"]
+    variant["InitialInstanceCount"] = {"Ref": "InitialInstanceCount"}
+    if plan.copies is None:
+        variant["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
+        routing = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
+        variant["RoutingConfig"] = routing if plan.scaling else _where("SeveralInstances", routing)
+    else:
+        variant["ManagedInstanceScaling"] |= {
+            "MinInstanceCount": {"Ref": "MinInstances"},
+            "MaxInstanceCount": {"Ref": "MaxInstances"},
+        }
+    before = ["Log"] if log_retention_days(plan) is not None else []
+    ends = ends_after(plan) is not None
+    if ends:
         before = ["Schedule", *(["CopiesSchedule"] if plan.copies else []), *before]
         endpoint["Tags"].append({"Key": ENDS_TAG, "Value": {"Fn::Sub": "${EndsAt}Z"}})
     endpoint["EndpointConfigName"] = {"Fn::GetAtt": ["EndpointConfig", "EndpointConfigName"]}
-    if not component:
-        endpoint |= _rollout(plan)
-    if plan.scaling and not component:
+    rollout = deployment_config(plan)
+    if rollout is not None and plan.rollout is not None:
+        # References to the alarms, so that they are made first.
+        names = [{"AlarmName": {"Ref": f"{kind.title()}Alarm"}} for kind in plan.rollout.alarms]
+        updated = components[0] if components else endpoint
+        updated["DeploymentConfig"] = rollout | {"AutoRollbackConfiguration": {"Alarms": names}}
+    if plan.scaling and not components:
         endpoint |= KEPT_COUNT
-    del model["ModelName"]
+    del model["ModelName"], config["EndpointConfigName"]
     checked: dict[str, Any] = {}
     if not plan.company.network_isolation:
         why = (
             "Isolation is a choice of the plan: an engine that downloads weights needs the network"
         )
         checked["Metadata"] = {"checkov": {"skip": [{"id": "CKV_AWS_370", "comment": why}]}}
-    return {
+    resources = {
         "Model": {"Type": "AWS::SageMaker::Model", **checked, "Properties": model},
-        "EndpointConfig": _resource("SageMaker::EndpointConfig", _config(plan, config)),
+        "EndpointConfig": _resource("SageMaker::EndpointConfig", config),
         "Endpoint": _resource("SageMaker::Endpoint", endpoint)
         | ({"DependsOn": before} if before else {}),
         **_scaling(named),
-        **(_end(plan, model["Tags"]) if ends_after(plan) is not None else {}),
+        **(_end(plan, model["Tags"]) if ends else {}),
         **_observability(named),
-        **({"InferenceComponent": _component(plan, *component)} if component else {}),
     }
-
-
-def _resource(kind: str, properties: dict[str, Any]) -> dict[str, Any]:
-    return {"Type": f"AWS::{kind}", "Properties": properties}
-
-
-def _config(plan: Plan, config: dict[str, Any]) -> dict[str, Any]:
-    (variant,) = config["ProductionVariants"]
-    variant["InitialInstanceCount"] = {"Ref": "InitialInstanceCount"}
-    if plan.copies is None:
-        variant["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
-        routing = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
-        variant["RoutingConfig"] = routing if plan.scaling else _where(_SEVERAL, routing)
-    else:
-        variant["ManagedInstanceScaling"] |= {
-            "MinInstanceCount": {"Ref": "MinInstances"},
-            "MaxInstanceCount": {"Ref": "MaxInstances"},
-        }
-    return {name: value for name, value in config.items() if name != "EndpointConfigName"}
-
-
-def _component(plan: Plan, component: dict[str, Any]) -> dict[str, Any]:
-    """The copies of the model, which the endpoint starts."""
-    component["EndpointName"] = {"Fn::GetAtt": ["Endpoint", "EndpointName"]}
-    component["Specification"]["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
-    component["RuntimeConfig"] = {"CopyCount": {"Ref": "Copies"}}
-    return _resource("SageMaker::InferenceComponent", component | _rollout(plan))
-
-
-def _rollout(plan: Plan) -> dict[str, Any]:
-    """How the stack updates the endpoint, or its copies. References to the alarms, so that they
-    are made first."""
-    config = deployment_config(plan)
-    if config is None or plan.rollout is None:
-        return {}
-    names = [{"AlarmName": {"Ref": f"{kind.title()}Alarm"}} for kind in plan.rollout.alarms]
-    return {"DeploymentConfig": config | {"AutoRollbackConfiguration": {"Alarms": names}}}
+    for component in components:  # the copies of the model, which the endpoint starts
+        component["EndpointName"] = {"Fn::GetAtt": ["Endpoint", "EndpointName"]}
+        component["Specification"]["ModelName"] = {"Fn::GetAtt": ["Model", "ModelName"]}
+        component["RuntimeConfig"] = {"CopyCount": {"Ref": "Copies"}}
+        resources["InferenceComponent"] = _resource("SageMaker::InferenceComponent", component)
+    return resources
 
 
 def _scaling(plan: Plan) -> dict[str, Any]:
     """The target, the policy, and with a scale to zero the policy that starts the first copy, and
     the alarm that calls it. CloudFormation creates the target's role."""
-    scaling = plan.scaling
+    scaling, service = plan.scaling, "ApplicationAutoScaling"
     if scaling is None:
         return {}
+
+    def policy(parameters: dict[str, Any]) -> dict[str, Any]:
+        _, _, _, name, kind, configuration = parameters
+        target = {"ScalingTargetId": {"Ref": "ScalableTarget"}}
+        kept = {key: parameters[key] for key in (name, kind)}
+        return _resource(
+            f"{service}::ScalingPolicy",
+            {**kept, **target, configuration: parameters[configuration]},
+        )
+
     units = "Copies" if scaling.scales_copies else "Instances"
     variant: Any = {"Fn::Sub": f"endpoint/${{Endpoint.EndpointName}}/variant/{VARIANT}"}
     target = register_parameters(plan.name, VARIANT, scaling) | {
@@ -313,29 +291,16 @@ def _scaling(plan: Plan) -> dict[str, Any]:
         "MinCapacity": {"Ref": f"Min{units}"},
         "MaxCapacity": {"Ref": f"Max{units}"},
     }
-    policy = {
-        "PolicyName": POLICY,
-        "PolicyType": "TargetTrackingScaling",
-        "ScalingTargetId": {"Ref": "ScalableTarget"},
-        "TargetTrackingScalingPolicyConfiguration": tracking(scaling),
-    }
-    service = "ApplicationAutoScaling"
     resources = {
         "ScalableTarget": _resource(f"{service}::ScalableTarget", target),
-        "ScalingPolicy": _resource(f"{service}::ScalingPolicy", policy),
+        "ScalingPolicy": policy(policy_parameters(plan.name, VARIANT, scaling)),
     }
     if scaling.scales_copies:
         resources["ScalableTarget"]["DependsOn"] = "InferenceComponent"
     if scaling.scales_to_zero:
-        wake_up = {
-            "PolicyName": WAKE_POLICY,
-            "PolicyType": "StepScaling",
-            "ScalingTargetId": {"Ref": "ScalableTarget"},
-            "StepScalingPolicyConfiguration": wake_steps(scaling),
-        }
         tags: list[Any] = [{"Key": DEPLOYMENT_TAG, "Value": plan.name}, *plan.company.tag_list]
         alarm = wake_alarm(plan.name, {"Ref": "WakeUpPolicy"}, [*tags, _STACK])
-        resources["WakeUpPolicy"] = _resource(f"{service}::ScalingPolicy", wake_up)
+        resources["WakeUpPolicy"] = policy(wake_policy_parameters(plan.name, VARIANT, scaling))
         resources["WakeUpAlarm"] = _resource("CloudWatch::Alarm", alarm)
     return resources
 
@@ -363,15 +328,15 @@ def _observability(plan: Plan) -> dict[str, Any]:
         after = {"DependsOn": "InferenceComponent" if plan.copies else "Endpoint"}
         resource = _resource("Logs::MetricFilter", properties)
         resources[f"{transformation['metricName']}Filter"] = resource | after
-    if plan.observe and plan.observe.log_retention_days is not None:
+    if (days := log_retention_days(plan)) is not None:
         log: dict[str, Any] = {
             "LogGroupName": log_of(plan),
-            "RetentionInDays": plan.observe.log_retention_days,
-            "KmsKeyId": _where(_ENCRYPTS_LOG, {"Ref": "LogKmsKeyArn"}),
+            "RetentionInDays": days,
+            "KmsKeyId": _where("LogHasKey", {"Ref": "LogKmsKeyArn"}),
         }
         if plan.company.tags:
             log["Tags"] = plan.company.tag_list
-        resources["Log"] = _resource("Logs::LogGroup", log) | {"Condition": _MAKES_LOG}
+        resources["Log"] = _resource("Logs::LogGroup", log) | {"Condition": "LogIsNew"}
     if has_dashboard(plan):
         dashboard = {
             "DashboardName": dashboard_name(plan.name, plan.region),
@@ -382,7 +347,11 @@ def _observability(plan: Plan) -> dict[str, Any]:
 
 
 def _end(plan: Plan, tags: list[Any]) -> dict[str, Any]:
-    """The role of the scheduler, and the schedules that delete the copies and the endpoint."""
+    """The role of the scheduler, and the schedules that delete the copies and the endpoint.
+
+    A schedule has the plan's name; under another name of the endpoint one with the stack's UUID,
+    since a template can neither shorten nor hash a name to the 64 characters that are allowed.
+    """
     arn = "arn:${AWS::Partition}:sagemaker:${AWS::Region}:${AWS::AccountId}"
     endpoint: Any = {"Fn::Sub": f"{arn}:endpoint/{NAME}"}
     component: Any = {"Fn::Sub": f"{arn}:inference-component/{NAME}"} if plan.copies else None
@@ -393,34 +362,26 @@ def _end(plan: Plan, tags: list[Any]) -> dict[str, Any]:
         **role_settings(plan.company),
         "Tags": list(tags),
     }
-    resources = {
-        "SchedulerRole": _resource("IAM::Role", role),
-        "Schedule": _schedule(plan, "EndsAt"),
-    }
-    if plan.copies:
-        resources["CopiesSchedule"] = _schedule(plan, "CopiesEndAt", copies=True)
+    resources = {"SchedulerRole": _resource("IAM::Role", role)}
+    schedules = [("Schedule", "EndsAt", "")]
+    schedules += [("CopiesSchedule", "CopiesEndAt", "-ic")] if plan.copies else []
+    for resource, ends_at, suffix in schedules:
+        copies = bool(suffix)
+        planned = schedule(plan.region, NAME, f"at(${{{ends_at}}})", copies)
+        own = schedule(plan.region, plan.name, "", copies)["Name"]
+        uuid = {"Fn::Select": [2, {"Fn::Split": ["/", {"Ref": "AWS::StackId"}]}]}
+        other = {"Fn::Sub": [f"peagle-ends-${{StackUuid}}{suffix}", {"StackUuid": uuid}]}
+        properties = planned | {
+            "Name": {"Fn::If": ["NameIsPlanned", own, other]},
+            "ScheduleExpression": {"Fn::Sub": planned["ScheduleExpression"]},
+            "Target": {
+                **planned["Target"],
+                "Arn": {"Fn::Sub": target_arn("${AWS::Partition}", copies)},
+                "RoleArn": {"Fn::GetAtt": ["SchedulerRole", "Arn"]},
+            },
+        }
+        resources[resource] = _resource("Scheduler::Schedule", properties)
     return resources
-
-
-def _schedule(plan: Plan, ends_at: str, copies: bool = False) -> dict[str, Any]:
-    """A schedule of the plan's name; under another name of the endpoint one with the stack's UUID,
-    since a template can neither shorten nor hash a name to the 64 characters that are allowed."""
-    planned = schedule(plan.region, NAME, f"at(${{{ends_at}}})", copies)
-    own_name = schedule(plan.region, plan.name, "", copies)["Name"]
-    uuid = {"Fn::Select": [2, {"Fn::Split": ["/", {"Ref": "AWS::StackId"}]}]}
-    suffix = "-ic" if copies else ""
-    other = {"Fn::Sub": [f"peagle-ends-${{StackUuid}}{suffix}", {"StackUuid": uuid}]}
-    target = {
-        **planned["Target"],
-        "Arn": {"Fn::Sub": target_arn("${AWS::Partition}", copies)},
-        "RoleArn": {"Fn::GetAtt": ["SchedulerRole", "Arn"]},
-    }
-    properties = planned | {
-        "Name": {"Fn::If": [_PLANNED_NAME, own_name, other]},
-        "ScheduleExpression": {"Fn::Sub": planned["ScheduleExpression"]},
-        "Target": target,
-    }
-    return _resource("Scheduler::Schedule", properties)
 
 
 def _outputs(plan: Plan, outputs: dict[str, Any]) -> dict[str, Any]:

@@ -1,27 +1,121 @@
-"""The plan as a compose file, which builds the plan's image and runs it on one machine.
+"""One engine as a service of Docker Compose, 1.29 and later: a container with the environment and
+the mounts of SageMaker, and no more rights than it needs.
 
-``compose.yaml`` needs no image first: its build context is in the same folder. An image of the
-user's own is pulled. Weights in folders are mounted; those in S3 are copied next to the file first.
+The format builds the plan's image and runs it on one machine. ``compose.yaml`` needs no image
+first: its build context is in the same folder. An image of the user's own is pulled. Weights in
+folders are mounted; those in S3 are copied next to the file first.
 """
 
 from __future__ import annotations
 
 import shlex
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
 from peagle.data import weights_folder
 from peagle.planning.plan import MODEL_BUCKET, Plan
-from peagle.render.compose import ComposeService, compose_text
-from peagle.render.files import RenderedFile, readme, request_example, text_file
+from peagle.render.files import RenderedFile, readme, request_example, text_file, yaml_text
 from peagle.render.formats import only_sagemaker
 from peagle.render.formats.dockerfile import recipe_of
-from peagle.render.image import CACHE_FOLDER, context_files, image_name
-from peagle.render.image_names import is_own_image
+from peagle.render.image import CACHE_FOLDER, context_files, image_name, is_own_image
 from peagle.render.kubernetes import has_hub_weights, served_names
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import ADDITIONAL, DEFAULT_PORT, ML_ROOT, MODEL_FOLDER
+
+SHARED_MEMORY = "1g"
+"""For communication between ranks; NCCL fails with Docker's default of 64 MB."""
+
+CACHE_VOLUME = "peagle-cache"
+"""Keeps the compile caches and downloads of all containers of one Docker engine."""
+
+TMPFS = "/tmp:exec,mode=1777"  # nosec B108 # the container's own, in memory
+"""Docker mounts a tmpfs noexec by default; compiled code is loaded from here."""
+
+_HEALTH = (
+    "import urllib.request as r; "
+    f"r.build_opener(r.ProxyHandler({{}})).open('http://127.0.0.1:{DEFAULT_PORT}/ping', timeout=5)"
+)
+HEALTH_COMMAND = ("python3", "-c", _HEALTH)
+"""Docker's health check of /ping."""
+
+_CACHE = "cache"
+
+
+@dataclass(frozen=True)
+class ComposeService:
+    """``mounts`` maps a path in the container to a folder, relative to the file; ``build`` is the
+    folder of the build context of ``image``. A variable that is ``None`` gets the value of
+    Compose's own environment. ``address`` is where Compose publishes the port, with references to
+    its variables; ``folder_variables`` name the variable with another folder for a path in the
+    container."""
+
+    name: str
+    image: str
+    environment: Mapping[str, str | None]
+    mounts: Mapping[str, str]
+    address: str
+    start_seconds: int
+    gpus: int | Literal["all"] | None = None
+    build: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    folder_variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def compose_text(service: ComposeService, heading: str) -> str:
+    """The text of the compose file, below comments. The service has a name of its own, as the
+    folder names the project and may hold several such files."""
+    mounts = [
+        {"type": "bind", "source": folder, "target": path, "read_only": True}
+        for path, folder in sorted(service.mounts.items())
+    ]
+    described: dict[str, Any] = {
+        "image": service.image,
+        **({"build": {"context": service.build}} if service.build is not None else {}),
+        "command": ["serve"],
+        **({"labels": dict(service.labels)} if service.labels else {}),
+        "environment": dict(sorted(service.environment.items())),
+        "ports": [],
+        "read_only": True,
+        "tmpfs": [TMPFS],
+        "shm_size": SHARED_MEMORY,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "volumes": [{"type": "volume", "source": _CACHE, "target": CACHE_FOLDER}, *mounts],
+        "healthcheck": {
+            "test": ["CMD-SHELL", shlex.join(HEALTH_COMMAND)],
+            "interval": "10s",
+            "start_period": f"{service.start_seconds}s",
+        },
+        "stop_grace_period": "120s",
+    }
+    if service.gpus is not None:
+        device = {"driver": "nvidia", "count": service.gpus, "capabilities": ["gpu"]}
+        described["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+    described = _literal(described)
+    described["ports"] = [f"{service.address}:{DEFAULT_PORT}"]
+    for volume in described["volumes"]:
+        variable = service.folder_variables.get(volume["target"])
+        # Compose has no way to write a default with a brace or a variable's sign.
+        if variable and not set("${}") & set(volume["source"]):
+            volume["source"] = f"${{{variable}:-{volume['source']}}}"
+    document = {
+        "services": {service.name: described},
+        "volumes": {_CACHE: {"name": CACHE_VOLUME}},
+    }
+    return yaml_text([document], heading.splitlines())
+
+
+def _literal(value: Any) -> Any:
+    """``value`` with ``$``, which begins a variable in a compose file, escaped in all texts."""
+    if isinstance(value, dict):
+        return {key: _literal(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_literal(item) for item in value]
+    return value.replace("$", "$$") if isinstance(value, str) else value
+
 
 COMPOSE, CONTEXT = "compose.yaml", "image"
 FILES = (COMPOSE, "README.md")
@@ -33,44 +127,60 @@ _FOLDER_VARIABLES = {
 }
 """Compose's variables of the folders of weights on this machine; the default is the plan's."""
 
-PORT_VARIABLE = "PORT"
-"""Compose's variable of the port on this machine."""
-
 _HUB_FOLDERS = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 """Variables that say where the Hub's client keeps downloads."""
 
-HUB_TOKEN = "HF_TOKEN"  # nosec B105 # the name of a variable
-
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    has_own_image = is_own_image(plan, catalog.runtimes)
-    recipe = recipe_of(plan, catalog)
+    has_own_image, from_hub = is_own_image(plan, catalog.runtimes), has_hub_weights(plan)
+    recipe, runtime = recipe_of(plan, catalog), plan.runtime
     context = () if has_own_image else context_files(plan, recipe)
+    environment: dict[str, str | None] = {**plan.environment}
+    if from_hub:
+        # The Hub token of the caller, and the cache volume as the Hub's folder: ``/tmp``, which the
+        # plan names, is in memory here.
+        others = {k: v for k, v in environment.items() if k not in _HUB_FOLDERS}
+        environment = {"HF_TOKEN": None, **others, "HF_HOME": f"{CACHE_FOLDER}/huggingface"}
+    folders = {
+        model.weights.engine_path: str(weights_folder(model.weights.location).resolve())
+        for model in (plan.target, plan.drafter)
+        if model and model.weights and model.weights.kind == "directory"
+    }
+    copied: dict[str, str] = {}
+    syncs = []
+    for mount in plan.mounts:
+        if not mount.s3_uri.startswith(str(S3Uri(MODEL_BUCKET))):  # weights in S3 are copied
+            path = f"{ML_ROOT}/{ADDITIONAL}/{mount.channel}" if mount.channel else MODEL_FOLDER
+            folder = mount.channel or "model"
+            copied[path] = f"./{folder}"
+            syncs.append(shlex.join(["aws", "s3", "sync", mount.s3_uri, f"{folder}/"]) + "\n")
     service = ComposeService(
         name=plan.name,
-        image=plan.runtime.image if has_own_image else image_name(plan, recipe),
-        environment=_environment(plan),
-        mounts={**_folders(plan), **{path: f"./{folder}" for path, folder, _ in _in_s3(plan)}},
-        address=f"127.0.0.1:${{{PORT_VARIABLE}:-{DEFAULT_PORT}}}",
+        image=runtime.image if has_own_image else image_name(plan, recipe),
+        environment=environment,
+        mounts={**folders, **copied},
+        address=f"127.0.0.1:${{PORT:-{DEFAULT_PORT}}}",
         start_seconds=plan.startup_timeout_seconds,
         gpus=plan.fit.tensor_parallel_size,
         build=None if has_own_image else f"./{CONTEXT}",
         labels=plan.company.tags,
         folder_variables=_FOLDER_VARIABLES,
     )
-    heading = _HEADING.format(
-        pair=plan.pair, vllm=plan.runtime.vllm, instance=plan.instance_type, cuda=plan.runtime.cuda
+    heading = (
+        f"{plan.pair} with vLLM {runtime.vllm}, from `peagle render compose`\n"
+        f"The machine: GPUs as {plan.instance_type} has, and a driver for CUDA {runtime.cuda}\n"
     )
+    registry, ecr = runtime.image.partition("/")[0], parse_ecr_image(runtime.image)
     how_to = readme(
         plan,
         catalog,
         "compose",
-        cuda=plan.runtime.cuda,
+        cuda=runtime.cuda,
         gpus=plan.fit.tensor_parallel_size,
-        login=_login(plan),
-        copying=_copying(plan),
-        folders=_OWN_FOLDERS if _folders(plan) else "",
-        token=_TOKEN if has_hub_weights(plan) else "",
+        login=_LOGIN.format(region=ecr.region, registry=registry) if ecr else "",
+        copying="".join(syncs),
+        folders=_OWN_FOLDERS if folders else "",
+        token=_TOKEN if from_hub else "",
         first_start=_PULLED if has_own_image else _BUILT.format(base=recipe.base),
         port=DEFAULT_PORT,
         body=shlex.quote(request_example(plan, model=served_names(plan)[0])),
@@ -92,64 +202,6 @@ def unsupported(plan: Plan) -> str:
         return "--capture-data is done by SageMaker"
     return only_sagemaker(plan, "this machine is the host")
 
-
-def _environment(plan: Plan) -> dict[str, str | None]:
-    """The plan's environment. Where the engine downloads, the Hub token of the caller, and the
-    cache volume as the Hub's folder: ``/tmp``, which the plan names, is in memory here."""
-    if not has_hub_weights(plan):
-        return {**plan.environment}
-    others = {k: v for k, v in plan.environment.items() if k not in _HUB_FOLDERS}
-    return {HUB_TOKEN: None, **others, "HF_HOME": f"{CACHE_FOLDER}/huggingface"}
-
-
-def _folders(plan: Plan) -> dict[str, str]:
-    """Path in the container -> folder on this machine, of all local weights."""
-    models = (plan.target, plan.drafter)
-    return {
-        model.weights.engine_path: str(weights_folder(model.weights.location).resolve())
-        for model in models
-        if model and model.weights and model.weights.kind == "directory"
-    }
-
-
-class _Copy(NamedTuple):
-    """Weights of the prefix ``s3_uri``, which are copied to ``folder`` next to the file and mounted
-    at ``engine_path``."""
-
-    engine_path: str
-    folder: str
-    s3_uri: str
-
-
-def _in_s3(plan: Plan) -> list[_Copy]:
-    """All weights in S3."""
-    return [
-        _Copy(MODEL_FOLDER, "model", mount.s3_uri)
-        if mount.channel is None
-        else _Copy(f"{ML_ROOT}/{ADDITIONAL}/{mount.channel}", mount.channel, mount.s3_uri)
-        for mount in plan.mounts
-        if not mount.s3_uri.startswith(str(S3Uri(MODEL_BUCKET)))
-    ]
-
-
-def _login(plan: Plan) -> str:
-    """The login to the registry of the plan's image, where that is ECR."""
-    image = parse_ecr_image(plan.runtime.image)
-    if image is None:
-        return ""
-    host = plan.runtime.image.partition("/")[0]
-    return _LOGIN.format(region=image.region, registry=host)
-
-
-def _copying(plan: Plan) -> str:
-    commands = (["aws", "s3", "sync", uri, f"{folder}/"] for _, folder, uri in _in_s3(plan))
-    return "".join(f"{shlex.join(command)}\n" for command in commands)
-
-
-_HEADING = """\
-{pair} with vLLM {vllm}, from `peagle render compose`
-The machine: GPUs as {instance} has, and a driver for CUDA {cuda}
-"""
 
 _LOGIN = """\
 aws ecr get-login-password --region {region} |

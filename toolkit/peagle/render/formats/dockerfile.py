@@ -5,8 +5,7 @@ from __future__ import annotations
 from peagle.catalog.schema import Catalog
 from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, readme
-from peagle.render.image import DOCKERFILE, PAIR_FILE, Recipe, context_files
-from peagle.render.image_names import pinned_base
+from peagle.render.image import DOCKERFILE, PAIR_FILE, Recipe, context_files, pinned_base
 
 FILES = (DOCKERFILE, ".dockerignore", PAIR_FILE, "cache/README", "peagle/peagle_serve", "README.md")
 NO_ENDPOINT = True

@@ -13,19 +13,13 @@ from typing import Any
 
 from peagle.catalog.schema import Catalog
 from peagle.planning.plan import Plan
-from peagle.render.files import RenderedFile, readme
+from peagle.render.files import RenderedFile
 from peagle.render.kubernetes import FILES as FILES
 from peagle.render.kubernetes import (
-    HUB_TOKEN,
-    MANIFEST,
     PROMETHEUS,
-    applying,
-    gate_file,
-    has_hub_weights,
-    heading,
-    manifest_file,
     object_name,
     refused,
+    release_files,
     resources,
     served_names,
     start_seconds,
@@ -35,24 +29,19 @@ from peagle.render.kubernetes import (
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import DEFAULT_PORT, MODEL_FOLDER
 
-API_VERSION = "inference.sagemaker.aws.amazon.com/v1"
-KIND = "InferenceEndpointConfig"
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+API_VERSION, KIND = "inference.sagemaker.aws.amazon.com/v1", "InferenceEndpointConfig"
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     name = object_name(plan.name)
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name},
+        "spec": _spec(plan, catalog),
+    }
     parts = ("hyperpod", "hyperpod-scaling") if plan.scaling else ("hyperpod",)
-    return (
-        manifest_file(MANIFEST, [endpoint(plan, catalog)], heading(plan, "hyperpod")),
-        gate_file(plan, "hyperpod", name, {"app": name}, DEFAULT_PORT),
-        readme(
-            plan,
-            catalog,
-            *parts,
-            **applying(plan, name, prometheus=plan.scaling is not None),
-        ),
-    )
+    return release_files(plan, catalog, "hyperpod", document, {"app": name}, DEFAULT_PORT, parts)
 
 
 def unsupported(plan: Plan) -> str:
@@ -65,13 +54,8 @@ def unsupported(plan: Plan) -> str:
     return refused(plan)
 
 
-def endpoint(plan: Plan, catalog: Catalog) -> dict[str, Any]:
-    """The ``InferenceEndpointConfig``."""
-    parts = {
-        "tags": [{"name": tag["Key"], "value": tag["Value"]} for tag in plan.company.tag_list],
-        "dataCapture": _capture(plan),
-        "autoScalingSpec": _scaling(plan),
-    }
+def _spec(plan: Plan, catalog: Catalog) -> dict[str, Any]:
+    """What the ``InferenceEndpointConfig`` asks for."""
     spec = {
         "modelName": plan.name,
         "endpointName": plan.name,
@@ -80,7 +64,15 @@ def endpoint(plan: Plan, catalog: Catalog) -> dict[str, Any]:
         "invocationEndpoint": "invocations",
         "maxDeployTimeInSeconds": start_seconds(plan),
         "modelSourceConfig": _source(plan),
-        "worker": _worker(plan, catalog),
+        "worker": {
+            "image": plan.runtime.image,
+            "args": ["serve"],  # as SageMaker starts a container
+            "modelInvocationPort": {"containerPort": DEFAULT_PORT, "name": "http"},
+            "modelVolumeMount": {"name": "model-weights", "mountPath": MODEL_FOLDER},
+            "environmentVariables": variables(plan, plan.environment),
+            "resources": resources(plan, catalog),
+            "probes": {"startupProbe": startup_probe(plan, "/ping", DEFAULT_PORT)},
+        },
         "loadBalancer": {
             "healthCheckPath": "/ping",
             "routingAlgorithm": "least_outstanding_requests",
@@ -91,14 +83,40 @@ def endpoint(plan: Plan, catalog: Catalog) -> dict[str, Any]:
         },
         # The operator would add a cache in host memory, which the plan does not have.
         "kvCacheSpec": {"enableL1Cache": False, "enableL2Cache": False},
-        **{key: part for key, part in parts.items() if part},
     }
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": object_name(plan.name)},
-        "spec": spec,
-    }
+    if plan.company.tags:
+        tags = plan.company.tag_list
+        spec["tags"] = [{"name": tag["Key"], "value": tag["Value"]} for tag in tags]
+    if capture := plan.observe.capture if plan.observe else None:
+        spec["dataCapture"] = {
+            "s3Uri": capture.s3_uri,
+            "sagemakerEndpoint": {  # as SageMaker's
+                "enabled": True,
+                "initialSamplingPercentage": capture.percent,
+                **({"kmsKeyId": capture.kms_key} if capture.kms_key else {}),
+                "captureOptions": [{"captureMode": "Input"}, {"captureMode": "Output"}],
+                "captureContentTypeHeader": {"jsonContentTypes": ["application/json"]},
+            },
+        }
+    if scaling := plan.scaling:
+        # By requests at a time per pod, those that wait in its engine included. PromQL's strings
+        # have JSON's escapes.
+        served = f"{{model_name={json.dumps(served_names(plan)[0])}}}"
+        gauges = (f"sum(vllm:num_requests_{gauge}{served})" for gauge in ("running", "waiting"))
+        spec["autoScalingSpec"] = {
+            "minReplicaCount": scaling.minimum,
+            "maxReplicaCount": scaling.maximum,
+            "scaleDownStabilizationTime": scaling.scale_in_cooldown_seconds,
+            "scaleUpStabilizationTime": scaling.scale_out_cooldown_seconds,
+            "prometheusTrigger": {
+                "name": "requests-per-pod",
+                "serverAddress": PROMETHEUS,
+                "query": " + ".join(gauges),
+                "targetValue": scaling.target_concurrency,
+                "metricType": "Average",
+            },
+        }
+    return spec
 
 
 def _source(plan: Plan) -> dict[str, Any]:
@@ -115,64 +133,10 @@ def _source(plan: Plan) -> dict[str, Any]:
         }
     weights = plan.target.weights
     model = {"modelId": weights.location}
-    if weights.revision and _COMMIT.fullmatch(weights.revision):
+    if weights.revision and re.fullmatch(r"[0-9a-f]{40}", weights.revision):
         model["commitSHA"] = weights.revision
     return {
         "modelSourceType": "huggingface",
         "prefetchEnabled": False,
         "huggingFaceModel": model,
-    }
-
-
-def _worker(plan: Plan, catalog: Catalog) -> dict[str, Any]:
-    hub = [HUB_TOKEN] if has_hub_weights(plan) else []
-    return {
-        "image": plan.runtime.image,
-        "args": ["serve"],  # as SageMaker starts a container
-        "modelInvocationPort": {"containerPort": DEFAULT_PORT, "name": "http"},
-        "modelVolumeMount": {"name": "model-weights", "mountPath": MODEL_FOLDER},
-        "environmentVariables": [*variables(plan.environment), *hub],
-        "resources": resources(plan, catalog),
-        "probes": {"startupProbe": startup_probe(plan, "/ping", DEFAULT_PORT)},
-    }
-
-
-def _capture(plan: Plan) -> dict[str, Any]:
-    """Data capture at the endpoint, as SageMaker's; empty without."""
-    capture = plan.observe.capture if plan.observe else None
-    if capture is None:
-        return {}
-    key = {"kmsKeyId": capture.kms_key} if capture.kms_key else {}
-    return {
-        "s3Uri": capture.s3_uri,
-        "sagemakerEndpoint": {
-            "enabled": True,
-            "initialSamplingPercentage": capture.percent,
-            **key,
-            "captureOptions": [{"captureMode": "Input"}, {"captureMode": "Output"}],
-            "captureContentTypeHeader": {"jsonContentTypes": ["application/json"]},
-        },
-    }
-
-
-def _scaling(plan: Plan) -> dict[str, Any]:
-    """Scaling by requests at a time per pod, those that wait in its engine included."""
-    scaling = plan.scaling
-    if scaling is None:
-        return {}
-    # PromQL's strings have JSON's escapes.
-    served = f"{{model_name={json.dumps(served_names(plan)[0])}}}"
-    gauges = ("running", "waiting")
-    return {
-        "minReplicaCount": scaling.minimum,
-        "maxReplicaCount": scaling.maximum,
-        "scaleDownStabilizationTime": scaling.scale_in_cooldown_seconds,
-        "scaleUpStabilizationTime": scaling.scale_out_cooldown_seconds,
-        "prometheusTrigger": {
-            "name": "requests-per-pod",
-            "serverAddress": PROMETHEUS,
-            "query": " + ".join(f"sum(vllm:num_requests_{gauge}{served})" for gauge in gauges),
-            "targetValue": scaling.target_concurrency,
-            "metricType": "Average",
-        },
     }

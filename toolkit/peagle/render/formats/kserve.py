@@ -18,19 +18,14 @@ from typing import Any
 
 from peagle.catalog.schema import Catalog
 from peagle.planning.plan import Plan, Weights
-from peagle.render.files import RenderedFile, readme, request_example
+from peagle.render.files import RenderedFile, request_example
 from peagle.render.kubernetes import FILES as FILES
 from peagle.render.kubernetes import (
-    HUB_TOKEN,
-    MANIFEST,
-    applying,
-    gate_file,
-    has_hub_weights,
-    heading,
+    hub_token,
     literal,
-    manifest_file,
     object_name,
     refused,
+    release_files,
     resources,
     served_names,
     startup_probe,
@@ -48,107 +43,83 @@ from peagle_serve.contract import (
 from peagle_serve.environment import arguments, read_speculative_config
 
 API_VERSION, KIND = "serving.kserve.io/v1alpha2", "LLMInferenceService"
-DOCUMENTED = "KServe 0.20"
+_DOCUMENTED = "KServe 0.20"
 """The version whose documentation and types this follows."""
 
 TARGET_FOLDER, DRAFTER_FOLDER = "/mnt/models", "/mnt/drafter"
 """KServe mounts the target; an init container of ours downloads the head."""
 
-ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
-INITIALIZER = "kserve/storage-initializer:v0.20.0"
-RELEASE_LABEL = "peagle-release"
+_INITIALIZER = "kserve/storage-initializer:v0.20.0"
+_RELEASE_LABEL = "peagle-release"
 PORT = 8000
-FULL_WEIGHT = 100
+_FULL_WEIGHT = 100
 """The weight of a revision that is alone."""
 
 _GIVEN = (MODEL, SERVED_NAME, f"{PREFIX}REVISION", f"{PREFIX}PORT")
 """Arguments that KServe gives to vLLM itself."""
 
-_PLAIN_NAME = re.compile(r"[\w./:@+-]+", re.ASCII)
 _LONGEST_STEM = 49
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    document = service(plan, catalog)
-    name = document["metadata"]["name"]
-    group = document["spec"]["router"]["route"]["group"]
-    not_run = f"Follows the documentation of {DOCUMENTED}; not run on a cluster"
-    return (
-        manifest_file(MANIFEST, [document], heading(plan, "kserve", not_run)),
-        gate_file(plan, "kserve", name, {RELEASE_LABEL: name}, PORT),
-        readme(
-            plan,
-            catalog,
-            "kserve",
-            api=API_VERSION,
-            documented=DOCUMENTED,
-            group=group,
-            weight=FULL_WEIGHT,
-            route="chat/completions" if plan.proof.chat else "completions",
-            body=request_example(plan, model=served_names(plan)[0]),
-            **applying(plan, name),
-        ),
-    )
-
-
-def unsupported(plan: Plan) -> str:
-    """What only an endpoint, or the container's own entrypoint, does."""
-    overrides = plan.overrides
-    reasons = {
-        "its autoscaler has no requests per pod as a target (--max-instances)": bool(plan.scaling),
-        "it captures no requests (--capture-data)": bool(plan.observe and plan.observe.capture),
-        "AWS's tags are not those of Kubernetes (--tag)": bool(plan.company.tags),
-        "it has no time limit for a download (download_timeout)": bool(overrides.download_timeout),
-        f"{_NO_ENTRYPOINT} that compares the SHA-256s which --online pins": (
-            plan.pins.weights is not None or bool(plan.pins.warm) or plan.pins.any_warm
-        ),
-        f"{_NO_ENTRYPOINT} that reads --env {_own_variable(plan)}": bool(_own_variable(plan)),
-        "it takes one plain name of the model (served-model-name)": not all(
-            _PLAIN_NAME.fullmatch(name) for name in served_names(plan)
-        )
-        or len(served_names(plan)) != 1,
-        f"a setting names a folder below {ML_ROOT}, which its pods do not have": _needs_mount(plan),
-    }
-    return refused(plan) or next((why for why, applies in reasons.items() if applies), "")
-
-
-_NO_ENTRYPOINT = "it starts vLLM without the entrypoint"
-
-
-def _own_variable(plan: Plan) -> str:
-    """A variable of the entrypoint that the user sets, if any."""
-    return next((name for name in OWN_VARIABLES if name in plan.overrides.environment), "")
-
-
-def _needs_mount(plan: Plan) -> bool:
-    return plan.target.weights.kind != "image" and any(
-        ML_ROOT in text for text in engine_variables(plan).values()
-    )
-
-
-def service(plan: Plan, catalog: Catalog, weight: int = FULL_WEIGHT) -> dict[str, Any]:
-    """The ``LLMInferenceService``; its name has a hash of all but replicas and weight."""
     group = object_name(plan.name)
     spec: dict[str, Any] = {
         "model": {"uri": uri(plan.target.weights), "name": served_names(plan)[0]},
         "template": _pod(plan, catalog),
     }
+    # The name has a hash of all but replicas and weight.
     name = f"{group[:_LONGEST_STEM].rstrip('-')}-{digest_of(spec)}"
-    return {
+    route = {"group": group, "weight": _FULL_WEIGHT}
+    document = {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": name},
         "spec": {
             "replicas": plan.engines,
-            "labels": {RELEASE_LABEL: name},
+            "labels": {_RELEASE_LABEL: name},
             **spec,
-            "router": {
-                "route": {"group": group, "weight": weight},
-                "gateway": {},
-                "scheduler": {},
-            },
+            "router": {"route": route, "gateway": {}, "scheduler": {}},
         },
     }
+    return release_files(
+        plan,
+        catalog,
+        "kserve",
+        document,
+        {_RELEASE_LABEL: name},
+        PORT,
+        ("kserve",),
+        f"Follows the documentation of {_DOCUMENTED}; not run on a cluster",
+        api=API_VERSION,
+        documented=_DOCUMENTED,
+        group=group,
+        weight=_FULL_WEIGHT,
+        route="chat/completions" if plan.proof.chat else "completions",
+        body=request_example(plan, model=served_names(plan)[0]),
+    )
+
+
+def unsupported(plan: Plan) -> str:
+    """What only an endpoint, or the container's own entrypoint, does."""
+    names, no_entrypoint = served_names(plan), "it starts vLLM without the entrypoint"
+    own = next((name for name in OWN_VARIABLES if name in plan.overrides.environment), "")
+    is_plain = len(names) == 1 and re.fullmatch(r"[\w./:@+-]+", names[0], re.ASCII)
+    below_root = plan.target.weights.kind != "image" and any(
+        ML_ROOT in text for text in engine_variables(plan).values()
+    )
+    reasons = {
+        "its autoscaler has no requests per pod as a target (--max-instances)": plan.scaling,
+        "it captures no requests (--capture-data)": plan.observe and plan.observe.capture,
+        "AWS's tags are not those of Kubernetes (--tag)": plan.company.tags,
+        "it has no time limit for a download (download_timeout)": plan.overrides.download_timeout,
+        f"{no_entrypoint} that compares the SHA-256s which --online pins": (
+            plan.pins.weights is not None or plan.pins.warm or plan.pins.any_warm
+        ),
+        f"{no_entrypoint} that reads --env {own}": own,
+        "it takes one plain name of the model (served-model-name)": not is_plain,
+        f"a setting names a folder below {ML_ROOT}, which its pods do not have": below_root,
+    }
+    return refused(plan) or next((why for why, applies in reasons.items() if applies), "")
 
 
 def uri(weights: Weights) -> str:
@@ -177,50 +148,41 @@ def engine_variables(plan: Plan) -> dict[str, str]:
 def additional_arguments(engine: Mapping[str, str]) -> str:
     """The value of VLLM_ADDITIONAL_ARGS from which the shell makes exactly the arguments of these
     variables."""
-    return template_literal(literal(shlex.join(arguments(engine))))
+    return _template_literal(literal(shlex.join(arguments(engine))))
 
 
-def template_literal(text: str) -> str:
+def _template_literal(text: str) -> str:
     """``text`` in an object that KServe reads as a Go template."""
     return text.replace("{{", "{{`{{`}}")
 
 
 def _pod(plan: Plan, catalog: Catalog) -> dict[str, Any]:
     others = {
-        name: template_literal(text)
+        name: _template_literal(text)
         for name, text in plan.environment.items()
         if not name.startswith(PREFIX) and name not in OWN_VARIABLES
     }
-    head = plan.drafter.weights if plan.drafter else None
-    mount = {"name": "drafter", "mountPath": DRAFTER_FOLDER}
-    hub = [HUB_TOKEN] if has_hub_weights(plan) else []
-    main = {
+    engine = additional_arguments(engine_variables(plan))
+    main: dict[str, Any] = {
         "name": "main",
         "image": plan.runtime.image,
-        "env": [
-            {"name": ARGUMENTS, "value": additional_arguments(engine_variables(plan))},
-            *variables(others),
-            *hub,
-        ],
+        "env": [{"name": "VLLM_ADDITIONAL_ARGS", "value": engine}, *variables(plan, others)],
         "resources": resources(plan, catalog),
         "startupProbe": startup_probe(plan, "/health", PORT),
         # AWS's image of vLLM has no other user, and KServe's preset asks for one.
         "securityContext": {"runAsNonRoot": False},
     }
-    pod: dict[str, Any] = {
-        "nodeSelector": {
-            "node.kubernetes.io/instance-type": plan.instance_type.removeprefix("ml.")
-        },
-        "containers": [main],
-    }
-    if head:
+    node = {"node.kubernetes.io/instance-type": plan.instance_type.removeprefix("ml.")}
+    pod: dict[str, Any] = {"nodeSelector": node, "containers": [main]}
+    if head := plan.drafter.weights if plan.drafter else None:
+        mount = {"name": "drafter", "mountPath": DRAFTER_FOLDER}
         main["volumeMounts"] = [mount | {"readOnly": True}]
         pod["initContainers"] = [
             {
                 "name": "drafter",
-                "image": INITIALIZER,
+                "image": _INITIALIZER,
                 "args": [literal(uri(head)), DRAFTER_FOLDER],
-                **({"env": hub} if head.kind == "hub" else {}),
+                **({"env": hub_token(plan)} if head.kind == "hub" else {}),
                 "volumeMounts": [mount],
             }
         ]

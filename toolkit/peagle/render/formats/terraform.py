@@ -20,8 +20,6 @@ VALUES = "values.json"
 MODULE = "endpoint"
 """Folder of the module that the root module calls."""
 
-_SOURCE = re.compile(r'source = "\.\./\.\.".*')
-
 _PARTS = (
     "end.tf", "main.tf", "observability.tf", "outputs.tf", "scaling.tf", "variables.tf",
     "versions.tf",
@@ -31,20 +29,16 @@ FILES = (MAIN, VALUES, *(f"{MODULE}/{name}" for name in _PARTS), "README.md")
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
     source = data_folder("infra/terraform")
+    # The example calls the module above it; here its copy is beside the root module.
+    example = (source / "examples" / "values" / MAIN).read_text("utf-8")
+    root_module = re.sub(r'source = "\.\./\.\.".*', f'source = "./{MODULE}"', example, count=1)
     parts = ("terraform",) if plan.scaling is None else ("terraform", "terraform-scaling")
     return (
-        RenderedFile(
-            MAIN, _root_module((source / "examples" / "values" / MAIN).read_text("utf-8"))
-        ),
+        RenderedFile(MAIN, root_module.encode()),
         json_file(VALUES, values(plan, "terraform")),
         *(RenderedFile(f"{MODULE}/{name}", (source / name).read_bytes()) for name in _PARTS),
         readme(plan, catalog, *parts),
     )
-
-
-def _root_module(example: str) -> bytes:
-    """The example, which calls the module above it, with the copy of the module beside it."""
-    return _SOURCE.sub(f'source = "./{MODULE}"', example, count=1).encode()
 
 
 def unsupported(plan: Plan) -> str:
