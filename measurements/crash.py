@@ -77,10 +77,9 @@ def crash() -> tuple[float, str]:
     One of the head's tensors has a shape that vLLM does not expect.
     """
     from peagle.catalog import load_catalog
-    from peagle.engine.cpu import link_folders, local_folders
     from peagle.engine.machine import find_engine
     from peagle.engine.process import free_port, start_engine, stop_engine
-    from peagle.engine.runner import LocalOptions
+    from peagle.engine.runner import LocalOptions, link_folders, local_folders
     from peagle.planning import Options, make_plan
 
     plan = make_plan(Options(pair="tiny"), load_catalog())

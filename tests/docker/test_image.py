@@ -9,7 +9,7 @@ import pytest
 from peagle.engine.process import free_port
 from peagle.errors import EngineError, PeagleError
 from peagle.images import Docker
-from peagle.images.context import member_of, tar
+from peagle.images.build import member_of, tar
 from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import BASE, Build
 from tests.support import Peagle, raises_code

@@ -20,7 +20,6 @@ from peagle import proof
 from peagle.catalog import load_catalog
 from peagle.data import data_folder
 from peagle.engine import local
-from peagle.engine.cpu import for_cpu
 from peagle.engine.logs import crash_of
 from peagle.engine.machine import Engine, find_engine, this_machine
 from peagle.engine.process import (
@@ -31,6 +30,7 @@ from peagle.engine.process import (
     start_engine,
     stop_engine,
 )
+from peagle.engine.runner import for_cpu
 from peagle.findings import errors
 from peagle.planning import Options, Plan, make_plan
 from peagle.protocol import parse_piece, request_body

@@ -63,14 +63,6 @@ def test_every_instance_of_every_variant_has_an_engine_and_a_log_stream(account:
     assert account.sandbox.json("sandbox", "status")["endpoints"] == []
 
 
-def test_more_instances_than_this_machine_should_run_are_fewer_engines(account: Account) -> None:
-    name = endpoint(account, "many", {"VariantName": "v", "InitialInstanceCount": 6})
-
-    assert counts(account, name) == {"v": 4}
-    account.wait_for_line(name, "sandbox: the sandbox runs 4 of 6 instances")
-    account.delete(name)
-
-
 GROUP = "/aws/sagemaker/Endpoints/"
 
 

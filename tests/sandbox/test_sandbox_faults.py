@@ -82,22 +82,6 @@ def test_a_broken_connection_is_before_or_after_the_effect(
     assert (kind in buckets) == is_created
 
 
-def test_a_fault_happens_as_often_as_it_was_added_for(account: Account) -> None:
-    sandbox = account.sandbox
-    sandbox.json("sandbox", "fault", "add", "ListEndpoints", "throttling", "--times", "2")
-    for _ in range(2):
-        with pytest.raises(ClientError) as refused:
-            USES["ListEndpoints"](account)
-        assert refused.value.response["Error"]["Code"] == "ThrottlingException"
-    assert USES["ListEndpoints"](account)["Endpoints"] == []
-    (listed,) = sandbox.json("sandbox", "fault", "list")
-    assert (listed["times"], listed["seen"]) == (2, 2)
-    assert sandbox.json("sandbox", "fault", "clear", "ListEndpoints") == {"removed": 1}
-    assert sandbox.json("sandbox", "fault", "list") == []
-    refused_fault = sandbox.peagle("sandbox", "fault", "add", "CreateEndpont", "throttling")
-    assert (refused_fault.returncode, "CreateEndpoint" in refused_fault.stderr) == (2, True)
-
-
 def status_and_reason(account: Account, name: str) -> tuple[str, str]:
     found = until(
         lambda: account.describe(name),

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from peagle.catalog import load_catalog
-from peagle.engine.cpu import link_folders, local_folders
 from peagle.engine.machine import Engine
 from peagle.engine.process import (
     EngineProcess,
@@ -18,7 +17,7 @@ from peagle.engine.process import (
     start_engine,
     stop_engine,
 )
-from peagle.engine.runner import LocalOptions
+from peagle.engine.runner import LocalOptions, link_folders, local_folders
 from peagle.planning import Options, make_plan
 from tests.soak.streams import Events, post
 from tests.soak.targets import (

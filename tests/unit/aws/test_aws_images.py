@@ -17,7 +17,7 @@ from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock
 from peagle.aws.images import ensure_build_role
 from peagle.errors import CloudError
-from peagle.images.context import member_of
+from peagle.images.build import member_of
 from peagle.planning.company import Company
 from tests.support import raises_code
 from tests.unit.aws.conftest import moto_connection

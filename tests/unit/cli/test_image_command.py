@@ -20,7 +20,7 @@ from peagle.aws.client import Keys, connect
 from peagle.cli import image as image_commands
 from peagle.cli.context import command_text
 from peagle.errors import CloudError, UserError
-from peagle.images.context import member_of
+from peagle.images.build import member_of
 from peagle.images.docker import unchecked_image
 from peagle.render.requests import deploy_arguments
 from peagle.session import Session

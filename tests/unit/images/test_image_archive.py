@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peagle.errors import UserError
-from peagle.images.context import Member, member_of, members_of, tar, tar_member
+from peagle.images.build import Member, member_of, members_of, tar, tar_member
 from tests.support import raises_code
 
 

@@ -14,7 +14,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.checkpoints import vocabulary
 from peagle.errors import CheckpointError, PeagleError, Unsupported
-from peagle.images.context import baked, members
+from peagle.images.build import baked, members
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Weights
 from peagle.render.image import BAKED_ROOT, Copied, Download, Recipe, dockerfile

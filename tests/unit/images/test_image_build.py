@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
 import subprocess
 from functools import cache
@@ -13,8 +14,15 @@ import pytest
 
 from peagle.errors import NotFound, UserError
 from peagle.images import Docker, build, show_image, with_digest
-from peagle.images.build import Packages, context, engine_image, engine_image_name
-from peagle.images.context import baked, source_revision, tar
+from peagle.images.build import (
+    Packages,
+    baked,
+    context,
+    engine_image,
+    engine_image_name,
+    source_revision,
+    tar,
+)
 from peagle.images.docker import check_pair
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import Recipe, image_name
@@ -56,7 +64,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     who = ("-c", "user.name=me", "-c", "user.email=me@example.com")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
-    monkeypatch.setattr("peagle.images.context.data_folder", lambda name: tmp_path / name)
+    module = importlib.import_module("peagle.images.build")
+    monkeypatch.setattr(module, "data_folder", lambda name: tmp_path / name)
     return tmp_path
 
 

@@ -6,10 +6,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 from peagle.engine import local
+from peagle.engine import state as records
+from peagle.engine.process import EngineProcess, free_port
+from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError
 from peagle.protocol import LARGEST_EVENT, request_body
 from tests.support import raises_code
@@ -51,24 +55,6 @@ def test_an_invalid_answer_is_an_error(name: str) -> None:
             local.ask(port, BODY)
         with raises_code("invalid-response", EngineError):
             local.counters(port)
-
-
-COUNTERS = {
-    "another object": b"{}",
-    "text": b'{"drafts": "1", "draft_tokens": 1, "accepted_tokens": 1}',
-    "null": b'{"drafts": null, "draft_tokens": 1, "accepted_tokens": 1}',
-    "below zero": b'{"drafts": -1, "draft_tokens": 1, "accepted_tokens": 1}',
-    "positions of text": b'{"drafts": 1, "draft_tokens": 1, "accepted_tokens": 1, '
-    b'"accepted_per_position": "12"}',
-    "one position": b'{"drafts": 1, "draft_tokens": 1, "accepted_tokens": 1, '
-    b'"accepted_per_position": 1}',
-}
-
-
-@pytest.mark.parametrize("name", COUNTERS)
-def test_invalid_counters_are_an_error(name: str) -> None:
-    with answering(OK + b"\r\n" + COUNTERS[name]) as port, raises_code("invalid-response"):
-        local.counters(port)
 
 
 STREAMS = {
@@ -128,3 +114,28 @@ def test_invalid_http_is_an_error(name: str) -> None:
     for raised in (whole, streamed):
         assert "\n" not in str(raised.value)
         assert len(raised.value.message) < 600
+
+
+def test_a_rejected_request_names_the_log_of_the_engine_on_that_port(own_home: Path) -> None:
+    answer = b'HTTP/1.1 400 Bad Request\r\n\r\n{"error": "too long"}'
+    with answering(answer) as port:
+        for name, on, started_at in (("old", port, 1.0), ("new", port, 2.0), ("other", 1, 3.0)):
+            process = EngineProcess(2**22 + 1, 1, on, "log")
+            records.write(LocalEngine(name, "a+b", "a", "0.28.0", {}, (), process, started_at))
+        for ask in (local.ask, lambda *given: list(local.stream(*given))):
+            with pytest.raises(EngineError) as refused:
+                ask(port, BODY)
+            assert refused.value.message.endswith('rejected a request (400): {"error": "too long"}')
+            assert refused.value.command == ("peagle", "local", "logs", "new")
+    with raises_code("no-answer", EngineError):
+        local.counters(free_port())
+
+
+def test_an_error_within_a_stream_comes_after_what_was_streamed() -> None:
+    piece = b'data: {"choices": [{"delta": {"content": "Hello"}}]}\n\n'
+    error = b'data: {"object": "error", "m": "engine died"}\n\ndata: [DONE]\n\n'
+    with answering(OK + b"\r\n" + piece + error) as port:
+        pieces = local.stream(port, STREAM)
+        assert next(pieces).text == "Hello"
+        with pytest.raises(EngineError, match="engine died"):
+            next(pieces)

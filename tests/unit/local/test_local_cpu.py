@@ -8,8 +8,8 @@ import string
 import pytest
 from hypothesis import strategies as st
 
-from peagle.engine.cpu import cannot_run, for_cpu, model_paths
 from peagle.engine.machine import Machine
+from peagle.engine.runner import cannot_run, for_cpu, model_paths
 
 GIB = 2**30
 MACHINE = Machine(memory_bytes=16 * GIB, cores=4, system="Linux", architecture="x86_64")

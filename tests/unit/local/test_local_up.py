@@ -92,7 +92,7 @@ ABOUT_SAGEMAKER = frozenset(
         "prefix-cache-too-small", "price-of-another-region", "price-unknown", "queue-unbounded",
         "rollout-of-one", "scale-to-zero-refused", "scaling-target-high", "several-instances",
         "slo-unverified", "speculation-costs-more", "speculation-loses", "speed-unverified",
-        "verdict-other-gpus", "volume-key", "vpc-routes", "weights-streamed",
+        "verdict-other-gpus", "vpc-routes", "weights-streamed",
     }
 )  # fmt: skip
 """Codes of those about SageMaker, its instances, their speed and prices."""

@@ -13,7 +13,6 @@ import pytest
 from click.exceptions import Abort
 from click.testing import CliRunner, Result
 
-from peagle import warm as warming
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.cli.view.progress import StatusLine
@@ -149,38 +148,6 @@ def test_a_second_command_is_refused_and_changes_nothing(
 
     assert refused
     assert local_engines() == ()
-
-
-@pytest.mark.thorough
-def test_a_second_ctrl_c_prints_how_to_end_the_engine(
-    engine_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("peagle.warm.fetch", interrupted)
-    monkeypatch.setattr(warming, "end_engine", interrupted)
-
-    done = CliRunner().invoke(
-        cli, ["warm", "tiny", "--name", NAME, "--local"], standalone_mode=False
-    )
-
-    assert isinstance(done.exception, Abort)
-    assert f"The engine is still running. Stop it: peagle local down {NAME}-warm\n" in done.stderr
-    assert [engine.name for engine in local_engines()] == [f"{NAME}-warm"]
-
-
-@pytest.mark.thorough
-def test_up_restores_artifacts_by_default(
-    engine_home: Path, artifacts: Path, command: Command
-) -> None:
-    command("local", "up", "tiny", "--name", NAME, "--compile")
-
-    given = environment_of(NAME)
-    assert given["PEAGLE_WARM_FOLDER"] == str(artifacts)
-    assert "PEAGLE_WARM" not in given
-    assert "SM_VLLM_ENFORCE_EAGER" not in given
-    assert "the model is compiled" in records.log_of(NAME).read_text()
 
 
 @pytest.mark.thorough

@@ -74,13 +74,6 @@ def test_an_engine_that_restarted_counts_from_zero() -> None:
     assert found.itl is None
 
 
-def test_a_page_without_vllms_metrics_says_nothing() -> None:
-    found = usage_between(ENGINE, MetricsPage(1000.0, ()), MetricsPage.parse("<html> 5\n\n", 1001))
-
-    assert (found.requests_per_minute, found.running, found.ttft_p50) == (None, None, None)
-    assert found.acceptance_length is None
-
-
 @pytest.mark.parametrize(
     ("buckets", "share", "expected"),
     [

@@ -22,7 +22,7 @@ from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock, Keys, connect
 from peagle.aws.ecr import remove_image_resources
 from peagle.deploy.access import ROLE_ACTIONS
-from peagle.images.context import member_of
+from peagle.images.build import member_of
 from peagle.planning.company import Company
 from peagle.planning.plan import Weights
 from peagle.store import home

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from moto.s3.models import s3_backends
 
 from peagle.catalog import load_catalog
-from peagle.engine.cpu import for_cpu
 from peagle.engine.machine import Machine
 from peagle.engine.process import EngineProcess, is_alive
+from peagle.engine.runner import for_cpu
 from peagle.errors import NotFound
 from peagle.images import Image
 from peagle.render.image import serve_digest

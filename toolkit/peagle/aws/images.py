@@ -24,8 +24,17 @@ from peagle.checks.facts import parse_ecr_image
 from peagle.engine.install import engine_packages
 from peagle.errors import CloudError, Fix, Unsupported
 from peagle.images import Built, Docker, Image, Login, build, engine_image, push
-from peagle.images.build import context, for_gpus, logged_in, named_by_content
-from peagle.images.context import Member, baked, explain_full_disk, source_revision, with_digest
+from peagle.images.build import (
+    Member,
+    baked,
+    context,
+    explain_full_disk,
+    for_gpus,
+    logged_in,
+    named_by_content,
+    source_revision,
+    with_digest,
+)
 from peagle.images.docker import Progress, connect_docker, show_image
 from peagle.planning import Plan
 from peagle.planning.company import NO_COMPANY, Company, prefixed, role_parameters

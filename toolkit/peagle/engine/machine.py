@@ -246,15 +246,17 @@ def _credentials() -> tuple[str, bool]:
     if any(name.startswith("AWS_CONTAINER_CREDENTIALS_") for name in os.environ):
         return "from the container's role", True
     files = (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config"))
-    profile, names = os.environ.get("AWS_PROFILE") or "default", set()
+    chosen, names = os.environ.get("AWS_PROFILE"), set[str]()
     for variable, default in files:
         parser = RawConfigParser(strict=False)
         with suppress(ParsingError):
             file = os.path.expanduser(os.environ.get(variable) or f"~/.aws/{default}")
             parser.read(file, encoding="utf-8")
         names |= {section.removeprefix("profile ").strip() for section in parser.sections()}
-    is_there = profile in names
-    return f"{'from the' if is_there else 'there is no'} profile {profile}", is_there
+    if chosen:
+        words = "from the" if chosen in names else "there is no"
+        return f"{words} profile {chosen}", chosen in names
+    return "from the default profile" if "default" in names else "none", "default" in names
 
 
 def _docker() -> list[MachineCheck]:

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from peagle.engine.cpu import cannot_run, for_cpu
 from peagle.engine.logs import crash_of
 from peagle.engine.machine import this_machine
 from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engine
+from peagle.engine.runner import cannot_run, for_cpu
 from peagle.engine_log import LOG_INTERVAL_VARIABLE
 from peagle.errors import PeagleError
 from peagle.protocol import log_group

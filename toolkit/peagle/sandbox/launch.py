@@ -22,10 +22,16 @@ from moto.utilities.utils import get_partition
 
 from peagle.catalog.schema import Drafter, Target
 from peagle.checks.facts import parse_ecr_image
-from peagle.engine.cpu import link_folders, model_paths, valid_speculation
 from peagle.engine.machine import find_engine
 from peagle.engine.process import EngineProcess, free_port, refuse_code, start_engine
-from peagle.engine.runner import Container, container_name, start_container
+from peagle.engine.runner import (
+    Container,
+    container_name,
+    link_folders,
+    model_paths,
+    start_container,
+    valid_speculation,
+)
 from peagle.errors import Fix, NotFound, PeagleError
 from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
