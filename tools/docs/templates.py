@@ -42,6 +42,14 @@ class Text:
     command: tuple[str, ...] = ()
 
 
+_WORDS = {
+    "BASES": "head", "SAFE FORMATS": "safe formats", "SHARES": "share", "c": "value",
+    "noun": "instances", "number of encode": "size", "rates": "number", "sentence": "another fix",
+    "str": "values", "strerror": "reason", "strip": "value",
+}  # fmt: skip
+"""What a reader understands, for names of the code that say too little."""
+
+
 _PLUS = (Text(" + "),)
 
 
@@ -235,6 +243,7 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 def _place(node: ast.expr) -> Text:
     """What only a running program knows, by the name that the code has for it."""
     name = _name(node).strip("_").replace("_", " ")
+    name = _WORDS.get(name, name)
     return Text(f"{OPEN}{name}{CLOSE}" if name else "…")
 
 

@@ -120,15 +120,15 @@ class Explanation(NamedTuple):
 
 def read_explanations() -> Iterator[Explanation]:
     """The rows of all tables of the chapter on errors, which ships with the toolkit, without the
-    marks of Markdown."""
-    marks = re.compile(r"\\([\\`*_|<>\[\]])|(?<![\w*])\*(?=\S)|(?<=\S)\*(?![\w*])")
+    marks of Markdown: what only the case at hand knows is in angle brackets."""
+    marks = re.compile(r"\\([\\`*_|<>\[\]])|\*(\w[^*|]*)\*")
     text = (data_folder("docs") / "errors.md").read_text(encoding="utf-8")
     about, headings = "", list[str]()
     for line in text.splitlines():
         if line.startswith("## "):
             about, headings = line.removeprefix("## "), []
         cells = [
-            marks.sub(lambda mark: mark[1] or "", cell).strip()
+            marks.sub(lambda mark: mark[1] or f"<{mark[2]}>", cell).strip()
             for cell in re.split(r"(?<!\\) ?\| ?", line)[1:-1]
         ]
         if not cells or set(cells[0]) <= {"-"}:

@@ -299,6 +299,10 @@ def make_console(err: bool = False) -> Console:
     return Console(file=file, width=line_width(err), highlight=False, emoji=False)
 
 
+_WORD = 20
+"""Words up to this length are not broken in tables, such as a time or the name of a type."""
+
+
 def print_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[Any]],
@@ -316,17 +320,28 @@ def print_table(
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.show_header = any(headings)
+    least, widths = list[int](), list[int]()
     for number, heading in enumerate(headings):
         longest = max(row[number].cell_len for row in cells)
-        is_right = heading in right
-        justify: Literal["right", "left"] = "right" if is_right else "left"
-        width = longest if is_right else min(longest, 16)
-        table.add_column(heading, justify=justify, min_width=width, overflow="fold")
+        words = [word for row in cells for word in str(row[number]).split()]
+        word = max(map(len, words), default=0)
+        kept = longest if heading in right else word if word <= _WORD else min(longest, 16)
+        least.append(max([kept, *map(len, heading.split())]))
+        widths.append(max(longest, len(heading)))
+    console = make_console()
+    gaps = 2 * len(widths)
+    # Rich cuts off the last columns of a table that is too wide; a longer line loses nothing.
+    while sum(widths) + gaps - 2 > console.width and widths != least:
+        widest = max(range(len(widths)), key=lambda at: (widths[at] > least[at], widths[at]))
+        widths[widest] -= 1
+    console.width = max(console.width, sum(widths) + gaps)
+    for heading, width in zip(headings, widths, strict=True):
+        justify: Literal["right", "left"] = "right" if heading in right else "left"
+        table.add_column(heading, justify=justify, width=width, overflow="fold")
     for row in cells:
         table.add_row(*row)
     if title:
         print_line(f"\n{title}", bold=True)
-    console = make_console()
     with console.capture() as capture:
         console.print(table)
     for line in capture.get().splitlines():
