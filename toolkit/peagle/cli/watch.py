@@ -198,7 +198,7 @@ def drift(
     if as_json:
         print_json(drift.document())
     elif not fields:
-        print_line(f"{where}: no drift in {', '.join(drift.compared)}")
+        print_line(f"{where}: no drift in {', '.join(drift.compared).replace('_', ' ')}")
     elif [field.path for field in fields] == ["endpoint.status"] and fields[0].before is None:
         print_line(f"{where} is not deployed: it has no endpoint", bold=True)
     else:

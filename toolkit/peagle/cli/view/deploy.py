@@ -337,23 +337,29 @@ def comparison_text(comparison: dict[str, Any] | None) -> str:
     )
 
 
-_COMPARED = (
-    "pair", "k", "instances", "instance_type", "requests", "share", "errors", "in_progress",
-    "ttft_p50_seconds", "ttft_p90_seconds", "ttft_seconds", "itl_seconds", "seconds_per_token",
-    "latency_seconds", "acceptance_length", "usd_per_million_tokens",
-)  # fmt: skip
+_COMPARED = {
+    "pair": "pair", "k": "K", "instances": "instances", "instance_type": "instance type",
+    "requests": "requests", "share": "share of requests", "errors": "errors",
+    "in_progress": "in progress", "ttft_p50_seconds": "TTFT in ms, median",
+    "ttft_p90_seconds": "TTFT in ms, p90", "ttft_seconds": "TTFT in ms, mean",
+    "itl_seconds": "ITL in ms", "seconds_per_token": "ms per token",
+    "latency_seconds": "ms per request", "acceptance_length": "acceptance length",
+    "usd_per_million_tokens": "USD per 1M tokens",
+}  # fmt: skip
 
 
 def print_comparison_report(report: VariantComparison) -> None:
     """A line per number with both variants and the difference, the verdict and the notes."""
 
-    def number(value: Interval | float | str | None) -> str:
+    def number(key: str, value: Interval | float | str | None) -> str:
+        if isinstance(value, int | float):
+            return plain_text(value * 1000.0 if "seconds" in key else value)
         if not isinstance(value, Interval):
             return plain_text(value)
-        text = plain_text(value.value)
+        text = number(key, value.value)
         if value.low == value.high:  # of one minute
             return text
-        return f"{text} ({plain_text(max(value.low, 0))} to {plain_text(value.high)})"
+        return f"{text} ({number(key, max(value.low, 0))} to {number(key, value.high)})"
 
     def difference(key: str) -> str:
         change = report.changes.get(key)
@@ -363,11 +369,11 @@ def print_comparison_report(report: VariantComparison) -> None:
     print_line(f"{report.name}: two plans under the same requests, {span}", bold=True)
     rows = [
         (
-            key.replace("_", " "),
-            *(number(getattr(variant, key)) for variant in report.variants),
+            label,
+            *(number(key, getattr(variant, key)) for variant in report.variants),
             difference(key),
         )
-        for key in _COMPARED
+        for key, label in _COMPARED.items()
     ]
     print_table(("", *(variant.variant for variant in report.variants), "difference"), rows)
     slower = difference("seconds_per_token")
