@@ -221,10 +221,13 @@ def key_text(key: str, value: Any) -> str:
     return plain_text(value)
 
 
+_SPEED = {"low": "tokens per second, low", "high": "tokens per second, high"}
+
+
 def document_facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The keys and values of a document as labels and texts."""
     for key, value in document.items():
-        yield key_label(key), key_text(key, value)
+        yield _SPEED.get(key, key_label(key)), key_text(key, value)
 
 
 def seconds_text(seconds: float) -> str:
