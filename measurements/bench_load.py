@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 
 from peagle.bench.aiperf import Aiperf, Body, Sent, find_sender, install_sender
 from peagle.bench.measure import bench
-from peagle.bench.server import OpenAiServer
-from peagle.bench.targets import target_of_engine
+from peagle.bench.targets import OpenAiServer, target_of_engine
 from peagle.bench.workloads import make_loads
 from peagle.catalog import load_catalog
 from peagle.engine.local import start_local, stop_local

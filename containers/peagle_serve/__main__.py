@@ -12,19 +12,12 @@ import sys
 import time
 from types import FrameType
 
-_STANDARD_ERROR = 2
 FAILED = 70
 """The exit code after an unexpected error (EX_SOFTWARE)."""
 
 
-def install_early_handler() -> None:
-    """Exit with 0 at SIGTERM or SIGINT, until the supervisor handles the signals."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
-
-
 def _end(number: int, frame: FrameType | None) -> None:
-    """Raise SystemExit, so that open files are closed."""
+    """Exit with 0, until the supervisor handles the signals; open files are closed."""
     _write("INFO", message="ended by a signal before vLLM started", event="ended", exit_code=0)
     sys.exit(0)
 
@@ -47,24 +40,23 @@ def _report(error: BaseException) -> None:
 
 def _write(level: str, **fields: str | int) -> None:
     """Write a line as ``logs`` does, without that module: importing it may have failed."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    fields = {"time": f"{stamp}.000Z", "level": level, "stage": "ended", **fields}
-    shown = {
-        name: value if isinstance(value, int) else '"' + "".join(map(_escaped, value)) + '"'
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+    fields = {"time": stamp, "level": level, "stage": "ended", **fields}
+    shown = (
+        f'"{name}": {value}' if isinstance(value, int) else f'"{name}": "{_plain(value)}"'
         for name, value in fields.items()
-    }
-    line = ", ".join(f'"{name}": {value}' for name, value in shown.items())
+    )
     with contextlib.suppress(OSError):  # the reader has gone
-        os.write(_STANDARD_ERROR, f"{{{line}}}\n".encode())
+        os.write(2, f"{{{', '.join(shown)}}}\n".encode())
 
 
-def _escaped(character: str) -> str:
-    plain = character.isascii() and character.isprintable() and character not in '"\\'
-    return character if plain else "?"
+def _plain(text: str) -> str:
+    return "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in text)
 
 
 if __name__ == "__main__":
-    install_early_handler()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     try:
         from peagle_serve.command import main

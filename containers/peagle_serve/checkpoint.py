@@ -59,15 +59,6 @@ class Tensor(NamedTuple):
     size: int
 
 
-def read_header(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file, by name. Raises DamagedFile, OSError."""
-    with open_regular(file) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        head = stream.read(64)
-        head += stream.read(max(0, header_bytes(head, size, file.name) - len(head)))
-    return parse_header(head, size, file.name)
-
-
 def header_bytes(start: bytes, file_size: int, file: str) -> int:
     """The bytes that the header takes, including the 8 bytes of its length.
 
@@ -315,7 +306,18 @@ def check_folder(
     if not names:
         raise InvalidEnvironment(f"{here} is empty", "upload the weights")
     if _is_inside(folder.absolute(), Path(ml_root).absolute()):
-        _check_links(variable, folder, Path(ml_root), linked)
+        # Neither the folder nor anything in it may be a link to another place.
+        mounted = folder.absolute().relative_to(Path(ml_root).absolute()).parts
+        mount = Path(ml_root, *mounted[: 2 if mounted[:1] == (ADDITIONAL,) else 1])
+        homes = [Path(os.path.realpath(path)) for path in (ml_root, mount)]
+        homes += link_homes(folder) if linked else ()
+        try:
+            follow_link(folder, homes)
+            for parent, folders, files in os.walk(folder):  # follows no link
+                for name in sorted(folders + files):
+                    follow_link(Path(parent, name), homes)
+        except DamagedFile as error:
+            raise InvalidEnvironment(f"{variable}: {error.message}", error.fix) from None
     if not has_any(folder, CONFIGURATIONS):
         raise InvalidEnvironment(
             f"{here} has no config.json (it holds {first_names(names)})",
@@ -356,7 +358,11 @@ def read_tensors(variable: str, folder: Path) -> dict[str, Tensor]:
         content = read_regular(folder / index, LARGEST_INDEX) if index in names else None
         parsed = None if content is None else parse_index(content, index)
         for name in weight_files(names, parsed):
-            tensors.update(read_header(folder / name))
+            with open_regular(folder / name) as stream:
+                size = os.fstat(stream.fileno()).st_size
+                head = stream.read(64)
+                head += stream.read(max(0, header_bytes(head, size, name) - len(head)))
+            tensors.update(parse_header(head, size, name))
     except DamagedFile as error:
         raise InvalidEnvironment(f"{variable} is {folder}: {error.message}", error.fix) from None
     except OSError as error:
@@ -397,21 +403,6 @@ def follow_link(path: Path, homes: Sequence[Path]) -> Path:
     if not os.path.exists(real):
         raise DamagedFile(f"{path} is a broken link", "copy the file there, or remove the link")
     return real
-
-
-def _check_links(variable: str, folder: Path, ml_root: Path, linked: bool) -> None:
-    """Neither a folder below ``ml_root`` nor anything in it may be a link to another place."""
-    mounted = folder.absolute().relative_to(ml_root.absolute()).parts
-    mount = ml_root.joinpath(*mounted[: 2 if mounted[:1] == (ADDITIONAL,) else 1])
-    homes = [Path(os.path.realpath(path)) for path in (ml_root, mount)]
-    homes += link_homes(folder) if linked else ()
-    try:
-        follow_link(folder, homes)
-        for parent, folders, files in os.walk(folder):  # follows no link
-            for name in sorted(folders + files):
-                follow_link(Path(parent, name), homes)
-    except DamagedFile as error:
-        raise InvalidEnvironment(f"{variable}: {error.message}", error.fix) from None
 
 
 def _is_inside(path: Path, folder: Path) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from peagle_serve.environment import (
     NEGATION,
     canonical_name,
     check_names,
-    check_switch,
     decode,
     flag_of,
     read_speculative_config,
@@ -46,49 +45,9 @@ Document = dict[str, Any]
 _LONGEST_SHOWN = 200
 _LAST_PORT = 65535
 
-_SWITCHES = frozenset(
-    PREFIX + flag
-    for flag in (
-        "ENFORCE_EAGER", "TRUST_REMOTE_CODE", "ENABLE_PREFIX_CACHING", "ENABLE_CHUNKED_PREFILL",
-        "ENABLE_EXPERT_PARALLEL", "ENABLE_AUTO_TOOL_CHOICE", "ENABLE_LORA", "ASYNC_SCHEDULING",
-        "DISABLE_LOG_STATS"
-    )
-)  # fmt: skip
 _PROMPTS_IN_LOGS = (f"{PREFIX}ENABLE_LOG_REQUESTS", f"{PREFIX}ENABLE_LOG_OUTPUTS",
                     "VLLM_DEBUG_LOG_API_SERVER_RESPONSE")  # fmt: skip
 
-
-def _is_share(text: str) -> bool:
-    try:
-        return 0 < float(text) <= 1
-    except ValueError:
-        return False
-
-
-_COUNT = (re.compile(r"0*[1-9]\d*", re.ASCII).fullmatch, "a whole number of at least 1")
-_TOKENS = r"(?=.*[1-9])\d+(\.\d+)?[kKmMgGtT]?"
-"""vLLM's notations of a number of tokens: 16384, 16k, 16K."""
-_VALUES: dict[str, tuple[Callable[[str], object], str]] = {
-    f"{PREFIX}TENSOR_PARALLEL_SIZE": _COUNT,
-    f"{PREFIX}PIPELINE_PARALLEL_SIZE": _COUNT,
-    f"{PREFIX}DATA_PARALLEL_SIZE": _COUNT,
-    f"{PREFIX}MAX_NUM_SEQS": _COUNT,
-    f"{PREFIX}MAX_MODEL_LEN": (
-        re.compile(rf"-1|auto|{_TOKENS}", re.ASCII).fullmatch,
-        "a number of tokens: 16384, 16k or auto",
-    ),
-    f"{PREFIX}MAX_NUM_BATCHED_TOKENS": (
-        re.compile(_TOKENS, re.ASCII).fullmatch,
-        "a number of tokens: 8192 or 8k",
-    ),
-    # vLLM 0.28.0 accepts and ignores unknown values of this one.
-    f"{PREFIX}MODEL_IMPL": (
-        re.compile("auto|vllm|transformers|terratorch").fullmatch,
-        "one of auto, vllm, transformers, terratorch",
-    ),
-    f"{PREFIX}GPU_MEMORY_UTILIZATION": (_is_share, "a number above 0 and at most 1"),
-}
-"""Variable -> whether a value is valid, and what is valid."""
 
 _K = "num_speculative_tokens"
 _K_IS_OPTIONAL = ("suffix", "mtp")
@@ -108,12 +67,11 @@ _UNCHECKED = {
 def check(environment: Mapping[str, str]) -> None:
     """Raise InvalidEnvironment for the first invalid variable; names are ``normalized``.
 
-    Every variable has a valid value, and none runs code or reads pickles.
+    None runs code, reads pickles or bypasses these checks. Values of single arguments are vLLM's.
     """
     check_names(environment)
     for name, value in sorted(environment.items()):
         load_format = unsafe_load_format(name, value) if name.startswith(PREFIX) else None
-        is_valid, expected = _VALUES.get(name, (None, ""))
         problem, fix = "", "remove it"
         if load_format is not None:
             problem = f" has load format {load_format[:_LONGEST_SHOWN]}: it reads other weights "
@@ -122,15 +80,11 @@ def check(environment: Mapping[str, str]) -> None:
         elif trusts_remote_code(name, value):
             problem = " lets code from the model's repository run; this container never does"
             fix = "remove it, and use a model that this vLLM version supports itself"
-        elif is_valid and not is_valid(value.strip()):
-            problem, fix = f" is {value!r}", f"set it to {expected}"
         elif name in _UNCHECKED:
             problem = " is not supported, because its value would bypass these checks"
             fix = _UNCHECKED[name]
         elif name in _PROMPTS_IN_LOGS and value.strip().lower() not in ("false", "0"):
             problem = " writes prompts into the log, which must not hold them"
-        elif name in _SWITCHES or name.startswith(NEGATION):
-            check_switch(name, value)
         if problem:
             raise InvalidEnvironment(name + problem, fix)
     if SPECULATION in environment:

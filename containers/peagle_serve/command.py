@@ -38,7 +38,6 @@ from peagle_serve.weights import (
     artifact_folder,
     check_mounted_weights,
     check_streamer,
-    unused,
     vocabulary,
     with_model,
 )
@@ -109,8 +108,6 @@ def _prepare(words: Sequence[str], environment: Mapping[str, str], log: Log) -> 
         check_port(environment.get(f"{PREFIX}HOST", ""), port_of(environment))
 
     check_before_start()
-    if warning := unused(environment, chosen):
-        log.warning(warning)
     log.stage = STARTING
     added = {}
     has_artifacts = environment.get(WARM_FOLDER_VARIABLE) or artifact_folder(environment).is_dir()

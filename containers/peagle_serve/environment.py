@@ -253,14 +253,9 @@ def check_arguments(environment: Mapping[str, str], source: str | None = None) -
         flag = flag_of(name).replace("--no-", "--", 1)
         field = re.escape(flag[2:].replace("-", "_"))
         switch = rf'\n    {field}: bool (=|\| None =)|"{re.escape(flag)}",\s*action="store_true"'
-        if re.search(switch, text):
-            check_switch(name, environment[name])
-
-
-def check_switch(name: str, text: str) -> None:
-    """Raise InvalidEnvironment for a switch that is neither true nor false."""
-    if text.strip().lower() not in ("", "true", "false"):
-        raise InvalidEnvironment(f"{name} is {text!r}", "set it to true or false")
+        value = environment[name].strip().lower()
+        if value not in ("", "true", "false") and re.search(switch, text):
+            raise InvalidEnvironment(f"{name} is {value!r}", "set it to true or false")
 
 
 def vllm_folder() -> Path | None:

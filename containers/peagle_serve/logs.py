@@ -81,7 +81,14 @@ class Redactor:
     """Replaces secrets in texts: known patterns, and the secrets of this environment."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        secrets = {text for name in environment for text in _secrets(name, environment[name])}
+        secrets: set[str] = set()
+        for name in filter(is_secret, environment):
+            secrets.add(environment[name].strip())
+            if environment[name].strip().startswith("["):  # or each string of a JSON array
+                with contextlib.suppress(ValueError):
+                    secrets.update(part for part in decode(environment[name].strip())
+                                   if isinstance(part, str))  # fmt: skip
+        secrets = {secret for secret in secrets if len(secret) >= _SHORTEST}
         self.secrets = tuple(sorted(secrets, key=lambda text: (-len(text), text)))
         """The secrets of the environment, longest first."""
 
@@ -131,17 +138,6 @@ def restored_text(fields: Mapping[str, Any]) -> str:
 def is_secret(name: str) -> bool:
     """Whether the name of a variable says that its value is a secret."""
     return _SECRET_NAME.search(name.upper()) is not None
-
-
-def _secrets(name: str, value: str) -> list[str]:
-    """The secrets in a variable: its value, or each string of a JSON array."""
-    if not is_secret(name):
-        return []
-    texts = [value.strip()]
-    if texts[0].startswith("["):
-        with contextlib.suppress(ValueError):
-            texts += [part for part in decode(texts[0]) if isinstance(part, str)]
-    return [text for text in texts if len(text) >= _SHORTEST]
 
 
 CHECKING = "checking"

@@ -8,9 +8,8 @@ configured drafter may not be loaded. So the server sends itself one request and
 drafts are counted; this also warms the kernels for the first user. While draining, new requests get
 503.
 
-``/invocations`` is the one route that SageMaker offers. These values of the header
-``X-Amzn-SageMaker-Custom-Attributes`` are answered here and never reach vLLM; all other requests
-pass without buffering:
+On ``/invocations``, these values of the header ``X-Amzn-SageMaker-Custom-Attributes`` are answered
+here and never reach vLLM; all other requests pass without buffering:
 
     peagle=counters                vLLM's speculation counters, from its /metrics
     peagle=warm, {}                the manifest of the compile caches; the first request packs them
@@ -199,7 +198,7 @@ class Middleware:
             raise _BadStatus(400, "the body is not valid JSON") from None
         numbers = part if isinstance(part, dict) else {}
         offset, length = (numbers.get(key, -1) for key in ("offset", "length"))
-        is_range = type(offset) is int and type(length) is int
+        is_range = len(numbers) == 2 and type(offset) is int and type(length) is int
         if part != {} and not (is_range and offset >= 0 and 1 <= length <= LARGEST_PART):
             raise _BadStatus(
                 400, f'the body is neither {{}} nor an "offset" and a "length" up to {LARGEST_PART}'

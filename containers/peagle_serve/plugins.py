@@ -1,20 +1,16 @@
-"""Our two plugins for vLLM's CPU build.
+"""Our two plugins for vLLM's CPU build, loaded in all of its processes by the entry points in
+``plugin``. A version of vLLM that has other functions stays as it is.
 
-Small layers use the kernel that works on every CPU. On a CPU with AMX tiles vLLM 0.28.0 sends a
-layer of at most 1 MiB in 16 bits to ``weight_packed_linear``, which takes a matrix only.
-``load_model`` gives a P-EAGLE head's ``fc`` a single row of numbers (``mask_hidden``), so with so
-small an ``fc`` the engine fails at startup: "IndexError: Dimension out of range (expected to be in
-range of [-1, 0], but got -2)". Without that kernel such layers go to oneDNN, as the large ones do,
-and as they do on other CPUs.
+Small layers: with AMX tiles vLLM 0.28.0 sends a layer of at most 1 MiB in 16 bits to
+``weight_packed_linear``, which takes a matrix only. ``load_model`` gives a P-EAGLE head's ``fc`` a
+single row (``mask_hidden``), so with so small an ``fc`` the engine fails at startup: "IndexError:
+Dimension out of range (expected to be in range of [-1, 0], but got -2)". Without that kernel such
+layers go to oneDNN, as on other CPUs.
 
-A quick start imports vLLM once and not four times. vLLM looks at the classes of target and head in
-a process of its own each, so that looking at them does not initialize CUDA, and its engine core
-begins as a new process for the same reason. Each of these processes imports vLLM again: 10 s of
-processor time. A CPU has no CUDA: here the classes are looked at where they are needed, and the
-core begins as a fork of the API server, which has imported vLLM.
-
-A version of vLLM that has other functions stays as it is. vLLM loads its plugins in all of its
-processes, by the entry points in ``plugin``.
+Quick start: vLLM looks at the classes of target and head in a process each, so that this does not
+initialize CUDA, and its engine core is a new process for the same reason; each imports vLLM again,
+10 s of processor time. A CPU has no CUDA: here the classes are looked at where they are needed, and
+the core is a fork of the API server.
 """
 
 from __future__ import annotations

@@ -79,8 +79,12 @@ class Supervisor:
             os.set_blocking(reading, False)
             os.set_blocking(writing, False)
             signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+            def count(number: int, frame: FrameType | None) -> None:
+                self._signals += 1
+
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self._count_signal)
+                signal.signal(number, count)
             signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
             def discard() -> None:
@@ -93,9 +97,6 @@ class Supervisor:
             finally:
                 signal.set_wakeup_fd(-1)
                 os.close(writing)
-
-    def _count_signal(self, number: int, frame: FrameType | None) -> None:
-        self._signals += 1
 
     def _keep_running(self, selector: selectors.BaseSelector) -> int:
         while True:

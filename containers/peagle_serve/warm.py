@@ -503,7 +503,8 @@ def prepare(
         return _restored(environment, chosen, log)
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        fix = LARGER_DISK if is_full else f"the container's user needs it, as {CACHE_VARIABLE} does"
+        fix = f"copy the artifact again, or set {CACHE_VARIABLE} to a writable folder of this user"
+        fix = LARGER_DISK if is_full else fix
         reason = f"{error.filename or cache_folder(environment)}: {error.strerror} ({fix})"
     except (Damaged, UnknownDevice) as error:
         reason = str(error)

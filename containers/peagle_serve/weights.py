@@ -142,15 +142,6 @@ def vocabulary(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dic
     return {VOCABULARY_VARIABLE: folder} if VOCABULARY_FILE in names_in(Path(folder)) else {}
 
 
-def unused(environment: Mapping[str, str], chosen: Mapping[str, str]) -> str:
-    """A warning if ``HF_MODEL_ID`` names a model and another one is served; else ""."""
-    named = environment.get(HUB_MODEL)
-    if not named or named == chosen[MODEL]:
-        return ""
-    why = f"{MODEL} is set" if environment.get(MODEL) else f"{MODEL_FOLDER} has weights"
-    return f"{HUB_MODEL} ({named}) is not used: {why}, and {chosen[MODEL]} is served"
-
-
 _STREAMERS = ("runai_streamer", "runai_streamer_sharded", "modelexpress")
 """Values of vLLM's ``--load-format`` for ``s3://``; the first is its default for such a target."""
 _PACKAGES = ("runai_model_streamer", "runai_model_streamer_s3")

@@ -13,7 +13,7 @@ from peagle.bench.acceptance import with_imposed_acceptance
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import AttentionGroup
 from peagle.checks import check
-from peagle.checks.head_layout import draft_groups
+from peagle.checks.rules.head_layout import draft_groups
 from peagle.checks.rules.version import drafted
 from peagle.planning import Options, make_plan
 from peagle_serve.contract import SPECULATION

@@ -12,7 +12,7 @@ from tests.iac.formats import (
     from_terraform,
 )
 from tests.support import raises_code
-from tests.unit.rendering.plans import ALL_PAIRS, BUILT, CATALOG, SHAPES, plan_for, plan_of
+from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, SHAPES, plan_for, plan_of
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -33,28 +33,6 @@ def test_all_formats_describe_the_same_endpoint_for_every_pair(pair: str) -> Non
     assert from_requests(plan) == from_cloudformation(plan) == from_terraform(plan)
 
 
-def test_the_described_endpoint_is_that_of_the_plan() -> None:
-    plan = plan_of("two-instances")
-    described = from_requests(plan)
-    assert described.endpoint == plan.name
-    assert described.image == plan.runtime.image
-    assert described.environment == plan.environment
-    assert described.variant["InstanceType"] == plan.instance_type
-    assert described.variant["InitialInstanceCount"] == 2
-    assert described.variant["InferenceAmiVersion"] == plan.runtime.ami
-    assert (
-        described.variant["ContainerStartupHealthCheckTimeoutInSeconds"]
-        == plan.startup_timeout_seconds
-    )
-    assert from_requests(plan_of("uploaded")).mounts == {
-        None: "s3://my-models/peagle-toolkit/tiny/"
-    }
-    streamed = from_requests(plan_of("streamed"))
-    assert streamed.mounts == {}
-    assert streamed.environment["SM_VLLM_MODEL"] == "s3://models/gpt-oss-120b/target/"
-    assert streamed.environment["SM_VLLM_LOAD_FORMAT"] == "runai_streamer"
-
-
 def test_an_image_with_weights_needs_no_bucket_and_has_its_own_paths() -> None:
     plan = plan_of("baked")
     for described in (from_requests(plan), from_cloudformation(plan), from_terraform(plan)):
@@ -67,11 +45,3 @@ def test_an_image_with_weights_needs_no_bucket_and_has_its_own_paths() -> None:
         for same in ("main.tf", *(path for path in files if "endpoint/" in path)):
             files.pop(same, None)  # the same for every plan
         assert not [path for path, content in files.items() if b"bucket" in content]
-
-
-@pytest.mark.parametrize("shape", BUILT)
-def test_the_base_of_the_image_is_that_of_the_plan(shape: str) -> None:
-    plan = plan_of(shape)
-    (dockerfile,) = [f for f in render("dockerfile", plan, CATALOG) if f.path == "Dockerfile"]
-    text = dockerfile.content.decode()
-    assert f"\nARG BASE={plan.runtime.image}\nFROM ${{BASE}}\n" in text

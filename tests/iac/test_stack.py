@@ -14,7 +14,7 @@ from peagle.render.alarms import alarms, metric_filters
 from peagle.render.dashboard import dashboard_text
 from peagle.render.formats.cloudformation import template
 from peagle.render.resources import limit_name
-from tests.iac.formats import from_requests, from_stack
+from tests.iac.formats import from_stack
 from tests.iac.stack import stack_of, values_of
 from tests.unit.rendering.plans import CATALOG, SHAPES, limited, plan_of, to_zero
 
@@ -138,15 +138,6 @@ def test_a_rollout_in_steps_keeps_the_instances_that_it_needs() -> None:
     assert template(plan_of("from-hub"))["Parameters"]["InitialInstanceCount"]["MinValue"] == 1
 
 
-def test_every_parameter_is_in_one_group_and_has_its_use() -> None:
-    for plan in (rich(), to_zero(), plan_of("uploaded")):
-        found = template(plan)
-        groups = found["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
-        grouped = [name for group in groups for name in group["Parameters"]]
-        assert grouped == list(found["Parameters"])
-        assert all(one["Description"] for one in found["Parameters"].values())
-
-
 def test_the_outputs_lead_to_what_the_stack_made() -> None:
     outputs = template(plan_of("observed"))["Outputs"]
     assert outputs["EndpointArn"]["Value"] == {"Ref": "Endpoint"}
@@ -156,9 +147,3 @@ def test_the_outputs_lead_to_what_the_stack_made() -> None:
     assert text.startswith("https://us-east-1.console.aws.amazon.com/cloudwatch/home?")
     assert text.endswith("#dashboards/dashboard/${OwnName}-us-east-1")
     assert list(own) == ["OwnName"]
-
-
-def test_the_endpoint_of_a_renamed_stack_is_that_of_the_requests() -> None:
-    plan = plan_of("scaled")
-    renamed = plan.model_copy(update={"name": "chat"})
-    assert from_stack(stack_of(template(plan), EndpointName="chat")) == from_requests(renamed)

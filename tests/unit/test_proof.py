@@ -135,26 +135,6 @@ def test_the_catalogue_has_no_head_or_target_of_the_users_own(drafter: str) -> N
     assert pair_in_catalogue(None, None) == ""
 
 
-def test_no_draft_and_no_accepted_draft_have_different_fixes() -> None:
-    with raises_code("drafts-nothing", NotProved) as off:
-        require_passed(evaluate(Counters(0, 0, 0), 1.8))
-    with raises_code("not-proved", NotProved) as rejected:
-        require_passed(evaluate(Counters(5, 25, 0), None))
-
-    assert "--speculative-config" in off.value.fix
-    assert "over 5 drafts" in rejected.value.message
-    assert "the head may not fit this target" in rejected.value.fix
-
-
-def test_below_break_even_the_fix_is_to_serve_the_target_alone() -> None:
-    proof = replace(evaluate(Counters(100, 500, 30), 1.5), floor_source="break-even")
-    with raises_code("not-proved", NotProved) as raised:
-        require_passed(proof, "gpt-oss-20b+ngram")
-
-    assert "below 1.50, above which speculation is faster" in raised.value.message
-    assert raised.value.command == ("peagle", "plan", "gpt-oss-20b+ngram", "--no-speculation")
-
-
 @pytest.mark.parametrize(
     ("second", "passed", "length", "share"),
     [
@@ -243,7 +223,7 @@ def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:
 
     assert not proof.passed
     assert proof.acceptance_length == pytest.approx(2.1)
-    (second,) = [one.second_turn for one in proof.instances]
+    (second,) = [instance.second_turn for instance in proof.instances]
     assert second == proof.second_turn == SecondTurn(100, 1.2, 0.64, passed=False, source="log")
 
 

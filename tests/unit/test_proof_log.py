@@ -218,7 +218,7 @@ def test_an_instance_that_has_ended_needs_no_drafts() -> None:
     found = proof({ONE: COUNTED, TWO: Counters(3, 15, 3)}, instances=1)
 
     assert found.passed
-    assert [one.stream for one in found.instances] == [ONE]
+    assert [instance.stream for instance in found.instances] == [ONE]
 
 
 @pytest.mark.parametrize(

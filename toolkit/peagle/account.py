@@ -141,13 +141,16 @@ class Account:
             client.add_instances(instances)
 
     @contextmanager
-    def starting(self, region: str) -> Iterator[Aws]:
-        """A connection, for which the sandbox is started if needed. If the block ends with an
-        error, it is stopped again, unless it has a deployment or the error's command changes it."""
+    def starting(self, region: str, name: str | None = None) -> Iterator[Aws]:
+        """A connection, for which the sandbox is started if needed; the deployment ``name``, which
+        need not exist, is locked. If the block ends with an error, the sandbox is stopped again,
+        unless it has a deployment or the error's command changes it."""
         was_available = self.is_available
         self.start()
         try:
-            yield self.aws(region)
+            aws = self.aws(region)
+            with deployment_lock(aws.scope, region, name) if name else nullcontext():
+                yield aws
         except BaseException as error:
             command = error.command if isinstance(error, PeagleError) else ()
             is_changed = tuple(command[:2]) == ("peagle", "sandbox")

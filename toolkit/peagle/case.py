@@ -226,8 +226,8 @@ def build_case(
     for flag, value in counts.items():
         if isinstance(value, int | float) and value > MOST_COUNT:
             raise OutOfRange(f"{flag} is more than {MOST_COUNT:,}", "use a smaller number")
-    table = catalog.runtimes
     # The runtime of this version; one without an image where the table has none.
+    table = catalog.runtimes
     version = versions.normalize(options.vllm or table.default)
     runtimes = {versions.normalize(runtime.vllm): runtime for runtime in table.runtimes}
     without_image = {"vllm": version, "tag": "", "regions": (), "cpu": "untried", "cpu_note": None,
@@ -237,9 +237,8 @@ def build_case(
     types = {instance.type: instance for instance in catalog.instances.instances}
     instance = types.get(options.instance_type or "")
     on = instance or gpu
-    planned = engine_settings(
-        target, drafter, on.gpu_architecture if on else "", runtime.vllm, table
-    )
+    gpu_architecture = on.gpu_architecture if on else ""
+    planned = engine_settings(target, drafter, gpu_architecture, runtime.vllm, table)
     settings: dict[str, Value | None] = {name: each.value for name, each in planned.items()}
     settings.update(settings_in(options.environment))
     settings.update(options.settings)
@@ -247,15 +246,11 @@ def build_case(
     ami = options.ami
     if ami is None and options.instance_type is not None:
         ami = ami_for(table, runtime, options.instance_type)
-    given = {each.name: getattr(options, each.name) for each in fields(Situation)}
-    speculative = {
-        **(drafter.speculative_settings if drafter else {}),
-        **options.speculative_settings,
-    }
-    situation = given | {
-        "ami": None if ami == DEFAULT_AMI else ami,
-        "speculative_settings": speculative,
-    }
+    situation = {each.name: getattr(options, each.name) for each in fields(Situation)}
+    situation["ami"] = None if ami == DEFAULT_AMI else ami
+    if drafter:
+        speculative = {**drafter.speculative_settings, **options.speculative_settings}
+        situation["speculative_settings"] = speculative
     return Case(
         target=target,
         drafter=drafter,
@@ -313,15 +308,6 @@ def applicable(
         on_this_gpu = not setting.gpu_architectures or gpu_architecture in setting.gpu_architectures
         if on_this_gpu and (setting.vllm is None or versions.in_range(vllm, setting.vllm)):
             yield setting
-
-
-def nearest_version(version: str, candidates: Iterable[str]) -> str:
-    """Of the versions ``candidates`` the one to use instead of ``version``: the newest of its own
-    minor version, else the oldest that is newer, else the newest."""
-    ordered = sorted(candidates, key=versions.parse)
-    family = [name for name in ordered if versions.parse(name)[:2] == versions.parse(version)[:2]]
-    newer = [name for name in ordered if versions.compare(name, version) > 0]
-    return (family or newer[:1] or ordered)[-1]
 
 
 def ami_for(table: RuntimeTable, runtime: Runtime, instance_type: str) -> str | None:

@@ -20,7 +20,7 @@ from peagle.checkpoints.models import location_fix
 from peagle.checks.report import check
 from peagle.data import weights_folder
 from peagle.deploy.diff import compare_plans
-from peagle.deploy.records import deployment_lock, load_record
+from peagle.deploy.records import load_record
 from peagle.errors import NotFound, NotProved, OptionMissing, UserError, nearest
 from peagle.findings import Finding, errors, refused
 from peagle.fit.report import fit
@@ -374,7 +374,7 @@ class Session(Account):
         observe = observer_of(say)
         if self.sandbox:
             check_sandbox_engine()
-        with self.starting(plan.region) as aws, deployment_lock(aws.scope, plan.region, plan.name):
+        with self.starting(plan.region, plan.name) as aws:
             preflight = run_preflight(aws, plan, self.catalog.instances, role, bucket)
             refuse_errors(preflight.findings)
             require_known_price(preflight.desired.plan, accept_unknown_price)

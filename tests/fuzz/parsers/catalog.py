@@ -48,20 +48,9 @@ ALIASES = (
 )
 RECURSIVE = "a: &a [*a]\n"
 MORE = (
-    ALIASES,
-    RECURSIVE,
-    "&a ",
-    "*a",
-    "<<: *a\n",
-    "? [a]\n: b\n",
-    "!!python/name:os.system x",
-    "%YAML 1.2\n---\n",
-    "a:\n" * 3000,
-    "- " * 3000,
-    "[" * 3000,
-    "9" * 6000,
-    "0" * 6000 + "x",
-)
+    ALIASES, RECURSIVE, "&a ", "*a", "<<: *a\n", "? [a]\n: b\n", "!!python/name:os.system x",
+    "%YAML 1.2\n---\n", "a:\n" * 3000, "- " * 3000, "[" * 3000, "9" * 6000, "0" * 6000 + "x",
+)  # fmt: skip
 EVIDENCE = {
     "date": "2026-11-21", "engine": {"name": "vllm", "version": "0.28.0"}, "pair": "acme/chat-7b",
     "device": "NVIDIA H200", "script": "measurements/x.py", "method": "m", "hardware": "1 x H200",

@@ -19,7 +19,7 @@ from peagle.catalog.loading import load_catalog
 from peagle.catalog.writing import entry_text
 from peagle.checkpoints.entries import drafter_from_checkpoint, target_from_checkpoint
 from peagle.checkpoints.files import parse_config
-from peagle.checkpoints.heads import Head, attention_of, read_head, weight_bytes
+from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.hub import Hub, HubSource, resolve_revision
 from peagle.checkpoints.models import is_folder, is_hub_id
 from peagle.checkpoints.reading import read_checkpoint, same_tokenizer
@@ -91,7 +91,6 @@ def _config(content: bytes) -> None:
     head = read_head(read.config)
     attention_of(head)
     weight_bytes(head)
-    Head(read).layers_read(head.layers or 4)
 
 
 def _new_entry(case: tuple[bytes, bytes]) -> None:

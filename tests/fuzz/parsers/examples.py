@@ -71,18 +71,11 @@ INDEX = {
     },
 }
 NAMES = (
-    "config.json",
-    "model.safetensors",
-    "model-00001-of-00002.safetensors",
-    "consolidated.safetensors",
-    "model-00000-of-99999.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "._model.safetensors",
-    "tokenizer.json",
-    "\u0661-00001-of-00002.safetensors",
-    "original",
-)
+    "config.json", "model.safetensors", "model-00001-of-00002.safetensors",
+    "consolidated.safetensors", "model-00000-of-99999.safetensors",
+    "model.safetensors.index.json", "pytorch_model.bin", "._model.safetensors", "tokenizer.json",
+    "\u0661-00001-of-00002.safetensors", "original",
+)  # fmt: skip
 
 ENVIRONMENT = {
     MODEL: "/opt/ml/model/target",

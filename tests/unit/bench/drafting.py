@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from peagle.bench.measure import BenchTarget
 from peagle.bench.result import NO_SPECULATION, BenchedServer, BenchSetting
-from peagle.bench.server import OpenAiServer, PromptRefused
+from peagle.bench.targets import BenchTarget, OpenAiServer, PromptRefused
 from peagle.bench.workloads import PromptSet, parse_prompts
 from peagle.protocol import Counters
 

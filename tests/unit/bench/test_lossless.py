@@ -21,9 +21,8 @@ from peagle.bench.lossless import (
     sweep_lossless,
     transcripts,
 )
-from peagle.bench.measure import BenchTarget
 from peagle.bench.result import NO_SPECULATION, BenchSetting
-from peagle.bench.server import PromptRefused, RefusedPrompt
+from peagle.bench.targets import BenchTarget, PromptRefused, RefusedPrompt
 from peagle.catalog import load_catalog
 from peagle.errors import EngineError, NotProved, PeagleError, Unsupported, UserError
 from peagle.protocol import Counters

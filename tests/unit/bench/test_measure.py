@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from peagle.bench.aiperf import CpuReading, Sent, SentRequest, requests_in
-from peagle.bench.measure import BenchTarget, evaluate, queue_reason, with_saturation
+from peagle.bench.measure import evaluate, queue_reason, with_saturation
 from peagle.bench.result import (
     BenchedServer,
     BenchLoad,
@@ -23,7 +23,7 @@ from peagle.bench.result import (
     ratio_interval,
     t_quantile,
 )
-from peagle.bench.server import OpenAiServer
+from peagle.bench.targets import BenchTarget, OpenAiServer
 from peagle.errors import EngineError
 from peagle.protocol import Counters
 from peagle.speed.models import Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.bench.result import BenchWorkload
-from peagle.bench.server import (
+from peagle.bench.targets import (
     OpenAiServer,
     Probe,
     PromptRefused,

@@ -1,27 +1,36 @@
-"""A sweep: what it measures, how it continues, what ends it, its estimates, and its budget."""
+"""A sweep: what it measures, how it continues, what ends it, its estimates, its budget; and on a
+deployment: one update per setting, the limit of its cost, and the way back."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from peagle.bench import measure, sweep
 from peagle.bench.evidence import read_result
 from peagle.bench.measure import Measure
 from peagle.bench.result import BenchLoad, BenchRow, BenchSetting, BenchWorkload
 from peagle.bench.sweep import (
     Budget,
+    EndpointSweep,
     ResultFile,
     Sweep,
     SweepProgress,
     SweepRequest,
     catalog_name,
+    plan_with,
 )
+from peagle.catalog import load_catalog
 from peagle.errors import EngineError, UserError
+from peagle.planning import Options, Plan, make_plan
+from peagle_serve.contract import SPECULATION
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, K7, RESULT, SHORT, row
 
@@ -94,22 +103,17 @@ def test_the_same_sweep_continues_where_it_ended(
     at: int, error: BaseException, tmp_path: Path
 ) -> None:
     path = tmp_path / "r.json"
-    first = Engines(stop_at(at, error))
+    first, second, third = Engines(stop_at(at, error)), Engines(), Engines()
     with pytest.raises(type(error)):
         run(first, path)
-    assert first.ended == first.started
-    second = Engines()
     rows = run(second, path)
-    assert len(rows) == SWEEP.total
     assert first.measured + second.measured == [
         (setting.text, load.workload.name, load.concurrency)
         for setting in SWEEP.settings
         for load in SWEEP.loads
     ]
-    third = Engines()
-    assert run(third, path) == rows
-    assert third.started == []
-    assert second.ended == second.started
+    assert (run(third, path), third.started) == (rows, [])
+    assert (first.ended, second.ended) == (first.started, second.started)
 
 
 def test_a_row_that_ended_early_is_kept_and_measured_again(tmp_path: Path) -> None:
@@ -134,11 +138,10 @@ def test_a_larger_sweep_measures_what_is_new(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     run(Engines(), path)
     longer = BenchWorkload(SHORT.name, replace(SHORT.size, output_tokens=64))
-    others = (replace(FROM_FILE, prompts=("other",), digest="cd34"), longer)
-    for load in (BenchLoad(other, 8, 32) for other in others):
+    for other in (replace(FROM_FILE, prompts=("other",), digest="cd34"), longer):
         engines = Engines()
-        run(engines, tmp_path / "others.json", Sweep((ALONE,), (load,)))
-        assert engines.measured == [("no speculation", load.workload.name, 8)]
+        run(engines, tmp_path / "others.json", Sweep((ALONE,), (BenchLoad(other, 8, 32),)))
+        assert engines.measured == [("no speculation", other.name, 8)]
     engines = Engines()
     rows = run(engines, path, Sweep((ALONE, K3, K7), SWEEP.loads[:1]))
     assert engines.measured == [("p-eagle K=7", "short-prompt", 1)]
@@ -150,10 +153,9 @@ def test_a_larger_sweep_measures_what_is_new(tmp_path: Path) -> None:
 def test_rows_of_something_else_are_one_error(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     run(Engines(), path)
-    server = FRESH.server
     changes: list[dict[str, Any]] = [{"pair": "a/b"}, {"vllm": "0.30.0"}, {"gpu": "H100"}]
     for changed in changes:
-        other = replace(FRESH, server=replace(server, **changed))
+        other = replace(FRESH, server=replace(FRESH.server, **changed))
         with raises_code("other-result", UserError):
             ResultFile.continued(path, other)
         assert ResultFile.continued(path, other, again=True).result.rows == ()
@@ -174,9 +176,11 @@ def test_progress_estimates_the_time_left(tmp_path: Path) -> None:
 
 
 def test_a_budget_ends_a_sweep_before_the_row_that_exceeds_it(tmp_path: Path) -> None:
-    engines = Engines(row_seconds=100)
-    path = tmp_path / "r.json"
     # 36 USD an hour is a cent a second; the first row is estimated with 60 s and 260 s.
+    engines, path = Engines(row_seconds=100), tmp_path / "r.json"
+    with raises_code("budget-too-small") as refused:
+        run(engines, path, budget=Budget(0.01, 36.0, clock=engines.clock))
+    assert (engines.started, "about $3.20" in refused.value.message) == ([], True)
     with raises_code("budget-too-small"):
         run(engines, path, budget=Budget(3.25, 36.0, clock=engines.clock))
     assert engines.ended == engines.started == ["no speculation"]
@@ -191,12 +195,11 @@ def test_a_budget_counts_earlier_runs_and_the_start_at_the_end(tmp_path: Path) -
         run(engines, path, budget=budget)
     # 60 s of a start and 260 s of a row would be $3.20, after $2.00 and before $0.60.
     assert budget.spent > 2.0
-    assert read_result(path)[0].spent_usd == round(budget.spent, 4)
+    kept = read_result(path)[0]
+    assert kept.spent_usd == round(budget.spent, 4)
     with raises_code("budget-too-small"):
         run(engines, path, budget=Budget(3.0, 36.0, clock=engines.clock, before=2.0))
-    assert ResultFile.continued(path, read_result(path)[0]).result.spent_usd == round(
-        budget.spent, 4
-    )
+    assert ResultFile.continued(path, kept).result.spent_usd == kept.spent_usd
 
 
 def test_settings_of_a_sweep() -> None:
@@ -210,7 +213,6 @@ def test_settings_of_a_sweep() -> None:
     ("gpu", "name"),
     [
         ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA H200", "H200"),
         ("NVIDIA L40S", "L40S"),
         ("Tesla T4", "T4"),
         ("NVIDIA A100-SXM4-80GB", "A100"),
@@ -219,5 +221,154 @@ def test_settings_of_a_sweep() -> None:
     ],
 )
 def test_gpus_have_the_names_of_the_catalogue(gpu: str, name: str) -> None:
-    known = ["H100", "H200", "L4", "L40S", "T4", "A100", "A10G", "RTX PRO 4500", "RTX PRO 6000 SE"]
-    assert catalog_name(gpu, known) == name
+    names = ["H100", "H200", "L4", "L40S", "T4", "A100", "A10G", "RTX PRO 4500", "RTX PRO 6000 SE"]
+    assert catalog_name(gpu, names) == name
+
+
+CATALOG = load_catalog()
+PLAN = make_plan(Options(pair="tiny", name="chat"), CATALOG)
+REQUEST = SweepRequest("k=none,3", (1,), output_tokens=32)
+
+
+def record_of(plan: Plan | None) -> Any:
+    """A deployment with this plan, as far as a sweep looks at it."""
+    return SimpleNamespace(
+        name="chat", scope="123456789012", region="us-east-1", current=SimpleNamespace(plan=plan)
+    )
+
+
+@dataclass
+class Endpoint:
+    """Counts what is deployed; ``fail`` is called before each row."""
+
+    fail: Callable[[int], object] = lambda number: None
+    plans: list[Plan] = field(default_factory=list)
+    rows: int = 0
+
+    def deploy(self, _: object, prepared: SimpleNamespace, __: object) -> None:
+        self.plans.append(prepared.plan)
+
+    def measure(self, target: Any, load: BenchLoad, *_: object) -> BenchRow:
+        self.rows += 1
+        self.fail(self.rows)
+        return replace(row(target.setting, load.concurrency, 50.0, load.workload), load=load)
+
+    @property
+    def ks(self) -> list[int]:
+        return [plan.speculation.k if plan.speculation else 0 for plan in self.plans]
+
+
+@pytest.fixture
+def endpoint(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Endpoint:
+    made = Endpoint()
+
+    @dataclass(frozen=True)
+    class Target:
+        server: object = None
+        facts: object = RESULT.server
+        setting: BenchSetting = ALONE
+        usd_per_hour: float | None = 1.125
+        price_source: str | None = "AWS"
+
+    sender = SimpleNamespace(version="1")
+    monkeypatch.setattr("peagle.bench.aiperf.find_sender", lambda: sender)
+    monkeypatch.setattr(sweep, "target_of_endpoint", lambda *_: Target())
+    monkeypatch.setattr(sweep, "find_record", lambda *_: record_of(PLAN))
+    monkeypatch.setattr(measure, "probe", lambda server: None)
+    monkeypatch.setattr(measure, "measure_load", made.measure)
+    monkeypatch.setattr(sweep, "deploy", made.deploy)
+    monkeypatch.setattr(
+        sweep, "preflight", lambda aws, plan, _: SimpleNamespace(plan=plan, findings=())
+    )
+    return made
+
+
+def prepared(
+    folder: Path, plan: Plan | None = PLAN, scope: str = "123456789012", **changes: Any
+) -> EndpointSweep:
+    aws = cast(Any, SimpleNamespace(scope=scope, region="us-east-1"))
+    request = replace(REQUEST, **changes)
+    return EndpointSweep(
+        request, folder / "r.json", aws, record_of(plan), CATALOG, lambda progress: None
+    )
+
+
+def silent(progress: SweepProgress) -> None:
+    """Show nothing."""
+
+
+def test_each_setting_is_an_update_and_the_endpoint_ends_as_it_was(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    swept = prepared(tmp_path)
+
+    result = swept.run(None, silent)
+
+    assert [each.setting.k for each in result.rows] == [0, 3]
+    assert (endpoint.ks, endpoint.plans[-1]) == ([0, 3, 7], PLAN)
+    assert swept.plan_to_return_to is None
+    # Three updates of 10 minutes with twice the instances, two rows of 13 answers at 20 tokens/s.
+    assert swept.usd == pytest.approx((3 * 2 * 600 + 2 * 13 * 32 / 20) / 3600 * 1.125, rel=0.05)
+
+
+def test_an_interrupted_sweep_continues_and_then_returns_to_the_first_plan(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.fail = stop_at(2, EngineError("died"))
+    first = prepared(tmp_path)
+    with pytest.raises(EngineError):
+        first.run(None, silent)
+    kept = first.plan_to_return_to
+    assert (kept is None, endpoint.ks) == (False, [0, 3])
+    # The endpoint now has the plan of a setting.
+    again = prepared(tmp_path, endpoint.plans[-1])
+    assert again.plan_to_return_to == kept
+
+    again.run(None, silent)
+
+    assert endpoint.ks == [0, 3, 3, 7]
+    assert again.plan_to_return_to is None
+
+
+def test_the_limit_counts_what_earlier_runs_have_spent(endpoint: Endpoint, tmp_path: Path) -> None:
+    first = prepared(tmp_path)
+    assert first.usd is not None
+    assert first.default_limit == pytest.approx(1.5 * first.usd)
+    first.file.add(None, 7.0)
+    again = prepared(tmp_path)
+    assert again.default_limit == pytest.approx(7.0 + 1.5 * first.usd)
+    with raises_code("budget-too-small"):
+        again.run(7.5, silent)
+    assert endpoint.plans == []
+    assert (again.run(None, silent).spent_usd or 0) >= 7.0
+
+
+def test_what_is_refused_changes_nothing(endpoint: Endpoint, tmp_path: Path) -> None:
+    assert prepared(tmp_path, scope="sandbox").default_limit is None
+    swept = prepared(tmp_path)
+    with raises_code("budget-too-small"):
+        swept.run(0.01, silent)
+    swept.usd_per_hour = None
+    with raises_code("price-unknown", UserError):
+        swept.run(5.0, silent)
+    with raises_code("imposes-on-gpu-only", UserError):
+        prepared(tmp_path, scope="sandbox", acceptance=tmp_path / "acceptance.json")
+    for plan in (None, plan_with(PLAN, ALONE)):  # of another machine, and without a drafter
+        with raises_code("no-plan", UserError):
+            prepared(tmp_path, plan)
+    assert endpoint.plans == []
+
+
+def test_a_plan_with_another_k_differs_in_its_speculation_only() -> None:
+    changed, alone = plan_with(PLAN, BenchSetting("p-eagle", 2)), plan_with(PLAN, ALONE)
+
+    assert json.loads(changed.environment[SPECULATION])["num_speculative_tokens"] == 2
+    at = changed.engine_arguments.index("--speculative-config") + 1
+    assert changed.engine_arguments[at] == changed.environment[SPECULATION]
+    assert changed.speculation
+    assert changed.speculation.acceptance_floor is None
+    names = ("speculation", "environment", "engine_arguments")
+    assert changed.model_copy(update={name: getattr(PLAN, name) for name in names}) == PLAN
+    assert (alone.speculation, alone.drafter, alone.pair) == (None, None, "peagle/tiny")
+    assert SPECULATION not in alone.environment
+    assert "--speculative-config" not in alone.engine_arguments

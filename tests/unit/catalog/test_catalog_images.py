@@ -56,42 +56,6 @@ def test_a_region_without_images_suggests_the_nearest() -> None:
     assert "did you mean us-east-1" in refused.value.fix
 
 
-def test_image_names_are_within_sagemakers_limit() -> None:
-    for runtime in TABLE.runtimes:
-        for region in TABLE.accounts:
-            assert len(image_uri(TABLE, runtime, region)) <= 255
-
-
-def test_tags_have_the_version_and_cuda_of_their_runtime() -> None:
-    for runtime in TABLE.runtimes:
-        assert runtime.tag.startswith(f"{runtime.vllm}-gpu-")
-        assert f"-cu{runtime.cuda.replace('.', '')}-" in runtime.tag
-
-
-def test_images_on_cuda_13_have_an_ami_with_a_new_enough_driver() -> None:
-    for runtime in TABLE.runtimes:
-        is_new = runtime.ami == "al2023-ami-sagemaker-inference-gpu-4-1"
-
-        assert is_new == (runtime.cuda == "13.0")
-
-
-@pytest.mark.parametrize(
-    "version", ["0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.29.0", "0.30.0"]
-)
-def test_most_images_are_in_the_35_commercial_regions(version: str) -> None:
-    assert len(RUNTIMES[version].regions) == 35
-
-
-@pytest.mark.parametrize("version", ["0.27.1", "0.28.0"])
-def test_two_images_are_in_all_45_regions(version: str) -> None:
-    assert set(RUNTIMES[version].regions) == set(TABLE.accounts)
-    assert len(TABLE.accounts) == 45
-
-
-def test_the_default_runtime_drafts_on_a_cpu_too() -> None:
-    assert RUNTIMES[TABLE.default].cpu == "works"
-
-
 def test_the_table_agrees_with_the_sagemaker_sdk() -> None:
     try:
         sdk = distribution("sagemaker-core")

@@ -74,10 +74,6 @@ def test_an_anchor_has_one_value() -> None:
     assert "duplicate anchor" in raised.value.problem.message
 
 
-def test_endless_digits_are_text() -> None:
-    assert parse_document("a: " + "9" * 5_000, "x.yaml").data == {"a": "9" * 5_000}
-
-
 def test_a_number_beyond_any_model_is_a_problem_and_not_a_long_loop(tmp_path: Path) -> None:
     path = write_target(tmp_path, GOOD.replace("layers: 32", "layers: 2147483647"))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import find_instance, find_pair, load_catalog, pair_name
-from peagle.catalog.loading import Targets
 from peagle.data import data_folder
 from peagle.errors import NotFound, UserError
 from tests.support import raises_code
@@ -51,12 +50,6 @@ def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> Non
 
     assert repr(location) in refused.value.message
     assert "--drafter" in refused.value.fix
-
-
-def test_every_full_name_finds_its_pair() -> None:
-    for target in CATALOG.targets.values():
-        for drafter in target.drafters:
-            assert find_pair(CATALOG, pair_name(target, drafter)).drafter == drafter
 
 
 @pytest.mark.parametrize(
@@ -141,20 +134,6 @@ def test_an_own_table_replaces_the_bundled_one(tmp_path: Path) -> None:
     assert load_catalog(tmp_path).instances == CATALOG.instances
 
 
-def test_weights_may_be_beside_the_file(tmp_path: Path) -> None:
-    write_target(tmp_path, GOOD.replace("weights: acme/chat-7b\n", "weights: ./chat-7b/target\n"))
-    (tmp_path / "acme" / "chat-7b" / "target").mkdir(parents=True)
-
-    assert find_pair(load_catalog(tmp_path), "chat-7b").target.weights == "./chat-7b/target"
-
-
-def test_a_quoted_short_name_and_one_with_a_comment_are_found(tmp_path: Path) -> None:
-    named = GOOD.replace("short_name: chat-7b", 'short_name: "chat-7b" # for short')
-    write_target(tmp_path, named)
-
-    assert find_pair(load_catalog(tmp_path), "chat-7b").target.id == "acme/chat-7b"
-
-
 def test_a_plan_reads_the_file_of_its_own_target_only(tmp_path: Path) -> None:
     shutil.copytree(data_folder("model_catalog"), tmp_path, dirs_exist_ok=True)
     catalog = load_catalog(tmp_path)
@@ -163,13 +142,3 @@ def test_a_plan_reads_the_file_of_its_own_target_only(tmp_path: Path) -> None:
             path.write_text("broken: [")
 
     assert find_pair(catalog, "gpt-oss-20b").target.id == GPT
-
-
-def test_targets_are_read_once(tmp_path: Path) -> None:
-    targets = Targets({"acme/chat-7b": write_target(tmp_path)}, {"chat-7b": "acme/chat-7b"})
-
-    assert targets["acme/chat-7b"] is targets["acme/chat-7b"]
-    assert list(targets) == ["acme/chat-7b"]
-    assert len(targets) == 1
-    with pytest.raises(KeyError):
-        targets["acme/other"]

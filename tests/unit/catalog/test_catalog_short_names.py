@@ -14,16 +14,6 @@ from tests.support import raises_code
 from tests.unit.catalog.catalog_files import GOOD, write_target
 
 
-def test_duplicate_short_names_are_refused(tmp_path: Path) -> None:
-    write_target(tmp_path, GOOD.replace("short_name: chat-7b", "short_name: gpt-oss-20b"))
-
-    with raises_code("catalog", CatalogError) as caught:
-        load_catalog(tmp_path)
-
-    assert "short_name: gpt-oss-20b " in caught.value.message
-    assert "openai/gpt-oss-20b" in caught.value.message
-
-
 @pytest.mark.parametrize("org", ["acme", "zeta"])
 def test_a_duplicate_short_name_is_reported_in_the_users_file(org: str, tmp_path: Path) -> None:
     """For any order of the ids: users cannot change the bundled file."""

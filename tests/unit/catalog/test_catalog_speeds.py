@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.catalog.evidence import load_evidence
 from peagle.catalog.loading import check_catalog, check_catalog_file
 from peagle.errors import CatalogError
 from tests.support import raises_code
@@ -103,21 +102,11 @@ def test_acceptance_that_no_plan_can_use_is_a_problem(
     assert message in problem.text
 
 
-def test_a_pair_with_its_drafter_is_the_target(tmp_path: Path) -> None:
-    write(tmp_path, RUN | {"pair": "openai/gpt-oss-120b+p-eagle"})
-    assert load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
-
-
 def test_files_without_speeds_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, {"rows": ["speeds", "openai/gpt-oss-120b"]})
     write(tmp_path, ["openai/gpt-oss-120b", "speeds"], "list.json")
     assert "openai/gpt-oss-120b" not in load_catalog(tmp_path).speeds
     assert check_catalog_file(tmp_path / "evidence" / "speed.json") == []
-
-
-def test_speeds_are_no_evidence_of_acceptance(tmp_path: Path) -> None:
-    write(tmp_path, RUN)
-    assert all(item.target != "openai/gpt-oss-120b" for item in load_evidence(tmp_path))
 
 
 def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
@@ -171,13 +160,6 @@ def test_incomplete_speeds_are_an_error(document: Any, message: str, tmp_path: P
         assert caught.value.message == problem.text
 
 
-def test_incomplete_speeds_are_found_with_the_whole_catalogue(tmp_path: Path) -> None:
-    path = write(tmp_path, RUN | {"speeds": []})
-    assert [p.text for p in check_catalog(tmp_path)[1]] == [
-        p.text for p in check_catalog_file(path)
-    ]
-
-
 @pytest.mark.parametrize(
     ("document", "message", "fix"),
     [
@@ -194,14 +176,3 @@ def test_speeds_of_unknown_names_are_problems(
     (problem,) = check_catalog(tmp_path)[1]
     assert message in problem.text
     assert fix in problem.fix
-
-
-def test_the_bundled_speeds_name_known_gpus_and_drafters() -> None:
-    speeds = load_catalog().speeds
-    gpus = {instance.gpu for instance in load_catalog().instances.instances}
-    for target_id in speeds:
-        target = load_catalog().targets[target_id]
-        drafters = {None, *(d.name for d in target.drafters), *(d.weights for d in target.drafters)}
-        for run in speeds[target_id]:
-            assert run.gpu in gpus or not run.speeds
-            assert {row.drafter for row in run.speeds} <= drafters

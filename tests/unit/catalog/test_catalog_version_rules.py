@@ -9,9 +9,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import check_catalog, check_catalog_file
 from peagle.catalog.tables import applicable_rules
-from peagle.data import data_folder
 from peagle.errors import CatalogError
-from peagle.vllm import versions
 from tests.support import raises_code
 
 GOOD = """\
@@ -32,10 +30,6 @@ def written(folder: Path, text: str) -> Path:
     path = folder / "version_rules.yaml"
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def test_the_bundled_table_has_no_problems() -> None:
-    assert check_catalog_file(data_folder("model_catalog") / "version_rules.yaml") == []
 
 
 @pytest.mark.parametrize(
@@ -65,11 +59,6 @@ def test_catalog_check_includes_the_table(tmp_path: Path) -> None:
     assert "rules[0].level" in refused.value.message
 
 
-def test_the_users_own_table_replaces_the_bundled_one(tmp_path: Path) -> None:
-    written(tmp_path, GOOD)
-    assert len(load_catalog(tmp_path).version_rules.rules) == 1
-
-
 @pytest.mark.parametrize(("vllm", "ratio"), [("0.17.1", 1.25), ("0.18.0", 1.5), ("0.28.0", 1.5)])
 def test_the_ratio_of_the_kv_groups_follows_the_version(vllm: str, ratio: float) -> None:
     (entry,) = applicable_rules(load_catalog().version_rules, "kv-group-rule", vllm)
@@ -88,11 +77,3 @@ def test_an_entry_without_versions_applies_to_all(tmp_path: Path) -> None:
     table = load_catalog(tmp_path).version_rules
     assert applicable_rules(table, "kv-group-rule", "0.30.0") == table.rules
     assert applicable_rules(table, "another", "0.30.0") == ()
-
-
-def test_every_ami_of_a_runtime_has_a_new_enough_cuda() -> None:
-    table = load_catalog().runtimes
-    cuda = {ami.name: ami.cuda for ami in table.amis}
-    for runtime in table.runtimes:
-        assert cuda[runtime.ami].partition(".")[0] == runtime.cuda.partition(".")[0]
-        assert versions.parse(runtime.vllm)

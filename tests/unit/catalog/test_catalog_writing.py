@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -60,10 +59,6 @@ def loaded(folder: Path) -> Tables:
     return Tables(catalog.runtimes, catalog.instances)
 
 
-def test_equal_tables_write_nothing() -> None:
-    assert new_texts(BEFORE, BEFORE) == {}
-
-
 @pytest.mark.parametrize(
     ("change", "file"), [(with_price, "prices.yaml"), (with_images, "images.yaml")]
 )
@@ -118,15 +113,6 @@ def test_a_wrong_refreshed_file_is_an_error_with_its_line(tmp_path: Path) -> Non
         load_catalog(tmp_path)
 
     assert "prices.yaml:2: prices: " in refused.value.message
-
-
-def test_the_mode_of_a_file_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "prices.yaml").write_text("")
-    (tmp_path / "prices.yaml").chmod(0o640)
-
-    write_texts(tmp_path, {"prices.yaml": "x"})
-
-    assert stat.S_IMODE((tmp_path / "prices.yaml").stat().st_mode) == 0o640
 
 
 def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from peagle.catalog.loading import validate_file
 from peagle.catalog.schema import Target
 from peagle.catalog.writing import entry_text
 from peagle.errors import UserError
-from tests.support import bundled_catalog, raises_code
+from tests.support import bundled_catalog
 
 with bundled_catalog():
     TARGETS = dict(load_catalog().targets)
@@ -82,8 +82,3 @@ def test_a_comment_cannot_add_a_key() -> None:
     text = entry_text(ONE, {("licence",): "x\ngated: true"}, {}, file_of(ONE))
 
     assert "gated" not in data_of(text)
-
-
-def test_an_entry_for_another_path_is_refused() -> None:
-    with raises_code("invalid-entry", UserError):
-        entry_text(ONE, {}, {}, Path("other/name.yaml"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -25,8 +24,6 @@ from tests.support import (
     run_in_process,
 )
 from tests.unit.planning.test_plan_bundled import GOLDEN
-
-TESTS = Path(__file__).parents[1]
 
 CHANGES = {
     "instances.yaml": (
@@ -91,30 +88,6 @@ def test_bundled_evidence_comes_with_frozen_prices_and_images(refreshed: Path) -
         assert mixed.targets == bundled.targets
     assert (mixed.instances, mixed.runtimes) == (frozen.instances, frozen.runtimes)
     assert mixed.instances != bundled.instances
-
-
-@pytest.mark.thorough
-def test_documents_and_planning_have_no_other_way_to_the_bundled_catalogue() -> None:
-    """Their tests use ``bundled_evidence``, since a refresh changes every price."""
-    files = [*TESTS.glob("docs/*.py"), *TESTS.glob("planning/*.py")]
-
-    assert len(files) > 20
-    assert [file.name for file in files if _reads_the_bundled_catalogue(file)] == []
-
-
-def _reads_the_bundled_catalogue(file: Path) -> bool:
-    """By name, or as a folder of the repository."""
-    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-    used = {one.name for one in nodes if isinstance(one, ast.alias)}
-    used |= {one.attr for one in nodes if isinstance(one, ast.Attribute)}
-    joined = {
-        one.right.value
-        for one in nodes
-        if isinstance(one, ast.BinOp) and isinstance(one.right, ast.Constant)
-    }
-    return bool(
-        used & {"bundled", "bundled_catalog", "BUNDLED_CATALOG"} or "model_catalog" in joined
-    )
 
 
 def test_the_frozen_catalogue_links_the_bundled_weights() -> None:

@@ -59,22 +59,6 @@ def test_the_dflash_heads_of_gpt_oss_are_not_the_default(size: str, catalog: Cat
     assert pair.target.default_drafter == "p-eagle"
 
 
-@pytest.mark.parametrize("size", ["20b", "120b"])
-def test_a_dflash_head_of_gpt_oss_can_be_planned(size: str) -> None:
-    done = in_process("plan", f"gpt-oss-{size}+dflash", "--json")
-
-    assert done.code == 0, done.err
-    speculation = done.document["speculation"]
-    assert (speculation["method"], speculation["parallel_drafting"]) == ("dflash", False)
-
-
-@pytest.mark.thorough
-def test_show_says_what_vllm_does_with_the_method() -> None:
-    document = in_process("catalog", "show", "gpt-oss-20b+dflash", "--json").document
-
-    assert document["method_support"]["model_runner"] == "by-target"
-
-
 def test_check_refuses_adaptive_verification_where_vllm_does() -> None:
     words = ("check", "gpt-oss-20b", "--speculative", "enable_adaptive_verification=true", "--json")
 

@@ -13,7 +13,6 @@ from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.architecture import (
     class_name,
     read_architecture,
-    read_dtype,
     read_quantization,
 )
 from peagle.errors import CheckpointError
@@ -158,21 +157,6 @@ def test_experts_have_their_own_width() -> None:
 def test_quantization(settings: Any, method: str | None) -> None:
     assert read_quantization(LLAMA | {"quantization_config": settings}) == method
     assert read_quantization({"text_config": LLAMA | {"quantization_config": settings}}) == method
-
-
-@pytest.mark.parametrize("value", [5, "lm_head", True, {"a": 1}, [None]])
-def test_a_damaged_list_of_unquantized_modules_skips_none(value: object) -> None:
-    settings = {"quant_method": "awq", "bits": 4, "group_size": 128}
-    for key in ("modules_to_not_convert", "ignore"):
-        shape = read_architecture(LLAMA | {"quantization_config": settings | {key: value}})
-        assert shape.quantized is not None
-        assert shape.quantized.attention
-
-
-def test_the_dtype_has_an_old_and_a_new_key() -> None:
-    assert read_dtype({"torch_dtype": "torch.bfloat16"}) == "bfloat16"
-    assert read_dtype({"text_config": {"dtype": "float16"}, "dtype": "bfloat16"}) == "float16"
-    assert read_dtype({}) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from peagle.checkpoints.entries import (
     drafter_from_checkpoint,
     identity_of,
     is_from_checkpoint,
-    short_name_of,
     target_from_checkpoint,
 )
 from tests.unit.checks.damage import tiny
@@ -42,14 +41,6 @@ def test_a_model_is_named_after_its_location(
     location: str, target_id: str, revision: str | None
 ) -> None:
     assert identity_of(location) == (target_id, revision)
-
-
-@pytest.mark.parametrize(
-    ("target_id", "short"),
-    [("Qwen/Qwen3-4B", "qwen3-4b"), ("own/a_b", "a-b"), ("own/-", "own"), ("x/V1.5", "v1.5")],
-)
-def test_the_short_name_is_valid_for_an_endpoint(target_id: str, short: str) -> None:
-    assert short_name_of(target_id) == short
 
 
 def test_the_tiny_target_is_like_its_catalogue_entry() -> None:

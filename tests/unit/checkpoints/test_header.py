@@ -110,29 +110,11 @@ def test_a_duplicate_name_is_refused_though_the_library_reads_the_last() -> None
     assert library_reads(content)
 
 
-@pytest.mark.parametrize("header", [{}, {"__metadata__": None}, b"  {}  "])
-def test_a_file_without_tensors_is_valid(header: object) -> None:
-    content = file_of(header, 0)
-    assert parse_header(content, len(content), "f") == {}
-    assert library_reads(content)
-
-
-def test_a_length_beyond_the_file_is_refused() -> None:
-    assert "less than its header would" in refusal(struct.pack("<Q", 2**63) + bytes(8))
-
-
 def test_a_header_of_100_mb_is_refused_after_its_first_bytes() -> None:
     head = struct.pack("<Q", 100_000_000) + b"{"
     message = refusal(head, size=200_000_000)
     assert "100 MB" in message
     assert header_bytes(struct.pack("<Q", LARGEST_HEADER), 10**9, "f") == LARGEST_HEADER + 8
-
-
-def test_a_git_lfs_pointer_is_recognized() -> None:
-    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-    with pytest.raises(DamagedFile) as refused:
-        parse_header(pointer, len(pointer), "f")
-    assert "git lfs pull" in refused.value.fix
 
 
 @pytest.mark.thorough

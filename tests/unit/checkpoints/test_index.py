@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from peagle_serve.checkpoint import (
     DamagedFile,
-    index_name,
-    other_weights,
     parse_index,
     weight_files,
 )
@@ -40,11 +36,6 @@ def test_the_files_are_those_that_vllm_loads(
     names: list[str], index: dict[str, str] | None, expected: list[str]
 ) -> None:
     assert list(weight_files(names, index)) == expected
-
-
-def test_each_format_has_its_index() -> None:
-    assert index_name(["model.safetensors"]) == INDEX
-    assert index_name(["consolidated-1.safetensors"]) == "consolidated.safetensors.index.json"
 
 
 def test_missing_shards_are_listed() -> None:
@@ -81,12 +72,6 @@ def test_an_invalid_index_is_refused(content: bytes, text: str) -> None:
     assert text in refused.value.message
 
 
-def test_an_index_maps_tensors_to_files() -> None:
-    assert parse_index(index_of(a__b="x.safetensors"), INDEX) == {"a.b": "x.safetensors"}
-    large = {"metadata": {"total_size": 1}, "weight_map": {"a": "x.safetensors"}}
-    assert parse_index(json.dumps(large).encode(), INDEX) == {"a": "x.safetensors"}
-
-
 @pytest.mark.parametrize(
     ("names", "missing"),
     [
@@ -108,10 +93,3 @@ def test_an_incomplete_set_without_an_index_is_refused(names: list[str], missing
 def test_a_complete_set_without_an_index_is_loaded(first: int) -> None:
     names = [f"model-{number:05}-of-00002.safetensors" for number in (first, first + 1)]
     assert weight_files(names, None) == tuple(names)
-
-
-def test_weights_in_other_formats_are_listed() -> None:
-    assert other_weights(["x.gguf", "config.json", "pytorch_model.bin", "a.safetensors"]) == (
-        "pytorch_model.bin",
-        "x.gguf",
-    )

@@ -11,18 +11,6 @@ import pytest
 from peagle.parallel import WORKERS, run_parallel
 
 
-def test_results_have_the_order_of_the_calls() -> None:
-    until = time.monotonic() + 30
-    assert run_parallel([partial(abs, -n) for n in range(50)], until) == list(range(50))
-    assert run_parallel([], until) == []
-
-
-def test_the_calls_run_in_parallel() -> None:
-    # Each call waits for all others, so that calls one after another would never end.
-    meeting = threading.Barrier(WORKERS, timeout=30)
-    assert len(run_parallel([meeting.wait] * WORKERS, time.monotonic() + 30)) == WORKERS
-
-
 @pytest.mark.thorough
 def test_the_first_error_ends_all() -> None:
     begun: list[int] = []

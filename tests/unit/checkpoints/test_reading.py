@@ -15,7 +15,7 @@ from peagle.checkpoints.reading import FIRST_BYTES
 from peagle.data import data_folder
 from peagle.errors import CheckpointError, DamagedCheckpoint, PeagleError
 from tests.support import raises_code
-from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, Memory, file_of, index_of, weights
+from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, Memory, index_of, weights
 
 INDEX = "model.safetensors.index.json"
 SHARDED = {
@@ -103,11 +103,6 @@ def test_config_only_reads_nothing_else() -> None:
     assert source.reads == [("config.json", 0, len(CONFIG))]
 
 
-def test_a_file_without_tensors_is_not_a_missing_file() -> None:
-    read = read_checkpoint(Memory({"config.json": CONFIG, "model.safetensors": file_of({}, 0)}))
-    assert read.tensors == {}
-
-
 @pytest.mark.parametrize(
     ("changed", "code", "text"),
     [
@@ -150,27 +145,6 @@ def test_a_file_that_is_too_large_is_not_read(name: str) -> None:
     assert name.replace("__", ".") not in [read for read, _, _ in source.reads]
 
 
-def test_a_header_of_100_mb_is_not_read() -> None:
-    head = struct.pack("<Q", 100_000_000) + bytes(FIRST_BYTES)
-    source = Memory({"config.json": CONFIG, "model.safetensors": head},
-                   {"model.safetensors": 200_000_000})  # fmt: skip
-    with raises_code("weights-damaged", CheckpointError) as refused:
-        read_checkpoint(source)
-    assert "model.safetensors has a header of 100 MB" in refused.value.message
-    assert source.reads[-1] == ("model.safetensors", 0, FIRST_BYTES)
-
-
-def test_a_file_that_shrinks_while_it_is_read_is_cut_short() -> None:
-    assert (
-        "ends inside the header"
-        in refusal(
-            "weights-damaged",
-            {"config.json": CONFIG, "model.safetensors": ONE[:20]},
-            model__safetensors=len(ONE),
-        ).message
-    )
-
-
 @pytest.mark.thorough
 def test_a_silent_source_times_out() -> None:
     never = threading.Event()
@@ -185,20 +159,6 @@ def test_a_silent_source_times_out() -> None:
         read_checkpoint(Silent(SHARDED), seconds=0.3)
     never.set()
     assert "within 0.3 s" in refused.value.message
-
-
-def test_a_folder_of_links_is_read(tmp_path: Path) -> None:
-    """The layout of the Hub's cache."""
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    for name in folder_of_names(folder_of(tmp_path, SHARDED)):
-        (snapshot / name).symlink_to(tmp_path / name)
-    (snapshot / "gone.safetensors").symlink_to(tmp_path / "gone")
-    assert read_checkpoint(FolderSource(snapshot)).tensors is not None
-
-
-def folder_of_names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if path.is_file()]
 
 
 def _pipe(path: Path) -> None:
@@ -239,13 +199,6 @@ def test_an_unreadable_shard_is_missing(make: Callable[[Path], None], tmp_path: 
     assert shard in refused.value.message
 
 
-def test_other_folders_and_pipes_beside_the_weights_are_not_read(tmp_path: Path) -> None:
-    os.mkfifo(folder_of(tmp_path, {"config.json": CONFIG}) / "pipe")
-    (tmp_path / "sub").mkdir()
-    assert FolderSource(tmp_path).names() == {"config.json": len(CONFIG)}
-    assert read_checkpoint(FolderSource(tmp_path)).tensors is None
-
-
 @pytest.mark.parametrize(
     ("name", "code"), [("gone", "no-such-folder"), ("config.json", "not-a-folder")]
 )
@@ -254,17 +207,3 @@ def test_a_location_that_is_not_a_folder_is_refused(name: str, code: str, tmp_pa
     with raises_code(code, CheckpointError) as refused:
         read_checkpoint(FolderSource(tmp_path / name))
     assert str(tmp_path / name) in refused.value.message
-
-
-def test_a_file_without_read_permission_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder_of(tmp_path, {"config.json": CONFIG})
-
-    def refuse(path: Path, mode: str) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with raises_code("unreadable-file", CheckpointError) as refused:
-        read_checkpoint(FolderSource(tmp_path))
-    assert "config.json cannot be read: Permission denied" in refused.value.message

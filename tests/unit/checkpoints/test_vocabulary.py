@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from peagle.checkpoints import FolderSource, vocabulary
+from peagle.checkpoints import vocabulary
 from peagle.checkpoints.vocabulary import (
     find_vocabulary,
     needs_vocabulary,
     vocabulary_folder,
-    with_vocabulary,
 )
 from peagle.planning.plan import Weights
 from peagle.weights.sources import open_source
@@ -101,16 +100,6 @@ def test_a_sync_copies_it_with_a_target_that_needs_it(tmp_path: Path) -> None:
     assert len(found.files) == len(without.files) + 1
     assert found.location == without.location
     assert VOCABULARY_FILE not in {f.name for f in open_source(in_folder(other), no_aws).files}
-
-
-def test_a_vocabulary_beside_the_weights_is_the_one_that_is_copied(tmp_path: Path) -> None:
-    folder = model(tmp_path / "gpt-oss")
-    (folder / VOCABULARY_FILE).write_bytes(b"the user's")
-    put(vocabulary_folder() / VOCABULARY_FILE, CONTENT)
-    source = FolderSource(folder)
-
-    assert with_vocabulary(source) is source
-    assert VOCABULARY_FILE in {file.name for file in open_source(in_folder(folder), no_aws).files}
 
 
 def test_the_container_uses_the_one_beside_the_weights(tmp_path: Path) -> None:

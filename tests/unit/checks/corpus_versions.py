@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peagle.checks import Case
-from tests.unit.checks.cases import (
-    OWN_IMAGE,
-    catalog_case,
-)
+from tests.unit.checks.cases import OWN_IMAGE, catalog_case
 from tests.unit.checks.corpus import Broken, listed, real, speculators, tiny_pair
 from tests.unit.checks.damage import Damage, RawTensor, filled
 

@@ -37,7 +37,7 @@ class Damage:
     """What is changed in a copy of a checkpoint.
 
     Keys of config.json may be dotted: ``eagle_config.eagle_aux_hidden_state_layer_ids``. Tensors
-    are dropped, then renamed (old name to new), then cut, retyped and added under the new names.
+    are dropped, then cut, retyped (with zeros) and added.
     ``cut`` gives the new shape: a smaller one keeps the leading values of each row, a larger one
     is filled up with zeros. ``text`` replaces the whole of config.json.
     """
@@ -45,7 +45,6 @@ class Damage:
     set_keys: Mapping[str, Any] = field(default_factory=dict)
     drop_keys: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
-    rename: Mapping[str, str] = field(default_factory=dict)
     cut: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     retype: Mapping[str, str] = field(default_factory=dict)
     add: Mapping[str, RawTensor] = field(default_factory=dict)
@@ -65,7 +64,7 @@ def damaged(source: Path, folder: Path, damage: Damage) -> Path:
     if text is None:
         text = json.dumps(damaged_config(json.loads(config.read_text()), damage), indent=2)
     config.write_text(text)
-    if any((damage.drop, damage.rename, damage.cut, damage.retype, damage.add)):
+    if any((damage.drop, damage.cut, damage.retype, damage.add)):
         tensors = read_tensors(folder / WEIGHTS)
         write_tensors(folder / WEIGHTS, damaged_tensors(tensors, damage))
     return folder
@@ -95,12 +94,10 @@ def damaged_tensors(tensors: Mapping[str, RawTensor], damage: Damage) -> dict[st
     changed = dict(tensors)
     for name in damage.drop:
         del changed[name]
-    for old, new in damage.rename.items():
-        changed[new] = changed.pop(old)
     for name, shape in damage.cut.items():
         changed[name] = cut(changed[name], shape)
     for name, dtype in damage.retype.items():
-        changed[name] = retyped(changed[name], dtype)
+        changed[name] = filled(dtype, changed[name].shape)
     return {**changed, **damage.add}
 
 
@@ -123,19 +120,6 @@ def cut(tensor: RawTensor, shape: tuple[int, ...]) -> RawTensor:
     """The tensor in another shape of as many axes: cut off, or filled up with zeros."""
     data = _fitted(tensor.data, tensor.shape, shape, ITEM_BYTES[tensor.dtype])
     return RawTensor(tensor.dtype, shape, data)
-
-
-def retyped(tensor: RawTensor, dtype: str) -> RawTensor:
-    """The tensor as another type: the same values for BF16 as F32 or F16, else all zeros."""
-    if (tensor.dtype, dtype) not in (("BF16", "F32"), ("BF16", "F16")):
-        return filled(dtype, tensor.shape)
-    pairs = struct.iter_unpack("2s", tensor.data)
-    wide = b"".join(b"\0\0" + high for (high,) in pairs)  # a bfloat16 is the upper half of a float
-    if dtype == "F32":
-        return RawTensor(dtype, tensor.shape, wide)
-    count = math.prod(tensor.shape)
-    half = struct.pack(f"<{count}e", *struct.unpack(f"<{count}f", wide))
-    return RawTensor(dtype, tensor.shape, half)
 
 
 def read_tensors(file: Path) -> dict[str, RawTensor]:

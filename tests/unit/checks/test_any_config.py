@@ -1,5 +1,5 @@
-"""For any config.json and any tensor names, a check returns findings or raises one error that names
-the key."""
+"""For any config.json and any tensors of a head, a check returns findings or raises one error; the
+fuzzed parsers do the same for whole pairs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from tests.support import examples
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
 
 HEAD = dict(read(GEOMETRY / "gpt-oss-20b/p-eagle").config)
-TARGET = dict(read(GEOMETRY / "gpt-oss-20b/target").config)
-
 MORE_KEYS = (
     "speculators_model_type", "speculators_config", "transformer_layer_config", "mask_token_id",
     "dflash_config", "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "norm_before_fc",
@@ -42,7 +40,7 @@ names = st.sampled_from(
 shapes = st.lists(st.integers(0, 10_000), max_size=4).map(tuple)
 tensors = st.dictionaries(
     names,
-    st.builds(Tensor, st.sampled_from(["BF16", "I64", "U8", "X"]), shapes, st.just(0), st.just("")),
+    st.builds(Tensor, st.sampled_from(["BF16", "I64", "U8", "X"]), shapes, st.just(0)),
     max_size=6,
 )
 
@@ -66,16 +64,3 @@ def check_or_refuse(case: Case) -> None:
 def test_any_head(changes: dict[str, Any], found: dict[str, Tensor] | None, parallel: bool) -> None:
     case = catalog_case("gpt-oss-20b" if parallel else "gpt-oss-20b+eagle3")
     check_or_refuse(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD | changes, found)))
-
-
-@pytest.mark.thorough
-@settings(max_examples=examples(150), deadline=None)
-@given(
-    changes=st.dictionaries(st.sampled_from([*TARGET, *MORE_KEYS]), values, max_size=4),
-    found=st.none() | tensors,
-)
-def test_any_target(changes: dict[str, Any], found: dict[str, Tensor] | None) -> None:
-    case = catalog_case("gpt-oss-20b")
-    head = Checkpoint("/head", HEAD)
-    target = Checkpoint("/target", TARGET | changes, found)
-    check_or_refuse(replace(case, target_checkpoint=target, drafter_checkpoint=head))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from peagle.checks import Case, check
-from peagle.checks.head_layout import required
+from peagle.checks.rules.head_layout import required
 from peagle.findings import Finding
 from peagle_serve.heads import read_head
 from tests.unit.checks.cases import geometry_case, tiny_case

@@ -9,12 +9,9 @@ from typing import get_args
 import pytest
 
 from peagle.catalog import find_pair
-from peagle.checkpoints import Checkpoint
 from peagle.checks import About, check, rules_found
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Notices
-from peagle.errors import CheckpointError
-from tests.support import raises_code
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_case
 from tests.unit.checks.damage import Damage
 
@@ -54,14 +51,6 @@ def test_a_finding_of_a_rule_replaces_the_catalogues_note() -> None:
     loud = [f for f in check(case) if f.code == "model-runner-v2"]
     assert [f.level for f in quiet] == ["note"]
     assert [f.level for f in loud] == ["error"]
-
-
-def test_a_size_that_is_not_a_number_is_one_error(tmp_path: Path) -> None:
-    case = catalog_case("tiny")
-    invalid = Checkpoint("/head", {"eagle_config": {}, "hidden_size": "large"})
-    with raises_code("config-damaged", CheckpointError) as refused:
-        check(replace(case, drafter_checkpoint=invalid))
-    assert "hidden_size is 'large'" in refused.value.message
 
 
 def test_the_checkpoint_of_the_target_counts_not_the_catalogue(tmp_path: Path) -> None:
@@ -116,14 +105,6 @@ def test_the_first_error_of_another_targets_head_names_the_mismatch(tmp_path: Pa
 )  # fmt: skip
 def test_an_argument_of_vllm_gets_no_finding(name: str, value: int | bool) -> None:
     assert check(catalog_case("tiny", settings={name: value})) == ()
-
-
-@pytest.mark.parametrize(
-    ("share", "refused"), [(1, False), (0.92, False), (0, True), (1.5, True), (True, True)]
-)
-def test_a_share_of_memory_is_above_0_and_at_most_1(share: float, refused: bool) -> None:
-    found = check(catalog_case("tiny", settings={"gpu-memory-utilization": share}))
-    assert bool(found) == refused
 
 
 def test_a_step_that_holds_every_request_gets_no_finding() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peagle.bench.aiperf import SenderMissing, find_sender
-from peagle.bench.server import OpenAiServer
+from peagle.bench.targets import OpenAiServer
 from tests.support import Peagle
 from tests.unit.bench.installed import install_mini
 from tests.unit.bench.simulated import SimulatedTiming, simulated_server

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from peagle.deploy.state import utc_text
-from tests.unit.aws.cloud import START, service_error
+from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import NAME, Terminal, price_of, without_record
-from tests.unit.cli.test_limits import DEPLOY, HOUR, assert_ends, end_of, endpoint_arn
+from tests.unit.cli.test_limits import DEPLOY, HOUR, assert_ends, end_of
 
 SCALING = "scale --max 3 --target-concurrency 4"
 
@@ -62,31 +62,3 @@ def test_a_higher_price_counts_the_budget_from_then_on(terminal: Terminal) -> No
     assert run(terminal, "scale --to 3") == 0
 
     assert end_of(terminal) == pytest.approx(START + 10 * HOUR, abs=900)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("request_", "step"),
-    [
-        ("_update_endpoint_weights_and_capacities", "scale --to 3"),
-        ("_register_scalable_target", SCALING),
-    ],
-)
-def test_a_scaling_that_aws_rejects_moves_the_end_back(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, request_: str, step: str
-) -> None:
-    assert run(terminal, "deploy --budget $12") == 0
-    end, tags = end_of(terminal), dict(terminal.cloud.tags[endpoint_arn()])
-    moved: list[float] = []
-
-    def rejected(**_: object) -> None:
-        moved.append(end_of(terminal))
-        status = {"HTTPStatusCode": 400}
-        raise service_error("ResourceLimitExceeded", "too many", ResponseMetadata=status)
-
-    monkeypatch.setattr(terminal.cloud, request_, rejected)
-    assert run(terminal, step) == 4
-
-    assert moved == [pytest.approx(START + 4 * HOUR, abs=900)]
-    assert end_of(terminal) == end
-    assert terminal.cloud.tags[endpoint_arn()] == tags

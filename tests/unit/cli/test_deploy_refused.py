@@ -15,7 +15,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["--name", "x" * 64], 2, "63"),
     (["--name", "-x"], 2, "-x"),
     (["--k", "99"], 3, "99"),
-    (["--k", "0"], 2, "at least 1"),
+    (["--k", "0"], 2, "0"),
     (["--region", "us-est-1"], 2, "us-est-1"),
     (["--role", "no-such-role"], 2, "no-such-role"),
     (["--vllm", "0.0.1"], 3, "0.0.1"),

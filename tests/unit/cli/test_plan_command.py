@@ -55,11 +55,10 @@ def test_a_batch_has_a_time_and_a_total_cost() -> None:
     assert f"cost ${batch['usd']:,.2f}" in done.stdout
 
 
-def test_a_batch_that_cannot_be_done_in_time_names_a_time_that_can() -> None:
+def test_a_batch_that_cannot_be_done_in_time_is_refused() -> None:
     typed = ("gpt-oss-20b", "--requests", "1m", "--within", "1h", "--instance-count", "1")
-    done = run(*typed, "--instance-type", "ml.g6.xlarge")
-    assert done.exit_code == 3
-    assert "--within " in done.stdout
+    error = refusal(*typed, "--instance-type", "ml.g6.xlarge")
+    assert (error.code, error.exit_code) == ("speed-below-minimum", 3)
 
 
 def test_the_next_command_is_the_one_to_type() -> None:

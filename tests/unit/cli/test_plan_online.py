@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peagle.aws import prices
 from peagle.aws.client import Aws
 from peagle.aws.errors import CREDENTIALS_FIX
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
+from peagle.store import SANDBOX
 from tests.support import Done
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import NAME, Terminal
@@ -91,6 +94,19 @@ def test_unknown_price_is_one_warning(terminal: Terminal, tmp_path: Path) -> Non
     done = terminal.run("plan", "tiny", "--instance-type", kind, "--online", "--json")
 
     assert [code for code in codes(done) if code.startswith("price-")] == ["price-not-listed"]
+
+
+@pytest.mark.thorough
+def test_a_stand_in_s_prices_are_not_called_amazon_s(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = prices._price_list
+    monkeypatch.setattr(
+        prices, "_price_list", lambda *arguments: replace(listed(*arguments), source=SANDBOX)
+    )
+
+    assert codes(terminal.run(*PLAN, "--json"))["price-not-from-aws"] == "note"
+    assert "(not AWS's price, queried on " in terminal.run(*PLAN).out
 
 
 @pytest.mark.thorough

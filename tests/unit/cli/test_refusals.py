@@ -50,7 +50,7 @@ REFUSED = [
     ("plan tiny --catalog folder", "usage"),
     ("plan tiny --contxt 8k", "usage"),
     ("plan tiny --env SM_VLLM_SPECULATIVE_CONFIG={}", "decided-by-plan"),
-    ("plan tiny --env SM_VLLM_SEED=1", "invalid-variable"),
+    ("plan tiny --env SM_VLLM_SEED=1", "decided-by-plan"),
     ("plan gpt-oss-20", "unknown-target"),
     ("plan gpt-oss-20b+p-eagel", "unknown-drafter"),
     ("plan gpt-oss-20b --instance-type ml.g6e.2xlarg", "instance-unknown"),

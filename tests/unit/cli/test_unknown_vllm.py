@@ -52,15 +52,10 @@ def test_the_fix_names_options_of_the_command(name: str) -> None:
 
 @pytest.mark.parametrize("command", ["check", "plan"])
 def test_an_own_image_with_a_newer_version_has_a_note(command: str) -> None:
-    def notes(version: str) -> dict[str, str]:
+    def notes(version: str) -> list[str]:
         done = in_process(command, "tiny", "--vllm", version, "--image", IMAGE, "--json")
-        return {
-            finding["code"]: finding["fix"]
-            for finding in done.document["findings"]
-            if finding["where"] == "vllm"
-        }
+        findings = done.document["findings"]
+        return [finding["code"] for finding in findings if finding["where"] == "vllm"]
 
-    ((code, fix),) = notes("0.99.0").items()
-    assert code == "vllm-newer-than-catalogue"
-    assert fix.startswith("read the release notes of vLLM 0.99.0 about speculative decoding")
-    assert notes("0.28.0") == {}
+    assert notes("0.99.0") == ["vllm-newer-than-catalogue"]
+    assert notes("0.28.0") == []

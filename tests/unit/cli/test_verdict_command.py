@@ -81,5 +81,5 @@ def test_deploy_refuses_a_verdict_on_another_gpu(terminal: Terminal, tmp_path: P
     done = terminal.run("deploy", "tiny", *chosen, "--yes")
 
     assert done.code == 2
-    assert "is a verdict on L40S, not on A10G (ml.g5.xlarge)" in done.error
+    assert "is a verdict on L40S, not on A10G" in done.error
     assert nothing_was_created(terminal)

@@ -28,7 +28,7 @@ def test_a_verdict_is_neither_a_plan_nor_a_result(peagle: Peagle) -> None:
     assert "v.json is a verdict, not a plan" in planned
     assert "--verdict v.json" in planned
     for file in ("v.json", "plan.json"):
-        assert f"{file} holds no measured speeds" in peagle("bench", "report", file).stderr
+        assert f"{file} holds no result" in peagle("bench", "report", file).stderr
 
 
 @pytest.mark.parametrize(

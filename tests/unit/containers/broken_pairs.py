@@ -84,10 +84,7 @@ SETTINGS: dict[str, str] = {
     "no layers in the speculators format": "config-incomplete",
     "no weights": "has no safetensors files",
     "weights in another format": "has no safetensors files (it holds pytorch_model.bin)",
-    "90 as the share of memory": "SM_VLLM_GPU_MEMORY_UTILIZATION is '90'",
-    "memory as text": "SM_VLLM_GPU_MEMORY_UTILIZATION is 'most'",
     "a switch that cannot be turned off": "SM_VLLM_NO_DISABLE_LOG_STATS is not an argument",
-    "a switch with a value": "SM_VLLM_ENFORCE_EAGER is 'maybe'",
     "an unknown argument": "SM_VLLM_FOO is not an argument of this vLLM version",
     "an argument of one version only": "did you mean SM_VLLM_ENABLE_PREFIX_CACHING?",
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from peagle_serve.command import command
 from tests.unit.checks.damage import tiny
-from tests.unit.containers.recording import PORT, SERVE, Container, container_in, documents
+from tests.unit.containers.recording import SERVE, Container, container_in, documents
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +25,6 @@ def cpu_seconds() -> float:
     """The CPU time of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
-
-
-@pytest.mark.thorough
-def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
-    argv = container.argv({"SM_VLLM_MODEL": "a/b", "SM_VLLM_MAX_MODEL_LEN": "4096"})
-
-    assert argv == [
-        *("--port", str(PORT), "--load-format", "safetensors"),
-        *("--max-model-len", "4096", "--model", "a/b"),
-        *("--middleware", "peagle_serve.middleware.Middleware"),
-    ]
 
 
 @pytest.mark.thorough
@@ -108,26 +96,11 @@ def test_an_invalid_environment_ends_the_container_with_one_line(
 
 
 @pytest.mark.thorough
-def test_unrelated_variables_need_not_be_utf_8(container: Container) -> None:
-    container.run({b"SM_VLLM_MODEL": b"a/b", b"LESSCHARSET": b"\xff"})
-
-    assert container.record.exists()
-
-
-@pytest.mark.thorough
 def test_a_missing_vllm_is_refused(tmp_path: Path) -> None:
     done = Container(tmp_path).run({"SM_VLLM_MODEL": "a/b"})
 
     assert done.returncode == 2
     assert b"has no vLLM" in done.stderr
-
-
-@pytest.mark.thorough
-def test_an_unknown_argument_is_refused(container: Container) -> None:
-    train = container.run({"SM_VLLM_MODEL": "a/b"}, "train")
-
-    assert train.returncode == 2
-    assert b"unexpected arguments: train" in train.stderr
 
 
 @pytest.mark.thorough
@@ -167,15 +140,6 @@ def test_secrets_reach_vllm_in_its_environment_and_never_as_arguments(container:
 
 
 @pytest.mark.thorough
-def test_several_api_keys_are_refused(container: Container) -> None:
-    done = container.run({"SM_VLLM_MODEL": "a/b", "SM_VLLM_API_KEY": '["first-key", "second"]'})
-
-    (reported,) = documents(done)
-    assert "SM_VLLM_API_KEY has 2 values" in reported["message"]
-    assert b"first-key" not in done.stderr
-
-
-@pytest.mark.thorough
 def test_an_unknown_error_is_one_line_without_its_text(container: Container) -> None:
     """``vllm`` is a module that fails to be found, with an error that holds a secret."""
     broken = container.folder / "sitecustomize.py"
@@ -197,17 +161,6 @@ def test_an_unknown_error_is_one_line_without_its_text(container: Container) -> 
     assert "KeyError at __main__.py" in reported["message"]
     assert reported["fix"]
     assert b"secret" not in done.stderr
-
-
-def test_an_image_without_a_module_is_one_line(container: Container, tmp_path: Path) -> None:
-    copied = tmp_path / "peagle_serve"
-    shutil.copytree(SERVE, copied)
-    (copied / "json_reader.py").unlink()
-
-    done = container.run({"SM_VLLM_MODEL": "a/b"}, serve=copied)
-
-    assert done.returncode == 70
-    assert "No module named 'peagle_serve.json_reader'" in documents(done)[0]["message"]
 
 
 @pytest.mark.thorough

@@ -19,7 +19,6 @@ from peagle_serve.logs import (
     Log,
     Redactor,
     is_secret,
-    without_colors,
 )
 
 HUB_TOKEN = "hf_" + "a1B2c3D4" * 4
@@ -111,15 +110,6 @@ def test_counts_of_drafts_and_redrawn_lines() -> None:
 
     assert (first["accepted_tokens"], first["drafted_tokens"]) == (30, 70)
     assert [document["message"] for document in others] == ["100% |##|", "green"]
-
-
-@given(st.text(st.characters(exclude_characters="\n")))
-def test_any_output_of_the_engine_is_one_line_of_json(line: str) -> None:
-    written = Written()
-    written.log.engine(line)
-
-    for document in written.documents():
-        assert document["message"]
 
 
 @pytest.mark.parametrize("filler", ["x", '"', "\u65e5", "\ud800", "\x01"])
@@ -239,14 +229,3 @@ def test_a_name_says_whether_its_value_is_secret(names: str, secret: bool) -> No
     for name in names.split():
         assert is_secret(name) is secret
         assert ("swordfish" in Redactor({name: "swordfish"}).text("swordfish")) is not secret
-
-
-@pytest.mark.parametrize("code", ["\x1b[1;36m", "#033[0;0m", "^[[31m", "\\x1b[0m", "\\u001b[1m"])
-def test_colours_are_no_part_of_a_line(code: str) -> None:
-    assert without_colors(f"{code}(APIServer pid=1){code} INFO") == "(APIServer pid=1) INFO"
-
-
-@pytest.mark.parametrize("command", ["peagle", [1], [["peagle"]], {"a": 1}, [None, "x"], 5])
-def test_a_command_that_another_program_wrote_is_none(command: object) -> None:
-    fields = {"time": "T", "event": "refused", "message": "no", "fix": "do", "command": command}
-    assert log_text(json.dumps(fields, separators=(",", ":"))) == "serve: error: no (do)"

@@ -153,7 +153,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
                 await scene(world)
             finally:
                 world.life.cancel()
-                engine_end = world.middleware._supervisor._socket
+                engine_end = world.middleware._supervisor
                 assert engine_end is not None
                 with contextlib.suppress(RuntimeError):
                     asyncio.get_running_loop().remove_reader(engine_end)
@@ -245,23 +245,6 @@ def test_the_server_ends_with_its_supervisor(play: Play, monkeypatch: pytest.Mon
         assert sent == [(os.getpid(), signal.SIGTERM)]
 
     play(scene, Server())
-
-
-def test_it_serves_without_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PEAGLE_SUPERVISOR_SOCKET", raising=False)
-    monkeypatch.delenv(SPECULATION, raising=False)
-
-    async def scene() -> None:
-        mine, theirs = socket.socketpair()
-        mine.setblocking(False)
-        world = World(Server(), mine)
-        assert await world.begin() == []
-        assert await world.ask("/ping") == 200
-        world.life.cancel()
-        mine.close()
-        theirs.close()
-
-    asyncio.run(scene())
 
 
 @pytest.mark.parametrize(

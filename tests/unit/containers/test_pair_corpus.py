@@ -8,15 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from peagle.catalog.schema import Drafter, Target
 from peagle.checks.registry import check
 from peagle_serve.crash import parse_crash
 from tests.engine import trials
-from tests.unit.checks.cases import CATALOG, GEOMETRY, geometry_case, make_case, tiny_case
+from tests.unit.checks.cases import GEOMETRY, geometry_case
 from tests.unit.checks.corpus import Broken
 from tests.unit.checks.corpus_heads import HEADS
 from tests.unit.checks.corpus_rest import REST
-from tests.unit.checks.damage import Damage
 from tests.unit.containers.broken_pairs import ONLY_IN_THE_TOOLKIT, PAIR_CODES, SETTINGS, refusal
 
 pytestmark = pytest.mark.thorough
@@ -90,25 +88,3 @@ def test_a_working_pair_is_accepted(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("short", sorted(folder.name for folder in GEOMETRY.glob("*/")))
 def test_no_pair_of_the_catalogue_is_refused(short: str, head: str, tmp_path: Path) -> None:
     assert refusal(geometry_case(tmp_path, short, head)) is None
-
-
-@pytest.mark.parametrize(
-    ("target", "drafter"),
-    [(target, drafter) for target in CATALOG.targets.values() for drafter in target.drafters],
-    ids=lambda one: getattr(one, "name", getattr(one, "short_name", "")),
-)
-def test_no_pair_of_the_hub_is_refused(target: Target, drafter: Drafter) -> None:
-    assert refusal(make_case(CATALOG, target, drafter)) is None
-
-
-def test_a_target_may_have_added_tokens(tmp_path: Path) -> None:
-    assert refusal(tiny_case(tmp_path, target=Damage(set_keys={"vocab_size": 1032}))) is None
-
-
-def test_a_head_may_name_the_class_of_a_plain_model(tmp_path: Path) -> None:
-    plain = Damage(
-        set_keys={"architectures": ["LlamaForCausalLM"]},
-        drop_keys=("eagle_config", "draft_vocab_size"),
-    )
-
-    assert refusal(tiny_case(tmp_path, plain, head="eagle3", pair="tiny+eagle3")) is None

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from peagle.data import data_folder
 from peagle.planning import Plan
 from peagle.render.image import pair_document
 from peagle_serve.checks import check_built_for, check_pair, code_variables
@@ -18,7 +17,6 @@ from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, plan_for
 
-TINY = data_folder("model_catalog") / "peagle" / "tiny"
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 AUX = "eagle_aux_hidden_state_layer_ids"
 PARALLEL = "parallel_drafting"
@@ -87,20 +85,6 @@ def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> N
     streamed = {**environment, "SM_VLLM_LOAD_FORMAT": "runai_streamer"}
     assert pair_refusal(streamed) == reported, "folders are compared with any loader"
     assert pair_refusal({**environment, "SM_VLLM_LOAD_FORMAT": "dummy"}) == ""
-
-
-def test_what_the_configuration_says_of_a_head(tmp_path: Path) -> None:
-    for parallel in (False, None):
-        reported = pair_refusal(pair(tmp_path / "p"), **{PARALLEL: parallel})
-        assert "p-eagle-as-eagle3" in reported
-        assert '"parallel_drafting": true' in reported
-    damaged = pair(tmp_path / "d", tensors=NO_MASK)
-    for left in ({"method": "draft_model"}, {"method": "dflash"}, {"model": "hub/head"}):
-        assert pair_refusal(damaged, **left) == "", "left to vLLM"
-    for head in ("p-eagle", "eagle3"):
-        config = {"method": "eagle3", "model": str(TINY / head), PARALLEL: head == "p-eagle"}
-        tiny = {"SM_VLLM_MODEL": str(TINY / "target"), SPECULATION: json.dumps(config)}
-        assert pair_refusal(tiny) == ""
 
 
 BUILT = {

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from peagle_serve.command import PLUGINS, PLUGINS_FOLDER
+from peagle_serve.command import PLUGINS_FOLDER
 from tests.unit.containers.recording import SERVE, Container, container_in
 
-OURS = ",".join(PLUGINS)
 LAYERS = """
 def check_cpu_sgl_kernel(n, k, dtype):
     return True
@@ -108,16 +107,6 @@ def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("given", "allowed"), [("theirs", f"theirs,{OURS}"), ("", OURS), ("a,b", f"a,b,{OURS}")]
-)
-def test_the_plugins_are_added_to_a_list_of_allowed_plugins(
-    container: Container, given: str, allowed: str
-) -> None:
-    assert started(container, VLLM_PLUGINS=given)["VLLM_PLUGINS"] == allowed
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
     ("layers", "chosen"),
     [
         (LAYERS, {"int8": True, "bfloat16": False, "float16": False}),
@@ -172,12 +161,3 @@ def test_the_core_has_all_imports_and_not_the_servers_port(tmp_path: Path) -> No
     found = asked(vllm_with(tmp_path, modules), CORE_ASKED)
 
     assert found == {"imported": True, "open": [False, True, True], "looked": "here"}
-
-
-@pytest.mark.parametrize("modules", [{}, {"model_executor/models/registry": "other = 1"}])
-def test_a_vllm_without_these_functions_stays_as_it_is(
-    tmp_path: Path, modules: dict[str, str]
-) -> None:
-    script = "from peagle_serve.plugins import install_quick_start as install; install(); print(0)"
-
-    assert asked(vllm_with(tmp_path, modules), script) == 0

@@ -61,16 +61,6 @@ def test_a_healthy_engine_is_restarted_up_to_a_limit(run: Run) -> None:
     assert 0.3 <= healthy[0]["seconds"] < 10
 
 
-def test_a_restarted_engine_serves(run: Run) -> None:
-    how = f"{HEALTHY} sleep(0.2); print('start', START, flush=True); START > 1 and sleep(); exit(1)"
-    container = run(how, PEAGLE_DRAIN_SECONDS="0")
-    assert container.wait_for("start 2")["stage"] == "serving"
-
-    container.stop()
-
-    assert container.ended() == 0
-
-
 def test_a_port_that_another_program_takes_before_a_restart_ends_the_container(run: Run) -> None:
     container = run(f"{HEALTHY} receive()")
     container.wait_for("healthy")

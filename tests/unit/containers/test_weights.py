@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from importlib.machinery import ModuleSpec
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from peagle_serve import weights
 from peagle_serve.checkpoint import check_folder
-from peagle_serve.command import command
 from peagle_serve.contract import InvalidEnvironment
-from peagle_serve.weights import check_streamer, unused, with_model
+from peagle_serve.weights import check_streamer, with_model
 from tests.unit.containers.weights import model, safetensors
-from tests.unit.rendering.plans import plan_of
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 LOAD_FORMAT = "SM_VLLM_LOAD_FORMAT"
@@ -113,17 +110,6 @@ def test_a_missing_model_is_refused(root: Path) -> None:
     assert served(root, **dummy)["SM_VLLM_MODEL"] == str(target), "it needs no weights"
 
 
-def test_missing_shards_of_an_index_are_named(root: Path) -> None:
-    folder = model(root / "model", "config.json", "model-1.safetensors")
-    shards = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-3.safetensors"}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-
-    reported = refusal(root)
-
-    assert "2 files are missing" in reported.message
-    assert "model-2.safetensors, model-3.safetensors" in reported.message
-
-
 @pytest.mark.parametrize(
     ("file", "content", "what"),
     [
@@ -163,24 +149,6 @@ def test_of_the_hub_only_safetensors_are_loaded(root: Path) -> None:
     assert LOAD_FORMAT not in served(root, SM_VLLM_MODEL=S3_TARGET)
 
 
-@pytest.mark.parametrize(
-    ("environment", "why"),
-    [
-        ({"SM_VLLM_MODEL": "a/b", "HF_MODEL_ID": "c/d"}, "SM_VLLM_MODEL is set, and a/b is served"),
-        ({"HF_MODEL_ID": "c/d"}, "/opt/ml/model has weights"),
-        ({}, ""),
-        ({"HF_MODEL_ID": ""}, ""),
-        ({"HF_MODEL_ID": "a/b"}, ""),
-    ],
-)
-def test_an_unused_hub_model_is_a_warning(environment: dict[str, str], why: str) -> None:
-    warning = unused(environment, {"SM_VLLM_MODEL": "a/b"})
-
-    assert why in warning
-    assert warning.startswith("HF_MODEL_ID (c/d) is not used: " if why else "")
-    assert bool(warning) is bool(why)
-
-
 @pytest.fixture
 def streamer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The modules of this image: all required ones, until a test removes one."""
@@ -191,21 +159,6 @@ def streamer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(weights, "find_spec", find_spec)
     return there
-
-
-def test_the_environment_of_a_streamed_plan_becomes_vllms_arguments(
-    tmp_path: Path, streamer: list[str]
-) -> None:
-    plan = plan_of("streamed")
-    environment = {**plan.environment, "PEAGLE_ML_ROOT": str(tmp_path)}
-
-    after = dict(pairwise(command(environment)))
-
-    assert after["--model"] == plan.target.weights.location
-    assert after["--load-format"] == "runai_streamer"
-    speculation = json.loads(after["--speculative-config"])
-    assert speculation["model"] == "s3://models/gpt-oss-120b/drafter/"
-    check_streamer(with_model(environment))
 
 
 @pytest.mark.parametrize(

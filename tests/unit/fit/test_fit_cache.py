@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.fit.estimate import Layout, layout_of
@@ -86,27 +84,3 @@ def test_heads_are_divided_among_gpus_until_each_has_one() -> None:
     assert layout.block_bytes == 48 * 2 * 1 * 128 * 2 * BLOCK_TOKENS
     assert layout_of(QWEN_CODER, 8, 2, RATIO) == layout
     assert layout_of(QWEN_CODER, 1, 1, RATIO).block_bytes == 48 * 2 * 4 * 128 * BLOCK_TOKENS
-
-
-GROUPS = st.lists(
-    st.builds(
-        group,
-        st.integers(1, 60),
-        st.sampled_from([1, 2, 4, 8]),
-        st.sampled_from([64, 80, 128]),
-        st.sampled_from([None, 128, 1024]),
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
-@given(GROUPS, st.integers(1, 100_000), st.integers(1, 16384))
-def test_a_longer_request_never_needs_less_cache(
-    groups: list[AttentionGroup], length: int, in_flight: int
-) -> None:
-    cut = layout(*groups)
-    shorter = cut.request_bytes(length, in_flight)
-    assert 0 < shorter <= cut.request_bytes(length + 1, in_flight)
-    assert shorter <= cut.request_bytes(length, in_flight + 1)
-    assert shorter >= cut.used_bytes(length, in_flight)

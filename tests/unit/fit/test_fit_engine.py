@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import applicable_rules
@@ -57,16 +55,6 @@ def test_captured_graph_sizes(
 
 def test_eager_mode_captures_no_graphs() -> None:
     assert captured(case("gpt-oss-20b", enforce_eager=True)) == ((), ())
-
-
-@given(st.integers(1, 2048), st.integers(0, 20), st.integers(1, 32768))
-def test_captures_are_in_order_and_fit_a_step(seqs: int, k: int, tokens: int) -> None:
-    one = case("qwen3-coder-30b", "eagle3" if k else None, k=k)
-    engine = replace(one.engine, max_num_seqs=seqs, max_num_batched_tokens=max(tokens, 512))
-    piecewise, full = captured(replace(one, engine=engine))
-    assert list(piecewise) == sorted(set(piecewise))
-    assert set(full) <= set(piecewise)
-    assert all(size % (1 + k) == 0 for size in piecewise)
 
 
 def test_dense_targets_run_on_model_runner_v2_unless_they_draft_in_parallel() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from peagle.fit.activations import graph_bytes, working_memory
-from peagle.fit.estimate import bytes_taken
+from peagle.fit.estimate import bytes_taken, graph_bytes, working_memory
 from tests.unit.fit.geometry import case
 
 MIB = 1 << 20

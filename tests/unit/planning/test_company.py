@@ -13,16 +13,12 @@ from peagle.cli.main import cli
 from peagle.errors import PlanFileError
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import plan_bytes, plan_document, read_plan, render
-from peagle.render.alarms import all_alarm_names
-from peagle.render.dashboard import dashboard_name
 from peagle.render.plan_file import digest, recreate_fix
 from peagle.render.requests import plan_arguments, requests
-from peagle.render.resources import limit_name
 from tests.support import plan_request_findings, raises_code
 from tests.unit.planning.small_catalog import because
 from tests.unit.rendering.plans import CATALOG, plan_of
 
-VPC: dict[str, Any] = {"subnets": ("subnet-0a1b2c3d",), "security_groups": ("sg-0a1b2c3d",)}
 S3 = {"model_source": "s3://models/qwen/target/", "drafter": "s3://models/qwen/drafter/"}
 
 
@@ -63,16 +59,6 @@ def test_without_settings_the_requests_and_the_plan_file_are_as_before() -> None
     assert "KmsKeyId" not in config
 
 
-@pytest.mark.thorough
-def test_other_tags_change_no_name_and_another_network_does() -> None:
-    names = [one["ModelName"] for one in (
-        parameters(plan())[0],
-        parameters(plan(tags={"team": "ml"}))[0],
-        parameters(plan(**VPC))[0],
-    )]  # fmt: skip
-    assert names[0] == names[1] != names[2]
-
-
 @pytest.mark.parametrize(
     ("name", "prefix", "expected"),
     [
@@ -89,16 +75,6 @@ def test_names_begin_with_the_prefix(name: str | None, prefix: str, expected: st
     names = (model["ModelName"], config["EndpointConfigName"], endpoint["EndpointName"])
     assert all(one.startswith(expected) for one in names)
     assert f"/peagle-toolkit/{expected}/" in made.mounts[0].s3_uri
-
-
-@pytest.mark.parametrize("prefix", ["acme-", "x" * 31 + "-"])
-def test_policies_by_prefix_find_what_belongs_to_an_endpoint(prefix: str) -> None:
-    """What is not the endpoint's own has ``peagle-`` before the prefix, also in a long name."""
-    endpoint = plan(name="a-very-long-name-of-an-endpoint", name_prefix=prefix).name
-
-    for name in (*all_alarm_names(endpoint), dashboard_name(endpoint, "us-east-1")):
-        assert name.startswith(f"peagle-{prefix}")
-    assert limit_name("us-east-1", endpoint).startswith(f"peagle-ends-{prefix}")
 
 
 @pytest.mark.thorough
@@ -119,25 +95,6 @@ def test_an_isolated_gpt_oss_takes_its_vocabulary_from_beside_the_weights() -> N
     assert made.environment["TIKTOKEN_ENCODINGS_BASE"] == made.target.weights.engine_path
     assert "vocabulary-download" not in found(made)
     assert found(plan("gpt-oss-20b", **S3))["vocabulary-download"] == "warning"
-
-
-@pytest.mark.thorough
-def test_a_plan_in_a_vpc_says_what_the_container_must_reach() -> None:
-    def routes(made: Plan) -> str:
-        return next((f.message for f in made.findings if f.code == "vpc-routes"), "")
-
-    assert "huggingface.co" in routes(plan("qwen3-8b", **VPC))
-    assert "S3" in routes(plan("qwen3-8b", **VPC, **S3))
-    assert "huggingface.co" not in routes(plan("qwen3-8b", **VPC, **S3))
-    assert routes(plan("qwen3-8b")) == ""
-
-
-def test_a_plan_file_keeps_the_settings(tmp_path: Path) -> None:
-    made = plan_of("company")
-    file = tmp_path / "plan.json"
-    file.write_bytes(plan_bytes(made))
-
-    assert read_plan(file) == made
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,10 @@ def test_a_budget_needs_a_price() -> None:
 
 
 def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
-    codes = [one.code for one in planned(ttl=120).findings]
+    codes = [finding.code for finding in planned(ttl=120).findings]
 
     assert "limit-before-start" in codes
-    assert "limit-before-start" not in [one.code for one in planned(ttl=8 * HOUR).findings]
+    assert "limit-before-start" not in [finding.code for finding in planned(ttl=8 * HOUR).findings]
 
 
 def test_copies_end_as_their_endpoint_does() -> None:

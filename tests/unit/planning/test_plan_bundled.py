@@ -53,14 +53,6 @@ def test_golden_plans(name: str) -> None:
     assert_golden(f"plans/{name}.json", plan_bytes(made))
 
 
-def test_the_tiny_pair_is_served_from_its_own_folders() -> None:
-    made = make_plan(Options(pair="tiny"), CATALOG)
-    assert made.pair == "peagle/tiny+p-eagle"
-    assert made.name == "peagle-tiny"
-    assert made.target.weights.location == "catalog:peagle/tiny/target"
-    assert made.environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
-
-
 @pytest.mark.thorough
 def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
     script = (

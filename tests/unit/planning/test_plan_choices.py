@@ -9,8 +9,6 @@ import pytest
 
 from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checks import check
-from peagle.checks.rules.version import unknown_version
-from peagle.errors import CheckpointError
 from peagle.render.image import is_own_image, pinned_base
 from tests.support import decide_alike, raises_code
 from tests.unit.checks.cases import make_case
@@ -26,7 +24,6 @@ HEAD: dict[str, Any] = {
 EAGLE = {key: value for key, value in HEAD.items() if key != "ptd_token_id"}
 MODEL = {"architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "vocab_size": 32000}
 OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
-BLACKWELL = {"instance_type": "ml.p6-b200.48xlarge"}
 LEAST = len("Hello?") + 64 + 128
 """Tokens of the proof's prompt, its answer, and what a chat template may add."""
 
@@ -201,12 +198,6 @@ WRONG_HEADS: list[tuple[dict[str, Any], str]] = [
     ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 2, 8]}}, "aux-layers-collide"),
 ]
 NO_HEADS = [{}, MODEL, {"architectures": "Eagle3"}, {"architectures": ["BertModel"]}]
-SIGNS: list[dict[str, Any]] = [
-    {"architectures": ["LlamaForCausalLMEagle3"]}, {"architectures": ["Eagle3LlamaForCausalLM"]},
-    {"architectures": ["PEagleSpeculator"]}, {"speculators_model_type": "eagle3"},
-    {"eagle_config": {"use_aux_hidden_state": True}},
-    {"eagle_aux_hidden_state_layer_ids": [2, 8, 13]}, {"pard_token": 5},
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -222,32 +213,6 @@ def test_a_head_that_does_not_fit_its_target_is_an_error(
     assert codes(plan(**own(config)), "error") == errors
 
 
-@pytest.mark.parametrize("sign", SIGNS)
-def test_every_key_of_a_draft_head_is_recognized(sign: dict[str, Any]) -> None:
-    assert "head-not-a-drafter" not in codes(plan(**own(MODEL | sign)))
-
-
-def test_a_speculators_config_is_read() -> None:
-    inner = {key: HEAD[key] for key in HEAD if key not in ("ptd_token_id", "draft_vocab_size")}
-    config = {
-        "speculators_model_type": "peagle",
-        "speculators_config": {"verifier": {"name_or_path": "acme/chat"}},
-        "transformer_layer_config": inner,
-        "draft_vocab_size": 16000,
-        "mask_token_id": 5,
-    }
-    check_plan(plan(**own(config)), {"errors": [], PARALLEL: True})
-    wrong = config | {"transformer_layer_config": inner | {"hidden_size": 4096}}
-    assert codes(plan(**own(wrong)), "error") == ["hidden-size-mismatch"]
-
-
-@pytest.mark.parametrize("value", ["large", 0, -1, 2.5, True])
-def test_an_invalid_config_is_refused(value: object) -> None:
-    with raises_code("config-damaged", CheckpointError) as refused:
-        plan(**own(HEAD | {"hidden_size": value}))
-    assert f"hidden_size is {value!r}" in refused.value.message
-
-
 def test_the_drafter_option_selects_a_drafter() -> None:
     named = plan("chat+eagle3")
     for drafter in ("eagle3", "acme/chat-eagle3"):
@@ -261,28 +226,6 @@ def test_a_version_without_an_image_ends_a_plan_with_the_finding_of_check(missin
         plan(vllm=missing)
     assert (refused.value.message, refused.value.fix) == (finding.message, finding.fix)
     assert refused.value.exit_code == 2
-
-
-def test_the_version_that_a_fix_names_is_not_below_the_minimum() -> None:
-    newer = CHAT.model_copy(update={"min_vllm": "0.95.0"})
-    fixes = {
-        "use --vllm 0.19.0, ": (CHAT, P_EAGLE, "0.17.0"),
-        "use your own image with --image": (newer, None, "0.96.0"),
-    }
-    for fix, (target, drafter, vllm) in fixes.items():
-        case = make_case(CATALOG, target, drafter, vllm=vllm)
-        (finding,) = check(case, only={"runtime-unknown"})
-        assert finding.fix.startswith(fix)
-    fixes = {
-        "use --vllm 0.19.0": (CHAT, P_EAGLE, "0.17.0"),
-        "choose another pair: no image is new enough for Chat": (newer, P_EAGLE, "0.96.0"),
-    }
-    for fix, (target, drafter, vllm) in fixes.items():
-        reported = unknown_version(
-            make_case(CATALOG, target, drafter, vllm=vllm), takes_image=False
-        )
-        assert reported is not None
-        assert reported.fix == fix
 
 
 def test_changes_of_the_target() -> None:

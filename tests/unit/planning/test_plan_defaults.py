@@ -60,15 +60,6 @@ def test_stating_all_defaults_does_not_change_the_plan(pair: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("option", DEFAULTS)
-def test_stating_a_default_does_not_change_a_plan_with_evidence(option: str) -> None:
-    made = make_plan(Options(pair="gpt-oss-20b"), CATALOG)
-    stated = {option: default_of(made, option)}
-    again = make_plan(Options(pair="gpt-oss-20b", **stated), CATALOG)
-    assert decided(again) == decided(made)
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("pair", TARGETS)
 def test_naming_what_the_plan_chose_does_not_change_it(pair: str) -> None:
     made = make_plan(Options(pair=pair), CATALOG)

@@ -90,15 +90,6 @@ def test_the_terms_add_up_to_the_gpu() -> None:
     assert fit.kv_cache_tokens == pytest.approx(fit.max_concurrency * 4096, rel=0.001)
 
 
-def test_a_cache_in_fp8_holds_twice_as_much() -> None:
-    on_blackwell, other = plan(**B200), plan(**G7E)
-    assert because(on_blackwell, "--kv-cache-dtype") == "Blackwell"
-    assert "--kv-cache-dtype" in on_blackwell.engine_arguments
-    assert "--kv-cache-dtype" not in other.engine_arguments
-    one = "cache_of_one_full_request"
-    assert 2 * on_blackwell.fit.terms[one] == pytest.approx(other.fit.terms[one], abs=0.002)
-
-
 SMALL: Instance = next(i for i in INSTANCES.instances if i.type == "ml.g5.xlarge")
 LOAD = Load(CHAT, "0.28.0", 4096, 8, CATALOG)
 
@@ -159,13 +150,6 @@ def test_a_cache_far_below_the_load_is_a_warning_with_fixes_that_work() -> None:
         assert fixed.fit.fits
 
 
-def test_more_gpus_are_used_where_one_holds_too_little_of_the_load() -> None:
-    alone: dict[str, Any] = {**B200, "instance_count": 1, "copies": 1, "speculation": False}
-    one, more = (plan(**alone, concurrency=load).fit for load in (8, 9000))
-    assert one.tensor_parallel_size == 1 < more.tensor_parallel_size
-    assert more.max_concurrency > one.max_concurrency
-
-
 @pytest.mark.thorough
 def test_too_many_drafts_for_a_step_suggest_values_that_fit() -> None:
     made = plan(concurrency=100_000)
@@ -177,19 +161,3 @@ def test_too_many_drafts_for_a_step_suggest_values_that_fit() -> None:
     fewer = int(finding.fix.split("--concurrency to ")[1].split()[0])
     assert plan(concurrency=fewer).fit.fits
     assert not plan(concurrency=fewer + 1, instance_type=made.instance_type).fit.fits
-
-
-def test_a_drafter_of_unknown_size_is_estimated_from_its_layers() -> None:
-    unknown = P_EAGLE.model_copy(update={"weight_bytes": None})
-    fit = plan(**changed(drafters=(unknown,))).fit
-    # Two matrices of 32000 tokens, fc, and per layer q, k, v, o and three products of 4 x 1024.
-    layer = 1024 * (1024 + 2 * 512 + 1024) + 3 * 4 * 1024**2
-    parameters = 2 * 32000 * 1024 + 3 * 1024**2 + 4 * layer + 1024 * 2048
-    of_all = fit.drafter_gib * fit.tensor_parallel_size
-    assert of_all == pytest.approx(2 * parameters / GIB, abs=0.015)
-
-
-def test_planning_does_not_change_the_catalogue() -> None:
-    before = repr(CATALOG)
-    plan("secret", drafter="s3://bucket/head", k=3)
-    assert repr(CATALOG) == before

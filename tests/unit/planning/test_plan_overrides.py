@@ -17,8 +17,6 @@ from peagle.render.plan_file import recreate_fix
 from peagle.render.requests import plan_arguments, requests
 from tests.unit.planning.small_catalog import because, codes, finding_of, plan
 
-AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
-
 
 def test_an_argument_and_a_variable_reach_the_container_and_say_who_set_them() -> None:
     made = plan(
@@ -79,25 +77,6 @@ def test_a_secret_makes_no_plan_and_is_not_repeated(given: dict[str, Any]) -> No
     assert refused.value.code == "secret-in-environment"
     assert "abcdefgh" not in refused.value.message + refused.value.fix
     assert plan(environment={"TOKENIZERS_PARALLELISM": "false"}).findings == plan().findings
-
-
-@pytest.mark.thorough
-def test_the_rules_look_at_what_the_user_sets() -> None:
-    def found(**options: Any) -> list[str]:
-        made = make_plan(Options(pair="tiny", **options), load_catalog())
-        return [f"{f.code}: {f.fix}" for f in made.findings if f.level == "error"]
-
-    (unknown,) = found(settings={"max-batched-tokens": "9"})
-    assert unknown.startswith("engine-argument: did you mean max-num-batched-tokens")
-    assert found(settings={"gpu-memory-utilization": "90"})[0].startswith("memory-utilization")
-    assert found(settings={"gpu-memory-utilization": "90"})[0].endswith("set it to 0.9")
-    assert "leave it out" in found(settings={"gpu-memory-utilization": "1.5"})[0]
-    assert found(settings={"enable-lora": "true"})[0].startswith("lora")
-    too_small = found(settings={"max-num-batched-tokens": "4"})
-    assert all("omit --" in one and "max-num-batched-tokens" in one for one in too_small)
-    assert found(ami="al2-ami-of-mine")[0].startswith("ami-unknown")
-    assert found(ami="default", instance_type="ml.g6.xlarge")[0].startswith("ami-driver")
-    assert found(ami=AMI, instance_type="ml.g6.xlarge") == []
 
 
 def test_the_ami_and_the_timeouts_reach_the_request() -> None:
@@ -169,19 +148,6 @@ def test_a_plan_file_keeps_them_and_the_printed_command_repeats_them(tmp_path: P
         assert expected in " ".join(recreate_fix(plan_document(made), "F").command)
 
 
-@pytest.mark.parametrize("k", [None, "../../etc/passwd", 7.5, True, []])
-def test_a_damaged_k_is_left_out_of_the_command_that_creates_the_plan_again(k: object) -> None:
-    document = plan_document(plan())
-    document["speculation"]["k"] = k
-    command = recreate_fix(document, "plan.json").command
-    assert command[:2] == ("peagle", "plan")
-    assert "--k" not in command
-
-
-def test_a_plan_without_them_is_written_as_before() -> None:
-    assert "overrides" not in plan_document(plan())
-
-
 def bundled(pair: str, instance_type: str, **options: Any) -> Plan:
     return make_plan(Options(pair=pair, instance_type=instance_type, **options), load_catalog())
 
@@ -204,22 +170,6 @@ def test_downloads_of_the_hub_go_to_the_instances_nvme() -> None:
     assert "HF_HOME" not in bundled("tiny", "ml.g6.xlarge").environment
 
 
-@pytest.mark.thorough
-def test_what_is_known_about_the_ami_of_each_family_is_data_and_a_finding() -> None:
-    g6 = bundled("tiny", "ml.g6.xlarge")
-    assert (g6.runtime.ami, "ami-unverified" in codes(g6)) == (AMI, False)
-    g7e = bundled("tiny", "ml.g7e.2xlarge")
-    assert (g7e.runtime.ami, finding_of(g7e, "ami-unverified").level) == (None, "note")
-    b200 = bundled("tiny", "ml.p6-b200.48xlarge")
-    assert (b200.runtime.ami, finding_of(b200, "ami-unverified").level) == (AMI, "note")
-    assert "--ami default" in finding_of(b200, "ami-unverified").fix
-    b300 = bundled("tiny", "ml.p6-b300.48xlarge")
-    assert (b300.runtime.ami, finding_of(b300, "ami-unverified").level) == (None, "warning")
-    assert finding_of(b300, "ami-unverified").fix.endswith(f"--ami {AMI}")
-    g7 = bundled("tiny", "ml.g7.2xlarge")
-    assert "595" in finding_of(g7, "ami-unverified").message
-
-
 def test_every_gpu_family_has_a_rule_a_report_or_a_finding() -> None:
     catalog = load_catalog()
     known = {ami.name for ami in catalog.runtimes.amis}
@@ -230,11 +180,3 @@ def test_every_gpu_family_has_a_rule_a_report_or_a_finding() -> None:
     assert reported.isdisjoint(catalog.runtimes.ami_families)
     families = {family_of(instance.type) for instance in catalog.instances.instances}
     assert families - reported - set(catalog.runtimes.ami_families) == {"p6-b300"}
-
-
-@pytest.mark.thorough
-def test_a_problem_that_a_rule_looks_at_is_reported_once() -> None:
-    assert codes(bundled("gpt-oss-20b", "ml.g6e.xlarge")).count("structured-output") == 1
-    without = {"tool-call-parser": "", "enable-auto-tool-choice": ""}
-    made = bundled("gpt-oss-20b", "ml.g6e.xlarge", settings=without)
-    assert finding_of(made, "structured-output").where == "drafter"

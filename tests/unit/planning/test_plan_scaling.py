@@ -10,13 +10,10 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Scaling
-from peagle.render.plan_file import plan_document, plan_from
-from peagle.render.requests import plan_arguments
 from peagle.speed.slo import Slo
 from peagle.text import format_duration
-from tests.support import decide_alike
 from tests.unit.planning.rows import Expected, check_plan
-from tests.unit.planning.small_catalog import because, codes, finding_of
+from tests.unit.planning.small_catalog import because, codes
 
 CATALOG = load_catalog()
 EIGHT = "ml.p5.48xlarge"
@@ -108,23 +105,6 @@ def test_the_target_is_the_load_from_which_the_objective_breaks() -> None:
     assert missed == [False, True]
 
 
-@pytest.mark.thorough
-def test_a_stricter_objective_never_raises_the_target() -> None:
-    targets = [
-        scaling_of(plan(max_instances=4, slo=Slo(ttft=ttft))).target_concurrency
-        for ttft in (0.2, 0.5, 1, 4)
-    ]
-    assert targets == sorted(targets)
-    assert targets[0] < targets[-1] == 32
-
-
-@pytest.mark.thorough
-def test_the_kv_cache_limits_the_target() -> None:
-    made = plan(max_instances=40, concurrency=256, **LONG)
-    assert scaling_of(made).target_concurrency < 256
-    assert "the KV cache of one holds" in str(because(made, "target_concurrency"))
-
-
 def test_no_instance_is_ended_for_as_long_as_a_start_takes() -> None:
     made = plan(max_instances=4)
     cooldown = scaling_of(made).scale_in_cooldown_seconds
@@ -194,19 +174,6 @@ def test_a_start_says_what_was_measured_elsewhere_and_what_was_not() -> None:
 
 
 @pytest.mark.thorough
-def test_auto_is_the_default_fills_the_instance_and_costs_less_per_token() -> None:
-    one, made = (plan(**on_eight(concurrency=64, copies=copies)) for copies in (1, "auto"))
-    assert decide_alike(made, plan(**on_eight(concurrency=64)))
-    assert made.copies is not None
-    assert made.copies.per_instance * made.copies.gpus == 8
-    assert "gpus-idle" not in codes(made)
-    assert made.price_per_hour_usd == one.price_per_hour_usd
-    assert made.speed is not None
-    assert one.speed is not None
-    assert (made.speed.usd_per_million_tokens or 0) < (one.speed.usd_per_million_tokens or 0)
-
-
-@pytest.mark.thorough
 def test_n_copies_are_n_engines_that_share_the_load_and_the_instance() -> None:
     eight = plan(**on_eight(concurrency=64, copies=8))
     single = plan(concurrency=8, instance_type="ml.p5.4xlarge")
@@ -225,15 +192,3 @@ def test_types_without_a_gpu_for_each_copy_are_not_chosen() -> None:
     made = make_plan(Options(pair="gpt-oss-20b", copies=4), CATALOG)
     assert made.fit.gpu_count >= 4
     assert all(row.copies == 4 for row in made.alternatives)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("copies", [1, 8, None])
-def test_files_and_commands_of_a_plan_have_its_copies(copies: int | None) -> None:
-    made = plan(**on_eight(concurrency=64, copies=copies))
-    words, document = plan_arguments(made), plan_document(made)
-    assert words[words.index("--copies") + 1] == str(made.engines)
-    assert plan_from(document, "plan.json") == made
-    assert ("copies" in document) is (copies != 1)
-    assert "--copies" not in plan_arguments(plan())
-    assert finding_of(plan(max_instances=4, max_price_per_hour=6.0), "error").level == "error"

@@ -16,16 +16,13 @@ from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
 from peagle.render import render
 from peagle.render.formats import cloudformation
-from peagle.render.plan_file import plan_bytes, read_plan
 from peagle.s3uri import S3Uri
 from peagle_serve.contract import is_s3_uri
 from tests.support import decide_alike, raises_code
 from tests.unit.planning.rows import Expected, check_plan
-from tests.unit.planning.small_catalog import CATALOG, because, finding_of, plan
+from tests.unit.planning.small_catalog import CATALOG, because, plan
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
-AWS_IMAGE = plan(name="n").runtime.image
-"""An image with vLLM and without weights."""
 BUCKET = "s3://${ModelBucket}/peagle-toolkit"
 MODEL, TARGET = "/opt/ml/model", "/opt/ml/model/target"
 FOLDER = "/opt/ml/model/drafter"
@@ -209,12 +206,6 @@ def test_a_scheme_in_capitals_is_written_in_lower_case(by: Literal["mount", "str
     assert decide_alike(made, make_plan(written, load_catalog()))
 
 
-@pytest.mark.parametrize("uri", ["s3://b-1/k/", "S3://b-1/k/", "s3://b-1/k", "S3://b-1/k"])
-def test_every_form_of_a_prefix_is_mounted_alike(uri: str) -> None:
-    assert is_s3_uri(uri)
-    assert str(S3Uri.parse(uri).folder) == str(S3Uri.mountable(uri)) == "s3://b-1/k/"
-
-
 @pytest.mark.parametrize("text", ["s3:/b-1/k/", "s3:b-1/k/", "https://b-1/k/", "b-1/k/", "S3", ""])
 def test_other_texts_are_no_s3_uri(text: str) -> None:
     assert not is_s3_uri(text)
@@ -225,18 +216,6 @@ def test_other_texts_are_no_s3_uri(text: str) -> None:
 
 def streamed(**options: Any) -> Plan:
     return plan(catalog=STREAMING, weights_by="stream", **{**PAIR, **options})
-
-
-def test_without_any_streamer_the_fix_is_a_mount() -> None:
-    made = plan(catalog=having(), weights_by="stream", **PAIR)
-    assert finding_of(made, "error").fix.startswith("leave weights_by stream out")
-
-
-def test_streamers_have_a_date_and_a_source() -> None:
-    facts = [runtime.streamer for runtime in load_catalog().runtimes.runtimes if runtime.streamer]
-    assert facts, "no runtime has a streamer"
-    assert all(fact.package.startswith("runai-model-streamer") for fact in facts)
-    assert all(fact.source for fact in facts)
 
 
 def test_the_streamer_has_a_region_and_a_buffer_limit() -> None:
@@ -267,10 +246,3 @@ def test_streaming_overrides_the_catalogues_load_format() -> None:
     for by, expected in formats.items():
         made = plan(catalog=catalog, weights_by=by, **PAIR)
         assert made.environment["SM_VLLM_LOAD_FORMAT"] == expected
-
-
-@pytest.mark.parametrize("made", [streamed(), tiny("s3://models/pair/drafter/")])
-def test_the_plan_survives_a_file(made: Plan, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    file.write_bytes(plan_bytes(made))
-    assert read_plan(file) == made

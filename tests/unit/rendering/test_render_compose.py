@@ -108,16 +108,6 @@ def test_weights_are_mounted_where_the_engine_reads_them() -> None:
     assert "aws s3 sync s3://heads/qwen3-8b/ drafter/\n" in readme
 
 
-def test_a_folder_that_no_default_can_hold_is_literal() -> None:
-    plan = plan_of("own-folder")
-    assert plan.drafter is not None
-    assert plan.drafter.weights is not None
-    weights = plan.drafter.weights.model_copy(update={"location": "/data/${odd}"})
-    odd = plan.model_copy(update={"drafter": plan.drafter.model_copy(update={"weights": weights})})
-    (source,) = (one["source"] for one in service(odd)["volumes"] if one["type"] == "bind")
-    assert interpolated(source, {"odd": "wrong"}) == "/data/${odd}"
-
-
 def test_the_service_has_the_plans_environment_and_gpus() -> None:
     plan = plan_of("from-hub")
     described = service(plan)

@@ -193,16 +193,6 @@ def test_a_text_that_cloudformation_would_replace_is_refused(format: str) -> Non
     assert own["NOTE"] in text("terraform", plan, "values.json")
 
 
-def test_the_readme_names_what_is_not_pinned() -> None:
-    plan = plan_of("from-hub")
-    pinned = plan.runtime.model_copy(update={"image": f"{plan.runtime.image}@sha256:{'a' * 64}"})
-    exact = plan.model_copy(update={"runtime": pinned})
-
-    assert "The image is named by its tag" in text("terraform", plan, "README.md")
-    assert "The image is named by its tag" not in text("terraform", exact, "README.md")
-    assert f"@sha256:{'a' * 64}" in text("terraform", exact, "values.json")
-
-
 @pytest.mark.parametrize("format", format_names())
 def test_a_head_without_a_commit_is_named_and_one_with_it_is_written(format: str) -> None:
     head, commit = "amazon/GPT-OSS-20B-P-EAGLE", "a" * 40

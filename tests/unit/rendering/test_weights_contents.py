@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from peagle.render.dashboard import dashboard_body
 from peagle.render.requests import requests
 from peagle.session import plan_pair
 from peagle.weights.layout import own_head
-from tests.support import in_process, raises_code
+from tests.support import raises_code
 from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
 OTHER = "README.md"
@@ -79,14 +78,6 @@ def test_a_plan_of_other_files_is_not_deployed(head: Path) -> None:
     with raises_code("weights-changed", Refused) as refused:
         desired_state(plan, ROLE, BUCKET)
     assert str(head) in refused.value.message
-
-
-def test_what_ships_with_the_catalogue_has_a_hash_too() -> None:
-    """So that no plan depends on what was deployed below the endpoint's name before."""
-    (mount,) = plan_pair("tiny", {}, CATALOG).mounts
-    assert re.fullmatch(
-        r"s3://\$\{ModelBucket\}/peagle-toolkit/peagle-tiny\.[0-9a-f]{8}/", mount.s3_uri
-    )
 
 
 @pytest.mark.thorough
@@ -159,18 +150,3 @@ def test_hashing_a_large_file_reports_how_far_it_is(
 
     size = 2**21 + 5
     assert heard == [("weights.safetensors", 2**20, size), ("weights.safetensors", 2**21, size)]
-
-
-def test_a_plan_of_large_weights_says_on_stderr_what_it_hashes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    head = tmp_path / "head"
-    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", head)
-    (head / "more.bin").write_bytes(bytes(2**20))
-    monkeypatch.setattr("peagle.checkpoints.contents._STEP_BYTES", 2**20)
-
-    done = in_process("plan", "tiny", "--drafter", str(head), "--json")
-
-    assert done.code == 0
-    assert "hashing " in done.err
-    assert done.document["format"] == 1

@@ -29,30 +29,28 @@ def test_without_a_drafter_or_k_every_step_makes_one_token() -> None:
     assert acceptance_of(HEAD, 0, decay=DECAY) == NO_DRAFT_ACCEPTANCE
 
 
-def test_nothing_known_is_unknown() -> None:
-    found = acceptance_of(published(), 3, decay=DECAY)
-    assert (found.length, found.basis) == (1.0, "unknown")
-
-
-def test_a_published_length_is_itself_at_its_k() -> None:
-    found = acceptance_of(published(("chat", 5, 3.1)), 5, decay=DECAY)
-    assert (found.length, found.basis, found.source) == (3.1, "published", "a card")
-
-
-def test_one_published_length_gives_others_by_the_usual_decay() -> None:
-    found = acceptance_of(published(("chat", 3, 2.4)), 5, decay=0.5)
-    # first = 1.4 / 1.75 = 0.8
-    assert found.length == pytest.approx(1 + 0.8 * (1 + 0.5 + 0.25 + 0.125 + 0.0625), abs=1e-3)
+@pytest.mark.parametrize(
+    ("lengths", "k", "decay", "expected"),
+    [
+        ((), 3, DECAY, (1.0, "unknown")),
+        ((("chat", 5, 3.1),), 5, DECAY, (3.1, "published")),
+        # One length gives others by the usual decay: first = 1.4 / 1.75 = 0.8.
+        ((("chat", 3, 2.4),), 5, 0.5, (2.55, "published")),
+        # Only benchmarks that were published for most K are averaged.
+        ((("a", 3, 2.0), ("a", 7, 3.0), ("b", 3, 3.0), ("b", 7, 4.0), ("c", 7, 8.0)), 7, DECAY,
+         (3.5, "published")),
+    ],
+)  # fmt: skip
+def test_published_lengths(
+    lengths: tuple[tuple[str, int, float], ...], k: int, decay: float, expected: tuple[float, str]
+) -> None:
+    found = acceptance_of(published(*lengths), k, decay=decay)
+    assert (found.length, found.basis) == expected
 
 
 def test_a_length_too_large_for_the_usual_decay_decays_more_slowly() -> None:
     found = acceptance_of(published(("code", 10, 6.66)), 18, decay=DECAY)
     assert 6.66 < found.length < 9
-
-
-def test_only_benchmarks_that_were_published_for_most_k_are_averaged() -> None:
-    head = published(("a", 3, 2.0), ("a", 7, 3.0), ("b", 3, 3.0), ("b", 7, 4.0), ("c", 7, 9.0 - 1))
-    assert acceptance_of(head, 7, decay=DECAY).length == 3.5
 
 
 def test_the_curve_meets_the_lengths_of_the_qwen_card() -> None:

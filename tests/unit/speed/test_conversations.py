@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 
 from measurements import conversations, speed_rows
 from peagle.fit.estimate import fit_of
 from peagle.speed.estimate import cached_requests, on_engine
-from peagle.speed.models import PRESETS, Workload, WorkloadName
+from peagle.speed.models import Workload
 from tests.support import bundled_catalog, in_process
 from tests.unit.speed.cases import case, tokens
 
@@ -96,13 +95,3 @@ def test_every_prompt_and_engine_hits_what_all_share() -> None:
     assert on_engine(ALONE, fit, CHAT, many).cached_prompt_tokens < 100
     assert 2048 <= on_engine(ALONE, fit, SHARED, many).cached_prompt_tokens < 2100
     assert on_engine(ALONE, fit, SHARED, 1, engines=9).cached_prompt_tokens == 2048
-
-
-def test_every_workload_has_a_preset() -> None:
-    assert get_args(WorkloadName) == tuple(PRESETS)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_leave_something_to_process(name: str) -> None:
-    size = PRESETS[name]
-    assert 0 <= size.shared_prompt_tokens <= size.cached_prompt_tokens < size.prompt_tokens

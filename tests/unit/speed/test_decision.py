@@ -55,36 +55,37 @@ def best(found: WorkloadVerdict) -> list[Setting | None]:
     return [load.best for load in found.loads]
 
 
-def test_the_fastest_setting_wins_at_each_load() -> None:
-    found = verdict({NO_SPECULATION: (100, 500, 3000), K3: (180, 900, 2500), K7: (240, 800, 2000)})
-    assert best(found) == [K7, K3, NO_SPECULATION]
-    assert all(load.ties == () for load in found.loads)
+@pytest.mark.parametrize(
+    ("curves", "estimated", "spread", "winners"),
+    [
+        ({NO_SPECULATION: (100, 500, 3000), K3: (180, 900, 2500), K7: (240, 800, 2000)}, (), 0.35,
+         [K7, K3, NO_SPECULATION]),
+        # A narrow measured interval tells them apart.
+        ({NO_SPECULATION: (98, 98, 98), K3: (100, 100, 100)}, (), 0.01, [K3, K3, K3]),
+        # A rival wins no tie against the default drafter.
+        ({NO_SPECULATION: (50, 50, 50), RIVAL: (100, 100, 110), K3: (99, 100, 100)}, (), 0.35,
+         [K3, K3, RIVAL]),
+        # An estimate of another drafter must be clearly faster.
+        ({NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 112, 90)}, [RIVAL], 0.35,
+         [K3, RIVAL, K3]),
+        # An estimate does not decide where the drafter is measured.
+        ({NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), K7: (109, 150, 90)}, [K7], 0.35,
+         [K3, K3, K3]),
+    ],
+)  # fmt: skip
+def test_the_fastest_setting_wins_at_each_load(
+    curves: Mapping[Setting, Curve],
+    estimated: Sequence[Setting],
+    spread: float,
+    winners: list[Setting],
+) -> None:
+    assert best(verdict(curves, estimated, spread=spread)) == winners
 
 
 def test_within_three_percent_the_simpler_setting_wins() -> None:
     found = verdict({NO_SPECULATION: (98, 96, 100), K3: (100, 100, 99), K7: (50, 99, 100)})
     assert best(found) == [NO_SPECULATION, K3, NO_SPECULATION]
     assert [load.ties for load in found.loads] == [(K3,), (K7,), (K3, K7)]
-
-
-def test_a_narrow_measured_interval_tells_them_apart() -> None:
-    curves = {NO_SPECULATION: (98, 98, 98), K3: (100, 100, 100)}
-    assert best(verdict(curves, spread=0.01)) == [K3, K3, K3]
-
-
-def test_a_rival_wins_no_tie_against_the_default_drafter() -> None:
-    curves = {NO_SPECULATION: (50, 50, 50), RIVAL: (100, 100, 110), K3: (99, 100, 100)}
-    assert best(verdict(curves)) == [K3, K3, RIVAL]
-
-
-def test_an_estimate_of_another_drafter_must_be_clearly_faster() -> None:
-    curves = {NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), RIVAL: (109, 112, 90)}
-    assert best(verdict(curves, estimated=[RIVAL])) == [K3, RIVAL, K3]
-
-
-def test_an_estimate_does_not_decide_where_the_drafter_is_measured() -> None:
-    curves = {NO_SPECULATION: (50, 50, 50), K3: (100, 100, 100), K7: (109, 150, 90)}
-    assert best(verdict(curves, estimated=[K7])) == [K3, K3, K3]
 
 
 def test_nothing_wins_where_no_speed_is_known() -> None:

@@ -13,19 +13,17 @@ from hypothesis import strategies as st
 
 from measurements.speed_fit import bounds_of, coefficients_of
 from peagle.catalog.schema import Seconds, SpeedRun
-from peagle.fit.building import with_sizes
 from peagle.fit.models import FitCase
 from peagle.speed.estimate import performance
 from peagle.speed.models import Acceptance, Workload
 from peagle.speed.step import Kernel, StepTimes, Terms, further_tiles, geometry_of, tile_size
 from tests.support import examples
 from tests.unit.speed.cases import (
-    CODER,
     GEMMA,
     LONG,
     MODEL,
     SHORT,
-    TWENTY,
+    accepted,
     case,
     row,
     run,
@@ -56,20 +54,38 @@ def test_between_two_measured_loads_is_interpolated() -> None:
     assert (found.basis, found.tokens_per_second, found.low) == ("measured", 5000, 2500)
 
 
+ROWS = (row(8, 2000), row(32, 8000))
+
+
 @pytest.mark.parametrize(
-    "changes", [{"gpu": "H200"}, {"vllm": "0.30.0"}, {"tensor_parallel_size": 2}]
+    ("load", "workload", "changes"),
+    [
+        (8, SHORT, {"gpu": "H200"}),
+        (8, SHORT, {"vllm": "0.30.0"}),
+        (8, SHORT, {"tensor_parallel_size": 2}),
+        (4, SHORT, {}),
+        (64, SHORT, {}),
+        (8, LONG, {}),
+    ],
 )
-def test_a_row_of_another_engine_is_not_the_answer(changes: dict[str, object]) -> None:
-    assert speed(ALONE, 8, runs=[run(row(8, 2000), **changes)]).basis == "estimated"
+def test_a_row_of_another_engine_load_or_size_is_not_the_answer(
+    load: int, workload: Workload, changes: dict[str, object]
+) -> None:
+    assert speed(ALONE, load, workload, runs=[run(*ROWS, **changes)]).basis == "estimated"
 
 
-@pytest.mark.parametrize("load", [4, 64])
-def test_no_row_is_the_answer_beyond_the_measured_loads(load: int) -> None:
-    assert speed(ALONE, load, runs=[run(row(8, 2000), row(32, 8000))]).basis == "estimated"
-
-
-def test_a_row_of_another_request_size_is_not_the_answer() -> None:
-    assert speed(ALONE, 8, LONG, runs=[run(row(8, 2000))]).basis == "estimated"
+@pytest.mark.parametrize(
+    ("of", "acceptance"),
+    [
+        (P_EAGLE, Acceptance(1.0, "unknown", "no acceptance is known")),
+        (replace(ALONE, engine=replace(ALONE.engine, gpu="V100")), accepted(1.0)),
+        (case(GEMMA, instance="ml.g6e.2xlarge"), accepted(1.0)),
+    ],
+    ids=["acceptance", "GPU", "memory"],
+)
+def test_what_is_not_known_is_an_unknown_speed(of: FitCase, acceptance: Acceptance) -> None:
+    found = performance(of, SHORT, 8, acceptance, MODEL)
+    assert (found.basis, found.tokens_per_second) == ("unknown", None)
 
 
 def test_another_acceptance_than_the_imposed_one_is_estimated_from_the_row() -> None:
@@ -122,23 +138,6 @@ def test_ranges_are_wider_with_less_evidence() -> None:
     assert MODEL.ranges.both < MODEL.ranges.one <= 0.35 < MODEL.ranges.none <= 0.6
 
 
-def test_unknown_acceptance_is_an_unknown_speed() -> None:
-    unknown = Acceptance(1.0, "unknown", "no acceptance is known")
-    found = performance(P_EAGLE, SHORT, 8, unknown, MODEL)
-    assert (found.basis, found.tokens_per_second, found.source) == (
-        "unknown", None, "no acceptance is known"
-    )  # fmt: skip
-
-
-def test_a_gpu_without_data_is_unknown() -> None:
-    found = speed(replace(ALONE, engine=replace(ALONE.engine, gpu="V100")))
-    assert (found.basis, found.source) == ("unknown", "no data of the GPU V100")
-
-
-def test_a_workload_that_does_not_fit_is_unknown() -> None:
-    assert speed(case(GEMMA, instance="ml.g6e.2xlarge")).basis == "unknown"
-
-
 def test_more_requests_than_run_together_wait() -> None:
     few = case(max_num_seqs=16)
     assert tokens(few, 64) == pytest.approx(tokens(few, 16), rel=0.01)
@@ -170,37 +169,6 @@ def test_more_load_is_not_slower_and_the_range_holds_the_estimate(
     assert 0 < low < (found.tokens_per_second or 0) < high
     assert (found.ttft_seconds or 0) > 0
     assert (found.tpot_seconds or 0) * length == pytest.approx(found.itl_seconds)
-
-
-def test_k_passes_in_sequence_take_longer_than_one() -> None:
-    """EAGLE-3 and MTP draft one token per pass, P-EAGLE and DFlash all in one."""
-
-    def growth(drafter: str, target: str = TWENTY) -> float:
-        step = [speed(case(target, drafter, k), 1, length=2).itl_seconds or 0 for k in (1, 7)]
-        return step[1] - step[0]
-
-    assert growth("eagle3") > 1.8 * growth("p-eagle")
-    assert growth("mtp", GEMMA) > 2 * growth("dflash", GEMMA)
-
-
-def test_floating_point_operations_and_logits_do_not_depend_on_bytes() -> None:
-    """A wider dtype has more bytes, and a narrower head as many logits."""
-    gpu = MODEL.gpu("H100")
-    assert gpu
-    assert P_EAGLE.drafter
-
-    def sums(of: FitCase) -> tuple[float, float, float]:
-        terms = StepTimes(geometry_of(of), gpu, MODEL).decode_terms(8, 1000)
-        reads = sum(kernel.read for kernel in terms.kernels if not kernel.of_cache)
-        return reads, sum(kernel.compute for kernel in terms.kernels), terms.logits
-
-    plain = sums(P_EAGLE)
-    wide = sums(replace(P_EAGLE, target=replace(P_EAGLE.target, dtype="float32")))
-    assert wide[0] > plain[0]
-    assert wide[1] == plain[1]
-    narrow = sums(replace(P_EAGLE, drafter=with_sizes(P_EAGLE.drafter, hidden_size=1440)))
-    assert narrow[0] < plain[0]
-    assert narrow[2] == plain[2]
 
 
 @given(st.floats(1e-6, 1), st.floats(1e-6, 1), st.booleans(), st.booleans())
@@ -249,22 +217,3 @@ def test_the_first_prompt_is_processed_alone() -> None:
     whole, mean = times.prefill_seconds(5, size, 8192)
     assert whole == pytest.approx(alone + times.prefill_step_seconds(8192, size))
     assert mean == pytest.approx(alone + 0.8 * (whole - alone))
-
-
-def test_sliding_windows_read_less_of_a_long_context() -> None:
-    shape = ALONE.target.architecture
-    full = tuple(group.model_copy(update={"kind": "full", "window": None})
-                 for group in shape.attention)  # fmt: skip
-    dense = shape.model_copy(update={"attention": full})
-    whole = replace(ALONE, target=replace(ALONE.target, architecture=dense))
-    size = Workload(16_000, 2000)
-    assert tokens(ALONE, 16, size) > 1.1 * tokens(whole, 16, size)
-
-
-def test_a_batch_beyond_the_largest_cuda_graph_waits_for_the_cpu() -> None:
-    """vLLM captures up to 512 tokens, for GPT-OSS up to 1,024."""
-    step = {
-        k: speed(case(CODER, "p-eagle", k, "ml.p5en.48xlarge"), 100, length=3).itl_seconds or 0
-        for k in (4, 5)
-    }
-    assert step[5] > 1.5 * step[4]

@@ -66,9 +66,6 @@ from peagle.store import SANDBOX
 
 UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
 
-NO_ANSWER = ("unreachable", "connection-broken")
-"""The codes of errors of a connection that could not be made, or that ended too early."""
-
 _STALE_FIX = (
     "AWS_ENDPOINT_URL leads to this machine, where nothing answers; if that was the sandbox, "
     'point this shell to its new address: eval "$(peagle sandbox env)"'

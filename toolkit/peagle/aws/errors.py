@@ -93,7 +93,7 @@ _IAM_PREFIX = {
 _IAM_ACTION = {
     "HeadBucket": "ListBucket", "HeadObject": "GetObject", "ListObjectsV2": "ListBucket",
     "DeleteObjects": "DeleteObject", "ListMultipartUploads": "ListBucketMultipartUploads",
-    "ListParts": "ListMultipartUploadParts", "CopyObject": "PutObject",
+    "CopyObject": "PutObject",
     "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
     **dict.fromkeys(("PutBucketLifecycleConfiguration", "DeleteBucketLifecycle"),
                     "PutLifecycleConfiguration"),

@@ -16,7 +16,6 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from peagle.bench.measure import BenchTarget
 from peagle.bench.result import (
     DEFAULT_MAX_TOKENS,
     BenchedServer,
@@ -31,7 +30,7 @@ from peagle.bench.result import (
     silent,
     utc_now,
 )
-from peagle.bench.server import RefusedPrompt, ask_together
+from peagle.bench.targets import BenchTarget, RefusedPrompt, ask_together
 from peagle.bench.workloads import PromptSet, wrong_line
 from peagle.catalog.find import find_pair, pair_name
 from peagle.catalog.schema import Catalog, TextAcceptance
@@ -50,9 +49,6 @@ GROUPS_OF_LOG = 4
 
 FEW_DRAFTS = 100
 """Fewer drafts give no reliable mean."""
-
-_MAX_OWN_TOKEN_RATIO = 1.05
-"""With more tokens counted than this times those of the own answers, others sent requests too."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +226,7 @@ def _evaluate(
         domains=tuple(measured for measured in by_domain.values() if measured is not None),
         undrafted=tuple(domain for domain, measured in by_domain.items() if measured is None),
         refused=tuple(prompt for group in groups for prompt in group.refused),
-        others_sent=counted_tokens > _MAX_OWN_TOKEN_RATIO * total.output_tokens,
+        others_sent=counted_tokens > 1.05 * total.output_tokens,  # than those of the own answers
         incomplete=ended,
     )
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from peagle.bench.server import ANSWER_SECONDS, OpenAiServer
+from peagle.bench.targets import ANSWER_SECONDS, OpenAiServer
 from peagle.data import data_folder
 from peagle.engine.install import Environment, check_environment, exclusive_environment
 from peagle.errors import EngineError, Fix, UserError, count_of, parsing
@@ -147,9 +147,6 @@ class Sent:
 
 
 _KEY = "PEAGLE_BENCH_KEY"
-_INHERITED = ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR")
-_READ_EVERY = 0.2
-_END_SECONDS = 15.0
 _TOKENIZER = {
     "tokenizer.json": {
         "version": "1.0",
@@ -166,7 +163,6 @@ _TOKENIZER = {
 _PHASE = "load"
 """The phases are called ``load0``, ``load1``, ...; the first is the warm-up."""
 
-_LIMITS = Limits(size=64 << 20)
 _LONGEST = 300
 _CUT_OFF = "the server closed the connection before the end of an answer"
 _MESSAGES = {
@@ -277,7 +273,11 @@ def _run(
 ) -> tuple[CpuReading, ...]:
     """Run aiperf to its end, with the use of the CPUs meanwhile; an interrupt ends its processes
     too."""
-    environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    environment = {
+        name: os.environ[name]
+        for name in ("PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "TMPDIR")
+        if name in os.environ
+    }
     # Its cache of prepared data and all else it writes belong to this load.
     environment |= {"HOME": str(folder), "NO_COLOR": "1"} | ({_KEY: key} if key else {})
     command = [str(program), "profile", "--config", str(folder / "load.yaml")]
@@ -294,7 +294,7 @@ def _run(
             psutil.cpu_percent()
             while started.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
-                    started.wait(_READ_EVERY)
+                    started.wait(0.2)
                 now, used = time.time(), {}
                 for process in _processes(started.pid):
                     with suppress(psutil.Error):
@@ -312,7 +312,7 @@ def _run(
         except BaseException:
             processes = _processes(started.pid)
             started.terminate()
-            for process in psutil.wait_procs(processes, timeout=_END_SECONDS)[1]:
+            for process in psutil.wait_procs(processes, timeout=15.0)[1]:
                 with suppress(psutil.Error):
                     process.kill()
             raise
@@ -332,7 +332,7 @@ def requests_in(lines: Iterable[bytes]) -> Iterator[SentRequest]:
     ignored. Raises EngineError for another format."""
     for line in lines:
         try:
-            document = json_reader.read(line, "a record of aiperf", limits=_LIMITS)
+            document = json_reader.read(line, "a record of aiperf", limits=Limits(size=64 << 20))
         except InvalidJson as error:
             if error.is_syntax and not line.endswith(b"\n"):
                 return

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from peagle.bench.acceptance import no_speculation
-from peagle.bench.measure import BenchTarget
 from peagle.bench.result import (
     DEFAULT_MAX_TOKENS,
     NO_SPECULATION,
@@ -28,7 +27,7 @@ from peagle.bench.result import (
     silent,
     utc_now,
 )
-from peagle.bench.server import OpenAiServer, PromptRefused, RefusedPrompt
+from peagle.bench.targets import BenchTarget, OpenAiServer, PromptRefused, RefusedPrompt
 from peagle.bench.workloads import PromptSet, parse_prompts, read_prompts
 from peagle.catalog.schema import Catalog
 from peagle.deploy.proving import DEFAULT_PROMPTS, find_pair_of_tag
@@ -50,8 +49,6 @@ LARGEST_GAP = 0.01
 
 _BEST = 5
 """How many log probabilities the target returns for each token."""
-
-_SHOWN = 60
 
 
 _AGAINST_SPECULATES = "against-speculates"
@@ -297,7 +294,7 @@ def first_difference(
     gap = ranked[0] - ranked[1] if len(ranked) > 1 else None
     is_near = any(ranked[0] - best[token] < LARGEST_GAP for token in best if token == other_token)
     same = _shared(other.text, target.text)
-    theirs, ours = (text[same : same + _SHOWN] for text in (target.text, other.text))
+    theirs, ours = (text[same : same + 60] for text in (target.text, other.text))
     explained = gap is not None and gap < LARGEST_GAP and is_near
     return TokenDifference(
         target.line, domain, position, target_token, other_token, theirs, ours, gap, explained

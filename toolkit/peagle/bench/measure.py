@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -22,8 +22,6 @@ from peagle.bench.result import (
     BenchLoad,
     BenchResult,
     BenchRow,
-    BenchSetting,
-    CounterSource,
     Interval,
     Progress,
     Repetition,
@@ -35,51 +33,17 @@ from peagle.bench.result import (
     silent,
     utc_now,
 )
-from peagle.bench.server import OpenAiServer, Probe, probe
+from peagle.bench.targets import BenchTarget, Probe, probe
 from peagle.bench.workloads import request_bodies
 from peagle.errors import EngineError, PeagleError
 from peagle.protocol import Counters
 from peagle.text import format_requests, usd_per_million
-
-LEAST_GAIN = 1.02
-"""More requests must give so many times the tokens."""
-
-_LEAST_REQUESTS = 8
-"""Whose times say whether they waited."""
-
-_WAITING_SECONDS = 2.0
-"""How often the engine's queue is read during a load."""
 
 LoadProgress = Callable[[int, int], object]
 """Called with how many requests of how many have ended."""
 
 Measure = Callable[[BenchLoad, LoadProgress], BenchRow]
 """Measures one load of the server that serves."""
-
-
-@dataclass(frozen=True)
-class BenchTarget:
-    """A server to measure, what is known about it, and how to read its counters and its queue,
-    which return ``None`` where they are unknown. ``counted_by`` is where drafts are counted.
-    ``usd_per_hour`` is of all instances."""
-
-    server: OpenAiServer
-    facts: BenchedServer
-    setting: BenchSetting
-    read_counters: Callable[[], Counters | None] = lambda: None
-    read_waiting: Callable[[], float | None] = lambda: None
-    usd_per_hour: float | None = None
-    price_source: str | None = None
-    counted_by: CounterSource = "counters"
-
-    @property
-    def runs_alone(self) -> bool:
-        """Whether this is known to be a target without speculation."""
-        return self.facts.pair is not None and not self.setting.k
-
-    def at_price(self, usd_per_hour: float) -> BenchTarget:
-        """The target at the user's own price."""
-        return replace(self, usd_per_hour=usd_per_hour, price_source="as given")
 
 
 def bench(
@@ -156,7 +120,7 @@ def measure_load(
     def observe(ended: int) -> None:
         nonlocal next_reading
         if time.monotonic() >= next_reading:
-            next_reading = time.monotonic() + _WAITING_SECONDS
+            next_reading = time.monotonic() + 2.0
             if (requests := target.read_waiting()) is None:
                 next_reading = float("inf")
             else:
@@ -295,7 +259,7 @@ def queue_reason(
         for request in good
         if request.ttft is not None
     ]
-    if len(timed) < _LEAST_REQUESTS:
+    if len(timed) < 8:  # too few to say whether they waited
         return ""
     first, rest = median(ttft for ttft, _ in timed), median(rest for _, rest in timed)
     if first > rest > 0:
@@ -317,7 +281,8 @@ def with_saturation(rows: Sequence[BenchRow]) -> tuple[BenchRow, ...]:
         ]
         if smaller and not row.incomplete and not row.saturated:
             best = max(smaller, key=lambda other: other.tokens_per_second.value)
-            if row.tokens_per_second.value < LEAST_GAIN * best.tokens_per_second.value:
+            # More requests must give 2 % more tokens.
+            if row.tokens_per_second.value < 1.02 * best.tokens_per_second.value:
                 load = format_requests(best.load.concurrency)
                 row = replace(row, saturated=f"no more tokens per second than with {load}")
         marked.append(row)

@@ -258,7 +258,8 @@ class BenchRow:
     @property
     def is_imposed(self) -> bool:
         """Whether vLLM's synthetic sampler imposed its acceptance."""
-        return self.acceptance is not None and self.acceptance.basis == "imposed"
+        basis = self.acceptance.basis if self.acceptance else None
+        return bool(self.setting.imposed_rates) or basis == "imposed"
 
 
 @dataclass(frozen=True)

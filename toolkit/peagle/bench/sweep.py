@@ -43,12 +43,6 @@ from peagle_serve.warm import UnknownDevice, gpu_device
 
 LARGEST_K = 64
 
-_TOKENS_PER_SECOND = 20.0
-"""Of one request, for the time of a row before any is measured: slow, so that rather too long."""
-
-Open = Callable[[BenchSetting], AbstractContextManager[Measure]]
-"""Starts what serves a setting, and ends it."""
-
 PlanOf = Callable[[BenchSetting], Plan]
 
 
@@ -194,7 +188,7 @@ class Sweep:
     def run(
         self,
         file: ResultFile,
-        opened: Open,
+        opened: Callable[[BenchSetting], AbstractContextManager[Measure]],
         observe: Callable[[SweepProgress], object] = lambda progress: None,
         budget: Budget | None = None,
         start_seconds: float = 0.0,
@@ -245,9 +239,9 @@ class Sweep:
 
 
 def _slow_seconds(load: BenchLoad) -> float:
-    """Seconds of a row with slow answers."""
+    """Seconds of a row with slow answers, of 20 tokens per second."""
     rounds = 1 + load.repetitions * -(-load.requests // load.concurrency)
-    return rounds * load.workload.size.output_tokens / _TOKENS_PER_SECOND
+    return rounds * load.workload.size.output_tokens / 20.0
 
 
 def _measured(rows: Iterable[BenchRow]) -> dict[str, tuple[float, float]]:
@@ -437,9 +431,6 @@ def catalog_name(gpu: str, names: Iterable[str]) -> str:
 START_SECONDS, SANDBOX_START_SECONDS = 600.0, 60.0
 """How long an update takes, for the price before one is measured."""
 
-LIMIT = 1.5
-"""Times the shown cost: what a sweep of an endpoint may cost by default."""
-
 
 class EndpointSweep:
     """A sweep on a deployment: each setting is an update of its endpoint, which is proved and
@@ -490,7 +481,8 @@ class EndpointSweep:
         self.usd = self.default_limit = None
         if self.usd_per_hour is not None:
             self.usd = Budget(None, self.usd_per_hour, start_factor=2.0).cost(starts, rows)
-            self.default_limit = None if in_sandbox else self.spent + LIMIT * self.usd
+            # Half as much again as shown.
+            self.default_limit = None if in_sandbox else self.spent + 1.5 * self.usd
 
     @property
     def plan_to_return_to(self) -> Path | None:

@@ -16,8 +16,14 @@ from urllib.parse import urlsplit
 
 from peagle import proof
 from peagle.aws.client import Clock
-from peagle.bench.server import OpenAiServer, PromptRefused, counters_of, served_models
-from peagle.bench.targets import base_url_of, server_of_url
+from peagle.bench.targets import (
+    OpenAiServer,
+    PromptRefused,
+    base_url_of,
+    counters_of,
+    served_models,
+    server_of_url,
+)
 from peagle.catalog.schema import Catalog
 from peagle.deploy.proving import PROOF_SECONDS, ProofRequest, request_of_model, request_of_plan
 from peagle.errors import EngineError, NotProved, UserError
@@ -25,10 +31,6 @@ from peagle.parallel import run_parallel
 from peagle.planning.plan import Plan
 from peagle.proof import MIN_DRAFTS, Counted, Proof
 from peagle.protocol import Counters, parse_piece
-
-_PAUSE_SECONDS = 5.0
-_ANSWER_SECONDS = 900.0
-"""What a round of prompts may take after ``PROOF_SECONDS``."""
 
 Say = Callable[[str], object]
 
@@ -81,7 +83,7 @@ def prove_url(
                 code="engines-missing",
             )
         say(f"{len(engines)} of {instances} engines answer")
-        clock.sleep(_PAUSE_SECONDS)
+        clock.sleep(5.0)
     if plan:
         request = request_of_plan(plan, url)
     else:
@@ -154,7 +156,7 @@ def _counted(engines: dict[str, OpenAiServer], request: ProofRequest, say: Say) 
         )
 
     calls = [partial(count, address, server) for address, server in engines.items()]
-    counts = dict(zip(engines, run_parallel(calls, until + _ANSWER_SECONDS), strict=True))
+    counts = dict(zip(engines, run_parallel(calls, until + 900.0), strict=True))  # of a round
     if not several:
         (counted,) = counts.values()
         return proof.evaluate(counted.total, request.floor, request.min_drafts, counted.second)

@@ -30,14 +30,6 @@ from peagle.render.alarms import METRIC_NAMESPACE, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import format_duration, format_requests
 
-_STREAMED = 0.99
-"""From this share of streamed requests on, the time between tokens is known."""
-
-_MUCH = 1.25
-"""Loads of an instance that differ by this factor are not compared without a word."""
-
-_FEW_REQUESTS = 30
-
 _COMPARED = (
     "seconds_per_token", "itl_seconds", "ttft_seconds", "latency_seconds", "acceptance_length",
     "usd_per_million_tokens",
@@ -183,7 +175,8 @@ def _measured(
     whole = sum(minutes.values(), Minute())
     # Tokens without a request are those of a proof.
     is_answered = bool(whole["ended"] and whole["tokens"])
-    is_streamed = whole["streams"] >= _STREAMED * whole["ended"] and (
+    # The time between tokens is known where nearly all requests stream.
+    is_streamed = whole["streams"] >= 0.99 * whole["ended"] and (
         whole["tokens"] > whole["ended"] > 0
     )
 
@@ -234,7 +227,7 @@ def _notes(
         name = result.variant
         if result.only_errors:
             continue  # the verdict says so
-        if result.requests < _FEW_REQUESTS:
+        if result.requests < 30:
             yield f"{name} has answered {format_requests(result.requests)}: too few to decide"
         elif result.seconds_per_token is None:
             yield f"the time per token of {name} is unknown: no tokens in its log"
@@ -248,7 +241,7 @@ def _notes(
                 f"{format_duration(seconds)}: idle instances cost the same"
             )
     loads = [result.in_progress for result in results if result.in_progress]
-    if len(loads) == 2 and max(loads) > _MUCH * min(loads):
+    if len(loads) == 2 and max(loads) > 1.25 * min(loads):
         texts = " and ".join(f"{load:.2g}" for load in loads)
         yield (
             f"the instances have different loads ({texts} requests in progress), which changes "

@@ -29,9 +29,6 @@ from peagle_serve.json_reader import InvalidJson, Limits, read_regular
 
 LARGEST_FILE = 64 << 20
 
-_LIMITS = Limits(size=6 << 20)
-"""Of one line; InvokeEndpoint takes a body of this size."""
-
 _FORM = 'write lines such as {"domain": "code", "prompt": "..."}'
 
 
@@ -106,7 +103,7 @@ def parse_prompts(data: bytes, file: str) -> PromptSet:
         if not content.strip():
             continue
         try:
-            document = json_reader.read(content, "the line", limits=_LIMITS)
+            document = json_reader.read(content, "the line", limits=Limits(size=6 << 20))
             line = {"line": number} if isinstance(document, dict) else {}
             prompts.append(Prompt.model_validate({**document, **line} if line else document))
         except InvalidJson as error:
@@ -126,9 +123,6 @@ def wrong_line(file: str, lines: Sequence[int], why: str, fix: str) -> UserError
     more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
     return UserError(f"{file}, line {lines[0]}{more}: {why}", fix, "prompts")
 
-
-LEAST_REQUESTS = 4
-"""Of a repetition: fewer give no percentiles."""
 
 _TEXT = (
     "time year people way day thing woman life child world school family student group country "
@@ -190,7 +184,7 @@ def make_loads(
         BenchLoad(
             requested,
             concurrency,
-            max(requests or max(2 * concurrency, LEAST_REQUESTS), concurrency),
+            max(requests or max(2 * concurrency, 4), concurrency),
             repetitions,
         )
         for concurrency in concurrencies

@@ -286,7 +286,11 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
         # A value that may have several types has one error for each; they become one problem.
         by_location: dict[Location, list[ErrorDetails]] = {}
         for detail in error.errors(include_url=False):
-            by_location.setdefault(_existing(document, detail), []).append(detail)
+            location: Location = detail["loc"]
+            # Without what pydantic adds to it, such as the member of a union.
+            while location and detail["type"] != "missing" and document.node(location) is None:
+                location = location[:-1]
+            by_location.setdefault(location, []).append(detail)
         # A misspelt key is also a missing key; its own line helps more, so it comes first.
         ordered = sorted(
             by_location.items(),
@@ -306,14 +310,6 @@ def _entry(document: Document, model: type[BaseModel]) -> BaseModel:
 def problem_at(document: Document, location: Location, message: str, fix: str) -> Problem:
     """A problem with its file, line and key."""
     return Problem(document.file, document.line(location), dotted(location), message, fix)
-
-
-def _existing(document: Document, detail: ErrorDetails) -> Location:
-    """The error's location without what pydantic adds to it, such as the member of a union."""
-    location: Location = detail["loc"]
-    while location and detail["type"] != "missing" and document.node(location) is None:
-        location = location[:-1]
-    return location
 
 
 def _message(

@@ -60,17 +60,13 @@ def find_instance(table: InstanceTable, name: str) -> Instance:
         if instance.type == name:
             return instance
     types = [instance.type for instance in table.instances]
-    family = [other for other in types if _family(other) == _family(name)]
-    families = sorted({_family(other) for other in types})
+    family = [other for other in types if other.rpartition(".")[0] == name.rpartition(".")[0]]
+    families = sorted({other.rpartition(".")[0] for other in types})
     hint = nearest(name, types) or f"families with GPUs: {', '.join(families)}"
     hint = f"available in this family: {', '.join(family)}" if family else hint
     close = close_matches(name, family or types)[:1]
     fix = Fix(hint, options=("--instance-type", *close) if close else ())
     raise NotFound(f"the catalogue has no GPU instance type {name!r}", fix, code="instance-unknown")
-
-
-def _family(instance_type: str) -> str:
-    return instance_type.rpartition(".")[0]
 
 
 def pair_name(target: Target, drafter: Drafter | None) -> str:
@@ -93,21 +89,15 @@ def _find_target(catalog: Catalog, name: str) -> Target:
         "pass a head with --drafter, and add a target to a catalogue of your own",
         ("peagle", "catalog", "init", name, "-o", "my-catalog"),
     )
-    if name.endswith(".json"):
-        show = Fix(
-            "name a pair; the memory and the findings of a plan file are in the plan",
-            ("peagle", "plan", name, "--verbose"),
-        )
-        raise NotFound(f"{name!r} is a plan file, not a pair", show, code="not-a-pair")
     if is_s3_uri(name) or name.startswith(("/", "./", "../", "~")):
         raise UserError(f"{name!r} is a location, not a pair", add, code="not-a-pair")
-    if os.path.isdir(name):
-        fix = add if "/" in name else Fix(f"for the folder write ./{name}")
-        raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
-    if os.path.isfile(name):
+    if name.endswith(".json") or os.path.isfile(name):
         raise NotFound(
             f"{name!r} is a file, not a pair", Fix("list all pairs", _LIST), "not-a-pair"
         )
+    if os.path.isdir(name):
+        fix = add if "/" in name else Fix(f"for the folder write ./{name}")
+        raise NotFound(f"the catalogue has no target {name!r}", fix, code="unknown-target")
     hint = nearest(name, catalog.targets if "/" in name else _names(catalog))
     sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
     fix = Fix(sentence, _LIST)
@@ -166,6 +156,8 @@ def _short_names(catalog: Catalog) -> Mapping[str, str]:
 
 
 _METHOD_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
+_SUMMARIZED = ("method", "parallel_drafting", "weights", "public", "k_recommended", "k_trained",
+               "min_vllm", "licence")  # fmt: skip
 
 
 def summarize_targets(catalog: Catalog, evidence: tuple[Evidence, ...]) -> list[dict[str, Any]]:
@@ -176,13 +168,21 @@ def summarize_targets(catalog: Catalog, evidence: tuple[Evidence, ...]) -> list[
 def summarize_target(target: Target, evidence: tuple[Evidence, ...]) -> dict[str, Any]:
     """What helps to choose a target and one of its drafters."""
     fields = {"id", "short_name", "title", "licence", "min_vllm", "default_drafter"}
-    return {
-        **target.model_dump(mode="json", include=fields),
-        "drafters": [
-            _drafter(target, drafter, evidence_for(evidence, target, drafter))
-            for drafter in target.drafters
-        ],
-    }
+    drafters = []
+    for drafter in target.drafters:
+        measured = evidence_for(evidence, target, drafter)
+        # P-EAGLE is vLLM's method eagle3 with parallel drafting.
+        kind = "P-EAGLE" if drafter.parallel_drafting else drafter.method
+        drafters.append({
+            "name": drafter.name,
+            "pair": pair_name(target, drafter),
+            "title": drafter.title,
+            "kind": _METHOD_NAMES.get(kind, kind),
+            **{name: getattr(drafter, name) for name in _SUMMARIZED},
+            "verified": bool(measured),
+            "evidence": [evidence.model_dump() for evidence in measured],
+        })  # fmt: skip
+    return {**target.model_dump(mode="json", include=fields), "drafters": drafters}
 
 
 def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) -> dict[str, Any]:
@@ -205,25 +205,3 @@ def default_support(catalog: Catalog, drafter: Drafter | None) -> MethodSupport 
         return None
     table = catalog.runtimes
     return support_of(table, drafter.method, drafter.parallel_drafting, table.default)
-
-
-def _drafter(target: Target, drafter: Drafter, measured: tuple[Evidence, ...]) -> dict[str, Any]:
-    return {
-        "name": drafter.name,
-        "pair": pair_name(target, drafter),
-        "title": drafter.title,
-        # P-EAGLE is vLLM's method eagle3 with parallel drafting.
-        "kind": "P-EAGLE"
-        if drafter.parallel_drafting
-        else _METHOD_NAMES.get(drafter.method, drafter.method),
-        "method": drafter.method,
-        "parallel_drafting": drafter.parallel_drafting,
-        "weights": drafter.weights,
-        "public": drafter.public,
-        "k_recommended": drafter.k_recommended,
-        "k_trained": drafter.k_trained,
-        "min_vllm": drafter.min_vllm,
-        "licence": drafter.licence,
-        "verified": bool(measured),
-        "evidence": [evidence.model_dump() for evidence in measured],
-    }

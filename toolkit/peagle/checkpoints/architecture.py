@@ -81,7 +81,7 @@ def read_architecture(config: Config) -> Architecture:
         elif experts and _count(text, "moe_intermediate_size") is not None:
             wide = "moe_intermediate_size"
         latent, tied = latent_attention(text, number), config.get("tie_word_embeddings")
-        blocks = feed_forward(text, layers, bool(experts))
+        blocks, without_experts = feed_forward(text, layers, bool(experts))
         dense = _count(text, "intermediate_size_mlp") or _count(text, "intermediate_size")
         return Architecture(
             class_name=class_name(config),
@@ -90,17 +90,15 @@ def read_architecture(config: Config) -> Architecture:
             query_heads=heads,
             attention=_attention(text, kinds, latent, hidden, heads),
             vocab_size=number(text, "vocab_size"),
-            intermediate_size=number(text, wide) if blocks.layers else hidden,
+            intermediate_size=number(text, wide) if blocks else hidden,
             max_positions=_count(text, "max_position_embeddings") or _DEFAULT_POSITIONS[attends],
             tied_embeddings=bool(text.get("tie_word_embeddings") if tied is None else tied),
             experts=experts,
             experts_per_token=_count(text, "num_experts_per_tok") if experts else None,
-            feed_forward_layers=None
-            if blocks.layers == layers and GROUP_SIZES not in text
-            else blocks.layers,
+            feed_forward_layers=None if blocks == layers and GROUP_SIZES not in text else blocks,
             feed_forward_matrices=matrices(text),
-            dense_layers=blocks.dense,
-            dense_intermediate_size=dense if blocks.dense else None,
+            dense_layers=without_experts,
+            dense_intermediate_size=dense if without_experts else None,
             shared_expert_size=_shared_size(text, wide) if experts else None,
             attention_gate=bool(text.get("attn_output_gate")),
             per_layer_embeddings=layers * (_count(text, "hidden_size_per_layer_input") or 0),
@@ -234,7 +232,19 @@ def _attention(
 ) -> tuple[AttentionGroup, ...]:
     """Layers grouped by their KV cache; layers that share another layer's cache are left out."""
     if latent is not None:
-        return _latent_groups(latent, sum(kind != "recurrent" for kind in kinds), heads)
+        # MLAAttentionSpec: one vector of kv_lora_rank + qk_rope_head_dim per token; DeepSeek's
+        # indexer keeps index_head_dim bytes and a float32 scale for each 128 (deepseek_v2.py).
+        layers = sum(kind != "recurrent" for kind in kinds)
+        if not latent.cached:  # vLLM pads values to the width of keys
+            width = latent.nope_dim + latent.rope_dim
+            return (AttentionGroup(kind="full", layers=layers, kv_heads=heads, head_dim=width),)
+        widths = [latent.kv_rank + latent.rope_dim]
+        if latent.indexer_dim:
+            widths.append(-(-(latent.indexer_dim + latent.indexer_dim // 128 * 4) // 2))
+        return tuple(
+            AttentionGroup(kind="latent", layers=layers, kv_heads=1, head_dim=width)
+            for width in widths
+        )
     width = _count(text, "head_dim") or hidden // heads
     kv_heads = optional_number(text, "num_key_value_heads") or heads
     if text.get("multi_query") and not text.get("new_decoder_architecture"):
@@ -263,19 +273,3 @@ def _attention(
         for kind, count in Counter(cached).items()
         if kind in ("full", "sliding")
     )
-
-
-def _latent_groups(latent: LatentAttention, layers: int, heads: int) -> tuple[AttentionGroup, ...]:
-    """MLAAttentionSpec: one vector of kv_lora_rank + qk_rope_head_dim per token; DeepSeek's indexer
-    keeps index_head_dim bytes and a float32 scale for each 128 of them (deepseek_v2.py)."""
-    if not latent.cached:
-        # vLLM pads values to the width of keys.
-        width = latent.nope_dim + latent.rope_dim
-        return (AttentionGroup(kind="full", layers=layers, kv_heads=heads, head_dim=width),)
-    width = latent.kv_rank + latent.rope_dim
-    groups = [AttentionGroup(kind="latent", layers=layers, kv_heads=1, head_dim=width)]
-    if latent.indexer_dim:
-        elements = -(-(latent.indexer_dim + latent.indexer_dim // 128 * 4) // 2)
-        indexer = {"kind": "latent", "layers": layers, "kv_heads": 1, "head_dim": elements}
-        groups.append(AttentionGroup.model_validate(indexer))
-    return tuple(groups)

@@ -68,8 +68,12 @@ def files_below(folder: Path) -> tuple[LocalFile, ...]:
         raise UserError(
             f"there is no folder {folder}", "the plan needs the weights in it", "no-such-folder"
         )
-    homes = link_homes(folder)
-    cached = _cached_hashes()
+    homes, cache = link_homes(folder), home() / "contents.json"
+    cached: Any = None
+    with suppress(ValueError, OSError):
+        cached = read_json(cache)
+    if not isinstance(cached, dict):  # damaged, or not yet there
+        cached = {}
     kept: dict[str, list[Any]] = {}
     files = []
     for path in sorted(folder.rglob("*")):
@@ -84,7 +88,8 @@ def files_below(folder: Path) -> tuple[LocalFile, ...]:
             f"the folder {folder} is empty", "it must contain the model's weights", "empty-folder"
         )
     if kept:
-        _cache_hashes({**cached, **kept})
+        with suppress(OSError, UserError):  # the hashes can be computed again
+            write_json(cache, dict(list({**cached, **kept}.items())[-_MAX_HASHES:]))
     return tuple(files)
 
 
@@ -119,20 +124,3 @@ def _computed(path: Path, size: int) -> str:
             if watcher is not None and done % _STEP_BYTES == 0:
                 watcher(path.name, done, size)
     return digest.hexdigest()
-
-
-def _cache_file() -> Path:
-    return home() / "contents.json"
-
-
-def _cached_hashes() -> dict[str, list[Any]]:
-    """The cached hashes by path; empty without a cache, or where it is damaged."""
-    with suppress(ValueError, OSError):
-        hashes = read_json(_cache_file())
-        return hashes if isinstance(hashes, dict) else {}
-    return {}
-
-
-def _cache_hashes(hashes: dict[str, list[Any]]) -> None:
-    with suppress(OSError, UserError):  # the hashes can be computed again
-        write_json(_cache_file(), dict(list(hashes.items())[-_MAX_HASHES:]))

@@ -10,7 +10,7 @@ from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.models import Checkpoint
 from peagle.errors import DamagedCheckpoint
 from peagle_serve import heads as parser
-from peagle_serve.heads import DEFAULT_AUXILIARY, MASK, HeadConfig, default_layers
+from peagle_serve.heads import DEFAULT_AUXILIARY, MASK, HeadConfig
 
 
 class Head(parser.Head):
@@ -33,19 +33,6 @@ class Head(parser.Head):
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of the tensor, if the head has it."""
         return self.tensors[name].shape if name in self.tensors else None
-
-    def counts_with(self, key: str) -> bool:
-        """Whether config.json sets ``key``, at its top or where it describes the layers."""
-        inner = self.document.get("transformer_layer_config")
-        holders = (self.document, inner if isinstance(inner, Mapping) else {})
-        return any(holder.get(key) is not None for holder in holders)
-
-    def layers_read(self, depth: int) -> tuple[int, ...]:
-        """The layers that vLLM reads for it from a target of ``depth`` layers: listed or default.
-        Empty if the head uses none."""
-        if not self.config.uses_auxiliary:
-            return ()
-        return self.config.auxiliary_layers or default_layers(depth)
 
 
 def read_head(config: Mapping[str, Any]) -> HeadConfig:

@@ -92,7 +92,8 @@ class Hub:
         with requests.Session() as session, self.failures(repo):
             session.max_redirects = _MAX_REDIRECTS
             session.verify = os.environ.get("SSL_CERT_FILE") or True
-            session.auth = _no_netrc
+            # Else requests would send what ~/.netrc has for the host in place of the token.
+            session.auth = lambda request: request
             response = session.get(url, headers=sent, stream=True, timeout=self.seconds)
             with response:
                 if response.status_code not in (200, 206):
@@ -161,11 +162,6 @@ class Hub:
             fix = "try again in a few minutes; with a token in HF_TOKEN the limit is higher"
             return HubFailed(message, fix, "hub-rate-limit")
         return HubFailed(f"{repo}: {self.endpoint} responds with HTTP {status}", "try again later")
-
-
-def _no_netrc(request: Any) -> Any:
-    """requests would else send what ~/.netrc has for the host in place of the token."""
-    return request
 
 
 def _is_true(variable: str) -> bool:

@@ -8,7 +8,7 @@ model has as its default; ``with_defaults`` adds it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from peagle.catalog.schema import LatentAttention, QuantizedWeights, RecurrentGroup
 from peagle.vllm.facts import architectures
@@ -106,13 +106,6 @@ _STATES = ("linear_num_value_heads", "linear_attn_config", "conv_L_cache", "attn
 """Keys with which ``recurrent_group`` knows the size of a state."""
 
 
-class LayerKinds(NamedTuple):
-    """The kind of each layer, and what of them is not known in vLLM's accounting, if anything."""
-
-    kinds: list[Kind]
-    unknown: str = ""
-
-
 def with_defaults(text: Config, model_type: object) -> dict[str, Any]:
     """The decoder's keys without null ones, by their usual names, with the defaults of its class.
 
@@ -194,8 +187,9 @@ def _window_list(text: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def layer_kinds(text: Config, layers: int) -> LayerKinds:
-    """The kind of each of ``layers`` layers. ``text`` comes from ``with_defaults``."""
+def layer_kinds(text: Config, layers: int) -> tuple[list[Kind], str]:
+    """The kind of each of ``layers`` layers, and what of them is not known in vLLM's accounting, if
+    anything. ``text`` comes from ``with_defaults``."""
     foreign = [key for key in _FOREIGN if text.get(key)]
     named = _named(text, layers)
     kinds = _by_pattern(text, layers) if named is None else [_kind_of(name) for name in named]
@@ -204,7 +198,7 @@ def layer_kinds(text: Config, layers: int) -> LayerKinds:
         kinds = ["unknown" if kind in ("recurrent", "both") else kind for kind in kinds]
         foreign.append("recurrent layers without their sizes")
     # A layer of an unknown kind counts as full attention, the largest cache.
-    return LayerKinds(["full" if k == "unknown" else k for k in kinds], ", ".join(foreign))
+    return ["full" if k == "unknown" else k for k in kinds], ", ".join(foreign)
 
 
 def _kind_of(name: str) -> Kind:
@@ -389,31 +383,24 @@ def matrices(text: Config) -> Literal[2, 3]:
     return 2 if squared or text.get("model_type") in _UNGATED else 3
 
 
-class FeedForward(NamedTuple):
-    """How many layers have a feed-forward block, and how many of these have no experts."""
-
-    layers: int
-    dense: int
-
-
-def feed_forward(text: Config, layers: int, experts: bool) -> FeedForward:
-    """The feed-forward blocks of ``layers`` layers."""
+def feed_forward(text: Config, layers: int, experts: bool) -> tuple[int, int]:
+    """How many of ``layers`` layers have a feed-forward block, and how many of these no experts."""
     if _WIDTHS in text:
-        return FeedForward(sum(width > 0 for width in text[_WIDTHS]), 0)
+        return sum(width > 0 for width in text[_WIDTHS]), 0
     if text.get("model_type") in MAMBA:
-        return FeedForward(0, 0)
+        return 0, 0
     shared = text.get("num_mem_blocks")  # Zamba2's layers share the weights of a few blocks
     if type(shared) is int and 0 < shared <= layers:
-        return FeedForward(shared, 0)
+        return shared, 0
     listed = text.get("hybrid_override_pattern") or text.get("layers_block_type")
     blocks = listed[:layers] if isinstance(listed, str | list) else ()
     dense = sum(block in ("-", "mlp") for block in blocks)
     sparse = sum(block in ("E", "moe") for block in blocks)
     if dense or sparse:
-        return FeedForward(dense + sparse, dense if sparse else 0)
+        return dense + sparse, dense if sparse else 0
     if not experts:
-        return FeedForward(layers, 0)
-    return FeedForward(layers, sum(not _is_sparse(text, place) for place in range(layers)))
+        return layers, 0
+    return layers, sum(not _is_sparse(text, place) for place in range(layers))
 
 
 def _is_sparse(text: Config, place: int) -> bool:
@@ -448,7 +435,11 @@ def quantized_weights(settings: Config) -> QuantizedWeights | None:
     """Bytes and blocks of quantized projections by a ``quantization_config`` that states them;
     ``None`` for formats of fixed size (MXFP4, NVFP4) and where the bits are not stated."""
     method = str(settings.get("quant_method", "")).lower()
-    attention = not _skips_attention(settings)
+    skipped = settings.get("modules_to_not_convert") or settings.get("ignore")
+    # The list of unquantized modules may have the attention of every layer.
+    attention = not isinstance(skipped, list) or not any(
+        "self_attn" in str(name) and not any(c.isdigit() for c in str(name)) for name in skipped
+    )
     block = settings.get("weight_block_size")
     if method == "compressed-tensors":
         return _compressed_weights(settings, attention)
@@ -500,11 +491,3 @@ def _compressed_weights(settings: Config, attention: bool) -> QuantizedWeights |
             whole = weights.get("actorder") != "group"
             return grouped.model_copy(update={"whole_groups": whole})
     return None
-
-
-def _skips_attention(settings: Config) -> bool:
-    """Whether the list of unquantized modules has the attention of every layer."""
-    skipped = settings.get("modules_to_not_convert") or settings.get("ignore")
-    return isinstance(skipped, list) and any(
-        "self_attn" in str(name) and not any(c.isdigit() for c in str(name)) for name in skipped
-    )

@@ -31,19 +31,24 @@ from peagle.bench.lossless import (
     require_lossless,
     sweep_lossless,
 )
-from peagle.bench.measure import BenchTarget
 from peagle.bench.measure import bench as measure
 from peagle.bench.report import BenchGates, require_gates, require_report, summaries
 from peagle.bench.report import report as report_html
 from peagle.bench.result import DEFAULT_MAX_TOKENS, INTERRUPTED, BenchResult, BenchSetting
-from peagle.bench.server import KEY_VARIABLE
 from peagle.bench.sweep import (
     EndpointSweep,
     SweepProgress,
     SweepRequest,
     sweep_on_this_machine,
 )
-from peagle.bench.targets import target_alone, target_of_endpoint, target_of_engine, target_of_url
+from peagle.bench.targets import (
+    KEY_VARIABLE,
+    BenchTarget,
+    target_alone,
+    target_of_endpoint,
+    target_of_engine,
+    target_of_url,
+)
 from peagle.bench.workloads import make_loads, read_prompts
 from peagle.catalog import find_pair
 from peagle.cli.context import PeagleCommand, command_text, is_plan_file, is_typed, own_command
@@ -79,7 +84,6 @@ from peagle.cli.view.console import (
 )
 from peagle.cli.view.progress import DeploymentProgress, StatusLine
 from peagle.deploy.invoke import WakeUpOptions
-from peagle.deploy.records import deployment_lock
 from peagle.engine.runner import LocalOptions
 from peagle.engine.state import local_engines, ready_engine
 from peagle.errors import (
@@ -532,9 +536,11 @@ def _on_endpoint(
     if options["save"] and session.sandbox:
         message = "the sandbox has no GPU, so its speeds cannot be evidence"
         raise UserError(message, "omit --save", code="not-evidence")
-    record, aws = session.find(name, options["region"], complete=True)
-    with deployment_lock(*record.key), DeploymentProgress(session.sandbox) as status:
-        prepared = EndpointSweep(request, file, aws, record, command_catalog(ctx), status.observe)
+    changing = session.changing(name, options["region"])
+    with changing as change, DeploymentProgress(session.sandbox) as status:
+        prepared = EndpointSweep(
+            request, file, change.aws, change.record, command_catalog(ctx), status.observe
+        )
         print_facts(_price_facts(prepared, session, options["max_cost"]))
         if not options["yes"]:
             confirm("Update the endpoint to each setting?", "not measured")

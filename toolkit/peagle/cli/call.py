@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from peagle.aws.client import MAX_TOKEN_SECONDS
-from peagle.bench.server import KEY_VARIABLE
+from peagle.bench.targets import KEY_VARIABLE
 from peagle.bench.url_proof import prove_url
 from peagle.cli.context import PeagleCommand, is_typed
 from peagle.cli.options import TOKENS, Decimal, duration

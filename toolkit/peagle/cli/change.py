@@ -9,7 +9,13 @@ import click
 
 from peagle.account import Change
 from peagle.bench.variants import comparison_report
-from peagle.cli.context import deployment_in_context, in_context, is_plan_file, own_command
+from peagle.cli.context import (
+    command_text,
+    deployment_in_context,
+    in_context,
+    is_plan_file,
+    own_command,
+)
 from peagle.cli.options import (
     POSITIVE,
     Parsed,
@@ -25,12 +31,12 @@ from peagle.cli.project import ACCOUNT
 from peagle.cli.session import Session, deployment_command
 from peagle.cli.view.console import confirm, print_facts, print_json, print_line, print_status
 from peagle.cli.view.deploy import (
+    AT_PROMOTION,
+    comparison_text,
     measured,
     print_comparison_report,
-    print_started,
     show_candidate,
     show_changes,
-    show_end,
 )
 from peagle.cli.view.progress import show_hashing
 from peagle.deploy.apply import end_rollback, preview_rollback, revision_for_rollback
@@ -53,7 +59,7 @@ from peagle.deploy.state import Deployment
 from peagle.deploy.status import deployment_status, require_known_price
 from peagle.errors import Fix, NotProved, OptionsConflict, UserError
 from peagle.planning import Plan
-from peagle.text import counted, format_price, parse_share
+from peagle.text import counted, format_price, k_text, parse_share
 
 _DEFAULT_SHARE = 0.1
 
@@ -140,7 +146,7 @@ def scale(
         facts = [("where", session.where(change.record.region))]
         if scaling.count is not None:
             counts = counted(2, live.hosts_components)
-            facts.append((counts, f"{scaling.live.engine_count} -> {scaling.count}"))
+            facts.append((counts, f"{live.engine_count} -> {scaling.count}"))
         after = scaling.scaling.after if scaling.scaling else None
         if scaling.scaling is not None:
             facts.append(("scaling", scaling.scaling.text))
@@ -303,7 +309,11 @@ def compare(
     if as_json:
         print_json(deployment_in_context(document))
     else:
-        print_started(document, session)
+        price = format_price(document["price_per_hour_usd"], session.sandbox)
+        print_line(f"{name} serves two plans: {comparison_text(document['comparison'])}", bold=True)
+        commands = (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop"))
+        facts = [(label, ("", command_text(("peagle", word, name)))) for label, word in commands]
+        print_facts([("Price", price), *facts], label=9, err=False)
 
 
 def _candidate_plan(ctx: click.Context, record: Deployment, text: str) -> Plan:
@@ -352,7 +362,16 @@ def _end_comparison(
     with session.changing(name) as change:
         require_own(change.record)
         comparison = required_comparison(change.record)
-        show_end(change.record, comparison, session, end is promote_candidate)
+        served, share = comparison.candidate.served, f"{comparison.share:.1%} of the requests"
+        is_promoted = end is promote_candidate
+        facts = (
+            ("where", session.where(change.record.region)),
+            ("compared", f"{served.pair}, {k_text(served.k)}, {share}"),
+            ("change", "all instances are replaced, then the proof is repeated"),
+            ("then", f"its plan's {AT_PROMOTION} apply" if is_promoted else ""),
+        )
+        print_status(name, bold=True)
+        print_facts(facts)
         confirm(question, "the comparison goes on", yes=yes)
         unproved = _run_until_proved(ctx, change, end)
     document = deployment_status(change.aws, load_record(*change.record.key) or change.record)

@@ -39,7 +39,6 @@ from peagle.deploy.context import DeploymentContext, WillNotServe
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.preflight import preflight as run_preflight
 from peagle.deploy.records import (
-    deployment_lock,
     find_record,
     load_record,
     readable_records,
@@ -160,7 +159,7 @@ def deploy(
     fallbacks = _plan_fallbacks(ctx, plan)
     if session.sandbox:
         check_sandbox_engine()
-    with session.starting(plan.region) as aws, deployment_lock(aws.scope, plan.region, plan.name):
+    with session.starting(plan.region, plan.name) as aws:
 
         def prepare(instance_type: str) -> Preflight:
             wanted = plan

@@ -66,13 +66,13 @@ class Decimal(click.FloatRange):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """The number. Raises BadParameter."""
-        number: float = value
-        if isinstance(value, str):
-            text: Any = value.removeprefix("$")
-            number = super().convert(text, param, ctx)
+        try:
+            number = float(value.removeprefix("$") if isinstance(value, str) else value)
+        except ValueError:
+            number = math.nan
         if not math.isfinite(number):
-            self.fail(f"{value} is not a number", param, ctx)
-        return number
+            self.fail(f"{sanitize(value, 40)!r} is not a number", param, ctx)
+        return float(super().convert(number, param, ctx))
 
 
 def _parse_loads(text: str) -> tuple[int, ...]:

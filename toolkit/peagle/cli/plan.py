@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,10 +154,7 @@ def _markdown(
 
 def _cell(text: str) -> str:
     """A text that cannot end its cell, or be markup."""
-    plain = sanitize(text, 300)
-    for mark in "\\`*_|<>[]@#":
-        plain = plain.replace(mark, f"\\{mark}")
-    return plain
+    return re.sub(r"([\\`*_|<>\[\]@#])", r"\\\1", sanitize(text, 300))
 
 
 @click.command(

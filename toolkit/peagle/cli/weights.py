@@ -52,7 +52,7 @@ from peagle.cli.view.deploy import show_remaining_resources
 from peagle.cli.view.progress import StatusLine, show_hashing
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.preflight import preflight as run_preflight
-from peagle.deploy.records import deployment_lock, load_record, refuse_weights_in_use
+from peagle.deploy.records import load_record, refuse_weights_in_use
 from peagle.deploy.state import Deployment
 from peagle.deploy.status import require_known_price
 from peagle.engine.runner import LocalOptions
@@ -642,7 +642,7 @@ def _collect_on_aws(
         )
     again = own_command(click.get_current_context(), without=_NOT_REPEATED)
     name, causes = collecting.name, list[BaseException]()
-    with session.starting(plan.region) as aws, deployment_lock(aws.scope, plan.region, name):
+    with session.starting(plan.region, name) as aws:
         with show_hashing():
             preflight = run_preflight(aws, collecting, session.catalog.instances, role)
         show_and_refuse(preflight, session)

@@ -53,6 +53,7 @@ from peagle.deploy.resources import (
     delete,
     delete_endpoint,
     put_settings,
+    scaling_tag,
 )
 from peagle.deploy.revisions import (
     fields_when_proved,
@@ -73,9 +74,9 @@ from peagle.deploy.scaling import (
     keep_end,
     keeps_count,
     planned_end,
+    retag_config,
     return_to_scaling,
     set_end,
-    tag_scaling,
 )
 from peagle.deploy.state import Deployment, Failure, Resource, Revision
 from peagle.errors import (
@@ -139,7 +140,7 @@ def deploy(
         # An update to another instance type has ended the scaling.
         if preflight.scaling is not None or (scaling is not None and change == "update"):
             apply_scaling(context, scaling)
-            tag_scaling(context, revision, scaling)
+            retag_config(context, revision, [scaling_tag(scaling)])
     if serves_on and (serving := context.record.serving):
         context.change(serving=serving.model_copy(update={"plan": desired.plan}))
     if wait:

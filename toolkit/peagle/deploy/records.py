@@ -27,15 +27,12 @@ class Ambiguous(UserError, code="ambiguous-name"):
 
 
 class DamagedRecord(UserError, code="record-damaged"):
-    """A record of this machine, at ``path``, cannot be read. ``region`` is that of its deployment;
-    ``is_alone``: the account was searched, and has nothing of it.
+    """A record of this machine cannot be read. ``region`` is that of its deployment.
 
     Fix: delete the file: the deployment is then read from its tags in the account
     """
 
     region = ""
-    path = Path()
-    is_alone = False
 
 
 def record_path(scope: str, region: str, name: str) -> Path:
@@ -151,7 +148,7 @@ def _read(path: Path) -> Deployment:
             f"the deployment record {path} is damaged: {reason}",
             "delete the file: the deployment is then read from its tags in the account",
         )
-        damaged.region, damaged.path = path.parent.name, path
+        damaged.region = path.parent.name
         raise damaged from error
 
 

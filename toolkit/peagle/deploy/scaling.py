@@ -26,7 +26,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import BUSY, ID_TAG, Endpoint, Tag
 from peagle.case import MOST_COUNT
 from peagle.deploy.context import DeploymentContext, wait_while_busy
-from peagle.deploy.resources import SCALING_TAG, company_of, delete, scaling_tag, schedule_names
+from peagle.deploy.resources import SCALING_TAG, company_of, delete, schedule_names
 from peagle.deploy.revisions import (
     CANDIDATE,
     of_variant,
@@ -165,11 +165,6 @@ def apply_scaling(context: DeploymentContext, after: Scaling | None) -> None:
     autoscaling.register(aws, record.name, after, tags)
     if before and before.scales_copies and before.minimum == 0 and not after.scales_to_zero:
         autoscaling.stay_awake(aws, record.name)
-
-
-def tag_scaling(context: DeploymentContext, revision: Revision, scaling: Scaling | None) -> None:
-    """Tag the configuration of a revision whose plan now has this scaling."""
-    _retag_config(context, revision, [scaling_tag(scaling)])
 
 
 def return_to_scaling(context: DeploymentContext, revision: Revision) -> None:
@@ -485,7 +480,7 @@ def set_end(context: DeploymentContext, revision: Revision, end: End) -> tuple[T
     tags = _end_tags(context.record, before.budget_usd is not None)
     if live := sagemaker.describe(aws, name):
         sagemaker.retag(aws, live.arn, tags)
-    _retag_config(context, revision, tags)
+    retag_config(context, revision, tags)
     return tuple(tags)
 
 
@@ -503,7 +498,7 @@ def keep_end(
     if context.record.ends_at is None and ENDS_TAG not in earlier:
         return ()
     tags = _end_tags(context.record, BUDGET_TAG in earlier)
-    _retag_config(context, revision, tags)
+    retag_config(context, revision, tags)
     return tuple(tags)
 
 
@@ -516,7 +511,7 @@ def _end_tags(record: Deployment, had_budget: bool) -> list[Tag]:
     return tags
 
 
-def _retag_config(context: DeploymentContext, revision: Revision, tags: list[Tag]) -> None:
+def retag_config(context: DeploymentContext, revision: Revision, tags: list[Tag]) -> None:
     config = sagemaker.description(context.aws, "EndpointConfig", revision.endpoint_config)
     sagemaker.retag(context.aws, config["EndpointConfigArn"], tags)
 

@@ -37,8 +37,6 @@ from peagle.render.requests import VARIANT
 from peagle.text import usd_per_million
 
 _POLL_SECONDS = 2.0
-_WIDEN = 10
-"""Factor by which the search for the newest line widens: an idle engine writes none for hours."""
 
 _SANDBOX_LOG_SECONDS = 1.0
 """Seconds between two lines of vLLM's statistics in the sandbox."""
@@ -68,20 +66,6 @@ def endpoint_log(
     while follow:
         time.sleep(_POLL_SECONDS)
         yield from tail.new()
-
-
-def age_of_newest_line(aws: Aws, record: Deployment, seconds: float) -> float | None:
-    """How many seconds ago the newest line was written, if that is more than ``seconds`` ago;
-    ``None`` if there is no line. Raises CloudError."""
-    now, copies = time.time(), record.current.served.copies is not None
-    created = endpoint_created(aws, record.name) or record.billing_since or 0.0
-    seconds = max(seconds, 1)
-    while seconds < now - created:
-        seconds *= _WIDEN
-        lines = Tail(aws, record.name, now - seconds, copies).new()
-        if newest := max((line.time for line in lines), default=0):
-            return now - newest
-    return None
 
 
 def reported_warm_start(aws: Aws, preflight: Preflight, begun: float) -> WarmStart | None:

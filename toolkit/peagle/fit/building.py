@@ -33,7 +33,7 @@ from peagle.vllm.defaults import (
     batch_limits,
     caches_prefixes,
 )
-from peagle.vllm.gpus import cuda_visible_gib, served_dtype, served_size, visible_gib
+from peagle.vllm.gpus import WIDE_BYTES, cuda_visible_gib, served_dtype, visible_gib
 from peagle_serve.heads import DEFAULT_AUXILIARY
 
 _PARALLEL_LAYERS = 4
@@ -224,9 +224,9 @@ def served_tensors(
     quantized weights."""
     served = dict(tensors)
     for name, tensor in tensors.items():
-        if quantization is None or "scale" not in name:
-            dtype, size = served_size(tensor.dtype, tensor.size)
-            served[name] = tensor._replace(dtype=dtype, size=size)
+        width = WIDE_BYTES.get(tensor.dtype)
+        if width is not None and (quantization is None or "scale" not in name):
+            served[name] = tensor._replace(dtype="BF16", size=tensor.size // width * 2)
     return served
 
 

@@ -16,11 +16,7 @@ from peagle.catalog.schema import Catalog, Drafter, Pair
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.architecture import read_quantization
 from peagle.checkpoints.division import division_problem, divisions
-from peagle.checkpoints.entries import (
-    drafter_from_checkpoint,
-    own_drafter,
-    target_from_checkpoint,
-)
+from peagle.checkpoints.entries import drafter_from_checkpoint, own_drafter, target_from_checkpoint
 from peagle.checkpoints.models import ReadCheckpoint
 from peagle.checks import About, check
 from peagle.errors import Fix, OptionMissing, OptionsConflict, UserError
@@ -295,9 +291,7 @@ def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
         replace(
             case,
             engine=replace(
-                case.engine,
-                tensor_parallel_size=size,
-                gpu_count=max(case.engine.gpu_count, size),
+                case.engine, tensor_parallel_size=size, gpu_count=max(case.engine.gpu_count, size)
             ),
         )
         for size in ([request.tp] if request.tp else sizes)

@@ -123,17 +123,6 @@ def _tensors(
     return tensors
 
 
-def rotary_bytes(target: TargetModel) -> int:
-    """Rotary tables, which vLLM computes while loading: one per head size, for every position.
-    GPT-OSS keeps them in float32."""
-    shape = target.architecture
-    element = 4 if target.is_gpt_oss else element_bytes(target.dtype)
-    widths = {group.head_dim for group in shape.attention}
-    if shape.latent:
-        widths = {shape.latent.rope_dim}
-    return sum(allocated(shape.max_positions * width * element) for width in widths)
-
-
 def padded_vocabulary(vocabulary: int, tensor_parallel_size: int) -> int:
     """Rows of a vocabulary matrix on one GPU."""
     return ceil(round_up(vocabulary, _VOCABULARY_PADDING) / tensor_parallel_size)

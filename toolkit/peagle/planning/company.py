@@ -115,7 +115,13 @@ def check_company(company: Company) -> None:
             "use an ARN such as arn:aws:iam::111122223333:policy/boundary",
             "invalid-boundary",
         )
-    check_prefix(company.name_prefix)
+    prefix = company.name_prefix
+    if prefix and (len(prefix) > _LONGEST_PREFIX or not _PREFIX.fullmatch(prefix)):
+        raise UserError(
+            f"name_prefix {sanitize(prefix, 40)!r} cannot begin a name",
+            f"use up to {_LONGEST_PREFIX} letters, digits and hyphens, such as acme-",
+            "invalid-name",
+        )
     tags = company.tags
     for key, value in tags.items():
         is_reserved = key.lower().startswith(("aws:", "peagle:"))
@@ -133,16 +139,6 @@ def check_company(company: Company) -> None:
             "addition to the toolkit's own",
             "give fewer",
             "invalid-tag",
-        )
-
-
-def check_prefix(prefix: str) -> None:
-    """Raise UserError for a prefix that no name of AWS can begin with."""
-    if prefix and (len(prefix) > _LONGEST_PREFIX or not _PREFIX.fullmatch(prefix)):
-        raise UserError(
-            f"name_prefix {sanitize(prefix, 40)!r} cannot begin a name",
-            f"use up to {_LONGEST_PREFIX} letters, digits and hyphens, such as acme-",
-            "invalid-name",
         )
 
 

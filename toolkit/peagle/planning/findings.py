@@ -272,6 +272,9 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
         sentence = f"{better}leave --instance-type, --instance-count and --k out, or ask for less"
+        if where == "within" and only.batch and only.batch.seconds:
+            option = ("--within", f"{math.ceil(only.batch.seconds / 3600)}h")
+            sentence = f"{better}use {' '.join(option)}"
         yield error(missed, where, message, Fix(sentence, options=option))
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"

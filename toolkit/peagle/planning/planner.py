@@ -87,9 +87,9 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         decisions.reasons += requested.reasons
     pair = replace(pair, drafter=candidate.drafter)
     record(choose_k(options, pair, candidate, compared, load.concurrency / candidate.busy))
+    company = choose_company(options, search.region)
     name = record(choose_name(options, pair))
     region = record(choose_region(options, catalog.runtimes))
-    company = choose_company(options, region)
     runtime = record(choose_runtime(options, catalog, pair.target, pair.drafter))
     image = record(choose_image(options, catalog, runtime, region, pair))
     length = record(choose_length(options, pair.target))

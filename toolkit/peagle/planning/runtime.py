@@ -25,7 +25,7 @@ from peagle.findings import Finding, warning
 from peagle.options import DEFAULT_REGION as DEFAULT_REGION
 from peagle.options import REGION_VARIABLES as REGION_VARIABLES
 from peagle.options import Options
-from peagle.planning.company import check_prefix, prefixed
+from peagle.planning.company import prefixed
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import PRICE_ELSEWHERE, Decision, decide
 from peagle.text import format_usd
@@ -159,7 +159,6 @@ def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     A drafter other than the default is part of the name, so that both can run side by side.
     """
     prefix = options.name_prefix
-    check_prefix(prefix)
     if options.name is not None:
         return Decision(check_name(prefixed(options.name, prefix)))
     stem = pair.target.short_name

@@ -4,7 +4,7 @@ whose drafter and K are those of a verdict."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -61,8 +61,6 @@ FEWER = (256, 64, 16)
 FARTHEST = 2.0
 """A verdict answers for loads, prompts and outputs that differ by at most this factor from its own:
 beyond it another setting is often the fastest."""
-
-_MOST_LISTED = 9
 
 
 @dataclass(frozen=True)
@@ -274,7 +272,14 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         compared.assumed,
         compared.holds_load,
     )
-    decided = [decide_workload(question, name, size) for name, size in sizes.items()]
+    decided = []
+    for name, size in sizes.items():
+        verdict, at = decide_workload(question, name, size), []
+        for entry in verdict.loads:  # with its number of GPUs, where that is another one
+            own = by_load.get((size, entry.concurrency), gpus)
+            changed = {"tensor_parallel_size": own if own != gpus else None}
+            at.append(entry.model_copy(update=changed))
+        decided.append(verdict.model_copy(update={"loads": tuple(at)}))
     changes = [*_changes(compared, question, decided)]
     for finding in priced.findings:
         changes.append(VerdictChange(kind="evidence", text=finding.message))
@@ -296,19 +301,9 @@ def make_verdict(request: VerdictRequest, catalog: Catalog) -> Verdict:
         region=price.region if price else region,
         usd_per_hour=usd,
         price_date=price.date.isoformat() if price else None,
-        workloads=tuple(_with_gpus(size, compared) for size in decided),
+        workloads=tuple(decided),
         changes=tuple(changes),
     )
-
-
-def _with_gpus(size: WorkloadVerdict, compared: _Compared) -> WorkloadVerdict:
-    """The verdict with the number of GPUs at each load where that is not the verdict's own."""
-    loads = []
-    for load in size.loads:
-        gpus = compared.by_load.get((size.workload, load.concurrency), compared.gpus)
-        own = gpus if gpus != compared.gpus else None
-        loads.append(load.model_copy(update={"tensor_parallel_size": own}))
-    return size.model_copy(update={"loads": tuple(loads)})
 
 
 def _instances(request: VerdictRequest, catalog: Catalog, region: str) -> list[Instance]:
@@ -378,25 +373,20 @@ def _changes(
     """What would change the verdict: the acceptance of its own settings, and missing evidence."""
     for size in decided:
         yield from _acceptance(size)
-    estimated = []
+    texts, unknown = list[str](), set[str]()
     for size in decided:
-        wins = [(load, load.speed(load.best)) for load in size.loads if load.best]
-        guessed = [load.concurrency for load, speed in wins if speed and speed.basis == "estimated"]
-        if guessed:
-            loads = "all loads" if len(guessed) == len(wins) else f"{_listed(guessed)} at a time"
-            estimated.append(f"{size.name}, {loads}")
-    texts = [f"estimated, not measured: {'; '.join(estimated)}"] if estimated else []
-    unknown = {
-        setting.drafter
-        for setting in question.settings
-        if setting.drafter
-        and compared.load.acceptance(
-            find_drafter(compared.load.target, setting.drafter), setting.k
-        ).basis
-        == "unknown"
-    }
+        bests = {load.concurrency: load.speed(load.best) for load in size.loads}
+        loads = [str(n) for n, speed in bests.items() if speed and speed.basis == "estimated"]
+        if loads:
+            texts.append(f"{size.name}, {', '.join(loads)} at a time: estimated, not measured")
+    for setting in question.settings:
+        if setting.drafter:
+            drafter = find_drafter(compared.load.target, setting.drafter)
+            if compared.load.acceptance(drafter, setting.k).basis == "unknown":
+                unknown.add(setting.drafter)
     if unknown:
-        texts.append(f"not compared, because the acceptance is unknown: {_listed(sorted(unknown))}")
+        names = ", ".join(sorted(unknown))
+        texts.append(f"not compared, because the acceptance is unknown: {names}")
     speeds = [
         (size.name, speed) for size in decided for load in size.loads for speed in load.speeds
     ]
@@ -406,7 +396,7 @@ def _changes(
         if speed.basis == "unknown" and speed.setting.drafter not in unknown
     )
     for reason in dict.fromkeys(compared.refused.values()):
-        names = _listed([name for name, why in compared.refused.items() if why == reason])
+        names = ", ".join(name for name, why in compared.refused.items() if why == reason)
         texts.append(f"not compared: {names}; {reason}")
     measured = {speed.source for _, speed in speeds if speed.basis == "measured"}
     used = [run for run in compared.load.runs if any(run.file in source for source in measured)]
@@ -469,8 +459,8 @@ def _versions(compared: _Compared) -> Iterator[VerdictChange]:
         if not gained:
             continue
         without = [drafter.name for drafter in drafters if drafter.parallel_drafting]
-        text = f"vLLM {vllm} can adapt the drafted length of {_listed(gained)} to the load"
-        text += f", not that of {_listed(without)}" if without else ""
+        text = f"vLLM {vllm} can adapt the drafted length of {', '.join(gained)} to the load"
+        text += f", not that of {', '.join(without)}" if without else ""
         notes = dict.fromkeys(support.note for support in gained.values() if support.note)
         yield VerdictChange(kind="version", text="; ".join([text, *notes]))
         break
@@ -481,13 +471,6 @@ def _versions(compared: _Compared) -> Iterator[VerdictChange]:
             setting = Setting(drafter=fastest.drafter, k=fastest.k).text
             text = f"measured with vLLM {run.vllm}: {setting} is the fastest ({run.file})"
             yield VerdictChange(kind="version", text=text)
-
-
-def _listed(values: Collection[object]) -> str:
-    texts = [str(value) for value in values]
-    if len(texts) > _MOST_LISTED:
-        texts = [*texts[: _MOST_LISTED - 1], f"{len(texts) - _MOST_LISTED + 1} more"]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def plan_by_verdict(options: Options, verdict: Verdict, file: Path, catalog: Catalog) -> Plan:

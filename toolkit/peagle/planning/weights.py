@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from peagle.catalog.schema import Catalog, EngineStart, Target
+from peagle.catalog.schema import Catalog, EngineStart
 from peagle.catalog.tables import Instance, Runtime, RuntimeTable
 from peagle.checkpoints.models import hub_snapshot, is_folder
 from peagle.checks.facts import parse_ecr_image
@@ -137,13 +137,25 @@ def place_weights(
 ) -> Decision[PlacedWeights]:
     """Source and path of all weights. Raises UserError for an invalid S3 URI, and for weights that
     are not where the options say."""
-    target, drafter = _target_weights(options, catalog, pair.target), pair.drafter
+    origin, source, drafter = (
+        catalog.origins.get(pair.target.id),
+        options.model_source,
+        pair.drafter,
+    )
+    if source is None:
+        target = _weights_at(pair.target.weights, pair.target.revision, origin)
+    elif is_s3_uri(source):
+        target = _weights_at(source, None)
+    else:
+        raise UserError(
+            f"--model-source {source!r} is not an s3:// prefix",
+            slashes_hint(source) or "use the form s3://bucket/folder/",
+            code="invalid-s3-uri",
+        )
     head: Weights | None = None
     if drafter is not None and drafter.weights is not None:
-        if pair.own is None:
-            head = _catalogued(catalog, pair.target, drafter.weights, drafter.revision)
-        else:
-            head = _own_location(pair.own) or _on_hub(pair.own, drafter.revision)
+        at = (drafter.weights, origin) if pair.own is None else (pair.own, None)
+        head = _weights_at(at[0], drafter.revision, at[1])
     folders = {"target": target, "drafter": head}
     for folder, weights in folders.items():
         if weights is not None and weights.kind == "directory":
@@ -234,49 +246,24 @@ def _in_image(
     return PlacedWeights(target.model_copy(update=baked), inside)
 
 
-def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weights:
-    if options.model_source is not None:
-        if not is_s3_uri(options.model_source):
-            raise UserError(
-                f"--model-source {options.model_source!r} is not an s3:// prefix",
-                slashes_hint(options.model_source) or "use the form s3://bucket/folder/",
-                code="invalid-s3-uri",
-            )
-        return _in_s3(options.model_source)
-    weights = None if target.weights.startswith(".") else _own_location(target.weights)
-    return weights or _catalogued(catalog, target, target.weights, target.revision)
-
-
-def _own_location(location: str) -> Weights | None:
-    """The user's own weights in S3 or in a folder; ``None`` for those on the Hub."""
+def _weights_at(location: str, revision: str | None, origin: str | None = None) -> Weights:
+    """Weights in S3, in a folder, or on the Hub; of those that a file of the catalogue names, which
+    is the ``origin``, a folder is next to it."""
     if is_s3_uri(location):
-        return _in_s3(location)
+        try:
+            uri = S3Uri.mountable(location).uri
+        except ValueError as error:
+            raise UserError(str(error), PREFIX_FORMAT, code="invalid-s3-uri") from error
+        return Weights(kind="s3", location=uri, engine_path=MODEL_FOLDER)
+    if origin is not None and location.startswith("."):
+        folder, shipped = Path(origin).absolute().parent / location, data_folder("model_catalog")
+        location = str(folder)
+        if folder.is_relative_to(shipped):
+            location = f"{CATALOG_PREFIX}{folder.relative_to(shipped).as_posix()}"
+        return Weights(kind="directory", location=location, engine_path=location)
     if is_folder(location):
         return Weights(kind="directory", location=location, engine_path=location)
-    return None
-
-
-def _catalogued(catalog: Catalog, target: Target, weights: str, revision: str | None) -> Weights:
-    """Weights as the catalogue names them: a Hugging Face id, or a folder next to the file."""
-    if not weights.startswith("."):
-        return _on_hub(weights, revision)
-    folder = Path(catalog.origins[target.id]).absolute().parent / weights
-    location, shipped = str(folder), data_folder("model_catalog")
-    if folder.is_relative_to(shipped):
-        location = f"{CATALOG_PREFIX}{folder.relative_to(shipped).as_posix()}"
-    return Weights(kind="directory", location=location, engine_path=location)
-
-
-def _on_hub(repository: str, revision: str | None) -> Weights:
-    return Weights(kind="hub", location=repository, revision=revision, engine_path=repository)
-
-
-def _in_s3(address: str) -> Weights:
-    try:
-        location = S3Uri.mountable(address).uri
-    except ValueError as error:
-        raise UserError(str(error), PREFIX_FORMAT, code="invalid-s3-uri") from error
-    return Weights(kind="s3", location=location, engine_path=MODEL_FOLDER)
+    return Weights(kind="hub", location=location, revision=revision, engine_path=location)
 
 
 def stream(

@@ -109,14 +109,8 @@ _EVALUATION_PERIODS = 2
 _LOAD_PERIODS = 5
 """A queue of a minute or two is a burst."""
 
-_ERROR_SHARE = 0.05
-"""The share of requests with a 5xx status above which a period is bad."""
-
 _MICROSECONDS = 1e6
 """SageMaker's unit of FirstChunkLatency, in a second."""
-
-_LONGEST_COMMAND = 850
-"""What fits into a description, of at most 1,024 characters, beside its sentences."""
 
 _SUFFIXES: dict[AlarmKind, str] = {
     "ttft": "ttft-p90",
@@ -157,7 +151,7 @@ def without_speculation(plan: Plan) -> tuple[str, ...]:
     words = deploy_command(plan.model_copy(update={**without, "options": options}))
     if words and "--no-speculation" not in words:  # the user's own target has no drafter
         words = (*words, "--no-speculation")
-    if len(shlex.join(words)) <= _LONGEST_COMMAND:
+    if len(shlex.join(words)) <= 850:  # of a description's 1,024 characters
         return words
     return without_speculation_of(plan.pair, plan.name, plan.region)
 
@@ -269,7 +263,7 @@ def _alarm(plan: Plan, kind: AlarmKind, config: str) -> dict[str, Any]:
             "EvaluationPeriods": _LOAD_PERIODS,
             "DatapointsToAlarm": _LOAD_PERIODS,
         }
-    return watched | {"Statistic": "Average", "Threshold": _ERROR_SHARE}
+    return watched | {"Statistic": "Average", "Threshold": 0.05}  # 5 % of the requests
 
 
 def _acceptance_alarm(endpoint: str, k: int, floor: float | None) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from peagle.render.alarms import METRIC_NAMESPACE, log_of, metric_dimensions
 from peagle.render.requests import VARIANT
 from peagle.text import format_usd, k_text
 
-_BIN_SECONDS = 300
 _HEIGHT, _HEADING, _WIDTH = 6, 2, 8
 """Three widgets side by side; a dashboard has 24 columns."""
 
@@ -132,7 +131,7 @@ def _charts(plan: Plan, variant: str) -> list[dict[str, Any]]:
         # by their number. Per token, of those whose log has tokens: a query of the log has no
         # metrics.
         each = f"{round(plan.price_per_hour_usd / plan.engines, 6):g}"
-        cost = f"{each} * {_BIN_SECONDS / 3600:.6g} * 1000000 / (sum(tokens) * {interval})"
+        cost = f"{each} * {300 / 3600:.6g} * 1000000 / (sum(tokens) * {interval})"
         charts += [
             chart("USD per hour, in minutes with requests",
                   metric("Invocations", "Sum", "requests", hidden=True),

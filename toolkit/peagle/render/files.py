@@ -58,12 +58,11 @@ class QuotingDumper(PlainDumper):
 
 
 _PLAIN = re.compile(r"(--|/)?[A-Za-z][^\n]+", re.ASCII)
-_PRINTABLE = re.compile(r"[ -~]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def _string(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "'" if _PRINTABLE.fullmatch(text) else '"'
+    style = "'" if re.compile(r"[ -~]+").fullmatch(text) else '"'
     plain = style == "'" and _PLAIN.fullmatch(text)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, None if plain else style)
 

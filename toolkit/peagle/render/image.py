@@ -40,9 +40,6 @@ LAYER_LIMIT_BYTES = 5 * 10**6
 DIGITS = 12
 """Of the content's digest, in the name of an image."""
 
-_USER = "10001:10001"
-"""The container's user and group; numeric, so that no base needs an entry for it."""
-
 CACHE_FOLDER = "/var/cache/peagle"
 """The one folder other than ``/tmp`` that the container writes to: compiled code, downloads."""
 
@@ -272,7 +269,7 @@ def _text(plan: Plan, recipe: Recipe, labelled: Mapping[str, str], more: Mapping
         labels=settings("LABEL", labelled),
         weights="\n".join([*lines, ""]) if lines else "",
         environment=settings("ENV", {**environment, **more}),
-        user=_USER,
+        user="10001:10001",  # numeric, so that no base needs an entry for it
         cache=CACHE_FOLDER,
     )
 

@@ -35,10 +35,7 @@ _HUB_TOKEN = {
 }
 
 _PROBE_SECONDS = 10
-_PULL_SECONDS = 900
-"""How long a node may pull the image, which is larger than 10 GB."""
 _PROOF_SECONDS = 1800
-_KEPT_SECONDS = 7 * 24 * 3600
 _LOOK_SECONDS = 10
 """Between two looks at the Job. ``kubectl wait`` waits for one condition only, and so for the whole
 of its timeout when a Job fails."""
@@ -139,7 +136,7 @@ def startup_probe(plan: Plan, path: str, port: int) -> dict[str, Any]:
 
 def start_seconds(plan: Plan) -> int:
     """How long a pod may take until it serves."""
-    return _PULL_SECONDS + plan.download_timeout_seconds + plan.startup_timeout_seconds
+    return 900 + plan.download_timeout_seconds + plan.startup_timeout_seconds
 
 
 def has_hub_weights(plan: Plan) -> bool:
@@ -249,7 +246,7 @@ def _gate(
             "spec": {
                 "backoffLimit": 0,
                 "activeDeadlineSeconds": wait + _PROOF_SECONDS,
-                "ttlSecondsAfterFinished": _KEPT_SECONDS,
+                "ttlSecondsAfterFinished": 7 * 24 * 3600,
                 "template": {"spec": pod},
             },
         },

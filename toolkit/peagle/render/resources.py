@@ -125,9 +125,6 @@ def wake_alarm(
     }
 
 
-_TIMEOUTS = (600, 28_800)
-"""The least and the longest execution of an update that SageMaker accepts, in seconds."""
-
 _SIZES = {"percent": "CAPACITY_PERCENT", "instances": "INSTANCE_COUNT", "copies": "COPY_COUNT"}
 
 
@@ -159,7 +156,7 @@ def deployment_config(plan: Plan, count: int = 0) -> dict[str, Any] | None:
             traffic["CanarySize" if kind == "CANARY" else "LinearStepSize"] = size
         settings = {"TrafficRoutingConfiguration": traffic, "TerminationWaitInSeconds": wait}
     start = plan.startup_timeout_seconds + plan.download_timeout_seconds + PROVISIONING_SECONDS
-    least, most = _TIMEOUTS
+    least, most = 600, 28_800  # seconds that SageMaker accepts
     timeout = min(most, max(least, round(longest_seconds(rollout, count, start))))
     alarms = [{"AlarmName": name} for name in rollback_alarm_names(plan)]
     return {

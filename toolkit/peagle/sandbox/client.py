@@ -236,13 +236,6 @@ def running_sandbox() -> Address | None:
     return _address(daemon) if daemon else None
 
 
-def has_ended() -> bool:
-    """Whether the sandbox does not run, or ends within some seconds: a process that is being killed
-    closes its connections before it disappears."""
-    daemon = state.read_daemon()
-    return daemon is None or wait_for_end(daemon, _ENDING_SECONDS)
-
-
 def sandbox_status() -> Status:
     """The sandbox and its endpoints. Raises EngineError when its process does not respond."""
     daemon = state.read_daemon()

@@ -70,8 +70,8 @@ def decide_workload(question: Question, name: str, workload: Workload) -> Worklo
     decided = [load for load in loads if load.best]
     for setting in question.settings:
         rated = [speed for load in decided if (speed := load.speed(setting))]
-        known = [s.regret_percent for s in rated if s.regret_percent is not None]
-        regrets[setting] = len(decided) - len(known), max(known, default=0.0)
+        losses = [s.regret_percent for s in rated if s.regret_percent is not None]
+        regrets[setting] = len(decided) - len(losses), max(losses, default=0.0)
     everywhere = [s for s in question.settings if decided and not regrets[s][0]]
     robust = min(everywhere, key=lambda setting: regrets[setting][1], default=None)
     kept = {NO_SPECULATION} | ({robust} if robust else set())
@@ -79,8 +79,8 @@ def decide_workload(question: Question, name: str, workload: Workload) -> Worklo
         kept |= {setting for setting in (load.best, *load.ties) if setting}
         kept.add(max(load.speeds, key=_tokens).setting)
     for drafter in {setting.drafter for setting in question.settings}:
-        own = (setting for setting in question.settings if setting.drafter == drafter)
-        kept.add(min(own, key=lambda setting: regrets[setting]))
+        of_drafter = (setting for setting in question.settings if setting.drafter == drafter)
+        kept.add(min(of_drafter, key=lambda setting: regrets[setting]))
     by_load = {load.concurrency: {speed.setting: speed for speed in load.speeds} for load in loads}
     return WorkloadVerdict(
         name=name,

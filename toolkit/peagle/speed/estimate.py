@@ -220,7 +220,7 @@ def _measured(
     engine = case.engine
     if load > engine.max_num_seqs or workload.cached_prompt_tokens:
         return None
-    known = acceptance.basis in ("measured", "published", "assumed")
+    is_stated = acceptance.basis in ("measured", "published", "assumed")
     for run in runs:
         here = is_on(run, engine.gpu, engine.tensor_parallel_size)
         if not here or versions.compare(run.vllm, engine.vllm) != 0:
@@ -235,7 +235,7 @@ def _measured(
         ]
         lengths = [row.acceptance_length for row in rows if row.acceptance_length]
         others = any(not _alike(length, acceptance.length) for length in lengths)
-        if run.synthetic and known and others:
+        if run.synthetic and is_stated and others:
             continue
         by_load = attrgetter("concurrency")
         below = max((r for r in rows if r.concurrency <= load), key=by_load, default=None)

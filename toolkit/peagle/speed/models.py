@@ -53,14 +53,9 @@ class Workload:
     @property
     def cached_text(self) -> str:
         """``30,720 of them cached, 12,288 of these shared by all``."""
-        if not self.shared_prompt_tokens:
-            return f"{self.cached_prompt_tokens:,} of them cached"
-        if self.shared_prompt_tokens == self.cached_prompt_tokens:
-            return f"{self.cached_prompt_tokens:,} of them cached, shared by all"
-        return (
-            f"{self.cached_prompt_tokens:,} of them cached, {self.shared_prompt_tokens:,} of these "
-            "shared by all"
-        )
+        shared = f", {self.shared_prompt_tokens:,} of these shared by all"
+        cached = f"{self.cached_prompt_tokens:,} of them cached"
+        return cached + shared if self.shared_prompt_tokens else cached
 
 
 WorkloadName = Literal["chat", "agent", "rag", "batch"]

@@ -9,25 +9,19 @@ A decode step verifies ``n = requests x (K + 1)`` tokens and drafts the next K:
 
 Kernels are the projections of the attention, the experts (or the feed-forward block), the output
 matrix, the attention to the KV cache, and the drafter's layers, output matrix and attention, once
-per pass: one pass with parallel drafting (P-EAGLE, DFlash), K in sequence with EAGLE-3 and MTP.
-n tokens use ``E (1 - (1 - top/E)^n)`` of E experts, as if each token chose its own: tokens next to
-each other in a text share some, so a real step reads at most that. FLOPs are 2 per parameter and
-row, an expert's rows those of its tiles.
-With tensor parallelism bytes and FLOPs are divided by its size; each layer adds two all-reduces,
-each a latency and the ring's bytes over the link.
-
-A prefill step has up to max-num-batched-tokens tokens of prompts: the same kernels for more tokens,
-and the attention between them.
+per pass: one pass with parallel drafting, K in sequence with EAGLE-3 and MTP. FLOPs are 2 per
+parameter and row. n tokens use ``E (1 - (1 - top/E)^n)`` of E experts, as if each token chose its
+own; those next to each other share some, so a real step reads at most that. With tensor parallelism
+bytes and FLOPs are divided by its size; each layer adds two all-reduces, each a latency and the
+ring's bytes over the link. A prefill step has the same kernels for up to max-num-batched-tokens
+tokens of prompts, and the attention between them.
 
 Kernels are launched by a CUDA graph or, in a batch beyond the largest one, by the CPU, which runs
 ahead of the GPU: such a step takes the longer of the kernels' time and ``uncaptured``, whatever the
 number of layers from 24 on (measured: about 70 ms with 24 as with 48 layers of short kernels, and
-nothing compared with 36 layers of 2 ms or 60 of 3 ms), and less with fewer layers. For prompts
-within the largest graph the CPU needs ``prefill_layer`` per layer, runs ahead of long kernels and
-falls behind short ones, of which each layer has both: the root of the sum of the squares of both
-times.
-
-The other terms are those of vLLM 0.28.0 (v1/worker/gpu_model_runner.py, v1/spec_decode/eagle.py).
+nothing compared with 36 layers of 2 ms or 60 of 3 ms), and less with fewer. For prompts within the
+largest graph the CPU needs ``prefill_layer`` per layer, runs ahead of long kernels and falls behind
+short ones, of which each layer has both: the root of the sum of the squares of both times.
 
 A kernel reads bytes and computes FLOPs. Loads and tensor cores run side by side, so that it takes
 
@@ -35,8 +29,8 @@ A kernel reads bytes and computes FLOPs. Loads and tensor cores run side by side
 
 with ``cache`` in place of ``weights`` where it reads the KV cache, and ``grouped`` in place of
 ``compute`` where it multiplies one small matrix for each expert: the roofline of Williams, Waterman
-and Patterson (2009). A kernel that converts MXFP4 weights to 16 bits in software does so
-with the threads that issue its matrix instructions, so that both times add up (``converts``).
+and Patterson (2009). One that converts MXFP4 weights to 16 bits in software does so with the
+threads that issue its matrix instructions, so that both times add up (``converts``).
 """
 
 from __future__ import annotations

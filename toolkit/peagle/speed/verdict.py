@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -187,9 +186,5 @@ class Verdict(VerdictEntry):
             return sum(abs(math.log(ratio)) for ratio in ratios)
 
         chosen = min(self.workloads, key=distance)
-        return chosen, nearest_load(chosen.loads, load)
-
-
-def nearest_load(loads: Sequence[LoadVerdict], load: float) -> LoadVerdict:
-    """The entry whose load is nearest by ratio; the smaller one of two."""
-    return min(loads, key=lambda entry: abs(math.log(entry.concurrency / max(load, 1))))
+        loads = chosen.loads
+        return chosen, min(loads, key=lambda at: abs(math.log(at.concurrency / max(load, 1))))

@@ -85,7 +85,7 @@ def round_up(number: int, multiple: int) -> int:
 
 _SERVED_AS_STORED = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16"}
 
-_WIDE_BYTES = {"F32": 4, "F64": 8}
+WIDE_BYTES = {"F32": 4, "F64": 8}
 """safetensors dtypes wider than the dtypes that vLLM serves in."""
 
 
@@ -97,9 +97,3 @@ def element_bytes(dtype: str) -> int:
 def served_dtype(saved: str) -> str:
     """The dtype in which vLLM computes with weights that were saved as ``saved``."""
     return _SERVED_AS_STORED.get(saved.removeprefix("torch."), "bfloat16")
-
-
-def served_size(dtype: str, size: int) -> tuple[str, int]:
-    """safetensors dtype and bytes of a tensor once vLLM has loaded it."""
-    width = _WIDE_BYTES.get(dtype)
-    return (dtype, size) if width is None else ("BF16", size // width * 2)

@@ -1,20 +1,29 @@
-"""The layout of a head: its config.json and tensors as vLLM reads them."""
+"""The layout of a head: its config.json and tensors as vLLM reads them.
+
+Tensors of a Llama or Qwen3 head: vLLM 0.28.0, model_executor/models/llama_eagle3.py and
+qwen3_eagle3.py; names with ``midlayer`` written as ``layers.0``, as vLLM renames it. KV cache
+groups: v1/core/kv_cache_utils.py (get_kv_cache_groups, _get_kv_cache_groups_uniform_page_size) and
+v1/spec_decode/llm_base_proposer.py (validate_same_kv_cache_group).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from peagle.case import Case
-from peagle.checkpoints.heads import Head
+from peagle.catalog.schema import AttentionGroup
+from peagle.checkpoints.heads import Head, attention_of
 from peagle.checkpoints.models import is_folder
-from peagle.checks.head_layout import has_own_rule, plain_name, required, stored_width
 from peagle.checks.registry import Check, Findings, Notices, error, note, rule, warning
 from peagle.errors import Fix
 from peagle_serve.checkpoint import first_names
 from peagle_serve.heads import (
     MIXED_FILES,
+    HeadConfig,
     Problem,
     classes_of,
     is_head,
@@ -22,6 +31,117 @@ from peagle_serve.heads import (
     problems,
     vllm_class,
 )
+
+Shapes = dict[str, tuple[int, ...]]
+
+_OWN_RULES = ("fc.weight", "lm_head.weight", "embed_tokens.weight")
+_OWN_RULE_PARTS = ("mask_hidden", "d2t", "t2d")
+"""Tensors whose shape a separate rule checks, by name and by a part of it."""
+
+_NORMS = ("norm.weight", "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
+"""Tensors of every head whose shape is its width and nothing else."""
+
+
+def plain_name(name: str) -> str:
+    """The name as vLLM sees it after its own renaming."""
+    return name.replace("midlayer.", "layers.0.")
+
+
+def has_own_rule(name: str) -> bool:
+    """Whether a separate rule checks this tensor's shape."""
+    return name in _OWN_RULES or any(part in name for part in _OWN_RULE_PARTS)
+
+
+def required(head: HeadConfig) -> Shapes | None:
+    """The tensors a head must have, except those it may share with the target.
+
+    ``None`` for a head whose layout is unknown: of a different class, quantized, or with a
+    config that leaves out numbers.
+    """
+    groups = attention_of(head)
+    hidden, inner, queries = head.hidden_size, head.intermediate_size, head.query_heads
+    if head.quantized or head.model_type not in ("llama", "qwen3") or not groups:
+        return None
+    if hidden is None or inner is None or queries is None:
+        return None
+    target_hidden, group = head.target_hidden_size or 0, groups[0]
+    shapes: Shapes = {"norm.weight": (hidden,)}
+    if head.uses_auxiliary:
+        width = head.built_for * target_hidden
+        shapes["fc.weight"] = (hidden, width)
+        if head.norm_before_fc:
+            shapes["input_norm.weight"] = (width,)
+        if head.fc_norm:
+            shapes |= {f"fc_norm.{n}.weight": (target_hidden,) for n in range(head.built_for)}
+    q, kv = queries * group.head_dim, group.kv_heads * group.head_dim
+    for layer in range(head.layers or 0):
+        # The first layer takes embedding and hidden state side by side.
+        wide = 2 * hidden if layer == 0 else hidden
+        of_layer: Shapes = {
+            "input_layernorm.weight": (hidden,),
+            "post_attention_layernorm.weight": (hidden,),
+            "self_attn.q_proj.weight": (q, wide),
+            "self_attn.k_proj.weight": (kv, wide),
+            "self_attn.v_proj.weight": (kv, wide),
+            "self_attn.o_proj.weight": (hidden, q),
+            "mlp.gate_proj.weight": (inner, hidden),
+            "mlp.up_proj.weight": (inner, hidden),
+            "mlp.down_proj.weight": (hidden, inner),
+        }
+        if layer == 0:
+            of_layer["hidden_norm.weight"] = (hidden,)
+        if head.model_type == "qwen3":
+            of_layer |= {f"self_attn.{n}_norm.weight": (group.head_dim,) for n in ("q", "k")}
+        of_layer |= {
+            name.replace(".weight", ".bias"): shape[:1]
+            for name, shape in of_layer.items()
+            if name.split(".")[-2] in head.biases
+        }
+        shapes |= {f"layers.{layer}.{name}": shape for name, shape in of_layer.items()}
+    return shapes
+
+
+def stored_width(head: Head) -> int | None:
+    """The width that all of the head's weights have, if its config.json has a different one.
+
+    Then config.json alone is wrong, and rules do not report values derived from its number.
+    ``None`` if they agree, or one is unknown.
+    """
+    if required(head.config) is None:
+        return None
+    shapes = {plain_name(name): tensor.shape for name, tensor in head.tensors.items()}
+    norm_shapes = {shapes.get(name) for name in _NORMS}
+    width = norm_shapes.pop() if len(norm_shapes) == 1 else None
+    return width[0] if width and width != (head.config.hidden_size,) else None
+
+
+def draft_groups(
+    target: Sequence[AttentionGroup], draft: Sequence[AttentionGroup], ratio: float
+) -> int | None:
+    """The groups of vLLM's KV cache with layers of the drafter; it starts only with one.
+
+    Layers of one kind and size share a bucket. A group has as many layers as the smallest bucket,
+    or as the largest when that has fewer than ``ratio`` times as many. vLLM deals out layer after
+    layer, so consecutive ones are spread over as many groups as there are. ``None``: the pages of
+    the buckets cannot be brought to one size by arithmetic alone, so the answer is unknown.
+    """
+    groups = (*target, *draft)
+    if len({(group.kind, group.window) for group in groups}) == 1:
+        return 1
+
+    def bucket(group: AttentionGroup) -> tuple[object, ...]:
+        return group.kind, group.kv_heads, group.head_dim, group.window
+
+    buckets: Counter[tuple[object, ...]] = Counter()
+    for group in groups:
+        buckets[bucket(group)] += group.layers
+    pages = [group.kv_heads * group.head_dim for group in groups]
+    if any(max(pages) % page for page in pages):
+        return None
+    fewest, most = min(buckets.values()), max(buckets.values())
+    size = most if most < fewest * ratio else fewest
+    return sum(min(group.layers, math.ceil(buckets[bucket(group)] / size)) for group in draft)
+
 
 OTHER_HEAD = "use a head trained for this target"
 COPY_AGAIN = "copy the head again, or export it again"
@@ -33,9 +153,7 @@ _PROBLEMS: dict[str, tuple[Notices, str, str]] = {
     # vLLM loads it without its mask and drafts token by token: slow, without an error.
     "p-eagle-as-eagle3": ("never", "A P-EAGLE head started as a plain EAGLE-3 head.", _KIND),
     "eagle3-as-p-eagle": ("at start", "A plain EAGLE-3 head started as P-EAGLE.", _KIND),
-    "head-without-mask": (
-        "at start", "A P-EAGLE head without mask_hidden, the tensor of its masked slots.", _MASK
-    ),
+    "head-without-mask": ("at start", "A P-EAGLE head without mask_hidden.", _MASK),
     # The GPU reads other memory, or the engine crashes, with the first drafts.
     "placeholder-outside-vocabulary": (
         "on a request", "A placeholder token outside the vocabulary.", COPY_CONFIG
@@ -47,74 +165,50 @@ _PROBLEMS: dict[str, tuple[Notices, str, str]] = {
     # Layer i is the hidden state after i layers, so 0 to L exist. For a head that lists none, vLLM
     # reads layers 2, L/2 and L-3, of which two are equal in a shallow target.
     "aux-layers-outside": (
-        "on a request",
-        "Auxiliary layers that the target does not have, also those that vLLM uses by default.",
-        OTHER_HEAD,
+        "on a request", "Auxiliary layers, listed or default, that the target lacks.", OTHER_HEAD
     ),
     "aux-layers-collide": (
-        "on a request",
-        "Auxiliary layers that are not distinct, also those that vLLM uses by default.", _LISTED
+        "on a request", "Auxiliary layers, listed or default, that are not distinct.", _LISTED
     ),
     # vLLM takes the layers from one key of config.json and the width of fc from another: in a head
     # with Llama layers from num_aux_hidden_states or the list in eagle_config, else 3; in one with
     # Qwen3 layers from the list that it reads.
     "aux-layer-count": (
-        "on a request",
-        "A head that reads a different number of target layers from what its `fc` is built for.",
-        _LISTED,
+        "on a request", "A head that reads another number of layers than its `fc` takes.", _LISTED
     ),
     "hidden-size-mismatch": (
         "on a request", "A head for a hidden size that differs from the target's.",
         f"{OTHER_HEAD}, or correct config.json",
     ),
-    "fc-width": (
-        "at start", "An `fc` whose input width is not auxiliary layers x the target's width.",
-        MIXED_FILES,
-    ),
-    "mask-shape": (  # vLLM broadcasts a single value without a warning
-        "at start",
-        "A mask_hidden whose shape is not [1, 1, auxiliary layers x the target's width].", _MASK
-    ),
+    "fc-width": ("at start", "An `fc` of another shape than config.json requires.", MIXED_FILES),
+    # vLLM broadcasts a single value without a warning.
+    "mask-shape": ("at start", "A mask_hidden of another size than `fc` takes.", _MASK),
     # Drafted ids stand for different tokens, or vLLM reads beyond a table.
     "vocabulary-mismatch": (
         "never", "A head whose vocabulary size differs from the target's.", OTHER_HEAD
     ),
     "draft-vocabulary": (
-        "at start", "A draft vocabulary that differs from lm_head or exceeds the target's.",
-        MIXED_FILES,
+        "at start", "Drafted tokens that differ from lm_head or exceed the target's.", MIXED_FILES
     ),
     # The rows of the target's lm_head belong to other tokens than those that are drafted.
-    "lm-head-missing": (
-        "never", "A head without lm_head that cannot use the target's.", COPY_AGAIN
-    ),
+    "lm-head-missing": ("never", "A reduced vocabulary without lm_head.", COPY_AGAIN),
     # vLLM uses the drafted ids as the target's first tokens: nearly no draft is accepted.
-    "d2t-missing": (
-        "never",
-        "A head with a reduced vocabulary but no d2t, which maps its tokens to the target's.",
-        COPY_AGAIN,
-    ),
-    "d2t-size": (
-        "at start",
-        "A d2t, which maps drafted tokens to the target's, without one entry per drafted token.",
-        COPY_AGAIN,
-    ),
+    "d2t-missing": ("never", "A reduced vocabulary without d2t, which maps it.", COPY_AGAIN),
+    "d2t-size": ("at start", "A d2t without one entry per drafted token.", COPY_AGAIN),
     # vLLM keeps an uninitialized table and reports it in one log line.
     "embeddings-not-shared": (
-        "never", "A head without embeddings of its own whose width differs from the target's.",
+        "never", "A head without embeddings whose width differs from the target's.",
         "export the head with embed_tokens",
     ),
     "embeddings-shape": (
         "at start", "Embeddings of the head whose shape differs from config.json.", MIXED_FILES
     ),
     "layer-types": (
-        "at start",
-        "A head whose layer_types do not fit its layers, or need a missing sliding_window.",
-        COPY_CONFIG,
+        "at start", "Layer types that do not fit the layers or lack a sliding_window.", COPY_CONFIG
     ),
     # Missing layers stay uninitialized: nearly no draft is accepted.
     "layers-mismatch": (
-        "at start", "Weights whose layers differ from num_hidden_layers of config.json.",
-        MIXED_FILES,
+        "at start", "Weights whose layers differ from num_hidden_layers.", MIXED_FILES
     ),
 }  # fmt: skip
 """Code of a problem that the container refuses too: when vLLM notices it, what it is, the fix."""
@@ -128,19 +222,16 @@ def first_problem(case: Case, head: Head) -> Problem | None:
     """The first reason for which the container refuses the head, causes before what follows. Other
     rules report another target than that of the pair, and a wrong width in config.json."""
     shape, listed, config = case.architecture, case.target.architecture, head.config
-    is_listed = (config.target_hidden_size, config.vocab_size) == (
-        listed.hidden_size,
-        listed.vocab_size,
-    )
-    read = (shape.hidden_size, shape.vocab_size)
-    other_target = is_listed and read != (listed.hidden_size, listed.vocab_size)
+    sizes = (listed.hidden_size, listed.vocab_size)
+    is_listed = (config.target_hidden_size, config.vocab_size) == sizes
+    other_target = is_listed and (shape.hidden_size, shape.vocab_size) != sizes
     if other_target or stored_width(head) is not None:
         return None
     target = {"num_hidden_layers": shape.layers, "hidden_size": shape.hidden_size,
               "vocab_size": shape.vocab_size}  # fmt: skip
-    found = list(problems(head, target, case.is_parallel))
-    causes = (problem for problem in found if problem.code in _CAUSES)
-    return next(causes, None) or next(iter(found), None)
+    refused = list(problems(head, target, case.is_parallel))
+    causes = (problem for problem in refused if problem.code in _CAUSES)
+    return next(causes, None) or next(iter(refused), None)
 
 
 def _refused_as(code: str, guards: str, fix: str) -> Check:
@@ -160,21 +251,13 @@ for _code, (_notices, _guards, _fix) in _PROBLEMS.items():
     )
 
 
-def other_shape(head: Head, name: str, expected: object) -> str:
-    """The message that the shape of a tensor is not the one that config.json requires."""
-    return f"{name} has shape {list(head.shape(name) or ())}; config.json requires {expected}"
-
-
 @rule("head-not-a-drafter", about="head", vllm_notices="at start")
 def head_not_a_drafter(case: Case) -> Findings:
     """A drafter location that is not a draft head."""
     checkpoint = case.drafter_checkpoint
     if checkpoint is not None and case.is_eagle and not is_head(checkpoint.config):
         what = ", ".join(classes_of(checkpoint.config)) or "no class"
-        message = (
-            f"{checkpoint.location} is not a draft head: its config.json names {what} and has no "
-            "key of an EAGLE-3 or P-EAGLE head"
-        )
+        message = f"{checkpoint.location} is not a draft head: its config.json names {what}"
         yield error("drafter", message, OTHER_HEAD)
 
 
@@ -185,10 +268,8 @@ def weights_unread(case: Case) -> Findings:
     Without safetensors vLLM loads ``*.bin`` or ``*.pt`` (0.28.0, default_loader.py), which are
     pickles; the container of this toolkit refuses them, and so do copies to S3.
     """
-    for where, checkpoint in (
-        ("target", case.target_checkpoint),
-        ("drafter", case.drafter_checkpoint),
-    ):
+    read = {"target": case.target_checkpoint, "drafter": case.drafter_checkpoint}
+    for where, checkpoint in read.items():
         if checkpoint is None or checkpoint.tensors is not None:
             continue
         at, others = checkpoint.location, checkpoint.other_weights
@@ -297,17 +378,9 @@ def head_window(case: Case, head: Head) -> Findings:
     """A head whose layers attend to a sliding window."""
     window = max((size for size in head.config.windows if size), default=None)
     if window is not None and case.max_model_len > window:
-        message = (
-            f"the head sees only the last {window:,} tokens, and requests may have "
-            f"{case.max_model_len:,}: acceptance falls in longer ones"
-        )
+        message = f"acceptance falls in requests longer than the head's window of {window:,} tokens"
         fix = f"use a head with full attention, or lower --max-model-len to {window}"
         yield warning("drafter", message, fix)
-
-
-def layers_in(head: Head) -> set[int]:
-    """The numbers of the layers that have a tensor."""
-    return {layer for layer in map(layer_of, head.tensors) if layer is not None}
 
 
 def is_merged(name: str) -> bool:
@@ -319,21 +392,16 @@ def is_merged(name: str) -> bool:
 def tensors_missing(case: Case, head: Head) -> Findings:
     """A head whose weights lack tensors.
 
-    vLLM does not require all of a draft head's tensors. Missing ones stay uninitialized: the
-    endpoint becomes healthy, and nearly no draft is accepted. Another rule reports whole
-    layers.
+    Missing ones stay uninitialized: the endpoint becomes healthy, and nearly no draft is accepted.
+    Another rule reports whole layers.
     """
-    shapes, layers = required(head.config), layers_in(head)
+    shapes, layers = required(head.config), {None, *map(layer_of, head.tensors)}
     names = {plain_name(name) for name in head.tensors}
     if shapes is None or not names or any(map(is_merged, names)):
         return
-    missing = [name for name in shapes if name not in names and layer_of(name) in {None, *layers}]
+    missing = [name for name in shapes if name not in names and layer_of(name) in layers]
     if missing:
-        fix = COPY_AGAIN
-        if all(name.endswith("o_proj.bias") for name in missing):
-            fix = "if the head was trained without it, add it as zeros: with attention_bias "
-            fix += "vLLM's Llama layers have it"
-        yield error("drafter", f"the weights lack {first_names(missing, 3)}", fix)
+        yield error("drafter", f"the weights lack {first_names(missing, 3)}", COPY_AGAIN)
 
 
 @rule("tensors-unknown", about="head", vllm_notices="at start")
@@ -382,7 +450,9 @@ def tensor_shape(case: Case, head: Head) -> Findings:
     for name in head.tensors:
         shape = shapes.get(plain_name(name))
         if shape is not None and not has_own_rule(plain_name(name)) and head.shape(name) != shape:
-            yield error("drafter", other_shape(head, name, list(shape)), MIXED_FILES)
+            stored = list(head.shape(name) or ())
+            message = f"{name} has shape {stored}; config.json requires {list(shape)}"
+            yield error("drafter", message, MIXED_FILES)
             return
 
 

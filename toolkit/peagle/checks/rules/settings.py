@@ -114,8 +114,8 @@ def speculative_setting(case: Case) -> Findings:
     vLLM rejects disable_padded_drafter_batch with P-EAGLE and with explicit asynchronous
     scheduling, and a drafter divided over neither one GPU nor as many as the target.
     """
-    given, drafter, vllm = case.speculative_settings, case.drafter, case.runtime.vllm
-    keys = set(given)
+    asked, drafter, vllm = case.speculative_settings, case.drafter, case.runtime.vllm
+    keys = set(asked)
     for entry in speculative_setting.entries(case):
         names, lists_known = set(entry.names), entry.value == "known"
         for key in sorted(keys - names if lists_known else keys & names):
@@ -131,21 +131,21 @@ def speculative_setting(case: Case) -> Findings:
         if drafter is not None and drafter.method not in facts.speculative_methods:
             message = f"vLLM {facts.version} has no method {drafter.method}"
             yield report("drafter", message, "use an older vLLM version, or another drafter")
-    size, target = given.get("draft_tensor_parallel_size"), case.tensor_parallel_size
+    size, target = asked.get("draft_tensor_parallel_size"), case.tensor_parallel_size
     conflicts = {
         f"draft_tensor_parallel_size {size}": size not in (None, 1, target),
-        "disable_padded_drafter_batch": given.get("disable_padded_drafter_batch") is True
+        "disable_padded_drafter_batch": asked.get("disable_padded_drafter_batch") is True
         and case.is_eagle
         and (case.is_parallel or case.setting("async-scheduling") is True),
     }
     adaptive = "enable_adaptive_verification"
-    if drafter is not None and given.get(adaptive) is True:
+    if drafter is not None and asked.get(adaptive) is True:
         parallel = drafter.parallel_drafting
         support = support_of(case.runtimes, drafter.method, parallel, vllm)
         conflicts[adaptive] = support is not None and not support.adaptive
     for what in (key for key, conflict in conflicts.items() if conflict):
         name = drafter.title if drafter else case.target.id
-        message = f"vLLM {vllm} refuses {what} for {name} on {target} GPUs"
+        message = f"vLLM {vllm} refuses {what} for {name}"
         yield error("drafter", message, f"leave {what.partition(' ')[0]} out")
 
 

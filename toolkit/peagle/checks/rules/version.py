@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import prod
 
 from peagle import findings
-from peagle.case import Case, family_of, nearest_version, prefix_caching_with
+from peagle.case import Case, family_of, prefix_caching_with
 from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
 from peagle.checkpoints.architecture import read_dtype
 from peagle.checkpoints.heads import Head, attention_of
-from peagle.checks.head_layout import draft_groups
 from peagle.checks.registry import Findings, error, note, rule, warning
+from peagle.checks.rules.head_layout import draft_groups
 from peagle.errors import Fix
 from peagle.findings import Finding, finding
 from peagle.vllm import versions
@@ -35,14 +35,15 @@ def unknown_version(case: Case, *, takes_image: bool) -> Finding | None:
         return None
     who, minimum = minimum_of(case.target, case.drafter)
     recent = [name for name in releases if versions.compare(name, minimum) >= 0]
-    if recent:
-        nearest = nearest_version(version, recent)
-        alternative = ", or your own image with --image" if takes_image else ""
-        fix = Fix(f"use --vllm {nearest}{alternative}", options=("--vllm", nearest))
-    elif takes_image:
+    recent.sort(key=versions.parse)
+    newer = (name for name in recent if versions.compare(name, version) > 0)
+    fix = Fix(f"choose another pair: no image is new enough for {who}")
+    if takes_image:
         fix = Fix("use your own image with --image")
-    else:
-        fix = Fix(f"choose another pair: no image is new enough for {who}")
+    if recent:
+        name = next(newer, recent[-1])
+        alternative = ", or your own image with --image" if takes_image else ""
+        fix = Fix(f"use --vllm {name}{alternative}", options=("--vllm", name))
     message = f"the catalogue has no image with vLLM {version}"
     return findings.error("runtime-unknown", "vllm", message, fix)
 
@@ -87,10 +88,7 @@ def vllm_newer_than_catalogue(case: Case) -> Findings:
     releases = (versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes)
     newest, version = max(releases, key=versions.parse), case.runtime.vllm
     if case.image is not None and versions.compare(version, newest) > 0:
-        message = (
-            f"vLLM {version} is newer than {newest}, the newest in the catalogue: rules about "
-            "versions may not apply"
-        )
+        message = f"vLLM {version} is newer than {newest}: rules about versions may not apply"
         fix = f"read the release notes about speculative decoding, or use an image with {newest}"
         yield note("vllm", message, fix)
 
@@ -167,8 +165,8 @@ def eagle3_target_support(case: Case) -> Findings:
     config = case.target_checkpoint.config if case.target_checkpoint else {}
     inner = config.get("text_config") or config
     model_type = inner.get("model_type") if isinstance(inner, dict) else None
-    known = (kind for start, kind in _TYPES.items() if name.startswith(start))
-    kind = str(model_type) if model_type else next(known, name.lower())
+    listed = (kind for start, kind in _TYPES.items() if name.startswith(start))
+    kind = str(model_type) if model_type else next(listed, name.lower())
     for entry in eagle3_target_support.entries(case) if case.is_eagle else ():
         refused = not any(part in kind for part in entry.names)
         if entry.value == "not-class":

@@ -137,7 +137,7 @@ def fact_lines(
         room = width - label - indent
         lines = folded(text, room, "") if isinstance(text, str) else with_command(*text, room)
         for number, line in enumerate(lines if text and any(text) else ()):
-            yield f"{start}{'' if number else name:<{label}}{line}".rstrip()
+            yield f"{start}{'' if number else f'{name} ':<{label}}{line}".rstrip()
 
 
 def print_facts(

@@ -37,7 +37,7 @@ from peagle.deploy.alarms import mixes_drafts
 from peagle.deploy.diff import Change
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.records import load_record
-from peagle.deploy.state import Deployment, RunningComparison, utc_text
+from peagle.deploy.state import Deployment, utc_text
 from peagle.deploy.status import cost_of_remaining, deployment_status
 from peagle.engine.usage import Usage
 from peagle.errors import NotProved, PeagleError, command_line
@@ -280,7 +280,7 @@ def show_not_applied(name: str, region: str) -> list[str]:
     return missing
 
 
-_AT_PROMOTION = "scaling, alarms, dashboard, log retention, end time, captured data and KMS key"
+AT_PROMOTION = "scaling, alarms, dashboard, log retention, end time, captured data and KMS key"
 
 
 def show_candidate(
@@ -318,24 +318,10 @@ def show_candidate(
                 f"{more} more",
             ),
             ("alarm", suspended if mixes_drafts(record, preflight.desired.revision.served) else ""),
-            ("promote", f"only then this plan's {_AT_PROMOTION} apply"),
+            ("promote", f"only then this plan's {AT_PROMOTION} apply"),
         )
     )
     show_changes(change for change in preflight.changes if change.path != "usd_per_hour")
-
-
-def print_started(document: dict[str, Any], account: Account) -> None:
-    """What serves, and what to do next, on stdout."""
-    comparison, name = document["comparison"], document["name"]
-    print_line(
-        f"{name} serves two plans: {comparison['share']:.1%} of the requests go to "
-        f"{comparison['variant']} ({comparison['pair']}, {k_text(comparison['k'])})",
-        bold=True,
-    )
-    facts: list[Fact] = [("Price", format_price(document["price_per_hour_usd"], account.sandbox))]
-    for label, command in (("Report", "compare"), ("Promote", "promote"), ("Drop", "drop")):
-        facts.append((label, ("", command_text(("peagle", command, name)))))
-    print_facts(facts, label=9, err=False)
 
 
 def comparison_text(comparison: dict[str, Any] | None) -> str:
@@ -349,21 +335,6 @@ def comparison_text(comparison: dict[str, Any] | None) -> str:
         f"{comparison['share']:.1%} of the requests to {comparison['variant']}: "
         f"{comparison['pair']}, {k_text(comparison['k'])}, {where}"
     )
-
-
-def show_end(
-    record: Deployment, comparison: RunningComparison, account: Account, is_promoted: bool
-) -> None:
-    """The compared plan, on stderr, before the comparison ends."""
-    served = comparison.candidate.served
-    print_status(record.name, bold=True)
-    facts = (
-        ("where", account.where(record.region)),
-        ("compared", f"{served.pair}, {k_text(served.k)}, {comparison.share:.1%} of the requests"),
-        ("change", "all instances are replaced, then the proof is repeated"),
-        ("then", f"its plan's {_AT_PROMOTION} apply" if is_promoted else ""),
-    )
-    print_facts(facts)
 
 
 _COMPARED = (

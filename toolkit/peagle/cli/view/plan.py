@@ -63,13 +63,6 @@ _BASIS = {
     "measured": "speed is that of the best repetition",
 }
 
-_WEIGHTS = {
-    "hub": "Hugging Face",
-    "s3": "mounted",
-    "directory": "uploaded to your bucket",
-    "image": "baked into the image",
-}
-
 _PLACE = (
     "instance_count", "instance_type", "tensor_parallel_size", "copies", "gpu",
     "price_per_hour_usd", "max_concurrency", "drafter", "k", "tokens_per_second", "basis",
@@ -359,24 +352,16 @@ def _details(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "price", price_text(plan)
     yield from proof_facts(plan)
     yield "speed from", speed.source if speed and speed.basis != "unknown" else ""
-    yield "engine", f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}"
-    yield "image", plan.runtime.image
-    yield "host AMI", plan.runtime.ami or "SageMaker's default"
+    yield from document_facts(plan.runtime.model_dump(mode="json"))
     for part in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
         if part is not None:
-            how = "streamed by the engine" if part.streamed else _WEIGHTS[part.kind]
-            yield "weights", f"{part.location} ({how})"
+            yield "weights", f"{part.location} ({'streamed' if part.streamed else part.kind})"
     yield from company_facts(plan.company)
 
 
 def company_facts(company: Company) -> Iterator[tuple[str, str]]:
-    """What a company prescribes; empty texts for what it does not."""
-    vpc = f"{', '.join(company.subnets)}; {', '.join(company.security_groups)}"
-    yield "VPC", vpc if company.in_vpc else ""
-    yield "network", "isolated" if company.network_isolation else ""
-    yield "KMS key", company.kms_key or ""
-    yield "tags", ", ".join(f"{key}={value}" for key, value in sorted(company.tags.items()))
-    yield "boundary", company.permissions_boundary or ""
+    """What a company prescribes."""
+    yield from document_facts(company.model_dump(mode="json", exclude_defaults=True))
 
 
 def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -407,8 +392,9 @@ def proof_facts(plan: Plan) -> Iterator[tuple[str, str]]:
             text += f" ({speculation.method} with parallel_drafting)"
         text += f", K={speculation.k}"
         if (floor := speculation.acceptance_floor) is not None:
-            breaks_even = speculation.acceptance_floor_source == "break-even"
-            origin = ", to break even" if breaks_even else ""
+            origin = (
+                ", to break even" if speculation.acceptance_floor_source == "break-even" else ""
+            )
             text += f"; deploy passes at a measured acceptance length of at least {floor:g}{origin}"
     yield "speculation", text
     proof = "an answer: there is no speculation to prove"

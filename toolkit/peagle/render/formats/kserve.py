@@ -49,7 +49,6 @@ _DOCUMENTED = "KServe 0.20"
 TARGET_FOLDER, DRAFTER_FOLDER = "/mnt/models", "/mnt/drafter"
 """KServe mounts the target; an init container of ours downloads the head."""
 
-_INITIALIZER = "kserve/storage-initializer:v0.20.0"
 _RELEASE_LABEL = "peagle-release"
 PORT = 8000
 _FULL_WEIGHT = 100
@@ -57,8 +56,6 @@ _FULL_WEIGHT = 100
 
 _GIVEN = (MODEL, SERVED_NAME, f"{PREFIX}REVISION", f"{PREFIX}PORT")
 """Arguments that KServe gives to vLLM itself."""
-
-_LONGEST_STEM = 49
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
@@ -68,7 +65,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
         "template": _pod(plan, catalog),
     }
     # The name has a hash of all but replicas and weight.
-    name = f"{group[:_LONGEST_STEM].rstrip('-')}-{digest_of(spec)}"
+    name = f"{group[:49].rstrip('-')}-{digest_of(spec)}"
     route = {"group": group, "weight": _FULL_WEIGHT}
     document = {
         "apiVersion": API_VERSION,
@@ -180,7 +177,7 @@ def _pod(plan: Plan, catalog: Catalog) -> dict[str, Any]:
         pod["initContainers"] = [
             {
                 "name": "drafter",
-                "image": _INITIALIZER,
+                "image": "kserve/storage-initializer:v0.20.0",
                 "args": [literal(uri(head)), DRAFTER_FOLDER],
                 **({"env": hub_token(plan)} if head.kind == "hub" else {}),
                 "volumeMounts": [mount],
