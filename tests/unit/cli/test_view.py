@@ -72,3 +72,13 @@ def test_a_document_is_the_dump_of_its_model(capsys: pytest.CaptureFixture[str])
     print_json({"answer": Answer(number=1, names=("a",))})
 
     assert json.loads(capsys.readouterr().out) == {"answer": {"number": 1, "names": ["a"]}}
+
+
+def test_a_narrow_terminal_hides_no_column(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(("name", "max concurrency", "pair"), [("a" * 20, "9", "b" * 19)] * 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["name", "concurrency", "pair"]
+    assert lines[2].split() == ["a" * 20, "9", "b" * 19]
