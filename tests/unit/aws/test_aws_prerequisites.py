@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.iam import find_role, trust_policy, trusts_sagemaker
+from peagle.aws.iam import SERVICE, find_role, trusts_sagemaker
 from peagle.deploy.preflight import Preflight
 from peagle.findings import Finding
+from peagle.render.resources import trust_policy
 from tests.unit.aws.cloud import ACCOUNT, ROLE
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import World
@@ -40,7 +41,7 @@ def test_a_role_that_sagemaker_may_not_assume_is_an_error_with_its_remedy(
     assert found.level == "error"
     assert found.command is not None
     document = json.loads(found.command[-1])
-    assert document == trust_policy(ACCOUNT)
+    assert document == trust_policy(ACCOUNT, SERVICE)
     assert trusts_sagemaker({"Arn": ROLE, "AssumeRolePolicyDocument": document})
 
 
@@ -48,7 +49,7 @@ def test_a_role_that_sagemaker_may_not_assume_is_an_error_with_its_remedy(
     ("action", "trusted"), [("sts:*", True), ("*", True), ("sts:TagSession", False)]
 )
 def test_a_trust_policy_may_name_more_than_one_action(action: str, trusted: bool) -> None:
-    document = trust_policy(ACCOUNT)
+    document = trust_policy(ACCOUNT, SERVICE)
     document["Statement"][0]["Action"] = action
 
     assert trusts_sagemaker({"Arn": ROLE, "AssumeRolePolicyDocument": document}) is trusted
@@ -58,7 +59,7 @@ def test_a_trust_policy_may_name_more_than_one_action(action: str, trusted: bool
     ("accounts", "trusted"), [("999999999999", False), (["999999999999", ACCOUNT], True)]
 )
 def test_a_trust_policy_may_be_for_other_accounts_only(accounts: Any, trusted: bool) -> None:
-    role = {"Arn": ROLE, "AssumeRolePolicyDocument": trust_policy(accounts)}
+    role = {"Arn": ROLE, "AssumeRolePolicyDocument": trust_policy(accounts, SERVICE)}
 
     assert trusts_sagemaker(role) is trusted
 
@@ -79,4 +80,4 @@ def test_a_role_of_the_name_that_the_policies_allow_is_proposed(world: World) ->
 
     command = none.value.command  # type: ignore[attr-defined]
     assert command[:5] == ("aws", "iam", "create-role", "--role-name", "peagle-execution")
-    assert json.loads(command[-1]) == trust_policy(ACCOUNT)
+    assert json.loads(command[-1]) == trust_policy(ACCOUNT, SERVICE)

@@ -172,7 +172,7 @@ ROWS: dict[str, Row] = {
     "role unknown": Row(denying("get_role"), PLAIN, {"role-unknown": (WARNING, "")}, role=ROLE),
     "policy of a bucket": Row(
         stored_elsewhere, in_s3(),
-        {"role-cannot-read-weights": (WARNING, "policy of the bucket theirs")},
+        {"role-lacks-permission": (WARNING, "policy of the bucket theirs")},
     ),
     "image by digest": Row(nothing, with_image(f"{REGISTRY}@{DIGEST}"), {}),
     "no such tag": Row(
@@ -287,8 +287,8 @@ def not_simulated(world: World, head: Path) -> None:
     [
         (prefix_in_use, {"prefix-in-use": "error"}),
         (warm_start_beside, {}),
-        (unreadable, {"role-cannot-read-weights": "error"}),
-        (not_simulated, {"role-access-unknown": "warning"}),
+        (unreadable, {"role-lacks-permission": "error"}),
+        (not_simulated, {"role-permission-unknown": "warning"}),
     ],
 )
 def test_what_is_uploaded_has_these_findings(

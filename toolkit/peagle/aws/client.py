@@ -410,6 +410,16 @@ class Aws:
             response: dict[str, Any] = method(**parameters)
         return response
 
+    def find(self, service: str, operation: str, **parameters: Any) -> dict[str, Any] | None:
+        """As ``call``; ``None`` where what it is about does not exist."""
+        with suppress(Missing):
+            return self.call(service, operation, **parameters)
+        return None
+
+    def delete(self, service: str, operation: str, **parameters: Any) -> None:
+        """As ``call``; ignores what does not exist."""
+        self.find(service, operation, **parameters)
+
     @contextmanager
     def _receiving(self, service: str, operation: str) -> Iterator[None]:
         """Raise the errors of a call, including those of botocore's parsers, as PeagleErrors."""

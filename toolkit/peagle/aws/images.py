@@ -17,7 +17,6 @@ from peagle.aws import ecr, s3
 from peagle.aws.client import Aws, Clock, Connect, send_until_visible
 from peagle.aws.ecr import PushedImage, document, record_push, record_resource
 from peagle.aws.errors import AlreadyExists, Missing
-from peagle.aws.iam import trust_policy
 from peagle.aws.runtime import clean
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
@@ -50,6 +49,7 @@ from peagle.render.image import (
     split_image,
     without_tag,
 )
+from peagle.render.resources import trust_policy
 from peagle.text import format_size
 
 _SERVICE = "codebuild.amazonaws.com"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -40,11 +39,8 @@ def hosts_components(endpoint: Mapping[str, Any]) -> bool:
 
 def describe_component(aws: Aws, name: str) -> InferenceComponent | None:
     """The component, or ``None`` when there is none of that name."""
-    try:
-        response = aws.call(
-            "sagemaker", "describe_inference_component", InferenceComponentName=name
-        )
-    except Missing:
+    response = aws.find("sagemaker", "describe_inference_component", InferenceComponentName=name)
+    if response is None:
         return None
     specification = response.get("Specification") or {}
     runtime = response.get("RuntimeConfig") or {}
@@ -59,11 +55,6 @@ def describe_component(aws: Aws, name: str) -> InferenceComponent | None:
         changed=response["LastModifiedTime"].timestamp(),
         specification=specification,
     )
-
-
-def create_component(aws: Aws, parameters: Mapping[str, Any]) -> None:
-    """CreateInferenceComponent, on an endpoint in service."""
-    aws.call("sagemaker", "create_inference_component", **parameters)
 
 
 def update_component(aws: Aws, parameters: Mapping[str, Any], running: int) -> None:
@@ -92,22 +83,6 @@ def _within_half(config: Mapping[str, Any], copies: int) -> dict[str, Any]:
         return dict(config)
     size = {**batch, "Value": min(batch["Value"], max(1, copies // 2))}
     return {**config, "RollingUpdatePolicy": {**policy, "MaximumBatchSize": size}}
-
-
-def set_copy_count(aws: Aws, name: str, copies: int) -> None:
-    """Let SageMaker start or end copies until ``copies`` run."""
-    aws.call(
-        "sagemaker",
-        "update_inference_component_runtime_config",
-        InferenceComponentName=name,
-        DesiredRuntimeConfig={"CopyCount": copies},
-    )
-
-
-def delete_component(aws: Aws, name: str) -> None:
-    """Request deletion; ignores what does not exist."""
-    with suppress(Missing):
-        aws.call("sagemaker", "delete_inference_component", InferenceComponentName=name)
 
 
 ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]
@@ -392,5 +367,4 @@ def retag(aws: Aws, arn: str, tags: Sequence[Tag]) -> None:
 
 def delete(aws: Aws, kind: ResourceKind, name: str) -> None:
     """Request deletion; ignores what does not exist."""
-    with suppress(Missing):
-        aws.call("sagemaker", f"delete_{_NOUN[kind]}", **{f"{kind}Name": name})
+    aws.delete("sagemaker", f"delete_{_NOUN[kind]}", **{f"{kind}Name": name})

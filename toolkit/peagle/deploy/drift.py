@@ -261,7 +261,7 @@ def _wake_up(compared: Compared) -> Iterator[Change]:
     planned, name = compared.plan.scaling, compared.endpoint.name
     if planned is None or not planned.scales_to_zero:
         return
-    policy, steps = autoscaling.wake_policy(compared.aws, name), "StepScalingPolicyConfiguration"
+    policy, steps = autoscaling.find_policy(compared.aws, name), "StepScalingPolicyConfiguration"
     alarm = wake_alarm(name, policy["PolicyARN"] if policy else None)
     if policy is not None:
         parameters = wake_policy_parameters(name, VARIANT, planned)

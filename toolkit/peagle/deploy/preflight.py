@@ -14,7 +14,7 @@ from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
-from peagle.aws.iam import Role, access_findings, find_role, presence_findings, role_findings
+from peagle.aws.iam import Role, find_role, presence_findings, role_findings
 from peagle.aws.prices import (
     NOT_FROM_AWS,
     NOT_LISTED,
@@ -449,8 +449,8 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
     if not unfit:
         uploaded = {S3Uri.parse(upload.uri) for upload in desired.uploads}
         read = {S3Uri.parse(prefix.uri) for prefix in prefixes_read(desired.plan)}
-        yield from access_findings(aws, role, sorted(uploaded | read, key=str))
-        yield from role_access_findings(aws, role, desired.plan)
+        folders = sorted(uploaded | read, key=str)
+        yield from role_access_findings(aws, role, desired.plan, folders)
     yield from presence_findings(aws, desired.plan.runtime.image)
     yield from network_findings(aws, desired.plan, started)
 
