@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import peagle
 from peagle.errors import fix_text
 from peagle.text import (
-    duration_argument,
     exact_duration,
     format_decimal,
     format_duration,
@@ -192,11 +191,6 @@ def test_other_text_is_no_number_of_requests(text: str) -> None:
 )
 def test_duration_has_two_units_at_most(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
-
-
-@given(st.floats(0, 1e8))
-def test_duration_as_an_argument_is_rounded_up(seconds: float) -> None:
-    assert parse_duration(duration_argument(seconds)) >= seconds
 
 
 @pytest.mark.parametrize(

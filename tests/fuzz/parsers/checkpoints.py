@@ -27,7 +27,7 @@ from peagle.checkpoints.vocabulary import needs_vocabulary
 from peagle.checks import check
 from peagle.checks.rules.target import layers_of
 from peagle.errors import CheckpointError, PeagleError
-from peagle.weights.new_entry import new_entry
+from peagle.weights.own_target import new_entry
 from peagle_serve.heads import is_head
 from tests.fuzz.inputs import encoded, json_bytes
 from tests.fuzz.measure import quietly

@@ -118,12 +118,8 @@ _OF_CODE: tuple[tuple[Collection[str], str, Fix], ...] = (
 _OF_CLIENT: tuple[tuple[tuple[type[Exception], ...], type[PeagleError], str, str | Fix, str], ...]
 _OF_CLIENT = (
     (
-        (boto.NoCredentialsError,), UserError, "no AWS credentials",
-        CREDENTIALS_FIX, "no-credentials",
-    ),
-    (
-        (boto.PartialCredentialsError,), UserError, "incomplete AWS credentials: {error}",
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or neither", "no-credentials",
+        (boto.NoCredentialsError, boto.PartialCredentialsError), UserError,
+        "no AWS credentials: {error}", CREDENTIALS_FIX, "no-credentials",
     ),
     (
         (boto.ProfileNotFound,), UserError, "{error}",
@@ -143,16 +139,12 @@ _OF_CLIENT = (
         CREDENTIALS_FIX, "no-credentials",
     ),
     (
-        (boto.ConnectionError, boto.HTTPClientError), CloudError,
+        (boto.ConnectionError, boto.HTTPClientError, HTTPError), CloudError,
         "{service} in {region} cannot be reached: {error}", UNREACHABLE_FIX, "unreachable",
     ),
     (
         (ResponseParserError, StreamParserError), CloudError,
         "{service}: the answer is not valid: {error}", UNREACHABLE_FIX, "invalid-response",
-    ),
-    (
-        (HTTPError,), CloudError, "{service}: the connection was interrupted: {error}",
-        "run the command again", "connection-broken",
     ),
     ((boto.BotoCoreError, Boto3Error), CloudError, "{service}: {error}", "", CloudError.code),
 )  # fmt: skip

@@ -34,7 +34,7 @@ from peagle.errors import CatalogError, Fix, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output
 from peagle.weights.layout import checkpoint_at
-from peagle.weights.new_entry import entry_file, entry_findings, new_entry
+from peagle.weights.own_target import entry_file, entry_findings, new_entry
 
 
 @click.group(epilog="Example: peagle catalog list")

@@ -126,7 +126,7 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
     record = current_deployment(aws, plan.name, stored, lambda: instances, live)
     serving = pins_of(record.current.served.variables) if record else None
     used, bucket = role_and_bucket(aws, plan, record, role)
-    desired = desired_state(pin_plan(aws, plan, serving).plan, used.arn, bucket, record)
+    desired = desired_state(pin_plan(aws, plan, serving)[0], used.arn, bucket, record)
     compared = Compared(aws, live, desired, instances)
     fields: list[Change] = []
     unknown: dict[str, CloudError] = {}
