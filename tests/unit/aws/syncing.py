@@ -70,6 +70,11 @@ class Calls:
         self.before(operation, params)
         self.made.append((operation, dict(params)))
 
+    def forget(self) -> None:
+        """Forget the calls and the hook."""
+        self.made.clear()
+        self.before = lambda operation, parameters: None
+
     def count(self, *operations: str) -> int:
         """The number of these calls."""
         return sum(operation in operations for operation, _ in self.made)
@@ -100,6 +105,11 @@ def apply(aws: Aws, plan: SyncPlan, **options: Any) -> SyncResult:
 def sync(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncResult:
     """Sync these weights."""
     return apply(aws, plan_for(aws, place, **weights))
+
+
+def put(aws: Aws, key: str, content: bytes = b"x", bucket: str = "models") -> None:
+    """Store an object."""
+    aws.call("s3", "put_object", Bucket=bucket, Key=key, Body=content)
 
 
 def stored(aws: Aws, key: str, bucket: str = "models") -> bytes:
