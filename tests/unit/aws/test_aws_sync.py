@@ -336,7 +336,7 @@ def theirs(aws: Aws) -> Weights:
     return THEIRS
 
 
-def test_s3_copies_once_and_only_headers_are_read(aws: Aws, calls: Calls, theirs: Weights) -> None:
+def test_s3_copies_once_and_only_headers_are_read(aws: Aws, theirs: Weights, calls: Calls) -> None:
     read: list[str] = []
 
     def note(operation: str, parameters: dict[str, Any]) -> None:
