@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -171,15 +172,14 @@ class Endpoint:
 
 def describe(aws: Aws, name: str) -> Endpoint | None:
     """The endpoint, or ``None`` when there is none of that name."""
-    try:
+    with suppress(Missing):
         return with_component(aws, description(aws, "Endpoint", name))
-    except Missing:
-        return None
+    return None
 
 
 def with_component(aws: Aws, response: Mapping[str, Any]) -> Endpoint:
     """The endpoint in DescribeEndpoint's answer, with the copies on it."""
-    live = described_endpoint(response)
+    live = _described_endpoint(response)
     if not hosts_components(response):
         return live
     component = describe_component(aws, live.name)
@@ -196,7 +196,7 @@ def with_component(aws: Aws, response: Mapping[str, Any]) -> Endpoint:
     )
 
 
-def described_endpoint(response: Mapping[str, Any]) -> Endpoint:
+def _described_endpoint(response: Mapping[str, Any]) -> Endpoint:
     """The endpoint in DescribeEndpoint's answer."""
     pending = response.get("PendingDeploymentSummary", {})
     variants = response.get("ProductionVariants", ())
@@ -254,11 +254,9 @@ def readable_tags(aws: Aws, live: Endpoint | None) -> dict[str, str] | None:
 
 def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
     """The resource's deployment id ("" without one); ``None`` when it does not exist."""
-    try:
-        response = description(aws, kind, name)
-    except Missing:
-        return None
-    return tags_of(aws, response[f"{kind}Arn"]).get(ID_TAG, "")
+    with suppress(Missing):
+        return tags_of(aws, description(aws, kind, name)[f"{kind}Arn"]).get(ID_TAG, "")
+    return None
 
 
 def create(

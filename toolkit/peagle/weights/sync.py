@@ -201,10 +201,7 @@ def sync_weights(
     bucket = Bucket(aws, prefix.bucket, company.kms_key)
     with hold_lock(bucket, prefix, f"copies {plan.pair.name}", take_over) as lock:
         before = read_manifest(bucket, prefix)
-        keys = {file.key for file in plan.files}
-        for key, uploads in bucket.unfinished_uploads(prefix.key).items():
-            for upload in uploads if key in keys else ():
-                bucket.abort(key, upload)
+        bucket.abort_uploads(prefix.key, {file.key for file in plan.files})
         write_manifest(bucket, prefix, before | _folders(plan, {}))
         meter = _Meter(plan.size)
 
