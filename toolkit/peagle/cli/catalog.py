@@ -266,7 +266,7 @@ def refresh(
     failures = list(refreshed.failed.values())
     is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
     texts = new_texts(before, refreshed.tables)
-    changes = table_changes(before, refreshed.tables)
+    changes = tuple(table_changes(before, refreshed.tables))
     if not as_json:
         print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)
