@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.aws.transfers import PARTS_AT_ONCE
+from peagle.aws.s3 import PARTS_AT_ONCE
 from tests.sandbox.sandboxes import Account, Sandbox, started, until
 from tests.unit.aws.syncing import CONFIG, index_of
 

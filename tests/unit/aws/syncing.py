@@ -44,8 +44,8 @@ def use_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Upload and copy in parts of ``PART`` bytes."""
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
     monkeypatch.setattr(ChunksizeAdjuster.__init__, "__defaults__", (2**33, PART, 10_000))
-    monkeypatch.setattr("peagle.aws.transfers.PART_BYTES", PART)
-    monkeypatch.setattr("peagle.aws.transfers.COPY_PART_BYTES", PART)
+    monkeypatch.setattr("peagle.aws.s3.PART_BYTES", PART)
+    monkeypatch.setattr("peagle.aws.s3.COPY_PART_BYTES", PART)
 
 
 def write_model(folder: Path, size: int = 1000, seed: int = 0) -> Path:

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
-from peagle.aws.transfers import PART_SIZE
+from peagle.aws.s3 import PART_SIZE
 from peagle.errors import CloudError, PeagleError, Refused, parsing
 from peagle.planning.company import encrypted_by
 from peagle.text import sanitize

@@ -14,8 +14,14 @@ from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecut
 from dataclasses import dataclass, field, replace
 
 from peagle.aws.client import Aws
-from peagle.aws.s3 import bucket_exists, create_bucket
-from peagle.aws.transfers import ALGORITHM, PART_BYTES, Transfers, source_changed
+from peagle.aws.s3 import (
+    ALGORITHM,
+    PART_BYTES,
+    Transfers,
+    bucket_exists,
+    create_bucket,
+    source_changed,
+)
 from peagle.checkpoints.models import hub_snapshot
 from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
 from peagle.errors import CloudError, PeagleError, UserError
