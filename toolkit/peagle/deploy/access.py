@@ -24,16 +24,11 @@ from peagle.render.alarms import rollback_alarm_names
 from peagle.s3uri import S3Uri
 
 ROLE_ACTIONS = (
-    "ec2:CreateNetworkInterface",
-    "ec2:CreateNetworkInterfacePermission",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DeleteNetworkInterfacePermission",
-    "ec2:DescribeNetworkInterfaces",
-    "ec2:DescribeVpcs",
-    "ec2:DescribeDhcpOptions",
-    "ec2:DescribeSubnets",
-    "ec2:DescribeSecurityGroups",
-)
+    "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission",
+    "ec2:DeleteNetworkInterface", "ec2:DeleteNetworkInterfacePermission",
+    "ec2:DescribeNetworkInterfaces", "ec2:DescribeVpcs", "ec2:DescribeDhcpOptions",
+    "ec2:DescribeSubnets", "ec2:DescribeSecurityGroups",
+)  # fmt: skip
 """What SageMaker does with the role to attach containers to a VPC: "Execution role permissions" of
 CreateModel in SageMaker's documentation."""
 
@@ -51,15 +46,12 @@ def network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Find
     try:
         yield from _network_findings(aws, plan, more_instances)
     except CloudError as failed:
-        actions = (
-            "ec2:DescribeSubnets, DescribeSecurityGroups, DescribeRouteTables and "
-            "DescribeVpcEndpoints"
-        )
         yield warning(
             "network-unknown", "subnets",
             f"not known whether containers in {', '.join(plan.company.subnets)} can start: "
             f"{failed.message}",
-            f"allow {actions} to these credentials, or check with others",
+            "allow ec2:DescribeSubnets, DescribeSecurityGroups, DescribeRouteTables and "
+            "DescribeVpcEndpoints to these credentials, or check with others",
         )  # fmt: skip
 
 

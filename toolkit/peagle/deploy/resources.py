@@ -406,9 +406,8 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
     while live.component is not None:
         if live.component.status != "Deleting":
             try:
-                context.aws.delete(
-                    "sagemaker", "delete_inference_component", InferenceComponentName=name
-                )
+                component = {"InferenceComponentName": name}
+                context.aws.delete("sagemaker", "delete_inference_component", **component)
             except Busy:
                 purpose = "Waiting for the copies' current change to end"
                 wait_while_busy(context, revision, since, purpose=purpose)
