@@ -25,13 +25,7 @@ from peagle.data import BUNDLED_CATALOG
 from peagle.engine.machine import find_engine
 from peagle.errors import EngineMissing
 from peagle.planning import make_plan
-from tests.support import (
-    FROZEN_CATALOG,
-    Peagle,
-    once_per_options,
-    run_as_process,
-    run_in_process,
-)
+from tests.support import FROZEN_CATALOG, Peagle, once_per_options, run_as_process, run_in_process
 
 DEFAULT_VLLM = "0.28.0"
 QUICK, USUAL = "not thorough and not exhaustive", "not exhaustive"

@@ -13,12 +13,7 @@ from typing import Any
 
 from peagle.data import data_folder, entrypoint_folder
 from peagle.engine.machine import Engine
-from peagle.engine.process import (
-    INHERITED_VARIABLES,
-    free_port,
-    session_members,
-    start_time,
-)
+from peagle.engine.process import INHERITED_VARIABLES, free_port, session_members, start_time
 from peagle_serve.contract import ATTRIBUTES_HEADER
 
 TINY = data_folder("model_catalog") / "peagle" / "tiny"

@@ -96,7 +96,6 @@ def test_layers_are_grouped_as_in_vllm(groups: list[int | None]) -> None:
         for geometry, theirs in zip(SMALL, small, strict=True)
         if (ours := draft_groups(*geometry, RATIO)) is not None and ours != theirs
     }
-
     assert wrong == {}
     assert {1, 2, 3} <= set(small), "the cases include refused and accepted ones"
 
@@ -106,7 +105,6 @@ def test_vllm_puts_the_layers_of_a_real_head_into_one_group(
     pair: tuple[str, str], groups: list[int | None]
 ) -> None:
     found = dict(zip(REAL, groups[len(SMALL) :], strict=True))
-
     assert found[pair] == 1
 
 
@@ -115,7 +113,6 @@ def test_vllm_imposes_the_rates_of_a_sweep(ask: Ask) -> None:
     plan = with_imposed_acceptance(make_plan(Options(pair="tiny", k=3), load_catalog()), rates)
     config = json.loads(plan.environment[SPECULATION]) | {"model": str(tiny("p-eagle"))}
     engine = {"model": str(tiny("target")), "speculative_config": config}
-
     assert ask("imposed_rates", engine) == list(rates)
 
 
@@ -131,7 +128,6 @@ def test_model_runner_v2_supports_eagle3_and_not_p_eagle(ask: Ask, tmp_path: Pat
         for head, pair in heads.items()
     }
     lists = ask("runner_v2", engines)
-
     assert lists["p-eagle"] == ["parallel drafting for EAGLE speculative decoding"]
     assert lists["eagle3"] == []
     forced = tiny_case(tmp_path, environment={"VLLM_USE_V2_MODEL_RUNNER": "1"})

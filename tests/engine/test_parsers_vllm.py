@@ -173,9 +173,7 @@ def test_reasoning_answer_and_calls_are_told_apart_whole_and_streamed(
 ) -> None:
     pair, name, step = case
     expected = (None, *QWEN[name][1:]) if pair.startswith("qwen") else HARMONY[name][1:]
-
     found = answers[str(case)]
-
     expect(found["whole"], *expected)
     expect(found["streamed"], *expected)
     assert (found["pieces"] == 1) is (step == 1000)

@@ -72,7 +72,6 @@ def test_conversations_hit_the_cache_and_accept_as_much_as_without(
 ) -> None:
     cached = Talk(engine, tmp_path / "cached")
     without = Talk(engine, tmp_path / "without", SM_VLLM_NO_ENABLE_PREFIX_CACHING="true")
-
     assert cached.answers == without.answers
     assert len(cached.answers) == 4 * TURNS
     share = cached.later.cached_share

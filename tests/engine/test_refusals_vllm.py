@@ -123,7 +123,6 @@ def tried(engine: Engine) -> Iterator[Tried]:
 @pytest.mark.parametrize("name", [*trials.BROKEN, *FROM_CORPUS])
 def test_a_broken_pair_has_the_problem_that_its_rule_reports(name: str, tried: Tried) -> None:
     VERDICTS[name].hold(name, tried.outcomes)
-
     assert CODES[name] in {finding.code for finding in check(tried.cases[name])}
 
 
@@ -131,7 +130,6 @@ def test_a_broken_pair_has_the_problem_that_its_rule_reports(name: str, tried: T
 @pytest.mark.parametrize("name", list(trials.GOOD))
 def test_vllm_drafts_with_a_good_pair_and_no_rule_refuses_its_head(name: str, tried: Tried) -> None:
     VERDICTS[name].hold(name, tried.outcomes)
-
     assert check(tried.cases[name], about="head") == ()
 
 
@@ -143,7 +141,6 @@ def test_rules_listed_as_not_shown_exist_and_have_no_case() -> None:
 @pytest.mark.parametrize("rule", rules_found(), ids=lambda rule: rule.code)
 def test_a_rule_states_correctly_whether_vllm_notices(rule: Rule) -> None:
     verdicts = [VERDICTS[name] for name, code in CODES.items() if code == rule.code]
-
     # The test of broken pairs compares the verdicts with vLLM.
     assert rule.code in NOT_SHOWN or any(
         isinstance(verdict, (As, *NOTICED[rule.vllm_notices])) for verdict in verdicts

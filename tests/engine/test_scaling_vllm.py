@@ -73,7 +73,6 @@ def test_from_one_instance_to_two_and_back_without_a_lost_request(
         heavy.end()
         light.end()
         set_scaling_speed(1)
-
     assert (light.errors, heavy.errors) == ([], [])
     assert min(light.answers, heavy.answers) > 4
     ended = sandbox.json("scale", TINY, "--off", "--sandbox", "--yes")

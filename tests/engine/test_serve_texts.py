@@ -91,7 +91,6 @@ def test_a_text_is_refused_or_arrives_unchanged(reported: dict[str, Any]) -> Non
         value = parsed[flag.lower()]
         assert value == ([text] if flag == "SERVED_MODEL_NAME" else text)
         through += 1
-
     assert through > CASES / 2, "most texts are accepted"
 
 
@@ -105,9 +104,7 @@ def is_switch_or_array(text: str) -> bool:
         return False
 
 
-def test_special_values_pass_vllms_parser_unchanged(
-    reported: dict[str, Any],
-) -> None:
+def test_special_values_pass_vllms_parser_unchanged(reported: dict[str, Any]) -> None:
     for number, values in enumerate(nasty()):
         parsed = reported[f"nasty {number}"]
         assert {name: parsed[name] for name in values} == values

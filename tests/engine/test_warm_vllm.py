@@ -111,7 +111,6 @@ def test_the_artifact_is_stored_beside_the_weights_and_the_endpoint_is_deleted(
     warmed: Any, s3: Any, reported: Any, peagle: Peagle
 ) -> None:
     there = below_warm(s3)
-
     assert set(there) == {f"{warmed['key']}.tar.gz", f"{warmed['key']}.json"}
     assert there[f"{warmed['key']}.tar.gz"] == warmed["bytes"] > 10_000
     assert warmed["files"] > 10
@@ -122,7 +121,6 @@ def test_the_artifact_is_stored_beside_the_weights_and_the_endpoint_is_deleted(
 
 def test_the_archive_holds_compiled_code_and_no_weights(warmed: Any, stored: Stored) -> None:
     manifest, archive = stored
-
     assert manifest["key"] == warmed["key"]
     assert manifest["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
     assert manifest["subject"]["engine"]["SM_VLLM_MODEL"].startswith("/opt/ml/")
@@ -139,7 +137,6 @@ def test_a_deploy_from_that_prefix_restores_the_artifact_and_drafts(
     warmed: Any, reported: Any, peagle: Peagle
 ) -> None:
     document = reported("deploy", "tiny", *IN_S3, "--k", K, "--name", NAME, "--yes")
-
     log = peagle("logs", NAME, "--sandbox").stdout
     assert f"warm start: restored {warmed['files']} files" in log
     assert warmed["key"] in log
@@ -171,7 +168,6 @@ def test_an_engine_on_this_machine_restores_the_same_artifact_and_starts_faster(
     stored: Stored, local: tuple[list[dict[str, Any]], Path]
 ) -> None:
     log, _ = local
-
     start = event(log, "warm-start")
     assert (start["key"], start["files"]) == (stored.manifest["key"], stored.manifest["files"])
     cold, seconds = stored.manifest["seconds_cold"], event(log, "healthy")["seconds"]
@@ -182,7 +178,6 @@ def test_nothing_in_the_artifact_is_compiled_again(
     local: tuple[list[dict[str, Any]], Path],
 ) -> None:
     log, place = local
-
     mark = place / "restored.json"
     assert json.loads(mark.read_text())["sha256"]
     restored = mark.stat().st_mtime

@@ -58,8 +58,7 @@ class Inventory:
     def wait_until_stable(self) -> None:
         """Return once no endpoint is being changed."""
         until(
-            self.endpoints,
-            lambda found: all(one["EndpointStatus"] not in _BUSY for one in found),
+            self.endpoints, lambda found: all(one["EndpointStatus"] not in _BUSY for one in found)
         )
 
     def usd_per_hour(self) -> float:

@@ -119,10 +119,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
     "no counters": {"SM_VLLM_DISABLE_LOG_STATS": "true", **_head()},
     "spec model": {"SM_VLLM_SPEC_MODEL": "a/head"},
     # folders
-    "tiny": {
-        "SM_VLLM_MODEL": "TINY/target",
-        **_head(model="TINY/p-eagle", parallel_drafting=True),
-    },
+    "tiny": {"SM_VLLM_MODEL": "TINY/target", **_head(model="TINY/p-eagle", parallel_drafting=True)},
     "tiny, not in parallel": {"SM_VLLM_MODEL": "TINY/target", **_head(model="TINY/p-eagle")},
     "tiny, head as target": {"SM_VLLM_MODEL": "TINY/target", **_head(model="TINY/target")},
     "tiny, EAGLE-3": {"SM_VLLM_MODEL": "TINY/target", **_head(model="TINY/eagle3")},

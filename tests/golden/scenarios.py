@@ -86,12 +86,7 @@ SCENARIOS: dict[str, tuple[Step, ...]] = {
         f"{_COPIES} --ttl 8h",
         f"destroy {NAME} --yes",
     ),
-    "observe": (
-        _OBSERVED,
-        f"{_OBSERVED} --k 3",
-        _DEPLOY,
-        f"destroy {NAME} --all --yes",
-    ),
+    "observe": (_OBSERVED, f"{_OBSERVED} --k 3", _DEPLOY, f"destroy {NAME} --all --yes"),
     "company": (
         "deploy chat --environment staging --yes",
         "deploy chat --environment production --yes",
@@ -177,11 +172,7 @@ def _played(folder: Path, steps: tuple[Step, ...]) -> dict[str, Any]:
         line, changed = (step, {}) if isinstance(step, str) else step
         account.peagle(line, **copy.deepcopy(changed))
     document: dict[str, Any] = masked(
-        {
-            "steps": account.steps,
-            "exists": account.resources,
-            "reads": as_set(account.reads),
-        }
+        {"steps": account.steps, "exists": account.resources, "reads": as_set(account.reads)}
     )
     document["reads"].sort(key=json.dumps)
     return document

@@ -128,12 +128,10 @@ def test_after_a_kill_whole_files_are_not_sent_again(sandbox: Sandbox, model: Pa
     listed = sandbox.peagle("weights", "list", "s3://models/big", "--sandbox", "--json")
     assert listed.returncode == 3
     partial = json.loads(listed.stdout)
-
     second = subprocess.run(
         _python(2 * PARTS, *command, "--take-over", "--json"),
         env=sandbox.environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-
     assert second.returncode == 0, second.stderr
     document = json.loads(second.stdout)
     states = {file["name"]: file["state"] for file in partial["folders"]["target"]["files"]}

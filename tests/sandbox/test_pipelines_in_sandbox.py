@@ -58,13 +58,11 @@ def test_every_step_runs_in_the_sandbox(
         assert text.count(before) == 1, before
         text = text.replace(before, after)
     file.write_text(text, "utf-8")
-
     for text in commands(kind):
         words, output = peagle_words(text)
         done = peagle(*words)
         if output:
             Path(output).write_text(done.stdout, "utf-8")
-
     for stage, instances in (("staging", 1), ("production", 2)):
         status = json.loads(peagle("status", "chat", "-e", stage, "--json").stdout)
         assert (status["state"], status["k"], status["proved"]) == ("InService", 5, True)

@@ -104,7 +104,6 @@ def test_a_stack_is_created_updated_and_deleted(account: Account, stacks: Any) -
     assert found["aws:cloudformation:stack-name"] == STACK
     assert found["aws:cloudformation:logical-id"] == "Endpoint"
     old = account.describe(name)["EndpointConfigName"]
-
     stacks.update_stack(StackName=STACK, TemplateBody=template({"SM_VLLM_SEED": 7}))
     wait(stacks, "update")
     assert outputs(stacks)["Name"] == name

@@ -30,11 +30,9 @@ def test_only_a_service_without_an_answer_is_skipped(
     python.chmod(0o755)
     lock = tmp_path / "lock.txt"
     lock.write_text("a==1 \\\n    --hash=sha256:00\n")
-
     done = subprocess.run(
         [AUDIT, python, lock], capture_output=True, text=True, check=False, timeout=60
     )
-
     assert done.returncode == code
     assert done.stderr.startswith("skipped: ") is is_skipped
     assert is_skipped or printed in done.stdout

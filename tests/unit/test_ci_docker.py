@@ -94,9 +94,7 @@ class Machine:
 def test_the_base_has_the_engines_python(tmp_path: Path, python: str, release: str) -> None:
     machine = Machine(tmp_path, python)
     (machine.scripts / release).touch()
-
     done = machine.base()
-
     assert done.returncode == 0, done.stderr
     (made,) = machine.calls_of("debootstrap")
     assert f" {release} " in made
@@ -109,14 +107,12 @@ def test_the_base_has_the_engines_python(tmp_path: Path, python: str, release: s
 
 def test_a_release_that_debootstrap_does_not_know_is_named(tmp_path: Path) -> None:
     done = Machine(tmp_path, "3.12").base()
-
     assert done.returncode == 1
     assert "the engine has Python 3.12, and debootstrap here does not know noble" in _last(done)
 
 
 def test_a_python_that_no_release_has_is_named(tmp_path: Path) -> None:
     done = Machine(tmp_path, "3.10").base()
-
     assert done.returncode == 1
     assert "no Debian or Ubuntu has the engine's Python 3.10" in _last(done)
 
@@ -124,9 +120,7 @@ def test_a_python_that_no_release_has_is_named(tmp_path: Path) -> None:
 def test_an_unreachable_mirror_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "3.13")
     machine.broken.touch()
-
     done = machine.base()
-
     assert done.returncode == 1
     assert "debootstrap of trixie: E: Failed getting release file" in _last(done)
     assert machine.calls_of("docker import") == []
@@ -141,7 +135,6 @@ def test_an_unreachable_mirror_is_reported_and_nothing_is_left(tmp_path: Path) -
 def test_only_a_base_for_another_python_is_rebuilt(tmp_path: Path, made: str, again: bool) -> None:
     machine = Machine(tmp_path, "3.13")
     machine.made.write_text(made)
-
     assert machine.base().returncode == 0
     assert bool(machine.calls_of("docker import")) == again
 
@@ -150,7 +143,6 @@ def test_without_an_engine_the_checkouts_python_counts(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "3.11")
     no_engine = 'case $2 in "import json"*) cat >/dev/null; exit 1 ;; esac; echo 3.13'
     machine.program("../.venv/bin/python", no_engine)
-
     assert machine.base().returncode == 0
     assert " trixie " in machine.calls_of("debootstrap")[0]
 

@@ -75,7 +75,6 @@ def test_colours_change_no_number(escape: str) -> None:
 
     load = "Avg generation throughput: 90.5 tokens/s, Running: 3 reqs, Waiting: 1 reqs, GPU KV "
     load += "cache usage: 12.5%, Prefix cache hit rate: 64.0%"
-
     assert counters_in_log(coloured(STATISTICS)) == COUNTED
     assert load_in_log(coloured(load)) == EngineLoad(90.5, 3, 1, 0.125)
     assert hit_rate_in_log(coloured(load)) == 0.64
@@ -131,8 +130,7 @@ def test_unusual_statistics(line: str, counted: Counters) -> None:
 
 
 @given(
-    drafts=st.integers(1, 20_000),
-    accepted=st.lists(st.integers(0, 20_000), min_size=1, max_size=9),
+    drafts=st.integers(1, 20_000), accepted=st.lists(st.integers(0, 20_000), min_size=1, max_size=9)
 )
 def test_what_vllm_rounds_gives_the_counts_back(drafts: int, accepted: list[int]) -> None:
     positions = sorted((min(count, drafts) for count in accepted), reverse=True)
@@ -161,7 +159,6 @@ def test_statistics_are_complete_once_every_instance_has_reported() -> None:
     counts = StreamCounts()
     counts.add(ONE, GENERATED, 20.0)
     counts.add(TWO, GENERATED.replace("25.1", "0.0"), 11.0)
-
     assert counts.has_reported(10.0, 2)
     assert not counts.has_reported(11.0, 2)
     assert not counts.has_reported(10.0, 3)
@@ -172,7 +169,6 @@ def test_lines_are_summed_by_instance() -> None:
     for line in (GENERATED, STATISTICS, "some other line", ours(STATISTICS)):
         counts.add(ONE, line)
     counts.add(f"{TWO}/data-log", STATISTICS)
-
     assert counts.counted == {ONE: COUNTED + COUNTED, TWO: COUNTED}
     assert counts.silent == ()
 
@@ -181,7 +177,6 @@ def test_streams_of_an_older_revision_do_not_count() -> None:
     counts = StreamCounts(ignored={ONE})
     counts.add(ONE, STATISTICS)
     counts.add(ONE, GENERATED)
-
     assert counts.counted == {}
 
 
@@ -193,7 +188,6 @@ def test_an_instance_that_generates_and_never_drafts_is_silent() -> None:
     counts.add(TWO, GENERATED)
     counts.add(TWO, STATISTICS)
     counts.add(TWO, GENERATED)
-
     assert counts.silent == (ONE,)
 
 
@@ -203,7 +197,6 @@ def proof(counted: dict[str, Counters], instances: int = 2, floor: float | None 
 
 def test_every_instance_passes_by_its_own_stream() -> None:
     found = proof({ONE: COUNTED, TWO: COUNTED + COUNTED})
-
     require_passed(found)
     assert (found.source, found.drafts, found.instance_count) == ("log", 300, 2)
     assert found.acceptance_length == pytest.approx(2.51)
@@ -216,7 +209,6 @@ def test_every_instance_passes_by_its_own_stream() -> None:
 
 def test_an_instance_that_has_ended_needs_no_drafts() -> None:
     found = proof({ONE: COUNTED, TWO: Counters(3, 15, 3)}, instances=1)
-
     assert found.passed
     assert [instance.stream for instance in found.instances] == [ONE]
 
@@ -242,7 +234,6 @@ def test_an_instance_that_has_ended_needs_no_drafts() -> None:
 )
 def test_one_instance_fails_the_proof(counted: dict[str, Counters], code: str, text: str) -> None:
     found = proof(counted)
-
     assert not found.passed
     with raises_code(code, NotProved) as failed:
         require_passed(found, "a/b+c", "mine")
@@ -252,5 +243,4 @@ def test_one_instance_fails_the_proof(counted: dict[str, Counters], code: str, t
 
 def test_counters_after_a_restart_are_counted_from_zero() -> None:
     before, after = Counters(500, 2500, 900, (500, 400)), Counters(30, 150, 45, (30, 15))
-
     assert after.since(before) == after

@@ -47,7 +47,6 @@ def test_no_workflow_has_a_secret_or_runs_text_of_others(file: Path) -> None:
 
 def test_the_job_that_builds_may_not_publish_and_the_one_that_publishes_runs_nothing() -> None:
     jobs = workflow(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
-
     assert jobs["build"]["permissions"] == {"contents": "read"}
     checkout = jobs["build"]["steps"][0]
     assert checkout["with"]["persist-credentials"] is False

@@ -47,7 +47,6 @@ def test_usd_has_cents_and_thousands_separators(usd: float, text: str) -> None:
 
 def test_price_is_per_hour_day_and_month() -> None:
     text = format_price(63.2958)
-
     assert text == "$63.30 per hour, $1,519.10 per day"
     assert format_price(63.2958, month=True) == f"{text}, $46,205.93 per month"
     assert format_price(None) == "unknown"
@@ -69,14 +68,12 @@ def test_no_other_module_formats_money() -> None:
         for path in root.rglob("*.py")
         if _AMOUNT.search(path.read_text(encoding="utf-8")) and path.name != "text.py"
     ]
-
     assert others == []
 
 
 @given(number=st.integers(0, 999_999_999), unit=st.sampled_from("smhd"))
 def test_duration_is_a_number_of_units(number: int, unit: str) -> None:
     seconds = {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit]
-
     assert parse_duration(f"{number}{unit}") == number * seconds
 
 
@@ -84,7 +81,6 @@ def test_duration_is_a_number_of_units(number: int, unit: str) -> None:
 def test_a_duration_that_the_tool_prints_can_be_typed(seconds: int) -> None:
     printed = format_duration(seconds)
     shown = seconds // 60 * 60 if seconds >= 3600 else seconds
-
     assert parse_duration(printed) == parse_duration(printed.replace(" ", "")) == shown
     assert parse_duration(exact_duration(seconds)) == seconds
 
@@ -200,8 +196,7 @@ def test_duration_as_an_argument_is_rounded_up(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"),
-    [(4e5, "0.4 MB"), (9.2e6, "9.2 MB"), (1.4e7, "14 MB"), (1.38e10, "13.8 GB")],
+    ("size", "text"), [(4e5, "0.4 MB"), (9.2e6, "9.2 MB"), (1.4e7, "14 MB"), (1.38e10, "13.8 GB")]
 )
 def test_size_is_in_mb_or_gb(size: float, text: str) -> None:
     assert format_size(size) == text

@@ -34,13 +34,7 @@ from tests.fuzz.measure import quietly
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.commands import ERRORS, run_command
 from tests.fuzz.parsers.container import HEADERS, MODELS
-from tests.fuzz.parsers.examples import (
-    CONFIG_OF_HEAD,
-    CONFIGS,
-    INDEX,
-    NAMES,
-    WEIGHTS,
-)
+from tests.fuzz.parsers.examples import CONFIG_OF_HEAD, CONFIGS, INDEX, NAMES, WEIGHTS
 from tests.fuzz.parsers.files import written
 from tests.unit.checkpoints.public_targets import DEEPSEEK_V3
 from tests.unit.checks.cases import GEOMETRY, catalog_case
@@ -227,20 +221,14 @@ PARSERS = (
         "checkpoint",
         _checkpoint,
         [
-            {
-                "config.json": encoded(CONFIGS[2]),
-                "model.safetensors": WEIGHTS,
-            },
+            {"config.json": encoded(CONFIGS[2]), "model.safetensors": WEIGHTS},
             {**MODELS[1], "config.json": encoded(CONFIGS[2])},
         ],
         CheckpointError,
         inputs=CHECKPOINTS,
     ),
     Parser(
-        "tokenizer",
-        _tokenizers,
-        [(encoded(TOKENIZER), encoded(TOKENIZER_CONFIG))],
-        CheckpointError,
+        "tokenizer", _tokenizers, [(encoded(TOKENIZER), encoded(TOKENIZER_CONFIG))], CheckpointError
     ),
     Parser(
         "command-check",

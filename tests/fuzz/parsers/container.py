@@ -25,12 +25,7 @@ from peagle_serve.checks import check_built_for, check_pair
 from peagle_serve.command import command, decoded
 from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment, read_settings
 from peagle_serve.crash import parse_crash
-from peagle_serve.environment import (
-    KNOWN,
-    check_arguments,
-    is_for_cpu,
-    tokens_of,
-)
+from peagle_serve.environment import KNOWN, check_arguments, is_for_cpu, tokens_of
 from peagle_serve.heads import Head, layer_of
 from peagle_serve.logs import Log, Redactor
 from peagle_serve.middleware import sum_counters

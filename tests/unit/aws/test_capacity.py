@@ -66,10 +66,8 @@ def test_other_reasons_are_not_about_capacity(reason: str) -> None:
 @pytest.mark.parametrize("reason", [NO_INSTANCE, NO_QUOTA])
 def test_an_endpoint_that_fails_for_capacity(world: World, reason: str) -> None:
     world.cloud.next_scripts = [[("Creating", None), ("Failed", reason)]]
-
     with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
         world.deploy(a_plan())
-
     assert failed.value.exit_code == 4
     assert reason.rstrip(".") in failed.value.message
     assert "--fallback-instance-types" in failed.value.fix
@@ -81,10 +79,8 @@ def test_an_update_that_is_rolled_back_for_capacity_names_what_still_serves(worl
     world.deploy(a_plan())
     (old,) = world.cloud.configs
     world.cloud.next_scripts = [[("Updating", None), ("InService", NO_INSTANCE)]]
-
     with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
         world.deploy(another(a_plan()))
-
     assert old in failed.value.fix
     assert "--retry-for" in failed.value.fix
     assert world.state() == "InService"
@@ -102,10 +98,8 @@ def test_a_request_that_is_refused_for_capacity(
         world.deploy(a_plan())
     named = "".join(word.title() for word in operation.split("_"))
     world.cloud.before = at(operation, lambda: service_error(code, message, named), times=9)
-
     with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
         world.deploy(another(a_plan()))
-
     assert failed.value.fix
     assert failed.value.document()["tried"] == []
 
@@ -117,9 +111,7 @@ def test_a_request_waits_until_its_configuration_is_visible(world: World, operat
     unseen = lambda: service_error("ValidationException", CONFIG_UNSEEN, "CreateEndpoint")  # noqa: E731
     world.cloud.before = at(operation, unseen, times=3)
     began, before = world.cloud.now, world.cloud.calls.count(operation)
-
     world.deploy(another(a_plan()))
-
     assert world.cloud.calls.count(operation) == before + 4
     assert world.cloud.now - began >= sum(VISIBLE_AFTER_SECONDS[:3])
     assert world.state() == "InService"

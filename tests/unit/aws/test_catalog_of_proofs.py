@@ -76,7 +76,5 @@ def test_a_revision_without_a_plan_is_proved_by_the_users_catalogue(
 ) -> None:
     world.catalog = own_catalog()
     world.deploy(a_plan())
-
     change(world)
-
     assert world.cloud.engine.prompts[-1]["messages"][0]["content"] == OWN_PROMPT

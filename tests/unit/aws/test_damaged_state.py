@@ -33,9 +33,7 @@ def test_a_damaged_record_is_one_error_of_that_deployment(world: World, name: st
     made = world.deploy(a_plan())
     path = records.record_path(made.scope, made.region, "peagle-other")
     path.write_bytes(DAMAGE[name])
-
     found = list_deployments(world.aws, [made.region], lambda: None)
-
     assert [row["name"] for row in found.rows] == [NAME]
     (damaged,) = found.damaged
     assert str(path) in damaged.message
@@ -56,11 +54,9 @@ def test_a_damaged_record_does_not_keep_a_deployment_from_its_removal(
     path.write_text(json.dumps(json.loads(text) | change) if change else text[:300])
     account = Account()
     account.__dict__["aws"] = lambda region: world.aws
-
     listing = list_deployments(world.aws, [made.region], lambda: None)
     found, aws = account.find(NAME, complete=True)
     destroy(DeploymentContext(aws, found))
-
     assert [row["name"] for row in listing.rows] == [NAME]
     assert [damaged.code for damaged in listing.damaged] == ["record-damaged"]
     assert find_deployment(world.aws, NAME) is None
@@ -74,8 +70,6 @@ def test_a_tag_that_is_no_name_hides_no_other_deployment(world: World) -> None:
         PrimaryContainer=config["PrimaryContainer"],
         Tags=[{"Key": "peagle:deployment", "Value": "no name/of: one"}],
     )  # fmt: skip
-
     listing = list_deployments(world.aws, [made.region], lambda: None)
-
     assert [row["name"] for row in listing.rows] == [NAME]
     assert [damaged.code for damaged in listing.damaged] == ["tags-damaged"]

@@ -16,7 +16,6 @@ from tests.unit.aws.world import NAME, World
 
 def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) -> None:
     world.deploy(a_plan(head))
-
     record = world.saved()
     assert record.serving.proof.acceptance_length == pytest.approx(3.0)
     assert record.serving.proof.drafts == 120
@@ -33,9 +32,7 @@ def test_several_instances_are_replaced_in_batches(
 ) -> None:
     requests: list[dict[str, Any]] = []
     monkeypatch.setattr(world.cloud, "_update_endpoint", lambda **given: requests.append(given))
-
     update(world.aws, {"EndpointName": "e", "EndpointConfigName": "c", "Tags": []}, count)
-
     (given,) = requests
     rolling = given.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
     assert rolling.get("MaximumBatchSize", {}).get("Value") == batch
@@ -48,10 +45,8 @@ def test_a_failed_start_shows_the_reason_and_the_decisive_line(world: World) -> 
     world.cloud.write_log(
         "\x1b[31mRuntimeError: CUDA out of memory. Tried to allocate 9 GiB\x1b[0m"
     )
-
     with pytest.raises(CloudError) as failed:
         world.deploy(a_plan())
-
     assert "did not pass the ping check" in failed.value.message
     assert "RuntimeError: CUDA out of memory. Tried to allocate 9 GiB" in failed.value.message
     assert "\x1b" not in failed.value.message
@@ -66,24 +61,19 @@ def test_the_floor_of_the_pair_does_not_apply_to_a_stand_in(world: World) -> Non
 
     world.cloud.after = mark
     world.cloud.engine.acceptance = 1.4
-
     record = world.deploy(a_plan())
-
     assert record.serving.proof.passed
     assert world.state() == "InService"
 
 
 def test_without_speculation_an_answer_is_the_proof(world: World) -> None:
     world.cloud.engine.acceptance = None
-
     record = world.deploy(a_plan(speculation=None, drafter=None))
-
     assert record.serving.proof.acceptance_length is None
     assert world.state() == "InService"
 
 
 def test_an_empty_answer_is_not_a_proof(world: World) -> None:
     world.cloud.engine.tokens = ()
-
     with raises_code("empty-answer", NotProved):
         world.deploy(a_plan(speculation=None, drafter=None))

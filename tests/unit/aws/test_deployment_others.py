@@ -44,10 +44,8 @@ def test_an_endpoint_that_another_client_deletes_while_it_starts(world: World, n
             world.cloud.before = _at("describe_endpoint", world.cloud.endpoints.clear, nth)
 
     world.cloud.after = delete_later
-
     with raises_code("endpoint-disappeared", CloudError):
         world.deploy(a_plan())
-
     world.destroy()
     assert world.cloud.is_empty
 
@@ -57,9 +55,7 @@ def test_deploy_waits_for_another_clients_update_before_its_own(world: World) ->
     world.cloud.before = _at(
         "create_model", lambda: setattr(_endpoint(world), "script", [BUSY, BUSY, READY])
     )
-
     record = world.deploy(another(a_plan()))
-
     assert record.serving.plan == another(a_plan())
     states = [progress.state for progress in world.shown]
     assert states.index("Updating") < states.index("Updating endpoint")
@@ -76,9 +72,7 @@ def test_destroy_is_done_when_another_client_deletes_the_endpoint(world: World) 
             world.cloud.endpoints.clear()
 
     world.cloud.before = delete_once_waiting
-
     world.destroy()
-
     assert "delete_endpoint" not in world.cloud.calls
     assert world.cloud.is_empty
     assert world.record() is None
@@ -89,10 +83,8 @@ def test_an_update_that_begins_just_before_the_deletion_leaves_everything(world:
     world.cloud.before = _at(
         "delete_endpoint", lambda: setattr(_endpoint(world), "script", [BUSY, READY])
     )
-
     with raises_code("endpoint-not-deleted", CloudError) as busy:
         world.destroy()
-
     assert busy.value.command == ("peagle", "destroy", NAME)
     assert world.record() is not None
     assert world.cloud.models
@@ -106,10 +98,8 @@ def test_a_deletion_that_fails_keeps_the_record_and_the_cost(world: World) -> No
         "delete_endpoint",
         lambda: setattr(_endpoint(world), "script", [("Deleting", None), ("Failed", "in a VPC")]),
     )
-
     with raises_code("endpoint-not-deleted", CloudError) as failed:
         world.destroy()
-
     assert "Failed in a VPC" in failed.value.message
     record = world.saved()
     assert record.billing_since is not None
@@ -121,10 +111,8 @@ def test_a_deletion_that_fails_keeps_the_record_and_the_cost(world: World) -> No
 def test_what_may_not_be_looked_at_stays_in_the_record(world: World, operation: str) -> None:
     world.deploy(a_plan())
     world.cloud.before = denied(operation)
-
     with raises_code("resources-unknown", CloudError) as caught:
         world.destroy()
-
     assert caught.value.command == ("peagle", "destroy", NAME)
     record = world.saved()
     assert {r.name for r in record.resources} >= set(world.cloud.models)
@@ -140,10 +128,8 @@ def test_a_bucket_that_may_not_be_looked_at_stays_in_the_record(
 ) -> None:
     world.deploy(a_plan(head))
     world.cloud.before = denied(operation)
-
     with raises_code("resources-unknown", CloudError):
         world.destroy()
-
     assert world.cloud.buckets
     assert not world.cloud.endpoints
     assert "delete_bucket" not in world.cloud.calls
@@ -156,13 +142,11 @@ def test_an_object_that_s3_does_not_delete_is_named_and_stays_on_record(
 ) -> None:
     world.deploy(a_plan(head))
     locked = {"Key": "a/model.safetensors", "Code": "AccessDenied", "Message": "locked"}
-
     with monkeypatch.context() as patch:
         patch.setattr(world.cloud, "_delete_objects", lambda Bucket, Delete: {"Errors": [locked]})
         with raises_code("AccessDenied", CloudError) as refused:
             world.destroy()
     assert "/a/model.safetensors was not deleted: locked" in refused.value.message
-
     record = world.saved()
     assert record.of_type("S3Objects")
     world.destroy()

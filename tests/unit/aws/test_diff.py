@@ -38,10 +38,7 @@ def _changed(**fields: Any) -> list[str]:
             {"settings": BEFORE.settings | {"kv-cache-dtype": "fp8"}},
             "--kv-cache-dtype default -> fp8",
         ),
-        (
-            {"settings": BEFORE.settings | {"enforce-eager": None}},
-            "--enforce-eager default -> set",
-        ),
+        ({"settings": BEFORE.settings | {"enforce-eager": None}}, "--enforce-eager default -> set"),
         ({"variables": {"A": "1"}}, "A default -> 1"),
         ({"variables": {"HF_TOKEN": "hf_1"}}, "HF_TOKEN default -> (hidden)"),
         (
@@ -57,32 +54,23 @@ def test_every_setting_has_its_words(fields: dict[str, Any], text: str) -> None:
 def test_digests_are_shortened_and_complete_in_json() -> None:
     old, new = (f"repository/vllm@sha256:{digit * 64}" for digit in "ab")
     before = BEFORE.model_copy(update={"image": old})
-
     (change,) = changes(before, before.model_copy(update={"image": new}))
-
     assert change.text == "image sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb"
     assert change.document() == {"setting": "image", "before": old, "after": new}
 
 
 def test_a_secret_is_hidden_in_json_too() -> None:
     (change,) = changes(BEFORE, BEFORE.model_copy(update={"variables": {"API_KEY": "1"}}))
-
-    assert change.document() == {
-        "setting": "variable.API_KEY",
-        "before": None,
-        "after": "(hidden)",
-    }
+    assert change.document() == {"setting": "variable.API_KEY", "before": None, "after": "(hidden)"}
 
 
 def test_what_the_account_does_not_say_is_not_a_change() -> None:
     live = BEFORE.model_copy(update={"vllm": None, "pair": ""})
-
     assert changes(live, BEFORE) == ()
 
 
 def test_another_head_is_a_change_of_the_drafter() -> None:
     served = [_with_head(BEFORE, head) for head in ("a/head", "b/head")]
-
     assert [one.text for one in changes(*served)] == ["drafter a/head -> b/head"]
 
 
@@ -97,9 +85,7 @@ def test_an_update_is_compared_with_the_instances_that_run(world: World) -> None
     (variant,) = config["ProductionVariants"]
     variant["InitialInstanceCount"] = 3  # as after scaling out
     runtime = RuntimeChoice(vllm="0.28.1", image=f"{IMAGE}.1", cuda="13.0", ami=None)
-
     found = world.preflight(a_plan(runtime=runtime))
-
     texts = [change.text for change in found.changes]
     assert "instances 3 -> 1" in texts
     assert "price per hour $4.22 -> $1.41" in texts

@@ -39,9 +39,7 @@ def elsewhere(world: World) -> Deployment:
 
 def test_a_deployment_is_found_without_its_record(world: World, head: Path) -> None:
     made = world.deploy(a_plan(head))
-
     found = elsewhere(world)
-
     assert found.id == made.id
     assert found.serving.fingerprint == made.serving.fingerprint
     assert found.serving.served == made.serving.served.model_copy(update={"price_date": None})
@@ -57,10 +55,8 @@ def test_another_machine_removes_alarms_filters_and_dashboard(world: World) -> N
     made = world.deploy(watched)
     theirs = {"Dimensions": [{"Name": "EndpointName", "Value": "pair"}]}
     world.cloud.made_alarms[f"{NAME}-ttft-p90"] = theirs
-
     found = elsewhere(world)
     destroy(world.context(found))
-
     assert {r.text for r in found.resources} == {r.text for r in made.resources}
     assert world.cloud.made_alarms == {f"{NAME}-ttft-p90": theirs}
     assert world.cloud.metric_filters == {}
@@ -76,9 +72,7 @@ def test_a_model_without_an_endpoint_is_found(world: World) -> None:
     with pytest.raises(KeyboardInterrupt):
         world.deploy(a_plan())
     world.cloud.before = lambda operation: None
-
     found = elsewhere(world)
-
     assert [r.type for r in found.resources] == ["Model"]
     assert found.current.served.image == a_plan().runtime.image
 
@@ -87,16 +81,13 @@ def test_what_was_deleted_a_moment_ago_is_not_found(world: World) -> None:
     world.deploy(a_plan())
     world.cloud.deleted = dict(world.cloud.tags)
     world.destroy()
-
     assert find_deployment(world.aws, NAME, prices) is None
 
 
 def test_without_the_permission_it_is_unknown(world: World) -> None:
     world.cloud.before = refusing("get_resources", "AccessDeniedException", "no")
-
     with pytest.raises(AccessDenied) as caught:
         find_deployment(world.aws, NAME, prices)
-
     assert "tag:GetResources" in caught.value.fix
 
 
@@ -111,9 +102,7 @@ def test_without_the_permission_it_is_unknown(world: World) -> None:
 def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None, said: str) -> None:
     more = [{"Key": "peagle:stack", "Value": tag}] if tag else []
     by_template(world, a_plan(), owner, *more)
-
     (found,), _ = find_deployments(world.aws, prices)
-
     assert (found.name, found.owner) == (NAME, said)
     with raises_code("other-owner"):
         require_own(found)
@@ -126,16 +115,13 @@ def test_what_carries_no_tags_of_ours_is_not_found(world: World) -> None:
     variants = [{"ModelName": "theirs"}]
     world.cloud._create_endpoint_config("theirs", [], ProductionVariants=variants)
     world.cloud._create_endpoint(NAME, "theirs", [])
-
     assert find_deployment(world.aws, NAME, prices) is None
 
 
 def test_an_endpoint_that_the_index_of_tags_does_not_have_yet_is_found(world: World) -> None:
     made = world.deploy(a_plan())
     world.cloud._get_resources = lambda **_: {"ResourceTagMappingList": []}  # type: ignore[method-assign]
-
     found = elsewhere(world)
-
     assert found.serving.name == made.serving.name
     assert found.serving.model == made.serving.model
     assert {one.type for one in found.resources} == {"Endpoint", "EndpointConfig", "Model"}
@@ -148,9 +134,7 @@ def test_what_another_deployment_owns_is_shown_and_not_removed(world: World, hea
     tags = [{"Key": "peagle:deployment", "Value": "second"}]
     world.cloud._create_endpoint_config("second", [], ProductionVariants=variants)
     world.cloud._create_endpoint("second", "second", tags)
-
     found = find_deployment(world.aws, "second", prices)
-
     assert found.serving.served.k > 0
     assert found.serving.served.instance_count == 2
     assert [(one.type, one.name) for one in found.resources] == [("Endpoint", "second")]
@@ -161,9 +145,7 @@ def test_a_configuration_that_was_deleted_while_it_serves_hides_nothing(world: W
     made = world.deploy(a_plan())
     del world.cloud.configs[made.serving.name]
     del world.cloud.tags[world.cloud._arn("endpoint-config", made.serving.name)]
-
     found = elsewhere(world)
-
     assert found.serving.name == made.serving.name
     assert found.serving.fingerprint == made.serving.fingerprint
     assert found.serving.served.usd_per_hour is None

@@ -7,13 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from peagle.aws.errors import InsufficientCapacity
-from peagle.deploy.apply import (
-    PAUSE_SECONDS,
-    Attempt,
-    Fallback,
-    deploy,
-    deploy_where_possible,
-)
+from peagle.deploy.apply import PAUSE_SECONDS, Attempt, Fallback, deploy, deploy_where_possible
 from peagle.deploy.preflight import Preflight
 from peagle.errors import NotProved, Refused
 from peagle.planning.plan import Plan
@@ -79,9 +73,7 @@ class Deployer:
 def test_the_next_type_replaces_the_failed_endpoint(world: World) -> None:
     world.cloud.next_scripts = [FULL, FULL]
     deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge")
-
     assert deployer.run() == "ml.g6.xlarge"
-
     assert deployer.outcomes == [
         (FIRST, "no-capacity"), ("ml.g5.2xlarge", "no-capacity"), ("ml.g6.xlarge", "deployed"),
     ]  # fmt: skip
@@ -113,7 +105,6 @@ def test_a_refused_request_leads_to_the_next_type_too(world: World) -> None:
     quota = lambda: service_error("ResourceLimitExceeded", NO_QUOTA, "CreateEndpoint")  # noqa: E731
     refusing(world, quota, FIRST)
     deployer = Deployer(world, "ml.g6.xlarge")
-
     assert deployer.run() == "ml.g6.xlarge"
     assert "delete_endpoint" not in world.cloud.calls
     assert len(world.cloud.configs) == 1
@@ -123,7 +114,6 @@ def test_a_type_whose_plan_is_refused_is_skipped_and_not_repeated(world: World) 
     world.cloud.next_scripts = [FULL, FULL]
     deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge", retry_seconds=300)
     deployer.refused["ml.g5.2xlarge"] = "the quota is 0"
-
     assert deployer.run() == FIRST
     assert deployer.outcomes == [
         (FIRST, "no-capacity"), ("ml.g5.2xlarge", "refused"), ("ml.g6.xlarge", "no-capacity"),
@@ -136,10 +126,8 @@ def test_rounds_are_repeated_until_the_time_is_over(world: World) -> None:
     world.cloud.next_scripts = [FULL] * 99
     deployer = Deployer(world, "ml.g6.xlarge", retry_seconds=600)
     began = world.cloud.now
-
     with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
         deployer.run()
-
     tried = failed.value.document()["tried"]
     rounds = len(tried) // 2
     assert [one["instance_type"] for one in tried] == [FIRST, "ml.g6.xlarge"] * rounds
@@ -156,10 +144,8 @@ def test_other_errors_end_the_deployment_at_once(world: World) -> None:
     world.cloud.next_scripts = [FULL]
     world.cloud.engine.acceptance = 1.0
     deployer = Deployer(world, "ml.g6.xlarge", "ml.g5.2xlarge")
-
     with pytest.raises(NotProved):
         deployer.run()
-
     assert deployer.outcomes == [(FIRST, "no-capacity"), ("ml.g6.xlarge", "failed")]
     assert NAME in world.cloud.endpoints
 
@@ -168,9 +154,7 @@ def test_an_update_without_capacity_goes_on_with_another_type(world: World) -> N
     world.deploy(a_plan(max_model_len=1024, environment={"SM_VLLM_MODEL": "other"}))
     world.cloud.next_scripts = [[("Updating", None), ("InService", NO_INSTANCE)]]
     deployer = Deployer(world, "ml.g6.xlarge")
-
     assert deployer.run() == "ml.g6.xlarge"
-
     assert world.cloud.calls.count("update_endpoint") == 2
     assert "delete_endpoint" not in world.cloud.calls
     assert world.state() == "InService"

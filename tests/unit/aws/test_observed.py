@@ -25,7 +25,6 @@ def test_the_log_has_the_tags_of_the_user(world: World, change: Callable[[Plan],
     plan = change(a_plan())
     company = plan.company.model_copy(update={"tags": {"team": "search"}})
     world.deploy(plan.model_copy(update={"company": company}))
-
     assert world.cloud.log_tags == {LOG: {"team": "search"}}
 
 
@@ -43,9 +42,7 @@ def alarmed(plan: Plan, topic: str | None = TOPIC, *kinds: AlarmKind) -> Plan:
 def test_alarms_without_a_rollout_watch_all_instances_and_notify_the_topic(world: World) -> None:
     world.cloud.topics[TOPIC] = {"SubscriptionsConfirmed": "1"}
     assert not world.preflight(alarmed(a_plan())).findings
-
     world.deploy(alarmed(a_plan()))
-
     made = world.cloud.made_alarms
     assert set(made) == {f"{NAME}-{kind}" for kind in ("5xx", "acceptance", "load")}
     assert all(one["AlarmActions"] == one["OKActions"] == [TOPIC] for one in made.values())
@@ -60,7 +57,6 @@ def test_alarms_without_a_rollout_watch_all_instances_and_notify_the_topic(world
 def test_what_an_update_stops_watching_is_said_and_removed(world: World) -> None:
     world.deploy(alarmed(a_plan()))
     found = world.preflight(a_plan())
-
     assert (found.change, [one.text for one in found.changes]) == (
         "nothing",
         [f"dashboard {DASHBOARD} -> none", "alarms acceptance, errors, load -> none"],

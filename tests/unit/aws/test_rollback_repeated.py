@@ -27,9 +27,7 @@ def test_a_rollback_that_abandons_an_update_returns_to_the_same_one_again(
     with pytest.raises(KeyboardInterrupt):
         world.rollback()
     world.cloud.before = lambda operation: None
-
     world.rollback()
-
     assert world.serves() == updated[1]
     assert world.state() == "InService"
 
@@ -40,10 +38,8 @@ def test_a_deploy_ends_the_intent_of_a_rollback(
     world: World, updated: tuple[str, str], is_new: bool
 ) -> None:
     world.rollback_unreported()
-
     world.deploy(another(a_plan()) if is_new else a_plan())
     world.rollback()
-
     assert world.serves() == (updated[0] if is_new else updated[1])
 
 
@@ -52,8 +48,6 @@ def test_a_rollback_is_repeated_where_the_endpoint_failed_since(
 ) -> None:
     world.rollback_unreported()
     world.cloud.endpoints[NAME].script = [("Failed", "no reason")]
-
     world.rollback()
-
     assert world.serves() == updated[0]
     assert world.state() == "InService"

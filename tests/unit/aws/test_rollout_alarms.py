@@ -40,11 +40,9 @@ def test_a_plan_without_a_rollout_updates_as_before_and_removes_the_alarms(world
     before = dict(world.cloud.made_alarms)
     changes = [one.text for one in world.preflight(another(a_plan())).changes]
     assert "alarms acceptance, errors -> none" in changes
-
     world.deploy(another(a_plan()))
     assert "DeploymentConfig" not in world.cloud.updates[-1]
     assert world.cloud.made_alarms == world.cloud.metric_filters == {}
-
     world.rollback()
     assert world.cloud.made_alarms == before
 
@@ -52,13 +50,11 @@ def test_a_plan_without_a_rollout_updates_as_before_and_removes_the_alarms(world
 def test_a_rollout_without_an_update_is_noted_and_its_alarms_are_created(world: World) -> None:
     world.deploy(a_plan())
     assert not world.preflight(a_plan()).findings
-
     found = world.preflight(rolled_out(a_plan()))
     (noted,) = [one for one in found.findings if one.code == "rollout-at-next-update"]
     assert (found.change, noted.level) == ("nothing", "note")
     assert ACCEPTANCE in noted.message
     world.deploy(rolled_out(a_plan()))
-
     assert set(world.cloud.made_alarms) == {ACCEPTANCE, ERRORS}
     assert "update_endpoint" not in world.cloud.calls
     assert not world.preflight(rolled_out(a_plan())).findings
@@ -73,10 +69,8 @@ def test_a_rollback_on_an_alarm_names_it(world: World, is_named: bool) -> None:
     reason = "CloudWatch alarms fired" + (f": [{ACCEPTANCE}]" if is_named else "")
     world.cloud.firing = set() if is_named else {ACCEPTANCE}
     world.cloud.next_scripts = [[("Updating", None), ("RollingBack", None), ("InService", reason)]]
-
     with raises_code("rolled-back-on-alarm", RolledBackOnAlarm) as failed:
         world.deploy(rolled_out(another(a_plan())))
-
     assert ACCEPTANCE in failed.value.message
     assert ERRORS not in failed.value.message
     assert "--no-speculation" in failed.value.command
@@ -103,9 +97,7 @@ def test_after_a_rollback_on_another_machine_alarms_watch_what_serves(world: Wor
     world.shown.clear()
     preview = preview_rollback(world.aws, world.known(), revision_for_rollback(world.known()))
     assert "the dashboard" in preview.kept
-
     rollback(world.context(), load_catalog())
-
     now = world.cloud.made_alarms
     assert now[ERRORS]["Dimensions"] == first[ERRORS]["Dimensions"]
     assert now[ACCEPTANCE]["Metrics"] == first[ACCEPTANCE]["Metrics"], "with its K"
@@ -126,7 +118,6 @@ def test_an_update_that_is_undone_leaves_alarms_and_dashboard_as_before(world: W
     with raises_code("endpoint-rolled-back"):
         world.deploy(watched(another(a_plan()), 1.5, 7))
     assert (world.cloud.made_alarms, world.cloud.dashboards) == before
-
     world.cloud.engine.acceptance = 1.1
     with raises_code("rolled-back"):
         world.deploy(watched(another(a_plan()), 1.5, 7))
@@ -138,10 +129,8 @@ def test_a_rollback_succeeds_where_alarms_may_not_be_written(world: World) -> No
     world.deploy(watched(a_plan(), 2.0, 5))
     first = world.serves()
     world.deploy(watched(another(a_plan()), 1.5, 7))
-
     world.cloud.before = refusing("put_metric_alarm", "AccessDenied", "not authorized")
     world.rollback()
-
     assert world.serves() == first
     assert any("are of the plan before" in one.line for one in world.shown if one.is_notice)
 
@@ -149,11 +138,9 @@ def test_a_rollback_succeeds_where_alarms_may_not_be_written(world: World) -> No
 def test_an_alarm_that_aws_refuses_ends_the_deploy_before_the_update(world: World) -> None:
     world.deploy(a_plan())
     before = world.serves()
-
     world.cloud.before = refusing("put_metric_alarm", "AccessDenied", "not authorized")
     with pytest.raises(AccessDenied):
         world.deploy(rolled_out(another(a_plan())))
-
     assert world.serves() == before
     assert world.cloud.updates == []
 
@@ -164,9 +151,7 @@ def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World)
     world.deploy(rolled_out(another(a_plan()), floor=1.5))
     world.cloud.firing = {ACCEPTANCE}
     world.cloud.calls.clear()
-
     world.rollback()
-
     config = world.cloud.updates[-1]["DeploymentConfig"]
     assert config["BlueGreenUpdatePolicy"]["TerminationWaitInSeconds"] == 600
     # The alarm that fires already would undo the way back at once.
@@ -188,10 +173,8 @@ def test_a_rollback_that_an_alarm_undoes_leaves_the_alarms_of_what_serves(world:
     serves = world.serves()
     reason = f"CloudWatch alarms fired: [{ERRORS}]"
     world.cloud.next_scripts = [[("Updating", None), ("RollingBack", None), ("InService", reason)]]
-
     with raises_code("rolled-back-on-alarm"):
         world.rollback()
-
     assert world.serves() == serves
     assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 1.5
     world.rollback()

@@ -49,18 +49,14 @@ def test_a_plan_and_its_endpoint_are_equal(
     world: World, pair: str, options: dict[str, Any]
 ) -> None:
     plan = made(pair, **options)
-
     planned = served_by_plan(plan, FILLED)
-
     assert live(world, plan) == planned.model_copy(update={"price_date": None})
 
 
 def test_the_instances_that_run_decide_count_and_price(world: World) -> None:
     plan = made("openai/gpt-oss-20b")
     planned = served_by_plan(plan, FILLED)
-
     found = live(world, plan, InitialInstanceCount=3)
-
     assert planned.usd_per_hour is not None
     assert found.instance_count == 3
     assert found.usd_per_hour == pytest.approx(3 * planned.usd_per_hour)

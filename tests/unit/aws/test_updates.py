@@ -24,10 +24,8 @@ def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
     world.deploy(a_plan())
     before = world.serves()
     world.cloud.engine.acceptance = BAD
-
     with raises_code("rolled-back", RolledBack) as failed:
         world.deploy(another(a_plan()))
-
     assert failed.value.exit_code == 3
     assert "acceptance length 1.40" in failed.value.message
     assert f"serves {before} again" in failed.value.message
@@ -52,10 +50,8 @@ def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> 
                                 OriginalMessage="boom")  # fmt: skip
 
     world.cloud.before = broken
-
     with raises_code("rolled-back", RolledBack) as failed:
         world.deploy(another(a_plan()))
-
     assert "boom" in failed.value.message
     assert world.serves() == before
 
@@ -63,11 +59,9 @@ def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> 
 def test_a_proof_that_aws_refuses_is_not_a_failed_one(world: World) -> None:
     world.deploy(a_plan())
     before = world.serves()
-
     world.cloud.before = refusing("invoke_endpoint", "AccessDeniedException", "not authorized")
     with pytest.raises(CloudError):
         world.deploy(another(a_plan()))
-
     assert world.serves() != before
     assert world.state() == "Unproved"
     world.cloud.before = lambda operation: None
@@ -83,9 +77,7 @@ def test_a_later_proof_ends_a_kept_update(world: World) -> None:
     with pytest.raises(NotProved):
         world.deploy(another(a_plan()), keep_unproved=True)
     world.cloud.engine.acceptance = GOOD
-
     proved = prove(world.aws, NAME, load_catalog(), world.saved(), clock=world.clock)
-
     record = world.saved()
     assert proved.passed
     assert world.state() == "InService"
@@ -103,10 +95,8 @@ def test_a_rollback_that_fails_is_reported_and_can_be_repeated(world: World) -> 
         [("Updating", None), ("InService", None)],
         [("Updating", None), ("InService", "no capacity")],
     ]
-
     with raises_code("rollback-failed", CloudError) as failed:
         world.deploy(another(a_plan()))
-
     assert failed.value.command == ("peagle", "rollback", NAME)
     assert world.serves() != before
     assert len(world.cloud.configs) == 2
@@ -124,9 +114,7 @@ def test_weights_of_the_previous_revision_stay_and_unchanged_files_are_copied(
     first = set(bucket)
     uploads = world.cloud.calls.count("upload_file")
     (head / "model.safetensors").write_bytes(b"trained again")
-
     world.deploy(a_plan(head))
-
     assert first < set(bucket)
     assert len(bucket) == 4
     assert world.cloud.calls.count("upload_file") == uploads + 1
@@ -143,10 +131,8 @@ def test_revisions_that_share_weights_keep_them(world: World, head: Path) -> Non
     world.deploy(a_plan(head))
     (bucket,) = world.cloud.buckets.values()
     world.cloud.engine.acceptance = BAD
-
     with pytest.raises(RolledBack):
         world.deploy(another(a_plan(head)))
-
     assert len(bucket) == 2
     world.destroy()
     assert world.cloud.is_empty
@@ -158,9 +144,7 @@ def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     before, after = updated
     first = world.saved()
     world.forget()
-
     world.rollback()
-
     assert world.serves() == before
     record = world.saved()
     assert record.id == first.id
@@ -179,9 +163,7 @@ def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revis
     unproved = world.serves()
     world.forget()
     world.cloud.engine.acceptance = GOOD
-
     world.rollback()
-
     assert world.serves() == updated[1]
     assert unproved not in world.cloud.configs
     record = world.saved()

@@ -43,7 +43,6 @@ def measure(server: Drafting, *texts: str, **more: Any) -> AcceptanceResult:
 
 def test_every_domain_has_its_own_acceptance() -> None:
     result = measure(Drafting(), "code 1", "chat 1", "code 2", "chat 2", "chat 3")
-
     code, chat = result.domains
     assert (code.domain, code.prompts, code.output_tokens) == ("code", 2, 80)
     assert (code.acceptance.length, code.acceptance.per_position) == (4.0, (1.0, 1.0, 1.0))
@@ -70,7 +69,6 @@ def test_requests_of_other_clients_are_noticed() -> None:
 
 def test_refused_prompts_are_left_out_and_named() -> None:
     result = measure(Drafting(), "code 1", "too long", "chat")
-
     assert ([prompt.line for prompt in result.refused], result.total.prompts) == ([2], 2)
     with raises_code("prompts", UserError) as raised:
         require_none_refused(result)
@@ -89,10 +87,8 @@ def test_refused_prompts_are_left_out_and_named() -> None:
 def test_an_early_end_keeps_what_was_measured(error: BaseException, why: str) -> None:
     kept: list[AcceptanceResult] = []
     server = Drafting(dies="chat 2", error=error)
-
     with pytest.raises(type(error)):
         measure(server, "code", "chat 1", "chat 2", concurrency=1, keep=kept.append)
-
     assert [each.domain for each in kept[0].domains] == ["code", "chat"]
     assert (kept[0].incomplete, kept[0].total.prompts) == (why, 2)
 
@@ -123,7 +119,6 @@ def saved(folder: Path, result: AcceptanceResult) -> Path:
 
 def test_a_result_is_read_again(measured: AcceptanceResult, tmp_path: Path) -> None:
     again = read_acceptance(saved(tmp_path, measured))
-
     assert again == measured
     assert rates_of(again, 3, "code") == (1.0, 1.0, 1.0)
     assert rates_of(again, 2, "chat") == (0.7, 0.2)
@@ -146,7 +141,6 @@ def test_impossible_numbers_are_refused(
     file, document = tmp_path / "a.json", measured.document()
     document["total"]["acceptance"] |= values
     file.write_text(json.dumps(document))
-
     with raises_code("acceptance-file", UserError):
         read_acceptance(file)
 
@@ -168,7 +162,6 @@ def test_other_files_are_refused(
 def test_the_engine_gets_the_rates() -> None:
     plan = make_plan(Options(pair=PAIR, k=3), CATALOG)
     imposing = with_imposed_acceptance(plan, (0.7, 0.4, 0.2))
-
     config = json.loads(imposing.environment[SPECULATION])
     assert config["rejection_sample_method"] == "synthetic"
     assert config["synthetic_acceptance_rates"] == [0.7, 0.4, 0.2]
@@ -185,7 +178,6 @@ def test_it_is_preferred_to_all_other_acceptance(
     measured: AcceptanceResult, tmp_path: Path, domain: str | None, lengths: tuple[float, ...]
 ) -> None:
     catalog = with_text_acceptance(CATALOG, "gpt-oss-20b", saved(tmp_path, measured), domain)
-
     drafter = find_pair(catalog, PAIR).drafter
     runs = catalog.speeds["openai/gpt-oss-20b"]
     preferred = [acceptance_of(drafter, k, runs, {"p-eagle"}, decay=0.8) for k in (1, 2, 3)]
@@ -224,6 +216,5 @@ def test_what_is_not_of_the_users_text_is_refused(
 ) -> None:
     total = replace(measured.total, acceptance=replace(measured.total.acceptance, **acceptance))
     wrong = replace(measured, server=replace(measured.server, **server), total=total)
-
     with raises_code("acceptance-file", UserError):
         with_text_acceptance(CATALOG, pair, saved(tmp_path, wrong))

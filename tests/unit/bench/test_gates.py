@@ -40,5 +40,4 @@ def test_what_every_load_reaches_passes() -> None:
 def test_each_limit_is_a_gate(measured: BenchResult, gates: BenchGates, miss: str) -> None:
     with raises_code("gate-missed", Refused) as refused:
         require_gates(measured, gates)
-
     assert miss in refused.value.message

@@ -58,7 +58,6 @@ def test_only_a_near_tie_of_the_target_explains_a_difference(
     best: dict[int, float], tokens: tuple[int, ...], tokens_there: tuple[Any, Any], explained: bool
 ) -> None:
     difference = first_difference(other(*tokens), target(1, best))
-
     assert difference is not None
     assert (difference.target_token, difference.other_token) == tokens_there
     assert difference.explained is explained
@@ -76,7 +75,6 @@ def compare(*answers: Transcript | RefusedPrompt, ended: str = "") -> LosslessRe
 def test_a_comparison_counts_prompts_and_tokens() -> None:
     same = other(5, 7, 9)
     result = compare(same, other(5, 8, 9), RefusedPrompt(3, "too long"))
-
     assert (result.prompts, result.tokens, result.refused[0].line) == (2, 4, 3)
     assert result.document()["passed"] is False
     assert compare(same, same, ended="interrupted").passed
@@ -120,7 +118,6 @@ def test_the_target_alone_is_asked_for_log_probabilities() -> None:
     prompts, best = prompts_of("a", "b"), ({7: -0.1, 9: -2.0}, {8: 0.0})
     answers = list(transcripts(prompts, target_of(ask, chat=False).server, "t", 9, True))
     chats = list(transcripts(prompts, target_of(ask).server, "s", 9, False))
-
     assert answers == [Transcript(1, (7, 8), "a", (1,), best), RefusedPrompt(2, "too long")]
     assert chats[0] == Transcript(1, (7, 8), "a", (1,))
     assert read_transcript(CHAT, 1, True) == answers[0]
@@ -170,11 +167,9 @@ class Writing:
 
 def test_a_server_is_compared_with_the_target_alone() -> None:
     ours, alone = Writing(65, 66, drafts=2), Writing(65, 67)
-
     result = check_lossless(
         ours.target(), nullcontext(alone.target("two")), prompts_of("a", "b"), 9
     )
-
     assert (result.server, result.against, result.prompts, result.tokens) == ("one", "two", 2, 2)
     assert [(each.line, each.position) for each in result.unexplained] == [(1, 1), (2, 1)]
     assert result.differences[0].gap == pytest.approx(3.9)
@@ -183,10 +178,8 @@ def test_a_server_is_compared_with_the_target_alone() -> None:
 def test_a_target_that_dies_leaves_what_was_compared() -> None:
     kept: list[LosslessResult] = []
     ours, alone = Writing(65, drafts=1).target(), nullcontext(Writing(65, dies=2).target())
-
     with pytest.raises(EngineError):
         check_lossless(ours, alone, prompts_of("a", "b"), 9, keep=kept.append)
-
     assert (kept[0].prompts, kept[0].incomplete) == (1, "the engine is gone")
 
 
@@ -216,7 +209,6 @@ def test_each_setting_of_a_sweep_is_compared_with_the_target_alone() -> None:
         with start(setting):
             pass
     check.complete((one, three, imposed), start)  # one was measured earlier
-
     assert opened == [three, imposed, one, NO_SPECULATION], "each once"
     first, second = check.results
     assert (second.server, second.against, second.prompts) == ("h K=1", "no speculation", 2)
@@ -226,9 +218,7 @@ def test_each_setting_of_a_sweep_is_compared_with_the_target_alone() -> None:
 def test_the_prompts_are_those_of_the_workload_or_the_catalogue(tmp_path: Path) -> None:
     file, catalog = tmp_path / "p.jsonl", load_catalog()
     file.write_text('{"prompt": "Hi"}')
-
     from_file = sweep_lossless(catalog, "peagle/tiny+p-eagle", ("short-prompt", str(file)))
     default = sweep_lossless(catalog, "peagle/tiny+p-eagle", ("short-prompt",))
-
     assert from_file.prompts.file == str(file)
     assert len(default.prompts.prompts) == len(catalog.targets["peagle/tiny"].proof.prompts)

@@ -68,7 +68,6 @@ def evaluated(
 def test_speed_latencies_and_cost_are_those_of_the_requests() -> None:
     slow = [replace(request, end=request.end + 100, ttft=100.0) for request in THREE[:2]]
     row = evaluated([*slow, *THREE[2:]])  # the warm-up is not counted
-
     assert row.tokens_per_second == Interval(82.0, 82.0, 82.0)
     assert row.ttft
     assert row.itl
@@ -86,7 +85,6 @@ def test_speed_latencies_and_cost_are_those_of_the_requests() -> None:
 
 def test_acceptance_is_that_of_the_counters_and_tells_k() -> None:
     row = evaluated(THREE, Counters(100, 300, 120, (70, 35, 15)))
-
     assert row.acceptance is not None
     assert row.acceptance.length == pytest.approx(2.2)
     assert row.acceptance.per_position == (0.7, 0.35, 0.15)
@@ -97,9 +95,7 @@ def test_acceptance_is_that_of_the_counters_and_tells_k() -> None:
 
 def test_a_server_that_dies_keeps_the_repetitions_before() -> None:
     died = [replace(one, error="the server refuses the connection") for one in THREE[8:]]
-
     row = evaluated([*THREE[:8], *died])
-
     assert row.tokens_per_second.value == pytest.approx(82.0)
     assert len(row.repetitions) == 2  # the second lost two requests
     assert "1 of 3 repetitions are complete" in row.incomplete
@@ -113,9 +109,7 @@ def test_a_server_that_dies_keeps_the_repetitions_before() -> None:
 
 def test_the_engines_own_queue_decides_where_it_is_known() -> None:
     sent = THREE[2:]
-
     reason = queue_reason(LOAD, sent, [(2.5, 1.0), (3.5, 1.0), (4.5, 0.0)])
-
     assert reason == "1 of 2 requests wait in the engine's queue"
     assert not queue_reason(LOAD, sent, [(2.5, 0.0), (3.5, 1.0), (4.5, 0.0)])
     late = [replace(request, ttft=0.7) for request in sent]
@@ -126,7 +120,6 @@ def test_more_requests_without_more_tokens_are_saturation() -> None:
     row = evaluated(THREE)
     more = replace(row, load=replace(LOAD, concurrency=8))
     faster = replace(more, tokens_per_second=Interval(160.0, 150.0, 170.0))
-
     assert "than with 2 requests" in with_saturation([row, more])[1].saturated
     assert [one.saturated for one in with_saturation([row, faster])] == ["", ""]
 
@@ -134,14 +127,12 @@ def test_more_requests_without_more_tokens_are_saturation() -> None:
 def test_the_use_of_the_cpus_is_that_of_the_repetition() -> None:
     readings = (CpuReading(1.9, 0.1, 0.2), CpuReading(2.5, 0.6, 0.5), CpuReading(3.0, 1.0, 1.0))
     row = evaluated(THREE, cpu=readings)
-
     assert (row.sender_cpu_share, row.machine_cpu_share) == pytest.approx((0.8, 0.75))
     assert row.repetitions[1].sender_cpu_share is None
 
 
 def test_the_interval_is_that_of_students_t() -> None:
     mean = ratio_interval([(9.0, 1.0), (10.0, 1.0), (11.0, 1.0)])
-
     assert mean
     assert (mean.value, mean.low, mean.high) == pytest.approx((10, 7.5158, 12.4842), abs=1e-3)
     assert ratio_interval([]) is ratio_interval([(0, 0)]) is None
@@ -195,9 +186,7 @@ def test_a_record_has_times_in_seconds_and_the_servers_tokens() -> None:
     """vLLM reports an error in a stream as an event, which aiperf does not count as an error."""
     metrics = {"time_to_first_token": GOOD["metrics"]["time_to_first_token"]}
     early = line({"metadata": METADATA, "metrics": metrics})
-
     good, ended = requests_in([line(GOOD), early, line(GOOD)[:200]])  # the last is cut off
-
     assert (good.repetition, good.prompt_tokens, good.output_tokens) == (2, 7, 20)
     assert (good.start, good.end) == pytest.approx((1795360789.440639, 1795360789.604441))
     assert good.ttft == pytest.approx(0.069177212)
@@ -217,7 +206,6 @@ def test_a_record_has_times_in_seconds_and_the_servers_tokens() -> None:
 )
 def test_a_failed_request_has_one_clear_message(error: Any, message: str) -> None:
     (failed,) = requests_in([line({"metadata": METADATA, "metrics": {}, "error": error})])
-
     assert message in failed.error
 
 

@@ -60,7 +60,6 @@ def test_every_status_has_its_error(status: int, code: str, kind: type[PeagleErr
     refusal = f'HTTP/1.1 {status} -\r\n\r\n{{"error": {{"message": "it says no"}}}}'.encode()
     with answering(refusal) as port, raises_code(code, kind) as raised:
         ask(port)
-
     assert "it says no" in raised.value.message
     assert raised.value.fix
 
@@ -87,9 +86,7 @@ def test_an_answer_is_returned_and_none_is_an_error() -> None:
 def test_requests_together_keep_their_order_and_refusals() -> None:
     asked = [(prompt, prompt.body(chat=False, max_tokens=1))
              for prompt in prompts_of("a", "too long").prompts]  # fmt: skip
-
     answers, refused = ask_together(Drafting().ask, asked * 8, 3)
-
     assert len(answers) == 8
     assert {prompt.line for prompt in refused} == {2}
 

@@ -48,7 +48,6 @@ def compared(first: Compared, second: Compared) -> VariantComparison:
 
 def test_the_numbers_of_a_variant() -> None:
     one, two = compared(variant("one", 0.02, k=2), variant("two", 0.02)).variants
-
     assert one.requests == pytest.approx(1200, rel=0.05)
     assert one.share == pytest.approx(0.5, abs=0.03)
     assert one.ttft_seconds
@@ -70,7 +69,6 @@ def test_the_faster_variant_is_named_where_the_interval_decides(
     second: float, faster: str | None
 ) -> None:
     comparison = compared(variant("one", 0.02), variant("two", second))
-
     assert comparison.faster == faster
     change = comparison.changes["seconds_per_token"]
     assert change.low < change.value < change.high
@@ -89,7 +87,6 @@ def test_what_is_unknown_or_not_comparable_is_noted() -> None:
     ):
         assert any(note in each for each in compared(one, (two, kept)).notes)
     assert compared(one, (two, single)).changes == {}
-
     whole = compared(one, variant("two", 0.02, streams=False))
     assert whole.variants[1].itl_seconds is None
     assert ("itl_seconds" in whole.changes, "seconds_per_token" in whole.changes) == (False, True)
@@ -98,9 +95,7 @@ def test_what_is_unknown_or_not_comparable_is_noted() -> None:
 
 def test_tokens_of_a_proof_have_no_price() -> None:
     idle, _ = variant("idle", 0.02)
-
     comparison = compared(variant("one", 0.02), (idle, {0.0: minute(tokens=122.0)}))
-
     assert comparison.variants[1].usd_per_million_tokens is None
     assert (comparison.faster, comparison.changes) == (None, {})
     assert comparison.variants[1].seconds_per_token is None
@@ -109,7 +104,6 @@ def test_tokens_of_a_proof_have_no_price() -> None:
 
 def test_the_error_of_a_change_has_both_errors() -> None:
     change = relative_change(Interval(10.0, 9.0, 11.0), Interval(20.0, 19.0, 21.0))
-
     assert change
     assert change.value == pytest.approx(1.0)
     assert change.high - change.value == pytest.approx(2 * (0.1**2 + 0.05**2) ** 0.5)
@@ -120,9 +114,7 @@ def test_the_error_of_a_change_has_both_errors() -> None:
 def test_a_variant_with_only_errors_is_named_with_their_cause() -> None:
     (two, _), (one, _) = variant("two", 0.02), variant("one", 0.02)
     broken = {60.0 * number: minute(requests=3, errors=3, failed=3) for number in range(3)}
-
     idle, failing = compare_variants("e", ((one, {}), (two, broken)), 0.0, 180.0, 60.0).variants
-
     assert (failing.errors, failing.failed) == (9, 9)
     assert (failing.only_errors, idle.only_errors) == (True, False)
     assert "5xx" in failing.cause

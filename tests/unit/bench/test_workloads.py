@@ -37,9 +37,7 @@ def test_prompts_and_chats_of_several_domains_are_read(tmp_path: Path) -> None:
     )
     file = tmp_path / "p.jsonl"
     file.write_bytes(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n\r\n"))
-
     prompts = read_prompts(file)
-
     assert prompts.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     by_domain = {name: [prompt.line for prompt in of] for name, of in prompts.domains.items()}
     assert (by_domain, prompts.ignored) == ({"code": [1, 5], "chat": [3]}, ("id",))
@@ -77,7 +75,6 @@ def test_prompts_and_chats_of_several_domains_are_read(tmp_path: Path) -> None:
 def test_every_other_file_is_one_error_with_its_line(data: bytes, where: str) -> None:
     with raises_code("prompts", UserError) as raised:
         parse_prompts(data, "p")
-
     assert raised.value.message.startswith(where)
     assert raised.value.fix
 
@@ -102,9 +99,7 @@ def test_prompts_of_a_file_are_sent_in_turn(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "One"}\n{"messages": [{"role": "user", "content": "Two"}]}\n')
     (load,) = make_loads(str(file), [1], output_tokens=16)
-
     phases = request_bodies(load, model="m", chat=True, words=98)
-
     assert [[body["messages"][0]["content"] for body in phase] for phase in phases] == [
         ["One"], *[["Two", "One", "Two", "One"]] * 3,
     ]  # fmt: skip
@@ -124,9 +119,7 @@ def test_bodies_ask_for_streams_of_a_fixed_length_with_distinct_prompts() -> Non
     assert [load.requests for load in make_loads("short-prompt", [1, 8], requests=2)] == [2, 8]
     assert [load.requests for load in make_loads("short-prompt", [1, 8])] == [4, 16]
     (load,) = make_loads("short-prompt", [4])
-
     phases = request_bodies(load, model="m", chat=False, words=98, draw=random.Random(1))
-
     assert [len(phase) for phase in phases] == [4, 8, 8, 8]
     bodies = [body for phase in phases for body in phase]
     assert len({body["prompt"][:30] for body in bodies}) == len(bodies)

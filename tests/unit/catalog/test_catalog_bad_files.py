@@ -92,9 +92,7 @@ def test_a_problem_has_file_line_and_key(
     assert old in GOOD
     text = GOOD.replace(old, new, 1)
     path = write_target(tmp_path, text)
-
     problem = check_catalog_file(path)[0]
-
     assert (problem.file, problem.key) == (str(path), key)
     assert problem.message
     lines = [number for number, line in enumerate(text.splitlines(), start=1) if mark in line]
@@ -109,9 +107,7 @@ def test_a_problem_has_file_line_and_key(
 def test_an_unreadable_file_is_one_problem(content: bytes, tmp_path: Path) -> None:
     path = write_target(tmp_path)
     path.write_bytes(content)
-
     (problem,) = check_catalog_file(path)
-
     assert problem.message
 
 
@@ -120,23 +116,17 @@ def test_all_problems_of_a_file_are_reported(tmp_path: Path) -> None:
         "licence: apache-2.0", "lisence: x"
     )
     path = write_target(tmp_path, text)
-
     keys = {problem.key for problem in check_catalog_file(path)}
-
     assert keys == {"drafters[0].k_trained", "licence", "lisence"}
 
 
-def test_a_wrong_target_raises_its_first_problem_and_counts_the_others(
-    tmp_path: Path,
-) -> None:
+def test_a_wrong_target_raises_its_first_problem_and_counts_the_others(tmp_path: Path) -> None:
     text = GOOD.replace("k_trained: 8", "k_trained: ten").replace(
         "licence: apache-2.0", "lisence: x"
     )
     write_target(tmp_path, text)
-
     with raises_code("catalog", CatalogError) as caught:
         find_pair(load_catalog(tmp_path), "chat-7b")
-
     assert "chat-7b.yaml:6: lisence: " in caught.value.message
     assert caught.value.command == ("peagle", "catalog", "check")
     assert "2 more problems" in caught.value.fix
@@ -145,7 +135,6 @@ def test_a_wrong_target_raises_its_first_problem_and_counts_the_others(
 
 def test_a_wrong_target_does_not_affect_others(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
-
     assert find_pair(load_catalog(tmp_path), "gpt-oss-20b").target.id == "openai/gpt-oss-20b"
 
 
@@ -161,7 +150,6 @@ def test_random_damage_never_crashes_the_reader(
 ) -> None:
     text = GOOD[:start] + instead + GOOD[start + length :]
     path = write_target(tmp_path_factory.getbasetemp(), text)
-
     for problem in check_catalog_file(path):
         assert problem.message
         assert problem.line is None or 1 <= problem.line <= len(text.splitlines()) + 1
@@ -185,10 +173,8 @@ def test_a_wrong_table_of_the_user_is_an_error(
 ) -> None:
     bundled = (Path(load_catalog().origins["peagle/tiny"]).parents[1] / table).read_text()
     (tmp_path / table).write_text(bundled.replace(old, new, 1))
-
     with raises_code("catalog", CatalogError) as caught:
         load_catalog(tmp_path)
-
     assert f"{table}:" in caught.value.message
     assert f": {key}: " in caught.value.message
 
@@ -197,8 +183,6 @@ def test_files_that_are_never_read_are_problems(tmp_path: Path) -> None:
     write_target(tmp_path)
     (tmp_path / "acme" / "other.yml").write_text(GOOD)
     (tmp_path / "chat-7b.yaml").write_text(GOOD)
-
     _, problems = check_catalog(tmp_path)
-
     assert [Path(problem.file).name for problem in problems] == ["other.yml", "chat-7b.yaml"]
     assert {problem.message for problem in problems} == {"is not read from this path"}

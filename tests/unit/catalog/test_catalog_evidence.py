@@ -48,15 +48,12 @@ def test_evidence_belongs_to_its_target_and_drafter(
     write_evidence(tmp_path, MEASURED)
     found = find_pair(load_catalog(), pair)
     assert found.drafter
-
     measured = evidence_for(load_evidence(tmp_path), found.target, found.drafter)
-
     assert [item.acceptance_length for item in measured] == lengths
 
 
 def test_other_json_files_are_ignored(tmp_path: Path) -> None:
     write_evidence(tmp_path, {"rows": [1, 2, 3]})
-
     assert all(item.target == "peagle/tiny" for item in load_evidence(tmp_path))
 
 
@@ -73,10 +70,8 @@ def test_other_json_files_are_ignored(tmp_path: Path) -> None:
 )
 def test_incomplete_evidence_is_an_error(document: Any, message: str, tmp_path: Path) -> None:
     path = write_evidence(tmp_path, document)
-
     with raises_code("catalog", CatalogError) as caught:
         load_evidence(tmp_path)
-
     assert str(path) in str(caught.value)
     assert message in str(caught.value)
     assert [problem.text for problem in check_catalog_file(path)] == [caught.value.message]
@@ -91,9 +86,7 @@ def starts_file(folder: Path, **changed: Any) -> Path:
 
 def test_measured_starts_of_both_catalogues_are_read_when_they_are_used(tmp_path: Path) -> None:
     starts_file(tmp_path)
-
     found = load_catalog(tmp_path).starts
-
     (own,) = [one for one in found if one.file == "gpt.json"]
     assert (own.target, own.kind, own.seconds) == ("gpt-oss-20b", "cold", 300.5)
     assert (own.device, own.vllm) == ("NVIDIA H100", "0.28.0")
@@ -103,9 +96,7 @@ def test_measured_starts_of_both_catalogues_are_read_when_they_are_used(tmp_path
 def test_a_wrong_start_is_an_error_where_it_is_used_and_checked(tmp_path: Path) -> None:
     path = starts_file(tmp_path, green_seconds="soon")
     catalog = load_catalog(tmp_path)
-
     with raises_code("catalog", CatalogError) as caught:
         _ = catalog.starts
-
     assert "green_seconds: is" in caught.value.message
     assert [problem.text for problem in check_catalog_file(path)] == [caught.value.message]

@@ -45,14 +45,12 @@ def test_every_region_has_a_registry_of_its_partition() -> None:
             for partition in partitions
             if re.fullmatch(partition["regionRegex"], region)
         ]
-
         assert f".{region}.{suffix}/" in image_uri(TABLE, NEWEST_EVERYWHERE, region)
 
 
 def test_a_region_without_images_suggests_the_nearest() -> None:
     with raises_code("region-unknown", NotFound) as refused:
         image_uri(TABLE, NEWEST_EVERYWHERE, "us-east-11")
-
     assert "did you mean us-east-1" in refused.value.fix
 
 
@@ -63,7 +61,6 @@ def test_the_table_agrees_with_the_sagemaker_sdk() -> None:
         pytest.skip("sagemaker-core is not installed (the extra `sagemaker`)")
     path = sdk.locate_file("sagemaker/core/image_uri_config/vllm.json")
     versions = json.loads(Path(str(path)).read_text())["inference"]["versions"]
-
     for version, entry in versions.items():
         known: Runtime | None = RUNTIMES.get(version)
         if known is not None:

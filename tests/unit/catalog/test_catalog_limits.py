@@ -44,7 +44,6 @@ HOSTILE = {
 def test_a_hostile_file_is_one_problem_of_small_cost(name: str, tmp_path: Path) -> None:
     text, message = HOSTILE[name]
     path = write_target(tmp_path, text)
-
     tracemalloc.start()
     try:
         start = time.process_time()
@@ -52,7 +51,6 @@ def test_a_hostile_file_is_one_problem_of_small_cost(name: str, tmp_path: Path) 
         seconds, (_, most) = time.process_time() - start, tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-
     assert message in problem.message
     assert problem.fix
     assert seconds < 10  # of the processor, traced; without tracing 0.6 s
@@ -61,7 +59,6 @@ def test_a_hostile_file_is_one_problem_of_small_cost(name: str, tmp_path: Path) 
 
 def test_aliases_within_the_limits_are_read() -> None:
     document = parse_document("a: &a [1, 2]\nb: *a\nc: {d: *a}\n", "x.yaml")
-
     assert document.data == {"a": [1, 2], "b": [1, 2], "c": {"d": [1, 2]}}
     assert document.line(("c", "d", 1)) == 1
 
@@ -69,14 +66,12 @@ def test_aliases_within_the_limits_are_read() -> None:
 def test_an_anchor_has_one_value() -> None:
     with pytest.raises(BadFile) as raised:
         parse_document("a: &a 1\nb: &a 2\nc: *a\n", "x.yaml")
-
     assert raised.value.problem.line == 2
     assert "duplicate anchor" in raised.value.problem.message
 
 
 def test_a_number_beyond_any_model_is_a_problem_and_not_a_long_loop(tmp_path: Path) -> None:
     path = write_target(tmp_path, GOOD.replace("layers: 32", "layers: 2147483647"))
-
     assert {problem.key for problem in check_catalog_file(path)} == {
         "architecture.layers", "architecture.attention[0].layers",
     }  # fmt: skip
@@ -86,7 +81,6 @@ def test_a_number_beyond_any_model_is_a_problem_and_not_a_long_loop(tmp_path: Pa
 def test_a_file_that_is_no_file_is_not_waited_for(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     os.mkfifo(path) if kind == "pipe" else path.mkdir()
-
     with pytest.raises(BadFile, match=r"read: (Not a regular file|Is a directory)"):
         read_document(path, "x.yaml")
 
@@ -95,7 +89,6 @@ def test_a_pipe_among_the_targets_stops_no_other_target(tmp_path: Path) -> None:
     path = write_target(tmp_path)
     path.unlink()
     os.mkfifo(path)
-
     assert find_pair(load_catalog(tmp_path), "tiny").target.id == "peagle/tiny"
     (problem,) = check_catalog_file(path)
     assert "Not a regular file" in problem.message

@@ -39,7 +39,6 @@ PEAGLE = "amazon/GPT-OSS-20B-P-EAGLE"
 )
 def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
     pair = find_pair(CATALOG, name)
-
     assert pair_name(pair.target, pair.drafter) == full_name
 
 
@@ -47,7 +46,6 @@ def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
 def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> None:
     with raises_code("not-a-pair", UserError) as refused:
         find_pair(CATALOG, location)
-
     assert repr(location) in refused.value.message
     assert "--drafter" in refused.value.fix
 
@@ -67,7 +65,6 @@ def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> Non
 def test_an_unknown_name_suggests_the_nearest(name: str, code: str, hint: str) -> None:
     with raises_code(code, NotFound) as caught:
         find_pair(CATALOG, name)
-
     assert hint in str(caught.value)
 
 
@@ -75,14 +72,12 @@ def test_an_unknown_name_suggests_the_nearest(name: str, code: str, hint: str) -
 def test_an_incomplete_name_is_refused(name: str) -> None:
     with raises_code("not-a-pair", UserError) as refused:
         find_pair(CATALOG, name)
-
     assert refused.value.fix == "write TARGET or TARGET+DRAFTER"
 
 
 def test_a_target_is_found_by_its_weights(tmp_path: Path) -> None:
     text = GOOD.replace("weights: acme/chat-7b\n", "weights: 'Meta/Chat-7B'\n")
     write_target(tmp_path, text)
-
     assert find_pair(load_catalog(tmp_path), "meta/chat-7b").target.id == "acme/chat-7b"
 
 
@@ -91,10 +86,8 @@ def test_a_name_of_two_organizations_is_ambiguous(tmp_path: Path) -> None:
     write_target(tmp_path, own)
     other = own.replace("id: acme", "id: apex").replace("own-chat", "apex-chat")
     write_target(tmp_path, other, "apex/chat-7b")
-
     with raises_code("several-targets", UserError) as refused:
         find_pair(load_catalog(tmp_path), "CHAT-7B")
-
     assert refused.value.fix == "write one of acme/chat-7b, apex/chat-7b"
 
 
@@ -111,7 +104,6 @@ def test_an_unknown_instance_type_suggests_others() -> None:
 def test_an_own_folder_adds_targets(tmp_path: Path) -> None:
     path = write_target(tmp_path)
     catalog = load_catalog(tmp_path)
-
     assert find_pair(catalog, "chat-7b").target.title == "Acme Chat 7B"
     assert find_pair(catalog, "tiny").target.id == "peagle/tiny"
     assert catalog.origins["acme/chat-7b"] == str(path)
@@ -121,7 +113,6 @@ def test_an_own_folder_adds_targets(tmp_path: Path) -> None:
 def test_an_own_target_replaces_the_bundled_one_of_the_same_id(place: str, tmp_path: Path) -> None:
     own = GOOD.replace("id: acme/chat-7b", f"id: {place}")
     write_target(tmp_path, own.replace("short_name: chat-7b", "short_name: gpt-oss-20b"), place)
-
     assert find_pair(load_catalog(tmp_path), "gpt-oss-20b").target.title == "Acme Chat 7B"
     assert find_pair(load_catalog(tmp_path), "openai/gpt-oss-20b").target.title == "Acme Chat 7B"
 
@@ -129,7 +120,6 @@ def test_an_own_target_replaces_the_bundled_one_of_the_same_id(place: str, tmp_p
 def test_an_own_table_replaces_the_bundled_one(tmp_path: Path) -> None:
     text = (data_folder("model_catalog") / "runtimes.yaml").read_text()
     (tmp_path / "runtimes.yaml").write_text(text.replace('default: "0.28.0"', 'default: "0.26.0"'))
-
     assert load_catalog(tmp_path).runtimes.default == "0.26.0"
     assert load_catalog(tmp_path).instances == CATALOG.instances
 
@@ -140,5 +130,4 @@ def test_a_plan_reads_the_file_of_its_own_target_only(tmp_path: Path) -> None:
     for path in tmp_path.glob("*/*.yaml"):
         if path.stem != "gpt-oss-20b":
             path.write_text("broken: [")
-
     assert find_pair(catalog, "gpt-oss-20b").target.id == GPT

@@ -6,11 +6,7 @@ from datetime import date
 
 import pytest
 
-from peagle.catalog.tables import (
-    Instance,
-    Price,
-    nearest_region,
-)
+from peagle.catalog.tables import Instance, Price, nearest_region
 
 REGIONS = ("ap-south-1", "cn-north-1", "eu-west-1", "us-east-1", "us-east-2", "us-west-2")
 
@@ -40,7 +36,6 @@ def test_a_type_is_hosted_where_it_is_listed_or_priced() -> None:
         vcpus=1, memory_gib=1, prices=(price,),
     )  # fmt: skip
     listed = instance.model_copy(update={"regions": ("eu-west-1",)})
-
     assert (instance.hosted_in("sa-east-1"), instance.hosted_in("eu-west-1")) == (True, None)
     assert (listed.hosted_in("sa-east-1"), listed.hosted_in("eu-west-1")) == (True, True)
     assert listed.hosted_in("us-east-1") is False

@@ -19,10 +19,8 @@ def test_a_duplicate_short_name_is_reported_in_the_users_file(org: str, tmp_path
     """For any order of the ids: users cannot change the bundled file."""
     text = GOOD.replace("short_name: chat-7b", "short_name: gpt-oss-20b")
     path = write_target(tmp_path, text.replace("id: acme/", f"id: {org}/"), f"{org}/chat-7b")
-
     with raises_code("catalog", CatalogError) as caught:
         load_catalog(tmp_path)
-
     assert str(caught.value).startswith(f"{path}: short_name: gpt-oss-20b is also the short name")
 
 
@@ -32,16 +30,13 @@ def test_one_file_with_a_taken_short_name_has_a_problem(elsewhere: bool, tmp_pat
     first = write_target(tmp_path / "first")
     at = tmp_path / ("second" if elsewhere else "first")
     second = write_target(at, GOOD.replace("id: acme/", "id: zeta/"), "zeta/chat-7b")
-
     (problem,) = check_catalog_file(second, tmp_path / "first")
-
     assert (problem.file, problem.key) == (str(second), "short_name")
     assert str(first) in problem.message
 
 
 def test_a_file_may_replace_the_target_of_its_id(tmp_path: Path) -> None:
     write_target(tmp_path / "first")
-
     assert check_catalog_file(write_target(tmp_path / "other"), tmp_path / "first") == []
 
 
@@ -57,9 +52,7 @@ def test_a_copy_in_the_bundled_folder_is_found_by_its_file(
         (bundled / org / "gpt-oss-20b.yaml").write_text(named)
     monkeypatch.setattr("peagle.catalog.documents.data_folder", lambda name: tmp_path / name)
     new, old = (bundled / org / "gpt-oss-20b.yaml" for org in ("acme", "openai"))
-
     (problem,) = check_catalog_file(new)
     _, (loaded,) = read_short_names(target_files(None))
-
     assert problem.text == f"{new}: short_name: gpt-oss-20b is also the short name in {old}"
     assert {str(new), str(old)} == {loaded.file, loaded.message.rpartition(" ")[2]}

@@ -19,14 +19,12 @@ def test_versions_are_ordered_by_number(
     left: tuple[int, int, int], right: tuple[int, int, int]
 ) -> None:
     sign = (left > right) - (left < right)
-
     assert compare(".".join(map(str, left)), ".".join(map(str, right))) == sign
 
 
 @given(VERSIONS, VERSIONS)
 def test_the_comparisons_of_a_range_agree_with_compare(version: str, bound: str) -> None:
     order = compare(version, bound)
-
     assert in_range(version, f"<{bound}") == (order < 0)
     assert in_range(version, f"<={bound}") == (order <= 0)
     assert in_range(version, f"=={bound}") == (order == 0)
@@ -37,7 +35,6 @@ def test_the_comparisons_of_a_range_agree_with_compare(version: str, bound: str)
 @given(VERSIONS, VERSIONS, VERSIONS)
 def test_all_parts_of_a_range_must_hold(version: str, low: str, high: str) -> None:
     both = in_range(version, f">={low}") and in_range(version, f"<{high}")
-
     assert in_range(version, f">={low},<{high}") == both
 
 
@@ -47,5 +44,4 @@ def test_all_parts_of_a_range_must_hold(version: str, low: str, high: str) -> No
 def test_other_spellings_of_versions_are_refused(text: str) -> None:
     with raises_code("invalid-version", UserError) as refused:
         parse(text)
-
     assert refused.value.fix == "write it like 0.28.0"

@@ -67,9 +67,7 @@ def test_only_what_changed_is_written_and_is_loaded_again(
 ) -> None:
     folder = tmp_path / "made" / "here"
     after = change(BEFORE)
-
     (path,) = write_texts(folder, new_texts(BEFORE, after))
-
     assert path == folder / file
     assert [path.name for path in folder.iterdir()] == [file]
     assert loaded(folder) == after
@@ -82,9 +80,7 @@ def test_a_second_refresh_replaces_the_first(tmp_path: Path) -> None:
     first = with_images(with_price(BEFORE))
     write_texts(tmp_path, new_texts(BEFORE, first))
     second = with_price(first, PRICE.model_copy(update={"usd_per_hour": 9.0}))
-
     written = write_texts(tmp_path, new_texts(first, second))
-
     assert [path.name for path in written] == ["prices.yaml"]
     assert loaded(tmp_path) == second
 
@@ -101,26 +97,21 @@ def test_a_table_of_the_user_is_not_changed_by_the_bundled_refresh(
         (copy / path.name).symlink_to(path)
     write_texts(copy, new_texts(BEFORE, with_price(BEFORE)))
     monkeypatch.setenv("PEAGLE_BUNDLED_CATALOG", str(copy))
-
     assert load_catalog().instances == with_price(BEFORE).instances
     assert load_catalog(own).instances == BEFORE.instances
 
 
 def test_a_wrong_refreshed_file_is_an_error_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "prices.yaml").write_text("checked: 2026-11-30\nprices: 7\n")
-
     with raises_code("catalog", UserError) as refused:
         load_catalog(tmp_path)
-
     assert "prices.yaml:2: prices: " in refused.value.message
 
 
 def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.catalog.writing.os.access", lambda *_: False)
-
     with raises_code("not-writable", UserError) as refused:
         refuse_unwritable(BUNDLED)
-
     assert "--to DIR" in refused.value.fix
     (tmp_path / "file").write_text("")
     with raises_code("output-not-a-folder", UserError):

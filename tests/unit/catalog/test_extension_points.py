@@ -44,7 +44,6 @@ def test_the_new_type_is_unknown_to_botocore() -> None:
 def test_a_plan_uses_the_new_pair_and_the_new_type(own: Path) -> None:
     done = run_in_process("--catalog", str(own), "plan", "chat-7b", "--instance-type", NEW_TYPE,
                           "--json")  # fmt: skip
-
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert plan["pair"] == "acme/chat-7b+acme/chat-7b-p-eagle"
@@ -56,16 +55,13 @@ def test_a_plan_uses_the_new_pair_and_the_new_type(own: Path) -> None:
 def test_the_cheapest_type_that_fits_may_be_the_new_one(own: Path) -> None:
     table = own / "instances.yaml"
     table.write_text(table.read_text().replace("3.21", "0.01"))
-
     done = run_in_process("--catalog", str(own), "plan", "chat-7b", "--json")
-
     assert json.loads(done.stdout)["instance_type"] == NEW_TYPE
 
 
 def test_check_accepts_both(own: Path) -> None:
     done = run_in_process("--catalog", str(own), "check", "chat-7b", "--instance-type", NEW_TYPE,
                           "--json")  # fmt: skip
-
     assert done.returncode == 0, done.stdout + done.stderr
     levels = [finding["level"] for finding in json.loads(done.stdout)["findings"]]
     assert "error" not in levels
@@ -77,7 +73,6 @@ def test_every_format_renders_them(own: Path, form: str, tmp_path: Path) -> None
     output = tmp_path / "rendered"
     done = run_in_process("--catalog", str(own), "render", form, "chat-7b", "--instance-type",
                           NEW_TYPE, "--output", str(output))  # fmt: skip
-
     assert done.returncode == 0, done.stderr
     text = "".join(path.read_text() for path in output.rglob("*") if path.is_file())
     assert NEW_TYPE in text
@@ -87,5 +82,4 @@ def test_every_format_renders_them(own: Path, form: str, tmp_path: Path) -> None
 @pytest.mark.thorough
 def test_the_catalogue_with_them_has_no_problems(own: Path) -> None:
     done = run_in_process("catalog", "check", str(own), "--json")
-
     assert json.loads(done.stdout)["problems"] == []

@@ -10,11 +10,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.catalog.schema import AttentionGroup
-from peagle.checkpoints.architecture import (
-    class_name,
-    read_architecture,
-    read_quantization,
-)
+from peagle.checkpoints.architecture import class_name, read_architecture, read_quantization
 from peagle.errors import CheckpointError
 from tests.support import raises_code
 from tests.unit.checkpoints import public_targets as public

@@ -90,11 +90,7 @@ def test_every_shortened_file_is_refused(size: int) -> None:
         (b'{"\\ud800": {"dtype":"U8","shape":[4],"data_offsets":[0,4]}}', 4, "half of a surrogate"),
         (b"[" * 100_000, 0, "cannot be read"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 0, "cannot be read"),
-        (
-            b'{"a": {"shape": [' + b"9" * 5000 + b"]}}",
-            0,
-            "Exceeds the limit",
-        ),
+        (b'{"a": {"shape": [' + b"9" * 5000 + b"]}}", 0, "Exceeds the limit"),
     ],
 )
 def test_damage_is_reported(header: object, size: int, text: str) -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle_serve.checkpoint import (
-    DamagedFile,
-    parse_index,
-    weight_files,
-)
+from peagle_serve.checkpoint import DamagedFile, parse_index, weight_files
 from tests.unit.checkpoints.files import index_of
 
 INDEX = "model.safetensors.index.json"

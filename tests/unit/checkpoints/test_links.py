@@ -46,7 +46,6 @@ def test_a_broken_link_or_one_out_of_the_folder_is_refused(
     (folder.parent / "model-2").mkdir()
     (folder.parent / "model-2" / "secret").write_text("secret")
     (folder / "vocab.json").symlink_to(target)
-
     with raises_code("unusable-link", UserError) as refused:
         check_links(folder)
     assert str(folder / "vocab.json") in refused.value.message

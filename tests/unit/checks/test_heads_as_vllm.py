@@ -33,7 +33,6 @@ def test_a_qwen3_head_reads_as_many_layers_as_it_lists(count: int) -> None:
         AUX: list(range(2, 2 + count)),
         INNER: {"model_type": "qwen3"},
     }
-
     assert read_head(config).built_for == count
     assert read_head({**config, INNER: {"model_type": "llama"}}).built_for == 3
 
@@ -50,7 +49,6 @@ def test_a_list_beside_the_layers_of_a_speculators_head_counts(
     holder: dict[str, Any], built_for: int
 ) -> None:
     head = read_head({"speculators_model_type": "eagle3", INNER: holder})
-
     assert (head.built_for, head.auxiliary_layers or (2, 4, 5, 7)) == (built_for, (2, 4, 5, 7))
 
 
@@ -65,7 +63,6 @@ def test_a_list_beside_the_layers_of_a_speculators_head_counts(
 )
 def test_the_class_of_a_head_decides_its_layers(architecture: str, layers: str) -> None:
     head = read_head({"architectures": [architecture], "model_type": "qwen3"})
-
     assert head.model_type == layers
 
 
@@ -85,7 +82,6 @@ def test_biases_are_those_of_the_class(
              "num_hidden_layers": 1, "vocab_size": 32}  # fmt: skip
     layer = {"model_type": model_type, **sizes, **given}
     shapes = required(read_head({"speculators_model_type": "eagle3", INNER: layer}))
-
     assert shapes is not None
     assert {name.split(".")[-2] for name in shapes if name.endswith(".bias")} == expected
 
@@ -104,14 +100,12 @@ def test_windows_of_a_real_head(
 ) -> None:
     changes = {"layer_types": kinds, "sliding_window": 2048, "num_hidden_layers": len(kinds)}
     case = geometry_case(tmp_path, "qwen3-coder-30b", changes=changes, max_model_len=length)
-
     assert codes(case) - {"weights-unread", "long-context-head"} == expected
 
 
 def test_one_group_lets_a_mixed_head_start(tmp_path: Path) -> None:
     damage = layer_types(FULL, *[SLIDING] * 3, window=4096)
     setting = {"disable-hybrid-kv-cache-manager": True}
-
     mixed = found(tiny_case(tmp_path / "mixed", damage), "kv-group-rule")
     assert mixed.options == ("--set", "disable-hybrid-kv-cache-manager=true")
     assert codes(tiny_case(tmp_path / "one", damage, settings=setting)) == set()
@@ -120,5 +114,4 @@ def test_one_group_lets_a_mixed_head_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize("token", [151645, 151643])
 def test_a_mask_token_of_the_targets_own_is_a_warning(token: int, tmp_path: Path) -> None:
     case = geometry_case(tmp_path, "qwen3-coder-30b", changes={"ptd_token_id": token})
-
     assert found(case, "mask-token-used").level == "warning"

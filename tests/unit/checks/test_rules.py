@@ -16,7 +16,6 @@ from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_c
 from tests.unit.checks.damage import Damage
 
 RULES = rules_found()
-OLD_AMI = "al2-ami-sagemaker-inference-gpu-3-1"
 
 
 def test_a_rule_states_what_it_guards_against() -> None:

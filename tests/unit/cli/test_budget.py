@@ -38,7 +38,6 @@ def run(terminal: Terminal, step: str) -> int | None:
 )
 def test_the_end_of_a_budget(terminal: Terminal, steps: list[str], hours: int) -> None:
     assert [run(terminal, step) for step in steps] == [0] * len(steps)
-
     assert end_of(terminal) == pytest.approx(START + hours * HOUR, abs=900)
     assert_ends(terminal, utc_text(end_of(terminal)))
 
@@ -48,9 +47,7 @@ def test_the_end_of_a_budget(terminal: Terminal, steps: list[str], hours: int) -
 def test_another_machine_moves_the_end_too(terminal: Terminal, step: str) -> None:
     assert run(terminal, "deploy --budget $12") == 0
     without_record(terminal)
-
     assert run(terminal, step) == 0
-
     assert end_of(terminal) == pytest.approx(START + 4 * HOUR, abs=900)
 
 
@@ -58,7 +55,5 @@ def test_another_machine_moves_the_end_too(terminal: Terminal, step: str) -> Non
 def test_a_higher_price_counts_the_budget_from_then_on(terminal: Terminal) -> None:
     assert run(terminal, "deploy --budget $12") == 0
     terminal.cloud.now = START + 6 * HOUR
-
     assert run(terminal, "scale --to 3") == 0
-
     assert end_of(terminal) == pytest.approx(START + 10 * HOUR, abs=900)

@@ -35,7 +35,6 @@ def test_show_works_for_every_target(target: str) -> None:
 @pytest.mark.thorough
 def test_check_is_content_with_what_ships() -> None:
     result = peagle("catalog", "check")
-
     assert result.exit_code == 0
     assert result.stdout == ""
     assert "problems: 0" in result.stderr
@@ -45,9 +44,7 @@ def test_check_is_content_with_what_ships() -> None:
 def test_check_says_that_nothing_is_read_from_a_file_without_measurements(tmp_path: Path) -> None:
     path = tmp_path / "speeds.json"
     path.write_text('{"pair": "openai/gpt-oss-20b", "speed": []}')
-
     result = peagle("catalog", "check", str(path))
-
     assert result.exit_code == 0
     assert "the catalogue ignores the file" in result.stderr
 
@@ -55,9 +52,7 @@ def test_check_says_that_nothing_is_read_from_a_file_without_measurements(tmp_pa
 def test_check_takes_several_files_and_folders(tmp_path: Path) -> None:
     wrong = write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
     good = write_target(tmp_path / "second", GOOD)
-
     checked = peagle("catalog", "check", str(good), str(wrong), str(wrong))
-
     assert checked.exit_code == 2
     assert "files checked: 2, problems: 1" in checked.stderr
     (problem,) = checked.stdout.splitlines()
@@ -69,9 +64,7 @@ def test_a_problem_of_one_file_does_not_hide_that_another_has_no_results(tmp_pat
     empty, broken = tmp_path / "empty.json", tmp_path / "broken.json"
     empty.write_text("{}", encoding="utf-8")
     broken.write_text("{", encoding="utf-8")
-
     result = peagle("catalog", "check", str(wrong), str(broken), str(empty))
-
     assert result.exit_code == 2
     assert f"{empty} has no results, speeds or starts" in result.stderr
     assert f"{broken} has no results" not in result.stderr
@@ -79,9 +72,7 @@ def test_a_problem_of_one_file_does_not_hide_that_another_has_no_results(tmp_pat
 
 def test_a_wrong_own_file_stops_what_needs_it_and_nothing_else(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
-
     wrong = peagle("--catalog", str(tmp_path), "catalog", "show", "chat-7b")
     right = peagle("--catalog", str(tmp_path), "catalog", "show", "tiny")
-
     assert isinstance(wrong.exception, CatalogError)
     assert right.exit_code == 0

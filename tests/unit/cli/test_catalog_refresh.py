@@ -42,9 +42,7 @@ def test_nothing_is_written_without_confirmation(
 ) -> None:
     terminal.cloud.price = 1.75
     before = (mine / "instances.yaml").read_bytes()
-
     done = terminal.run(*PRICES, str(mine), *options, answers=answers)
-
     assert done.code == code
     assert "$1.75" in done.out
     assert (mine / "instances.yaml").read_bytes() == before
@@ -54,12 +52,10 @@ def test_nothing_is_written_without_confirmation(
 @pytest.mark.thorough
 def test_json_is_one_document_and_writes_only_with_yes(terminal: Terminal, mine: Path) -> None:
     terminal.cloud.price = 1.75
-
     shown = terminal.run(*PRICES, str(mine), "--json").document
     assert shown["written"] == []
     assert price_in(mine) == 1.408
     done = terminal.run(*PRICES, str(mine), "--json", "--yes").document
-
     assert done["written"] == [str(mine / "prices.yaml")]
     (change,) = done["changes"]
     assert (change["entry"], change["before"]) == ("ml.g5.xlarge", "$1.408 (2026-07-01)")
@@ -71,7 +67,6 @@ def test_digests_of_images_come_from_ecr(terminal: Terminal, mine: Path) -> None
     shutil.copy(data_folder("model_catalog") / "runtimes.yaml", mine)
     runtime = next(r for r in load_catalog().runtimes.runtimes if r.vllm == "0.28.0")
     digests = ("sha256:" + "a" * 64, "sha256:" + "b" * 64)
-
     for digest in digests:
         terminal.cloud.digests = {runtime.tag: digest}
         done = terminal.run("catalog", "refresh", "--digests", "--to", str(mine), "--yes")
@@ -99,9 +94,7 @@ def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
 ) -> None:
     terminal.cloud.price = 1.75
     refuse(terminal, "batch_get_image")
-
     done = terminal.run(*PRICES, str(mine), "--digests", "--yes")
-
     assert done.code == 4
     assert price_in(mine) == 1.75
     assert "digests: not refreshed: access denied: ecr:" in done.err
@@ -126,9 +119,7 @@ def test_failed_query_does_not_count_as_up_to_date(
     monkeypatch.setattr(Aws, "items", no_credentials)
     for part in ("images", "digests"):
         monkeypatch.setitem(PARTS, part, lambda tables, regions, connect: (tables, []))
-
     done = terminal.run("catalog", "refresh", "--to", str(mine), "--yes")
-
     assert done.code == code
     assert done.err.splitlines()[-1] == "1 of 3 parts were not refreshed."
     assert done.err.count("no credentials") == 1

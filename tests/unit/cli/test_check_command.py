@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from peagle.cli.main import cli
 from peagle.errors import PeagleError
 from tests.unit.checks.damage import tiny
 from tests.unit.cli.commands import Terminal
-
-NOT_FOR_A_DOCUMENT = ("boto3", "botocore", "moto", "torch", "vllm", "rich", "huggingface_hub")
 
 GEMMA = ("gemma-4-31b", "--instance-type", "ml.p5en.48xlarge")
 FLASHINFER = '{"backend": "FLASHINFER"}'
@@ -49,12 +46,6 @@ def refusal(*arguments: str) -> PeagleError:
     error = run(*arguments).exception
     assert isinstance(error, PeagleError)
     return error
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    """The folder of a good head of one's own."""
-    return Path(shutil.copytree(tiny("p-eagle"), tmp_path / "own"))
 
 
 def test_the_pair_shows_how_the_drafter_is_loaded() -> None:
@@ -155,6 +146,5 @@ def test_plan_and_check_agree_on_a_k_whose_training_is_unknown(terminal: Termina
         ]
         for found in (planned, checked)
     ]
-
     assert notes[0] == notes[1]
     assert len(notes[0]) == (1 if k == 5 else 0)

@@ -68,7 +68,6 @@ def test_text_that_is_no_location_is_an_error(location: str, folder: Path) -> No
 def test_s3_location_needs_a_connection(folder: Path) -> None:
     with raises_code("invalid-location", UserError) as caught:
         source_of("s3://bucket/x")
-
     assert caught.value.fix == "specify a folder"
 
 

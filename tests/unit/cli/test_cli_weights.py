@@ -30,7 +30,6 @@ def test_what_cannot_be_meant_is_refused_at_once(
     peagle: Peagle, own_home: Path, words: tuple[str, ...], message: str
 ) -> None:
     done = peagle("weights", "sync", "tiny", *words, "--sandbox", "--yes")
-
     assert done.returncode == 2
     assert message in done.stderr
     assert "Starting the sandbox" not in done.stderr
@@ -38,7 +37,6 @@ def test_what_cannot_be_meant_is_refused_at_once(
 
 def test_a_pair_without_a_head_has_no_drafter_to_copy(peagle: Peagle, own_home: Path) -> None:
     done = peagle("weights", "sync", "tiny+ngram", "s3://models/a", "--drafter-only", "--sandbox")
-
     assert done.returncode == 2
     assert "drafts without weights" in done.stderr
 
@@ -65,7 +63,6 @@ def test_after_a_broken_copy_the_user_learns_what_is_there_and_how_to_resume(
 
     with pytest.raises(type(error)):
         copy()
-
     shown = capsys.readouterr().err
     assert there in shown
     for command in (again, remove):
@@ -74,10 +71,8 @@ def test_after_a_broken_copy_the_user_learns_what_is_there_and_how_to_resume(
 
 def test_the_command_that_uses_weights_names_their_parts_region_and_account() -> None:
     folder = FolderEntry("a/b", complete=True)
-
     both = use_command("tiny", PLACE, {"target": folder, "drafter": folder}, "us-east-1", Account())
     far = use_command("tiny", PLACE, {"drafter": folder}, "eu-west-1", Account(profile="work"))
-
     assert both == (
         "peagle", "plan", "tiny", "--model-source", "s3://models/pair/target/",
         "--drafter", "s3://models/pair/drafter/",
@@ -91,9 +86,7 @@ def test_the_command_that_uses_weights_names_their_parts_region_and_account() ->
 def test_the_command_that_uses_weights_names_the_vocabulary_beside_them() -> None:
     target = FolderEntry("a/b", complete=True, files={"o200k_base.tiktoken": FileEntry(1)})
     head = FolderEntry("a/c", complete=True)
-
     both = use_command("tiny", PLACE, {"target": target, "drafter": head}, "us-east-1", Account())
     alone = use_command("tiny", PLACE, {"target": target}, "us-east-1", Account())
-
     assert "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model/target" in both
     assert alone[-2:] == ("--env", "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model")

@@ -66,7 +66,6 @@ def test_control_characters_of_a_command_are_escaped_for_the_terminal_and_the_sh
     value = "A=x\a'y\\z\x1b[2J\u00e9"
     shown = in_process("plan", "tiny", "--env", value).out
     line = next(line for line in shown.splitlines() if line.startswith("Next:"))
-
     assert line.isprintable()
     words = line.removeprefix("Next: ")
     done = subprocess.run(
@@ -87,9 +86,7 @@ def test_the_hints_after_a_failed_deploy_reach_what_it_made(
     terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
     head = ("--catalog", str(folder), "deploy")
     typed = ("tiny", "--instance-type", "ml.g5.xlarge", "--sandbox")
-
     done = terminal.run(*head, *typed, "--yes")
-
     assert done.code == 4
     lines = {line[:8].strip(): shlex.split(line[9:]) for line in done.err.splitlines()
              if line.startswith(("Continue ", "Remove   "))}  # fmt: skip

@@ -38,9 +38,7 @@ def model_of(terminal: Terminal) -> str:
 @pytest.mark.thorough
 def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--tag", "team=ml").code == 0
-
     done = terminal.run(*COPIES, "--tag", "team=web")
-
     assert done.code == 0, done.err
     assert "update_inference_component" not in terminal.cloud.calls
     assert len(terminal.cloud.tags) == 4, "component, endpoint, configuration and model"
@@ -52,9 +50,7 @@ def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Termin
     assert terminal.run(*COPIES).code == 0
     first = model_of(terminal)
     terminal.cloud.components.scripts = [[("Updating", None), ("InService", "no capacity here")]]
-
     done = terminal.run(*COPIES, "--k", "3")
-
     assert (done.code, model_of(terminal)) == (4, first)
     assert "the update was rolled back: no capacity here" in done.err
 
@@ -62,7 +58,6 @@ def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Termin
 @pytest.mark.thorough
 def test_other_instances_are_refused(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
-
     for words in (("--instance-count", "2"), ("--copies", "1", "--instance-type", "ml.g5.xlarge")):
         done = terminal.run(*COPIES, *words)
         assert (done.code, "update_endpoint" in terminal.cloud.calls) == (3, False)
@@ -74,13 +69,11 @@ def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     assert terminal.run(*COPIES, "--k", "3").code == 0
     without_record(terminal)
-
     found = status_of(terminal)
     assert (found["copies"], found["copies_running"], found["k"]) == (4, 4, 3)
     assert NAME in terminal.run("list").out
     assert terminal.run("rollback", NAME, "--yes").code == 0
     done = terminal.run("destroy", NAME, "--yes")
-
     assert done.code == 0, done.err
     assert not terminal.cloud.components.by_name
     assert not {**terminal.cloud.endpoints, **terminal.cloud.models, **terminal.cloud.configs}
@@ -92,9 +85,7 @@ def test_an_interrupted_deploy_continues(terminal: Terminal, call: str) -> None:
     terminal.interrupts(call, after=True)
     assert terminal.run(*COPIES).code != 0
     terminal.recovers()
-
     done = terminal.run(*COPIES)
-
     assert done.code == 0, done.err
     assert terminal.cloud.calls.count("create_endpoint") == 1
     assert terminal.cloud.calls.count("create_inference_component") == 1
@@ -105,7 +96,6 @@ def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert terminal.run(*COPIES, "--observe").code == 0
-
     log = f"/aws/sagemaker/InferenceComponents/{NAME}"
     assert terminal.cloud.retention == {log: 30}
     ((dashboard, body),) = terminal.cloud.dashboards.items()
@@ -119,7 +109,6 @@ def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     assert all(f"SOURCE '{log}'" in text for text in texts if "SOURCE" in text)
     price = status_of(terminal)["price_per_hour_usd"]
     assert any(f"count_distinct(@logStream) * {price / 4:g}" in text for text in texts)
-
     asked: list[dict[str, Any]] = []
 
     def answer(MetricDataQueries: list[dict[str, Any]], **_: Any) -> Any:
@@ -131,7 +120,6 @@ def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     dimensions = [one["MetricStat"]["Metric"]["Dimensions"] for one in asked]
     assert dimensions
     assert all(one == [{"Name": "InferenceComponentName", "Value": NAME}] for one in dimensions)
-
     assert terminal.run("destroy", NAME, "--yes").code == 0
     assert dashboard not in terminal.cloud.dashboards
 
@@ -139,7 +127,6 @@ def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
 @pytest.mark.thorough
 def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--ttl", "8h").code == 0
-
     schedules = terminal.cloud.scheduler.schedules
     endpoint, copies = schedules[limit_name("us-east-1", NAME)], schedules[OF_COPIES]
     ends, first = moment_of(endpoint), moment_of(copies)
@@ -153,7 +140,6 @@ def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Termi
     assert deletes["Resource"].endswith(f":inference-component/{NAME}")
     own = deletes["Condition"]["StringEquals"]["aws:ResourceTag/peagle:id"]
     assert terminal.cloud.tags[deletes["Resource"]]["peagle:id"] == own
-
     terminal.cloud.now = ends - 60
     terminal.cloud.scheduler.fire()
     assert (NAME in terminal.cloud.components.by_name, NAME in terminal.cloud.endpoints) == (
@@ -186,9 +172,7 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     terminal: Terminal, tmp_path: Path
 ) -> None:
     assert terminal.run(*COPIES).code == 0
-
     done = terminal.run(*with_keys(tmp_path, COPIES, rollout_step="1"), "--k", "3", *ROLLING)
-
     assert done.code == 0, done.err
     assert "1 more instance meanwhile" in " ".join(done.err.split())
     (config,) = terminal.cloud.components.rollouts
@@ -211,9 +195,7 @@ def test_an_alarm_that_undoes_an_update_of_copies_is_named(terminal: Terminal) -
     first = model_of(terminal)
     terminal.cloud.firing = {f"{NAME}-acceptance"}
     terminal.cloud.components.scripts = [[("Updating", None), ("InService", "an alarm")]]
-
     done = terminal.run(*COPIES, "--k", "3", *ROLLING)
-
     assert (done.code, model_of(terminal)) == (4, first)
     assert f"rolled back on the alarm {NAME}-acceptance" in done.err
     assert "--no-speculation" in done.err
@@ -226,8 +208,6 @@ def test_an_update_has_no_batches_where_one_copy_runs(
 ) -> None:
     assert terminal.run(*COPIES).code == 0
     assert terminal.run("scale", NAME, "--to", "1", "--yes").code == 0
-
     done = terminal.run(*COPIES, "--k", "3", *rollout)
-
     assert done.code == 0, done.err
     assert terminal.cloud.components.rollouts == [None]

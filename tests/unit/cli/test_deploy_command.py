@@ -16,7 +16,6 @@ from tests.unit.cli.commands import FIRST, NAME, Terminal, nothing_was_created, 
 
 def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal) -> None:
     done = terminal.run(*FIRST, answers="n\n")
-
     shown = done.err
     assert price_shown() in shown
     assert "1 x ml.g5.xlarge (1 x A10G), us-east-1" in shown
@@ -30,7 +29,6 @@ def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal
 
 def test_without_a_terminal_and_without_yes_nothing_happens(terminal: Terminal) -> None:
     done = terminal.run(*FIRST)
-
     assert done.code == 2
     assert "--yes" in done.error
     assert nothing_was_created(terminal)
@@ -46,18 +44,14 @@ def test_a_warm_start_is_read_from_the_log(terminal: Terminal) -> None:
         for name in ("config.json", "model.safetensors"):
             terminal.cloud.put("models", f"pair/{part}/{name}", b"{}")
     where = ("--model-source", "s3://models/pair/target/", "--drafter", "s3://models/pair/drafter/")
-
     done = terminal.run(*FIRST, *where, "--yes", "--json")
-
     assert f"Warm start: restored 4 files, 0.1 MB in 0.01 s (key {key})\n" in done.err
     assert done.document["warm_start"]["key"] == key
 
 
 def test_the_deletion_of_a_broken_endpoint_is_told_before_the_question(deployed: Terminal) -> None:
     deployed.cloud.endpoints[NAME].script = [("UpdateRollbackFailed", "no capacity")]
-
     done = deployed.run(*FIRST, answers="n\n")
-
     told, _, _ = done.err.partition("Deploy this plan?")
     assert "first deletes the endpoint, which is UpdateRollbackFailed" in told
     assert NAME in deployed.cloud.endpoints
@@ -66,9 +60,7 @@ def test_the_deletion_of_a_broken_endpoint_is_told_before_the_question(deployed:
 def test_a_plan_file_is_deployed_unchanged(terminal: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     assert terminal.run("plan", *FIRST[1:], "--out", str(file)).code == 0
-
     done = terminal.run("deploy", str(file), "--yes", "--json")
-
     requests = {r["operation"]: r["parameters"] for r in json.loads(file.read_text())["requests"]}
     assert (
         done.document["endpoint_config"]
@@ -88,7 +80,6 @@ def test_the_command_of_a_failure_keeps_the_users_catalogue(
     started = terminal.run(*kept[1:], *FIRST, "--yes", "--json").document
     shown = terminal.run(*kept[1:], "status", NAME, "--json").document
     scaled = terminal.run(*kept[1:], "scale", NAME, "--to", "2", "--yes", "--json").document
-
     for document in (started, shown, scaled):
         assert document["failure_command"][:4] == [*kept, "catalog"], document["failure_fix"]
         assert terminal.run(*document["failure_command"][1:]).code == 0
@@ -106,9 +97,7 @@ def test_a_rejected_proof_prompt_is_not_proved(terminal: Terminal) -> None:
 
     operations: list[str] = []
     terminal.cloud.before = refuse
-
     done = terminal.run(*FIRST, "--yes")
-
     assert done.code == 3
     assert "max_tokens is too large" in done.error
     assert "--max-model-len" in done.error
@@ -121,9 +110,7 @@ def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
 ) -> None:
     environment = {**os.environ, "PEAGLE_HOME": str(own_home)}
     environment.pop("PEAGLE_ENGINE_PYTHON", None)
-
     done = peagle(*FIRST, "--sandbox", "--yes", env=environment)
-
     assert done.returncode == 2
     assert "peagle engine install" in done.stderr
     assert {one.name for one in own_home.iterdir()} <= {"contents.json"}
@@ -134,7 +121,6 @@ def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Termin
     first = terminal.run(*FIRST, "--yes", "--no-wait", "--json")
     prompts = len(terminal.cloud.engine.prompts)
     second = terminal.run(*FIRST, "--yes", "--json")
-
     assert first.document["state"] == "Creating"
     assert prompts == 0
     assert second.document["state"] == "InService"
@@ -145,7 +131,6 @@ def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Termin
 def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Terminal) -> None:
     watched = (*FIRST, "--yes", "--observe", "--json")
     done = deployed.run(*watched)
-
     assert "change      only settings outside of the endpoint, which keeps serving" in done.err
     assert "alarms none -> acceptance, errors, load" in done.err
     assert done.document["changed"] is True

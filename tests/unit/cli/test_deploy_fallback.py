@@ -23,7 +23,6 @@ def full(terminal: Terminal) -> Terminal:
 
 def test_yes_alone_does_not_choose_another_type(full: Terminal) -> None:
     done = full.run(*FIRST, "--yes", "--json")
-
     assert done.code == 4
     assert '"code": "insufficient-capacity"' in done.error
     assert '"tried": [{"instance_type": "ml.g5.xlarge"' in done.error
@@ -35,7 +34,6 @@ def test_yes_alone_does_not_choose_another_type(full: Terminal) -> None:
 @pytest.mark.thorough
 def test_the_ranking_is_tried_after_asking(full: Terminal) -> None:
     done = full.run(*FIRST, answers="y\ny\n")
-
     assert done.code == 0
     assert "AWS has no free ml.g5.xlarge now." in done.err
     assert "Try ml.g6.xlarge ($1.13 an hour), ml.g6.2xlarge (" in done.err
@@ -44,7 +42,6 @@ def test_the_ranking_is_tried_after_asking(full: Terminal) -> None:
 
 def test_another_type_may_be_declined(full: Terminal) -> None:
     done = full.run(*FIRST, answers="y\nn\n")
-
     assert done.code == 4
     assert full.cloud.calls.count("create_endpoint") == 1
 
@@ -63,7 +60,6 @@ def test_types_that_cannot_be_used_are_refused_before_anything_is_created(
     done = terminal.run(
         *FIRST, "--fallback-instance-types", types, "--max-price-per-hour", "5", "--yes"
     )
-
     assert done.code == code
     assert expected in done.error
     assert nothing_was_created(terminal)
@@ -72,8 +68,6 @@ def test_types_that_cannot_be_used_are_refused_before_anything_is_created(
 def test_a_plan_file_has_one_type(terminal: Terminal, tmp_path: object) -> None:
     file = f"{tmp_path}/plan.json"
     assert terminal.run("plan", *FIRST[1:], "--out", file).code == 0
-
     done = terminal.run("deploy", file, *OTHERS, "--yes")
-
     assert done.code == 2
     assert "cannot be combined with a plan file" in done.error

@@ -39,8 +39,7 @@ def test_every_row_is_read_without_marks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "code"),
-    [("explain fc-widt --json", "unknown-code"), ("explain --json", "usage")],
+    ("line", "code"), [("explain fc-widt --json", "unknown-code"), ("explain --json", "usage")]
 )
 def test_what_is_no_code_is_refused(line: str, code: str) -> None:
     done = in_process(*line.split())

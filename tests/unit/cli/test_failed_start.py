@@ -45,7 +45,6 @@ def _kept(done: Done, terminal: Terminal) -> None:
 
 def test_with_yes_it_is_removed_at_once_and_the_saving_is_named(deletable: Terminal) -> None:
     done = deletable.run(*FIRST, "--yes")
-
     assert done.code == 4
     assert f"endpoint {NAME} will never serve: torch.OutOfMemoryError" in done.error
     assert "; removed" in done.error
@@ -58,7 +57,6 @@ def test_with_yes_it_is_removed_at_once_and_the_saving_is_named(deletable: Termi
 @pytest.mark.thorough
 def test_where_a_creation_cannot_be_deleted_it_is_removed_later(failing: Terminal) -> None:
     done = failing.run(*FIRST, "--yes")
-
     assert "; removed" in done.error
     assert "Waiting for the endpoint's current change to end" in done.err
     assert done.err.index("CUDA out of memory") < done.err.index("Waiting for the endpoint's")
@@ -71,7 +69,6 @@ def test_declined_it_stays(deletable: Terminal) -> None:
 
 def test_json_has_what_remains_and_the_commands_for_it(deletable: Terminal) -> None:
     done = deletable.run(*FIRST, "--yes", "--keep-failed", "--json")
-
     remaining = json.loads(done.err.splitlines()[-1])["remaining"]
     endpoint = {"type": "Endpoint", "name": NAME, "confirmed": True}
     assert endpoint in remaining["resources"]
@@ -84,7 +81,6 @@ def test_json_has_what_remains_and_the_commands_for_it(deletable: Terminal) -> N
 def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None:
     failing.interrupts("delete_endpoint")
     done = failing.run(*FIRST, "--yes", "--json")
-
     assert done.code == 130
     assert f"Endpoint {NAME}" in done.err
     assert f"Remove   peagle destroy {NAME}" in done.err

@@ -112,7 +112,6 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
 
 def test_an_argument_of_vllm_that_has_no_option_here() -> None:
     tokens = answer("qwen3-8b", *H200)["kv_cache_tokens"]
-
     doubled = answer("qwen3-8b", *H200, "--set", "kv-cache-dtype=fp8")["kv_cache_tokens"]
     assert doubled == answer("qwen3-8b", *H200, "--kv-cache-dtype", "fp8")["kv_cache_tokens"]
     assert doubled > 1.9 * tokens

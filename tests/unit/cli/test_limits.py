@@ -42,7 +42,6 @@ def status(terminal: Terminal) -> dict[str, object]:
 
 def test_a_new_role_is_waited_for(terminal: Terminal) -> None:
     terminal.cloud.scheduler.role_delay = 10
-
     assert terminal.run(*DEPLOY, "--ttl", "8h").code == 0
     assert terminal.cloud.calls.count("create_schedule") > 1
 
@@ -51,9 +50,7 @@ def test_status_and_list_show_the_end_and_the_cost(limited: Terminal) -> None:
     limited.cloud.now = START + 2 * HOUR
     price = price_of()
     assert price is not None
-
     document = status(limited)
-
     assert document["ends_at"] == limited.cloud.tags[endpoint_arn()]["peagle:ends"]
     assert document["seconds_left"] == pytest.approx(6 * HOUR, abs=600)
     assert document["cost_so_far_usd"] == pytest.approx(2 * price, rel=0.1)
@@ -72,7 +69,6 @@ def endpoint_arn() -> str:
 def test_deploying_again_keeps_the_end_and_with_ttl_moves_it(limited: Terminal) -> None:
     first = end_of(limited)
     limited.cloud.now = START + HOUR
-
     assert limited.run(*DEPLOY).code == 0
     assert end_of(limited) == first
     assert limited.run(*DEPLOY, "--k", "3").code == 0
@@ -86,9 +82,7 @@ def test_an_endpoint_that_may_not_be_deleted_keeps_the_schedule_that_ends_it(
     limited: Terminal,
 ) -> None:
     limited.cloud.before = denied("delete_endpoint")
-
     done = limited.run("destroy", NAME, "--yes")
-
     assert done.code == 4
     assert "sagemaker:DeleteEndpoint" in done.err
     assert SCHEDULE in limited.cloud.scheduler.schedules
@@ -111,9 +105,7 @@ def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool
     assert status(limited)["state"] == "Ended"
     if elsewhere:
         without_record(limited)
-
     done = limited.run("reap", "--yes", "--json")
-
     assert done.code == 0, done.err
     (reaped,) = done.document["reaped"]
     assert {"EndpointConfig", "Model", "S3Objects"} < {one["type"] for one in reaped["removed"]}
@@ -126,7 +118,6 @@ def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool
 def test_reap_deletes_an_endpoint_that_is_still_there(limited: Terminal) -> None:
     limited.cloud.now = START + 9 * HOUR
     limited.cloud.scheduler.schedules.clear()
-
     shown = limited.run("reap", "--dry-run")
     assert "still costs" in shown.err
     assert NAME in limited.cloud.endpoints
@@ -139,9 +130,7 @@ def test_reap_deletes_an_endpoint_that_is_still_there(limited: Terminal) -> None
 def test_reap_does_not_hide_a_region_that_it_cannot_search(limited: Terminal, code: str) -> None:
     ended(limited)
     limited.rejects("get_resources", code)
-
     done = limited.run("reap", "--yes", "--json", "--region", "us-east-1")
-
     assert done.code == 4
     if code == "AccessDeniedException":
         assert "ended at" in done.err  # this machine's record
@@ -151,7 +140,6 @@ def test_reap_does_not_hide_a_region_that_it_cannot_search(limited: Terminal, co
 @pytest.mark.thorough
 def test_deploying_after_the_end_starts_without_one(limited: Terminal) -> None:
     ended(limited)
-
     assert limited.run(*DEPLOY).code == 0
     assert status(limited)["ends_at"] is None
     assert limited.cloud.scheduler.roles == {}
@@ -161,9 +149,7 @@ def test_reap_leaves_what_a_template_made_to_its_owner(terminal: Terminal) -> No
     by_template(terminal.world, a_plan(), "terraform")
     arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/peagle-pair"
     terminal.cloud.tags[arn]["peagle:ends"] = "2020-01-31T20:00:00Z"
-
     done = terminal.run("reap", "--yes", "--json")
-
     assert done.code == 0, done.err
     assert [one["owner"] for one in done.document["left"]] == ["a Terraform module"]
     assert "peagle-pair" in terminal.cloud.endpoints
@@ -174,9 +160,7 @@ def test_the_boundary_of_a_company_is_that_of_the_role(
 ) -> None:
     boundary = f"arn:aws:iam::{ACCOUNT}:policy/boundary"
     monkeypatch.setenv("PEAGLE_PERMISSIONS_BOUNDARY", boundary)
-
     done = terminal.run(*DEPLOY, "--ttl", "8h")
-
     assert done.code == 0, done.err
     assert terminal.cloud.scheduler.boundaries == {SCHEDULE: boundary}
 
@@ -187,9 +171,7 @@ def test_a_rollback_keeps_the_end_of_now(limited: Terminal, then: str | None) ->
     words = ("--no-limit",) if then is None else ("--ttl", then)
     assert limited.run(*DEPLOY, "--k", "3", *words).code == 0
     tag = limited.cloud.tags[endpoint_arn()]["peagle:ends"]
-
     done = limited.run("rollback", NAME, "--yes")
-
     assert done.code == 0, done.err
     assert_ends(limited, tag)
     if then != "2h":
@@ -203,9 +185,7 @@ def test_the_return_after_a_failed_proof_keeps_the_end_that_the_update_set(
     limited: Terminal,
 ) -> None:
     limited.cloud.engine.acceptance = 1.2
-
     done = limited.run(*DEPLOY, "--k", "3", "--ttl", "48h")
-
     assert "was rolled back" in done.err
     assert_ends(limited, utc_text(end_of(limited)))
     assert end_of(limited) > START + 47 * HOUR
@@ -225,10 +205,8 @@ def assert_ends(terminal: Terminal, tag: str) -> None:
 
 def test_an_end_that_is_near_is_in_the_first_line_and_in_an_update(terminal: Terminal) -> None:
     assert terminal.run(*DEPLOY, "--ttl", "90m").code == 0
-
     first, *_ = terminal.run("status", NAME).out.splitlines()
     update = terminal.run(*DEPLOY, "--k", "3")
-
     assert re.fullmatch(rf"{NAME}: InService, ends in 1h \d\dm", first)
     end = utc_text(end_of(terminal))
     assert re.search(rf"ends +{end}, in .*; --ttl or --no-limit changes it", update.err)

@@ -26,7 +26,6 @@ def deployed(deployed: Terminal) -> Terminal:
 def test_logs_are_printed_verbatim(deployed: Terminal) -> None:
     deployed.cloud.write_log("first line")
     deployed.cloud.write_log("second | line ü")
-
     assert deployed.run("logs", NAME).out == "first line\nsecond | line ü\n"
     events = deployed.run("logs", NAME, "--json").document["events"]
     assert [event["message"] for event in events] == ["first line", "second | line ü"]
@@ -38,7 +37,6 @@ def test_since_omits_older_lines(deployed: Terminal, monkeypatch: pytest.MonkeyP
     deployed.cloud.now += 3600
     deployed.cloud.write_log("new")
     monkeypatch.setattr("time.time", lambda: START + 3700)
-
     assert deployed.run("logs", NAME, "--since", "30m").out == "new\n"
     assert deployed.run("logs", NAME, "--since", "5s").err == "No lines in that time.\n"
 
@@ -56,7 +54,6 @@ def test_since_counts_from_the_start_of_the_command(
 
     monkeypatch.setattr("time.time", lambda: clock[0])
     monkeypatch.setattr(Account, "find", slowly)
-
     assert deployed.run("logs", NAME, "--since", "5s").out == "just now\n"
 
 
@@ -71,9 +68,7 @@ def test_follow_continues_until_ctrl_c(deployed: Terminal, monkeypatch: pytest.M
         deployed.cloud.write_log(line)
 
     monkeypatch.setattr("time.sleep", write_or_interrupt)
-
     done = deployed.run("logs", NAME, "-f")
-
     assert done.out == "one\ntwo\n"
     assert done.err == ""
     assert done.code == 130
@@ -88,7 +83,6 @@ def with_keys(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def test_a_token_is_printed_alone(with_keys: Terminal) -> None:
     done = with_keys.run("token", NAME, "--duration", "30m")
-
     url = base64.b64decode(done.out.strip().removeprefix("sagemaker-api-key-")).decode()
     assert "Action=CallWithBearerToken" in url
     assert "X-Amz-Expires=1800" in url
@@ -98,7 +92,6 @@ def test_a_token_is_printed_alone(with_keys: Terminal) -> None:
 @pytest.mark.parametrize("duration", ["13h", "0s", "43201s"])
 def test_a_token_lasts_12_hours_at_most(with_keys: Terminal, duration: str) -> None:
     done = with_keys.run("token", NAME, "--duration", duration)
-
     assert done.code == 2
     assert "12h" in done.error
 
@@ -115,7 +108,6 @@ def engine(own_home: Path) -> str:
 def test_the_name_of_an_engine_of_this_machine_leads_to_it(terminal: Terminal, engine: str) -> None:
     missing = terminal.run("logs", engine)
     elsewhere = terminal.run("logs", engine, "--region", "eu-west-1")
-
     assert missing.code == 2
     assert "peagle local list" in missing.err
     assert "peagle local" not in elsewhere.err

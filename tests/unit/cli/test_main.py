@@ -36,21 +36,6 @@ for words in json.loads(sys.argv[1]):
         heavy = [name for name in {HEAVY!r} if name in sys.modules]
         print(*words, "ends with", ended.code, heavy, file=sys.stderr)
 """
-ALONE = """
-import os, sys
-import boto3, rich.console, yaml, peagle.planning  # what most need is imported once
-from peagle.cli.main import main
-for name in sys.argv[1:]:
-    if os.fork() == 0:
-        sys.argv = ["peagle", name, "--help"]
-        try:
-            main()
-        except SystemExit as ended:
-            sys.stdout.flush()
-            os._exit(ended.code)  # without the time that a whole interpreter takes to end
-    if (status := os.wait()[1]) != 0:
-        print(name, "ends with", status, file=sys.stderr)
-"""
 """Starts each command in a process without other commands and without packages above planning."""
 
 
@@ -62,7 +47,6 @@ def run(program: str, *arguments: str, folder: Path | None = None) -> Completed:
 @pytest.mark.thorough
 def test_reading_commands_import_nothing_heavy(tmp_path: Path) -> None:
     done = run(IMPORTED, json.dumps(READING), folder=tmp_path)
-
     ends = [line for line in done.stderr.splitlines() if " ends with " in line]
     assert ends == [f"{' '.join(words)} ends with 0 []" for words in READING], done.stderr
 
@@ -70,7 +54,6 @@ def test_reading_commands_import_nothing_heavy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_exists_and_its_help_has_an_example(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
-
     assert isinstance(command, click.Command)
     if isinstance(command, click.Group):
         assert all(child.epilog or child.help for child in command.commands.values())
@@ -79,7 +62,6 @@ def test_every_command_exists_and_its_help_has_an_example(name: str) -> None:
 
 def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
     done = peagle("plan", "--bad", "--", "--json")
-
     assert done.returncode == 2
     assert done.stderr.startswith("error: peagle plan has no option --bad")
 
@@ -97,7 +79,6 @@ def test_a_wrong_option_names_the_right_one(option: str, meant: str) -> None:
 
 def test_no_command_shows_the_help(peagle: Peagle) -> None:
     done = peagle()
-
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: peagle")
 
@@ -108,7 +89,6 @@ def test_a_full_disk_is_one_line_and_no_traceback(peagle_process: Peagle) -> Non
         done = peagle_process(
             "plan", "tiny", "--json", capture_output=False, stdout=full, stderr=subprocess.PIPE
         )
-
     assert done.returncode == 2
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
@@ -130,13 +110,11 @@ def test_closed_pipe_is_no_error(peagle_process: Peagle, options: tuple[str, ...
         )
     finally:
         os.close(writing)
-
     assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_an_unusable_home_is_a_user_error(peagle: Peagle) -> None:
     done = peagle("engine", "install", env={**os.environ, "PEAGLE_HOME": "/proc/nowhere"})
-
     assert done.returncode == 2
     assert "/proc/nowhere" in done.stderr
     assert "Traceback" not in done.stderr
@@ -153,9 +131,7 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
         "peagle.sandbox.client.running_sandbox", lambda: object() if started_before else None
     )
     monkeypatch.setattr(demo, "_run", lambda *words, check=True: ran.append(" ".join(words[:2])))
-
     demo.demo.main([], standalone_mode=False)
-
     assert ("sandbox stop" in ran) is not started_before
     assert f"destroy {demo.NAME}" in ran
 
@@ -173,7 +149,6 @@ def test_the_doctor_says_where_credentials_would_come_from(
     peagle: Peagle, settings: dict[str, str], found: str
 ) -> None:
     done = peagle("doctor", "--json", env={**os.environ, **settings})
-
     checks = {check["what"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["AWS credentials"]["found"] == found
     assert checks["AWS credentials"]["fine"] is (found == "from the environment")

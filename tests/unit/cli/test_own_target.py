@@ -36,7 +36,6 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
 
 def test_a_folder_is_planned_without_speculation(model: Path) -> None:
     done = in_process("plan", str(model), "--json")
-
     assert done.code == 0, done.err
     plan = done.document
     assert (plan["pair"], plan["name"]) == ("own/My-Model", "peagle-my-model")
@@ -57,7 +56,6 @@ def tuned(folder: Path, short_name: str = "qwen3-coder-30b", **changes: object) 
 
 def test_a_tuned_copy_may_use_the_head_of_its_base(tmp_path: Path) -> None:
     done = in_process("plan", str(tuned(tmp_path / "tuned")), "--json")
-
     notes = [f for f in done.document["findings"] if f["code"] == "no-head"]
     (base,) = [f["command"] for f in notes if "--online" in (f["command"] or ())]
     assert base[3:] == ["--drafter", "amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE", "--online"]
@@ -70,7 +68,6 @@ def test_a_tuned_copy_may_use_the_head_of_its_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["ngram", "NGRAM", "suffix"])
 def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
     done = in_process("plan", f"{model}+{method}", "--json")
-
     assert done.code == 0, done.err
     assert done.document["pair"] == f"own/My-Model+{method.lower()}"
     assert done.document["speculation"]["method"] == method.lower()
@@ -79,7 +76,6 @@ def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
 
 def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Path) -> None:
     done = in_process("plan", f"{model}+eagle3")
-
     assert done.code == 2
     assert f"{model}+ngram" in done.err
 
@@ -87,7 +83,6 @@ def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Pa
 @pytest.mark.thorough
 def test_a_model_on_the_hub_is_read_online_only(terminal: Terminal, hub: FakeHub) -> None:
     offline = terminal.run("plan", REPO, "--concurrency", "4")
-
     assert offline.code == 2
     command = f"peagle plan {REPO} --online"
     assert f"to read it from the Hub: {command})" in offline.err.strip() + ")"
@@ -106,9 +101,7 @@ def test_a_head_on_the_hub_is_read_for_an_own_target(
     hub.files = {path.name: path.read_bytes() for path in tiny("eagle3").iterdir()}
     name, *flags = command
     words = (str(model), "--drafter", REPO, "--instance-type", "ml.g5.xlarge", *flags)
-
     done = terminal.run(name, *words)
-
     assert done.code == 0, done.err
     assert "EAGLE-3" in done.out + done.err
 
@@ -127,7 +120,6 @@ def test_a_head_on_the_hub_is_read_for_an_own_target(
 )
 def test_the_error_names_the_command_that_reads_it(words: tuple[str, ...], fix: str) -> None:
     done = in_process(*words)
-
     assert done.code == 2
     assert fix in done.err
     assert len(done.err.splitlines()) == 1
@@ -135,9 +127,7 @@ def test_the_error_names_the_command_that_reads_it(words: tuple[str, ...], fix: 
 
 def test_a_folder_is_deployed(terminal: Terminal, model: Path) -> None:
     words = ("deploy", str(model), "--instance-type", "ml.g5.xlarge", "--yes")
-
     done = terminal.run(*words)
-
     assert done.code == 0, done.err
     assert "peagle-my-model is InService" in done.out + done.err
 
@@ -158,9 +148,7 @@ def test_a_folder_that_cannot_be_planned_is_one_clear_error(
     make: object, message: str, model: Path
 ) -> None:
     make(model)  # type: ignore[operator]
-
     done = in_process("plan", str(model))
-
     assert done.code in (2, 3)
     assert message in done.err
     assert len(done.err.splitlines()) == 1

@@ -13,8 +13,6 @@ from peagle.cli.main import cli
 from peagle.errors import PeagleError
 from tests.unit.checks.damage import Damage, damaged, tiny
 
-NOT_FOR_A_DOCUMENT = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker", "rich")
-
 
 def run(*arguments: str, **environment: str | None) -> Result:
     settings: dict[str, str | None] = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
@@ -103,7 +101,6 @@ OVERRIDES = (
 @pytest.mark.thorough
 def test_overrides_are_kept_in_the_document_and_in_the_next_command() -> None:
     made = document("tiny", *OVERRIDES)
-
     assert made["overrides"]["settings"] == {"seed": "7", "enforce-eager": "true"}
     assert made["environment"]["SM_VLLM_ENFORCE_EAGER"] == "true"
     assert made["environment"]["VLLM_LOGGING_LEVEL"] == "DEBUG"
@@ -111,16 +108,12 @@ def test_overrides_are_kept_in_the_document_and_in_the_next_command() -> None:
     assert f"peagle deploy tiny {' '.join(OVERRIDES)}" in printed
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("--set", "seed=7"), ("--env", "A=b"), ("--ami", "default")],
-)
+@pytest.mark.parametrize("words", [("--set", "seed=7"), ("--env", "A=b"), ("--ami", "default")])
 def test_an_override_and_a_plan_file_are_not_combined(
     words: tuple[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "plan.json"
     assert run("tiny", "--out", str(file)).exit_code == 0
-
     refused = refusal(str(file), *words)
     assert refused.message.startswith(f"{words[0]} cannot be combined with a plan file")
     assert refused.code == "conflicting-options"
@@ -143,9 +136,7 @@ def test_the_command_that_renews_a_plan_file_keeps_its_options(
     assert run(*options, "--output", str(made)).exit_code == 0
     before = json.loads(made.read_text())
     refused.write_text(json.dumps({**before, "format": 99}))
-
     command = refusal(str(refused)).command
-
     assert command[:2] == ("peagle", "plan")
     assert run(*command[2:]).exit_code == 0
     after = json.loads(refused.read_text())

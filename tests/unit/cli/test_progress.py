@@ -29,7 +29,6 @@ def test_without_a_terminal_there_is_a_line_every_15_seconds(
         for second in range(35):
             now = float(second)
             status.show("starting", "a line of the log")
-
     assert capsys.readouterr().err.splitlines() == [
         "starting, 0 s: a line of the log",
         "starting, 15 s: a line of the log",
@@ -42,11 +41,9 @@ def test_on_a_terminal_the_line_is_rewritten_and_cleared_at_the_end(
 ) -> None:
     use_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "30")
-
     with StatusLine(lambda: 0.0) as status:
         status.show("starting", "a very long line of the log\x1b[31m with colors")
         status.show("proving")
-
     assert on_screen(capsys) == ["", "starting, 0 s: a very long...", "proving, 0 s", ""]
 
 
@@ -67,7 +64,6 @@ def test_deployment_shows_state_time_cost_and_line(
 ) -> None:
     with DeploymentProgress(sandbox) as status:
         status.observe(progress)
-
     assert capsys.readouterr().err == f"{line}\n"
 
 
@@ -81,7 +77,6 @@ def test_without_a_terminal_a_deployment_has_a_line_per_change_and_per_minute(
             state = "Creating" if second < 135 else "InService"
             line = f"Loading weights: {second}%" if second >= 90 else "no log yet"
             status.observe(Progress(state, now, line=line, is_logging=second >= 90))
-
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "Creating | no log yet",
@@ -99,7 +94,6 @@ def test_a_notice_stays_above_the_line(
         status.observe(Progress("Creating", 1))
         status.observe(Progress("peagle-tiny", line="no capacity", is_notice=True))
         status.observe(Progress("Creating", 2))
-
     assert on_screen(capsys) == [
         "", "Creating | 1s", "peagle-tiny: no capacity\nCreating | 1s", "Creating | 2s", "",
     ]  # fmt: skip
@@ -112,7 +106,5 @@ def test_a_thread_that_still_runs_shows_nothing_after_the_end(
     with StatusLine(lambda: 0.0) as status:
         status.show("starting")
     capsys.readouterr()
-
     status.show("starting")
-
     assert capsys.readouterr().err == ""

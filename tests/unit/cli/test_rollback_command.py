@@ -18,9 +18,7 @@ def updated(deployed: Terminal) -> Terminal:
 def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal) -> None:
     before = deployed.cloud.endpoints[NAME].config
     deployed.cloud.engine.acceptance = 1.2
-
     done = deployed.run(*FIRST, "--k", "3", "--yes", "--json")
-
     assert done.code == 3
     assert "without a proof, what serves now serves again" in done.err
     assert "acceptance length 1.20" in done.error
@@ -34,9 +32,7 @@ def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal)
 @pytest.mark.thorough
 def test_an_unproved_update_stays_if_asked_to(deployed: Terminal) -> None:
     deployed.cloud.engine.acceptance = 1.2
-
     done = deployed.run(*FIRST, "--k", "3", "--yes", "--json", "--keep-unproved")
-
     assert done.code == 3
     assert (done.document["state"], done.document["k"]) == ("Unproved", 3)
     assert done.document["rolled_back"] is False
@@ -46,7 +42,6 @@ def test_an_unproved_update_stays_if_asked_to(deployed: Terminal) -> None:
 @pytest.mark.thorough
 def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
     done = updated.run("rollback", NAME, answers="n\n")
-
     assert done.code == 2
     assert "changes     K 3 -> 7" in done.err
     assert price_shown() in done.err
@@ -59,7 +54,6 @@ def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None
     updated.interrupts("update_endpoint", after=True)
     done = updated.run("rollback", NAME, "--yes")
     updated.recovers()
-
     assert done.code == 130
     assert f"Continue peagle rollback {NAME}" in done.err
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 7
@@ -78,9 +72,7 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
     updated.cloud.before = interrupt
     assert updated.run("rollback", NAME, "--yes").code == 130
     updated.recovers()
-
     done = updated.run("rollback", NAME, "--yes", "--json")
-
     assert "the rollback to it had begun, and is continued" in done.err
     assert done.document["k"] == 7
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 3
@@ -88,6 +80,5 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
 
 def test_without_a_previous_revision_nothing_is_rolled_back(deployed: Terminal) -> None:
     done = deployed.run("rollback", NAME, "--yes")
-
     assert done.code == 3
     assert "there is no revision" in done.error

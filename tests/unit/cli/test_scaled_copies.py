@@ -27,7 +27,6 @@ def copies(terminal: Terminal) -> int:
 @pytest.mark.thorough
 def test_copies_are_scaled_within_the_bounds_of_the_instances(terminal: Terminal) -> None:
     scaled(terminal)
-
     assert terminal.cloud.bounds == {TARGET: (4, 12)}
     policy = terminal.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]
     target = status_of(terminal)["scaling"]["target_concurrency"]
@@ -49,9 +48,7 @@ def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Termi
     scaled(terminal)
     terminal.cloud.components.scale(0, NAME, {"CopyCount": 7})
     status_of(terminal)  # the change ends
-
     scaled(terminal, *BOUNDS, "--k", "3")
-
     assert copies(terminal) == 7
     assert terminal.cloud.bounds == {TARGET: (4, 12)}
 
@@ -69,9 +66,7 @@ def test_more_copies_than_the_instances_hold_are_refused(
     terminal: Terminal, words: tuple[str, ...], text: str
 ) -> None:
     scaled(terminal)
-
     refused = terminal.run("scale", NAME, *words, "--yes")
-
     assert (refused.code, text in refused.err) == (3, True), refused.err
 
 
@@ -80,13 +75,10 @@ def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
     scaled(terminal, *COPIES, "--scale-to-zero")
     without_record(terminal)
     terminal.cloud.alarms[ALARM] = NAME  # where all alarms are listed
-
     done = terminal.run("destroy", NAME, "--yes")
-
     assert done.code == 0, done.err
     assert f"removed Alarm {ALARM}" in done.out
     assert ALARM not in done.err
-
     calls = terminal.cloud.calls
     assert calls.index("deregister_scalable_target") < calls.index("delete_inference_component")
     assert (terminal.cloud.scaled, terminal.cloud.made_alarms) == (set(), {})

@@ -43,7 +43,6 @@ def busy(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.mark.thorough
 def test_the_document_has_the_same_numbers_in_si_units(busy: Terminal) -> None:
     found = busy.run("top", NAME, "--json").document
-
     assert found["ttft_p90"] == pytest.approx(0.131)
     assert found["itl"] == pytest.approx(0.01)
     assert found["kv_cache_share"] == pytest.approx(0.2)
@@ -57,9 +56,7 @@ def test_the_document_has_the_same_numbers_in_si_units(busy: Terminal) -> None:
 def test_nothing_is_known_of_an_endpoint_without_requests(busy: Terminal) -> None:
     busy.cloud.log.clear()
     busy.cloud.metrics = {}
-
     done = busy.run("top", NAME, "--once")
-
     assert done.code == 0
     assert "requests    -" in done.out
     assert "the endpoint has no log yet" in done.out
@@ -70,13 +67,11 @@ def test_the_log_of_an_earlier_endpoint_of_that_name_is_not_read(busy: Terminal)
     cloud = busy.cloud
     (endpoint,) = cloud.endpoints.values()
     endpoint.created = START + 599.5  # after the lines of the earlier one
-
     cloud.log[-1]["timestamp"] = int((START + 590) * 1000)
     for event in cloud.log:
         event["timestamp"] = int((START + 590) * 1000)
     cloud.now = START + 640
     found = busy.run("top", NAME, "--json", "--window", "10m").document
-
     assert found["acceptance_length"] is None
     assert found["window_seconds"] == pytest.approx(40.5)
 
@@ -87,9 +82,7 @@ def test_what_may_not_be_read_is_named(busy: Terminal) -> None:
             raise service_error("AccessDeniedException", "not authorized to perform: x", operation)
 
     busy.cloud.before = refuse
-
     done = busy.run("top", NAME, "--once")
-
     assert done.code == 0
     assert "requests and TTFT are unknown" in done.out
     assert "ITL, KV cache, acceptance and tokens are unknown" in done.out

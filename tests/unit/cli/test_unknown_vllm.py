@@ -40,7 +40,6 @@ def options_of(name: str) -> set[str]:
 @pytest.mark.parametrize("name", LINES)
 def test_the_fix_names_options_of_the_command(name: str) -> None:
     done = in_process(*name.split(), *LINES[name], "--vllm", "0.99.0")
-
     shown = done.out if name == "check" else done.error
     assert "the catalogue has no image with vLLM 0.99.0" in shown
     (fix,) = re.findall(r"use (--vllm [^)\n]+)", shown)

@@ -31,12 +31,10 @@ def test_every_shape_keeps_its_texts_and_commands(
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
     rows = [("ml.g6e.xlarge", "1,234,567", "word " * 9), ("x", "7", "")]
-
     print_table(("type", "tokens", "why"), rows, right=("tokens",), title="Table")
     print_facts([("label", "text " * 9), ("to do", ("run", LINE)), ("none", "")], err=False)
     print_findings([FINDING], title="Findings")
     print_next("Next", LINE)
-
     shown = capsys.readouterr().out
     lines = shown.splitlines()
     assert all(line == line.rstrip() for line in lines)
@@ -50,7 +48,6 @@ def test_every_shape_keeps_its_texts_and_commands(
 
 def test_a_table_without_rows_has_no_title(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("a",), [], title="Title")
-
     assert capsys.readouterr().out == ""
 
 
@@ -59,7 +56,6 @@ def test_a_table_without_rows_has_no_title(capsys: pytest.CaptureFixture[str]) -
 )
 def test_a_bar_is_full_to_the_sum_of_its_parts(shares: tuple[float, ...], blocks: int) -> None:
     drawn = bar(((share, "") for share in shares), 20).plain
-
     assert len(drawn) == 20
     assert drawn.count("█") + drawn.count("#") == blocks
 
@@ -70,5 +66,4 @@ def test_a_document_is_the_dump_of_its_model(capsys: pytest.CaptureFixture[str])
         names: tuple[str, ...]
 
     print_json({"answer": Answer(number=1, names=("a",))})
-
     assert json.loads(capsys.readouterr().out) == {"answer": {"number": 1, "names": ["a"]}}

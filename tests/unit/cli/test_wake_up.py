@@ -49,9 +49,7 @@ def wake_at(terminal: Terminal, refusals: int) -> None:
 @pytest.mark.thorough
 def test_the_first_refusal_becomes_a_wait_with_progress(asleep: Terminal) -> None:
     wake_at(asleep, 1)
-
     done = asleep.run(*ASK)
-
     assert (done.code, done.out) == (0, "Hello world\n"), done.err
     assert f"{NAME} wakes up: 0s of about " in done.err
     assert "woke up after 0.0 s" in done.err
@@ -65,7 +63,6 @@ def test_nobody_waits_for_copies_that_nothing_starts(
     late = asleep.run(*ASK, "--wake-timeout", "0s")
     assert asleep.run("scale", NAME, "--off", "--yes").code == 0
     never = asleep.run(*words)
-
     assert (late.code, "did not wake up within 0s" in late.err) == (4, True)
     assert (never.code, f"peagle scale {NAME} --to 1" in never.err) == (4, True), never.err
 
@@ -73,7 +70,6 @@ def test_nobody_waits_for_copies_that_nothing_starts(
 @pytest.mark.thorough
 def test_an_update_wakes_one_copy_to_prove_it(asleep: Terminal) -> None:
     done = asleep.run(*COPIES, "--scale-to-zero", "--k", "3")
-
     assert done.code == 0, done.err
     assert status_of(asleep)["copies_running"] == 1
 
@@ -81,9 +77,7 @@ def test_an_update_wakes_one_copy_to_prove_it(asleep: Terminal) -> None:
 @pytest.mark.thorough
 def test_a_proof_wakes_what_sleeps_and_proves_the_copies_that_run(asleep: Terminal) -> None:
     wake_at(asleep, 1)
-
     done = asleep.run("prove", NAME, "--json")
-
     assert done.code == 0, done.err
     assert f"{NAME} wakes up: 0s of about " in done.err
     assert (done.document["instance_count"], len(done.document["instances"])) == (1, 1)
@@ -101,8 +95,6 @@ def test_a_measurement_wakes_what_sleeps_before_it_counts(
 
     monkeypatch.setattr(Aws, "bearer_token", no_token)
     wake_at(asleep, 1)
-
     with pytest.raises(RuntimeError):
         target_of_endpoint(asleep.world.aws, NAME, record, load_catalog())
-
     assert status_of(asleep)["copies_running"] == 1

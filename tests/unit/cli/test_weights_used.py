@@ -15,7 +15,6 @@ from tests.support import raises_code
 from tests.unit.cli.endpoints import deployed
 
 PLACE = weights_prefix("s3://models/pair")
-REMOVE = ("aws", "s3", "rm", "s3://models/a")
 
 
 @pytest.mark.parametrize(
@@ -24,10 +23,8 @@ REMOVE = ("aws", "s3", "rm", "s3://models/a")
 )
 def test_weights_that_an_endpoint_uses_are_refused(own_home: Path, uri: str) -> None:
     deployed(uri)
-
     with raises_code("weights-in-use", Refused) as refused:
         refuse_weights_in_use({PLACE.uri}, "sandbox", "it ends")
-
     assert "s3://models/pair/: in use by peagle-chat: it ends" in refused.value.message
     assert refused.value.command == ("peagle", "destroy", "peagle-chat")
     assert "--even-if-used" in refused.value.fix
@@ -43,12 +40,10 @@ def test_weights_that_an_endpoint_uses_are_refused(own_home: Path, uri: str) -> 
 )
 def test_only_the_folder_that_is_replaced_matters(own_home: Path, used: str, refused: bool) -> None:
     deployed(used)
-
     with pytest.raises(Refused) if refused else nullcontext() as caught:
         refuse_weights_in_use(
             {"s3://models/pair/drafter/"}, "sandbox", "it changes", "use another prefix, or "
         )
-
     if caught is not None:
         assert "s3://models/pair/drafter/: in use by peagle-chat" in caught.value.message
         assert caught.value.fix.startswith("use another prefix, or remove what uses them first")

@@ -65,7 +65,6 @@ def refusal(environment: dict[str, str]) -> str:
 )  # fmt: skip
 def test_a_speculative_config(config: str, words: str) -> None:
     reported = refusal({SPECULATION: config})
-
     assert reported.startswith(SPECULATION) is bool(words)
     assert all(part in reported for part in words.split(" ... "))
 
@@ -150,7 +149,6 @@ REFUSED: list[tuple[dict[str, str], str]] = [
 @pytest.mark.parametrize(("environment", "words"), REFUSED, ids=lambda case: str(case)[:60])
 def test_what_is_refused(environment: dict[str, str], words: str) -> None:
     reported = refusal(environment)
-
     assert words in reported
     assert "\n" not in reported
 
@@ -192,7 +190,6 @@ def test_what_is_accepted(name: str, values: tuple[str, ...]) -> None:
 def test_every_setting_that_the_entrypoint_reads_is_listed() -> None:
     sources = entrypoint_folder().rglob("*.py")
     read = {name for file in sources for name in re.findall(r"\bPEAGLE_\w+", file.read_text())}
-
     assert read - {"PEAGLE_", *HANDED_ON} == set(OWN_VARIABLES)
 
 
@@ -232,7 +229,6 @@ def test_arguments_are_those_of_the_installed_vllm(name: str, value: str, words:
 def test_other_spellings_reach_vllm_as_the_usual_one() -> None:
     usual = {"SM_VLLM_MODEL": "a/b", "SM_VLLM_MAX_MODEL_LEN": "8k", "SM_VLLM_NO_ENABLE_LORA": ""}
     other = {"SM_VLLM_model": "a/b", "SM_VLLM_max-model-len": "8k", "SM_VLLM_no_enable_Lora": ""}
-
     assert command(other) == command(usual)
     assert normalized({"sm_vllm_x": "1", "HOME": "/"}) == {"sm_vllm_x": "1", "HOME": "/"}
     names = ("SM_VLLM_MODEL", "SM_VLLM_REASONING_PARSER", "SM_VLLM_CONFIG", "SM_VLLM_")
@@ -242,7 +238,6 @@ def test_other_spellings_reach_vllm_as_the_usual_one() -> None:
 
 def test_the_toolkit_sees_every_spelling() -> None:
     nested = json.dumps({**DRAFTER, "draft_load_config": {"load_format": "pt"}})
-
     assert unsafe_load_format("SM_VLLM_load_format", "pt") == "pt"
     assert unsafe_load_format("SM_VLLM_SPECULATIVE_CONFIG", nested) == "pt"
     assert unsafe_load_format("SM_VLLM_SPECULATIVE_CONFIG", nested.replace("pt", "auto")) is None

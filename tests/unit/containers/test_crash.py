@@ -33,9 +33,7 @@ HEALTHY = [
 @pytest.mark.parametrize(("log", "cause", "fix"), CORPUS, ids=lambda part: str(part)[:40])
 def test_a_log_has_its_cause_and_a_fix(log: str, cause: str, fix: str) -> None:
     lines = [*HEALTHY, *log.splitlines(), *CONSEQUENCES]
-
     crash = find_crash(lines)
-
     assert (crash.cause, bool(crash.fix)) == (cause, bool(cause))
     assert fix in " ".join((crash.fix, *crash.command))
     assert crash == parse_crash(lines)
@@ -44,7 +42,6 @@ def test_a_log_has_its_cause_and_a_fix(log: str, cause: str, fix: str) -> None:
 
 def test_a_cause_decides_before_the_kill_that_followed_it() -> None:
     known = parse_crash(["Killed", "OSError: [Errno 28] No space left on device"])
-
     assert known.cause == "disk-full"
     assert parse_crash(["ValueError: strange", "exit code 137"]).cause == "killed"
     assert parse_crash(HEALTHY).line == ""
@@ -53,9 +50,7 @@ def test_a_cause_decides_before_the_kill_that_followed_it() -> None:
 @pytest.mark.parametrize("name", CRASHES)
 def test_the_cause_is_found_in_a_real_log(name: str) -> None:
     words, cause, fix = CRASHES[name]
-
     crash = parse_crash((LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines())
-
     assert words in crash.line
     assert crash.cause == cause
     assert fix in crash.fix
@@ -68,5 +63,4 @@ def test_every_log_has_an_expectation() -> None:
 
 def test_lines_of_another_process_do_not_belong_to_a_message() -> None:
     lines = ["(Worker pid=9) ValueError: no", "(EngineCore pid=8) goes on", "(Worker pid=9) more"]
-
     assert parse_crash(lines).line == "ValueError: no"

@@ -51,7 +51,6 @@ INDENT = st.sampled_from([None, 0, 3, "\t"])
 def test_what_is_refused_and_where(text: str | bytes, message: str) -> None:
     with pytest.raises(InvalidJson) as caught:
         read(text, "it")
-
     assert message in str(caught.value)
 
 
@@ -61,7 +60,6 @@ def test_elements_of_an_array_are_tokens_as_they_are_written(
     values: list[Any], indent: int | str | None
 ) -> None:
     tokens = tokens_of("--x", f" {json.dumps(values, indent=indent)}\n")
-
     texts = [str, type(None)]
     assert [t for t, v in zip(tokens, values, strict=True) if type(v) in texts] == [
         v or "" for v in values if type(v) in texts
@@ -108,7 +106,6 @@ def test_what_vllm_would_read_as_an_argument_is_refused(value: str) -> None:
 
 def test_arguments_are_sorted_by_name_and_other_variables_ignored() -> None:
     environment = {"SM_VLLM_B": "2", "HF_TOKEN": "secret", "SM_VLLM_A": "1", "VLLM_C": "3"}
-
     assert arguments(environment) == ["--a", "1", "--b", "2"]
     for flag in ("ALLOWED_ORIGINS", "ALLOWED_METHODS", "ALLOWED_HEADERS"):
         assert arguments({f"SM_VLLM_{flag}": '["a", "b"]'})[1:] == ['["a", "b"]'], "vLLM parses it"

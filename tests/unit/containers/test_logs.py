@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.engine_log import log_text
-from peagle_serve.logs import (
-    LONGEST,
-    SERVING,
-    STARTING,
-    EngineLines,
-    Log,
-    Redactor,
-    is_secret,
-)
+from peagle_serve.logs import LONGEST, SERVING, STARTING, EngineLines, Log, Redactor, is_secret
 
 HUB_TOKEN = "hf_" + "a1B2c3D4" * 4
 AWS_KEY = "AKIA" + "ABCDEFGH23456789"
@@ -63,7 +55,6 @@ def test_lines_of_the_engine_are_parsed(
     line: str, level: str, message: str, process: str | None, place: str | None
 ) -> None:
     expected = {"level": level, "message": message, "process": process, "place": place}
-
     assert EngineLines().fields(line) == {name: v for name, v in expected.items() if v is not None}
 
 
@@ -77,7 +68,6 @@ def test_a_traceback_is_an_error_until_its_end() -> None:
         "(APIServer pid=7) plain": "INFO",
     }
     parser = EngineLines()
-
     assert {line: parser.fields(line)["level"] for line in lines} == lines
 
 
@@ -88,9 +78,7 @@ def test_every_line_has_time_level_and_stage() -> None:
     written.log.warning("look")
     written.log.error("broken", "repair it", event="crash", cause="port-in-use", exit_code=1)
     written.log.engine("INFO 11-20 11:34:26 [a.py:1] with very-secret in it")
-
     begun, look, broken, engine = written.documents()
-
     assert {"time", "level", "stage", "message"} <= set(begun) & set(look) & set(engine)
     assert len(begun["time"]) == len("2026-11-20T11:34:26.131Z")
     assert (begun["stage"], begun["argv"]) == ("checking", ["python", "--api-key", "***"])
@@ -105,9 +93,7 @@ def test_counts_of_drafts_and_redrawn_lines() -> None:
     for line in (f"INFO 11-20 11:34:26 [a.py:1] {counts}", "\r  0% |   |\r100% |##|\r", "   ",
                  "\x1b[32mgreen\x1b[0m"):  # fmt: skip
         written.log.engine(line)
-
     first, *others = written.documents()
-
     assert (first["accepted_tokens"], first["drafted_tokens"]) == (30, 70)
     assert [document["message"] for document in others] == ["100% |##|", "green"]
 
@@ -116,9 +102,7 @@ def test_counts_of_drafts_and_redrawn_lines() -> None:
 def test_a_line_is_short_enough_for_docker_and_keeps_its_end(filler: str) -> None:
     written = Written()
     written.log.engine(f"ValueError: {filler * 30_000} the end")
-
     (line,) = written.lines()
-
     assert len(line.encode()) < LONGEST + 1000 < 16_384
     assert json.loads(line)["message"].endswith("the end")
 
@@ -130,7 +114,6 @@ def test_log_text_shows_lines_for_people() -> None:
     written.log.info("starting vLLM", event="start", argv=["python", "-m"])
     for line in (LOADING, "ValueError: the last word", "fake: line 2"):
         written.log.engine(line)
-
     assert [log_text(line) for line in written.lines()] == [
         "serve: error: no model is named (set SM_VLLM_MODEL)",
         'serve: starting vLLM: ["python", "-m"]',
@@ -170,14 +153,12 @@ def test_log_text_shows_lines_for_people() -> None:
 )
 def test_known_patterns_of_secrets_are_hidden(text: str, secret: str) -> None:
     shown = Redactor({}).text(text)
-
     assert (shown == text) is (not secret)
     assert not secret or (secret not in shown and "***" in shown)
 
 
 def test_secrets_of_the_environment_are_hidden_everywhere() -> None:
     keys = {"SM_VLLM_API_KEY": '["first-key", "second-key"]', "MAX_TOKENS": "204800"}
-
     assert Redactor(keys).text("['first-key', 'second-key'] 204800") == "['***', '***'] 204800"
     shown = Redactor({}).argv(["--api-key=-s", "--model", "a", "--hf-token", "b", "c", "--x", "d"])
     assert shown == ["--api-key=***", "--model", "a", "--hf-token", "***", "***", "--x", "d"]
@@ -188,7 +169,6 @@ def test_input_values_are_hidden_only_while_serving() -> None:
     written = Written()
     written.log.stage = SERVING
     written.log.engine(text)
-
     assert "diary" in Redactor({}).text(text)
     assert "diary" not in written.lines()[0]
 
@@ -196,7 +176,6 @@ def test_input_values_are_hidden_only_while_serving() -> None:
 @given(st.text(), st.text("abcXYZ019-_/+=", min_size=6, max_size=60), st.text())
 def test_no_secret_of_the_environment_is_shown(before: str, secret: str, after: str) -> None:
     redactor = Redactor({"HF_TOKEN": secret})
-
     assert secret not in redactor.text(before + secret + after).replace("***", "\0")
     assert secret not in json.dumps(redactor.argv(["--x", secret])).replace("***", "\0")
 
@@ -204,7 +183,6 @@ def test_no_secret_of_the_environment_is_shown(before: str, secret: str, after: 
 def test_a_long_text_is_not_cut_inside_of_a_secret() -> None:
     redactor = Redactor({"MY_SECRET": "first-half-second-half"})
     text = "x" * 30_000
-
     for place in range(5500, 5600, 5):
         shown = redactor.short(text[:place] + "first-half-second-half" + text)
         assert "half" not in shown

@@ -50,7 +50,6 @@ def test_the_container_refuses_a_broken_pair_with_the_code_of_the_rule(
 ) -> None:
     case = broken.make(tmp_path)
     reported = refusal(case)
-
     if broken.name in SETTINGS:
         assert SETTINGS[broken.name] in str(reported)
     elif reported:
@@ -63,7 +62,6 @@ def test_the_container_refuses_a_broken_pair_with_the_code_of_the_rule(
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_refusal_by_vllm_has_a_known_cause(name: str) -> None:
     crash = parse_crash([f"(EngineCore pid=8) {line}" for line in LOG_LINES[name]])
-
     assert name in CORPUS
     assert crash.cause == CAUSES[name]
     assert crash.fix
@@ -72,7 +70,6 @@ def test_a_refusal_by_vllm_has_a_known_cause(name: str) -> None:
 @pytest.mark.parametrize("name", LOG_LINES)
 def test_every_error_of_vllm_has_a_cause_and_a_fix(name: str) -> None:
     crash = parse_crash(LOG_LINES[name])
-
     assert crash.cause
     assert crash.fix
 
@@ -80,7 +77,6 @@ def test_every_error_of_vllm_has_a_cause_and_a_fix(name: str) -> None:
 @pytest.mark.parametrize("name", trials.GOOD)
 def test_a_working_pair_is_accepted(name: str, tmp_path: Path) -> None:
     case = trials.GOOD[name].make(tmp_path)
-
     assert refusal(case) is None
 
 

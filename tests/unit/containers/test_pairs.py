@@ -76,9 +76,7 @@ def pair_refusal(environment: dict[str, str], **changes: Any) -> str:
 )  # fmt: skip
 def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> None:
     environment = pair(tmp_path, **change)
-
     reported = pair_refusal(environment)
-
     assert what in reported
     assert reported.startswith("head and target do not match: " if what else "")
     assert bool(reported) is bool(what)
@@ -141,7 +139,6 @@ def test_an_image_serves_its_own_pair_only(
     tmp_path: Path, chosen: dict[str, str], why: str
 ) -> None:
     reported = image_refusal(tmp_path, chosen)
-
     assert bool(reported) is bool(why)
     assert why in reported
     assert reported.startswith("this image was built for a/target+p-eagle, and " if why else "")
@@ -149,7 +146,6 @@ def test_an_image_serves_its_own_pair_only(
 
 def test_an_image_without_a_drafter_refuses_speculation(tmp_path: Path) -> None:
     plain = {**BUILT, "pair": "a/target", "drafter": None, "method": None, PARALLEL: None}
-
     assert image_refusal(tmp_path, {}, plain) == ""
     assert "has the method eagle3, not None" in image_refusal(tmp_path, drafting(), plain)
 
@@ -171,7 +167,6 @@ def test_models_in_folders_are_identified_by_their_config(
     tmp_path: Path, target: dict[str, Any], head: dict[str, Any], why: str
 ) -> None:
     chosen = pair(tmp_path, target=target, head=head)
-
     assert bool(image_refusal(tmp_path, chosen)) is bool(why)
     assert why in image_refusal(tmp_path, chosen)
     for unknown in ("", "{", "[]", "{}", {**BUILT, "facts": None}):
@@ -181,7 +176,6 @@ def test_models_in_folders_are_identified_by_their_config(
 @pytest.mark.parametrize("name", [name for name in ALL_PAIRS if not name.startswith("tiny")])
 def test_an_image_of_the_catalogue_accepts_its_own_pair(tmp_path: Path, name: str) -> None:
     plan = plan_for(name)
-
     assert image_refusal(tmp_path, plan.environment, built_for(plan)) == ""
     assert code_variables(plan.environment) == (), "a local engine takes each of its variables"
 
@@ -192,10 +186,8 @@ def test_the_container_refuses_before_it_starts_the_engine(tmp_path: Path) -> No
     image = tmp_path / "image"
     shutil.copytree(SERVE, image / "peagle_serve", ignore=shutil.ignore_patterns("__pycache__"))
     (image / "pair.json").write_text(json.dumps(BUILT))
-
     refused = container.run({"SM_VLLM_MODEL": "b/other"}, serve=image / "peagle_serve")
     taken = container.run({"SM_VLLM_MODEL": "a/target"}, serve=image / "peagle_serve")
-
     assert refused.returncode == 2
     (reported,) = documents(refused)
     assert reported["cause"] == "environment"

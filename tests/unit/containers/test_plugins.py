@@ -92,7 +92,6 @@ def started(container: Container, **variables: str) -> dict[str, str]:
 @pytest.mark.thorough
 def test_a_cpu_build_finds_the_plugin_after_all_other_paths(container: Container) -> None:
     path = started(container)["PYTHONPATH"].split(os.pathsep)
-
     assert path == [str(SERVE.parent), str(container.folder), str(PLUGINS_FOLDER)]
 
 
@@ -101,7 +100,6 @@ def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
     (container.folder / "torch-2.13.0+cpu.dist-info").rename(
         container.folder / "torch-2.13.0+cu130.dist-info"
     )
-
     assert str(PLUGINS_FOLDER) not in started(container)["PYTHONPATH"]
 
 
@@ -122,7 +120,6 @@ def test_only_8_bit_integers_may_use_the_matrix_kernel(
     (tmp_path / "torch.py").write_text("int8, bfloat16, float16 = object(), object(), object()")
     path = os.pathsep.join(map(str, (SERVE.parent, tmp_path, PLUGINS_FOLDER)))
     script = KERNELS_ASKED if chosen else KERNELS_ASKED.partition("chosen =")[0]
-
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={"PYTHONPATH": path},
@@ -130,7 +127,6 @@ def test_only_8_bit_integers_may_use_the_matrix_kernel(
         text=True,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
     assert (json.loads(done.stdout) if chosen else None) == chosen
 
@@ -157,7 +153,5 @@ def vllm_with(folder: Path, modules: dict[str, str]) -> Path:
 @pytest.mark.skipif(sys.platform != "linux", reason="the CPU engine needs Linux")
 def test_the_core_has_all_imports_and_not_the_servers_port(tmp_path: Path) -> None:
     modules = {"model_executor/models/registry": REGISTRY, "v1/engine/utils": CORE}
-
     found = asked(vllm_with(tmp_path, modules), CORE_ASKED)
-
     assert found == {"imported": True, "open": [False, True, True], "looked": "here"}

@@ -19,10 +19,8 @@ from peagle_serve.command import command
 def test_the_entrypoint_accepts_the_environment(pair: str, tmp_path: Path) -> None:
     folder = PairFolder(tmp_path, pair)
     folder.prepare()
-
     environment = folder.environment("collect", "1")
     argv = command(environment)
-
     values = dict(itertools.pairwise(argv))
     assert values["--model"] == str(tmp_path / pair / "ml" / "model" / "target")
     assert values["--load-format"] == "dummy"
@@ -45,9 +43,7 @@ def test_a_cold_start_finds_no_files_of_the_previous_start(tmp_path: Path) -> No
         (written / "left").write_text("x")
     folder.artifacts.mkdir()
     (folder.artifacts / "kept.json").write_text("{}")
-
     folder.clear()
-
     assert all(list(written.iterdir()) == [] for written in folder.written.values())
     assert (folder.artifacts / "kept.json").is_file()
 

@@ -71,7 +71,6 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> Llm:
 
 def test_a_row_is_the_fastest_repetition_and_has_all_of_them(llm: Llm) -> None:
     row = load.measure(llm, WORKLOAD, 2)
-
     assert llm.llm_engine.prompts == [16] * 6, "one repetition that is not counted, then two"
     assert row["not_counted"] == 4.0
     assert (row["output_tokens_per_second"], row["low"], row["high"]) == (4.0, 4.0, 4.0)
@@ -83,8 +82,7 @@ def test_a_row_is_the_fastest_repetition_and_has_all_of_them(llm: Llm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speeds", "count"),
-    [([100, 98], 2), ([100, 60, 99, 98], 4), ([100, 90, 100, 100, 100], 4)],
+    ("speeds", "count"), [([100, 98], 2), ([100, 60, 99, 98], 4), ([100, 90, 100, 100, 100], 4)]
 )
 def test_repetitions_end_with_a_narrow_interval_or_at_the_maximum(
     speeds: list[float], count: int
@@ -133,9 +131,7 @@ def test_a_list_of_settings() -> None:
 
 def test_a_later_turn_repeats_prompt_and_answer_and_only_later_turns_count(llm: Llm) -> None:
     talk = Workload("conversation", 16, 6, (2,), turns=3, added_tokens=4)
-
     repetition = load.converse(llm, 2, talk)
-
     assert llm.llm_engine.prompts == [16, 16, 26, 26, 36, 36]
     assert [len(answer) for answer in repetition.answers] == [6] * 4
     assert repetition.seconds == 6

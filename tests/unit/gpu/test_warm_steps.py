@@ -55,7 +55,6 @@ def collect(tmp_path: Path) -> list[dict[str, Any]]:
 @pytest.mark.thorough
 def test_the_first_machine_starts_cold_kept_and_restored(run: Run, tmp_path: Path) -> None:
     assert run("first") == 0
-
     cold, kept, restored = starts(tmp_path, "first")
     assert [one["kind"] for one in (cold, kept, restored)] == ["cold", "kept", "restored"]
     assert [one["engine"]["engine_start_seconds"] for one in (cold, kept, restored)] == [
@@ -77,7 +76,6 @@ def test_the_first_machine_starts_cold_kept_and_restored(run: Run, tmp_path: Pat
 def test_another_machine_restores_the_artifact(run: Run, tmp_path: Path) -> None:
     assert run("first") == 0
     assert run("second", *other_machine(tmp_path)) == 0
-
     restored, cold = starts(tmp_path, "second")
     assert (restored["kind"], cold["kind"]) == ("restored", "cold")
     assert restored["engine"]["engine_start_seconds"] == 2.5
@@ -94,9 +92,7 @@ def test_a_failed_start_is_recorded_and_the_rest_continues(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAILS", "off")
-
     assert run("first") == 1
-
     cold, kept, restored = starts(tmp_path, "first")
     assert "no luck" in kept["error"]
     assert "error" not in cold

@@ -157,7 +157,6 @@ def test_the_engine_image_is_built_once(docker: FakeDocker, packages: Packages) 
     docker.answers("build")
     assert engine_image(Docker(), "base", packages) == name
     assert [one["argv"][0] for one in docker.calls][-1] == "build"
-
     (docker.folder / "answers.json").write_text("[]")
     docker.has_image("base", labels={})
     docker.has_image(name)

@@ -50,7 +50,6 @@ def test_no_file_and_no_argv_holds_the_secret(docker: FakeDocker) -> None:
         assert not any("s3cret" in text for text in texts)
     assert not folder.exists()
     assert "s3cret" not in repr(LOGIN)
-
     push(Docker(), "mine:1", "registry.example.com:5000/a:1", [LOGIN])
     (pushed,) = [one for one in docker.calls if one["argv"][0] == "push"]
     assert "s3cret" not in " ".join(pushed["argv"])

@@ -42,9 +42,7 @@ def test_json_is_one_document_and_the_file_holds_the_acceptance(
 ) -> None:
     start_local(plan_for())
     saved = tmp_path / "acceptance.json"
-
     done = bench("--acceptance", file, "--save-acceptance", saved, "--json")
-
     assert done.code == 0, done.err
     assert done.document["lossless"] is None
     assert done.document["acceptance"] == json.loads(saved.read_text())
@@ -56,9 +54,7 @@ def test_a_server_that_returns_no_tokens_cannot_be_compared(
     engine_home: Path, plan_for: PlanFor, file: Path
 ) -> None:
     start_local(plan_for())
-
     done = bench("--acceptance", file, "--lossless")
-
     assert done.code == 3
     assert done.out == TABLE, "the acceptance is kept"
     assert "the server does not return tokens" in done.error
@@ -78,8 +74,6 @@ def test_wrong_options_are_refused_before_any_request(
     engine_home: Path, plan_for: PlanFor, options: tuple[str, ...], error: str
 ) -> None:
     start_local(plan_for())
-
     done = bench(*options)
-
     assert done.code == 2
     assert error in done.error

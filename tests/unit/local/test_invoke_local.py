@@ -28,10 +28,8 @@ def test_invoke_reaches_a_local_engine(
     engine_home: Path, plan_for: PlanFor, stream: str, kind: str
 ) -> None:
     start_local(plan_for())
-
     document = json.loads(_command("invoke", NAME, "Hi", stream, kind, "--json").stdout)
     shown = _command("invoke", NAME, "Hi", stream, kind)
-
     assert document["text"] == "Hello"
     assert document["output_tokens"] == 8
     assert document["acceptance_length"] == 2.5
@@ -43,7 +41,6 @@ def test_invoke_reaches_a_local_engine(
 @pytest.mark.thorough
 def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     stop_engine(start_local(plan_for()).process, 1.0)
-
     with raises_code("local-engine-not-ready", UserError):
         _command("invoke", NAME, "Hi")
 
@@ -51,7 +48,6 @@ def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanF
 @pytest.mark.thorough
 def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanFor) -> None:
     start_local(plan_for())
-
     with pytest.raises(NotFound):
         _command("invoke", NAME, "Hi", "--sandbox")
 
@@ -59,9 +55,7 @@ def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanF
 @pytest.mark.thorough
 def test_a_broken_stream_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for("broken-off"))
-
     with raises_code("incomplete-response", EngineError) as raised:
         _command("invoke", NAME, "Hi")
-
     assert raised.value.command == ("peagle", "local", "logs", NAME)
     assert records.read_local_engine(NAME) == engine

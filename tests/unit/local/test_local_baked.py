@@ -33,5 +33,4 @@ def test_a_baked_image_gets_no_weights_mounted(
 ) -> None:
     image = Image("mine", "sha256:1", "", 1, None, "10001", labels, ())
     host = LocalOptions(image)
-
     assert host.container(plan, plan.environment, 8000).mounts == {}

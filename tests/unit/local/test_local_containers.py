@@ -129,7 +129,6 @@ def test_a_compose_file_with_a_named_image_needs_no_docker(
     peagle: Any, no_docker: dict[str, str]
 ) -> None:
     done = peagle(*COMPOSED, "--image", "registry.example.com/tiny:1", env=no_docker)
-
     assert done.returncode == 0, done.stderr
     (service,) = yaml.safe_load(done.stdout)["services"].values()
     assert service["image"] == "registry.example.com/tiny:1"
@@ -223,12 +222,10 @@ def test_without_an_image_the_fix_builds_the_requested_one(
     docker.answers("version", out="27.0")
     docker.answers("ls")
     build = f"peagle image build {pair} --runtime {'gpu' if gpus else 'cpu'}"
-
     with pytest.raises(NotFound) as up:
         CliRunner().invoke(cli, ["local", "up", *words], **AS_ERROR)
     with pytest.raises(NotFound) as collected:
         CliRunner().invoke(cli, ["warm", "--local", *words], **AS_ERROR)
-
     assert sorted(up.value.command) == sorted(build.split())
     assert "--build" in up.value.fix
     assert collected.value.command == up.value.command

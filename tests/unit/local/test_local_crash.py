@@ -73,7 +73,6 @@ def test_the_deciding_line_is_found_among_its_consequences(
     messages: list[str], line: str, fix: str
 ) -> None:
     crash = find_crash([*BEGINNING, *messages, *CONSEQUENCES])
-
     assert crash.line == line
     assert fix in crash.fix
 
@@ -87,9 +86,7 @@ def test_the_containers_last_crash_report_decides() -> None:
             ("killed by SIGKILL", "killed", "use a larger machine"),
         ]
     ]
-
     crash = find_crash(["ValueError: earlier", *map(json.dumps, reports)])
-
     assert crash == Crash("killed by SIGKILL", "use a larger machine", "killed")
 
 
@@ -97,9 +94,7 @@ def test_a_refusal_of_the_container_is_the_reason() -> None:
     refused = {"time": "2026-11-20T11:50:01.000Z", "level": "ERROR", "stage": "checking",
                "event": "refused", "cause": "environment",
                "message": "no model is named", "fix": "set SM_VLLM_MODEL"}  # fmt: skip
-
     crash = find_crash(["ValueError: earlier", json.dumps(refused)])
-
     assert crash == Crash("no model is named", "set SM_VLLM_MODEL", "environment")
 
 
@@ -107,16 +102,13 @@ def test_a_refusal_of_the_container_is_the_reason() -> None:
 def test_a_huge_log_that_is_not_text_is_searched_at_its_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"\xff\xfe\n" * 500_000 + b"ValueError: the last word\n")
-
     assert crash_of(log).line == "ValueError: the last word"
 
 
 def test_the_error_for_the_user_has_the_reason_and_the_fix(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("OSError: [Errno 98] Address already in use\n")
-
     error = crash_error(log)
-
     assert error.exit_code == 4
     assert "Address already in use" in error.message
     assert "another port" in error.fix

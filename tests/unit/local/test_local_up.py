@@ -44,7 +44,6 @@ def command() -> Command:
 @pytest.mark.thorough
 def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     up = command("local", "up", "tiny", "--name", NAME)
-
     assert "acceptance length 2.50 over 8 drafts" in up.stdout
     (engine,) = local_engines()
     assert (engine.state, engine.acceptance_length) == ("ready", 2.5)
@@ -54,11 +53,9 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     again = json.loads(command("local", "up", "tiny", "--name", NAME, "--json").stdout)
     assert (again["state"], again["pid"]) == ("ready", engine.process.pid)
     assert json.loads(command("local", "list", "--json").stdout) == {"engines": [again]}
-
     given = json.loads((records.folder_of(NAME) / "given.json").read_text())
     target = Path(given["argv"][given["argv"].index("--model") + 1])
     assert (target / "config.json").is_file()
-
     assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
     assert not is_alive(engine.process)
     assert is_port_free(engine.process.port)
@@ -116,9 +113,7 @@ def test_a_plan_file_can_be_run(engine_home: Path, command: Command, plan_for: P
     }
     file = engine_home / "plan.json"
     file.write_bytes(plan_bytes(plan.model_copy(update={"environment": environment})))
-
     command("local", "up", str(file))
-
     (running,) = local_engines()
     assert '"num_speculative_tokens":3' in running.environment["SM_VLLM_SPECULATIVE_CONFIG"]
     ended = json.loads(command("local", "down", "--all", "--json").stdout)
@@ -139,7 +134,6 @@ def test_logs_are_followed_to_the_end_and_down_reports_draining(
         assert follow.wait(timeout=10) == 0
     start_local(plan_for())
     at_once = peagle("local", "down", NAME, "--now")
-
     assert f"waiting up to 60 s for running requests of {NAME}" in waited.stderr
     assert at_once.stderr == ""
 
@@ -168,9 +162,7 @@ def test_a_damaged_record_is_listed_as_unknown_and_named_by_other_commands(
     record = own_home / "local" / "old" / "state.json"
     record.parent.mkdir(parents=True)
     record.write_text(content)
-
     listed = json.loads(peagle("local", "list", "--json").stdout)
-
     assert listed == {"engines": [{"name": "old", "state": "unknown", "record": str(record)}]}
     for words in (("local", "down", "old"), ("local", "down", "--all"), ("invoke", "old", "Hi")):
         done = peagle(*words, "--json")
@@ -191,7 +183,6 @@ def test_one_engine_of_a_name_runs(engine_home: Path, plan_for: PlanFor) -> None
             refused.append(raised.value)
 
     first = start_local(plan_for(), progress=again)
-
     assert refused
     for plan, port in ((plan_for(k=3), None), (plan_for(), 1)):
         with raises_code("already-running", UserError):
@@ -217,7 +208,6 @@ def test_an_engine_that_fails_is_ended_and_its_log_is_kept(
         plan = plan.model_copy(update={"startup_timeout_seconds": 1})
     with raises_code(code, kind) as caught:
         start_local(plan)
-
     assert message in caught.value.message
     assert local_engines() == ()
     assert processes_with(str(engine_home)) == []
@@ -241,9 +231,7 @@ def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
     while not local_engines():
         assert starter.poll() is None
         time.sleep(0.02)
-
     starter.send_signal(signal.SIGINT)
-
     assert starter.wait(10) != 0
     assert local_engines() == ()
     assert processes_with(str(engine_home)) == []

@@ -53,7 +53,6 @@ def test_the_artifact_is_in_the_home_and_no_engine_is_left(
     engine_home: Path, command: Command
 ) -> None:
     done = command("warm", "tiny", "--name", NAME, "--local")
-
     folder = engine_home / "warm"
     assert (folder / f"{KEY}.tar.gz").read_bytes() == PACKED
     assert sorted(os.listdir(folder)) == [f"{KEY}.json", f"{KEY}.tar.gz"]
@@ -75,7 +74,6 @@ def test_the_collecting_engine_compiles_and_gets_no_artifacts(
             environments.append(environment_of(f"{NAME}-warm"))
 
     collect(plan_for(), artifacts, progress)
-
     (given,) = environments
     assert given["PEAGLE_WARM"] == "collect"
     assert given["PEAGLE_CACHE"].startswith(str(engine_home)), "a folder of its own"
@@ -89,7 +87,6 @@ def test_without_compiled_artifacts_the_command_fails_and_nothing_runs(
 ) -> None:
     with raises_code("nothing-compiled", Refused):
         collect(plan_for("eager"), engine_home / "warm", lambda step, detail: None)
-
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert not (engine_home / "warm").exists()
@@ -121,7 +118,6 @@ def test_a_cancelled_pipeline_leaves_no_engine(
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, usual)
-
     assert f"Start over: peagle warm tiny {' '.join(words)}" in done.stderr
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
@@ -145,7 +141,6 @@ def test_a_second_command_is_refused_and_changes_nothing(
             assert compiled.is_file()
 
     collect(plan_for("mark"), engine_home / "warm", again)
-
     assert refused
     assert local_engines() == ()
 
@@ -156,9 +151,7 @@ def test_up_restores_what_this_machine_has(
 ) -> None:
     (artifacts / f"{KEY}.json").write_text(json.dumps({"sha256": "0" * 64}))
     (artifacts / "damaged.json").write_text("[" * 9999)
-
     command("local", "up", "tiny", "--name", NAME, "--compile")
-
     assert environment_of(NAME)["PEAGLE_WARM_SHA256"] == "0" * 64
 
 
@@ -173,10 +166,8 @@ def test_up_reports_a_warm_start(engine_home: Path, artifacts: Path, command: Co
     words = ("local", "up", "tiny", "--name", NAME, "--compile")
     collect(make_plan(Options(pair="tiny", name=NAME), load_catalog()), artifacts, progress)
     made = artifact(artifacts, subjects[0])
-
     output = command(*words).stdout
     document = json.loads(command(*words, "--json").stdout)
-
     assert f"\nWarm start: restored {made.files} files" in output
     assert f"(key {made.key}; a cold start takes 101 s)" in output
     assert document["warm_start"]["restored"] is True
@@ -187,7 +178,6 @@ def test_a_python_without_headers_cannot_compile(stand_in: Engine, tmp_path: Pat
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho /usr/include/python3.11/Python.h\n")
     python.chmod(0o755)
-
     with raises_code("compiler-missing", UserError) as caught:
         check_compiler(python)
     assert "/usr/include/python3.11/Python.h" in caught.value.message

@@ -30,7 +30,6 @@ def test_a_container_gets_artifacts_read_only(
     plan = plan_for()
     host = LocalOptions(image(docker), compiled=True)
     container = host.container(plan, {}, 8123)
-
     assert container.environment["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
     assert "PEAGLE_WARM_SHA256" not in container.environment, "the folder is empty"
     assert f'type=bind,"src={artifacts}",dst=/opt/ml/warm,readonly' in run_arguments(container)
@@ -49,7 +48,6 @@ def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
     built = image(docker)
-
     assert "/opt/ml/warm" in LocalOptions(built, gpus=True).container(plan_for(), {}, 1).mounts
     assert "/opt/ml/warm" not in LocalOptions(built).container(plan_for(), {}, 1).mounts
 
@@ -60,7 +58,6 @@ def test_a_collecting_container_gets_the_warm_mode(
 ) -> None:
     plan = plan_for()
     host = LocalOptions(image(docker), collecting=True)
-
     assert host.container(plan, {}, 1).environment["PEAGLE_WARM"] == "collect"
     assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
 
@@ -86,10 +83,8 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
     docker: FakeDocker, plan_for: PlanFor
 ) -> None:
     docker.answers("run", "--entrypoint", out="g++")
-
     with raises_code("compiler-missing", UserError) as caught:
         LocalOptions(image(docker), compiled=True).local_environment(plan_for())
-
     assert "g++" in caught.value.message
     assert "another --base" in caught.value.fix
 
@@ -104,5 +99,4 @@ def test_a_container_gets_the_digest_of_its_image(
     docker: FakeDocker, own_home: Path, plan_for: PlanFor, digests: list[str], known_as: str
 ) -> None:
     host = LocalOptions(image(docker, RepoDigests=digests))
-
     assert host.container(plan_for(), {}, 1).environment["PEAGLE_IMAGE_DIGEST"] == known_as

@@ -43,7 +43,6 @@ def _ours(event: str, **fields: object) -> str:
 def test_each_recorded_crash_is_fatal(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     log = _read(*lines)
-
     assert log.fatal
     assert log.fatal.fix
     half = _read(*lines[: len(lines) // 3])

@@ -49,7 +49,6 @@ SECOND = page(1120.0, tokens=400, requests=9, all=15, seconds=5, accepted=450)
 
 def test_the_first_page_is_about_the_whole_life_of_the_engine() -> None:
     found = usage_between(ENGINE, MetricsPage(1000.0, ()), FIRST)
-
     assert (found.window_seconds, found.requests_per_minute) == (60.0, 5.0)
     assert (found.running, found.waiting, found.kv_cache_share) == (2, 1, 0.25)
     assert (found.k, found.acceptance_length) == (7, 2.5)
@@ -59,7 +58,6 @@ def test_the_first_page_is_about_the_whole_life_of_the_engine() -> None:
 
 def test_later_pages_are_about_the_time_between_them() -> None:
     found = usage_between(ENGINE, FIRST, SECOND)
-
     assert (found.window_seconds, found.requests_per_minute) == (60.0, 5.0)
     assert (found.tokens_per_second, found.acceptance_length) == (5.0, 2.0)
     assert found.itl == pytest.approx(0.01)
@@ -69,7 +67,6 @@ def test_later_pages_are_about_the_time_between_them() -> None:
 
 def test_an_engine_that_restarted_counts_from_zero() -> None:
     found = usage_between(ENGINE, SECOND, FIRST)
-
     assert (found.requests_per_minute, found.tokens_per_second) == (0.0, 0.0)
     assert found.itl is None
 

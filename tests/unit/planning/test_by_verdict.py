@@ -54,7 +54,6 @@ def with_winner(by: Verdict, drafter: str | None, k: int) -> Verdict:
 def test_the_plan_has_the_verdicts_setting(size: Workload, concurrency: int) -> None:
     sizes = {"prompt_tokens": size.prompt_tokens, "output_tokens": size.output_tokens}
     made = planned(verdict(), concurrency=concurrency, instance_count=1, **sizes)
-
     best = verdict().at(size, concurrency)[1].best
     assert best is not None
     drafter = made.drafter.name if made.drafter else None
@@ -67,7 +66,6 @@ def test_the_plan_has_the_verdicts_setting(size: Workload, concurrency: int) -> 
 @pytest.mark.parametrize(("drafter", "k"), [("eagle3", 2), ("p-eagle", 9), (None, 0)])
 def test_whatever_wins_is_planned(drafter: str | None, k: int) -> None:
     made = planned(with_winner(verdict(), drafter, k))
-
     assert (made.drafter.name if made.drafter else None) == drafter
     assert (made.speculation.k if made.speculation else 0) == k
     reasons = [reason for reason in made.reasons if "verdict" in reason.because]
@@ -78,7 +76,6 @@ def test_whatever_wins_is_planned(drafter: str | None, k: int) -> None:
 def test_a_drafter_of_unknown_speed_has_the_verdict_as_its_reason() -> None:
     made = planned(verdict(), instance_type="ml.g6e.xlarge")
     assert not any("catalogue's default;" in reason.because for reason in made.reasons)
-
     options = Options(pair="tiny", drafter="ngram", chosen_by="the verdict verdict.json")
     (reason,) = (one for one in make_plan(options, CATALOG).reasons if one.what == "speculation")
     assert reason.because == "the verdict verdict.json; its speed here is unknown"
@@ -111,7 +108,6 @@ def test_a_load_that_the_verdict_does_not_cover_is_refused(
 def test_another_number_of_gpus_is_a_warning() -> None:
     one = verdict(instance_type="ml.g6e.12xlarge", tensor_parallel_size=1)
     made = planned(one, concurrency=1)
-
     assert made.fit.tensor_parallel_size > 1
     (found,) = [finding for finding in made.findings if finding.code == "verdict-other-gpus"]
     assert "1 x L40S" in found.message
@@ -144,10 +140,7 @@ def test_a_verdict_about_something_else_is_refused(
 def test_the_drafter_of_the_pair_must_be_the_verdicts() -> None:
     with raises_code("verdict-selects-another") as refused:
         plan_by_verdict(
-            Options(pair="gpt-oss-20b+eagle3"),
-            with_winner(verdict(), "p-eagle", 3),
-            FILE,
-            CATALOG,
+            Options(pair="gpt-oss-20b+eagle3"), with_winner(verdict(), "p-eagle", 3), FILE, CATALOG
         )
     assert "verdict.json selects p-eagle" in refused.value.message
 
@@ -171,20 +164,17 @@ def test_a_bad_file_is_one_clear_line(command: str, tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
     path.write_text('{"format": 1')
     done = in_process(command, "gpt-oss-20b", "--verdict", str(path))
-
     assert done.code == 2
     assert f"{path} is not valid JSON" in done.error
 
 
 def test_a_plan_file_and_a_verdict_exclude_each_other(tmp_path: Path) -> None:
     done = in_process("render", "cdk", "plan.json", "--verdict", "v.json", "-o", str(tmp_path))
-
     assert done.code == 2
 
 
 def test_a_pair_without_a_floor_gets_the_break_even_length() -> None:
     made = make_plan(Options(pair="gpt-oss-20b+ngram", instance_type="ml.g6e.xlarge"), CATALOG)
-
     assert made.speculation is not None
     assert made.speculation.acceptance_floor is not None
     assert 1 < made.speculation.acceptance_floor < made.speculation.k + 1
@@ -208,6 +198,5 @@ def test_the_printed_command_creates_a_verdict_that_fits(
     refused = in_process("plan", "gpt-oss-20b", *options, "--verdict", str(path), "--json")
     command = json.loads(refused.err)["error"]["command"]
     assert in_process(*command[1:]).code == 0
-
     done = in_process("plan", "gpt-oss-20b", *options, "--verdict", str(path), "--json")
     assert done.code == 0, done.err

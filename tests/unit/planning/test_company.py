@@ -37,7 +37,6 @@ def parameters(made: Plan) -> list[dict[str, Any]]:
 def test_the_requests_have_network_key_and_tags_and_are_valid() -> None:
     made = plan_of("company")
     model, config, endpoint = parameters(made)
-
     assert model["VpcConfig"] == {
         "SecurityGroupIds": ["sg-0a1b2c3d"],
         "Subnets": ["subnet-0a1b2c3d", "subnet-0a1b2c3d4e5f60718"],
@@ -52,7 +51,6 @@ def test_the_requests_have_network_key_and_tags_and_are_valid() -> None:
 
 def test_without_settings_the_requests_and_the_plan_file_are_as_before() -> None:
     made = plan()
-
     assert "company" not in plan_document(made)
     model, config, _ = parameters(made)
     assert not {"VpcConfig", "EnableNetworkIsolation"} & model.keys()
@@ -70,7 +68,6 @@ def test_without_settings_the_requests_and_the_plan_file_are_as_before() -> None
 )
 def test_names_begin_with_the_prefix(name: str | None, prefix: str, expected: str) -> None:
     made = plan(name=name, name_prefix=prefix)
-
     model, config, endpoint = parameters(made)
     names = (model["ModelName"], config["EndpointConfigName"], endpoint["EndpointName"])
     assert all(one.startswith(expected) for one in names)
@@ -91,7 +88,6 @@ def test_an_isolated_container_downloads_nothing() -> None:
 @pytest.mark.thorough
 def test_an_isolated_gpt_oss_takes_its_vocabulary_from_beside_the_weights() -> None:
     made = plan("gpt-oss-20b", network_isolation=True, **S3)
-
     assert made.environment["TIKTOKEN_ENCODINGS_BASE"] == made.target.weights.engine_path
     assert "vocabulary-download" not in found(made)
     assert found(plan("gpt-oss-20b", **S3))["vocabulary-download"] == "warning"
@@ -114,7 +110,6 @@ def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
     document["digest"] = digest(document)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(document))
-
     with raises_code(code, PlanFileError) as refused:
         read_plan(file)
     assert named in refused.value.message
@@ -123,7 +118,6 @@ def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
 def test_the_command_that_creates_a_plan_again_names_the_keys_of_the_file() -> None:
     made = plan_of("company")
     fix = recreate_fix(plan_document(made), "plan.json")
-
     for text in ("team=ml=a:b/c@d", "empty="):
         assert text in plan_arguments(made)
         assert text in (fix.command or ())
@@ -151,7 +145,6 @@ def test_variables_set_what_options_do_not_and_no_plan_file(tmp_path: Path) -> N
     assert made["name"] == "acme-tiny"
     other = json.loads(run("tiny", "--tag", "team=web", **variables).stdout)
     assert other["company"]["tags"] == {"team": "web"}
-
     file = tmp_path / "plan.json"
     file.write_bytes(plan_bytes(plan()))
     assert "company" not in json.loads(run(str(file), **variables).stdout)
@@ -161,7 +154,6 @@ def test_variables_set_what_options_do_not_and_no_plan_file(tmp_path: Path) -> N
 def test_the_role_of_an_end_has_the_boundary_and_the_tags(format: str) -> None:
     boundary = "arn:aws:iam::123456789012:policy/boundary"
     made = plan(ttl=8 * 3600, permissions_boundary=boundary, tags={"team": "ml=a:b/c@d"})
-
     text = b"".join(file.content for file in render(format, made, CATALOG)).decode()
     assert boundary in text
     role = text[text.index(boundary) :]

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from peagle.planning import Options, Plan, make_plan
-from peagle.planning.operation import (
-    end_time,
-    ends_after,
-    limit_text,
-)
+from peagle.planning.operation import end_time, ends_after, limit_text
 from peagle.planning.plan import Limit
 from peagle.render.requests import plan_arguments, requests
 from peagle.text import exact_duration
@@ -36,14 +32,12 @@ def planned(**options: Any) -> Plan:
 )
 def test_the_earlier_end_counts(ttl: int | None, budget: float | None, end: float) -> None:
     limit = Limit(ttl_seconds=ttl, budget_usd=budget)
-
     assert end_time(limit, 2.0, now=100.0 * HOUR) == end
 
 
 def test_a_plan_says_how_long_it_lasts_and_why() -> None:
     plan = planned(ttl=8 * HOUR, budget=5.0)
     (reason,) = [one for one in plan.reasons if one.what == "limit"]
-
     assert plan.limit == Limit(ttl_seconds=8 * HOUR, budget_usd=5.0)
     assert plan.price_per_hour_usd is not None
     lasts = limit_text(plan.limit, plan.price_per_hour_usd)
@@ -69,7 +63,6 @@ def test_a_budget_needs_a_price() -> None:
         ),
     )
     found = make_plan(Options(pair="tiny", budget=200.0), without).findings
-
     (finding,) = [one for one in found if one.code == "budget-without-price"]
     assert finding.level == "error"
     assert "--ttl" in finding.fix
@@ -77,7 +70,6 @@ def test_a_budget_needs_a_price() -> None:
 
 def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
     codes = [finding.code for finding in planned(ttl=120).findings]
-
     assert "limit-before-start" in codes
     assert "limit-before-start" not in [finding.code for finding in planned(ttl=8 * HOUR).findings]
 
@@ -85,7 +77,6 @@ def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
 def test_copies_end_as_their_endpoint_does() -> None:
     made = planned(budget=200.0, instance_type="ml.g6.12xlarge", copies=4)
     alone = planned(budget=200.0, instance_type="ml.g6.12xlarge")
-
     assert made.copies is not None
     assert made.limit == alone.limit
     (reason,) = [one for one in made.reasons if one.what == "limit"]
@@ -104,7 +95,6 @@ def test_copies_end_as_their_endpoint_does() -> None:
 )
 def test_the_arguments_set_the_same_limit(options: dict[str, Any], words: list[str]) -> None:
     plan = planned(**options)
-
     others = plan_arguments(planned())
     assert [word for word in plan_arguments(plan) if word not in others] == words
 

@@ -63,7 +63,6 @@ def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
         "plan = make_plan(Options(pair='gemma-4-31b', drafter='s3://b-b/h'), load_catalog())\n"
         "sys.stdout.buffer.write(plan_bytes(plan))\n"
     )
-
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     done = subprocess.run(
         [sys.executable, "-c", script],

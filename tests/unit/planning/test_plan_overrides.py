@@ -23,7 +23,6 @@ def test_an_argument_and_a_variable_reach_the_container_and_say_who_set_them() -
         settings={"enforce-eager": "true", "generation-config": "vllm"},
         environment={"VLLM_LOGGING_LEVEL": "DEBUG"},
     )
-
     assert made.environment["SM_VLLM_ENFORCE_EAGER"] == "true"
     assert made.environment["SM_VLLM_GENERATION_CONFIG"] == "vllm"
     assert made.environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
@@ -39,7 +38,6 @@ def test_a_setting_of_the_catalogue_is_replaced_in_both_of_its_spellings(
     name: str, value: str
 ) -> None:
     made = plan(settings={name: value})
-
     expected = {"": [], "true": [f"--{name}"], "false": [f"--no-{name}"]}[value]
     assert [word for word in made.engine_arguments if "prefix-caching" in word] == expected
     assert because(made, "--no-enable-prefix-caching") is None
@@ -47,7 +45,6 @@ def test_a_setting_of_the_catalogue_is_replaced_in_both_of_its_spellings(
 
 def test_an_empty_value_leaves_a_variable_of_the_plan_out() -> None:
     name = "PROCESS_AUTO_RECOVERY"
-
     assert name in plan().environment
     assert name not in plan(environment={name: ""}).environment
 
@@ -82,7 +79,6 @@ def test_a_secret_makes_no_plan_and_is_not_repeated(given: dict[str, Any]) -> No
 def test_the_ami_and_the_timeouts_reach_the_request() -> None:
     made = plan(ami="the-other", startup_timeout=1800, model_source="s3://bucket/target/",
                 download_timeout=900, copies=1)  # fmt: skip
-
     (variant,) = requests(made)[1].parameters["ProductionVariants"]
     assert variant["InferenceAmiVersion"] == "the-other"
     assert variant["ContainerStartupHealthCheckTimeoutInSeconds"] == 1800
@@ -94,7 +90,6 @@ def test_the_ami_and_the_timeouts_reach_the_request() -> None:
 
 def test_a_timeout_below_a_slow_start_is_a_note_and_stays() -> None:
     made = plan(startup_timeout=120)
-
     assert made.startup_timeout_seconds == 120
     assert finding_of(made, "timeout-short").level == "note"
     assert "timeout-short" not in codes(plan(startup_timeout=3600))
@@ -114,7 +109,6 @@ def test_weights_too_large_for_sagemakers_longest_timeout_are_a_finding() -> Non
         f.where: f for f in make_plan(Options(pair="gpt-oss-120b"), larger).findings
         if f.code == "timeout-at-maximum"
     }  # fmt: skip
-
     assert "timeout-at-maximum" not in codes(hub) + codes(mounted)
     assert "from the Hub at 50 MB/s" in found["startup_timeout_seconds"].message
     assert "--model-source" in found["startup_timeout_seconds"].fix
@@ -135,7 +129,6 @@ def test_a_plan_file_keeps_them_and_the_printed_command_repeats_them(tmp_path: P
     made = plan(**EVERYTHING.model_dump(exclude_unset=True))
     file = tmp_path / "plan.json"
     file.write_bytes(plan_bytes(made))
-
     assert read_plan(file) == made
     assert made.overrides == EVERYTHING.overrides
     words = " ".join(plan_arguments(made))
@@ -156,7 +149,6 @@ def bundled(pair: str, instance_type: str, **options: Any) -> Plan:
 def test_downloads_of_the_hub_go_to_the_instances_nvme() -> None:
     nvme = "/tmp/huggingface"
     made = bundled("gpt-oss-20b", "ml.g7e.2xlarge")
-
     assert made.environment["HF_HOME"] == nvme
     assert because(made, "HF_HOME") is not None
     mounted = bundled("gpt-oss-20b", "ml.g7e.2xlarge", model_source="s3://bucket/a/target/",
@@ -174,7 +166,6 @@ def test_every_gpu_family_has_a_rule_a_report_or_a_finding() -> None:
     catalog = load_catalog()
     known = {ami.name for ami in catalog.runtimes.amis}
     reports = catalog.runtimes.ami_reports
-
     assert {report.ami for report in reports} - {None} <= known
     reported = {family for report in reports for family in report.families}
     assert reported.isdisjoint(catalog.runtimes.ami_families)

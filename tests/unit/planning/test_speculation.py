@@ -25,7 +25,6 @@ def plan() -> Plan:
 def test_the_engine_gets_the_new_speculation(plan: Plan) -> None:
     assert plan.speculation
     found = with_speculation(plan, plan.speculation.model_copy(update={"k": 2}))
-
     config = found.environment[SPECULATION]
     assert json.loads(config)["num_speculative_tokens"] == 2
     assert (
@@ -37,7 +36,6 @@ def test_the_engine_gets_the_new_speculation(plan: Plan) -> None:
 
 def test_without_speculation_the_plan_has_its_target_only(plan: Plan) -> None:
     alone = with_speculation(plan, None)
-
     assert (alone.speculation, alone.drafter, alone.pair) == (None, None, plan.target.id)
     assert SPECULATION not in alone.environment
     assert "--speculative-config" not in alone.engine_arguments
@@ -48,6 +46,5 @@ def test_without_speculation_the_plan_has_its_target_only(plan: Plan) -> None:
 
 def test_a_plan_without_a_floor_has_no_origin_of_one(plan: Plan) -> None:
     found = without_floor(plan).speculation
-
     assert found
     assert (found.acceptance_floor, found.acceptance_floor_source) == (None, None)

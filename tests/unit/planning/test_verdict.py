@@ -35,7 +35,6 @@ def texts(verdict: Verdict, kind: str) -> list[str]:
 @pytest.mark.thorough
 def test_measured_settings_win_where_they_were_measured() -> None:
     verdict = make_verdict(MEASURED, CATALOG)
-
     winners = best(verdict)
     assert winners[1] == Setting(drafter="p-eagle", k=7)
     assert winners[128] == Setting(drafter="p-eagle", k=3)
@@ -48,7 +47,6 @@ def test_measured_settings_win_where_they_were_measured() -> None:
 
 def test_a_named_drafter_is_compared_alone() -> None:
     verdict = make_verdict(replace(MEASURED, pair="gpt-oss-20b+eagle3"), CATALOG)
-
     names = {speed.setting.drafter for load in verdict.workloads[0].loads for speed in load.speeds}
     assert names == {None, "eagle3"}
 
@@ -56,7 +54,6 @@ def test_a_named_drafter_is_compared_alone() -> None:
 @pytest.mark.thorough
 def test_a_drafter_of_unknown_acceptance_has_a_break_even_length_only() -> None:
     verdict = make_verdict(MEASURED, CATALOG)
-
     (ngram,) = [
         speed for speed in verdict.workloads[0].loads[0].speeds if speed.setting.drafter == "ngram"
     ]
@@ -103,16 +100,13 @@ def test_a_type_with_a_price_in_another_region_is_preferred_to_one_without() -> 
     changed = tuple(others.get(instance.type, instance) for instance in table.instances)
     table = table.model_copy(update={"instances": changed})
     catalog = replace(CATALOG, instances=table)
-
     verdict = make_verdict(replace(MEASURED, workloads=SHORT), catalog)
-
     assert verdict.instance_type == "ml.p5en.48xlarge"
     assert any("in us-east-2 it is $72.50" in text for text in texts(verdict, "evidence"))
 
 
 def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
     verdict = make_verdict(replace(MEASURED, gpu="l40s", workloads=SHORT), CATALOG)
-
     assert (verdict.instance_type, verdict.gpu) == ("ml.g6e.xlarge", "L40S")
     assert verdict.usd_per_hour is not None
     first = verdict.workloads[0].loads[0].speeds[0]
@@ -122,13 +116,11 @@ def test_the_smallest_cheapest_instance_with_the_gpu_is_used() -> None:
 def test_an_instance_type_may_be_named() -> None:
     request = VerdictRequest("gpt-oss-20b", instance_type="ml.g6e.12xlarge", workloads=SHORT)
     verdict = make_verdict(replace(request, tensor_parallel_size=2), CATALOG)
-
     assert (verdict.instance_type, verdict.tensor_parallel_size) == ("ml.g6e.12xlarge", 2)
 
 
 def test_the_plan_of_newer_versions_is_in_what_would_change_it() -> None:
     verdict = make_verdict(replace(MEASURED, vllm=None, workloads=SHORT), CATALOG)
-
     adaptive, measured = texts(verdict, "version")
     assert "vLLM 0.30.0 can adapt the drafted length of eagle3" in adaptive
     assert "not that of p-eagle" in adaptive

@@ -75,5 +75,4 @@ def test_any_options_are_refused_or_make_valid_requests(chosen: dict[str, Any]) 
     except PeagleError:
         return
     assume(not errors(plan.findings))
-
     assert plan_request_findings(plan) == ()

@@ -50,7 +50,6 @@ def test_the_entrypoint_s_own_lines_are_left_out_or_notes() -> None:
     os.close(writing)
     with os.fdopen(reading) as stream:
         started, refused = stream.read().splitlines()
-
     assert stock_line(started) == ""
     assert log_text(stock_line(refused)) == "sandbox: error: the head is missing (mount it)"
     assert log_fields(stock_line(refused))["cause"] == "head"

@@ -40,7 +40,6 @@ def test_a_damaged_record_stops_one_entry_and_not_the_command(folder: Path, cont
     (folder / "engines" / f"{living.pid}.json").write_text(json.dumps(asdict(living)))
     for name in ("daemon.json", "engine", "engines/9.json", "engines/1000.json"):
         (folder / name).write_bytes(content)
-
     assert state.living_engines() == (living,)
     left = (state.LeftoverEngine(living.pid, "unknown", "unknown"),)
     assert client.sandbox_status() == client.Status(False, leftover_engines=1, leftovers=left)
