@@ -9,6 +9,8 @@ from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import NAME, Terminal, price_of, without_record
 from tests.unit.cli.test_limits import DEPLOY, HOUR, assert_ends, end_of
 
+pytestmark = pytest.mark.thorough
+
 SCALING = "scale --max 3 --target-concurrency 4"
 
 
@@ -20,7 +22,6 @@ def run(terminal: Terminal, step: str) -> int | None:
     return terminal.run(*first, *words).code
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("steps", "hours"),
     [
@@ -42,7 +43,6 @@ def test_the_end_of_a_budget(terminal: Terminal, steps: list[str], hours: int) -
     assert_ends(terminal, utc_text(end_of(terminal)))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("step", [SCALING, "deploy --k 3 --instance-count 3"])
 def test_another_machine_moves_the_end_too(terminal: Terminal, step: str) -> None:
     assert run(terminal, "deploy --budget $12") == 0
@@ -51,7 +51,6 @@ def test_another_machine_moves_the_end_too(terminal: Terminal, step: str) -> Non
     assert end_of(terminal) == pytest.approx(START + 4 * HOUR, abs=900)
 
 
-@pytest.mark.thorough
 def test_a_higher_price_counts_the_budget_from_then_on(terminal: Terminal) -> None:
     assert run(terminal, "deploy --budget $12") == 0
     terminal.cloud.now = START + 6 * HOUR

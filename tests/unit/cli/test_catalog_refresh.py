@@ -69,8 +69,7 @@ def test_digests_of_images_come_from_ecr(terminal: Terminal, mine: Path) -> None
     digests = ("sha256:" + "a" * 64, "sha256:" + "b" * 64)
     for digest in digests:
         terminal.cloud.digests = {runtime.tag: digest}
-        done = terminal.run("catalog", "refresh", "--digests", "--to", str(mine), "--yes")
-        assert done.code == 0, done.err
+        done = terminal.succeeds("catalog", "refresh", "--digests", "--to", str(mine), "--yes")
         assert digest in done.out
         known = {runtime.vllm: runtime.digest for runtime in load_catalog(mine).runtimes.runtimes}
         assert known["0.28.0"] == digest

@@ -74,8 +74,7 @@ def test_list_shows_state_and_price_of_each(deployed: Terminal) -> None:
 
 def test_list_without_the_permission_shows_this_machines_deployments(deployed: Terminal) -> None:
     deployed.rejects("get_resources", "AccessDeniedException")
-    done = deployed.run("list", "--json")
-    assert done.code == 0
+    done = deployed.succeeds("list", "--json")
     assert "tag:GetResources" in done.err
     assert [row["name"] for row in done.document["deployments"]] == [NAME]
     assert done.document["complete"] is False

@@ -34,8 +34,7 @@ def roomy(deployed: Terminal) -> Terminal:
 @pytest.fixture
 def comparing(roomy: Terminal) -> Terminal:
     """A comparison with the target alone runs."""
-    done = roomy.run(*WITH, "--share", "50%", "--yes")
-    assert done.code == 0, done.err
+    roomy.succeeds(*WITH, "--share", "50%", "--yes")
     return roomy
 
 
@@ -186,12 +185,10 @@ def served(terminal: Terminal, config: str) -> tuple[dict[str, Any], dict[str, A
 
 @pytest.mark.thorough
 def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal, tmp_path: Path) -> None:
-    done = empty.run(*with_keys(tmp_path, FIRST, **KEYS), *STATED, "--yes")
-    assert done.code == 0, done.err
+    empty.succeeds(*with_keys(tmp_path, FIRST, **KEYS), *STATED, "--yes")
     (row,) = empty.run("list", "--json").document["deployments"]
     asked = "tiny --k 3 --tag stage=trial --env A=1"
-    done = empty.run("compare", row["name"], "--with", asked, "--yes")
-    assert done.code == 0, done.err
+    empty.succeeds("compare", row["name"], "--with", asked, "--yes")
     first, second, _ = empty.cloud.configs
     (before, rest), (after, same) = served(empty, first), served(empty, second)
     assert rest == same
@@ -237,8 +234,7 @@ def test_copies_name_the_command_that_serves_the_other_plan(empty: Terminal) -> 
 def test_what_another_machine_deployed_tells_what_the_account_shows(empty: Terminal) -> None:
     assert empty.run(*FIRST, "--max-model-len", "1024", "--concurrency", "3", "--yes").code == 0
     without_record(empty)
-    done = empty.run("compare", NAME, "--with", "tiny --k 3", "--yes")
-    assert done.code == 0, done.err
+    done = empty.succeeds("compare", NAME, "--with", "tiny --k 3", "--yes")
     assert "does not have the plan that serves" in done.err
     first, second, _ = empty.cloud.configs
     (before, rest), (after, same) = served(empty, first), served(empty, second)

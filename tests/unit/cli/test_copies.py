@@ -13,6 +13,8 @@ from peagle.render.resources import copies_limit_name, limit_name
 from tests.support import with_keys
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
+pytestmark = pytest.mark.thorough
+
 COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
 
 
@@ -35,17 +37,14 @@ def model_of(terminal: Terminal) -> str:
     return str(found["Specification"]["ModelName"])
 
 
-@pytest.mark.thorough
 def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--tag", "team=ml").code == 0
-    done = terminal.run(*COPIES, "--tag", "team=web")
-    assert done.code == 0, done.err
+    terminal.succeeds(*COPIES, "--tag", "team=web")
     assert "update_inference_component" not in terminal.cloud.calls
     assert len(terminal.cloud.tags) == 4, "component, endpoint, configuration and model"
     assert {tags["team"] for tags in terminal.cloud.tags.values()} == {"web"}
 
 
-@pytest.mark.thorough
 def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     first = model_of(terminal)
@@ -55,7 +54,6 @@ def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Termin
     assert "the update was rolled back: no capacity here" in done.err
 
 
-@pytest.mark.thorough
 def test_other_instances_are_refused(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     for words in (("--instance-count", "2"), ("--copies", "1", "--instance-type", "ml.g5.xlarge")):
@@ -64,7 +62,6 @@ def test_other_instances_are_refused(terminal: Terminal) -> None:
         assert "replaces their model only" in done.err
 
 
-@pytest.mark.thorough
 def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     assert terminal.run(*COPIES, "--k", "3").code == 0
@@ -73,25 +70,21 @@ def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
     assert (found["copies"], found["copies_running"], found["k"]) == (4, 4, 3)
     assert NAME in terminal.run("list").out
     assert terminal.run("rollback", NAME, "--yes").code == 0
-    done = terminal.run("destroy", NAME, "--yes")
-    assert done.code == 0, done.err
+    terminal.succeeds("destroy", NAME, "--yes")
     assert not terminal.cloud.components.by_name
     assert not {**terminal.cloud.endpoints, **terminal.cloud.models, **terminal.cloud.configs}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("call", ["create_endpoint", "create_inference_component"])
 def test_an_interrupted_deploy_continues(terminal: Terminal, call: str) -> None:
     terminal.interrupts(call, after=True)
     assert terminal.run(*COPIES).code != 0
     terminal.recovers()
-    done = terminal.run(*COPIES)
-    assert done.code == 0, done.err
+    terminal.succeeds(*COPIES)
     assert terminal.cloud.calls.count("create_endpoint") == 1
     assert terminal.cloud.calls.count("create_inference_component") == 1
 
 
-@pytest.mark.thorough
 def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +117,6 @@ def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     assert dashboard not in terminal.cloud.dashboards
 
 
-@pytest.mark.thorough
 def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--ttl", "8h").code == 0
     schedules = terminal.cloud.scheduler.schedules
@@ -167,13 +159,11 @@ def moment_of(schedule: dict[str, Any]) -> float:
 ROLLING = ("--rollout", "rolling", "--slo", "ttft=0.5")
 
 
-@pytest.mark.thorough
 def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     terminal: Terminal, tmp_path: Path
 ) -> None:
     assert terminal.run(*COPIES).code == 0
-    done = terminal.run(*with_keys(tmp_path, COPIES, rollout_step="1"), "--k", "3", *ROLLING)
-    assert done.code == 0, done.err
+    done = terminal.succeeds(*with_keys(tmp_path, COPIES, rollout_step="1"), "--k", "3", *ROLLING)
     assert "1 more instance meanwhile" in " ".join(done.err.split())
     (config,) = terminal.cloud.components.rollouts
     assert config is not None
@@ -189,7 +179,6 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     assert terminal.cloud.made_alarms == terminal.cloud.metric_filters == {}
 
 
-@pytest.mark.thorough
 def test_an_alarm_that_undoes_an_update_of_copies_is_named(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     first = model_of(terminal)
@@ -201,13 +190,11 @@ def test_an_alarm_that_undoes_an_update_of_copies_is_named(terminal: Terminal) -
     assert "--no-speculation" in done.err
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("rollout", [(), ROLLING])
 def test_an_update_has_no_batches_where_one_copy_runs(
     terminal: Terminal, rollout: tuple[str, ...]
 ) -> None:
     assert terminal.run(*COPIES).code == 0
     assert terminal.run("scale", NAME, "--to", "1", "--yes").code == 0
-    done = terminal.run(*COPIES, "--k", "3", *rollout)
-    assert done.code == 0, done.err
+    terminal.succeeds(*COPIES, "--k", "3", *rollout)
     assert terminal.cloud.components.rollouts == [None]

@@ -33,8 +33,7 @@ def test_yes_alone_does_not_choose_another_type(full: Terminal) -> None:
 
 @pytest.mark.thorough
 def test_the_ranking_is_tried_after_asking(full: Terminal) -> None:
-    done = full.run(*FIRST, answers="y\ny\n")
-    assert done.code == 0
+    done = full.succeeds(*FIRST, answers="y\ny\n")
     assert "AWS has no free ml.g5.xlarge now." in done.err
     assert "Try ml.g6.xlarge ($1.13 an hour), ml.g6.2xlarge (" in done.err
     assert full.cloud.calls.count("create_endpoint") == 2

@@ -29,8 +29,7 @@ def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal)
 
 def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal) -> None:
     deployed.cloud.endpoints[NAME].script = [("Updating", None)] * 12 + [("InService", "")]
-    done = deployed.run("destroy", NAME, "--yes")
-    assert done.code == 0
+    done = deployed.succeeds("destroy", NAME, "--yes")
     assert "Waiting for the endpoint's current change to end" in done.err
     assert deployed.cloud.is_empty
 
@@ -54,8 +53,7 @@ def _with_leftovers(deployed: Terminal) -> None:
 def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:
     _with_leftovers(deployed)
     deployed.run("destroy", NAME, "--yes")
-    done = deployed.run("destroy", NAME, "--all", "--yes")
-    assert done.code == 0
+    done = deployed.succeeds("destroy", NAME, "--all", "--yes")
     assert f"removed LogGroup /aws/sagemaker/Endpoints/{NAME}" in done.out
     assert "Nothing to remove" in deployed.run("destroy", NAME, "--all", "--yes").err
 

@@ -25,8 +25,7 @@ def project(terminal: Terminal, tmp_path: Path) -> Path:
     """A project file, deployed."""
     path = tmp_path / "peagle.yaml"
     path.write_text(FILE % "ml.g5.xlarge", encoding="utf-8")
-    done = terminal.run("deploy", "--project", str(path), "-e", "staging", "--yes")
-    assert done.code == 0, done.err
+    terminal.succeeds("deploy", "--project", str(path), "-e", "staging", "--yes")
     return path
 
 
@@ -61,8 +60,7 @@ def test_without_a_plan_on_this_machine_one_must_be_named(deployed: Terminal) ->
 def with_copies(terminal: Terminal, words: tuple[str, ...], running: int) -> None:
     """Deploy copies, of which scaling then chose this number."""
     terminal.cloud.quotas["ml.g5.12xlarge for endpoint usage"] = 4
-    done = terminal.run(*words)
-    assert done.code == 0, done.err
+    terminal.succeeds(*words)
     terminal.cloud.components.by_name[NAME]["now"]["RuntimeConfig"]["CopyCount"] = running
 
 

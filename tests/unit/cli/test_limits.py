@@ -22,8 +22,7 @@ HOUR = 3600
 @pytest.fixture
 def limited(terminal: Terminal) -> Terminal:
     """Deployed for 8 hours."""
-    done = terminal.run(*DEPLOY, "--ttl", "8h")
-    assert done.code == 0, done.err
+    terminal.succeeds(*DEPLOY, "--ttl", "8h")
     return terminal
 
 
@@ -105,8 +104,7 @@ def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool
     assert status(limited)["state"] == "Ended"
     if elsewhere:
         without_record(limited)
-    done = limited.run("reap", "--yes", "--json")
-    assert done.code == 0, done.err
+    done = limited.succeeds("reap", "--yes", "--json")
     (reaped,) = done.document["reaped"]
     assert {"EndpointConfig", "Model", "S3Objects"} < {one["type"] for one in reaped["removed"]}
     assert limited.cloud.is_empty
@@ -149,8 +147,7 @@ def test_reap_leaves_what_a_template_made_to_its_owner(terminal: Terminal) -> No
     by_template(terminal.world, a_plan(), "terraform")
     arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/peagle-pair"
     terminal.cloud.tags[arn]["peagle:ends"] = "2020-01-31T20:00:00Z"
-    done = terminal.run("reap", "--yes", "--json")
-    assert done.code == 0, done.err
+    done = terminal.succeeds("reap", "--yes", "--json")
     assert [one["owner"] for one in done.document["left"]] == ["a Terraform module"]
     assert "peagle-pair" in terminal.cloud.endpoints
 
@@ -160,8 +157,7 @@ def test_the_boundary_of_a_company_is_that_of_the_role(
 ) -> None:
     boundary = f"arn:aws:iam::{ACCOUNT}:policy/boundary"
     monkeypatch.setenv("PEAGLE_PERMISSIONS_BOUNDARY", boundary)
-    done = terminal.run(*DEPLOY, "--ttl", "8h")
-    assert done.code == 0, done.err
+    terminal.succeeds(*DEPLOY, "--ttl", "8h")
     assert terminal.cloud.scheduler.boundaries == {SCHEDULE: boundary}
 
 
@@ -171,8 +167,7 @@ def test_a_rollback_keeps_the_end_of_now(limited: Terminal, then: str | None) ->
     words = ("--no-limit",) if then is None else ("--ttl", then)
     assert limited.run(*DEPLOY, "--k", "3", *words).code == 0
     tag = limited.cloud.tags[endpoint_arn()]["peagle:ends"]
-    done = limited.run("rollback", NAME, "--yes")
-    assert done.code == 0, done.err
+    limited.succeeds("rollback", NAME, "--yes")
     assert_ends(limited, tag)
     if then != "2h":
         limited.cloud.now = START + 9 * HOUR  # the end of the first deploy

@@ -87,8 +87,7 @@ def test_a_model_on_the_hub_is_read_online_only(terminal: Terminal, hub: FakeHub
     command = f"peagle plan {REPO} --online"
     assert f"to read it from the Hub: {command})" in offline.err.strip() + ")"
     assert hub.requests == []
-    done = terminal.run(*shlex.split(command)[1:], "--json")
-    assert done.code == 0, done.err
+    done = terminal.succeeds(*shlex.split(command)[1:], "--json")
     assert done.document["pair"] == REPO
     assert done.document["target"]["weights"]["kind"] == "hub"
 
@@ -101,8 +100,7 @@ def test_a_head_on_the_hub_is_read_for_an_own_target(
     hub.files = {path.name: path.read_bytes() for path in tiny("eagle3").iterdir()}
     name, *flags = command
     words = (str(model), "--drafter", REPO, "--instance-type", "ml.g5.xlarge", *flags)
-    done = terminal.run(name, *words)
-    assert done.code == 0, done.err
+    done = terminal.succeeds(name, *words)
     assert "EAGLE-3" in done.out + done.err
 
 
@@ -127,8 +125,7 @@ def test_the_error_names_the_command_that_reads_it(words: tuple[str, ...], fix: 
 
 def test_a_folder_is_deployed(terminal: Terminal, model: Path) -> None:
     words = ("deploy", str(model), "--instance-type", "ml.g5.xlarge", "--yes")
-    done = terminal.run(*words)
-    assert done.code == 0, done.err
+    done = terminal.succeeds(*words)
     assert "peagle-my-model is InService" in done.out + done.err
 
 

@@ -41,8 +41,7 @@ def deny(terminal: Terminal, *operations: str, code: str = "AccessDeniedExceptio
 
 def test_the_price_is_today_s(terminal: Terminal) -> None:
     terminal.cloud.price = 1.11
-    done = terminal.run(*PLAN, "--json")
-    assert done.code == 0
+    done = terminal.succeeds(*PLAN, "--json")
     assert done.document["price_per_hour_usd"] == 1.11
     assert done.document["price_date"] == datetime.now(UTC).date().isoformat()
     assert codes(done) == {"quota-enough": "note"}
@@ -130,12 +129,10 @@ def test_the_quota_is_looked_at(
 def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Path) -> None:
     terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 1}
     assert terminal.run("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--yes").code == 0
-    done = terminal.run(*PLAN, "--name", "second", "--out", str(tmp_path / "p.json"), "--json")
-    assert done.code == 0
+    done = terminal.succeeds(*PLAN, "--name", "second", "--out", str(tmp_path / "p.json"), "--json")
     assert codes(done) == {"quota-in-use": "warning"}
     terminal.run("destroy", NAME, "--yes")
-    deployed = terminal.run("deploy", str(tmp_path / "p.json"), "--yes")
-    assert deployed.code == 0, "usage is read again"
+    deployed = terminal.succeeds("deploy", str(tmp_path / "p.json"), "--yes")
     assert "quota-in-use" not in deployed.err
 
 
@@ -152,8 +149,7 @@ def test_denied_query_falls_back_to_the_snapshot_with_a_warning(
 ) -> None:
     snapshot = terminal.run("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--json").document
     deny(terminal, "get_products", "get_service_quota", "list_service_quotas", code=code)
-    done = terminal.run(*PLAN, "--json")
-    assert done.code == 0
+    done = terminal.succeeds(*PLAN, "--json")
     assert done.document["price_per_hour_usd"] == snapshot["price_per_hour_usd"]
     assert done.document["price_date"] == snapshot["price_date"]
     reported = {f["code"]: f["message"] for f in done.document["findings"]}

@@ -8,6 +8,8 @@ from peagle.render.resources import copies_limit_name
 from tests.unit.cli.commands import NAME, Terminal, without_record
 from tests.unit.cli.test_copies import COPIES, status_of, terminal
 
+pytestmark = pytest.mark.thorough
+
 TARGET = f"inference-component/{NAME}"
 BOUNDS = (*COPIES, "--max-instances", "3")
 ALARM = f"{NAME}-wake-up"
@@ -16,15 +18,13 @@ __all__ = ["terminal"]
 
 
 def scaled(terminal: Terminal, *words: str) -> None:
-    done = terminal.run(*(words or BOUNDS))
-    assert done.code == 0, done.err
+    terminal.succeeds(*(words or BOUNDS))
 
 
 def copies(terminal: Terminal) -> int:
     return int(terminal.cloud.components.copies_on(NAME))
 
 
-@pytest.mark.thorough
 def test_copies_are_scaled_within_the_bounds_of_the_instances(terminal: Terminal) -> None:
     scaled(terminal)
     assert terminal.cloud.bounds == {TARGET: (4, 12)}
@@ -43,7 +43,6 @@ def test_copies_are_scaled_within_the_bounds_of_the_instances(terminal: Terminal
     assert terminal.cloud.made_alarms == {}
 
 
-@pytest.mark.thorough
 def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Terminal) -> None:
     scaled(terminal)
     terminal.cloud.components.scale(0, NAME, {"CopyCount": 7})
@@ -53,7 +52,6 @@ def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Termi
     assert terminal.cloud.bounds == {TARGET: (4, 12)}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -70,13 +68,11 @@ def test_more_copies_than_the_instances_hold_are_refused(
     assert (refused.code, text in refused.err) == (3, True), refused.err
 
 
-@pytest.mark.thorough
 def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
     scaled(terminal, *COPIES, "--scale-to-zero")
     without_record(terminal)
     terminal.cloud.alarms[ALARM] = NAME  # where all alarms are listed
-    done = terminal.run("destroy", NAME, "--yes")
-    assert done.code == 0, done.err
+    done = terminal.succeeds("destroy", NAME, "--yes")
     assert f"removed Alarm {ALARM}" in done.out
     assert ALARM not in done.err
     calls = terminal.cloud.calls
@@ -84,7 +80,6 @@ def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
     assert (terminal.cloud.scaled, terminal.cloud.made_alarms) == (set(), {})
 
 
-@pytest.mark.thorough
 def test_drift_of_what_wakes_and_ends_copies(terminal: Terminal) -> None:
     scaled(terminal, *COPIES, "--scale-to-zero", "--max-instances", "2", "--ttl", "8h")
     cloud, ends = terminal.cloud, copies_limit_name("us-east-1", NAME)

@@ -56,8 +56,7 @@ def test_the_document_has_the_same_numbers_in_si_units(busy: Terminal) -> None:
 def test_nothing_is_known_of_an_endpoint_without_requests(busy: Terminal) -> None:
     busy.cloud.log.clear()
     busy.cloud.metrics = {}
-    done = busy.run("top", NAME, "--once")
-    assert done.code == 0
+    done = busy.succeeds("top", NAME, "--once")
     assert "requests    -" in done.out
     assert "the endpoint has no log yet" in done.out
 
@@ -82,8 +81,7 @@ def test_what_may_not_be_read_is_named(busy: Terminal) -> None:
             raise service_error("AccessDeniedException", "not authorized to perform: x", operation)
 
     busy.cloud.before = refuse
-    done = busy.run("top", NAME, "--once")
-    assert done.code == 0
+    done = busy.succeeds("top", NAME, "--once")
     assert "requests and TTFT are unknown" in done.out
     assert "ITL, KV cache, acceptance and tokens are unknown" in done.out
     assert AccessDenied.exit_code == 4

@@ -59,13 +59,11 @@ def test_deploy_takes_drafter_and_k_from_the_file(terminal: Terminal, tmp_path: 
     path = tmp_path / "verdict.json"
     size = ("--prompt-tokens", "1k", "--output-tokens", "256")
     load = ("--gpu", "A10G", "--concurrency", "8", *size)
-    made = terminal.run("verdict", "tiny", *load, "-o", str(path))
-    assert made.code == 0, made.err
+    terminal.succeeds("verdict", "tiny", *load, "-o", str(path))
     best = read_verdict(path).at(None, 8)[1].best
     assert best is not None
     chosen = ("--instance-type", "ml.g5.xlarge", "--verdict", str(path))
-    done = terminal.run("deploy", "tiny", *chosen, "--yes", "--json")
-    assert done.code == 0, done.err
+    done = terminal.succeeds("deploy", "tiny", *chosen, "--yes", "--json")
     assert (done.document["k"] or 0) == best.k
 
 

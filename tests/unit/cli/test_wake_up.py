@@ -11,6 +11,8 @@ from peagle.deploy import records
 from tests.unit.cli.commands import NAME, Terminal
 from tests.unit.cli.test_copies import COPIES, status_of, terminal
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["terminal"]
 
 ASK = ("invoke", NAME, "Say hello")
@@ -46,7 +48,6 @@ def wake_at(terminal: Terminal, refusals: int) -> None:
     terminal.cloud.after = after
 
 
-@pytest.mark.thorough
 def test_the_first_refusal_becomes_a_wait_with_progress(asleep: Terminal) -> None:
     wake_at(asleep, 1)
     done = asleep.run(*ASK)
@@ -55,7 +56,6 @@ def test_the_first_refusal_becomes_a_wait_with_progress(asleep: Terminal) -> Non
     assert "woke up after 0.0 s" in done.err
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("words", [ASK, ("prove", NAME)])
 def test_nobody_waits_for_copies_that_nothing_starts(
     asleep: Terminal, words: tuple[str, ...]
@@ -67,23 +67,18 @@ def test_nobody_waits_for_copies_that_nothing_starts(
     assert (never.code, f"peagle scale {NAME} --to 1" in never.err) == (4, True), never.err
 
 
-@pytest.mark.thorough
 def test_an_update_wakes_one_copy_to_prove_it(asleep: Terminal) -> None:
-    done = asleep.run(*COPIES, "--scale-to-zero", "--k", "3")
-    assert done.code == 0, done.err
+    asleep.succeeds(*COPIES, "--scale-to-zero", "--k", "3")
     assert status_of(asleep)["copies_running"] == 1
 
 
-@pytest.mark.thorough
 def test_a_proof_wakes_what_sleeps_and_proves_the_copies_that_run(asleep: Terminal) -> None:
     wake_at(asleep, 1)
-    done = asleep.run("prove", NAME, "--json")
-    assert done.code == 0, done.err
+    done = asleep.succeeds("prove", NAME, "--json")
     assert f"{NAME} wakes up: 0s of about " in done.err
     assert (done.document["instance_count"], len(done.document["instances"])) == (1, 1)
 
 
-@pytest.mark.thorough
 def test_a_measurement_wakes_what_sleeps_before_it_counts(
     asleep: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

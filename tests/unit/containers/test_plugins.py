@@ -14,6 +14,8 @@ import pytest
 from peagle_serve.command import PLUGINS_FOLDER
 from tests.unit.containers.recording import SERVE, Container, container_in
 
+pytestmark = pytest.mark.thorough
+
 LAYERS = """
 def check_cpu_sgl_kernel(n, k, dtype):
     return True
@@ -89,13 +91,11 @@ def started(container: Container, **variables: str) -> dict[str, str]:
     return environment
 
 
-@pytest.mark.thorough
 def test_a_cpu_build_finds_the_plugin_after_all_other_paths(container: Container) -> None:
     path = started(container)["PYTHONPATH"].split(os.pathsep)
     assert path == [str(SERVE.parent), str(container.folder), str(PLUGINS_FOLDER)]
 
 
-@pytest.mark.thorough
 def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
     (container.folder / "torch-2.13.0+cpu.dist-info").rename(
         container.folder / "torch-2.13.0+cu130.dist-info"
@@ -103,7 +103,6 @@ def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
     assert str(PLUGINS_FOLDER) not in started(container)["PYTHONPATH"]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layers", "chosen"),
     [
@@ -149,7 +148,6 @@ def vllm_with(folder: Path, modules: dict[str, str]) -> Path:
     return folder
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="the CPU engine needs Linux")
 def test_the_core_has_all_imports_and_not_the_servers_port(tmp_path: Path) -> None:
     modules = {"model_executor/models/registry": REGISTRY, "v1/engine/utils": CORE}

@@ -11,6 +11,8 @@ from peagle.engine.local import start_local
 from tests.support import Done, in_process
 from tests.unit.local.conftest import NAME, PlanFor
 
+pytestmark = pytest.mark.thorough
+
 PROMPTS = (
     {"prompt": "def f(x):", "domain": "code", "id": 7},
     {"prompt": "class Stack:", "domain": "code"},
@@ -36,7 +38,6 @@ def bench(*options: object) -> Done:
     return in_process("bench", NAME, *map(str, options))
 
 
-@pytest.mark.thorough
 def test_json_is_one_document_and_the_file_holds_the_acceptance(
     engine_home: Path, plan_for: PlanFor, file: Path, tmp_path: Path
 ) -> None:
@@ -49,7 +50,6 @@ def test_json_is_one_document_and_the_file_holds_the_acceptance(
     assert done.document["acceptance"]["total"]["acceptance"]["drafts"] == 6
 
 
-@pytest.mark.thorough
 def test_a_server_that_returns_no_tokens_cannot_be_compared(
     engine_home: Path, plan_for: PlanFor, file: Path
 ) -> None:
@@ -60,7 +60,6 @@ def test_a_server_that_returns_no_tokens_cannot_be_compared(
     assert "the server does not return tokens" in done.error
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "error"),
     [

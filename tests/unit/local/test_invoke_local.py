@@ -16,12 +16,13 @@ from peagle.errors import EngineError, NotFound, UserError
 from tests.support import raises_code
 from tests.unit.local.conftest import NAME, PlanFor
 
+pytestmark = pytest.mark.thorough
+
 
 def _command(*words: str) -> Result:
     return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
 @pytest.mark.parametrize("kind", ["--chat", "--completion"])
 def test_invoke_reaches_a_local_engine(
@@ -38,21 +39,18 @@ def test_invoke_reaches_a_local_engine(
     assert "8 tokens" in shown.stderr
 
 
-@pytest.mark.thorough
 def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     stop_engine(start_local(plan_for()).process, 1.0)
     with raises_code("local-engine-not-ready", UserError):
         _command("invoke", NAME, "Hi")
 
 
-@pytest.mark.thorough
 def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanFor) -> None:
     start_local(plan_for())
     with pytest.raises(NotFound):
         _command("invoke", NAME, "Hi", "--sandbox")
 
 
-@pytest.mark.thorough
 def test_a_broken_stream_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for("broken-off"))
     with raises_code("incomplete-response", EngineError) as raised:

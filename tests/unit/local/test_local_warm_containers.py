@@ -15,6 +15,8 @@ from tests.support import raises_code
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import PlanFor
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["docker"]
 
 
@@ -23,7 +25,6 @@ def image(docker: FakeDocker, **found: Any) -> Image:
     return show_image(Docker(), "mine")
 
 
-@pytest.mark.thorough
 def test_a_container_gets_artifacts_read_only(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
@@ -43,7 +44,6 @@ def test_a_container_gets_artifacts_read_only(
     assert "PEAGLE_WARM_FOLDER" not in without.environment
 
 
-@pytest.mark.thorough
 def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
@@ -52,7 +52,6 @@ def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
     assert "/opt/ml/warm" not in LocalOptions(built).container(plan_for(), {}, 1).mounts
 
 
-@pytest.mark.thorough
 def test_a_collecting_container_gets_the_warm_mode(
     docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
@@ -62,7 +61,6 @@ def test_a_collecting_container_gets_the_warm_mode(
     assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
 
 
-@pytest.mark.thorough
 def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
     docker: FakeDocker, own_home: Path, plan_for: PlanFor
 ) -> None:
@@ -78,7 +76,6 @@ def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
     assert volumes(collecting=False) == ["type=volume,src=peagle-cache,dst=/var/cache/peagle"]
 
 
-@pytest.mark.thorough
 def test_an_image_without_a_compiler_is_refused_before_it_starts(
     docker: FakeDocker, plan_for: PlanFor
 ) -> None:
@@ -89,7 +86,6 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
     assert "another --base" in caught.value.fix
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("digests", "known_as"),
     [([], "sha256:mine"), (["host:5000/mine@sha256:abc"], "sha256:abc")],
