@@ -13,7 +13,7 @@ import pytest
 from peagle.data import data_folder
 from tests.sandbox.sandboxes import Account, Sandbox, until
 from tests.unit.bench.installed import install_mini
-from tests.unit.catalog.test_extension_points import NEW_INSTANCE, NEW_TYPE
+from tests.unit.catalog.test_catalog_pairs import NEW_INSTANCE, NEW_TYPE
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
 

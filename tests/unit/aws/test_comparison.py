@@ -19,10 +19,10 @@ from peagle.planning.plan import Limit
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, Engine
 from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.test_diff import observed
 from tests.unit.aws.test_discover import prices
-from tests.unit.aws.test_observed import observed
-from tests.unit.aws.test_rollout_alarms import ACCEPTANCE, ERRORS, LOG, rolled_out
 from tests.unit.aws.test_scaling import SCALING, run
+from tests.unit.aws.test_updates import ACCEPTANCE, ERRORS, LOG, rolled_out
 from tests.unit.aws.world import NAME, World
 
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.aws.sagemaker import update
+from peagle.catalog import load_catalog
+from peagle.checkpoints.hub import Hub
+from peagle.checkpoints.models import hub_snapshot
 from peagle.errors import CloudError, NotProved
+from peagle.planning import Options, make_plan
+from peagle.planning.plan import Plan, Weights
+from peagle.weights.revisions import pin_revisions
 from tests.support import raises_code
-from tests.unit.aws.plans import a_plan
+from tests.unit.aws.cloud import FakeEndpoint
+from tests.unit.aws.network import denied
+from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
+from tests.unit.checkpoints.web import Reply, Web, serve
 
 
 def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) -> None:
@@ -77,3 +87,234 @@ def test_an_empty_answer_is_not_a_proof(world: World) -> None:
     world.cloud.engine.tokens = ()
     with raises_code("empty-answer", NotProved):
         world.deploy(a_plan(speculation=None, drafter=None))
+
+
+# Deploy and destroy while another client changes the endpoint, or permissions are missing.
+BUSY = ("Updating", None)
+
+
+READY = ("InService", None)
+
+
+def _at(operation: str, act: Callable[[], object], nth: int = 1) -> Callable[[str], None]:
+    """A hook that acts once, at the ``nth`` call of that operation."""
+    calls = 0
+
+    def hook(called: str) -> None:
+        nonlocal calls
+        calls += called == operation
+        if called == operation and calls == nth:
+            act()
+
+    return hook
+
+
+def _endpoint(world: World) -> FakeEndpoint:
+    return world.cloud.endpoints[NAME]
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+def test_an_endpoint_that_another_client_deletes_while_it_starts(world: World, nth: int) -> None:
+    world.cloud.next_scripts = [[*[("Creating", None)] * 5, READY]]
+
+    def delete_later(operation: str) -> None:
+        if operation == "create_endpoint":
+            world.cloud.before = _at("describe_endpoint", world.cloud.endpoints.clear, nth)
+
+    world.cloud.after = delete_later
+    with raises_code("endpoint-disappeared", CloudError):
+        world.deploy(a_plan())
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_deploy_waits_for_another_clients_update_before_its_own(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.before = _at(
+        "create_model", lambda: setattr(_endpoint(world), "script", [BUSY, BUSY, READY])
+    )
+    record = world.deploy(another(a_plan()))
+    assert record.serving.plan == another(a_plan())
+    states = [progress.state for progress in world.shown]
+    assert states.index("Updating") < states.index("Updating endpoint")
+    assert world.cloud.calls.count("update_endpoint") == 1
+
+
+def test_destroy_is_done_when_another_client_deletes_the_endpoint(world: World) -> None:
+    world.deploy(a_plan())
+    _endpoint(world).script = [BUSY] * 9
+    start = len(world.shown)
+
+    def delete_once_waiting(operation: str) -> None:
+        if operation == "describe_endpoint" and len(world.shown) > start + 1:
+            world.cloud.endpoints.clear()
+
+    world.cloud.before = delete_once_waiting
+    world.destroy()
+    assert "delete_endpoint" not in world.cloud.calls
+    assert world.cloud.is_empty
+    assert world.record() is None
+
+
+def test_an_update_that_begins_just_before_the_deletion_leaves_everything(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.before = _at(
+        "delete_endpoint", lambda: setattr(_endpoint(world), "script", [BUSY, READY])
+    )
+    with raises_code("endpoint-not-deleted", CloudError) as busy:
+        world.destroy()
+    assert busy.value.command == ("peagle", "destroy", NAME)
+    assert world.record() is not None
+    assert world.cloud.models
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_a_deletion_that_fails_keeps_the_record_and_the_cost(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.after = _at(
+        "delete_endpoint",
+        lambda: setattr(_endpoint(world), "script", [("Deleting", None), ("Failed", "in a VPC")]),
+    )
+    with raises_code("endpoint-not-deleted", CloudError) as failed:
+        world.destroy()
+    assert "Failed in a VPC" in failed.value.message
+    record = world.saved()
+    assert record.billing_since is not None
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+@pytest.mark.parametrize("operation", ["list_tags", "describe_endpoint", "describe_model"])
+def test_what_may_not_be_looked_at_stays_in_the_record(world: World, operation: str) -> None:
+    world.deploy(a_plan())
+    world.cloud.before = denied(operation)
+    with raises_code("resources-unknown", CloudError) as caught:
+        world.destroy()
+    assert caught.value.command == ("peagle", "destroy", NAME)
+    record = world.saved()
+    assert {r.name for r in record.resources} >= set(world.cloud.models)
+    world.cloud.before = lambda operation: None
+    world.destroy()
+    assert world.cloud.is_empty
+    assert world.record() is None
+
+
+@pytest.mark.parametrize("operation", ["head_bucket", "get_bucket_tagging"])
+def test_a_bucket_that_may_not_be_looked_at_stays_in_the_record(
+    world: World, head: Path, operation: str
+) -> None:
+    world.deploy(a_plan(head))
+    world.cloud.before = denied(operation)
+    with raises_code("resources-unknown", CloudError):
+        world.destroy()
+    assert world.cloud.buckets
+    assert not world.cloud.endpoints
+    assert "delete_bucket" not in world.cloud.calls
+    record = world.saved()
+    assert [resource.type for resource in record.resources] == ["S3Bucket"]
+
+
+def test_an_object_that_s3_does_not_delete_is_named_and_stays_on_record(
+    world: World, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy(a_plan(head))
+    locked = {"Key": "a/model.safetensors", "Code": "AccessDenied", "Message": "locked"}
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cloud, "_delete_objects", lambda Bucket, Delete: {"Errors": [locked]})
+        with raises_code("AccessDenied", CloudError) as refused:
+            world.destroy()
+    assert "/a/model.safetensors was not deleted: locked" in refused.value.message
+    record = world.saved()
+    assert record.of_type("S3Objects")
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+# Weights of the Hub are planned at the commit that their branch has now.
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+QWEN = "qwen3-8b"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A Hub whose repositories are all at one commit."""
+    web = Web()
+    web.answer = lambda request: Reply(200, f'{{"sha": "{COMMIT}"}}'.encode())
+    with serve(web):
+        yield web
+
+
+def planned(web: Web, **options: object) -> tuple[Plan, Plan]:
+    """The plan without asking the Hub, and the plan at commits."""
+    catalog = load_catalog()
+    before = make_plan(Options(pair=QWEN, **options), catalog)  # type: ignore[arg-type]
+    pinned = pin_revisions(catalog, before, lambda: Hub(web.url))
+    drafter = {"drafter": pinned.drafter} if pinned.drafter else {}
+    after = make_plan(Options(pair=QWEN, **{**options, **drafter}), pinned.catalog)  # type: ignore[arg-type]
+    return before, pinned.add_to(after)
+
+
+def head_of(plan: Plan) -> Weights:
+    assert plan.drafter.weights is not None
+    return plan.drafter.weights
+
+
+@pytest.mark.thorough
+def test_a_drafter_on_a_branch_is_planned_at_its_commit(web: Web) -> None:
+    before, after = planned(web)
+    assert head_of(before).revision == "main"
+    assert head_of(after).revision == COMMIT
+    assert COMMIT in after.environment["SM_VLLM_SPECULATIVE_CONFIG"]
+    assert after.target.weights.revision == before.target.weights.revision, "was a commit before"
+    assert [r.value for r in after.reasons if r.what == "drafter commit"] == [COMMIT]
+    assert "revision-not-pinned" in {one.code for one in before.findings}
+    assert "revision-not-pinned" not in {one.code for one in after.findings}
+
+
+def test_a_head_of_the_users_own_is_planned_at_its_commit(web: Web) -> None:
+    _, after = planned(web, drafter="acme/head@v1")
+    assert head_of(after).revision == COMMIT
+    (request,) = web.requests
+    assert request.path.endswith("/acme/head/revision/v1")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(500, b"{}"), Reply(200, b"[]"), Reply(200, b"\xff"), Reply(200, b'{"sha": "main"}')],
+)
+def test_an_answer_that_is_no_commit_is_a_note(web: Web, reply: Reply) -> None:
+    web.answer = lambda request: reply
+    before, after = planned(web)
+    assert after.drafter == before.drafter
+    levels = {finding.code: finding.level for finding in after.findings}
+    assert levels["revision-not-resolved"] == "note"
+
+
+def test_commits_and_weights_elsewhere_are_not_asked_for(web: Web) -> None:
+    catalog = load_catalog()
+    plan = make_plan(Options(pair="tiny"), catalog)
+    pinned = pin_revisions(catalog, plan, lambda: Hub(web.url))
+    assert web.requests == []
+    assert pinned.catalog is catalog
+    assert (pinned.drafter, pinned.reasons, pinned.findings) == (None, (), ())
+
+
+def test_a_folder_of_the_hubs_cache_knows_its_commit(tmp_path: Path) -> None:
+    folder = tmp_path / "models--acme--my.head" / "snapshots" / COMMIT
+    plan = make_plan(Options(pair="tiny", drafter=str(folder)), load_catalog())
+    assert hub_snapshot(str(folder)) == f"acme/my.head@{COMMIT}"
+    assert [r.value for r in plan.reasons if r.what == "drafter commit"] == [
+        f"acme/my.head@{COMMIT}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/x/snapshots/" + COMMIT, "/models--a--b/snapshots/main", "/models--a/snapshots/" + COMMIT,
+     f"/models--a--b/snapshots/{COMMIT}/sub"],
+)  # fmt: skip
+def test_other_folders_know_no_commit(path: str) -> None:
+    assert hub_snapshot(path) == ""

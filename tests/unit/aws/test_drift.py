@@ -23,8 +23,8 @@ from peagle.speed.slo import Slo
 from tests.support import raises_code
 from tests.unit.aws.cloud import Cloud, service_error
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.test_rollout_alarms import ACCEPTANCE, ERRORS, rolled_out
 from tests.unit.aws.test_scaling import SCALING, TARGET
+from tests.unit.aws.test_updates import ACCEPTANCE, ERRORS, rolled_out
 from tests.unit.aws.world import NAME, World
 
 DASHBOARD = f"{NAME}-us-east-1"

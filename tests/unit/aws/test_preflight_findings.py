@@ -25,7 +25,7 @@ from tests.unit.aws.network import (
     table,
 )
 from tests.unit.aws.plans import a_plan, another, prefix_of
-from tests.unit.aws.test_rollout_alarms import rolled_out
+from tests.unit.aws.test_updates import rolled_out
 from tests.unit.aws.world import NAME, World
 
 QUOTA = "ml.g5.xlarge for endpoint usage"

@@ -13,29 +13,46 @@ import pytest
 
 from peagle.bench.aiperf import CpuReading, Sent, SentRequest, requests_in
 from peagle.bench.measure import evaluate, queue_reason, with_saturation
+from peagle.bench.report import BenchGates, require_gates
 from peagle.bench.result import (
     BenchedServer,
     BenchLoad,
+    BenchResult,
     BenchRow,
     BenchSetting,
     BenchWorkload,
     Interval,
+    MeasuredAcceptance,
     ratio_interval,
     t_quantile,
 )
 from peagle.bench.targets import BenchTarget, OpenAiServer
-from peagle.errors import EngineError
+from peagle.bench.variants import (
+    Minute,
+    Minutes,
+    VariantComparison,
+    VariantResult,
+    compare_variants,
+    relative_change,
+)
+from peagle.errors import EngineError, Refused
 from peagle.protocol import Counters
 from peagle.speed.models import Workload
+from peagle.speed.slo import Slo
 from tests.support import raises_code
+from tests.unit.bench.made import RESULT
 
 SERVER = OpenAiServer("http://127.0.0.1:1/v1", "m")
+
+
 TARGET = BenchTarget(
     SERVER,
     BenchedServer("x", "url", SERVER.base_url, "m"),
     BenchSetting(None, 0, is_known=False),
     usd_per_hour=3.6,
 )
+
+
 LOAD = BenchLoad(BenchWorkload("short-prompt", Workload(128, 41)), 2, 4)
 
 
@@ -161,6 +178,8 @@ def test_the_interval_of_a_ratio_covers_it_in_95_of_100_trials() -> None:
 METADATA = {"session_num": 0, "request_start_ns": 1795360789440639418,
             "request_end_ns": 1795360789604441464, "benchmark_phase": "profiling",
             "phase_name": "load2", "was_cancelled": False}  # fmt: skip
+
+
 GOOD: dict[str, Any] = {
     "metadata": METADATA,
     "metrics": {
@@ -170,11 +189,15 @@ GOOD: dict[str, Any] = {
         "usage_prompt_tokens": {"value": 7, "unit": "tokens"},
     },
 }
+
+
 GONE = {
     "type": "ClientConnectorError",
     "message": "ClientConnectorError(ConnectionKey(host='127.0.0.1', port=8805))",
     "cause_chain": ["ClientConnectorError", "ConnectionRefusedError"],
 }
+
+
 FAILED = {"code": 500, "type": "X", "message": '{"error":{"message":"EngineCore died"}}'}
 
 
@@ -223,3 +246,141 @@ def test_a_failed_request_has_one_clear_message(error: Any, message: str) -> Non
 def test_another_format_is_an_error(damaged: bytes) -> None:
     with pytest.raises(EngineError):
         list(requests_in([damaged]))
+
+
+# Gates on a measurement: each limit, and what was not measured.
+def result(**changes: Any) -> BenchResult:
+    return replace(RESULT, rows=(replace(RESULT.rows[0], **changes),))
+
+
+MEASURED = result(usd_per_million_tokens=2.0, acceptance=MeasuredAcceptance(2.5, (0.9, 0.6), 1000))
+
+
+UNKNOWN = result(itl=None, usd_per_million_tokens=None, acceptance=None)
+
+
+def test_what_every_load_reaches_passes() -> None:
+    require_gates(MEASURED, BenchGates(Slo(ttft=0.01), 300.0, 2.0, 2.5))
+
+
+@pytest.mark.parametrize(
+    ("measured", "gates", "miss"),
+    [
+        (MEASURED, BenchGates(slo=Slo(ttft=0.005)), "1 at a time: TTFT in s 0.01, at most 0.005"),
+        (MEASURED, BenchGates(min_tokens_per_second=600), "tokens/s 300, at least 600"),
+        (MEASURED, BenchGates(max_usd_per_million_tokens=1.0), "million tokens 2, at most 1"),
+        (MEASURED, BenchGates(min_acceptance_length=3.0), "acceptance length 2.5, at least 3"),
+        (UNKNOWN, BenchGates(Slo(itl=1.0), None, 5.0, 1.0), "unknown, at most 1 (and 2 more)"),
+    ],
+)
+def test_each_limit_is_a_gate(measured: BenchResult, gates: BenchGates, miss: str) -> None:
+    with raises_code("gate-missed", Refused) as refused:
+        require_gates(measured, gates)
+    assert miss in refused.value.message
+
+
+# The numbers of two variants, and what their difference says.
+_MINUTES = 30
+
+
+Compared = tuple[VariantResult, Minutes]
+
+
+def minute(**numbers: float) -> Minute:
+    made = Minute()
+    made.update(numbers)
+    return made
+
+
+def variant(name: str, token_seconds: float, *, streams: bool = True, k: int = 0) -> Compared:
+    """Thirty minutes of about 40 requests with 100 tokens each, at $6 per hour."""
+    chance = random.Random(name)
+    minutes = {}
+    for number in range(_MINUTES):
+        requests = 40 * chance.uniform(0.9, 1.1)
+        tokens, first = 100 * requests, 0.1 * requests
+        latency = (first + token_seconds * (tokens - requests)) * chance.uniform(0.95, 1.05)
+        timed = {"first": first, "streams": requests} if streams else {}
+        drafted = {"accepted": 2.0 * k * requests, "drafts": 2.0 * requests} if k else {}
+        minutes[60.0 * number] = minute(
+            requests=requests, latency=latency, ended=requests, tokens=tokens, **timed, **drafted
+        )
+    return VariantResult(name, "a/target", k, "ml.g5.xlarge", 1, 6.0), minutes
+
+
+def compared(first: Compared, second: Compared) -> VariantComparison:
+    return compare_variants("e", (first, second), 0.0, 60.0 * _MINUTES, 60.0)
+
+
+def test_the_numbers_of_a_variant() -> None:
+    one, two = compared(variant("one", 0.02, k=2), variant("two", 0.02)).variants
+    assert one.requests == pytest.approx(1200, rel=0.05)
+    assert one.share == pytest.approx(0.5, abs=0.03)
+    assert one.ttft_seconds
+    assert one.ttft_seconds.value == pytest.approx(0.1)
+    assert one.itl_seconds
+    assert one.itl_seconds.low < 0.02 < one.itl_seconds.high
+    assert one.acceptance_length
+    assert one.acceptance_length.value == pytest.approx(3.0)
+    assert two.acceptance_length is None
+    assert one.usd_per_million_tokens
+    assert one.output_tokens
+    cost = 3.0 / one.output_tokens * 1e6
+    assert one.usd_per_million_tokens.value == pytest.approx(cost, rel=0.01)
+    assert one.in_progress == pytest.approx(40 * 2.08 / 60, rel=0.05)
+
+
+@pytest.mark.parametrize(("second", "faster"), [(0.01, "two"), (0.03, "one"), (0.0201, None)])
+def test_the_faster_variant_is_named_where_the_interval_decides(
+    second: float, faster: str | None
+) -> None:
+    comparison = compared(variant("one", 0.02), variant("two", second))
+    assert comparison.faster == faster
+    change = comparison.changes["seconds_per_token"]
+    assert change.low < change.value < change.high
+    assert (change.low <= 0 <= change.high) == (faster is None)
+
+
+def test_what_is_unknown_or_not_comparable_is_noted() -> None:
+    one, (two, minutes) = variant("one", 0.02), variant("two", 0.02)
+    half = {at: made for at, made in minutes.items() if at < 60.0 * _MINUTES / 2}
+    third = {at: made for at, made in minutes.items() if at % 180 == 0}
+    single = {0.0: minutes[0.0]}
+    for kept, note in (
+        (half, "idle instances"),
+        (third, "different loads"),
+        (single, "one minute"),
+    ):
+        assert any(note in each for each in compared(one, (two, kept)).notes)
+    assert compared(one, (two, single)).changes == {}
+    whole = compared(one, variant("two", 0.02, streams=False))
+    assert whole.variants[1].itl_seconds is None
+    assert ("itl_seconds" in whole.changes, "seconds_per_token" in whole.changes) == (False, True)
+    assert any("not all requests stream" in note for note in whole.notes)
+
+
+def test_tokens_of_a_proof_have_no_price() -> None:
+    idle, _ = variant("idle", 0.02)
+    comparison = compared(variant("one", 0.02), (idle, {0.0: minute(tokens=122.0)}))
+    assert comparison.variants[1].usd_per_million_tokens is None
+    assert (comparison.faster, comparison.changes) == (None, {})
+    assert comparison.variants[1].seconds_per_token is None
+    assert any("idle has answered 0 requests" in note for note in comparison.notes)
+
+
+def test_the_error_of_a_change_has_both_errors() -> None:
+    change = relative_change(Interval(10.0, 9.0, 11.0), Interval(20.0, 19.0, 21.0))
+    assert change
+    assert change.value == pytest.approx(1.0)
+    assert change.high - change.value == pytest.approx(2 * (0.1**2 + 0.05**2) ** 0.5)
+    assert relative_change(None, Interval(1.0, 0.9, 1.1)) is None
+    assert relative_change(Interval(2.0, 2.0, 2.0), Interval(1.0, 0.9, 1.1)) is None
+
+
+def test_a_variant_with_only_errors_is_named_with_their_cause() -> None:
+    (two, _), (one, _) = variant("two", 0.02), variant("one", 0.02)
+    broken = {60.0 * number: minute(requests=3, errors=3, failed=3) for number in range(3)}
+    idle, failing = compare_variants("e", ((one, {}), (two, broken)), 0.0, 180.0, 60.0).variants
+    assert (failing.errors, failing.failed) == (9, 9)
+    assert (failing.only_errors, idle.only_errors) == (True, False)
+    assert "5xx" in failing.cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from pydantic import BaseModel
@@ -15,13 +16,19 @@ from peagle.cli.view.console import (
     print_next,
     print_table,
 )
+from peagle.cli.view.progress import DeploymentProgress, StatusLine
+from peagle.deploy.context import Progress
 from peagle.findings import Finding
 
 COMMAND = ("peagle", "plan", "a" * 40, "--set", "a value with blanks")
+
+
 FINDING = Finding(
     level="warning", code="some-code", where="max_model_len", message="m " * 30, fix="do it",
     command=COMMAND,
 )  # fmt: skip
+
+
 LINE = f"peagle plan {'a' * 40} --set 'a value with blanks'"
 
 
@@ -67,3 +74,104 @@ def test_a_document_is_the_dump_of_its_model(capsys: pytest.CaptureFixture[str])
 
     print_json({"answer": Answer(number=1, names=("a",))})
     assert json.loads(capsys.readouterr().out) == {"answer": {"number": 1, "names": ["a"]}}
+
+
+# Progress on stderr, with and without a terminal.
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make stderr a terminal that can rewrite a line."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def on_screen(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What a terminal shows from each erased line to the next one."""
+    return capsys.readouterr().err.split("\r\x1b[2K")
+
+
+def test_without_a_terminal_there_is_a_line_every_15_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    with StatusLine(lambda: now) as status:
+        for second in range(35):
+            now = float(second)
+            status.show("starting", "a line of the log")
+    assert capsys.readouterr().err.splitlines() == [
+        "starting, 0 s: a line of the log",
+        "starting, 15 s: a line of the log",
+        "starting, 30 s: a line of the log",
+    ]
+
+
+def test_on_a_terminal_the_line_is_rewritten_and_cleared_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "30")
+    with StatusLine(lambda: 0.0) as status:
+        status.show("starting", "a very long line of the log\x1b[31m with colors")
+        status.show("proving")
+    assert on_screen(capsys) == ["", "starting, 0 s: a very long...", "proving, 0 s", ""]
+
+
+@pytest.mark.parametrize(
+    ("progress", "sandbox", "line"),
+    [
+        (
+            Progress("Creating", 83.4, 0.0326, "Loading weights"),
+            False,
+            "Creating | 1m 23s | $0.03 so far | Loading weights",
+        ),
+        (Progress("Creating", 83.4, 0.0326), True, "Creating | 1m 23s | $0.03 on AWS"),
+        (Progress("Creating model", line="m"), False, "Creating model | m"),
+    ],
+)
+def test_deployment_shows_state_time_cost_and_line(
+    progress: Progress, sandbox: bool, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DeploymentProgress(sandbox) as status:
+        status.observe(progress)
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_without_a_terminal_a_deployment_has_a_line_per_change_and_per_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    with DeploymentProgress(sandbox=False, clock=lambda: now) as status:
+        for second in range(140):
+            now = float(second)
+            state = "Creating" if second < 135 else "InService"
+            line = f"Loading weights: {second}%" if second >= 90 else "no log yet"
+            status.observe(Progress(state, now, line=line, is_logging=second >= 90))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "Creating | no log yet",
+        "Creating | 1m 00s | no log yet",
+        "Creating | 1m 30s | Loading weights: 90%",
+        "InService | 2m 15s | Loading weights: 135%",
+    ]
+
+
+def test_a_notice_stays_above_the_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    with DeploymentProgress(sandbox=False) as status:
+        status.observe(Progress("Creating", 1))
+        status.observe(Progress("peagle-tiny", line="no capacity", is_notice=True))
+        status.observe(Progress("Creating", 2))
+    assert on_screen(capsys) == [
+        "", "Creating | 1s", "peagle-tiny: no capacity\nCreating | 1s", "Creating | 2s", "",
+    ]  # fmt: skip
+
+
+def test_a_thread_that_still_runs_shows_nothing_after_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    with StatusLine(lambda: 0.0) as status:
+        status.show("starting")
+    capsys.readouterr()
+    status.show("starting")
+    assert capsys.readouterr().err == ""
