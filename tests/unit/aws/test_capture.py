@@ -1,0 +1,164 @@
+"""How long captured data is kept: our rule in the lifecycle of a bucket that others use too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from peagle.aws import s3
+from peagle.aws.errors import AccessDenied
+from peagle.catalog import load_catalog
+from peagle.deploy.removal import destroy
+from peagle.errors import Unsupported
+from peagle.planning.plan import Capture, Observe, Plan
+from peagle.render import render
+from peagle.render.resources import rule_id
+from peagle.s3uri import S3Uri
+from tests.support import raises_code
+from tests.unit.aws.cloud import FakeAws
+from tests.unit.aws.conftest import moto_connection
+from tests.unit.aws.network import denied
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.world import NAME, World
+
+CATALOG = load_catalog()
+BUCKET = "captured"
+FOREIGN = {
+    "ID": "theirs",
+    "Status": "Enabled",
+    "Filter": {"Prefix": "a/"},
+    "Expiration": {"Days": 9},
+}
+OWN: dict[str, Any] = {
+    "ID": rule_id(NAME, "us-east-1", S3Uri(BUCKET, f"a/{NAME}/")),
+    "Status": "Enabled",
+    "Filter": {"Prefix": f"a/{NAME}/"},
+    "Expiration": {"Days": 7},
+    "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
+}
+
+
+def captured(plan: Plan, days: int | None = 7, uri: str = f"s3://{BUCKET}/a") -> Plan:
+    capture = Capture(s3_uri=uri, percent=100, retention_days=days)
+    observe = Observe(dashboard=False, capture=capture)
+    return plan.model_copy(update={"observe": observe})
+
+
+def rules(world: World) -> list[dict[str, Any]]:
+    return world.cloud.lifecycles.get(BUCKET, [])
+
+
+def test_the_rule_is_added_to_those_of_others_before_the_endpoint_and_destroyed(
+    world: World,
+) -> None:
+    world.cloud.lifecycles[BUCKET] = [FOREIGN]
+    world.deploy(captured(a_plan()))
+    assert rules(world) == [FOREIGN, OWN]
+    calls = world.cloud.calls
+    assert calls.index("put_bucket_lifecycle_configuration") < calls.index("create_endpoint")
+    world.deploy(captured(a_plan(), days=30))
+    assert [one["Expiration"]["Days"] for one in rules(world)] == [9, 30]
+    world.destroy()
+    assert rules(world) == [FOREIGN]
+
+
+def test_what_was_captured_is_deleted_also_when_nothing_is_captured_any_more(world: World) -> None:
+    world.deploy(captured(a_plan()))
+    world.deploy(another(a_plan()))
+    assert rules(world) == [OWN]
+    world.deploy(captured(another(a_plan()), days=None))
+    assert rules(world) == []
+
+
+def test_each_folder_of_a_bucket_keeps_its_rule_and_the_change_is_shown(world: World) -> None:
+    world.deploy(captured(a_plan()))
+    elsewhere = captured(another(a_plan()), uri=f"s3://{BUCKET}/b")
+    (shown,) = [
+        change for change in world.preflight(elsewhere).changes if "captured" in change.path
+    ]
+    world.deploy(elsewhere)
+    assert (shown.before or "").startswith(f"100% of prompts and answers to s3://{BUCKET}/a")
+    assert f"s3://{BUCKET}/b" in (shown.after or "")
+    prefixes = [rule["Filter"]["Prefix"] for rule in rules(world)]
+    assert prefixes == [f"a/{NAME}/", f"b/{NAME}/"]
+    world.destroy()
+    assert rules(world) == []
+
+
+def test_another_machine_removes_the_rule(world: World) -> None:
+    world.deploy(captured(a_plan()))
+    world.forget()
+    assert [one.name for one in world.known().of_type("LifecycleRule")] == [
+        f"s3://{BUCKET}/a/{NAME}/"
+    ]
+    destroy(world.context())
+    assert rules(world) == []
+
+
+def test_without_the_permission_nothing_is_deployed_and_the_fix_says_how_to_go_on(
+    world: World,
+) -> None:
+    world.cloud.before = denied("put_bucket_lifecycle_configuration")
+    with pytest.raises(AccessDenied) as raised:
+        world.deploy(captured(a_plan()))
+    assert "capture_retention 0" in raised.value.fix
+    assert "create_endpoint" not in world.cloud.calls
+
+
+def test_a_rule_of_the_earlier_form_is_joined_by_one_of_that_form(world: World) -> None:
+    earlier = {"ID": "old", "Status": "Enabled", "Prefix": "b/", "Expiration": {"Days": 3}}
+    world.cloud.lifecycles[BUCKET] = [earlier]
+    s3.put_lifecycle_rule(FakeAws(world.cloud), BUCKET, OWN)
+    (_, own) = rules(world)
+    assert own["Prefix"] == f"a/{NAME}/"
+    assert "Filter" not in own
+
+
+def change(rule: dict[str, Any] | None) -> None:
+    aws = moto_connection("us-east-1")
+    if rule is None:
+        s3.remove_lifecycle_rule(aws, BUCKET, OWN["ID"])
+    else:
+        s3.put_lifecycle_rule(aws, BUCKET, rule)
+
+
+@pytest.mark.thorough
+def test_s3_accepts_the_rules_and_keeps_those_of_others() -> None:
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket=BUCKET)
+
+        def found() -> list[dict[str, Any]]:
+            rules: list[dict[str, Any]]
+            rules = client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+            return rules
+
+        change(OWN)
+        assert found() == [OWN]
+        change(None)
+        with pytest.raises(ClientError, match="NoSuchLifecycleConfiguration"):
+            found()
+        theirs = {**OWN, "ID": "theirs", "Filter": {"Prefix": "b/"}}
+        client.put_bucket_lifecycle_configuration(
+            Bucket=BUCKET, LifecycleConfiguration={"Rules": [theirs]}
+        )
+        change(OWN)
+        change({**OWN, "Expiration": {"Days": 90}})
+        assert [(one["ID"], one["Expiration"]["Days"]) for one in found()] == [
+            ("theirs", 7),
+            (OWN["ID"], 90),
+        ]
+        change(None)
+        assert found() == [theirs]
+
+
+@pytest.mark.parametrize("format", ["cloudformation", "terraform"])
+def test_a_template_owns_no_bucket(format: str) -> None:
+    with raises_code("format-unsupported", Unsupported) as refused:
+        render(format, captured(a_plan()), CATALOG)
+    assert "lifecycle of captured" in refused.value.message
+    render(format, captured(a_plan(), days=None), CATALOG)

@@ -1,0 +1,101 @@
+"""Weights of the Hub are planned at the commit that their branch has now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.checkpoints.hub import Hub
+from peagle.checkpoints.models import hub_snapshot
+from peagle.planning import Options, make_plan
+from peagle.planning.plan import Plan, Weights
+from peagle.weights.revisions import pin_revisions
+from tests.unit.checkpoints.web import Reply, Web, serve
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+QWEN = "qwen3-8b"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A Hub whose repositories are all at one commit."""
+    web = Web()
+    web.answer = lambda request: Reply(200, f'{{"sha": "{COMMIT}"}}'.encode())
+    with serve(web):
+        yield web
+
+
+def planned(web: Web, **options: object) -> tuple[Plan, Plan]:
+    """The plan without asking the Hub, and the plan at commits."""
+    catalog = load_catalog()
+    before = make_plan(Options(pair=QWEN, **options), catalog)  # type: ignore[arg-type]
+    pinned = pin_revisions(catalog, before, lambda: Hub(web.url))
+    drafter = {"drafter": pinned.drafter} if pinned.drafter else {}
+    after = make_plan(Options(pair=QWEN, **{**options, **drafter}), pinned.catalog)  # type: ignore[arg-type]
+    return before, pinned.add_to(after)
+
+
+def head_of(plan: Plan) -> Weights:
+    assert plan.drafter.weights is not None
+    return plan.drafter.weights
+
+
+@pytest.mark.thorough
+def test_a_drafter_on_a_branch_is_planned_at_its_commit(web: Web) -> None:
+    before, after = planned(web)
+    assert head_of(before).revision == "main"
+    assert head_of(after).revision == COMMIT
+    assert COMMIT in after.environment["SM_VLLM_SPECULATIVE_CONFIG"]
+    assert after.target.weights.revision == before.target.weights.revision, "was a commit before"
+    assert [r.value for r in after.reasons if r.what == "drafter commit"] == [COMMIT]
+    assert "revision-not-pinned" in {one.code for one in before.findings}
+    assert "revision-not-pinned" not in {one.code for one in after.findings}
+
+
+def test_a_head_of_the_users_own_is_planned_at_its_commit(web: Web) -> None:
+    _, after = planned(web, drafter="acme/head@v1")
+    assert head_of(after).revision == COMMIT
+    (request,) = web.requests
+    assert request.path.endswith("/acme/head/revision/v1")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [Reply(500, b"{}"), Reply(200, b"[]"), Reply(200, b"\xff"), Reply(200, b'{"sha": "main"}')],
+)
+def test_an_answer_that_is_no_commit_is_a_note(web: Web, reply: Reply) -> None:
+    web.answer = lambda request: reply
+    before, after = planned(web)
+    assert after.drafter == before.drafter
+    levels = {finding.code: finding.level for finding in after.findings}
+    assert levels["revision-not-resolved"] == "note"
+
+
+def test_commits_and_weights_elsewhere_are_not_asked_for(web: Web) -> None:
+    catalog = load_catalog()
+    plan = make_plan(Options(pair="tiny"), catalog)
+    pinned = pin_revisions(catalog, plan, lambda: Hub(web.url))
+    assert web.requests == []
+    assert pinned.catalog is catalog
+    assert (pinned.drafter, pinned.reasons, pinned.findings) == (None, (), ())
+
+
+def test_a_folder_of_the_hubs_cache_knows_its_commit(tmp_path: Path) -> None:
+    folder = tmp_path / "models--acme--my.head" / "snapshots" / COMMIT
+    plan = make_plan(Options(pair="tiny", drafter=str(folder)), load_catalog())
+    assert hub_snapshot(str(folder)) == f"acme/my.head@{COMMIT}"
+    assert [r.value for r in plan.reasons if r.what == "drafter commit"] == [
+        f"acme/my.head@{COMMIT}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/x/snapshots/" + COMMIT, "/models--a--b/snapshots/main", "/models--a/snapshots/" + COMMIT,
+     f"/models--a--b/snapshots/{COMMIT}/sub"],
+)  # fmt: skip
+def test_other_folders_know_no_commit(path: str) -> None:
+    assert hub_snapshot(path) == ""
