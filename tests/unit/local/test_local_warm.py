@@ -27,9 +27,11 @@ from peagle.planning import Options, make_plan
 from peagle.warm import collect_locally as collect
 from tests.support import raises_code
 from tests.unit.containers.artifacts import artifact
-from tests.unit.images.conftest import LABELS, FakeDocker
+from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
+
+__all__ = ["docker"]
 
 KEY = "a" * 32
 
