@@ -55,14 +55,6 @@ def test_the_pair_shows_how_the_drafter_is_loaded() -> None:
     assert codes(document("tiny", "--drafter", "eagle3")) == []
 
 
-def test_a_target_that_is_another_model_is_an_error(tmp_path: Path) -> None:
-    config = json.loads((tiny("target") / "config.json").read_text())
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 12}))
-    assert codes(document("tiny", "--target", str(other))) == ["target-differs"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "level"),
     [

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.cli.change import compare
 from tests.support import with_keys
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
 
@@ -242,16 +240,3 @@ def test_what_another_machine_deployed_tells_what_the_account_shows(empty: Termi
     assert {name for name in before if before[name] != after[name]} == {
         "SM_VLLM_SPECULATIVE_CONFIG"
     }
-
-
-@pytest.mark.parametrize(("missing", "code"), [(0, 0), (1, 3)])
-def test_the_example_of_help_has_the_least_quota(
-    terminal: Terminal, missing: int, code: int
-) -> None:
-    quota, example, *_ = (line.strip() for line in (compare.epilog or "").splitlines()[2:])
-    *_, instance_type, value = quota.split()
-    name = f"{instance_type} for endpoint usage"
-    terminal.cloud.quotas[name] = float(value) - missing
-    words = [word for word in shlex.split(example)[1:] if word != "--sandbox"]
-    assert terminal.run("deploy", "tiny", "--yes").code == 0
-    assert terminal.run(*words, "--yes").code == code

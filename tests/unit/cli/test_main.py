@@ -17,13 +17,10 @@ import pytest
 from peagle.account import Account
 from peagle.cli.context import in_context, own_command
 from peagle.cli.machine import read_explanations
-from peagle.cli.main import COMMANDS, cli
+from peagle.cli.main import cli
 from peagle.data import data_folder
 from tests.support import Peagle, in_process
 from tests.unit.cli.commands import NAME, Terminal
-
-NAMES = [name for commands in COMMANDS.values() for name in commands]
-
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -68,30 +65,10 @@ def test_reading_commands_import_nothing_heavy(tmp_path: Path) -> None:
     assert ends == [f"{' '.join(words)} ends with 0 []" for words in READING], done.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_exists_and_its_help_has_an_example(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-    assert isinstance(command, click.Command)
-    if isinstance(command, click.Group):
-        assert all(child.epilog or child.help for child in command.commands.values())
-    assert "peagle" in (command.epilog or ""), f"`peagle {name} --help` shows no example"
-
-
 def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
     done = peagle("plan", "--bad", "--", "--json")
     assert done.returncode == 2
     assert done.stderr.startswith("error: peagle plan has no option --bad")
-
-
-@pytest.mark.parametrize(
-    ("option", "meant"),
-    [("--subnets", "the key subnets of peagle.yaml"), ("--users", "--concurrency"),
-     ("--workloads", "--workload")],
-)  # fmt: skip
-def test_a_wrong_option_names_the_right_one(option: str, meant: str) -> None:
-    error = in_process("plan", "tiny", option, "8").error
-    assert f"no option {option}: " in error
-    assert meant in error
 
 
 def test_no_command_shows_the_help(peagle: Peagle) -> None:

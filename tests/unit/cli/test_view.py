@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
-from pydantic import BaseModel
 
 from peagle.cli.view.console import (
     bar,
     print_facts,
     print_findings,
-    print_json,
     print_next,
     print_table,
 )
@@ -53,11 +50,6 @@ def test_every_shape_keeps_its_texts_and_commands(
     assert "none" not in shown
 
 
-def test_a_table_without_rows_has_no_title(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("a",), [], title="Title")
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize(
     ("shares", "blocks"), [((0.25, 0.5), 15), ((0.0,), 0), ((0.7, 0.7), 20), ((-1.0,), 0)]
 )
@@ -65,15 +57,6 @@ def test_a_bar_is_full_to_the_sum_of_its_parts(shares: tuple[float, ...], blocks
     drawn = bar(((share, "") for share in shares), 20).plain
     assert len(drawn) == 20
     assert drawn.count("█") + drawn.count("#") == blocks
-
-
-def test_a_document_is_the_dump_of_its_model(capsys: pytest.CaptureFixture[str]) -> None:
-    class Answer(BaseModel):
-        number: int
-        names: tuple[str, ...]
-
-    print_json({"answer": Answer(number=1, names=("a",))})
-    assert json.loads(capsys.readouterr().out) == {"answer": {"number": 1, "names": ["a"]}}
 
 
 # Progress on stderr, with and without a terminal.
