@@ -100,12 +100,10 @@ _SECONDS = {
 }  # fmt: skip
 """What the longest groups take on one processor, by the last profile; that of the sandbox's
 tests is divided by their number."""
-
 _FEW_SECONDS = 10
 _SLOW = ("install", "sandbox", "engine", "docker")
 _SLOW_FILES = ("test_cdk.py", "test_cfn_lint.py", "test_checkov.py", "test_terraform.py")
 """Also slow; test_cdk.py loads the CDK into Node.js, which each worker would do again."""
-
 _OWN_SANDBOX = ("test_owners_terraform.py",)
 """Modules so long that a sandbox of their own costs less than that a worker ends later."""
 

@@ -27,10 +27,8 @@ from peagle.render.formats.compose import CACHE_VOLUME, ComposeService, compose_
 from tests.support import Peagle
 
 pytestmark = pytest.mark.docker
-
 NAME = "composed"
 START_SECONDS = 240
-
 SAME = ("CapAdd", "CapDrop", "PidMode", "PortBindings", "Privileged", "ReadonlyRootfs",
         "SecurityOpt", "ShmSize", "Tmpfs", "UsernsMode")  # fmt: skip
 """Of a container's HostConfig: what it may do, and what it sees of this machine."""

@@ -32,7 +32,6 @@ from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
 
 pytestmark = pytest.mark.docker
-
 NAME = "docker-test"
 QUESTION = "What does textwrap.wrap do?"
 START_SECONDS = 240

@@ -24,11 +24,9 @@ from tests.docker.conftest import Build
 from tests.support import Peagle, raises_code
 
 pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
-
 REGISTRY = "docker-registry"
 PASSWORD = "123456789012-auth-token"
 """What the sandbox's ECR gives as a token, for the user AWS."""
-
 HTPASSWD = "AWS:$2y$05$abcdefghijklmnopqrstuu/4ofrUS75HrKu6f.iuRo0I/XlrmpqlC\n"
 
 

@@ -17,7 +17,6 @@ from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
-
 REGISTRY = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
 
 

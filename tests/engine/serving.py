@@ -20,7 +20,6 @@ TINY = data_folder("model_catalog") / "peagle" / "tiny"
 SERVE = entrypoint_folder()
 TILES = Path(__file__).parent / "tiles"
 """With it on PYTHONPATH vLLM chooses kernels as on a CPU with AMX tiles."""
-
 CPU = {
     "SM_VLLM_ENFORCE_EAGER": "true",
     "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": "uni",

@@ -21,7 +21,6 @@ from tests.conftest import DEFAULT_VLLM
 from tests.unit.rendering.plans import plan_of
 
 pytestmark = pytest.mark.engine
-
 REPO, COMMIT = "acme/model", "0123456789abcdef0123456789abcdef01234567"
 FILES = {
     "config.json": b"{}",

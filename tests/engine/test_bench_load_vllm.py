@@ -15,7 +15,6 @@ from tests.support import Peagle
 from tests.unit.bench.installed import install_mini
 
 pytestmark = [pytest.mark.engine, pytest.mark.install]
-
 NAME = "bench-test"
 
 

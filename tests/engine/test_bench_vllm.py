@@ -17,7 +17,6 @@ from peagle.engine.machine import Engine
 from tests.support import Peagle
 
 pytestmark = pytest.mark.engine
-
 GOOD, DAMAGED = "bench-good", "bench-damaged"
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
 

@@ -15,7 +15,6 @@ from tests.sandbox.sandboxes import Account, Sandbox
 from tests.unit.bench.installed import install_mini
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
-
 NAME = "compared"
 TYPE = "ml.g6.xlarge"
 WHERE = ("--sandbox",)

@@ -16,7 +16,6 @@ from tests.sandbox.sandboxes import Sandbox
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
-
 QUESTION = "What does os.path.join do?"
 WHERE = ("--sandbox",)
 

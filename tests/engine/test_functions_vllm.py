@@ -23,10 +23,8 @@ from tests.unit.checks.cases import GEOMETRY, geometry_case, tiny_case
 from tests.unit.checks.damage import tiny
 
 pytestmark = pytest.mark.engine
-
 RATIO = 1.5
 """vLLM 0.28.0 pads the smaller group up to this."""
-
 Geometry = tuple[tuple[AttentionGroup, ...], tuple[AttentionGroup, ...]]
 """The attention of a target, and that of a drafter."""
 
@@ -64,7 +62,6 @@ SMALL: list[Geometry] = [
     )
     if (narrow or wide) and (drafts or slides)
 ]
-
 REAL = [
     (folder.name, head)
     for folder in sorted(GEOMETRY.iterdir())

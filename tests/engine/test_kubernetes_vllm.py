@@ -23,7 +23,6 @@ from tests.unit.rendering.kubernetes import environment_of, expanded, manifests,
 from tests.unit.rendering.plans import plan_of
 
 pytestmark = pytest.mark.engine
-
 ON_CPU = ("--enforce-eager", "--distributed-executor-backend", "uni")
 
 

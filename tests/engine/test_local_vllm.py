@@ -28,7 +28,6 @@ from peagle.protocol import EventSplitter, acceptance_length, parse_piece, piece
 from tests.support import Peagle, raises_code
 
 pytestmark = pytest.mark.engine
-
 NAME = "local-test"
 QUESTION = "What does textwrap.wrap do?"
 HELD_OUT = json.loads((data_folder("model_catalog") / "peagle/tiny/prompts.json").read_text())[:8]

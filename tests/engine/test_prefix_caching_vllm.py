@@ -21,7 +21,6 @@ from peagle_serve.contract import COUNTERS_ATTRIBUTE
 from tests.engine.serving import TINY, Container, speculation
 
 pytestmark = pytest.mark.engine
-
 TURNS = 5
 PROMPTS = [one["prompt"] for one in json.loads((TINY / "prompts.json").read_text())][: 4 + TURNS]
 

@@ -33,16 +33,12 @@ from tests.unit.checks.corpus_rest import REST
 
 # A time limit would fail on a busy machine; the driver itself kills a case that hangs.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(0)]
-
 CORPUS = {broken.name: broken for broken in (*HEADS, *REST)}
-
 NOT_SHOWN = {
     **expected.NOT_SHOWN,
     **{broken.code: broken.not_shown for broken in CORPUS.values() if broken.not_shown},
 }
-
 RULES = {rule.code: rule for rule in rules_found()}
-
 SHOWN = {
     *(CORPUS[name].code for name in expected.CORPUS),
     *(code for code, _ in expected.BROKEN.values()),
@@ -90,7 +86,6 @@ CODES = {
     **{name: code for name, (code, _) in expected.BROKEN.items()},
     **{name: CORPUS[name].expected for name in FROM_CORPUS},
 }
-
 NOTICED = {
     "at start": (Refuses,),
     "on a request": (Dies,),

@@ -15,7 +15,6 @@ from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
-
 SPEED = 300
 """A minute of scaling passes in a fifth of a second."""
 

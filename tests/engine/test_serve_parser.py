@@ -26,14 +26,12 @@ from peagle_serve.environment import (
 from tests.engine.conftest import Ask
 
 pytestmark = pytest.mark.engine
-
 SPECULATION: dict[str, Any] = {
     "method": "eagle3",
     "model": "models/50 % of 'it' \"quoted\" \u00e4\u65e5\U0001f600",
     "num_speculative_tokens": 7,
     "parallel_drafting": True,
 }
-
 ENVIRONMENTS: dict[str, dict[str, str]] = {
     "compact": {"SM_VLLM_SPECULATIVE_CONFIG": json.dumps(SPECULATION, separators=(",", ":"))},
     "many lines": {
@@ -51,7 +49,6 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
         "SM_VLLM_MIDDLEWARE": "own.middleware.Class",
     },
 }
-
 CATALOG = load_catalog()
 FACTS = facts_of("0.28.0")
 PAIRS = [

@@ -16,12 +16,10 @@ from tests.engine.conftest import Ask
 from tests.engine.test_serve_parser import SPECULATION
 
 pytestmark = pytest.mark.engine
-
 SWITCH_WORDS = ("true", "false", "")
 STARTS = ("[", "[]", "[1", "{", "{}", "{} ", "true", "True ", "false", " ", "\t", "\r", "\n", "-")
 """Beginnings of values that the entrypoint itself interprets."""
 FREE_TEXTS = ("CHAT_TEMPLATE", "REVISION", "SERVED_MODEL_NAME")
-
 ALPHABET = " \t\n'\"\\`$%{}[]()<>|&;:,=-_#~*?!/.@^+0aZ\u00e4\u65e5\U0001f600\u200b\u00a0\u2028"
 CASES = 300
 

@@ -39,7 +39,6 @@ from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
-
 PLACE = "s3://streamed/tiny/"
 LOCK = Path(__file__).with_name("streamer.txt")
 OF_OURS = ("boto3", "botocore", "s3transfer", "dateutil", "six", "jmespath")

@@ -15,7 +15,6 @@ from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
-
 QUESTION = "What does os.path.join do?"
 WHERE = ("--sandbox",)
 

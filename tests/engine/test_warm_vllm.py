@@ -20,14 +20,12 @@ from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
-
 BUCKET, PREFIX = "models", "tiny/"
 IN_S3 = ("--model-source", f"s3://{BUCKET}/{PREFIX}target/",
          "--drafter", f"s3://{BUCKET}/{PREFIX}drafter/",
          "--image", OUR_IMAGE)  # fmt: skip
 K = "5"
 """Of all engines: a plan for a head in S3 does not know what was measured with the catalogue's."""
-
 NAME = "quick"
 AT_MOST = 0.75
 """Share of the time of a cold start, on a busy machine; on an idle one it is about a third."""

@@ -16,7 +16,6 @@ from peagle.sandbox.client import set_scaling_speed
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
-
 NAME = "peagle-zero"
 PROMPT = "What does textwrap.wrap do?"
 SPEED = 1000

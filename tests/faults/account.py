@@ -19,7 +19,6 @@ NAME = "peagle-tiny"
 INSTANCE_TYPE = "ml.g5.xlarge"
 BUCKET = "peagle-sagemaker-template"
 _BUSY = ("Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting")
-
 Resources = frozenset[tuple[str, str]]
 
 

@@ -40,7 +40,6 @@ _SOURCE = "\n".join(
 _SECRETS = ("VLLM_API_KEY", "HF_TOKEN")
 _NAMES = re.compile(r"\b[A-Za-z]+_[\w.-]*\w")
 """Of variables, and of keys in them: what a refusal is about, in whichever words."""
-
 HEAD = {"method": "eagle3", "model": "a/head", "num_speculative_tokens": 7}
 
 

@@ -17,7 +17,6 @@ from tests.packaging.environments import with_pip
 from tests.support import bundled_catalog
 
 pytestmark = [pytest.mark.install, pytest.mark.exhaustive]
-
 ROOT = Path(__file__).resolve().parents[2]
 CORE_LIMIT_MB = 100
 

@@ -24,7 +24,6 @@ EDITS = (
 )
 """What a person changes in the starter's peagle.yaml: the tiny pair, a higher floor of production's
 own proof, and limits that an engine on a CPU keeps."""
-
 HEAD = ROOT / "model_catalog" / "peagle" / "tiny" / "p-eagle"
 
 

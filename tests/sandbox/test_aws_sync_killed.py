@@ -22,14 +22,12 @@ from tests.sandbox.sandboxes import Account, Sandbox, started, until
 from tests.unit.aws.syncing import CONFIG, index_of
 
 pytestmark = pytest.mark.sandbox
-
 MIB = PART_BYTES = 1024 * 1024
 SHARDS = {"model-1.safetensors": 24 * MIB, "model-2.safetensors": 24 * MIB,
           "model-3.safetensors": 8 * MIB}  # fmt: skip
 PARTS = sum(-(-(size + 200) // PART_BYTES) for size in SHARDS.values())
 KILLED_AFTER = 28
 """Parts: small files are first, and the others are sent at the same time."""
-
 COMMAND = """
 import itertools, sys, threading
 from s3transfer.upload import UploadPartTask

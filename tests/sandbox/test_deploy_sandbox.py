@@ -18,7 +18,6 @@ from tests.sandbox.sandboxes import Account, Sandbox
 from tests.support import in_process, run_in_process
 
 pytestmark = pytest.mark.sandbox
-
 NAME = "peagle-tiny"
 DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes")
 

@@ -12,7 +12,6 @@ import pytest
 from tests.sandbox.sandboxes import Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
-
 NAME = "peagle-tiny"
 DEPLOY = ("deploy", "tiny", "--name", NAME, "--instance-type", "ml.g5.xlarge", "--sandbox",
           "--yes")  # fmt: skip

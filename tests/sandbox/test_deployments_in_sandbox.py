@@ -16,7 +16,6 @@ from tests.unit.bench.installed import install_mini
 from tests.unit.catalog.test_catalog_pairs import NEW_INSTANCE, NEW_TYPE
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
-
 NAME = "peagle-tiny"
 TYPE = "ml.g5.xlarge"
 DEPLOY = ("deploy", "tiny", "--instance-type", TYPE, "--sandbox", "--yes")

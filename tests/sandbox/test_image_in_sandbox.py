@@ -15,9 +15,7 @@ from tests.support import Peagle
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 
 __all__ = ["docker"]
-
 pytestmark = pytest.mark.sandbox
-
 Environment = dict[str, str]
 
 

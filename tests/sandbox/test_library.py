@@ -17,7 +17,6 @@ from tests.examples import CHAPTER, WITH_ACCOUNT, run_examples
 from tests.sandbox.sandboxes import Sandbox
 
 pytestmark = pytest.mark.sandbox
-
 DAG = CHAPTER.parents[1] / "infra" / "airflow" / "peagle_batch.py"
 
 

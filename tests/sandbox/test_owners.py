@@ -21,7 +21,6 @@ from tests.sandbox.owners import (
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
-
 EVERY_SECOND = {"Delay": 1}
 DEPLOY = ("deploy", *PLAN, "--yes")
 SYNTHESIZED = Path(__file__).parents[1] / "golden" / "synthesized" / "uploaded.json"

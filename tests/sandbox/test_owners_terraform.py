@@ -26,7 +26,6 @@ from tests.sandbox.sandboxes import BUCKET, ROLE, Account
 from tests.unit.rendering.plans import SHAPES, limited, plan_of
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.exhaustive]
-
 NAME = "by-module"
 VARIABLES = ("-var", f"execution_role_arn={ROLE}", "-var", f"model_bucket={BUCKET}")
 # One request at a time, so that the log of the sandbox shows what each was for.

@@ -16,7 +16,6 @@ from tests.support import run_in_process
 from tests.unit.cli.test_pipelines import is_here, peagle_words
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
-
 WORKFLOWS = ("peagle-pull-request", "peagle-deploy", "peagle-nightly")
 STAGES = ("plan", "staging", "production", "nightly")
 EDITS = {

@@ -18,7 +18,6 @@ from tests.sandbox.sandboxes import Account, Sandbox
 from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
-
 _APART_SECONDS = 0.05  # each request takes 10 ms of processor time
 NAME = "peagle-rolled"
 DEPLOY = (

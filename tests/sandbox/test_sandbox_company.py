@@ -12,7 +12,6 @@ from tests.sandbox.sandboxes import IMAGE, ROLE, Account, Sandbox, refusal
 from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
-
 NAME = "acme-tiny"
 DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes",
           "--tag", "team=ml", "--tag", "cost center=a b")  # fmt: skip

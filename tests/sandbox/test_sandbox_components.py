@@ -12,7 +12,6 @@ from peagle.sandbox.client import set_quota
 from tests.sandbox.sandboxes import ROLE, Account, until
 
 pytestmark = pytest.mark.sandbox
-
 TYPE = "ml.g6.12xlarge"
 """Has four GPUs."""
 

@@ -27,7 +27,6 @@ from tests.sandbox.sandboxes import (
 )
 
 pytestmark = pytest.mark.sandbox
-
 ARN = "arn:aws:sagemaker:us-east-1:123456789012"
 INVALID = "ValidationException"
 

@@ -151,8 +151,6 @@ def test_status_and_tags_name_the_stand_in(account: Account) -> None:
 
 
 EAGER = "SM_VLLM_ENFORCE_EAGER"
-
-
 WARMED = {"ModelDataSource": {"S3DataSource": folder_on_s3("warmed/")}}
 
 

@@ -13,7 +13,6 @@ from botocore.exceptions import ClientError, WaiterError
 from tests.sandbox.sandboxes import IMAGE, INSTANCE_TYPE, ROLE, Account, folder_on_s3
 
 pytestmark = pytest.mark.sandbox
-
 EVERY_SECOND = {"Delay": 1}
 STACK = "my-stack"
 

@@ -14,7 +14,6 @@ from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, refusal, until
 from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
-
 DEPLOY = (
     "deploy", "tiny", "--sandbox", "--yes", "--instance-type", INSTANCE_TYPE,
 )  # fmt: skip

@@ -16,7 +16,6 @@ from tests.sandbox.owners import Machine, upload_weights
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
-
 NAME = "peagle-tiny"
 DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes", "--json")
 HOUR = 3600.0

@@ -16,7 +16,6 @@ from tests.sandbox.sandboxes import Account, Sandbox
 from tests.unit.cli.endpoints import deployed
 
 BUCKET = "models"
-
 pytestmark = pytest.mark.sandbox
 
 

@@ -28,7 +28,6 @@ STATISTICS = (
     "acceptance rate: 0.730, 0.420, 0.210, 0.100, 0.050, Avg Draft acceptance rate: 30.2%"
 )
 """A line of vLLM 0.28.0: 100 drafts with K=5."""
-
 GENERATED = (
     "Engine 000: Avg prompt throughput: 14.2 tokens/s, Avg generation throughput: 25.1 tokens/s, "
     "Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%, Prefix cache hit rate: 0.0%"

@@ -197,7 +197,6 @@ CHECKPOINTS = st.builds(
 CONTENT = json.dumps(CONFIG_OF_HEAD).encode()
 REAL_HEAD = json.loads((GEOMETRY / "gpt-oss-20b/p-eagle/config.json").read_text(encoding="utf-8"))
 """Of the target that these commands name."""
-
 HUB_ANSWERS: list[tuple[int, dict[str, str]]] = [
     (200, {"Link": '<https://huggingface.co/api?cursor=x>; rel="next"'}),
     (206, {"X-Error-Message": "Access to this resource is disabled."}),

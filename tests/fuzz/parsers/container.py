@@ -53,8 +53,6 @@ from tests.fuzz.parsers.examples import (
 from tests.fuzz.parsers.files import folder, written
 
 REFUSED = (InvalidEnvironment,)
-
-
 SERVED = {
     **ENVIRONMENT,
     MODEL: "openai/gpt-oss-20b",
@@ -154,7 +152,6 @@ def _null() -> int:
 
 
 _descriptor: int | None = None
-
 TENSORS = st.dictionaries(
     texts(*HEADER, "layers.1.mlp.up_proj.weight", "midlayer.x", "embed_tokens.weight", most=1),
     st.lists(st.integers(0, 2**40), max_size=4), max_size=6,
@@ -186,7 +183,6 @@ MODEL_FILES = st.builds(
 )
 NARROW = {**CONFIG_OF_TARGET, "hidden_size": 2}, {**CONFIG_OF_HEAD, "hidden_size": 2}
 """A target and a head whose ``fc`` is as wide as in ``HEADER``."""
-
 PARSERS = (
     Parser("safetensors-header", _header, [WEIGHTS], DamagedFile, inputs=HEADERS),
     Parser(

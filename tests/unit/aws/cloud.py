@@ -35,7 +35,6 @@ TRUSTS_SAGEMAKER = {
         }
     ]
 }
-
 Hook = Callable[[str], None]
 
 

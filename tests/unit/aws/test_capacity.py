@@ -21,14 +21,10 @@ NO_INSTANCE = (
     "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
     "Please retry using a different ML instance type or after some time."
 )
-
-
 NO_QUOTA = (
     "The account-level service limit 'ml.g5.xlarge for endpoint usage' is 1 Instances, with "
     "current utilization of 1 Instances and a request delta of 1 Instances."
 )
-
-
 CONFIG_UNSEEN = 'Could not find endpoint configuration "arn:aws:sagemaker:us-east-1:1:x".'
 
 
@@ -127,11 +123,7 @@ def test_a_request_waits_until_its_configuration_is_visible(world: World, operat
 
 # Deploy tries one instance type after another until AWS has a free instance.
 FIRST = "ml.g5.xlarge"
-
-
 PRICES = {FIRST: 1.408, "ml.g5.2xlarge": 1.515, "ml.g6.xlarge": 1.127}
-
-
 FULL = [("Creating", None), ("Creating", None), ("Failed", NO_INSTANCE)]
 
 

@@ -84,8 +84,6 @@ def test_an_empty_answer_is_not_a_proof(world: World) -> None:
 
 # Deploy and destroy while another client changes the endpoint, or permissions are missing.
 BUSY = ("Updating", None)
-
-
 READY = ("InService", None)
 
 

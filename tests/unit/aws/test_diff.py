@@ -113,11 +113,7 @@ def test_an_update_is_compared_with_the_instances_that_run(world: World) -> None
 
 # What an endpoint serves reads the same from its plan and from the account.
 CATALOG = load_catalog()
-
-
 FILLED = {EXECUTION_ROLE: ROLE, MODEL_BUCKET: "mine"}
-
-
 KINDS: tuple[ResourceKind, ...] = ("Model", "EndpointConfig", "Endpoint")
 
 
@@ -161,11 +157,7 @@ def test_the_instances_that_run_decide_count_and_price(world: World) -> None:
 
 # The dashboard of a deployment, and the retention of its log.
 LOG = f"/aws/sagemaker/Endpoints/{NAME}"
-
-
 DASHBOARD = f"{NAME}-us-east-1"
-
-
 TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
 
 

@@ -224,8 +224,6 @@ def test_a_tag_that_is_no_name_hides_no_other_deployment(world: World) -> None:
 
 # What another machine deployed has no plan here: the user's own catalogue says what to prove.
 OF_CATALOGUE = "openai/gpt-oss-20b"
-
-
 OWN_PROMPT = "A question of the user's own catalogue?"
 
 

@@ -40,7 +40,6 @@ FOR_MACHINES = {
         "Principal": {"Service": "ec2.amazonaws.com"},
     }
 }  # fmt: skip
-
 PLAIN = a_plan()
 NETWORK = Company(subnets=SUBNETS, security_groups=(GROUP,))
 PRIVATE = a_plan(company=NETWORK)

@@ -220,8 +220,6 @@ def test_a_rollback_is_repeated_where_the_endpoint_failed_since(
 
 # Alarms of a rollout: made before the update, named when they undo it, removed by destroy.
 ACCEPTANCE, ERRORS = f"{NAME}-acceptance", f"{NAME}-5xx"
-
-
 LOG = f"/aws/sagemaker/Endpoints/{NAME}"
 
 

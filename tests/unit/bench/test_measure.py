@@ -43,16 +43,12 @@ from tests.support import raises_code
 from tests.unit.bench.made import RESULT
 
 SERVER = OpenAiServer("http://127.0.0.1:1/v1", "m")
-
-
 TARGET = BenchTarget(
     SERVER,
     BenchedServer("x", "url", SERVER.base_url, "m"),
     BenchSetting(None, 0, is_known=False),
     usd_per_hour=3.6,
 )
-
-
 LOAD = BenchLoad(BenchWorkload("short-prompt", Workload(128, 41)), 2, 4)
 
 
@@ -178,8 +174,6 @@ def test_the_interval_of_a_ratio_covers_it_in_95_of_100_trials() -> None:
 METADATA = {"session_num": 0, "request_start_ns": 1795360789440639418,
             "request_end_ns": 1795360789604441464, "benchmark_phase": "profiling",
             "phase_name": "load2", "was_cancelled": False}  # fmt: skip
-
-
 GOOD: dict[str, Any] = {
     "metadata": METADATA,
     "metrics": {
@@ -189,15 +183,11 @@ GOOD: dict[str, Any] = {
         "usage_prompt_tokens": {"value": 7, "unit": "tokens"},
     },
 }
-
-
 GONE = {
     "type": "ClientConnectorError",
     "message": "ClientConnectorError(ConnectionKey(host='127.0.0.1', port=8805))",
     "cause_chain": ["ClientConnectorError", "ConnectionRefusedError"],
 }
-
-
 FAILED = {"code": 500, "type": "X", "message": '{"error":{"message":"EngineCore died"}}'}
 
 
@@ -254,8 +244,6 @@ def result(**changes: Any) -> BenchResult:
 
 
 MEASURED = result(usd_per_million_tokens=2.0, acceptance=MeasuredAcceptance(2.5, (0.9, 0.6), 1000))
-
-
 UNKNOWN = result(itl=None, usd_per_million_tokens=None, acceptance=None)
 
 
@@ -281,8 +269,6 @@ def test_each_limit_is_a_gate(measured: BenchResult, gates: BenchGates, miss: st
 
 # The numbers of two variants, and what their difference says.
 _MINUTES = 30
-
-
 Compared = tuple[VariantResult, Minutes]
 
 

@@ -149,8 +149,6 @@ def test_bodies_ask_for_streams_of_a_fixed_length_with_distinct_prompts() -> Non
 
 # A server with OpenAI's protocol: its answers and errors, and what a bench asks it first.
 GONE = "http://127.0.0.1:9/v1"
-
-
 METRICS = """\
 # HELP vllm:num_requests_waiting Number of requests waiting to be processed.
 vllm:num_requests_waiting{engine="0",model_name="a b"} 3.0

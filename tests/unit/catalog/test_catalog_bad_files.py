@@ -86,8 +86,6 @@ DAMAGE = [
     ("licence: apache-2.0", "licence: *nothing", "", "*nothing"),
     ("proof:", "proof: &me\n  extra: *me", "", "extra: *me"),
 ]
-
-
 """What is replaced by what, the key of the problem, and what is on its line."""
 
 
@@ -199,11 +197,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n"
     for before, name in zip("abcdefg", "bcdefgh", strict=False)
 )
-
-
 """Eight lines, which stand for 100 million values."""
-
-
 HOSTILE = {
     "aliases of aliases": (BOMB, "more than 50,000 values"),
     "one alias many times": (

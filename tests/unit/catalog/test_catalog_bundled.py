@@ -32,17 +32,9 @@ with bundled_catalog():
 
 
 FIRST_CHECKED = date(2026, 11, 20)
-
-
 """The date of the first version of the table, from moto and botocore."""
-
-
 TARGETS = list(CATALOG.targets.values())
-
-
 DRAFTERS = [(target, drafter) for target in TARGETS for drafter in target.drafters]
-
-
 DRAFTER_IDS = [f"{target.short_name}+{drafter.name}" for target, drafter in DRAFTERS]
 
 
@@ -145,8 +137,6 @@ def test_instances_equal_those_of_ec2(instance: Instance, ec2_types: dict[str, A
 
 
 TINY_TARGET = CATALOG.targets["peagle/tiny"]
-
-
 needs_tiny = pytest.mark.skipif(
     not (TINY / "target" / "model.safetensors").is_file(), reason="peagle/tiny is not trained"
 )

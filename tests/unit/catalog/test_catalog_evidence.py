@@ -112,14 +112,8 @@ ROW: dict[str, Any] = {
     "prompt_tokens": 128,
     "output_tokens": 400,
 }
-
-
 SECONDS = {"mean": 0.25, "p50": 0.2, "p90": 0.4, "p99": 0.5}
-
-
 ALONE = {"drafter": None, "k": 0, "concurrency": 1, "output_tokens_per_second": 334}
-
-
 RUN: dict[str, Any] = {
     "pair": "openai/gpt-oss-120b",
     "date": "2026-11-20",
@@ -133,8 +127,6 @@ RUN: dict[str, Any] = {
     "script": "measurements/gpu/speed.py",
     "speeds": [ROW, ALONE],
 }
-
-
 WITHOUT = {key: value for key, value in RUN.items() if key != "synthetic"}
 
 

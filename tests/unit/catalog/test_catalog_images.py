@@ -17,14 +17,8 @@ from peagle.errors import NotFound
 from tests.support import raises_code
 
 TABLE = load_catalog().runtimes
-
-
 RUNTIMES = {runtime.vllm: runtime for runtime in TABLE.runtimes}
-
-
 NEWEST_EVERYWHERE = RUNTIMES["0.28.0"]
-
-
 TAG = "vllm:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker"
 
 

@@ -17,11 +17,7 @@ from tests.support import raises_code, run_in_process
 from tests.unit.catalog.catalog_files import GOOD, write_target
 
 CATALOG = load_catalog()
-
-
 GPT = "openai/gpt-oss-20b"
-
-
 PEAGLE = "amazon/GPT-OSS-20B-P-EAGLE"
 
 
@@ -187,8 +183,6 @@ def test_a_copy_in_the_bundled_folder_is_found_by_its_file(
 
 # A new instance type needs one table entry, and a new pair one file.
 NEW_TYPE = "ml.g9x.2xlarge"
-
-
 NEW_INSTANCE = f"""\
   - type: {NEW_TYPE}
     gpu: X100

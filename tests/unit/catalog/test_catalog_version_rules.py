@@ -84,8 +84,6 @@ def test_an_entry_without_versions_applies_to_all(tmp_path: Path) -> None:
 
 # Versions of vLLM: parsing, order, and ranges.
 NUMBERS = st.tuples(*[st.integers(min_value=0, max_value=10_000)] * 3)
-
-
 VERSIONS = NUMBERS.map(lambda numbers: ".".join(map(str, numbers)))
 
 

@@ -21,20 +21,10 @@ from peagle.errors import UserError
 from tests.support import bundled_catalog, raises_code
 
 BUNDLED = data_folder("model_catalog")
-
-
 CATALOG = load_catalog()
-
-
 BEFORE = Tables(CATALOG.runtimes, CATALOG.instances)
-
-
 TODAY = date(2026, 11, 30)
-
-
 PRICE = Price(usd_per_hour=7.5, region="us-east-1", date=TODAY, source="AWS: Pricing API")
-
-
 NEW = Runtime(vllm="0.28.1", repository="vllm", tag="0.28.1-gpu", cuda="13.0", ami="some-ami")
 
 
@@ -138,14 +128,8 @@ with bundled_catalog():
 
 
 PUBLIC = [target for target in TARGETS.values() if not target.weights.startswith("./")]
-
-
 ONE = PUBLIC[0]
-
-
 SHORT = min(PUBLIC, key=lambda target: len(target.model_dump_json(exclude_defaults=True)))
-
-
 """The target with the shortest file."""
 
 

@@ -92,8 +92,6 @@ def test_real_configs_are_accepted(path: Path) -> None:
 
 # A config.json becomes an architecture, with the numbers that the catalogue has.
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
-
-
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 1024,

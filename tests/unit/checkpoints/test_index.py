@@ -113,18 +113,12 @@ def test_a_complete_set_without_an_index_is_loaded(first: int) -> None:
 
 # The header of a safetensors file, compared with the library that vLLM uses.
 deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = deserialize_untyped
-
-
 TENSOR = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
-
-
 DTYPES = st.sampled_from(sorted(BITS))
 
 
 # Eight elements of any dtype fill whole bytes.
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(lambda shape: (8, *shape))
-
-
 TENSORS = st.dictionaries(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=20).filter(
         lambda name: name != "__metadata__"
@@ -246,8 +240,6 @@ def dense(width: int, **settings: Any) -> dict[str, Any]:
 
 
 FP8 = {"quantization_config": public.BLOCK_FP8}
-
-
 COMPRESSED = {
     "quantization_config": {
         "quant_method": "compressed-tensors",
@@ -256,8 +248,6 @@ COMPRESSED = {
         },
     }
 }
-
-
 INT4, HALVED = (
     {
         "quantization_config": {
@@ -269,11 +259,7 @@ INT4, HALVED = (
     }
     for order in ({}, {"actorder": "group"})
 )
-
-
 AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
-
-
 QWEN_235B, QWEN_30B = moe(4096, 1536, 94, 64), moe(2048, 768, 48, 32)
 
 

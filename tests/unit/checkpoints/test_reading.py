@@ -23,16 +23,12 @@ from tests.support import raises_code
 from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, Memory, index_of, weights
 
 INDEX = "model.safetensors.index.json"
-
-
 SHARDED = {
     "config.json": CONFIG,
     "a.safetensors": ONE,
     "b.safetensors": OTHER,
     INDEX: index_of(fc__weight="a.safetensors", lm_head__weight="b.safetensors"),
 }
-
-
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
 
 
@@ -245,8 +241,6 @@ def test_the_time_limit_ends_the_wait() -> None:
 
 # Links in a folder to copy: within it, or into the blobs of the Hub's cache.
 COPY = "replace the link by a copy of the file"
-
-
 """The fix of a link that leads out of its folder."""
 
 

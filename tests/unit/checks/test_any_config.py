@@ -20,40 +20,26 @@ from tests.support import examples
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
 
 HEAD = dict(read(GEOMETRY / "gpt-oss-20b/p-eagle").config)
-
-
 MORE_KEYS = (
     "speculators_model_type", "speculators_config", "transformer_layer_config", "mask_token_id",
     "dflash_config", "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "norm_before_fc",
     "quantization_config", "text_config", "fc_norm",
 )  # fmt: skip
-
-
 scalars = st.none() | st.booleans() | st.integers(-3, 300_000) | st.floats() | st.text(max_size=8)
-
-
 words = st.sampled_from(
     ["peagle", "eagle3", "llama", "qwen3", "verifier", "name_or_path", "proposal_methods",
      "speculative_tokens", "architectures", "eagle_aux_hidden_state_layer_ids", "mask_token_id"]
 )  # fmt: skip
-
-
 values = st.recursive(
     scalars | words,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words, inner, max_size=4),
     max_leaves=8,
 )
-
-
 names = st.sampled_from(
     ["fc.weight", "mask_hidden", "d2t", "t2d", "lm_head.weight", "embed_tokens.weight",
      "midlayer.self_attn.q_proj.weight", "layers.3.mlp.up_proj.weight", "layers.99.x", "", "."]
 ) | st.text(max_size=12)  # fmt: skip
-
-
 shapes = st.lists(st.integers(0, 10_000), max_size=4).map(tuple)
-
-
 tensors = st.dictionaries(
     names,
     st.builds(Tensor, st.sampled_from(["BF16", "I64", "U8", "X"]), shapes, st.just(0)),
@@ -84,8 +70,6 @@ def test_any_head(changes: dict[str, Any], found: dict[str, Tensor] | None, para
 
 # The arithmetic that rules use, for any numbers.
 RATIO = 1.5
-
-
 few = st.integers(1, 64)
 
 

@@ -25,11 +25,7 @@ from tests.unit.checks.corpus_heads import FULL, HEADS, SLIDING, layer_types
 from tests.unit.checks.corpus_rest import REST
 
 CORPUS = (*HEADS, *REST)
-
-
 PAIRS = [(target, drafter) for target in CATALOG.targets.values() for drafter in target.drafters]
-
-
 GEOMETRIES = [(folder.name, head) for folder in sorted(GEOMETRY.iterdir()) if folder.is_dir()
               for head in ("p-eagle", "eagle3")]  # fmt: skip
 
@@ -81,8 +77,6 @@ def errors(case: Case) -> list[str]:
 
 # Heads are read as vLLM 0.28.0 reads them, and fixes name the keys of the head's own format.
 AUX = "eagle_aux_hidden_state_layer_ids"
-
-
 INNER = "transformer_layer_config"
 
 

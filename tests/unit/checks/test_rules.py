@@ -214,26 +214,12 @@ def test_a_plan_is_refused_by_the_new_rule_too(rule_folder: Path) -> None:
 
 # When a rule reports and when not: the cases beside those of the corpus.
 A10G, A100, L40S, HOPPER = "ml.g5.12xlarge", "ml.p4de.24xlarge", "ml.g6e.12xlarge", "ml.p5.48xlarge"
-
-
 GEMMA, GPT, QWEN = "gemma-4-31b", "gpt-oss-20b", "qwen3-coder-30b"
-
-
 KIND, BACKEND = "kv-cache-dtype", "attention-backend"
-
-
 SMALL = {KIND: "fp8"}
-
-
 TRITON, SLIDING = "fp8-cache-triton", "sliding-flashinfer"
-
-
 ESCAPED = '{"a": [{"load\\u005fformat": "hf"}]}'
-
-
 NESTED = {"draft_load_config": {"load_format": "pt"}}
-
-
 AMX, FORMAT = "amx-small-layers", "weights-format"
 
 

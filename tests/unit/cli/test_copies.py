@@ -18,8 +18,6 @@ from tests.support import with_keys
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
 pytestmark = pytest.mark.thorough
-
-
 COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
 
 
@@ -207,11 +205,7 @@ def test_an_update_has_no_batches_where_one_copy_runs(
 
 # Copies that scale, also to zero: registered, changed, kept by updates, and removed.
 TARGET = f"inference-component/{NAME}"
-
-
 BOUNDS = (*COPIES, "--max-instances", "3")
-
-
 ALARM = f"{NAME}-wake-up"
 
 

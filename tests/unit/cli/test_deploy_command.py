@@ -268,11 +268,7 @@ def test_another_drafter_or_none_makes_no_second_paid_endpoint_unasked(
 
 # ``peagle deploy`` without capacity: other types, more time, and what was tried.
 FULL = [("Creating", None), ("Failed", NO_INSTANCE)]
-
-
 OTHERS = ("--fallback-instance-types", "ml.g5.2xlarge,ml.g6.xlarge")
-
-
 ALL = ("ml.g5.xlarge", "ml.g5.2xlarge", "ml.g6.xlarge")
 
 

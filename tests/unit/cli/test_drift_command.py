@@ -14,7 +14,6 @@ FILE = """\
 environments: {staging: {tag: {team: a}}}
 endpoints: {chat: {pair: tiny, instance_type: %s}}
 """
-
 COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
 SCALED = (*COPIES, "--max-instances", "3")
 TO_ZERO = (*COPIES, "--max-instances", "2", "--scale-to-zero")

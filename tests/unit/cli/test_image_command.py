@@ -29,7 +29,6 @@ from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.rendering.plans import plan_of
 
 __all__ = ["docker"]
-
 BASE = "debian:bookworm-slim"
 BUILD = ("image", "build", "gpt-oss-20b", "--base", BASE)
 NO_ENGINE = (

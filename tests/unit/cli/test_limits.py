@@ -15,11 +15,7 @@ from tests.unit.aws.templates import by_template
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
 
 DEPLOY = (*FIRST, "--yes", "--role", "peagle-execution")
-
-
 SCHEDULE = limit_name("us-east-1", NAME)
-
-
 HOUR = 3600
 
 

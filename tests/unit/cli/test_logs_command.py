@@ -120,8 +120,6 @@ LOAD = (
     "generation throughput: {} tokens/s, Running: {} reqs, Waiting: 1 reqs, GPU KV cache usage: "
     "{}%, Prefix cache hit rate: 0.0%"
 )
-
-
 SPECULATION = (
     "INFO 11-22 08:00:10 [metrics.py:101] SpecDecoding metrics: Mean acceptance length: {}, "
     "Accepted throughput: 1.00 tokens/s, Drafted throughput: 5.00 tokens/s, Accepted: {} tokens, "

@@ -23,11 +23,7 @@ from tests.support import Peagle, in_process
 from tests.unit.cli.commands import NAME, Terminal
 
 Completed = subprocess.CompletedProcess[str]
-
-
 HEAVY = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker")
-
-
 READING = (
     ("--help",),
     ("catalog", "list", "--json"),
@@ -35,8 +31,6 @@ READING = (
     ("plan", "gpt-oss-20b", "--json"),
     ("render", "cloudformation", "gpt-oss-20b", "-o", "out"),
 )
-
-
 IMPORTED = f"""
 import json, sys
 from peagle.cli.main import main
@@ -48,8 +42,6 @@ for words in json.loads(sys.argv[1]):
         heavy = [name for name in {HEAVY!r} if name in sys.modules]
         print(*words, "ends with", ended.code, heavy, file=sys.stderr)
 """
-
-
 """Starts each command in a process without other commands and without packages above planning."""
 
 

@@ -166,8 +166,6 @@ QWEN_235B = public.config(
     moe_intermediate_size=1536, num_experts=128, num_experts_per_tok=8,
     quantization_config=public.BLOCK_FP8,
 )  # fmt: skip
-
-
 AWQ = public.config(
     "Qwen3ForCausalLM", "qwen3", "5120 25600 64 64 8 151936 131072", head_dim=128,
     quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128},

@@ -26,7 +26,6 @@ PIPELINES = ROOT / "infra" / "pipelines"
 TOOLKIT = ("--toolkit", "https://example.com/simple/")
 WORKFLOWS = sorted((PIPELINES / "github").glob("*.yml"))
 SPECIFICATIONS = sorted((PIPELINES / "codepipeline").glob("buildspec-*.yml"))
-
 PINNED = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 EVENTS = {"push", "pull_request", "schedule", "workflow_dispatch"}
 JOB = {
@@ -36,7 +35,6 @@ JOB = {
 STEP = {"env", "id", "if", "name", "run", "uses", "with"}
 SCOPES = {"contents": {"read"}, "id-token": {"write"}, "pull-requests": {"write"}}
 CONTEXTS = {"github", "matrix", "needs", "steps", "vars", "env"}
-
 IMAGE_SOURCE = "$CODEBUILD_SRC_DIR_Image"
 NOT_HERE = (("bench",),)
 """Commands that need a load generator: only their options are parsed here."""

@@ -267,8 +267,6 @@ def test_its_options_need_an_earlier_plan(earlier: Path) -> None:
 
 # A vLLM version that the catalogue does not have: fixes name options that the command has, and
 IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/vllm@sha256:{'0' * 64}"
-
-
 LINES = {
     "bench sweep": ("tiny", "--sweep", "k=1,2"),
     "check": ("tiny",),
@@ -280,8 +278,6 @@ LINES = {
     "verdict": ("tiny", "--gpu", "L4"),
     "warm": ("tiny",),
 }
-
-
 """The commands that need an image, or know the times of one, with their arguments."""
 
 

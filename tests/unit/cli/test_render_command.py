@@ -76,7 +76,6 @@ def unsupported(plan):
 def render(plan, catalog):
     return (text_file("name.txt", plan.name),)
 '''
-
 WITH_DUMMY = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout

@@ -18,14 +18,10 @@ from peagle.deploy.context import Progress
 from peagle.findings import Finding
 
 COMMAND = ("peagle", "plan", "a" * 40, "--set", "a value with blanks")
-
-
 FINDING = Finding(
     level="warning", code="some-code", where="max_model_len", message="m " * 30, fix="do it",
     command=COMMAND,
 )  # fmt: skip
-
-
 LINE = f"peagle plan {'a' * 40} --set 'a value with blanks'"
 
 

@@ -15,7 +15,6 @@ from peagle_serve.command import PLUGINS_FOLDER
 from tests.unit.containers.recording import SERVE, Container, container_in
 
 pytestmark = pytest.mark.thorough
-
 LAYERS = """
 def check_cpu_sgl_kernel(n, k, dtype):
     return True
@@ -31,7 +30,6 @@ chosen = {name: utils.check_cpu_sgl_kernel(1, 1, getattr(__import__("torch"), na
 print(json.dumps(chosen))
 """
 """Loads the plugins as vLLM does, and prints its choices of the kernel."""
-
 REGISTRY = """
 def _run_in_subprocess(look):
     return "in another process"

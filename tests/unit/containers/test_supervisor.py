@@ -13,7 +13,6 @@ from tests.unit.containers.supervised import HEALTHY, Run
 from tests.unit.local.conftest import processes_with
 
 pytestmark = pytest.mark.thorough
-
 SECRET = "hf_" + "a1B2c3D4" * 4
 OUT_OF_MEMORY = "raise RuntimeError('CUDA out of memory. Tried to allocate 20 GiB')"
 

@@ -16,8 +16,6 @@ from tests.support import examples
 from tests.unit.fit.geometry import TARGETS, case, changes_of, with_engine
 
 GIB = 1 << 30
-
-
 KNOBS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
 

@@ -150,11 +150,7 @@ def test_visible_memory_is_less_than_on_the_data_sheet() -> None:
 
 # The KV cache as vLLM allocates it; ``tests/engine/test_fit_vllm.py`` compares with vLLM.
 GIB = 1 << 30
-
-
 RATIO = 1.5
-
-
 """That of vLLM 0.28.0."""
 
 
@@ -169,14 +165,8 @@ def group(layers: int, heads: int, width: int, window: int | None = None) -> Att
 
 
 GPT_OSS_20B = (group(12, 8, 64, 128), group(12, 8, 64))
-
-
 GPT_OSS_120B = (group(18, 8, 64, 128), group(18, 8, 64))
-
-
 GEMMA = (group(50, 16, 256, 1024), group(10, 4, 512))
-
-
 QWEN_CODER = (group(48, 4, 128),)
 
 

@@ -20,8 +20,6 @@ from measurements.gpu.memory import remaining
 from peagle.catalog import load_catalog
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
 REFUSED = "Value error, max_num_scheduled_tokens is set to -1"
 
 
@@ -129,8 +127,6 @@ from measurements.gpu import probe
 probe.install = lambda stem, own: print("installed", stem.name, own)
 arguments = probe.announce(Path("row"), ("lm_head",))
 """
-
-
 _AS_VLLM_DOES = """
 module, _, name = arguments["worker_extension_cls"].rpartition(".")
 getattr(importlib.import_module(module), name)
@@ -150,11 +146,7 @@ def _output(program: str) -> str:
 
 # The order of memory rows, and the CPUs of several streams.
 ONE = Setting("gemma-4-31b", "p-eagle", 3)
-
-
 OTHER = Setting("gpt-oss-20b", "p-eagle", 3)
-
-
 SEVERAL = Setting("gpt-oss-20b", tensor_parallel_size=2)
 
 

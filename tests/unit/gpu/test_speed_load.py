@@ -144,12 +144,8 @@ def test_a_later_turn_repeats_prompt_and_answer_and_only_later_turns_count(llm: 
 
 # The evidence of speeds from the rows of a measurement.
 SECONDS = {"mean": 0.1, "p50": 0.1, "p90": 0.1, "p99": 0.2}
-
-
 TRY = {"output_tokens_per_second": 2.0, "acceptance_length": 2.0, "ttft_seconds": SECONDS,
        "itl_seconds": SECONDS, "tpot_seconds": SECONDS}  # fmt: skip
-
-
 ROW: dict[str, Any] = {
     "pair": "gpt-oss-20b", "device": "NVIDIA H100 80GB HBM3", "drafter": "p-eagle", "k": 3,
     "workload": "short-prompt", "concurrency": 1, "prompt_tokens": 128, "output_tokens": 400,
@@ -158,8 +154,6 @@ ROW: dict[str, Any] = {
     "tensor_parallel_size": 1, "temperature": 1.0, "biases": "zero", "drafted_tokens": "random",
     "host": {"cpus": 16}, "command": "python -m measurements.gpu.speed",
 }  # fmt: skip
-
-
 ALONE = {**ROW, "drafter": None, "k": 0, "tries": [{**TRY, "acceptance_length": None}]}
 
 

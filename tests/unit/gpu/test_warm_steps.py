@@ -19,8 +19,6 @@ from measurements.gpu.logs import start_facts
 from peagle_serve.command import command
 
 FAKE = Path(__file__).with_name("fake_container.py")
-
-
 Run = Callable[..., int]
 
 
@@ -207,14 +205,8 @@ def test_the_log_gives_the_duration_of_each_part() -> None:
 
 # The measured warm starts meet the goal, and the documents have the same numbers.
 GOAL = 4.0
-
-
 """How many times faster than cold an engine starts from an artifact, on a fresh machine."""
-
-
 CHAPTER = Path(__file__).resolve().parents[3] / "docs" / "weights.md"
-
-
 TITLES = {"gpt-oss-20b": "GPT-OSS-20B, P-EAGLE", "qwen3-coder-30b": "Qwen3-Coder-30B-A3B, P-EAGLE"}
 
 

@@ -12,7 +12,6 @@ from tests.support import Done, in_process
 from tests.unit.local.conftest import NAME, PlanFor
 
 pytestmark = pytest.mark.thorough
-
 PROMPTS = (
     {"prompt": "def f(x):", "domain": "code", "id": 7},
     {"prompt": "class Stack:", "domain": "code"},

@@ -36,7 +36,6 @@ VLLM = "0.28.0"
 MACHINE = platform.machine()
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 SERVER = {f"vllm/{path}": "" for path in ("__init__.py", "entrypoints/openai/api_server.py")}
-
 pytestmark = pytest.mark.thorough
 
 

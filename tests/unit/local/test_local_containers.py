@@ -37,14 +37,8 @@ from tests.support import raises_code
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 
 __all__ = ["docker"]
-
-
 SECRET = "hf_not-for-the-list-of-processes"
-
-
 AS_ERROR: Any = {"catch_exceptions": False, "standalone_mode": False}
-
-
 """Settings of click's runner that raise the error of a command."""
 
 
@@ -273,14 +267,8 @@ def test_an_error_of_docker_at_the_start_is_reported(
 
 # Environments for GPUs, adapted to a CPU; and plans that a CPU cannot run.
 GIB = 2**30
-
-
 MACHINE = Machine(memory_bytes=16 * GIB, cores=4, system="Linux", architecture="x86_64")
-
-
 TINY = {"SM_VLLM_MODEL": "/opt/ml/model/target"}
-
-
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 
 

@@ -81,11 +81,7 @@ ABOUT_ANY_ENGINE = frozenset(
         "weights-unread",
     }
 )  # fmt: skip
-
-
 """Codes of the warnings and notes of plans that concern a local engine too."""
-
-
 ABOUT_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
@@ -98,8 +94,6 @@ ABOUT_SAGEMAKER = frozenset(
         "speed-unverified", "verdict-other-gpus", "vpc-routes", "weights-streamed",
     }
 )  # fmt: skip
-
-
 """Codes of those about SageMaker, its instances, their speed and prices."""
 
 
@@ -356,8 +350,6 @@ vllm:spec_decode_num_drafts_total{{engine="0",model_name="m"}} {tokens}
 vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="m"}} 700.0
 vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="m"}} {accepted}
 """
-
-
 ENGINE = LocalEngine(
     name="peagle-tiny",
     pair="tiny",
@@ -375,8 +367,6 @@ def page(at: float, **values: float) -> MetricsPage:
 
 
 FIRST = page(1060.0, tokens=100, requests=4, all=5, seconds=2, accepted=150)
-
-
 SECOND = page(1120.0, tokens=400, requests=9, all=15, seconds=5, accepted=450)
 
 

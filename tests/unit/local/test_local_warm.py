@@ -32,10 +32,7 @@ from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
 
 __all__ = ["docker"]
-
 KEY = "a" * 32
-
-
 Command = Callable[..., Result]
 
 

@@ -11,14 +11,8 @@ from peagle.engine.logs import StartLog, crash_error, crash_of, find_crash, prog
 from peagle_serve.crash import Crash
 
 CRASHES = Path(__file__).parents[1] / "containers" / "crashes"
-
-
 START = "(APIServer pid=7) INFO 11-22 09:00:00 [api_utils.py:272] non-default args: {'model': 'a'}"
-
-
 TRACEBACK = "(APIServer pid=7) Traceback (most recent call last):"
-
-
 ENDED = "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above."
 
 
@@ -200,8 +194,6 @@ BEGINNING = [
     "(APIServer pid=7) INFO 11-20 11:34:11 [model.py:672] Resolved architecture: LlamaForCausalLM",
     "(APIServer pid=7) WARNING 11-20 11:34:11 [vllm.py:652] ValueError: not an error, a warning",
 ]
-
-
 CONSEQUENCES = [
     "Process EngineCore:",
     "Traceback (most recent call last):",
@@ -213,8 +205,6 @@ CONSEQUENCES = [
     "objects to clean up at shutdown",
     "  warnings.warn('resource_tracker: There appear to be %d '",
 ]
-
-
 PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for"
 
 

@@ -25,11 +25,7 @@ from peagle_serve.contract import SPECULATION
 from tests.support import bundled_evidence, in_process, raises_code
 
 CATALOG = load_catalog()
-
-
 FILE = Path("verdict.json")
-
-
 SIZES = {"short": Workload(128, 400), "long": Workload(2048, 256)}
 
 
@@ -214,11 +210,7 @@ def test_the_printed_command_creates_a_verdict_that_fits(
 
 # The verdict on pairs of the catalogue: what is compared, on which instance, and what is missing.
 MEASURED = VerdictRequest("gpt-oss-20b", gpu="H200", vllm="0.26.0")
-
-
 SHORT = {"requests": WORKLOADS["short-prompt"]}
-
-
 ELSEWHERE = Price(usd_per_hour=72.5, region="us-east-2", date=date(2026, 10, 3), source="a list")
 
 

@@ -14,9 +14,7 @@ from peagle.render import plan_bytes
 from tests.golden import assert_golden
 
 pytestmark = pytest.mark.thorough
-
 CATALOG = load_catalog()
-
 GOLDEN: dict[str, Options] = {
     "tiny": Options(pair="tiny"),
     "tiny-baked": Options(

@@ -184,14 +184,8 @@ def test_every_gpu_family_has_a_rule_a_report_or_a_finding() -> None:
 
 # Every option that a printed fix proposes removes the finding.
 CATALOG = load_catalog()
-
-
 MEASURED = measured(run())
-
-
 NUMBER = r"[0-9][0-9,]*"
-
-
 VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "instance-type": (r"ml\.[a-z0-9-]+\.[0-9]*[a-z]+", str),
     "instance-count": (NUMBER, int),
@@ -205,11 +199,7 @@ VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "slo": (r"[a-z]+=[0-9.]+(?:,[a-z]+=[0-9.]+)?", parse_slo),
     "vllm": (r"[0-9]+\.[0-9]+\.[0-9]+", str),
 }
-
-
 """Option -> how its values look in a fix, and their type."""
-
-
 Corpus = tuple[Catalog, str, tuple[dict[str, Any], ...]]
 
 
@@ -310,8 +300,6 @@ def test_the_corpus_covers_the_findings_of_planning() -> None:
 
 # Stating a default changes nothing; the load decides, not whether an option was given.
 TARGETS = [target.short_name for target in CATALOG.targets.values()]
-
-
 DEFAULTS = (
     "name",
     "region",
@@ -327,14 +315,8 @@ DEFAULTS = (
     "startup_timeout",
     "download_timeout",
 )
-
-
 """Options of which the plan shows the default."""
-
-
 NOT_DECIDED = ("findings", "reasons", "alternatives", "without_speculation", "overrides")
-
-
 """What explains or compares."""
 
 

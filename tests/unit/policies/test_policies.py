@@ -28,10 +28,8 @@ from tests.unit.policies.forbidden import FORBIDDEN, ROLES, to
 from tests.unit.policies.runs import MOTO_ACCOUNT, Runs, all_runs
 
 pytestmark = pytest.mark.thorough
-
 ROOT = POLICIES.parents[1]
 ACCOUNTS = (ACCOUNT, MOTO_ACCOUNT)
-
 COMMANDS = {
     "image-policy": {"image", "destroy --images"},
     "execution-role-policy": {"SageMaker"},
@@ -40,10 +38,8 @@ COMMANDS = {
     "limit-policy": {"deploy with an end", "drift of an end"},
 }
 """Policy -> the runs that it is for; the deploy policy is for all others."""
-
 READING = {"plan --online", "drift", "drift of an end", "drift with scaling"}
 """The runs that the policy to read is for, beside the others."""
-
 WITH_SCALING = ("deploy with scaling", "drift with scaling", "scale")
 """Runs that need the deploy policy and the scaling policy."""
 

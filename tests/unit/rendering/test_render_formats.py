@@ -25,16 +25,12 @@ from tests.support import raises_code
 from tests.unit.rendering.plans import BUILT, CATALOG, plan_of
 
 KUBERNETES = ("hyperpod", "kserve")
-
-
 COPIED = {
     path.read_bytes()
     for folder in ("infra/terraform", "infra/cdk")
     for path in data_folder(folder).rglob("*.*")
     if path.is_file()
 }
-
-
 """The contents of files that are the same for every plan."""
 
 

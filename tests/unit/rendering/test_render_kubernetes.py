@@ -49,7 +49,6 @@ REFUSED = {
     "baked": "the weights are in the image",
 }
 """Shapes that neither can express, and the cause."""
-
 ONE_ALONE = {"hyperpod": {"two-prefixes": "one S3 prefix"}, "kserve": {"scaled": "--max-instances"}}
 
 

@@ -54,39 +54,21 @@ def test_invalid_characters_of_a_tag_are_replaced() -> None:
 
 # Any options are refused, or make requests that are valid for AWS.
 _ODD = st.text(alphabet="aZ09-_./:%=+@ \t\n\"'\\{}[]$äß漢🙂\0", max_size=80)
-
-
 _WORDS = st.text(alphabet="aZ09-_.=+@'\"\\{}[]$äß漢🙂", min_size=1, max_size=80)
-
-
 _NAMES = st.one_of(
     st.from_regex(r"[a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?", fullmatch=True), _ODD
 )
-
-
 _S3 = st.builds("s3://{}/{}".format, st.sampled_from(["heads", "a.b", "x" * 63]), _WORDS | _ODD)
-
-
 _DEEP = st.integers(900, 1100).map(lambda length: f"s3://heads/{'d' * length}")
-
-
 _HEADS = st.one_of(_S3, _DEEP, _WORDS.map("/data/{}".format), _ODD)
-
-
 _IMAGES = st.one_of(st.from_regex(r"[a-z0-9./:\-@]{1,80}", fullmatch=True), _ODD,
                     st.integers(200, 300).map("i".__mul__))  # fmt: skip
-
-
 _KEYS = st.one_of(st.sampled_from(["alias/models", "1234abcd-12ab-34cd-56ef-1234567890ab"]), _ODD)
-
-
 _TAG_TEXTS = st.one_of(
     st.text(alphabet="aZ09 _.:/=+-@äß漢", max_size=300),
     st.sampled_from(["aws:x", "AWS:x", "peagle:pair", "Peagle:x", "", " ", "a b", "a\u2028"]),
     _ODD,
 )
-
-
 _REGIONS = st.sampled_from(["us-east-1", "eu-west-1", "cn-north-1", "us-gov-west-1", "x"])
 
 

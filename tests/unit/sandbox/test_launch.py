@@ -45,7 +45,6 @@ from tests.sandbox.sandboxes import Sandbox, fake_engine
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 
 __all__ = ["docker"]
-
 FOLDER = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
 OF_AWS = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"
 OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1"
@@ -242,7 +241,6 @@ def test_baked_weights_are_found_only_by_the_container_of_their_image(
 
 
 MODEL = PurePosixPath("model")
-
 Upload = Callable[[dict[str, bytes]], None]
 """Puts these files into the bucket ``models``."""
 
