@@ -190,10 +190,10 @@ SETTING = ("drafter", "k", "concurrency", "prompt_tokens", "output_tokens")
 
 
 with bundled_catalog():  # the frozen one has no raw rows
-    EVIDENCE = data_folder("model_catalog") / "evidence"
+    BUNDLED = data_folder("model_catalog") / "evidence"
 WITH_RAW = [
     path
-    for path in EVIDENCE.glob("*.json")
+    for path in BUNDLED.glob("*.json")
     if {"raw", "speeds"} <= json.loads(path.read_bytes()).keys()
 ]
 

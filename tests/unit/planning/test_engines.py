@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from peagle.aws.client import Aws
 from peagle.catalog import load_catalog
-from peagle.checkpoints import FolderSource, read_checkpoint
-from peagle.data import data_folder
 from peagle.planning import Options, make_plan
 from peagle.planning.engines import Load, computed_for
-from peagle.session import plan_pair
 from peagle.speed.models import Workload
 from tests.unit.planning.small_catalog import CHAT, P_EAGLE
 from tests.unit.planning.speeds import measured, row, run
@@ -99,22 +95,3 @@ def test_the_runs_of_a_drafter_say_its_acceptance_but_not_that_of_a_head_of_the_
     assert set(unpublished.names(UNPUBLISHED)) == {"s3://my-bucket/head"}
     assert unpublished.acceptance(UNPUBLISHED, 5).basis == "unknown"
     assert unpublished.acceptance(None, 0).basis == "none"
-
-
-# A plan for a pair whose head is in S3.
-HEAD = "s3://bucket/heads/mine/"
-
-
-@pytest.mark.parametrize("copied", ["", "peagle/tiny+p-eagle"])
-def test_the_pair_stays_the_named_one_whatever_the_head_is_a_copy_of(
-    copied: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    head = read_checkpoint(FolderSource(data_folder("model_catalog") / "peagle/tiny/p-eagle"))
-    read = {"drafter": HEAD, "drafter_checkpoint": head}
-    monkeypatch.setattr("peagle.session.own_head", lambda location, aws_of: read)
-    monkeypatch.setattr("peagle.weights.manifest.copied_pair", lambda aws, location: copied)
-    made = plan_pair("tiny", {"drafter": HEAD}, load_catalog(), lambda: cast(Aws, None))
-    assert made.target.id == "peagle/tiny"
-    assert made.drafter is not None
-    assert made.drafter.weights is not None
-    assert made.drafter.weights.location == HEAD
