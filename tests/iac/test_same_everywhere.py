@@ -6,7 +6,11 @@ import pytest
 
 from peagle.errors import Unsupported
 from peagle.render import render
-from tests.iac.formats import from_cloudformation, from_requests, from_terraform
+from tests.iac.formats import (
+    from_cloudformation,
+    from_requests,
+    from_terraform,
+)
 from tests.support import raises_code
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, SHAPES, plan_for, plan_of
 

@@ -69,7 +69,9 @@ def codes(found: tuple[Finding, ...]) -> list[tuple[str, str]]:
 
 def test_a_deploy_pins_the_manifest_and_the_archives(synced: World) -> None:
     one, two = put_archive(synced, "a" * 32, b"compiled"), put_archive(synced, "b" * 32, b"more")
+
     synced.deploy(in_s3())
+
     variables = served(synced)
     assert variables["PEAGLE_WEIGHTS_SHA256"] == sha256(FIRST)
     assert variables["PEAGLE_WARM_SHA256"] == ",".join(sorted((one, two)))
@@ -80,7 +82,9 @@ def test_a_deploy_pins_the_manifest_and_the_archives(synced: World) -> None:
 def test_a_new_archive_is_an_update(synced: World) -> None:
     synced.deploy(in_s3())
     added = put_archive(synced, "a" * 32, b"compiled")
+
     found = synced.preflight(in_s3())
+
     assert found.change == "update"
     assert [(change.path, change.after) for change in found.changes] == [
         ("variable.PEAGLE_WARM_SHA256", added)
@@ -90,39 +94,49 @@ def test_a_new_archive_is_an_update(synced: World) -> None:
 def test_only_the_archives_that_the_user_names_are_pinned(synced: World) -> None:
     put_archive(synced, "a" * 32, b"compiled")
     mine = put_archive(synced, "b" * 32, b"mine")
+
     pinned = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=(mine,))))
+
     assert pinned.plan.pins.warm == (mine,)
     assert pinned.findings == ()
 
 
 def test_a_named_archive_that_is_not_there_is_a_warning(synced: World) -> None:
     pinned = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=("0" * 64,))))
+
     assert codes(pinned.findings) == [("warning", "warm-not-there")]
 
 
 def test_any_archive_may_be_allowed(synced: World) -> None:
     put_archive(synced, "a" * 32, b"compiled")
+
     pinned = pin_plan(synced.aws, with_pins(in_s3(), Pins(any_warm=True)))
+
     assert pinned.plan.environment["PEAGLE_WARM_SHA256"] == "any"
 
 
 def test_a_damaged_archive_manifest_pins_nothing(synced: World) -> None:
     for key, text in {"a": b"[" * 100_000, "b": b'{"sha256": 1}', "c": b"\xff"}.items():
         synced.cloud.put("models", f"{WARM}{key * 32}.json", text)
+
     assert pin_plan(synced.aws, in_s3()).plan.pins.warm == ()
 
 
 def test_too_many_archives_are_a_warning(synced: World) -> None:
     for number in range(20):
         put_archive(synced, f"{number:032x}", str(number).encode())
+
     pinned = pin_plan(synced.aws, in_s3())
+
     assert len(pinned.plan.environment["PEAGLE_WARM_SHA256"]) <= 1024
     assert codes(pinned.findings) == [("warning", "warm-too-many")]
 
 
 def test_without_a_manifest_nothing_is_pinned_and_a_note_says_so(synced: World) -> None:
     del synced.cloud.buckets["models"][MANIFEST]
+
     pinned = pin_plan(synced.aws, in_s3())
+
     assert pinned.plan == in_s3()
     assert codes(pinned.findings) == [("note", "weights-not-pinned")]
 
@@ -130,7 +144,9 @@ def test_without_a_manifest_nothing_is_pinned_and_a_note_says_so(synced: World) 
 def test_a_manifest_that_changes_under_a_plan_is_an_error(synced: World) -> None:
     plan = pin_plan(synced.aws, in_s3()).plan
     synced.cloud.put("models", MANIFEST, SECOND)
+
     pinned = pin_plan(synced.aws, plan)
+
     (finding,) = pinned.findings
     assert (finding.level, finding.code) == ("error", "weights-changed")
     assert sha256(FIRST) in finding.message
@@ -147,7 +163,9 @@ def test_a_manifest_that_changes_under_a_deployment_is_an_error(
     synced.cloud.put("models", MANIFEST, SECOND)
     if machine == "another":
         synced.forget()
+
     found = synced.preflight(in_s3())
+
     assert ("error", "weights-changed") in codes(found.findings)
 
 
@@ -160,7 +178,9 @@ def deployed_twice(world: World) -> None:
 def test_a_rollback_keeps_its_pins(synced: World) -> None:
     put_archive(synced, "a" * 32, b"compiled")
     deployed_twice(synced)
+
     synced.rollback()
+
     assert served(synced)["PEAGLE_WEIGHTS_SHA256"] == sha256(FIRST)
     assert "SM_VLLM_DTYPE" not in served(synced)
 
@@ -175,8 +195,10 @@ def test_a_rollback_to_changed_weights_is_refused_before_anything_changes(
     else:
         synced.cloud.put("models", MANIFEST, now)
     before = synced.cloud.calls.count("update_endpoint")
+
     with raises_code("weights-changed", Refused) as caught:
         synced.rollback()
+
     assert caught.value.fix
     assert synced.cloud.calls.count("update_endpoint") == before
 
@@ -190,6 +212,7 @@ def test_where_s3_may_not_be_read_the_deployed_pins_stay(synced: World) -> None:
             raise service_error("AccessDenied", "Access Denied", operation)
 
     synced.cloud.before = refuse
+
     assert synced.preflight(in_s3()).change == "nothing"
 
 
@@ -218,4 +241,5 @@ def plan_without_mounts() -> Plan:
 
 def test_streamed_weights_are_not_pinned(synced: World) -> None:
     pinned = pin_plan(synced.aws, plan_without_mounts())
+
     assert (pinned.plan, pinned.findings) == (plan_without_mounts(), ())

@@ -27,7 +27,7 @@ from peagle.findings import note
 from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
 from peagle.planning import Options, Plan, make_plan
-from peagle.render import plan_bytes
+from peagle.render.plan_file import plan_bytes
 from peagle_serve.contract import SPECULATION
 from tests.support import Peagle, raises_code
 from tests.unit.local.conftest import NAME, PlanFor, processes_with

@@ -15,8 +15,8 @@ from peagle.errors import PlanFileError
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.operation import end_time, ends_after, limit_text
 from peagle.planning.plan import Limit
-from peagle.render import plan_bytes, plan_document, read_plan, render
-from peagle.render.plan_file import digest, recreate_fix
+from peagle.render.formats import render
+from peagle.render.plan_file import digest, plan_bytes, plan_document, read_plan, recreate_fix
 from peagle.render.requests import plan_arguments, requests
 from peagle.text import exact_duration
 from tests.support import plan_request_findings, raises_code

@@ -28,8 +28,10 @@ from tests.unit.policies.forbidden import FORBIDDEN, ROLES, to
 from tests.unit.policies.runs import MOTO_ACCOUNT, Runs, all_runs
 
 pytestmark = pytest.mark.thorough
+
 ROOT = POLICIES.parents[1]
 ACCOUNTS = (ACCOUNT, MOTO_ACCOUNT)
+
 COMMANDS = {
     "image-policy": {"image", "destroy --images"},
     "execution-role-policy": {"SageMaker"},
@@ -38,8 +40,10 @@ COMMANDS = {
     "limit-policy": {"deploy with an end", "drift of an end"},
 }
 """Policy -> the runs that it is for; the deploy policy is for all others."""
+
 READING = {"plan --online", "drift", "drift of an end", "drift with scaling"}
 """The runs that the policy to read is for, beside the others."""
+
 WITH_SCALING = ("deploy with scaling", "drift with scaling", "scale")
 """Runs that need the deploy policy and the scaling policy."""
 
@@ -82,6 +86,7 @@ def test_a_policy_allows_what_its_commands_do(runs: Runs, policy: str) -> None:
 @pytest.mark.parametrize("policy", sorted(FORBIDDEN))
 def test_a_policy_allows_nothing_else(policy: str) -> None:
     found = statements(policy, ACCOUNTS[0])
+
     assert denied(found, FORBIDDEN[policy]) == FORBIDDEN[policy]
 
 
@@ -193,12 +198,14 @@ def test_a_policy_is_short_enough_for_iam(policy: str) -> None:
 
 def test_sagemaker_assumes_the_role_for_this_account_only() -> None:
     (statement,) = statements("execution-role-trust", ACCOUNTS[0])
+
     assert [statement] == trust_policy(ACCOUNTS[0])["Statement"]
     assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": ACCOUNTS[0]}}
 
 
 def test_the_role_that_the_readme_creates_may_be_passed() -> None:
     access = Access("iam:PassRole", f"{ROLES}/{DEFAULT_ROLE}", to("sagemaker"))
+
     assert is_allowed(statements("deploy-policy", ACCOUNTS[0]), access)
     assert f"--role-name {DEFAULT_ROLE} " in (POLICIES.parent / "README.md").read_text()
 
@@ -233,11 +240,13 @@ def called(where: Callable[[str], bool]) -> set[str]:
 
 def test_every_call_of_the_toolkit_is_in_a_run(runs: Runs) -> None:
     found = called(lambda name: name != "refresh.py")
+
     assert len(found) > 40
     assert found - {access.action for accesses in runs.values() for access in accesses} == set()
 
 
 def test_every_policy_is_named_in_the_readme() -> None:
     readme = (POLICIES.parent / "README.md").read_text()
+
     names = [path.name for path in POLICIES.iterdir()]
     assert [name for name in names if f"iam/{name}" not in readme] == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from peagle.errors import PeagleError
 from peagle.findings import errors
 from peagle.planning import Options, make_plan
-from peagle.render import requests
+from peagle.render.requests import requests
 from tests.support import examples, plan_request_findings
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, SHAPES, plan_for, plan_of
 
