@@ -16,7 +16,7 @@ from tests.support import raises_code
 from tests.unit.aws.cloud import ACCOUNT, ROLE, TRUSTS_SAGEMAKER, service_error
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.test_rollout_alarms import rolled_out
+from tests.unit.aws.test_updates import rolled_out
 from tests.unit.aws.world import NAME, World
 
 
