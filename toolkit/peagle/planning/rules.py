@@ -55,7 +55,9 @@ def _check_ranges(options: Options) -> None:
     }
     for flag, count in counts.items():
         if count is not None and not 1 <= count <= MOST_COUNT:
-            raise OutOfRange(f"{flag} {count} is out of range", f"use 1 to {MOST_COUNT:,}")
+            fix = f"use 1 to {MOST_COUNT:,}"
+            fix = "use --no-speculation to serve the target alone" if flag == "K" else fix
+            raise OutOfRange(f"{flag} {count} is out of range", fix)
     amounts = {
         "--min-tokens-per-second": options.min_tokens_per_second,
         "--max-price-per-hour": options.max_price_per_hour,
