@@ -119,7 +119,7 @@ def test_config_only_reads_nothing_else() -> None:
         (
             {"b.safetensors": None},
             "weights-damaged",
-            "memory/1 files are missing: b.safetensors",
+            "memory/b.safetensors is missing",
         ),
         ({INDEX: b"{}"}, "weights-damaged", f"memory/{INDEX} has no weight_map"),
         ({INDEX: index_of(a="../x")}, "weights-damaged", "memory/"),

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from peagle.cli.view.console import (
     bar,
+    print_documents,
     print_facts,
     print_findings,
     print_json,
@@ -72,3 +73,23 @@ def test_a_document_is_the_dump_of_its_model(capsys: pytest.CaptureFixture[str])
     print_json({"answer": Answer(number=1, names=("a",))})
 
     assert json.loads(capsys.readouterr().out) == {"answer": {"number": 1, "names": ["a"]}}
+
+
+def test_no_column_is_cut_off_where_the_terminal_is_narrow(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    place = {
+        "instance_type": "ml.g7e.12xlarge",
+        "gpu": "RTX PRO 6000",
+        "price_per_hour_usd": 10.36,
+        "max_concurrency": 43.27,
+        "tokens_per_second": 1852.0,
+        "usd_per_million_tokens": 1.55,
+    }
+
+    print_documents([place], [*place])
+
+    headings, row = capsys.readouterr().out.splitlines()
+    assert headings.split() == ["instance", "gpu", "$/hour", "requests", "tokens/s", "$/1M"]
+    assert row.split()[-4:] == ["$10.36", "43.27", "1,852", "$1.55"]

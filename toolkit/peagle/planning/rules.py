@@ -129,9 +129,10 @@ def _check_scaling(options: Options) -> None:
     if high is None or (options.scale_to_zero and high == 1 == (count or 1)):
         return
     if not 1 <= low < high or (count is not None and not low <= count <= high):
-        raise UserError(
-            f"{low} to {high} instances{f', now {count},' if count else ''} cannot scale",
-            "use --min-instances of 1 or more, a larger --max-instances, and an --instance-count "
-            "between them; --instance-count alone for a fixed number",
-            code="invalid-scaling",
-        )
+        fix = "use --min-instances of 1 or more, a larger --max-instances, and an --instance-count "
+        fix += "between them; --instance-count alone for a fixed number"
+        if low == 0:
+            fix = "use --scale-to-zero in place of --min-instances 0"
+        now = f", now {count}," if count else ""
+        message = f"{low} to {high} instances{now} cannot scale"
+        raise UserError(message, fix, code="invalid-scaling")

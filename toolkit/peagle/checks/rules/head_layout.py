@@ -22,6 +22,7 @@ from peagle.checks.registry import Check, Findings, Notices, error, note, rule, 
 from peagle.errors import Fix
 from peagle_serve.checkpoint import first_names
 from peagle_serve.heads import (
+    AUX_LAYERS,
     MIXED_FILES,
     HeadConfig,
     Problem,
@@ -147,7 +148,7 @@ OTHER_HEAD = "use a head trained for this target"
 COPY_AGAIN = "copy the head again, or export it again"
 COPY_CONFIG = "copy the head again, including config.json"
 _MASK = "copy the head again, or export it with mask_hidden"
-_LISTED = "list the trained layers in the key of config.json from which vLLM also builds fc"
+_LISTED = f"list the trained layers in the key from which vLLM builds fc, such as {AUX_LAYERS}"
 _KIND = "use a pair whose drafter is of the head's kind, P-EAGLE or EAGLE-3"
 _PROBLEMS: dict[str, tuple[Notices, str, str]] = {
     # vLLM loads it without its mask and drafts token by token: slow, without an error.
@@ -234,13 +235,23 @@ def first_problem(case: Case, head: Head) -> Problem | None:
     return next(causes, None) or next(iter(refused), None)
 
 
+def _right_pair(case: Case) -> str:
+    """The target's pair with a head of the other kind."""
+    for drafter in case.target.drafters:
+        if drafter.method == "eagle3" and drafter.parallel_drafting != case.is_parallel:
+            return f"use the pair {case.target.short_name}+{drafter.name}, or a head of its kind"
+    return _KIND
+
+
 def _refused_as(code: str, guards: str, fix: str) -> Check:
     def check(case: Case, head: Head) -> Findings:
         problem = first_problem(case, head)
         if problem is not None and problem.code == code:
-            values = ", ".join(f"{name} {value}" for name, value in problem.values.items())
+            given = [item for item in problem.values.items() if item[1] is not None]
+            values = [f"{name} {value}" for name, value in given]
             what = guards[0].lower() + guards[1:].rstrip(".").replace("`", "")
-            yield error("drafter", f"{what}: {values}", fix)
+            message = f"{what}: {', '.join(values)}" if values else what
+            yield error("drafter", message, _right_pair(case) if fix == _KIND else fix)
 
     return check
 
