@@ -182,7 +182,7 @@ class ProjectCommand(PeagleCommand):
             return super().invoke(ctx)
         except NotFound as error:
             choice: EndpointChoice | None = ctx.meta.get(CHOICE)
-            key = _NAMING.get(error.code)
+            key = _NAMING.get(error.code, "")
             if choice and key in choice.values and (key == "pair" or not is_typed(ctx, key)):
                 location = choice.values[key].location
                 raise choice.project.error(location, error.message, error.remedy) from None
