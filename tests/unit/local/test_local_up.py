@@ -68,16 +68,16 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
 
 ABOUT_ANY_ENGINE = frozenset(
     {
-        "amx-small-layers", "aux-layers-order", "biases-dropped", "cache-estimated",
-        "chat-template-missing", "code-variable", "context-above-drafter", "drafting-slots",
-        "dynamic-k", "engine-argument", "head-not-for-target", "head-not-public", "head-not-read",
-        "head-window", "k-training-unknown", "long-context-head", "lora", "mask-token-used",
-        "model-runner-v2", "no-head", "norm-before-residual", "pipeline-parallel", "prefix-caching",
-        "quantization-block", "revision-not-pinned", "speculative-setting", "speculators-verifier",
-        "structured-output", "t2d-size", "target-differs", "target-is-gated",
-        "target-not-in-catalogue", "target-numerics", "timeout-at-maximum", "timeout-short",
-        "tokenizer-differs", "variable-ignored", "vllm-newer-than-catalogue", "vocabulary-download",
-        "warm-unpinned", "weights-unread",
+        "amx-small-layers", "cache-estimated", "chat-template-missing", "code-variable",
+        "context-above-drafter", "drafting-slots", "dynamic-k", "engine-argument",
+        "head-not-for-target", "head-not-public", "head-not-read", "head-window", "k-above-trained",
+        "long-context-head", "lora", "mask-token-used", "model-runner-v2", "no-head",
+        "norm-before-residual", "pipeline-parallel", "prefix-caching", "quantization-block",
+        "revision-not-pinned", "speculative-setting", "speculators-verifier", "structured-output",
+        "target-differs", "target-is-gated", "target-not-in-catalogue", "target-numerics",
+        "tensors-unknown", "timeout-at-maximum", "timeout-short", "tokenizer-differs",
+        "variable-ignored", "vllm-newer-than-catalogue", "vocabulary-download", "warm-unpinned",
+        "weights-unread",
     }
 )  # fmt: skip
 """Codes of the warnings and notes of plans that concern a local engine too."""
@@ -86,13 +86,12 @@ ABOUT_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
         "context-shortened", "conversations-spread", "copies-cost-less", "gpus-idle",
-        "host-memory-below-weights",
-        "image-by-tag", "instance-region-unknown", "instance-scarce", "k-below-fastest",
-        "limit-before-start", "no-alarm-topic", "no-ttft-alarm", "prefix-cache-off",
-        "prefix-cache-too-small", "price-of-another-region", "price-unknown", "queue-unbounded",
-        "rollout-of-one", "scale-to-zero-refused", "scaling-target-high", "several-instances",
-        "slo-unverified", "speculation-costs-more", "speculation-loses", "speed-unverified",
-        "verdict-other-gpus", "vpc-routes", "weights-streamed",
+        "host-memory-below-weights", "image-by-tag", "instance-region-unknown", "instance-scarce",
+        "k-below-fastest", "limit-before-start", "no-alarm-topic", "no-ttft-alarm",
+        "prefix-cache-off", "prefix-cache-too-small", "price-of-another-region", "price-unknown",
+        "queue-unbounded", "rollout-of-one", "scale-to-zero-refused", "scaling-target-high",
+        "several-instances", "slo-unverified", "speculation-costs-more", "speculation-loses",
+        "speed-unverified", "verdict-other-gpus", "vpc-routes", "weights-streamed",
     }
 )  # fmt: skip
 """Codes of those about SageMaker, its instances, their speed and prices."""

@@ -88,13 +88,15 @@ def start_local(
         if port is not None and not is_port_free(port):
             fix = "choose another --port, or omit it to use any free port"
             raise UserError(f"port {port} is in use", fix, code="port-in-use")
-        started = _start(runner, plan, environment, notes, port or free_port())
+        recorded: list[LocalEngine] = []
         try:
-            _wait(started, plan.startup_timeout_seconds, progress)
-            ready = _prove(plan, started, progress)
+            _start(runner, plan, environment, notes, port or free_port(), recorded)
+            _wait(recorded[0], plan.startup_timeout_seconds, progress)
+            ready = _prove(plan, recorded[0], progress)
             records.write(ready)
-        except BaseException:
-            end_engine(started)
+        except BaseException:  # an interrupt may come as soon as the engine is recorded
+            for engine in recorded:
+                end_engine(engine)
             raise
     return ready
 
@@ -144,13 +146,17 @@ def exclusive(name: str, command: str) -> Iterator[None]:
 
 
 def _start(
-    runner: LocalOptions, plan: Plan, environment: dict[str, str], notes: tuple[str, ...], port: int
-) -> LocalEngine:
-    """Start the engine and record it. ``notes`` become the first lines of its log."""
+    runner: LocalOptions,
+    plan: Plan,
+    environment: dict[str, str],
+    notes: tuple[str, ...],
+    port: int,
+    recorded: list[LocalEngine],
+) -> None:
+    """Start the engine and record it, also in ``recorded``. ``notes`` begin its log."""
     log = records.log_of(plan.name)
     log.touch(mode=0o600)
     log.write_text("".join(f"local: {note}\n" for note in notes), encoding="utf-8")
-    recorded: list[LocalEngine] = []
 
     def record(process: EngineProcess) -> None:
         engine = LocalEngine(
@@ -165,11 +171,10 @@ def _start(
             image=runner.image_id,
             chat=plan.proof.chat,
         )
-        records.write(engine)
         recorded.append(engine)
+        records.write(engine)
 
     runner.start(plan, environment, port, log, record)
-    return recorded[0]
 
 
 def _wait(engine: LocalEngine, seconds: float, progress: StepProgress) -> None:
