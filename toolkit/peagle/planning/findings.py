@@ -265,8 +265,6 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if asked.slo and times.ttft_seconds is not None and times.itl_seconds is not None:
         reached += f", ttft={times.ttft_seconds:.3g}, itl={times.itl_seconds:.3g}"
     reached += f" ({only.source})"
-    missed = _SLO_MISSED if where == "slo" else _SPEED_BELOW_MINIMUM
-    unverified = _SLO_UNVERIFIED if where == "slo" else _SPEED_UNVERIFIED
     if excess is not None and _slowest(only).meets:
         return
     is_near = excess is not None and excess <= 1
@@ -274,14 +272,22 @@ def _required(selection: Selection, where: str, required: str) -> Iterator[Findi
     if excess is not None and not is_near:
         load = format_concurrency(selection.search.load.concurrency)
         message = f"with {load}, {name} does not reach {required}: {reached}"
-        yield error(missed, where, message, combine_fixes([*fixes, _as_reached(only)]))
+        fix = combine_fixes([*fixes, _as_reached(only)])
+        if where == "slo":
+            yield error(_SLO_MISSED, where, message, fix)
+        else:
+            yield error(_SPEED_BELOW_MINIMUM, where, message, fix)
         return
     message = f"the speed of {name} is unknown, so it may not reach {required}"
     if excess is not None:
         message = f"{required}: only the estimate reaches it, not the lower end of its range: "
         message += reached
     fixes.append(Fix("run a benchmark before you rely on it"))
-    yield warning(unverified, where, message, combine_fixes(fixes))
+    fix = combine_fixes(fixes)
+    if where == "slo":
+        yield warning(_SLO_UNVERIFIED, where, message, fix)
+    else:
+        yield warning(_SPEED_UNVERIFIED, where, message, fix)
 
 
 def _better(selection: Selection, certain: bool) -> Iterator[Fix]:
