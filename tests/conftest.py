@@ -25,13 +25,7 @@ from peagle.data import BUNDLED_CATALOG
 from peagle.engine.machine import find_engine
 from peagle.errors import EngineMissing
 from peagle.planning import make_plan
-from tests.support import (
-    FROZEN_CATALOG,
-    Peagle,
-    once_per_options,
-    run_as_process,
-    run_in_process,
-)
+from tests.support import FROZEN_CATALOG, Peagle, once_per_options, run_as_process, run_in_process
 
 DEFAULT_VLLM = "0.28.0"
 QUICK, USUAL = "not thorough and not exhaustive", "not exhaustive"
@@ -106,12 +100,10 @@ _SECONDS = {
 }  # fmt: skip
 """What the longest groups take on one processor, by the last profile; that of the sandbox's
 tests is divided by their number."""
-
 _FEW_SECONDS = 10
 _SLOW = ("install", "sandbox", "engine", "docker")
 _SLOW_FILES = ("test_cdk.py", "test_cfn_lint.py", "test_checkov.py", "test_terraform.py")
 """Also slow; test_cdk.py loads the CDK into Node.js, which each worker would do again."""
-
 _OWN_SANDBOX = ("test_owners_terraform.py",)
 """Modules so long that a sandbox of their own costs less than that a worker ends later."""
 

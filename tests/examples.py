@@ -10,7 +10,6 @@ from typing import Any
 CHAPTER = Path(__file__).parents[1] / "docs" / "library.md"
 WITH_ACCOUNT = "## With an account"
 """The heading of the examples that need an account or the sandbox."""
-
 _FENCED = re.compile(r"^```pycon\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

@@ -31,13 +31,10 @@ from peagle.planning import Options, Plan
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
 """Runs ``peagle`` with these arguments; ``env``, ``cwd`` and ``input`` as of ``subprocess.run``."""
-
 FROZEN_CATALOG = Path(__file__).parent / "catalog"
 """The catalogue that tests read."""
-
 REFRESHED = ("instances.yaml", "runtimes.yaml")
 """The files of a catalogue that `peagle catalog refresh` writes: prices, instances and images."""
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -39,12 +39,9 @@ PEAGLE = str(Path(sys.executable).with_name("peagle"))
 EVIDENCE = Path("model_catalog/evidence/aws-smoke.json")
 INSTANCE_TYPE = "ml.g6.xlarge"
 """The cheapest type with a GPU on which vLLM runs with CUDA 13 and bfloat16."""
-
 HOURS = 0.5
 """A guess of the time on AWS: five starts of an engine, four of them beside another."""
-
 LOG_GROUPS = "/aws/sagemaker/Endpoints/"
-
 _KEPT = ("state", "k", "proved", "passed", "acceptance_length", "drafts", "instance_type",
          "endpoint_config",
          "price_per_hour_usd", "rolled_back", "text", "first_token_seconds")  # fmt: skip

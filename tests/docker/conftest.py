@@ -17,10 +17,8 @@ from tests.support import Peagle
 
 BASE = os.environ.get("PEAGLE_TEST_BASE", "peagle-test-base:local")
 """What `.ci/docker-engine base` makes."""
-
 Build = Callable[..., dict[str, Any]]
 """``peagle image build`` with these words; what it printed as JSON."""
-
 _WHY = os.environ.get("PEAGLE_TESTS_WITHOUT_DOCKER", "")
 """What `.ci/run` knows of an engine or a base that it could not have."""
 

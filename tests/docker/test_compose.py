@@ -27,10 +27,8 @@ from peagle.render.formats.compose import CACHE_VOLUME, ComposeService, compose_
 from tests.support import Peagle
 
 pytestmark = pytest.mark.docker
-
 NAME = "composed"
 START_SECONDS = 240
-
 SAME = ("CapAdd", "CapDrop", "PidMode", "PortBindings", "Privileged", "ReadonlyRootfs",
         "SecurityOpt", "ShmSize", "Tmpfs", "UsernsMode")  # fmt: skip
 """Of a container's HostConfig: what it may do, and what it sees of this machine."""
@@ -100,12 +98,10 @@ def test_it_answers_and_drafts(running: dict[str, Any]) -> None:
     port = int(published["HostPort"])
     body = {"model": "peagle/tiny", **request_body("What is re?", chat=True, max_tokens=24)}
     before = local.counters(port)
-
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
         connection.request("POST", "/v1/chat/completions", json.dumps(body),
                            {"Content-Type": "application/json"})  # fmt: skip
         answer = json.loads(connection.getresponse().read())
-
     assert answer["usage"]["completion_tokens"] == 24
     assert local.counters(port).since(before).accepted_tokens > 0
 
@@ -126,7 +122,6 @@ def test_it_may_do_what_the_container_of_local_up_may(
         ours = docker.inspect("container", made)
     finally:
         docker.run("rm", "--volumes", made, doing="removing it")
-
     assert ours is not None
     given, expected = _settings_of(running), _settings_of(ours)
     assert given == expected
@@ -163,7 +158,6 @@ def test_a_rendered_file_builds_its_image(
     assert rendered.returncode == 0, rendered.stderr
     command = [*compose, "--file", str(tmp_path / NAME / "compose.yaml")]
     (service,) = yaml.safe_load(Path(command[-1]).read_text())["services"].values()
-
     assert _run([*command, "config", "--quiet"]).stderr == ""
     built = _run([*command, "build", "--build-arg", f"BASE={image['name']}"])
     try:
@@ -193,7 +187,6 @@ def test_compose_reads_every_value_as_it_is(
         )
     finally:
         _run([*command, "down"])
-
     assert done.returncode == 0, done.stderr
     environment, files = json.loads(done.stdout)
     assert {name: environment[name] for name in given} == given
@@ -204,7 +197,6 @@ def test_down_leaves_no_container_but_the_cache(
     running: dict[str, Any], compose: list[str], file: Path, docker: Docker
 ) -> None:
     done = _run([*compose, "--file", str(file), "down"])
-
     assert done.returncode == 0, done.stderr
     assert docker.inspect("container", running["Id"]) is None
     assert docker.inspect("volume", CACHE_VOLUME) is not None

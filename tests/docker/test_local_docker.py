@@ -32,7 +32,6 @@ from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
 
 pytestmark = pytest.mark.docker
-
 NAME = "docker-test"
 QUESTION = "What does textwrap.wrap do?"
 START_SECONDS = 240
@@ -74,7 +73,6 @@ def test_an_answer_is_streamed_and_its_drafts_are_accepted(running: dict[str, An
     with asked(running["port"]) as reply:
         answer = list(pieces(iter(rest_of(reply))))
     counted = local.counters(running["port"]).since(before)
-
     assert len(answer) > 3, "it comes in pieces"
     assert answer[-1].output_tokens == 48
     assert counted.accepted_tokens > 0
@@ -124,14 +122,12 @@ def test_the_container_knows_its_image_and_down_lets_an_answer_finish(
     assert found is not None
     assert any(one.startswith("PEAGLE_IMAGE_DIGEST=sha256:") for one in found["Config"]["Env"])
     command = [sys.executable, "-m", "peagle.cli", "local", "down", NAME]
-
     with asked(running["port"], max_tokens=1200, ignore_eos=True) as reply:
         first = reply.read1()
         # SIGTERM for the attached `docker run`, as SageMaker sends it; Docker passes it on.
         with subprocess.Popen(command, env=dict(os.environ)) as typed:
             events = rest_of(reply, first)
             assert typed.wait(60) == 0
-
     assert events[-1] == "[DONE]"
     assert list(pieces(iter(events)))[-1].output_tokens == 1200
     assert docker.inspect("container", running["container"]) is None
@@ -200,13 +196,11 @@ def test_an_image_with_baked_weights_needs_no_mount_and_ends_with_its_engine(
         with asked(chosen.port) as reply:
             assert rest_of(reply)[-1] == "[DONE]"
         assert f"{BAKED_ROOT}/model/target" in log.read_text()
-
         # Detached, because the container can end before `docker exec` returns.
         killed = time.monotonic()
         killing = "exec", "--detach", chosen.name, "python3", "-c", kill
         docker.run(*killing, doing="killing the engine")
         code = program.wait(30)
-
         assert code not in (0, None)
         assert time.monotonic() - killed < 5
     assert docker.inspect("container", chosen.name) is None
@@ -216,7 +210,6 @@ def test_an_image_without_a_compiler_is_refused_before_a_container_starts(
     image: dict[str, Any], peagle: Peagle
 ) -> None:
     done = peagle("warm", "tiny", "--local", "--engine", "docker")
-
     assert done.returncode == 2
     assert "cannot be compiled: the image" in done.stderr
     assert "--base" in done.stderr

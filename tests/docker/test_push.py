@@ -24,11 +24,9 @@ from tests.docker.conftest import Build
 from tests.support import Peagle, raises_code
 
 pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
-
 REGISTRY = "docker-registry"
 PASSWORD = "123456789012-auth-token"
 """What the sandbox's ECR gives as a token, for the user AWS."""
-
 HTPASSWD = "AWS:$2y$05$abcdefghijklmnopqrstuu/4ofrUS75HrKu6f.iuRo0I/XlrmpqlC\n"
 
 
@@ -138,9 +136,7 @@ def test_the_base_of_an_image_is_known_by_its_digest(
     key = base64.b64encode(f"AWS:{PASSWORD}".encode()).decode()
     (tmp_path / "config.json").write_text(json.dumps({"auths": {registry: {"auth": key}}}))
     place = {**os.environ, "DOCKER_CONFIG": str(tmp_path)}
-
     made = build("gpt-oss-20b", "--base", base, env=place)
-
     digest = made["labels"]["org.opencontainers.image.base.digest"]
     port = int(registry.rpartition(":")[2])
     assert status(port, f"/v2/base/manifests/{digest}") == http.HTTPStatus.OK

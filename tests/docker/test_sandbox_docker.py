@@ -17,7 +17,6 @@ from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
-
 REGISTRY = "123456789012.dkr.ecr.us-east-1.amazonaws.com"
 
 
@@ -51,7 +50,6 @@ def test_an_endpoint_is_a_container_and_goes_with_the_sandbox(
         assert len(own_containers(docker)) == 1
         other = peagle("sandbox", "start", "--engine", "process")
         assert "is already running with --engine docker" in other.stderr
-
         _deploy_baked(address, peagle)
         assert len(own_containers(docker)) == 2
     finally:
@@ -64,7 +62,6 @@ def _deploy_baked(address: str, peagle: Peagle) -> None:
     deployed = peagle("deploy", "tiny", "--image", address, "--baked-weights", "--name", "baked",
                       "--sandbox", "--yes", "--json", timeout=600)  # fmt: skip
     log = peagle("logs", "baked", "--sandbox").stdout
-
     assert deployed.returncode == 0, f"{deployed.stderr}\n{log}"
     document = json.loads(deployed.stdout)
     assert document["acceptance_length"] > 2

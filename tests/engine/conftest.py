@@ -22,7 +22,6 @@ from tests.sandbox.sandboxes import Sandbox, started
 
 Ask = Callable[[str, Any], Any]
 """Calls a function of asking.py, by its name, with an argument."""
-
 TINY = "peagle-tiny"
 FORKING = Path(__file__).parent / "forking"
 """With it on PYTHONPATH an engine starts in half of the CPU time."""

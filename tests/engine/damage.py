@@ -18,19 +18,15 @@ DRIVER = Path(__file__).parent / "drafting.py"
 MAX_TOKENS = 32
 FEW_TOKENS = 8
 """Enough to see that no draft, or nearly none, is accepted."""
-
 TILES = ("tiles", "pretend")
 """Before a case: vLLM chooses its kernels as on a CPU with AMX tiles."""
-
 GUARD = ("peagle_serve.plugins", "install_small_layers")
 """Before a case: what the container does on a CPU before it starts vLLM."""
-
 PROMPTS: tuple[str, ...] = tuple(
     entry["prompt"]
     for entry in json.loads((data_folder("model_catalog") / "peagle/tiny/prompts.json").read_text())
 )[:8]
 """Some of the held-out prompts."""
-
 USUAL: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -38,7 +34,6 @@ USUAL: dict[str, Any] = {
     "max_num_seqs": 8,
     "num_gpu_blocks_override": 40,  # of 128 tokens: enough for all requests, and quickly cleared
 }
-
 Stage = Literal["config", "start", "request", "served", "killed"]
 
 

@@ -28,17 +28,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PLACES = (HERE / "tiles", HERE.parents[1] / "containers")
 """Folders of the modules that a case may name."""
-
 PROCESSOR_SECONDS = 300.0
 """The limit of a case; usual are 0.1 to 8."""
-
 IDLE_SECONDS = 120.0
 """The limit without any CPU time: the case then waits for something that never happens."""
-
 LOOK_SECONDS = 2.0
 M_PERTURB = -6
 """Of malloc.h."""
-
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",

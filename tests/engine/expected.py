@@ -20,7 +20,6 @@ _SHAPE = "is invalid for input of size"
 _WORDLESS = "AssertionError in weight_loader: "
 _WORDLESS_QKV = "AssertionError in load_qkv_weight: "
 """vLLM's check of a tensor's shape raises without a message."""
-
 GOOD: dict[str, Verdict] = {
     "P-EAGLE": Accepts(2.15),
     "EAGLE-3": Accepts(2.45),
@@ -37,7 +36,6 @@ GOOD: dict[str, Verdict] = {
     "bfloat16 on a CPU with tiles, started as the container does": Accepts(2.15),
     "a hybrid target of 12 and 12 layers": Accepts(1.0),
 }
-
 BROKEN: dict[str, tuple[str, Verdict]] = {
     "a reduced vocabulary without d2t": ("d2t-missing", Drafts(1.05)),
     "a reduced vocabulary without lm_head": ("lm-head-missing", Drafts(1.05)),
@@ -54,7 +52,6 @@ BROKEN: dict[str, tuple[str, Verdict]] = {
     "K of 20": ("k-above-trained", WastesBeyond(8, at_most=0.02)),
     "a long request above the head's context": ("context-above-drafter", Drafts(1.0)),
 }
-
 CORPUS: dict[str, Verdict] = {
     # masked slots
     "no mask": Refuses("mask_hidden not found in weights"),
@@ -131,7 +128,6 @@ CORPUS: dict[str, Verdict] = {
     "bfloat16 on a CPU with AMX tiles": Refuses("Dimension out of range"),
 }
 """Cases of the rules' corpus that the engine gets unchanged."""
-
 _TWO_GROUPS = {"num_gpu_blocks_override": 160}
 ENGINE: dict[str, dict[str, Any]] = {
     "a window of 8 tokens": _TWO_GROUPS,
@@ -141,10 +137,8 @@ ENGINE: dict[str, dict[str, Any]] = {
     "bfloat16 on a CPU with AMX tiles": {"dtype": "bfloat16"},
 }
 """Arguments with which the damage of a case is the first problem that the engine finds."""
-
 BEFORE = {"bfloat16 on a CPU with AMX tiles": (TILES,)}
 """Functions to call in the process of the engine before a case of the corpus."""
-
 _AWS = "about AWS, its images and its instances, not about vLLM"
 _KNOWN = "not about what vLLM does, but about what is known of the pair"
 _OTHER = "another version of vLLM than 0.28.0 on the CPU"

@@ -13,19 +13,13 @@ from typing import Any
 
 from peagle.data import data_folder, entrypoint_folder
 from peagle.engine.machine import Engine
-from peagle.engine.process import (
-    INHERITED_VARIABLES,
-    free_port,
-    session_members,
-    start_time,
-)
+from peagle.engine.process import INHERITED_VARIABLES, free_port, session_members, start_time
 from peagle_serve.contract import ATTRIBUTES_HEADER
 
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
 SERVE = entrypoint_folder()
 TILES = Path(__file__).parent / "tiles"
 """With it on PYTHONPATH vLLM chooses kernels as on a CPU with AMX tiles."""
-
 CPU = {
     "SM_VLLM_ENFORCE_EAGER": "true",
     "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": "uni",

@@ -21,7 +21,6 @@ from tests.conftest import DEFAULT_VLLM
 from tests.unit.rendering.plans import plan_of
 
 pytestmark = pytest.mark.engine
-
 REPO, COMMIT = "acme/model", "0123456789abcdef0123456789abcdef01234567"
 FILES = {
     "config.json": b"{}",
@@ -93,7 +92,6 @@ def test_only_the_listed_files_are_downloaded_and_the_engine_finds_them_by_branc
     given = [str(cache) if word.endswith("/ml/hub") else word for word in argv[1:]]
     done = subprocess.run([python, *given], env=place, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
     offline = {**place, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(cache)}
     found = subprocess.run(
         [python, "-c", FIND], env=offline, check=True, capture_output=True, text=True

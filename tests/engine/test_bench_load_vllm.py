@@ -15,7 +15,6 @@ from tests.support import Peagle
 from tests.unit.bench.installed import install_mini
 
 pytestmark = [pytest.mark.engine, pytest.mark.install]
-
 NAME = "bench-test"
 
 
@@ -47,7 +46,6 @@ def test_a_local_engine_is_measured(peagle: Peagle) -> None:
     done = peagle("bench", NAME, "--concurrency", "2", "--prompt-tokens", "48",
                   "--output-tokens", "32", "--requests", "8", "--repetitions", "1",
                   "--json")  # fmt: skip
-
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     (row,) = document["rows"]
@@ -77,11 +75,9 @@ def mini(installed: None) -> None:
 def test_its_url_gives_the_same_counters(peagle: Peagle) -> None:
     (engine,) = json.loads(peagle("local", "list", "--json").stdout)["engines"]
     assert engine["name"] == NAME
-
     done = peagle("bench", engine["openai_base_url"], "--concurrency", "1", "--prompt-tokens",
                   "48", "--output-tokens", "8", "--requests", "2", "--repetitions", "2",
                   "--json")  # fmt: skip
-
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["setting"] == {"drafter": None, "k": 7, "imposed_rates": [], "is_known": True}
@@ -94,9 +90,7 @@ def test_a_sweep_measures_each_setting_and_saves_evidence(peagle: Peagle, tmp_pa
     result, html, catalog = tmp_path / "r.json", tmp_path / "r.html", tmp_path / "mine"
     sweep = ("bench", "tiny", "--sweep", "k=none,5", "--concurrency", "1,2", "--prompt-tokens",
              "48", "--output-tokens", "24", "--repetitions", "1", "-o", str(result))  # fmt: skip
-
     done = peagle(*sweep, "--save", str(catalog), "--report", str(html), "--json")
-
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     settings = [(row["setting"]["k"], row["load"]["concurrency"]) for row in document["rows"]]

@@ -17,7 +17,6 @@ from peagle.engine.machine import Engine
 from tests.support import Peagle
 
 pytestmark = pytest.mark.engine
-
 GOOD, DAMAGED = "bench-good", "bench-damaged"
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
 
@@ -76,7 +75,6 @@ def damaged_head(folder: Path) -> Path:
 
 def test_the_acceptance_of_each_domain_is_measured(good: dict[str, Any]) -> None:
     found = good["acceptance"]
-
     assert [one["domain"] for one in found["domains"]] == ["chat", "completion"]
     assert [one["prompts"] for one in found["domains"]] == [5, 5]
     assert [one["line"] for one in found["refused"]] == [11]
@@ -101,14 +99,12 @@ def test_a_step_of_the_engine_outputs_what_the_acceptance_says(good: dict[str, A
 
 def test_the_file_gives_the_rates_to_impose(good: dict[str, Any]) -> None:
     found = read_acceptance(good["saved"])
-
     assert json.loads(json.dumps(found.document())) == good["acceptance"]
     assert len(rates_of(found, 3, "chat")) == 3
 
 
 def test_greedy_answers_are_those_of_the_target_alone(good: dict[str, Any]) -> None:
     found = good["lossless"]
-
     assert found["passed"], found["differences"]
     assert found["prompts"] == 10
     assert found["tokens"] > 300
@@ -120,9 +116,7 @@ def test_a_damaged_head_lowers_the_acceptance(
 ) -> None:
     head = damaged_head(tmp_path)
     assert peagle("local", "up", "tiny", "--drafter", str(head), "--name", DAMAGED).returncode == 0
-
     done = peagle("bench", DAMAGED, "--acceptance", str(prompts), "--json")
-
     damaged = json.loads(done.stdout)["acceptance"]["total"]["acceptance"]
     healthy = good["acceptance"]["total"]["acceptance"]
     assert damaged["length"] < healthy["length"] - 0.2

@@ -15,7 +15,6 @@ from tests.sandbox.sandboxes import Account, Sandbox
 from tests.unit.bench.installed import install_mini
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
-
 NAME = "compared"
 TYPE = "ml.g6.xlarge"
 WHERE = ("--sandbox",)
@@ -83,11 +82,9 @@ def test_a_comparison_of_on_and_off_has_the_sign_of_bench(
         "compare", NAME, "--with", "tiny --no-speculation", "--share", "50%", *WHERE, "--yes"
     )
     assert started["comparison"]["state"] == "running"
-
     send_traffic(Account(sandbox), TRAFFIC_SECONDS)
     time.sleep(2)  # the last lines of statistics
     report: dict[str, Any] = sandbox.json("compare", NAME, *WHERE)
-
     changed = sandbox.json("compare", NAME, "--share", "99.9%", *WHERE, "--yes")
     assert changed["comparison"]["share"] == 0.999
     off = seconds_per_token(sandbox, workload)

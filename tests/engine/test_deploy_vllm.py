@@ -16,14 +16,12 @@ from tests.sandbox.sandboxes import Sandbox
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
-
 QUESTION = "What does os.path.join do?"
 WHERE = ("--sandbox",)
 
 
 def test_a_deploy_proves_that_real_vllm_accepts_drafts(printed: str, sandbox: Sandbox) -> None:
     document = sandbox.json("status", TINY, *WHERE)
-
     assert document["state"] == "InService"
     assert document["acceptance_length"] >= document["acceptance_floor"] > 1
     proof = document["proof"]
@@ -36,9 +34,7 @@ def test_a_deploy_proves_that_real_vllm_accepts_drafts(printed: str, sandbox: Sa
 
 def test_repeating_a_deploy_does_not_restart_the_engine(printed: str, sandbox: Sandbox) -> None:
     before = _engine(sandbox)
-
     document = sandbox.json("deploy", "tiny", "--yes", *WHERE)
-
     assert document["changed"] is False
     assert _engine(sandbox) == before
 
@@ -52,7 +48,6 @@ def _engine(sandbox: Sandbox) -> int:
 
 def test_an_answer_is_streamed_and_timed(printed: str, sandbox: Sandbox) -> None:
     document = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "48", *WHERE)
-
     assert "join" in document["text"]
     assert document["output_tokens"] == 48
     assert 0 < document["first_token_seconds"] < document["seconds"]
@@ -62,7 +57,6 @@ def test_an_answer_is_streamed_and_timed(printed: str, sandbox: Sandbox) -> None
 def test_streamed_and_whole_answers_are_equal(printed: str, sandbox: Sandbox) -> None:
     streamed = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "32", *WHERE)
     whole = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "32", "--no-stream", *WHERE)
-
     assert whole["text"] == streamed["text"]
     assert whole["first_token_seconds"] is None
     assert sandbox.json("invoke", TINY, "import os", "--completion", "--max-tokens", "8", *WHERE)[
@@ -74,7 +68,6 @@ def test_a_prompt_beyond_the_context_is_refused_in_vllms_words(
     printed: str, peagle: Peagle
 ) -> None:
     done = peagle("invoke", TINY, "-", *WHERE, input="word " * 5000)
-
     assert done.returncode == 2
     assert "maximum context length is 2048 tokens" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -92,10 +85,8 @@ def test_the_url_and_the_token_work_for_openai_clients(
         json.dumps(body).encode(),
         {"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
     )
-
     with urllib.request.urlopen(request, timeout=60) as reply:
         events = EventSplitter().feed(reply.read())
-
     assert "".join(piece.text for piece in pieces(events))
 
 
@@ -103,13 +94,11 @@ def test_the_printed_boto3_lines_run_unchanged(printed: str, peagle: Peagle) -> 
     begin = printed.index("import boto3")
     lines = printed[begin : printed.index("\n\n", begin)].splitlines()
     variables = json.loads(peagle("sandbox", "env", "--json").stdout)
-
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(line.strip() for line in lines)],
         env={**os.environ, **variables},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-
     assert done.returncode == 0, done.stderr
     assert "'choices'" in done.stdout
 

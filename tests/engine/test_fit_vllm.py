@@ -18,7 +18,6 @@ from tests.unit.checks.damage import tiny
 from tests.unit.fit.geometry import TARGETS, case
 
 pytestmark = pytest.mark.engine
-
 GIB = 1 << 30
 
 
@@ -116,7 +115,6 @@ def tiny_engine(k: int, requests: int, tokens: int, parallel: bool) -> dict[str,
 
 Step = tuple[int, int, int, bool]
 """K, requests at a time, tokens of a step, whether the head drafts in parallel."""
-
 REFUSAL_WORDS: dict[Step, str | None] = {
     (5, 1024, 2048, True): None,  # with many requests and drafts, vLLM queues requests
     (8, 1024, 4096, True): None,

@@ -23,10 +23,8 @@ from tests.unit.checks.cases import GEOMETRY, geometry_case, tiny_case
 from tests.unit.checks.damage import tiny
 
 pytestmark = pytest.mark.engine
-
 RATIO = 1.5
 """vLLM 0.28.0 pads the smaller group up to this."""
-
 Geometry = tuple[tuple[AttentionGroup, ...], tuple[AttentionGroup, ...]]
 """The attention of a target, and that of a drafter."""
 
@@ -64,7 +62,6 @@ SMALL: list[Geometry] = [
     )
     if (narrow or wide) and (drafts or slides)
 ]
-
 REAL = [
     (folder.name, head)
     for folder in sorted(GEOMETRY.iterdir())
@@ -96,7 +93,6 @@ def test_layers_are_grouped_as_in_vllm(groups: list[int | None]) -> None:
         for geometry, theirs in zip(SMALL, small, strict=True)
         if (ours := draft_groups(*geometry, RATIO)) is not None and ours != theirs
     }
-
     assert wrong == {}
     assert {1, 2, 3} <= set(small), "the cases include refused and accepted ones"
 
@@ -106,7 +102,6 @@ def test_vllm_puts_the_layers_of_a_real_head_into_one_group(
     pair: tuple[str, str], groups: list[int | None]
 ) -> None:
     found = dict(zip(REAL, groups[len(SMALL) :], strict=True))
-
     assert found[pair] == 1
 
 
@@ -115,7 +110,6 @@ def test_vllm_imposes_the_rates_of_a_sweep(ask: Ask) -> None:
     plan = with_imposed_acceptance(make_plan(Options(pair="tiny", k=3), load_catalog()), rates)
     config = json.loads(plan.environment[SPECULATION]) | {"model": str(tiny("p-eagle"))}
     engine = {"model": str(tiny("target")), "speculative_config": config}
-
     assert ask("imposed_rates", engine) == list(rates)
 
 
@@ -131,7 +125,6 @@ def test_model_runner_v2_supports_eagle3_and_not_p_eagle(ask: Ask, tmp_path: Pat
         for head, pair in heads.items()
     }
     lists = ask("runner_v2", engines)
-
     assert lists["p-eagle"] == ["parallel drafting for EAGLE speculative decoding"]
     assert lists["eagle3"] == []
     forced = tiny_case(tmp_path, environment={"VLLM_USE_V2_MODEL_RUNNER": "1"})

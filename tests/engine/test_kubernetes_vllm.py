@@ -17,20 +17,12 @@ from peagle.engine.process import free_port, session_members, start_time
 from peagle.planning import Plan
 from peagle.render import plan_bytes
 from peagle_serve.command import PLUGINS_FOLDER
-from tests.engine.serving import (
-    CPU,
-    SERVE,
-    START_SECONDS,
-    TINY,
-    Container,
-    script_environment,
-)
+from tests.engine.serving import CPU, SERVE, START_SECONDS, TINY, Container, script_environment
 from tests.support import Done, in_process
 from tests.unit.rendering.kubernetes import environment_of, expanded, manifests, preset
 from tests.unit.rendering.plans import plan_of
 
 pytestmark = pytest.mark.engine
-
 ON_CPU = ("--enforce-eager", "--distributed-executor-backend", "uni")
 
 

@@ -28,7 +28,6 @@ from peagle.protocol import EventSplitter, acceptance_length, parse_piece, piece
 from tests.support import Peagle, raises_code
 
 pytestmark = pytest.mark.engine
-
 NAME = "local-test"
 QUESTION = "What does textwrap.wrap do?"
 HELD_OUT = json.loads((data_folder("model_catalog") / "peagle/tiny/prompts.json").read_text())[:8]
@@ -80,7 +79,6 @@ def test_a_chat_is_streamed_through_the_openai_url(running: dict[str, Any]) -> N
     while chunk := reply.read1():
         events += splitter.feed(chunk)
     connection.close()
-
     answer = list(pieces(iter(events)))
     assert len(answer) > 3, "the answer comes in pieces"
     assert answer[-1].output_tokens == 48
@@ -91,7 +89,6 @@ def test_the_difference_of_two_readings_counts_one_call(running: dict[str, Any])
     before = local.counters(running["port"])
     answer = local.ask(running["port"], request_body(QUESTION, chat=True, max_tokens=64))
     counted = local.counters(running["port"]).since(before)
-
     tokens = answer["usage"]["completion_tokens"]
     assert counted.draft_tokens == 7 * counted.drafts
     assert sum(counted.accepted_per_position) == counted.accepted_tokens
@@ -127,7 +124,6 @@ def test_greedy_answers_are_the_same_with_and_without_speculation(
     assert up.returncode == 0, up.stderr
     alone = greedy_answers(json.loads(up.stdout)["port"])
     assert peagle("local", "down", "alone", "--now").returncode == 0
-
     assert drafted == alone
     assert all(drafted)
     assert counted.drafts > 150
@@ -155,7 +151,6 @@ def test_down_lets_a_running_answer_finish_and_leaves_no_process(
     assert engine is not None
     assert len(processes_of(engine.process)) > 1
     command = [sys.executable, "-m", "peagle.cli", "local", "down", NAME]
-
     with (
         begun(running["port"], tokens=900) as reply,
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as typed,
@@ -164,7 +159,6 @@ def test_down_lets_a_running_answer_finish_and_leaves_no_process(
         assert "for running requests of" in typed.stderr.readline()
         events = list(EventSplitter().feed(b"\n" + reply.read()))
         assert typed.wait(60) == 0
-
     assert events[-1] == "[DONE]"
     assert list(pieces(iter(events)))[-1].output_tokens == 900
     assert processes_of(engine.process) == ()
@@ -176,10 +170,8 @@ def test_a_speculative_config_that_vllm_refuses_fails_with_vllms_reason() -> Non
     config = json.loads(plan.environment["SM_VLLM_SPECULATIVE_CONFIG"])
     wrong = json.dumps({**config, "no_such_setting": 1})
     environment = {**plan.environment, "SM_VLLM_SPECULATIVE_CONFIG": wrong}
-
     with raises_code("engine-exited", EngineError) as failed:
         start_local(plan.model_copy(update={"environment": environment}))
-
     assert "SpeculativeConfig no_such_setting" in failed.value.message
     assert records.local_engines() == ()
 
@@ -195,9 +187,7 @@ def test_down_stops_an_engine_whose_command_line_was_killed(peagle: Peagle) -> N
     engine = records.read_local_engine("killed")
     assert engine is not None
     assert is_alive(engine.process)
-
     done = peagle("local", "down", "killed", env=dict(os.environ))
-
     assert done.returncode == 0
     assert processes_of(engine.process) == ()
     assert not records.folder_of("killed").exists()

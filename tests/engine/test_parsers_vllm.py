@@ -25,7 +25,6 @@ from tests.engine.conftest import Ask
 from tests.engine.test_serve_parser import CATALOG
 
 pytestmark = pytest.mark.engine
-
 TOOLS = [
     {
         "type": "function",
@@ -72,7 +71,6 @@ QWEN: dict[str, tuple[str, str | None, list[tuple[str, dict[str, Any]]]]] = {
     ),
     "an answer without a call": ("2 < 3, and <b>bold</b>.", "2 < 3, and <b>bold</b>.", []),
 }
-
 ANALYSIS = "<|channel|>analysis<|message|>The user asks about Paris.<|end|><|start|>assistant"
 REASONING = "The user asks about Paris."
 
@@ -119,10 +117,8 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 STEPS = (1, 3, 1000)
 """Tokens in a piece of a stream."""
-
 Case = tuple[str, str, int]
 """The pair, the name of its output, and the step."""
-
 CASES: tuple[Case, ...] = (
     *(("qwen3-coder-30b", name, step) for name in QWEN for step in STEPS),
     *(("gpt-oss-20b", name, step) for name in HARMONY for step in STEPS),
@@ -173,9 +169,7 @@ def test_reasoning_answer_and_calls_are_told_apart_whole_and_streamed(
 ) -> None:
     pair, name, step = case
     expected = (None, *QWEN[name][1:]) if pair.startswith("qwen") else HARMONY[name][1:]
-
     found = answers[str(case)]
-
     expect(found["whole"], *expected)
     expect(found["streamed"], *expected)
     assert (found["pieces"] == 1) is (step == 1000)

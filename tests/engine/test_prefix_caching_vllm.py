@@ -21,7 +21,6 @@ from peagle_serve.contract import COUNTERS_ATTRIBUTE
 from tests.engine.serving import TINY, Container, speculation
 
 pytestmark = pytest.mark.engine
-
 TURNS = 5
 PROMPTS = [one["prompt"] for one in json.loads((TINY / "prompts.json").read_text())][: 4 + TURNS]
 
@@ -72,7 +71,6 @@ def test_conversations_hit_the_cache_and_accept_as_much_as_without(
 ) -> None:
     cached = Talk(engine, tmp_path / "cached")
     without = Talk(engine, tmp_path / "without", SM_VLLM_NO_ENABLE_PREFIX_CACHING="true")
-
     assert cached.answers == without.answers
     assert len(cached.answers) == 4 * TURNS
     share = cached.later.cached_share

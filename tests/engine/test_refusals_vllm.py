@@ -33,16 +33,12 @@ from tests.unit.checks.corpus_rest import REST
 
 # A time limit would fail on a busy machine; the driver itself kills a case that hangs.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(0)]
-
 CORPUS = {broken.name: broken for broken in (*HEADS, *REST)}
-
 NOT_SHOWN = {
     **expected.NOT_SHOWN,
     **{broken.code: broken.not_shown for broken in CORPUS.values() if broken.not_shown},
 }
-
 RULES = {rule.code: rule for rule in rules_found()}
-
 SHOWN = {
     *(CORPUS[name].code for name in expected.CORPUS),
     *(code for code, _ in expected.BROKEN.values()),
@@ -90,7 +86,6 @@ CODES = {
     **{name: code for name, (code, _) in expected.BROKEN.items()},
     **{name: CORPUS[name].expected for name in FROM_CORPUS},
 }
-
 NOTICED = {
     "at start": (Refuses,),
     "on a request": (Dies,),
@@ -123,7 +118,6 @@ def tried(engine: Engine) -> Iterator[Tried]:
 @pytest.mark.parametrize("name", [*trials.BROKEN, *FROM_CORPUS])
 def test_a_broken_pair_has_the_problem_that_its_rule_reports(name: str, tried: Tried) -> None:
     VERDICTS[name].hold(name, tried.outcomes)
-
     assert CODES[name] in {finding.code for finding in check(tried.cases[name])}
 
 
@@ -131,7 +125,6 @@ def test_a_broken_pair_has_the_problem_that_its_rule_reports(name: str, tried: T
 @pytest.mark.parametrize("name", list(trials.GOOD))
 def test_vllm_drafts_with_a_good_pair_and_no_rule_refuses_its_head(name: str, tried: Tried) -> None:
     VERDICTS[name].hold(name, tried.outcomes)
-
     assert check(tried.cases[name], about="head") == ()
 
 
@@ -143,7 +136,6 @@ def test_rules_listed_as_not_shown_exist_and_have_no_case() -> None:
 @pytest.mark.parametrize("rule", rules_found(), ids=lambda rule: rule.code)
 def test_a_rule_states_correctly_whether_vllm_notices(rule: Rule) -> None:
     verdicts = [VERDICTS[name] for name, code in CODES.items() if code == rule.code]
-
     # The test of broken pairs compares the verdicts with vLLM.
     assert rule.code in NOT_SHOWN or any(
         isinstance(verdict, (As, *NOTICED[rule.vllm_notices])) for verdict in verdicts

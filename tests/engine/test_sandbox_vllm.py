@@ -19,7 +19,6 @@ from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
-
 PROMPT = "What does textwrap.wrap do?"
 
 

@@ -15,7 +15,6 @@ from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
-
 SPEED = 300
 """A minute of scaling passes in a fifth of a second."""
 
@@ -73,7 +72,6 @@ def test_from_one_instance_to_two_and_back_without_a_lost_request(
         heavy.end()
         light.end()
         set_scaling_speed(1)
-
     assert (light.errors, heavy.errors) == ([], [])
     assert min(light.answers, heavy.answers) > 4
     ended = sandbox.json("scale", TINY, "--off", "--sandbox", "--yes")

@@ -26,14 +26,12 @@ from peagle_serve.environment import (
 from tests.engine.conftest import Ask
 
 pytestmark = pytest.mark.engine
-
 SPECULATION: dict[str, Any] = {
     "method": "eagle3",
     "model": "models/50 % of 'it' \"quoted\" \u00e4\u65e5\U0001f600",
     "num_speculative_tokens": 7,
     "parallel_drafting": True,
 }
-
 ENVIRONMENTS: dict[str, dict[str, str]] = {
     "compact": {"SM_VLLM_SPECULATIVE_CONFIG": json.dumps(SPECULATION, separators=(",", ":"))},
     "many lines": {
@@ -51,7 +49,6 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
         "SM_VLLM_MIDDLEWARE": "own.middleware.Class",
     },
 }
-
 CATALOG = load_catalog()
 FACTS = facts_of("0.28.0")
 PAIRS = [
@@ -88,7 +85,6 @@ def test_vllm_reads_the_arguments_of_the_plan_from_the_environment(
 ) -> None:
     plan = plan_of(pair)
     served = reported[f"served {pair}"]
-
     assert served == reported[f"planned {pair}"]
     assert served["max_model_len"] == plan.max_model_len
     assert served["max_num_seqs"] == plan.concurrency
@@ -101,7 +97,6 @@ def test_vllm_reads_the_arguments_of_the_plan_from_the_environment(
 @pytest.mark.parametrize("pair", PAIRS)
 def test_vllm_builds_its_engine_arguments_from_them(reported: dict[str, Any], pair: str) -> None:
     served, built = reported[f"served {pair}"], reported["built"][f"served {pair}"]
-
     assert len(built) > 100
     assert {name: value for name, value in built.items() if name in served} == {
         name: value for name, value in served.items() if name in built
@@ -118,7 +113,6 @@ def test_vllm_reads_the_speculative_config_unchanged(
 
 def test_vllm_reads_every_kind_of_setting(reported: dict[str, Any]) -> None:
     settings = reported["settings"]
-
     assert settings["port"] == 8080
     assert settings["model"] == "a/b"
     assert settings["max_model_len"] == 16_000
@@ -128,10 +122,7 @@ def test_vllm_reads_every_kind_of_setting(reported: dict[str, Any]) -> None:
     assert settings["allowed_origins"] == ["https://a", "https://b"]
     assert settings["chat_template"] == "{% for m in messages %}{{ m }}\n{% endfor %}"
     assert settings["seed"] == -1
-    assert settings["middleware"] == [
-        "own.middleware.Class",
-        "peagle_serve.middleware.Middleware",
-    ]
+    assert settings["middleware"] == ["own.middleware.Class", "peagle_serve.middleware.Middleware"]
     assert "'two words'" not in str(settings["lora_modules"])
     assert "x y" in str(settings["lora_modules"])
 
@@ -148,7 +139,6 @@ def test_vllm_reads_the_beginning_of_a_flag_as_the_checks_do(
                 assert canonical_name(variable(flag[:size])) == variable(flag)
                 argvs |= {f"{flag} begun": [flag[:size], *values], flag: [flag, *values]}
     parsed = ask("parsed", argvs)
-
     assert len(argvs) > 40
     for flag in GUARDED_FLAGS:
         assert parsed.get(f"{flag} begun") == parsed.get(flag)
@@ -166,7 +156,6 @@ def test_every_known_name_is_an_argument_of_vllm(reported: dict[str, Any]) -> No
 def test_no_argument_of_vllm_counts_as_misspelled(reported: dict[str, Any]) -> None:
     flags = [flag for flag in reported["flags"] if flag.startswith("--")]
     assert len(flags) > 200
-
     check_names([variable(flag) for flag in flags])
 
 
@@ -174,13 +163,10 @@ def test_every_argument_is_found_in_vllms_source_without_importing_it(
     reported: dict[str, Any],
 ) -> None:
     flags = [flag for flag in reported["flags"] if flag.startswith("--") and "." not in flag]
-
     check_arguments({variable(flag): "true" for flag in flags}, reported["source"])
 
 
-def test_exactly_the_switches_of_vllm_are_found_in_its_source(
-    reported: dict[str, Any],
-) -> None:
+def test_exactly_the_switches_of_vllm_are_found_in_its_source(reported: dict[str, Any]) -> None:
     flags = {flag: takes for flag, takes in reported["flags"].items() if flag[:2] == "--"}
     switches = {variable(flag) for flag, takes in flags.items() if not takes} - {"SM_VLLM_HELP"}
     assert len(switches) > 80
@@ -188,7 +174,6 @@ def test_exactly_the_switches_of_vllm_are_found_in_its_source(
         with pytest.raises(InvalidEnvironment) as refused:
             check_arguments({name: "maybe"}, reported["source"])
         assert refused.value.message == f"{name} is 'maybe'"
-
     check_arguments(
         {variable(flag): "maybe" for flag, takes in flags.items() if takes and "." not in flag},
         reported["source"],
@@ -199,7 +184,6 @@ def test_the_table_knows_the_arguments_and_switches(reported: dict[str, Any]) ->
     flags = {flag for flag in reported["flags"] if flag[:2] == "--" and "." not in flag}
     off = {flag for flag in flags if flag.startswith("--no-")}
     switches = {flag for flag in flags - off if not reported["flags"][flag]} - {"--help"}
-
     assert {f"--{name}" for name in FACTS.arguments} == flags - off - {"--help"}
     assert {f"--{name}" for name in of_kind(SWITCH, ON_ONLY)} == switches
     assert {f"--no-{name}" for name in of_kind(SWITCH)} == off
@@ -219,7 +203,6 @@ def of_kind(*kinds: str) -> set[str]:
 
 def test_no_variable_of_vllm_counts_as_an_argument(reported: dict[str, Any]) -> None:
     assert len(reported["variables"]) > 100
-
     check_names(reported["variables"])
 
 

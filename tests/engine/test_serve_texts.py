@@ -16,12 +16,10 @@ from tests.engine.conftest import Ask
 from tests.engine.test_serve_parser import SPECULATION
 
 pytestmark = pytest.mark.engine
-
 SWITCH_WORDS = ("true", "false", "")
 STARTS = ("[", "[]", "[1", "{", "{}", "{} ", "true", "True ", "false", " ", "\t", "\r", "\n", "-")
 """Beginnings of values that the entrypoint itself interprets."""
 FREE_TEXTS = ("CHAT_TEMPLATE", "REVISION", "SERVED_MODEL_NAME")
-
 ALPHABET = " \t\n'\"\\`$%{}[]()<>|&;:,=-_#~*?!/.@^+0aZ\u00e4\u65e5\U0001f600\u200b\u00a0\u2028"
 CASES = 300
 
@@ -91,7 +89,6 @@ def test_a_text_is_refused_or_arrives_unchanged(reported: dict[str, Any]) -> Non
         value = parsed[flag.lower()]
         assert value == ([text] if flag == "SERVED_MODEL_NAME" else text)
         through += 1
-
     assert through > CASES / 2, "most texts are accepted"
 
 
@@ -105,9 +102,7 @@ def is_switch_or_array(text: str) -> bool:
         return False
 
 
-def test_special_values_pass_vllms_parser_unchanged(
-    reported: dict[str, Any],
-) -> None:
+def test_special_values_pass_vllms_parser_unchanged(reported: dict[str, Any]) -> None:
     for number, values in enumerate(nasty()):
         parsed = reported[f"nasty {number}"]
         assert {name: parsed[name] for name in values} == values

@@ -55,7 +55,6 @@ def failing(engine: Engine, tmp_path: Path) -> Iterator[Any]:
 
 def test_caches_are_refused_unless_the_engine_collects(serving: Container) -> None:
     status, body = serving.ask("POST", "/invocations", {}, attribute=WARM_ATTRIBUTE)
-
     assert status == 403
     assert "PEAGLE_WARM=collect" in json.loads(body)["error"]
 
@@ -72,7 +71,6 @@ def completion(tokens: int) -> dict[str, Any]:
 
 def test_it_is_healthy_only_after_it_has_drafted(serving: Container) -> None:
     status, page = serving.ask("GET", "/metrics")
-
     assert status == 200
     drafts = [line for line in page.decode().splitlines() if "num_drafts_total{" in line]
     assert sum(float(line.rpartition(" ")[2]) for line in drafts) > 0
@@ -85,9 +83,7 @@ def test_every_line_is_json_with_time_level_and_stage_and_without_secrets(
     serving: Container,
 ) -> None:
     assert serving.ask("POST", "/invocations", completion(8))[0] == 200
-
     reported = serving.log_lines()
-
     assert all({"time", "level", "stage", "message"} <= set(line) for line in reported)
     assert {line["stage"] for line in reported} >= {"starting", "serving"}
     assert any(line.get("place", "").startswith("launcher.py") for line in reported)
@@ -98,12 +94,10 @@ def test_every_line_is_json_with_time_level_and_stage_and_without_secrets(
 
 def test_a_killed_engine_is_restarted_and_drafts_again(serving: Container) -> None:
     killed = serving.engine()
-
     os.kill(killed, signal.SIGKILL)
     while serving.ask("GET", "/ping")[0] == 200:
         time.sleep(0.05)
     serving.wait_until_healthy()
-
     assert serving.engine() != killed
     assert any(line.get("event") == "restart" for line in serving.log_lines())
 
@@ -121,13 +115,11 @@ def test_sigterm_finishes_a_stream_refuses_new_requests_and_exits_with_0(
     ):
         assert serving.process.poll() is None, serving.log_lines()[-1]
         time.sleep(0.05)
-
     serving.process.send_signal(signal.SIGTERM)
     while not any(line.get("event") == "drain" for line in serving.log_lines()):
         assert serving.process.poll() is None, serving.log_lines()[-1]
         time.sleep(0.02)
     time.sleep(0.2)
-
     assert serving.ask("POST", "/invocations", completion(8))[0] == 503
     assert serving.ask("GET", "/ping")[0] == 503
     assert not answers, "the stream still runs"
@@ -144,9 +136,7 @@ def test_wrong_weights_of_the_head_end_the_container_with_that_cause(
 ) -> None:
     head = shutil.copytree(TINY / "p-eagle", tmp_path / "head")
     misshape(head / "model.safetensors", "norm.weight", [128, 2])
-
     container = failing(SM_VLLM_SPECULATIVE_CONFIG=speculation(head))
-
     code, seconds = container.ended_after_engine()
     last = container.log_lines()[-1]
     assert (code, last["exit_code"]) == (1, 1)
@@ -158,7 +148,6 @@ def test_wrong_weights_of_the_head_end_the_container_with_that_cause(
 
 def test_a_value_that_vllms_parser_refuses_ends_the_container_with_that_cause(failing: Any) -> None:
     container = failing(SM_VLLM_DTYPE="float7")
-
     code, seconds = container.ended_after_engine()
     last = container.log_lines()[-1]
     assert code == 2
@@ -170,10 +159,7 @@ def test_a_value_that_vllms_parser_refuses_ends_the_container_with_that_cause(fa
 @pytest.mark.parametrize(
     ("environment", "what"),
     [
-        (
-            {"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")},
-            "eagle3-as-p-eagle",
-        ),
+        ({"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")}, "eagle3-as-p-eagle"),
         (
             {"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "p-eagle", parallel_drafting=False)},
             "p-eagle-as-eagle3",
@@ -196,7 +182,6 @@ def test_errors_known_before_vllm_starts_are_reported_at_once(
 ) -> None:
     begin = time.monotonic()
     container = failing(**environment)
-
     assert container.process.wait(10) == 2
     assert time.monotonic() - begin < 3
     (output,) = container.log_lines()
@@ -208,9 +193,7 @@ def test_a_port_in_use_is_reported_at_once(failing: Any) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-
         container = failing(SAGEMAKER_BIND_TO_PORT=str(port))
-
         assert container.process.wait(10) == 2
     assert f"port {port} is in use" in container.log_lines()[-1]["message"]
 

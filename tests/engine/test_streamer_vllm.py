@@ -39,7 +39,6 @@ from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
-
 PLACE = "s3://streamed/tiny/"
 LOCK = Path(__file__).with_name("streamer.txt")
 OF_OURS = ("boto3", "botocore", "s3transfer", "dateutil", "six", "jmespath")
@@ -134,12 +133,10 @@ def test_target_and_drafter_are_streamed_and_answer_as_from_a_mount(
     plan = planned(f"{PLACE}drafter/")
     asked = [request_body(prompt, chat=True, max_tokens=60) for prompt in plan.proof.prompts]
     mounted = [parse_piece(Account(sandbox).invoke(TINY, body)).text for body in asked]
-
     with running(plan, packages, stored, tmp_path) as engine:
         wait_until_healthy(engine)
         check_proof(plan, engine.port)
         answers = [parse_piece(local.ask(engine.port, body)).text for body in asked]
-
     assert answers == mounted
     assert not (tmp_path / "ml").exists(), "nothing was mounted"
     copied = {file.name for file in (tmp_path / "assets").rglob("*") if file.is_file()}
@@ -160,7 +157,6 @@ def test_a_drafter_that_is_not_in_s3_is_loaded_beside_a_streamed_target(
         shutil.copytree(HEAD, cache / "snapshots" / "0123456")
         (cache / "refs").mkdir()
         (cache / "refs" / "main").write_text("0123456")
-
     with running(plan, packages, stored, tmp_path) as engine:
         wait_until_healthy(engine)
         check_proof(plan, engine.port)
@@ -174,10 +170,8 @@ def test_an_s3_uri_without_a_model_fails_with_the_command_that_lists_it(
 ) -> None:
     plan = planned(f"{PLACE}drafter/")
     elsewhere = {"SM_VLLM_MODEL": f"s3://{bucket}/nothing/"}
-
     with running(plan, packages, stored, tmp_path, **elsewhere) as engine:
         until(lambda: is_alive(engine), lambda alive: not alive, START_SECONDS)
-
     last = json.loads((tmp_path / "log").read_text().splitlines()[-1])
     assert cause in last["message"]
     assert last["command"][:3] == ["peagle", "weights", "list"]
@@ -188,6 +182,5 @@ def test_an_engine_without_the_streamer_is_rejected_at_once(
 ) -> None:
     with running(planned(f"{PLACE}drafter/"), tmp_path, stored, tmp_path) as engine:
         until(lambda: is_alive(engine), lambda alive: not alive, 20)
-
     (last,) = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert "has no runai_model_streamer" in last["message"]

@@ -15,7 +15,6 @@ from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
-
 QUESTION = "What does os.path.join do?"
 WHERE = ("--sandbox",)
 
@@ -36,7 +35,6 @@ def test_a_broken_head_fails_with_its_reason_and_is_removed_completely(
     done = peagle(
         "deploy", "tiny", "--drafter", str(broken_head), "--name", "broken", *WHERE, "--yes"
     )
-
     assert done.returncode == 4
     error = done.stderr.splitlines()[-1]
     assert "endpoint broken will never serve" in error
@@ -49,9 +47,7 @@ def test_a_failed_update_is_reported_at_once_and_rolled_back(
     printed: str, peagle: Peagle, sandbox: Sandbox, broken_head: Path
 ) -> None:
     before = sandbox.json("status", TINY, *WHERE)
-
     done = peagle("deploy", "tiny", "--drafter", str(broken_head), "--name", TINY, *WHERE, "--yes")
-
     assert done.returncode == 4
     assert "Unsupported activation: gelu" in done.stderr
     assert "the earlier configuration keeps serving" in done.stderr
@@ -66,7 +62,6 @@ def test_another_k_and_image_are_an_update_with_a_new_proof(printed: str, sandbo
     Account(sandbox).push(OUR_IMAGE)
     changes = ("--k", "3", "--image", OUR_IMAGE)
     document = sandbox.json("deploy", "tiny", *changes, "--yes", *WHERE)
-
     assert document["state"] == "InService"
     assert document["k"] == len(document["acceptance_per_position"]) == 3
     assert document["acceptance_length"] > 1.5
@@ -82,6 +77,5 @@ def test_destroy_leaves_no_process_and_no_record(
     printed: str, sandbox: Sandbox, peagle: Peagle
 ) -> None:
     sandbox.json("destroy", TINY, "--yes", *WHERE)
-
     assert json.loads(peagle("sandbox", "status", "--json").stdout)["endpoints"] == []
     assert sandbox.json("list", *WHERE)["deployments"] == []

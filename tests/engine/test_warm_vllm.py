@@ -20,14 +20,12 @@ from tests.sandbox.sandboxes import OUR_IMAGE, Account, Sandbox
 from tests.support import Peagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
-
 BUCKET, PREFIX = "models", "tiny/"
 IN_S3 = ("--model-source", f"s3://{BUCKET}/{PREFIX}target/",
          "--drafter", f"s3://{BUCKET}/{PREFIX}drafter/",
          "--image", OUR_IMAGE)  # fmt: skip
 K = "5"
 """Of all engines: a plan for a head in S3 does not know what was measured with the catalogue's."""
-
 NAME = "quick"
 AT_MOST = 0.75
 """Share of the time of a cold start, on a busy machine; on an idle one it is about a third."""
@@ -111,7 +109,6 @@ def test_the_artifact_is_stored_beside_the_weights_and_the_endpoint_is_deleted(
     warmed: Any, s3: Any, reported: Any, peagle: Peagle
 ) -> None:
     there = below_warm(s3)
-
     assert set(there) == {f"{warmed['key']}.tar.gz", f"{warmed['key']}.json"}
     assert there[f"{warmed['key']}.tar.gz"] == warmed["bytes"] > 10_000
     assert warmed["files"] > 10
@@ -122,7 +119,6 @@ def test_the_artifact_is_stored_beside_the_weights_and_the_endpoint_is_deleted(
 
 def test_the_archive_holds_compiled_code_and_no_weights(warmed: Any, stored: Stored) -> None:
     manifest, archive = stored
-
     assert manifest["key"] == warmed["key"]
     assert manifest["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
     assert manifest["subject"]["engine"]["SM_VLLM_MODEL"].startswith("/opt/ml/")
@@ -139,7 +135,6 @@ def test_a_deploy_from_that_prefix_restores_the_artifact_and_drafts(
     warmed: Any, reported: Any, peagle: Peagle
 ) -> None:
     document = reported("deploy", "tiny", *IN_S3, "--k", K, "--name", NAME, "--yes")
-
     log = peagle("logs", NAME, "--sandbox").stdout
     assert f"warm start: restored {warmed['files']} files" in log
     assert warmed["key"] in log
@@ -171,7 +166,6 @@ def test_an_engine_on_this_machine_restores_the_same_artifact_and_starts_faster(
     stored: Stored, local: tuple[list[dict[str, Any]], Path]
 ) -> None:
     log, _ = local
-
     start = event(log, "warm-start")
     assert (start["key"], start["files"]) == (stored.manifest["key"], stored.manifest["files"])
     cold, seconds = stored.manifest["seconds_cold"], event(log, "healthy")["seconds"]
@@ -182,7 +176,6 @@ def test_nothing_in_the_artifact_is_compiled_again(
     local: tuple[list[dict[str, Any]], Path],
 ) -> None:
     log, place = local
-
     mark = place / "restored.json"
     assert json.loads(mark.read_text())["sha256"]
     restored = mark.stat().st_mtime

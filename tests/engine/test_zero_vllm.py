@@ -16,7 +16,6 @@ from peagle.sandbox.client import set_scaling_speed
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox, pytest.mark.exhaustive]
-
 NAME = "peagle-zero"
 PROMPT = "What does textwrap.wrap do?"
 SPEED = 1000
@@ -71,7 +70,6 @@ def test_copies_are_proved_one_by_one_sleep_and_wake_with_the_first_requests(
         other.join()
     finally:
         set_scaling_speed(1)
-
     assert answer["output_tokens"] > 0
     assert other.tokens > 0, "no request is lost"
     assert other.refusals == {"Inference Component has no capacity to process this request"}

@@ -30,13 +30,10 @@ from tests.unit.checks.damage import (
 EMBEDDINGS = "model.embed_tokens.weight"
 LONG = (PROMPTS[0] * 8, *PROMPTS[1:6])
 """One long request beside five short ones, in one batch."""
-
 HEAD, TARGET = (read_tensors(tiny(part) / WEIGHTS) for part in ("p-eagle", "target"))
-
 ROW = 2 * TARGET[EMBEDDINGS].shape[1]
 UPPER = RawTensor("BF16", (512, 256), TARGET[EMBEDDINGS].data[512 * ROW :])
 """The target's output matrix for the token ids from 512 up."""
-
 ROTATED = RawTensor(
     "BF16", (1024, 256), TARGET[EMBEDDINGS].data[ROW:] + TARGET[EMBEDDINGS].data[:ROW]
 )
@@ -174,7 +171,6 @@ GOOD = {
     ),
 }  # fmt: skip
 """Pairs that vLLM serves and whose head no rule refuses."""
-
 BROKEN = {
     "a reduced vocabulary without d2t": Trial(lambda f: tiny_case(f, upper_half())),
     "a reduced vocabulary without lm_head": Trial(

@@ -19,7 +19,6 @@ NAME = "peagle-tiny"
 INSTANCE_TYPE = "ml.g5.xlarge"
 BUCKET = "peagle-sagemaker-template"
 _BUSY = ("Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting")
-
 Resources = frozenset[tuple[str, str]]
 
 
@@ -58,8 +57,7 @@ class Inventory:
     def wait_until_stable(self) -> None:
         """Return once no endpoint is being changed."""
         until(
-            self.endpoints,
-            lambda found: all(one["EndpointStatus"] not in _BUSY for one in found),
+            self.endpoints, lambda found: all(one["EndpointStatus"] not in _BUSY for one in found)
         )
 
     def usd_per_hour(self) -> float:

@@ -23,15 +23,11 @@ from peagle.store import write_text
 
 RECORD = "record"
 """The name of a write of the deployment's record, among the operations of AWS."""
-
 Watcher = Callable[[str, int], object]
 """Gets an operation such as ``sagemaker:CreateModel``, and the how manieth call of it this is."""
-
 _TIMEOUTS = (2, 2, 2)
 """Attempts, and seconds to connect and read: a late answer of a trial comes after more."""
-
 LATE_SECONDS = 3.0
-
 Result = TypeVar("Result")
 
 

@@ -29,10 +29,8 @@ FAULTS = ("access-denied", "throttling", "internal-error", "reset-before", "answ
 KILLS = ("killed-before", "killed-after")
 INTERRUPTS = ("interrupted-before", "interrupted-after")
 STUCK = "stuck-creating"
-
 LOW = "1.1"
 """An acceptance length below every floor."""
-
 _ENDS = (0, 2, 3, 4, 130)
 """Exit codes that the toolkit documents, and that of Ctrl-C."""
 

@@ -25,7 +25,6 @@ from tests.sandbox.sandboxes import Sandbox
 DEPLOY = ("deploy", "tiny", "--instance-type", INSTANCE_TYPE, "--yes")
 UPDATE = (*DEPLOY, "--k", "3")
 OTHER_TYPE = "ml.g6.xlarge"
-
 _POLLED = ("sagemaker:DescribeEndpoint", "logs:FilterLogEvents")
 _POLLS = 4
 """Of what is polled, the command is killed at so many calls; of anything else at every call."""

@@ -39,7 +39,6 @@ HOSTILE: tuple[Any, ...] = (
     10**6, 10**9, ["full_attention"] * 3, {"rope_type": "x"}, "mxfp4",
     deep(30), deep(30, dict), deep(200), "\u2028", "\ufeff", "a=b", "a:b", "::", "@", "#", "&", "*",
 )  # fmt: skip
-
 TEXTS: tuple[str, ...] = (
     *(value for value in HOSTILE if isinstance(value, str)), "null", "NaN", "Infinity",
     "-Infinity", "1e400", "-0", "0x10", "1_000", "00", "[", "]", "{", "}", ",", ":", '"',
@@ -47,13 +46,11 @@ TEXTS: tuple[str, ...] = (
     "\r", "\n\n", "\t", "data: ", "event: ", "0\r\n\r\n", "ffffffffffffffff\r\n", "-1\r\n",
     "&a [*a, *a]", "*a", "!!python/object:os.system", "<<: *a", "? ", "- ", "---\n", "|\n",
 )  # fmt: skip
-
 BYTES: tuple[bytes, ...] = (
     *(text.encode("utf-8", "surrogatepass") for text in TEXTS),
     b"\xff", b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\0" * 16, b"\xff" * 8,
     b"\x1f\x8b", b"\x80\x04", b"PK\x03\x04", (2**63).to_bytes(8, "little"), b"\x00" * 70_000,
 )  # fmt: skip
-
 numbers = st.integers(0, 65_535)
 
 

@@ -19,13 +19,11 @@ from tests.fuzz.parser import Parser
 
 CORPUS = Path(__file__).parent / "corpus"
 """A folder for each parser; each file is one input, as Python writes it."""
-
 CHUNK = 2000
 """Inputs of one run of Hypothesis, which keeps all of a run in memory."""
 BATCH = 10
 """Inputs of one example of Hypothesis, whose own work for an example takes longer than most parsers
 for an input."""
-
 QUIET = settings(
     deadline=None, database=None, suppress_health_check=list(HealthCheck), verbosity=Verbosity.quiet
 )

@@ -14,9 +14,7 @@ from tests.fuzz.run import CORPUS, run
 
 INPUTS, USUAL_INPUTS = 200, 50
 """Random inputs for each parser, in `make test-all` and in `make test`."""
-
 MOST_SECONDS_OF_ALL = 60.0
-
 pytestmark = pytest.mark.thorough
 
 

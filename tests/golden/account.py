@@ -33,10 +33,8 @@ from tests.unit.aws.cloud import Cloud
 NAME = "peagle-tiny"
 READS = ("BatchGet", "Describe", "Filter", "Get", "Head", "Invoke", "List", "Simulate")
 """How the names of operations begin that change nothing in the account."""
-
 _LONG = 800
 """Bytes of a body that is recorded by its digest."""
-
 _MOMENTS = re.compile(r"(start|end)_?time$", re.IGNORECASE)
 _PROVED = re.compile(r"\btime=\S+")
 _IDS = re.compile(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")

@@ -17,7 +17,6 @@ from tests.support import in_process, with_keys
 
 ROOT = Path(__file__).parents[2]
 _IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:" + "a" * 64
-
 PLANS = {
     "tiny": "tiny",
     "tiny-baked": f"tiny --image {_IMAGE} --baked-weights",
@@ -37,10 +36,8 @@ PLANS = {
     "too-much": "gpt-oss-20b --instance-type ml.g4dn.xlarge --k 11 --vllm 0.20.1",
 }
 """A name -> the pair and the options of ``peagle plan``."""
-
 KEYS = {"gpt-oss-120b-streamed": {"weights_by": "stream"}}
 """A name -> its keys of ``peagle.yaml``."""
-
 RENDERED = ("tiny", "tiny-baked", "gpt-oss-20b-scaled", "qwen3-8b-from-s3", "tiny-copies")
 FORMATS = (
     "cdk", "cloudformation", "compose", "dockerfile", "hyperpod", "kserve", "terraform",

@@ -40,7 +40,6 @@ _SOURCE = "\n".join(
 _SECRETS = ("VLLM_API_KEY", "HF_TOKEN")
 _NAMES = re.compile(r"\b[A-Za-z]+_[\w.-]*\w")
 """Of variables, and of keys in them: what a refusal is about, in whichever words."""
-
 HEAD = {"method": "eagle3", "model": "a/head", "num_speculative_tokens": 7}
 
 
@@ -119,10 +118,7 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
     "no counters": {"SM_VLLM_DISABLE_LOG_STATS": "true", **_head()},
     "spec model": {"SM_VLLM_SPEC_MODEL": "a/head"},
     # folders
-    "tiny": {
-        "SM_VLLM_MODEL": "TINY/target",
-        **_head(model="TINY/p-eagle", parallel_drafting=True),
-    },
+    "tiny": {"SM_VLLM_MODEL": "TINY/target", **_head(model="TINY/p-eagle", parallel_drafting=True)},
     "tiny, not in parallel": {"SM_VLLM_MODEL": "TINY/target", **_head(model="TINY/p-eagle")},
     "tiny, head as target": {"SM_VLLM_MODEL": "TINY/target", **_head(model="TINY/target")},
     "tiny, EAGLE-3": {"SM_VLLM_MODEL": "TINY/target", **_head(model="TINY/eagle3")},

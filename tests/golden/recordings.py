@@ -21,7 +21,6 @@ from tests.support import FROZEN_CATALOG
 
 FOLDER = Path(__file__).parent
 BUNDLED_CATALOG = "PEAGLE_BUNDLED_CATALOG"
-
 Recorder = Callable[[Path], Any]
 """Makes a recording, a JSON document, in an empty folder."""
 

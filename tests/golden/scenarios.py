@@ -15,7 +15,6 @@ from tests.golden.account import NAME, Account, as_set, masked
 from tests.support import Done
 
 Step = str | tuple[str, dict[str, Any]]
-
 _DEPLOY = "deploy tiny --instance-type ml.g5.xlarge --role peagle-execution --yes"
 _COPIES = "deploy tiny --instance-type ml.g5.12xlarge --copies 4 --role peagle-execution --yes"
 _EVERYTHING = f"{_DEPLOY} --ttl 8h --observe --max-instances 2"
@@ -27,7 +26,6 @@ _FULL = (
 _NO_CAPACITY = [("Creating", None), ("Failed", _FULL)]
 _NO_PING = "The primary container did not pass the ping health check."
 _UNDONE = [("Updating", None), ("RollingBack", None), ("InService", _NO_PING)]
-
 SCENARIOS: dict[str, tuple[Step, ...]] = {
     "create": (_DEPLOY,),
     "create-fails": ((_DEPLOY, {"next_scripts": [[("Creating", None), ("Failed", _NO_PING)]]}),),
@@ -86,12 +84,7 @@ SCENARIOS: dict[str, tuple[Step, ...]] = {
         f"{_COPIES} --ttl 8h",
         f"destroy {NAME} --yes",
     ),
-    "observe": (
-        _OBSERVED,
-        f"{_OBSERVED} --k 3",
-        _DEPLOY,
-        f"destroy {NAME} --all --yes",
-    ),
+    "observe": (_OBSERVED, f"{_OBSERVED} --k 3", _DEPLOY, f"destroy {NAME} --all --yes"),
     "company": (
         "deploy chat --environment staging --yes",
         "deploy chat --environment production --yes",
@@ -122,7 +115,6 @@ SCENARIOS: dict[str, tuple[Step, ...]] = {
     "destroy": (_EVERYTHING, f"{_EVERYTHING} --k 3", f"destroy {NAME} --all --yes", "list"),
 }
 """Its name -> the command lines, one after the other."""
-
 _PROJECT = """\
 defaults:
   region: us-east-1
@@ -177,11 +169,7 @@ def _played(folder: Path, steps: tuple[Step, ...]) -> dict[str, Any]:
         line, changed = (step, {}) if isinstance(step, str) else step
         account.peagle(line, **copy.deepcopy(changed))
     document: dict[str, Any] = masked(
-        {
-            "steps": account.steps,
-            "exists": account.resources,
-            "reads": as_set(account.reads),
-        }
+        {"steps": account.steps, "exists": account.resources, "reads": as_set(account.reads)}
     )
     document["reads"].sort(key=json.dumps)
     return document

@@ -21,10 +21,8 @@ from tests.unit.rendering.plans import CATALOG
 PROVIDER = Path("registry.terraform.io/hashicorp/aws")
 ATTACHED = "TF_REATTACH_PROVIDERS"
 """The variable with which Terraform finds a provider that runs already."""
-
 LESS_COLLECTION = {"GOGC": "off", "GOMEMLIMIT": "700MiB"}
 """A command of Terraform ends before its memory is worth collecting: a quarter of its time."""
-
 PLACES = ("/opt", "/usr/share/terraform", "/usr/local/share/terraform", "~/.terraform.d")
 
 

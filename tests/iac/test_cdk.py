@@ -24,7 +24,6 @@ from tests.support import raises_code
 from tests.unit.rendering.plans import CATALOG, limited, plan_of
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="CDK needs Node.js")
-
 _ENDPOINT = "AWS::SageMaker::Endpoint"
 
 

@@ -65,7 +65,6 @@ def test_every_bundled_pair_passes() -> None:
     """Of templates with the same shape, only the one with the longest texts is checked."""
     plans = sorted(map(plan_for, ALL_PAIRS), key=lambda plan: len(json.dumps(template(plan))))
     longest = {shape_of(template(plan)): plan for plan in plans}.values()
-
     assert 1 < len(longest) < len(plans)
     found = {plan.pair: complaints(json.dumps(template(plan)), plan.region) for plan in longest}
     assert {pair: some for pair, some in found.items() if some} == {}

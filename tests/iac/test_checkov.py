@@ -78,9 +78,7 @@ def test_checkov_finds_nothing_in_templates(tmp_path: Path) -> None:
     templates.mkdir()
     home.mkdir()
     write_templates(templates)
-
     found = results(templates, home)
-
     failed: dict[str, list[str]] = {}
     skipped: list[dict[str, Any]] = []
     for framework, one in found.items():

@@ -33,21 +33,18 @@ RICH = Options(
     permissions_boundary="arn:aws:iam::123456789012:policy/boundary",
 )
 IN_S3 = Options(pair="gpt-oss-120b", drafter="s3://heads/gpt-oss-120b", k=4)
-
 ABOUT_ITSELF = (
     "alternatives", "findings", "fit", "format", "output_tokens", "price_date", "prompt_tokens",
     "proof", "reasons", "speed", "without_speculation",
     "rollout.extra_instances", "rollout.extra_usd_per_hour", "pins.any_warm",
 )  # fmt: skip
 """What a plan says of itself, and what `peagle prove` reads from it: no resource has it."""
-
 DERIVED = (
     "concurrency", "drafter", "engine_arguments", "max_model_len", "runtime.cuda", "runtime.vllm",
     "speculation", "target", "company.name_prefix",
 )  # fmt: skip
 """What the environment, the image, the mounts and the name are made of. The options that choose
 these are changed instead."""
-
 OPTIONS: dict[str, Any] = {
     "k": 2,
     "max_model_len": 4096,

@@ -48,7 +48,6 @@ def test_a_stack_without_parameters_is_observed_as_the_plan_says(shape: str) -> 
     if any(mount.channel for mount in plan.mounts):
         return
     stack = stack_of(template(plan), **(END if ends_after(plan) else {}))
-
     planned, made = (
         {one["AlarmName"]: {**one, "AlarmDescription": ""} for one in each}
         for each in (alarms(plan, CONFIG), of_type(stack, "CloudWatch::Alarm"))

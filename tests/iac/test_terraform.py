@@ -57,7 +57,6 @@ def test_the_example_is_applied_where_it_is(tmp_path: Path) -> None:
     values = json.loads((folder / "values.json").read_text())
     assert values.keys() == json.loads(rendered["values.json"]).keys()
     assert b'source = "./endpoint"\n' in rendered["main.tf"]
-
     configure(folder)
     relax_module(folder.parents[1])
     change(folder, lambda values: values["instances"].update(ami=None))

@@ -50,7 +50,6 @@ def _deploy(
 
 
 _SERVES = ("InService", "Unproved")
-
 _NONE = ("no-such-deployment", "no-such-endpoint")
 """The codes of commands that find nothing of that name."""
 

@@ -38,7 +38,6 @@ class Action:
 
 
 _FALLBACK = ("--fallback-instance-types", OTHER_TYPE)
-
 ACTIONS: Mapping[str, Action] = {
     "deploy": Action(DEPLOY, 5, k=7),
     "update": Action(UPDATE, 5, k=3),
@@ -65,9 +64,7 @@ ACTIONS: Mapping[str, Action] = {
     "scaling-target": Action(weight=1),
 }
 """Name -> what happens."""
-
 _STARTS = ("deploy", "deploy", "deploy", "update", "by-template", "failing-deploy", "request")
-
 _READS = ("sagemaker:DescribeEndpoint", "sagemaker:ListTags", "tagging:GetResources")
 _WAITS = ("sagemaker:DescribeEndpoint", "logs:FilterLogEvents", "sagemaker:InvokeEndpoint")
 _MAKES = (
@@ -83,7 +80,6 @@ _REMOVES_ALL = (
     "s3:DeleteObjects", "s3:DeleteBucket", "s3:HeadBucket", "s3:GetBucketTagging",
     "application-autoscaling:DescribeScalableTargets", "logs:DescribeLogGroups",
 )  # fmt: skip
-
 OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "deploy": (*_READS, *_WAITS, *_MAKES, *_MAKES, *_REMOVES, RECORD, RECORD),
     "rollback": (*_READS, *_WAITS, "sagemaker:UpdateEndpoint", "sagemaker:AddTags", RECORD),
@@ -92,7 +88,6 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "list": (*_READS, "sagemaker:DescribeEndpointConfig", "sagemaker:DescribeModel"),
 }
 """Command -> the operations that may meet a fault."""
-
 _ENDS_OF_ENDPOINTS = {
     "sagemaker:CreateEndpoint": ("insufficient-capacity", "out-of-service", STUCK),
     "sagemaker:UpdateEndpoint": ("insufficient-capacity", "out-of-service",

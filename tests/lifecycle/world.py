@@ -15,7 +15,6 @@ from tests.sandbox.sandboxes import Sandbox
 
 Status = dict[str, Any] | None
 """The document of ``status``; ``None`` without a deployment."""
-
 _TEMPLATE_BUCKET = "peagle-sagemaker-template"
 
 

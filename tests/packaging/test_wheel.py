@@ -17,7 +17,6 @@ from tests.packaging.environments import with_pip
 from tests.support import bundled_catalog
 
 pytestmark = [pytest.mark.install, pytest.mark.exhaustive]
-
 ROOT = Path(__file__).resolve().parents[2]
 CORE_LIMIT_MB = 100
 
@@ -53,7 +52,6 @@ def empty_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_the_wheel_carries_catalogue_and_container_files(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-
     for needed in (
         "peagle/_data/docs/errors.md",
         "peagle/_data/infra/iam/github-oidc-trust.json",
@@ -74,9 +72,7 @@ def test_the_wheel_built_elsewhere_is_the_same_byte_for_byte(wheel: Path, tmp_pa
         if (ROOT / name).exists():  # removed, and not committed yet
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
-
     again = build(copy, tmp_path / "wheel")
-
     assert again.name == wheel.name
     assert again.read_bytes() == wheel.read_bytes()
 
@@ -91,7 +87,6 @@ def test_the_wheel_has_the_licences_of_what_it_bundles_and_its_bill_of_materials
         licence = archive.read(f"{folder}/licenses/LICENSES/PSF-2.0.txt").decode()
         sbom = json.loads(archive.read(f"{folder}/sboms/core.cdx.json"))
         head = archive.read(metadata).decode()
-
     assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in licence
     assert {f"{folder}/licenses/LICENSE", f"{folder}/licenses/NOTICE"} <= set(names)
     assert "License-Expression: Apache-2.0 AND PSF-2.0\n" in head
@@ -102,10 +97,8 @@ def test_an_installed_wheel_lists_the_catalogue_without_the_checkout(
     empty_environment: Path, tmp_path: Path
 ) -> None:
     command = [str(empty_environment / "bin" / "peagle"), "catalog", "list", "--json"]
-
     with bundled_catalog():
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-
     assert "gpt-oss-20b" in json.dumps(json.loads(done.stdout))
 
 
@@ -117,7 +110,6 @@ def test_the_core_install_stays_small(empty_environment: Path) -> None:
         for path in packages.rglob("*")
         if path.is_file() and not path.relative_to(packages).parts[0].startswith(tools)
     ]
-
     assert sum(path.stat().st_size for path in files) < CORE_LIMIT_MB * 1e6
 
 
@@ -125,10 +117,8 @@ def test_without_its_extra_the_sandbox_names_what_to_install(
     empty_environment: Path, tmp_path: Path
 ) -> None:
     command = [str(empty_environment / "bin" / "peagle"), "sandbox", "start"]
-
     home = {**os.environ, "PEAGLE_HOME": str(tmp_path)}
     done = subprocess.run(command, env=home, capture_output=True, text=True, check=False)
-
     assert done.returncode == 2
     assert "peagle-toolkit[sandbox]" in done.stderr
     assert "Traceback" not in done.stderr

@@ -26,14 +26,7 @@ from tests.pipelines.codepipeline import CodePipeline
 from tests.pipelines.github import GitHub
 from tests.pipelines.jobs import Place
 from tests.pipelines.machine import Machine, RunFailed, build_wheel, install
-from tests.pipelines.scenario import (
-    INSTANCE_TYPE,
-    Host,
-    OnCodePipeline,
-    OnGitHub,
-    Run,
-    play,
-)
+from tests.pipelines.scenario import INSTANCE_TYPE, Host, OnCodePipeline, OnGitHub, Run, play
 from tests.pipelines.transcript import Transcript
 
 VARIABLES = {

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Function = Callable[..., Any]
-
 _EXPRESSION = re.compile(r"\$\{\{ (.*?) \}\}")
 _CALL = re.compile(r"(\w+)\((.*)\)")
 _STATUS = re.compile(r"\b(always|failure|cancelled|success)\(\)")

@@ -17,7 +17,6 @@ from typing import Any
 
 AUTHOR = "github-actions[bot]"
 """Who writes with the token of a workflow."""
-
 _OF_PULL = re.compile(r"repos/[\w.-]+/[\w.-]+/issues/(\d+)/comments")
 _ONE = re.compile(r"repos/[\w.-]+/[\w.-]+/issues/comments/(\d+)")
 

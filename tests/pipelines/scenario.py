@@ -24,7 +24,6 @@ EDITS = (
 )
 """What a person changes in the starter's peagle.yaml: the tiny pair, a higher floor of production's
 own proof, and limits that an engine on a CPU keeps."""
-
 HEAD = ROOT / "model_catalog" / "peagle" / "tiny" / "p-eagle"
 
 
@@ -166,7 +165,6 @@ def play(run: Run) -> None:
     run.edit(*EDITS)
     person.run("sed -n '/^defaults/,/^# Options/p' peagle.yaml")
     run.commit("Serve the tiny pair")
-
     good = run.change("Draft 8 tokens", ("k: 5", "k: 8"))
     run.deploy("Merge: staging, its gates, approval, production", good, "success", "success")
     shown = run.host.shown()
@@ -180,7 +178,6 @@ def play(run: Run) -> None:
     if (after := run.serving("staging", "production")) != before:
         raise RunFailed(f"what serves has changed: {before}, {after}")
     _draft_too_little(run, before["production"])
-
     log.heading("The change is taken back")
     person.git("revert", "--no-edit", "HEAD")
     person.run("git log --oneline | cut -d' ' -f2-")

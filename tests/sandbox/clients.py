@@ -14,7 +14,6 @@ from peagle.aws.client import Aws
 
 _MADE: dict[tuple[str, ...], Any] = {}
 os.register_at_fork(after_in_child=_MADE.clear)  # connections are of one process
-
 _make = Aws.client
 
 

@@ -166,8 +166,6 @@ class Statistics:
 
 
 STATISTICS = Statistics()
-
-
 OUT_OF_MEMORY = """\
 (APIServer pid=1) INFO 11-22 09:00:00 [api_utils.py:272] non-default args: {'model': 'a'}
 (Worker pid=3) INFO 11-22 09:00:01 [gpu_model_runner.py:2] Starting to load model a...

@@ -107,7 +107,6 @@ def check_a_foreign_deployment(machine: Machine, name: str, owner: str) -> None:
     assert "an answer" in machine.peagle("invoke", name, "hello", "--no-stream").stdout
     assert machine.json("prove", name)["passed"] is True
     assert machine.row(name)["state"] == "InService"
-
     served = machine.account.describe(name)["EndpointConfigName"]
     changes = (
         ("destroy", name, "--yes"),

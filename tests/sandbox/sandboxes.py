@@ -34,7 +34,6 @@ OUR_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1"
 INSTANCE_TYPE = "ml.g6e.2xlarge"
 BUCKET = "models"
 WEIGHTS = {"config.json": b"{}", "model.safetensors": safetensors({"a.weight": [1]})}
-
 _WRAPPER = """#!/bin/sh
 case " $* " in
 *" -c "*) echo 0.28.0 ;;

@@ -45,9 +45,7 @@ def _inventory(account: Account) -> list[str]:
 
 def test_the_life_of_a_deployment_goes_through(address: Account, tmp_path: Path) -> None:
     output = tmp_path / "smoke.json"
-
     code = aws_smoke.main(["--yes", "--output", str(output)])
-
     seen = json.loads(output.read_text("utf-8"))
     steps = {step["what"]: step for step in seen["steps"]}
     assert code == 0, seen

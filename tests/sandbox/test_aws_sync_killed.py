@@ -17,19 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from peagle.aws.transfers import PARTS_AT_ONCE
+from peagle.aws.s3 import PARTS_AT_ONCE
 from tests.sandbox.sandboxes import Account, Sandbox, started, until
 from tests.unit.aws.syncing import CONFIG, index_of
 
 pytestmark = pytest.mark.sandbox
-
 MIB = PART_BYTES = 1024 * 1024
 SHARDS = {"model-1.safetensors": 24 * MIB, "model-2.safetensors": 24 * MIB,
           "model-3.safetensors": 8 * MIB}  # fmt: skip
 PARTS = sum(-(-(size + 200) // PART_BYTES) for size in SHARDS.values())
 KILLED_AFTER = 28
 """Parts: small files are first, and the others are sent at the same time."""
-
 COMMAND = """
 import itertools, sys, threading
 from s3transfer.upload import UploadPartTask
@@ -128,12 +126,10 @@ def test_after_a_kill_whole_files_are_not_sent_again(sandbox: Sandbox, model: Pa
     listed = sandbox.peagle("weights", "list", "s3://models/big", "--sandbox", "--json")
     assert listed.returncode == 3
     partial = json.loads(listed.stdout)
-
     second = subprocess.run(
         _python(2 * PARTS, *command, "--take-over", "--json"),
         env=sandbox.environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
-
     assert second.returncode == 0, second.stderr
     document = json.loads(second.stdout)
     states = {file["name"]: file["state"] for file in partial["folders"]["target"]["files"]}

@@ -18,7 +18,6 @@ from tests.sandbox.sandboxes import Account, Sandbox
 from tests.support import in_process, run_in_process
 
 pytestmark = pytest.mark.sandbox
-
 NAME = "peagle-tiny"
 DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes")
 
@@ -66,9 +65,7 @@ def test_aws_s_image_is_proved_from_its_log_and_goes_completely(
     (row,) = sandbox.json("list", "--sandbox")["deployments"]
     assert row["state"] == "InService"
     assert "fake: INFO starting with" in sandbox.peagle("logs", NAME, "--sandbox").stdout
-
     done = sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
-
     assert done.returncode == 0, done.stderr
     assert _left(account) == {}
     assert _records(sandbox) == []
@@ -84,7 +81,6 @@ def fresh(sandbox: Sandbox, tmp_path: Path) -> Iterator[Sandbox]:
 
 def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> None:
     done = in_process(*DEPLOY[:-1], stdin=b"n\n", terminal=True, environment=fresh.environment)
-
     assert done.code == 2
     assert "not deployed; nothing was changed" in done.err
     assert fresh.json("sandbox", "status")["running"] is False
@@ -112,7 +108,6 @@ def test_ctrl_c_at_every_step_is_remembered_and_can_be_removed(
     sandbox: Sandbox, account: Account, step: str
 ) -> None:
     code, output = _interrupted_at(sandbox, step)
-
     assert code == 130, output
     assert "Traceback" not in output
     assert f"peagle destroy {NAME} --sandbox" in output
@@ -126,9 +121,7 @@ def test_ctrl_c_at_every_step_is_remembered_and_can_be_removed(
 def test_ctrl_c_and_the_same_command_again_goes_on(sandbox: Sandbox, account: Account) -> None:
     _interrupted_at(sandbox, "Creating model")
     before = sandbox.json("status", NAME, "--sandbox")
-
     done = sandbox.peagle(*DEPLOY)
-
     assert before["state"] == "Incomplete"
     assert done.returncode == 0, done.stderr
     assert sandbox.json("status", NAME, "--sandbox")["endpoint_status"] == "InService"
@@ -147,7 +140,6 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
         return run_in_process(*arguments, env={**sandbox.environment, **variables})
 
     done = run(*plain, "--json")
-
     assert done.returncode == 0, done.stderr
     assert f'"openai_base_url": "{account.url}/endpoints/{NAME}/openai/v1"' in done.stdout
     assert '"sandbox": true' in done.stdout
@@ -162,8 +154,6 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
 def test_invoke_says_who_answers_in_the_place_of_a_large_target(sandbox: Sandbox) -> None:
     large = ("deploy", "gpt-oss-120b", "--name", "large", "--sandbox", "--yes")
     sandbox.peagle(*large)
-
     output = sandbox.peagle("invoke", "large", "hello", "--no-stream", "--sandbox").stderr
     sandbox.peagle("destroy", "large", "--sandbox", "--yes")
-
     assert output.count("Answered by peagle/tiny, a stand-in") == 1

@@ -12,7 +12,6 @@ import pytest
 from tests.sandbox.sandboxes import Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
-
 NAME = "peagle-tiny"
 DEPLOY = ("deploy", "tiny", "--name", NAME, "--instance-type", "ml.g5.xlarge", "--sandbox",
           "--yes")  # fmt: skip
@@ -47,9 +46,7 @@ def test_incomplete_weights_are_refused_and_the_advised_command_completes_them(
     sandbox: Sandbox, copied: Account
 ) -> None:
     copied.s3.delete_object(Bucket="models", Key="tiny/target/model.safetensors")
-
     refused = sandbox.peagle(*DEPLOY, *IN_S3)
-
     assert refused.returncode == 3
     assert "the copy of the target is incomplete: it lacks model.safetensors" in refused.stderr
     assert copied.sagemaker.list_models()["Models"] == []
@@ -72,10 +69,8 @@ def test_weights_are_pinned_and_a_change_under_a_deployment_is_refused(
     assert _container(copied)["Environment"]["PEAGLE_WEIGHTS_SHA256"] == pin
     assert document["pins"]["weights"] == pin
     assert document["licences"] == {"target": "apache-2.0", "drafter": None}
-
     copied.s3.put_object(Bucket="models", Key="tiny/peagle-weights.json", Body=manifest + b"\n")
     refused = sandbox.peagle(*DEPLOY, *IN_S3, "--image", IMAGE)
-
     assert refused.returncode == 3
     assert f"{pin} is pinned; instances that start now are refused" in refused.stderr
     assert "licences    target apache-2.0, drafter unknown" in refused.stderr
@@ -87,7 +82,6 @@ def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(
     before = [bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]]
     try:
         deployed = sandbox.peagle(*DEPLOY, "--image", IMAGE, "--baked-weights")
-
         assert "uploads" not in deployed.stderr
         assert "weights     in the image: nothing is uploaded or mounted" in deployed.stderr
         container = _container(account)

@@ -13,10 +13,9 @@ import pytest
 from peagle.data import data_folder
 from tests.sandbox.sandboxes import Account, Sandbox, until
 from tests.unit.bench.installed import install_mini
-from tests.unit.catalog.test_extension_points import NEW_INSTANCE, NEW_TYPE
+from tests.unit.catalog.test_catalog_pairs import NEW_INSTANCE, NEW_TYPE
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
-
 NAME = "peagle-tiny"
 TYPE = "ml.g5.xlarge"
 DEPLOY = ("deploy", "tiny", "--instance-type", TYPE, "--sandbox", "--yes")
@@ -45,7 +44,6 @@ def engine_file(sandbox: Sandbox, file: str, content: str = "") -> Iterator[None
 def test_an_instance_that_drafts_nothing_fails_the_proof_and_is_named(sandbox: Sandbox) -> None:
     with engine_file(sandbox, "silent"):
         done = sandbox.peagle(*DEPLOY, *TWO, "--json")
-
     assert done.returncode == 3, done.stderr
     (silent,) = [one for one in json.loads(done.stdout)["proof"]["instances"] if not one["drafts"]]
     assert f"{silent['stream']} responds but drafts nothing" in done.stderr
@@ -55,13 +53,11 @@ def test_prove_is_a_gate(sandbox: Sandbox) -> None:
     assert sandbox.peagle(*DEPLOY).returncode == 0
     proved = sandbox.json("prove", NAME, "--sandbox")
     assert (proved["passed"], proved["source"], proved["drafts"] >= 100) == (True, "log", True)
-
     above = sandbox.peagle("prove", NAME, "--floor", "3", "--sandbox", "--json")
     assert above.returncode == 3
     assert json.loads(above.stdout)["passed"] is False
     assert json.loads(above.stderr.splitlines()[-1])["error"]["code"] == "not-proved"
     assert sandbox.json("status", NAME, "--sandbox")["state"] == "InService", "another standard"
-
     with engine_file(sandbox, "acceptance", "1.3"):
         worse = sandbox.peagle("prove", NAME, "--sandbox")
     assert worse.returncode == 3
@@ -84,10 +80,8 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
     sandbox: Sandbox, account: Account
 ) -> None:
     first = sandbox.json(*DEPLOY)
-
     with engine_file(sandbox, "acceptance", "1.1"):
         failed = sandbox.peagle(*DEPLOY, "--k", "3", "--json")
-
     document = json.loads(failed.stdout)
     assert failed.returncode == 3, failed.stderr
     assert "changes     K 7 -> 3\n" in failed.stderr
@@ -95,16 +89,13 @@ def test_a_failed_update_is_rolled_back_and_a_proved_one_on_demand(
     assert (document["state"], document["k"], document["rolled_back"]) == ("InService", 7, True)
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
     assert _models(account) == 1
-
     updated = sandbox.json(*DEPLOY, "--k", "3")
     assert (updated["state"], updated["k"]) == ("InService", 3)
     assert _models(account) == 2
-
     returned = sandbox.json("rollback", NAME, "--sandbox", "--yes")
     assert (returned["state"], returned["k"]) == ("InService", 7)
     assert returned["changes"] == [{"setting": "k", "before": 3, "after": 7}]
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
-
     removed = sandbox.json("destroy", NAME, "--previous", "--sandbox", "--yes")["removed"]
     assert {one["type"] for one in removed} == {"EndpointConfig", "Model"}
     assert _models(account) == 1
@@ -121,7 +112,6 @@ def _endpoints(account: Account) -> dict[str, str]:
 
 def test_a_fatal_line_ends_the_deploy_and_nothing_remains(account: Account) -> None:
     done = account.sandbox.peagle(*DEPLOY, *FAILING, "--json")
-
     assert done.returncode == 4
     assert done.stdout == ""
     lines = done.stderr.splitlines()
@@ -150,7 +140,6 @@ def own(tmp_path: Path) -> str:
 
 def test_it_is_deployed_and_removed(sandbox: Sandbox, own: str) -> None:
     done = sandbox.peagle("--catalog", own, "deploy", *TINY, "--sandbox", "--yes")
-
     assert done.returncode == 0, done.stderr
     client = Account(sandbox).sagemaker
     (config,) = client.list_endpoint_configs()["EndpointConfigs"]
@@ -172,7 +161,6 @@ def test_top_shows_requests_and_drafts(sandbox: Sandbox) -> None:
     )
     for _ in range(4):
         sandbox.json("invoke", "watched", "Hello", "--sandbox", "--max-tokens", "40")
-
     now = until(
         lambda: sandbox.json("top", "watched", "--sandbox"),
         lambda found: asked_in(found) - asked_in(before) > 3.5 and found["acceptance_length"],
@@ -191,10 +179,8 @@ def test_top_shows_requests_and_drafts(sandbox: Sandbox) -> None:
 def test_an_endpoint_is_measured_through_its_openai_route(sandbox: Sandbox) -> None:
     install_mini(sandbox.home)
     sandbox.json(*DEPLOY)
-
     done = sandbox.peagle("bench", NAME, "--sandbox", "--concurrency", "2", "--requests", "4",
                           "--output-tokens", "8", "--json")  # fmt: skip
-
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     server, (row,) = document["server"], document["rows"]

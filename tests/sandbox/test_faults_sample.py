@@ -13,7 +13,6 @@ from tests.faults.trials import SCENARIOS, Trial, Trials
 from tests.sandbox.sandboxes import Sandbox, started
 
 pytestmark = pytest.mark.sandbox
-
 DECISIVE = {
     "deploy": ("sagemaker:CreateEndpoint",),
     "update": ("sagemaker:UpdateEndpoint",),

@@ -15,9 +15,7 @@ from tests.support import Peagle
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 
 __all__ = ["docker"]
-
 pytestmark = pytest.mark.sandbox
-
 Environment = dict[str, str]
 
 
@@ -61,7 +59,6 @@ def test_what_a_colleague_has_pushed_is_not_pushed_again(
     assert peagle(*push, env=place).returncode == 3, "it is not there yet"
     digest = _put(place, peagle, own.partition(":")[2])
     _put(place, peagle, "mine")
-
     done = peagle(*push, env=place)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["pushed"].endswith(f"/peagle-tiny@{digest}")

@@ -17,7 +17,6 @@ from tests.examples import CHAPTER, WITH_ACCOUNT, run_examples
 from tests.sandbox.sandboxes import Sandbox
 
 pytestmark = pytest.mark.sandbox
-
 DAG = CHAPTER.parents[1] / "infra" / "airflow" / "peagle_batch.py"
 
 
@@ -30,7 +29,6 @@ def _at_home(sandbox: Sandbox) -> Iterator[None]:
 def test_the_examples_with_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, heading, rest = CHAPTER.read_text(encoding="utf-8").partition(WITH_ACCOUNT)
-
     assert run_examples(heading + rest, {"peagle": peagle}) > 15
     with pytest.raises(NotFound):
         peagle.Session(sandbox=True).destroy("peagle-tiny")
@@ -76,9 +74,7 @@ def test_the_dag_deploys_answers_and_removes(monkeypatch: pytest.MonkeyPatch) ->
     spec = importlib.util.spec_from_file_location("peagle_batch", DAG)
     assert spec
     assert spec.loader
-
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
     (deployed, name), (answered, answers), (destroyed, removed) = ran
     assert (deployed, answered, destroyed) == ("deploy", "answer", "destroy")
     assert name == "peagle-tiny"

@@ -21,11 +21,9 @@ from tests.sandbox.owners import (
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
-
 EVERY_SECOND = {"Delay": 1}
 DEPLOY = ("deploy", *PLAN, "--yes")
 SYNTHESIZED = Path(__file__).parents[1] / "golden" / "synthesized" / "uploaded.json"
-PRICE = 1.408
 """USD per hour of one instance."""
 
 
@@ -65,13 +63,11 @@ def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -
     upload_weights(account, name)
     template = machine.render("cloudformation", name, tmp_path / "stack") / "template.yaml"
     stacks = change_stack(machine, "create", "chat", template.read_text())
-
     assert tags_of(account, name)["peagle:stack"] == "chat"
     check_a_foreign_deployment(machine, name, "CloudFormation stack chat")
     made = outputs_of(stacks, "chat")
     assert (made["EndpointName"], "DashboardURL" in made) == (name, False)
     assert made["EndpointConfigName"] == account.describe(name)["EndpointConfigName"]
-
     options = ("--k", "4", "--observe")
     changed = machine.render("cloudformation", name, tmp_path / "changed", *options)
     text = (changed / "template.yaml").read_text()
@@ -83,7 +79,6 @@ def test_what_a_stack_made(machine: Machine, account: Account, tmp_path: Path) -
     outputs = outputs_of(stacks, "chat")
     assert outputs["DashboardURL"].endswith(f"#dashboards/dashboard/peagle-{name}-us-east-1")
     assert outputs["ModelName"] != made["ModelName"]
-
     stacks.delete_stack(StackName="chat")
     stacks.get_waiter("stack_delete_complete").wait(StackName="chat", WaiterConfig=EVERY_SECOND)
     assert left_of(account, name) == []
@@ -111,10 +106,8 @@ def test_a_stack_of_cdk_leaves_a_log_an_alarm_and_a_scaling_target(
     )  # fmt: skip
     stacks.delete_stack(StackName="left")
     stacks.get_waiter("stack_delete_complete").wait(StackName="left", WaiterConfig=EVERY_SECOND)
-
     first = machine.peagle("destroy", name, "--yes")
     gone = machine.json("destroy", name, "--all", "--yes")
-
     assert first.returncode == 0
     assert "Nothing to remove" in first.stderr
     assert f"LogGroup /aws/sagemaker/Endpoints/{name}; to remove this too: peagle destroy" in (
@@ -130,7 +123,6 @@ def test_another_machine_changes_a_deployment_and_the_first_removes_all_of_it(
 ) -> None:
     name = "shared"
     made = machine.json(*DEPLOY, "--name", name)
-
     found = second.json("status", name)
     assert (found["state"], found["owner"]) == ("InService", "peagle")
     assert found["acceptance_length"] == made["acceptance_length"]
@@ -140,9 +132,7 @@ def test_another_machine_changes_a_deployment_and_the_first_removes_all_of_it(
     assert (truth["k"], truth["endpoint_config"]) == (4, updated["endpoint_config"])
     assert truth["acceptance_length"] == updated["acceptance_length"]
     assert second.json("rollback", name, "--yes")["endpoint_config"] == made["endpoint_config"]
-
     removed = machine.json("destroy", name, "--yes")["removed"]
-
     assert {"type": "Model", "name": updated["endpoint_config"]} in removed
     assert left_of(account, name) == []
     buckets = {bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]}

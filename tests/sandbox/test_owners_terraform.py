@@ -26,7 +26,6 @@ from tests.sandbox.sandboxes import BUCKET, ROLE, Account
 from tests.unit.rendering.plans import SHAPES, limited, plan_of
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.exhaustive]
-
 NAME = "by-module"
 VARIABLES = ("-var", f"execution_role_arn={ROLE}", "-var", f"model_bucket={BUCKET}")
 # One request at a time, so that the log of the sandbox shows what each was for.
@@ -80,9 +79,7 @@ def test_what_a_module_made(machine: Machine, tmp_path: Path) -> None:
     module = rendered(machine, tmp_path / "module")
     upload_weights(machine.account, NAME)
     apply(module, machine)
-
     check_a_foreign_deployment(machine, NAME, "a Terraform module")
-
     again = run(module, "plan", "-detailed-exitcode", *OPTIONS)
     assert again.returncode == 0, f"the tag of the proof is no change: {again.stdout}"
     done = run(module, "destroy", "-auto-approve", *OPTIONS)
@@ -100,18 +97,14 @@ def test_an_update_that_is_rolled_back_fails_and_deletes_nothing_that_serves(
     assert scaled(account) == [(1, 2)]
     serving = account.describe(NAME)["EndpointConfigName"]
     good = (module / "values.json").read_text()
-
     change(module, lambda values: values["model"]["environment"].update(VLLM_FAKE_ENGINE="crash"))
     failed = applied(module)
-
     assert_serves_as_before(failed, account, serving)
     change(module, lambda values: values["model"]["environment"].update(ANOTHER="try"))
     again = applied(module)
     assert_serves_as_before(again, account, serving)
-
     (module / "values.json").write_text(good)
     apply(module, machine)
-
     served = account.describe(NAME)["EndpointConfigName"]
     assert served != serving, "names are not used twice"
     assert len(left_of(account, NAME)) == 3, "what served, and the failed ones, are removed"
@@ -157,12 +150,10 @@ def test_the_module_makes_of_the_values_what_the_requests_ask_for(
     root = tmp_path / "main.tf"
     root.write_text(for_each(root.read_text()))
     initialized(tmp_path)
-
     end = ("-var", "ends_at=2030-01-31T20:00:00")
     done = run(tmp_path, "plan", "-out=planned", *OPTIONS, *end)
     assert done.returncode == 0, done.stderr
     shown = json.loads(run(tmp_path, "show", "-json", "planned").stdout)
-
     modules = shown["planned_values"]["root_module"]["child_modules"]
     found = {one["address"].split('"')[1]: one["resources"] for one in modules}
     assert {shape: from_planned(found[shape]) for shape in shapes} == {

@@ -16,7 +16,6 @@ from tests.support import run_in_process
 from tests.unit.cli.test_pipelines import is_here, peagle_words
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.usefixtures("room")]
-
 WORKFLOWS = ("peagle-pull-request", "peagle-deploy", "peagle-nightly")
 STAGES = ("plan", "staging", "production", "nightly")
 EDITS = {
@@ -58,13 +57,11 @@ def test_every_step_runs_in_the_sandbox(
         assert text.count(before) == 1, before
         text = text.replace(before, after)
     file.write_text(text, "utf-8")
-
     for text in commands(kind):
         words, output = peagle_words(text)
         done = peagle(*words)
         if output:
             Path(output).write_text(done.stdout, "utf-8")
-
     for stage, instances in (("staging", 1), ("production", 2)):
         status = json.loads(peagle("status", "chat", "-e", stage, "--json").stdout)
         assert (status["state"], status["k"], status["proved"]) == ("InService", 5, True)

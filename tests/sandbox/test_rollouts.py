@@ -18,7 +18,6 @@ from tests.sandbox.sandboxes import Account, Sandbox
 from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
-
 _APART_SECONDS = 0.05  # each request takes 10 ms of processor time
 NAME = "peagle-rolled"
 DEPLOY = (
@@ -119,11 +118,9 @@ def stages(account: Account, name: str) -> tuple[list[str], Any]:
 def test_an_update_in_steps_bakes_and_loses_no_request(account: Account, kind: str) -> None:
     name = f"steps-{kind}"
     prepared(account, name, 2)
-
     with traffic(account, name, {"prompt": "a"}) as lost:
         update(account, name, POLICIES[kind])
         seen, found = stages(account, name)
-
     assert lost == []
     assert "Baking" in seen
     assert found["EndpointConfigName"] == f"{name}-next"
@@ -136,18 +133,15 @@ def test_an_alarm_returns_what_served_before(account: Account, kind: str) -> Non
     name = f"undone-{kind}"
     prepared(account, name, 2)
     add_fault("UpdateEndpoint", "alarm-fires", 1)
-
     with traffic(account, name, {"prompt": "a"}) as lost:
         update(account, name, POLICIES[kind])
         seen, found = stages(account, name)
-
     assert lost == []
     assert seen[-1] == "InService"
     assert found["EndpointConfigName"] == name
     assert f"{name}-5xx" in found["FailureReason"]
     assert found["ProductionVariants"][0]["CurrentInstanceCount"] == 2
     assert account.invoke(name, {"prompt": "a"})["choices"]
-
     update(account, name, POLICIES[kind])  # the alarm is quiet again
     assert stages(account, name)[1]["EndpointConfigName"] == f"{name}-next"
     account.delete(name)
@@ -158,10 +152,8 @@ def test_an_alarm_that_a_client_sets_undoes_an_update(account: Account) -> None:
     prepared(account, name, 1)
     cloudwatch = account.client("cloudwatch")
     cloudwatch.set_alarm_state(AlarmName=f"{name}-5xx", StateValue="ALARM", StateReason="a test")
-
     update(account, name, {})
     _, found = stages(account, name)
-
     assert f"{name}-5xx" in found["FailureReason"]
     assert found["EndpointConfigName"] == name
     account.delete(name)
@@ -175,10 +167,8 @@ def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
     rollout = ("--rollout", "all-at-once")
     update = with_keys(tmp_path, DEPLOY, baking_time="30m")
     sandbox.json("sandbox", "fault", "add", "UpdateEndpoint", "alarm-fires", "--times", "once")
-
     with traffic(account, NAME, {"prompt": "a", "max_tokens": 500}) as lost:
         failed = sandbox.peagle(*update, "--k", "3", *rollout, "--json")
-
     assert lost == []
     assert failed.returncode == 4, failed.stderr
     assert "rolls back on errors, acceptance" in failed.stderr
@@ -188,7 +178,6 @@ def test_deploy_shows_which_alarm_undid_it_and_destroy_removes_the_alarms(
     assert account.describe(NAME)["EndpointConfigName"] == first["endpoint_config"]
     found = cloudwatch.describe_alarms(AlarmNamePrefix=NAME)["MetricAlarms"]
     assert found == [], "the plan that serves again has none"
-
     sandbox.json(*DEPLOY, *rollout)
     (alarm,) = cloudwatch.describe_alarms(AlarmNames=[f"{NAME}-acceptance"])["MetricAlarms"]
     assert "peagle deploy peagle/tiny --no-speculation" in alarm["AlarmDescription"]

@@ -10,7 +10,6 @@ from tests.golden.commands.workplace import Workplace
 from tests.sandbox.sandboxes import Sandbox
 
 RECORDED = recorded(RUNS)
-
 pytestmark = pytest.mark.sandbox
 
 

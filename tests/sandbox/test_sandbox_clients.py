@@ -18,7 +18,6 @@ import pytest
 from tests.sandbox.sandboxes import IMAGE, INSTANCE_TYPE, ROLE, Sandbox
 
 pytestmark = pytest.mark.sandbox
-
 ENVIRONMENTS = Path(__file__).parents[2] / ".venv" / "clients"
 
 

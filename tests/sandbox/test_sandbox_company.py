@@ -12,7 +12,6 @@ from tests.sandbox.sandboxes import IMAGE, ROLE, Account, Sandbox, refusal
 from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
-
 NAME = "acme-tiny"
 DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes",
           "--tag", "team=ml", "--tag", "cost center=a b")  # fmt: skip
@@ -43,7 +42,6 @@ def test_a_subnet_that_reaches_no_weights_is_refused_before_anything_is_created(
     sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:
     done = sandbox.peagle(*with_keys(tmp_path, DEPLOY, **a_vpc(account, reaches_s3=False)))
-
     assert done.returncode == 3, done.stderr
     assert "there is no route to S3 (the weights) from subnet-" in done.stderr
     assert account.sagemaker.list_models()["Models"] == []
@@ -57,7 +55,6 @@ def test_a_deploy_in_a_vpc_is_proved_and_removed(
     deploy = with_keys(tmp_path, DEPLOY, **keys)
     done = sandbox.peagle(*deploy, "--json")
     assert done.returncode == 0, done.stderr
-
     name = json.loads(done.stdout)["name"]
     endpoint = account.describe(name)
     config = account.sagemaker.describe_endpoint_config(
@@ -78,14 +75,12 @@ def test_a_deploy_in_a_vpc_is_proved_and_removed(
     listed = account.s3.list_objects_v2(Bucket=bucket, Prefix=f"peagle-toolkit/{NAME}.")
     stored = account.s3.head_object(Bucket=bucket, Key=listed["Contents"][0]["Key"])
     assert stored["ServerSideEncryption"] == "aws:kms"
-
     again = sandbox.json(*deploy, "--json")
     assert again["changed"] is False
     tagged = sandbox.json(*deploy, "--tag", "stage=test", "--json")
     assert tagged["changed"] is False
     tags = account.sagemaker.list_tags(ResourceArn=endpoint["EndpointArn"])["Tags"]
     assert {"Key": "stage", "Value": "test"} in tags
-
     removed = sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
     assert removed.returncode == 0, removed.stderr
     assert account.sagemaker.list_models()["Models"] == []

@@ -12,7 +12,6 @@ from peagle.sandbox.client import set_quota
 from tests.sandbox.sandboxes import ROLE, Account, until
 
 pytestmark = pytest.mark.sandbox
-
 TYPE = "ml.g6.12xlarge"
 """Has four GPUs."""
 
@@ -88,7 +87,6 @@ def test_each_copy_is_an_engine_with_a_stream_in_the_components_log(
     account: Account, endpoint: str
 ) -> None:
     found = create(account, "copies", 2)
-
     assert found["InferenceComponentStatus"] == "InService", found
     assert found["RuntimeConfig"] == {"DesiredCopyCount": 2, "CurrentCopyCount": 2}
     group = "/aws/sagemaker/InferenceComponents/copies"

@@ -51,7 +51,6 @@ def test_a_start_that_is_interrupted_leaves_no_sandbox(
     starting = forked.start(*command, environment=home.environment)
     until(home.processes, lambda begun: begun != [], seconds=30)
     os.kill(starting.pid, number)
-
     assert starting.wait() == (130 if number == signal.SIGINT else -signal.SIGKILL)
     if number == signal.SIGINT:
         assert home.processes() == []

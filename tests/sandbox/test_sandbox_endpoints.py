@@ -27,7 +27,6 @@ from tests.sandbox.sandboxes import (
 )
 
 pytestmark = pytest.mark.sandbox
-
 ARN = "arn:aws:sagemaker:us-east-1:123456789012"
 INVALID = "ValidationException"
 
@@ -118,7 +117,6 @@ def test_an_update_switches_when_the_new_engine_is_healthy(account: Account, liv
     new = account.sandbox.json("sandbox", "status")["endpoints"][0]
     assert new["pid"] != old["pid"]
     assert old["pid"] not in account.sandbox.processes()
-
     account.config("worse", account.model("worse", {"VLLM_FAKE_ENGINE": "crash"}))
     account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="worse")
     kept = account.wait_until_stable(live)

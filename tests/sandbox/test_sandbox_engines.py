@@ -46,7 +46,6 @@ def test_every_instance_of_every_variant_has_an_engine_and_a_log_stream(account:
     blue = {"VariantName": "blue", "InitialInstanceCount": 2, "InitialVariantWeight": 3.0}
     green = {"VariantName": "green", "InitialInstanceCount": 1, "InitialVariantWeight": 1.0}
     name = endpoint(account, "several", blue, green)
-
     assert counts(account, name) == {"blue": 2, "green": 1}
     assert Counter(one.partition("/")[0] for one in streams(account, name)) == counts(account, name)
     answers = [account.runtime.invoke_endpoint(EndpointName=name, Body=b"{}") for _ in range(8)]
@@ -58,7 +57,6 @@ def test_every_instance_of_every_variant_has_an_engine_and_a_log_stream(account:
             EndpointName=name, Body=body, TargetVariant=stream.partition("/")[0]
         )
     until(lambda: account.log(name).count("fake: asked"), lambda count: count == 3)
-
     account.delete(name)
     assert account.sandbox.json("sandbox", "status")["endpoints"] == []
 
@@ -153,8 +151,6 @@ def test_status_and_tags_name_the_stand_in(account: Account) -> None:
 
 
 EAGER = "SM_VLLM_ENFORCE_EAGER"
-
-
 WARMED = {"ModelDataSource": {"S3DataSource": folder_on_s3("warmed/")}}
 
 
@@ -173,9 +169,7 @@ def test_only_what_collects_or_has_a_warm_start_is_compiled(
     account.upload("warmed/", {**WEIGHTS, "warm/0123.json": b"{}"})
     name = account.endpoint(environment, **container)
     assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
-
     variables = account.invoke(name, {})["environment"]
-
     assert (EAGER not in variables) == is_compiled
     assert ("PEAGLE_CACHE" in variables) == bool(environment), "not this machine's own"
     account.delete(name)

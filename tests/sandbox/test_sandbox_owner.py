@@ -28,7 +28,6 @@ from peagle.aws.client import Keys
 from tests.sandbox.sandboxes import IMAGE, ROLE, WEIGHTS, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
-
 NOBODY = 65534
 API_KEY = "api-key-of-the-engine"
 SECRETS = {"HF_TOKEN": "hf_of_the_caller", "MY_PASSWORD": "password-of-the-caller"}

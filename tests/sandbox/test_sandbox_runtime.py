@@ -16,7 +16,6 @@ from botocore.exceptions import ClientError, EventStreamError
 from tests.sandbox.sandboxes import Account
 
 pytestmark = pytest.mark.sandbox
-
 GAP = 1.0
 """Seconds between chunks: a busy machine sends the first one within them."""
 

@@ -13,7 +13,6 @@ from botocore.exceptions import ClientError, WaiterError
 from tests.sandbox.sandboxes import IMAGE, INSTANCE_TYPE, ROLE, Account, folder_on_s3
 
 pytestmark = pytest.mark.sandbox
-
 EVERY_SECOND = {"Delay": 1}
 STACK = "my-stack"
 
@@ -104,7 +103,6 @@ def test_a_stack_is_created_updated_and_deleted(account: Account, stacks: Any) -
     assert found["aws:cloudformation:stack-name"] == STACK
     assert found["aws:cloudformation:logical-id"] == "Endpoint"
     old = account.describe(name)["EndpointConfigName"]
-
     stacks.update_stack(StackName=STACK, TemplateBody=template({"SM_VLLM_SEED": 7}))
     wait(stacks, "update")
     assert outputs(stacks)["Name"] == name

@@ -14,7 +14,6 @@ from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, refusal, until
 from tests.support import with_keys
 
 pytestmark = pytest.mark.sandbox
-
 DEPLOY = (
     "deploy", "tiny", "--sandbox", "--yes", "--instance-type", INSTANCE_TYPE,
 )  # fmt: skip
@@ -82,7 +81,6 @@ def test_a_deployment_scales_out_and_in_without_a_lost_request(
     heavy.end()
     until(lambda: running(account, name), lambda count: count == 1)
     light.end()
-
     assert (heavy.errors, light.errors) == ([], [])
     assert heavy.answers > 0
     scaling = account.client("application-autoscaling")
@@ -95,7 +93,6 @@ def test_a_deployment_scales_out_and_in_without_a_lost_request(
     assert (fixed["scaling"], fixed["instances_running"]) == (None, 2)
     again = account.sandbox.json("scale", name, "--max", "3", "--sandbox", "--yes")
     assert again["scaling"]["max_instances"] == 3
-
     account.sandbox.json("destroy", name, "--sandbox", "--yes")
     assert scaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"] == []
     policies = scaling.describe_scaling_policies(ServiceNamespace="sagemaker")

@@ -16,7 +16,6 @@ from tests.sandbox.owners import Machine, upload_weights
 from tests.sandbox.sandboxes import BUCKET, ROLE, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
-
 NAME = "peagle-tiny"
 DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes", "--json")
 HOUR = 3600.0
@@ -52,7 +51,6 @@ def test_an_endpoint_ends_by_itself_and_its_remains_are_reaped(
     assert sandbox.advance_clock(0.9 * HOUR) == []
     assert endpoints(account) == [NAME]
     assert sandbox.advance_clock(0.2 * HOUR) == [name]
-
     until(lambda: endpoints(account), lambda found: found == [], 20)
     assert schedules(account) == []
     monkeypatch.setattr(Clock, "now", lambda clock: time.time() + 2 * HOUR)
@@ -71,7 +69,6 @@ def test_the_scheduler_must_be_able_to_assume_the_role(account: Account) -> None
         "RoleArn": "arn:aws:iam::123456789012:role/peagle-sandbox-role",
         "Input": "{}",
     }
-
     with pytest.raises(ClientError) as refused:
         account.client("scheduler").create_schedule(
             Name="x",
@@ -79,7 +76,6 @@ def test_the_scheduler_must_be_able_to_assume_the_role(account: Account) -> None
             FlexibleTimeWindow={"Mode": "OFF"},
             Target=target,
         )
-
     assert refused.value.response["Error"] == {
         "Code": "ValidationException",
         "Message": "The execution role you provide must allow AWS EventBridge Scheduler to assume "
@@ -120,7 +116,6 @@ def test_a_stack_ends_by_itself(machine: Machine, tmp_path: Path) -> None:
     stacks.get_waiter("stack_create_complete").wait(StackName=name, WaiterConfig=wait)
     check_the_end(machine, name)
     account.sandbox.advance_clock(6 * 366 * 24 * HOUR)
-
     until(lambda: endpoints(account), lambda found: found == [], 20)
     assert machine.row(name)["owner"] == f"CloudFormation stack {name}"  # which removes the rest
     stacks.delete_stack(StackName=name)

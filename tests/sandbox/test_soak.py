@@ -17,7 +17,6 @@ def test_streams_survive_updates_and_drains_and_kills_are_errors(tmp_path: Path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(soak, "ACTS_APART", (0.5, 1.5))
         code = soak.main(["--minutes", "0.4", "--clients", "4", "--json", str(report)])
-
     sandbox, container = json.loads(report.read_text())["targets"]
     assert (sandbox["missed"], container["missed"]) == ({}, {}), (sandbox, container)
     assert code == 0

@@ -16,7 +16,6 @@ from tests.sandbox.sandboxes import Account, Sandbox
 from tests.unit.cli.endpoints import deployed
 
 BUCKET = "models"
-
 pytestmark = pytest.mark.sandbox
 
 
@@ -40,7 +39,6 @@ def test_a_pair_is_copied_and_the_plan_that_uses_it_has_one_mount(
     sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:
     done = _sync(sandbox, "tiny", "--yes")
-
     assert done.returncode == 0, done.stderr
     weights = {f"{part}/model.safetensors" for part in ("target", "drafter")}
     assert {*weights, "peagle-weights.json"} <= _keys(account, "tiny")
@@ -66,11 +64,9 @@ def test_remove_deletes_only_what_sync_stored(sandbox: Sandbox, account: Account
         Bucket=BUCKET, Key="removed/target/model.safetensors"
     )
     remove = ("weights", "remove", "s3://models/removed", "--sandbox")
-
     asked = sandbox.peagle(*remove)
     done = sandbox.peagle(*remove, "--yes")
     again = sandbox.peagle(*remove, "--yes")
-
     assert asked.returncode == 2
     assert done.returncode == 0, done.stderr
     assert _keys(account, "removed") == {"mine.txt"}
@@ -108,11 +104,9 @@ def test_warm_starts_are_listed_with_their_pair_and_removed_with_the_weights(
     _put_warm(account, "warm", "0a" * 16, subject=subject, **known)
     other = {**subject, "pair": {"target": "0" * 64, "drafter": None}, "engine": {}}
     _put_warm(account, "warm", "0b" * 16, subject=other, size=5)
-
     listed = sandbox.peagle("weights", "list", "s3://models/warm", "--sandbox")
     reported = sandbox.json("weights", "list", "s3://models/warm", "--sandbox")["warm"]
     removed = sandbox.peagle("weights", "remove", "s3://models/warm", "--sandbox", "--yes")
-
     assert listed.returncode == 0, "a start that finds an incomplete artifact compiles again"
     assert "s3://models/warm/: complete" in listed.stdout
     assert re.search(r"(0a){16} +yes +\d+ +peagle/tiny\+p-eagle +5 ", listed.stdout)
@@ -135,13 +129,11 @@ def test_weights_of_an_endpoint_are_replaced_only_with_the_option(
     monkeypatch.setenv("PEAGLE_HOME", sandbox.environment["PEAGLE_HOME"])
     deployed("s3://models/served/", name="peagle-served")
     other = ("weights", "sync", "tiny+eagle3", "s3://models/served", "--sandbox", "--yes")
-
     refused = sandbox.peagle(*other)
     kept = account.s3.get_object(Bucket=BUCKET, Key="served/drafter/config.json")["Body"].read()
     account.s3.delete_object(Bucket=BUCKET, Key="served/target/config.json")
     same = _sync(sandbox, "served", "--yes")
     replaced = sandbox.peagle(*other, "--even-if-used")
-
     assert refused.returncode == 3
     assert "peagle destroy peagle-served" in refused.stderr
     assert "--even-if-used" in refused.stderr.splitlines()[-1]

@@ -29,13 +29,7 @@ from tests.soak.container import Container
 from tests.soak.memory import MAX_GROWTH, MIN_SECONDS, Memory
 from tests.soak.sandbox import Sandbox
 from tests.soak.streams import Client, Tally
-from tests.soak.targets import (
-    SILENCE_SECONDS,
-    START_SECONDS,
-    VLLM,
-    Target,
-    stub_engine,
-)
+from tests.soak.targets import SILENCE_SECONDS, START_SECONDS, VLLM, Target, stub_engine
 
 TARGETS: dict[str, Callable[[Engine, Path, bool], Target]] = {
     "sandbox": Sandbox,

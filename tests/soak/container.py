@@ -11,21 +11,11 @@ from pathlib import Path
 
 from peagle.catalog import load_catalog
 from peagle.engine.machine import Engine
-from peagle.engine.process import (
-    EngineProcess,
-    free_port,
-    start_engine,
-    stop_engine,
-)
+from peagle.engine.process import EngineProcess, free_port, start_engine, stop_engine
 from peagle.engine.runner import LocalOptions, link_folders, local_folders
 from peagle.planning import Options, make_plan
 from tests.soak.streams import Events, post
-from tests.soak.targets import (
-    RESTARTS,
-    SILENCE_SECONDS,
-    kill_engine,
-    wait_until_healthy,
-)
+from tests.soak.targets import RESTARTS, SILENCE_SECONDS, kill_engine, wait_until_healthy
 
 _LARGEST_LOG = 50_000_000
 

@@ -18,12 +18,10 @@ from typing import Any
 
 GAP_SECONDS = 0.05
 """Between two words."""
-
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
-
 _METRICS = b"vllm:spec_decode_num_drafts_total 1.0\nvllm:spec_decode_num_draft_tokens_total 5.0\n"
 """The drafter has drafted: the container waits for it."""
 

@@ -30,14 +30,7 @@ from peagle.data import data_folder
 from peagle.engine.machine import Engine
 from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE
 from tests.soak.streams import Broken, Events, Refused, post
-from tests.soak.targets import (
-    RESTARTS,
-    SILENCE_SECONDS,
-    START_SECONDS,
-    VLLM,
-    children,
-    kill_engine,
-)
+from tests.soak.targets import RESTARTS, SILENCE_SECONDS, START_SECONDS, VLLM, children, kill_engine
 
 _TOKEN_SECONDS = 3600.0
 

@@ -19,7 +19,6 @@ Stream = Callable[[str, bytes], Iterator[bytes]]
 
 Raises Refused, Broken, or TimeoutError after silence.
 """
-
 PAUSE_SECONDS = 0.3
 """After an error, before the client's next request."""
 _LEAVING = 0.02

@@ -26,7 +26,6 @@ START_SECONDS = 300.0
 """Until an engine is healthy, or an endpoint is stable."""
 RESTARTS = {RESTARTS_VARIABLE: "1000000"}
 """A container ends after a few crashes of its engine; here its engine is killed all day."""
-
 _WRAPPER = """#!{python}
 import os, sys
 if "-c" in sys.argv:

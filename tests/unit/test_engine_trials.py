@@ -28,10 +28,7 @@ def served(case: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("outcome", "limit", "seconds", "reason"),
-    [
-        (spin, "PROCESSOR_SECONDS", 0.2, "s of CPU time"),
-        (wait, "IDLE_SECONDS", 0.5, "s idle"),
-    ],
+    [(spin, "PROCESSOR_SECONDS", 0.2, "s of CPU time"), (wait, "IDLE_SECONDS", 0.5, "s idle")],
 )
 def test_a_trial_that_never_ends_is_killed_and_the_reason_is_reported(
     outcome: Any, limit: str, seconds: float, reason: str, monkeypatch: pytest.MonkeyPatch
@@ -39,9 +36,7 @@ def test_a_trial_that_never_ends_is_killed_and_the_reason_is_reported(
     monkeypatch.setattr(drafting, "outcome", outcome)
     monkeypatch.setattr(drafting, limit, seconds)
     monkeypatch.setattr(drafting, "LOOK_SECONDS", 0.1)
-
     found = drafting.in_a_fork({})
-
     assert found["stage"] == "killed"
     assert found["error"].startswith("exit -9: stopped after ")
     assert reason in found["error"]
@@ -51,5 +46,4 @@ def test_a_trial_that_never_ends_is_killed_and_the_reason_is_reported(
 def test_a_trial_that_ends_reports_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafting, "outcome", served)
     monkeypatch.setattr(drafting, "LOOK_SECONDS", 0.05)
-
     assert drafting.in_a_fork({}) == {"stage": "served", "error": ""}

@@ -42,7 +42,6 @@ def test_prompts_are_sent_greedily_between_two_readings() -> None:
         return next(readings)
 
     proof = prove(send, read, prompts=("a", "b"), chat=True, max_tokens=32, floor=2.0)
-
     assert calls[0] == calls[-1] == "counters"
     assert [body["messages"][0]["content"] for body in calls[1:-1]] == ["a", "b"]  # type: ignore[index]
     assert all(body["temperature"] == 0 for body in calls[1:-1])  # type: ignore[index]
@@ -72,7 +71,6 @@ def test_failed_proof_is_an_error_with_a_fix(
     drafts: int, accepted: int, floor: float | None
 ) -> None:
     proof = evaluate(Counters(drafts, drafts, accepted, ()), floor)
-
     if proof.passed:
         require_passed(proof)
     else:
@@ -129,7 +127,6 @@ def test_the_catalogue_has_no_head_or_target_of_the_users_own(drafter: str) -> N
     assert plan.drafter is not None
     own_head = plan.drafter.model_copy(update={"id": drafter, "name": OWN})
     own_target = plan.target.model_copy(update={"id": f"{OWN}/model"})
-
     assert pair_in_catalogue(plan.target, own_head) == "peagle/tiny"
     assert pair_in_catalogue(own_target, own_head) == ""
     assert pair_in_catalogue(None, None) == ""
@@ -150,7 +147,6 @@ def test_a_second_turn_below_the_floor_fails_with_the_switch_as_fix(
     second: Counters, passed: bool, length: float | None, share: float | None
 ) -> None:
     proof = evaluate(Counters(200, 1000, 400), 2.2, second=second)
-
     assert proof.passed is passed
     assert proof.second_turn is not None
     assert proof.second_turn.acceptance_length == length
@@ -194,13 +190,7 @@ def test_the_second_turn_of_a_completion_repeats_prompt_and_answer() -> None:
         floor=2.0,
         two_turns=True,
     )
-
-    assert [body["prompt"] for body in bodies] == [
-        "a",
-        "b",
-        "a and so on\n\nb",
-        "b and so on\n\na",
-    ]
+    assert [body["prompt"] for body in bodies] == ["a", "b", "a and so on\n\nb", "b and so on\n\na"]
     assert all("messages" not in body for body in bodies)
 
 
@@ -218,9 +208,7 @@ def test_a_log_tells_the_second_turn_by_when_it_ran() -> None:
         counts.in_second_turn = in_second
         counts.add("AllTraffic/i-1", line.format(rate))
         counts.add("AllTraffic/i-1", drafted.format(1 + accepted / 100, accepted))
-
     proof = evaluate_streams(counts.counted, 1.5, 100, 1, counts.second)
-
     assert not proof.passed
     assert proof.acceptance_length == pytest.approx(2.1)
     (second,) = [instance.second_turn for instance in proof.instances]

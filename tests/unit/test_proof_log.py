@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,6 @@ STATISTICS = (
     "acceptance rate: 0.730, 0.420, 0.210, 0.100, 0.050, Avg Draft acceptance rate: 30.2%"
 )
 """A line of vLLM 0.28.0: 100 drafts with K=5."""
-
 GENERATED = (
     "Engine 000: Avg prompt throughput: 14.2 tokens/s, Avg generation throughput: 25.1 tokens/s, "
     "Running: 0 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.0%, Prefix cache hit rate: 0.0%"
@@ -51,18 +51,38 @@ def ours(message: str) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        STATISTICS,
-        f"(APIServer pid=7) INFO 11-22 08:38:19 [metrics.py:101] {STATISTICS}",
-        f"INFO 11-22 08:38:19 [metrics.py:101] {STATISTICS}\r",
-        ours(STATISTICS),
-    ],
-    ids=["bare", "of a process", "with a carriage return", "of our container"],
-)
-def test_a_line_of_statistics_has_its_counts(line: str) -> None:
-    assert counters_in_log(line) == COUNTED
+def drafts(length: str, accepted: int, drafted: int, positions: str) -> str:
+    """The line of statistics with these numbers."""
+    return (
+        f"SpecDecoding metrics: Mean acceptance length: {length}, Accepted throughput: 0.40 "
+        f"tokens/s, Drafted throughput: 3.00 tokens/s, Accepted: {accepted} tokens, Drafted: "
+        f"{drafted} tokens, Per-position acceptance rate: {positions}, Avg Draft acceptance rate: 1"
+    )
+
+
+POSITIONS = "Per-position acceptance rate: 0.730, 0.420, 0.210, 0.100, 0.050, "
+LINES = {
+    "bare": (STATISTICS, COUNTED),
+    "of a process": (f"(APIServer pid=7) INFO 11-22 08:38:19 [m.py:1] {STATISTICS}", COUNTED),
+    "carriage return": (f"INFO 11-22 08:38:19 [metrics.py:101] {STATISTICS}\r", COUNTED),
+    "of our container": (ours(STATISTICS), COUNTED),
+    "no positions": (STATISTICS.replace(POSITIONS, ""), Counters(100, 500, 151, ())),
+    "nothing accepted": (drafts("1.00", 0, 21, "0.0, 0.0, 0.0"), Counters(7, 21, 0, (0, 0, 0))),
+    "short n-gram": (drafts("1.40", 8, 46, "0.25, 0.15, 0.0"), Counters(20, 46, 8, (5, 3, 0))),
+    "nothing drafted": (drafts("1.00", 0, 0, "0.000"), Counters(0, 0, 0, (0,))),
+    "empty": ("", None),
+    "another": (GENERATED, None),
+    "truncated": (STATISTICS[:60], None),
+    "not all": (STATISTICS.replace("Drafted: 500 tokens, ", ""), None),
+    "of diffusion": ("DiffusionDecoding metrics: Committed: 12", None),
+    "without its name": (STATISTICS.removeprefix("SpecDecoding metrics: "), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_of_statistics_has_its_counts_and_others_have_none(name: str) -> None:
+    line, counted = LINES[name]
+    assert counters_in_log(line) == counted
 
 
 @pytest.mark.parametrize("escape", ["\x1b", "#033", "^[", "\\x1b", "\ufffd"])
@@ -75,64 +95,13 @@ def test_colours_change_no_number(escape: str) -> None:
 
     load = "Avg generation throughput: 90.5 tokens/s, Running: 3 reqs, Waiting: 1 reqs, GPU KV "
     load += "cache usage: 12.5%, Prefix cache hit rate: 64.0%"
-
     assert counters_in_log(coloured(STATISTICS)) == COUNTED
     assert load_in_log(coloured(load)) == EngineLoad(90.5, 3, 1, 0.125)
     assert hit_rate_in_log(coloured(load)) == 0.64
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        GENERATED,
-        "SpecDecoding metrics: Mean acceptance length: 2.51, Accepted through",
-        STATISTICS.replace("Drafted: 500 tokens, ", ""),
-        "DiffusionDecoding metrics: Committed token throughput: 1.00 tokens/s, Committed: 12",
-        STATISTICS.removeprefix("SpecDecoding metrics: "),
-    ],
-)
-def test_other_and_broken_lines_have_none(line: str) -> None:
-    assert counters_in_log(line) is None
-
-
-@pytest.mark.parametrize(
-    ("line", "counted"),
-    [
-        (
-            STATISTICS.replace(
-                "Per-position acceptance rate: 0.730, 0.420, 0.210, 0.100, 0.050, ", ""
-            ),
-            Counters(100, 500, 151, ()),
-        ),
-        (
-            "SpecDecoding metrics: Mean acceptance length: 1.00, Accepted throughput: 0.00 tokens/s"
-            ", Drafted throughput: 3.00 tokens/s, Accepted: 0 tokens, Drafted: 21 tokens, "
-            "Per-position acceptance rate: 0.000, 0.000, 0.000, Avg Draft acceptance rate: 0.0%",
-            Counters(7, 21, 0, (0, 0, 0)),
-        ),
-        (
-            "SpecDecoding metrics: Mean acceptance length: 1.40, Accepted throughput: 0.40 tokens/s"
-            ", Drafted throughput: 2.30 tokens/s, Accepted: 8 tokens, Drafted: 46 tokens, "
-            "Per-position acceptance rate: 0.250, 0.150, 0.000, Avg Draft acceptance rate: 17.4%",
-            Counters(20, 46, 8, (5, 3, 0)),
-        ),
-        (
-            "SpecDecoding metrics: Mean acceptance length: 1.00, Accepted throughput: 0.00 tokens/s"
-            ", Drafted throughput: 0.00 tokens/s, Accepted: 0 tokens, Drafted: 0 tokens, "
-            "Per-position acceptance rate: 0.000, Avg Draft acceptance rate: nan%",
-            Counters(0, 0, 0, (0,)),
-        ),
-    ],
-    ids=["no positions", "nothing accepted", "short n-gram drafts", "nothing drafted"],
-)
-def test_unusual_statistics(line: str, counted: Counters) -> None:
-    assert counters_in_log(line) == counted
-
-
 @given(
-    drafts=st.integers(1, 20_000),
-    accepted=st.lists(st.integers(0, 20_000), min_size=1, max_size=9),
+    drafts=st.integers(1, 20_000), accepted=st.lists(st.integers(0, 20_000), min_size=1, max_size=9)
 )
 def test_what_vllm_rounds_gives_the_counts_back(drafts: int, accepted: list[int]) -> None:
     positions = sorted((min(count, drafts) for count in accepted), reverse=True)
@@ -157,44 +126,35 @@ def test_a_report_says_whether_the_engine_was_idle() -> None:
     assert generated_in_log(STATISTICS) is None
 
 
+def counts_of(*lines: tuple[str, str], **settings: Any) -> StreamCounts:
+    """What the streams' lines count."""
+    counts = StreamCounts(**settings)
+    for stream, line in lines:
+        counts.add(stream, line)
+    return counts
+
+
 def test_statistics_are_complete_once_every_instance_has_reported() -> None:
     counts = StreamCounts()
     counts.add(ONE, GENERATED, 20.0)
     counts.add(TWO, GENERATED.replace("25.1", "0.0"), 11.0)
-
-    assert counts.has_reported(10.0, 2)
-    assert not counts.has_reported(11.0, 2)
-    assert not counts.has_reported(10.0, 3)
+    reported = [counts.has_reported(*since) for since in ((10.0, 2), (11.0, 2), (10.0, 3))]
+    assert reported == [True, False, False]
 
 
-def test_lines_are_summed_by_instance() -> None:
-    counts = StreamCounts()
-    for line in (GENERATED, STATISTICS, "some other line", ours(STATISTICS)):
-        counts.add(ONE, line)
-    counts.add(f"{TWO}/data-log", STATISTICS)
-
+def test_lines_are_summed_by_instance_of_this_revision() -> None:
+    ones = [(ONE, line) for line in (GENERATED, STATISTICS, "other", ours(STATISTICS))]
+    counts = counts_of(*ones, (f"{TWO}/data-log", STATISTICS))
     assert counts.counted == {ONE: COUNTED + COUNTED, TWO: COUNTED}
     assert counts.silent == ()
-
-
-def test_streams_of_an_older_revision_do_not_count() -> None:
-    counts = StreamCounts(ignored={ONE})
-    counts.add(ONE, STATISTICS)
-    counts.add(ONE, GENERATED)
-
-    assert counts.counted == {}
+    assert counts_of(*ones, ignored={ONE}).counted == {}, "of an older revision"
 
 
 def test_an_instance_that_generates_and_never_drafts_is_silent() -> None:
-    counts = StreamCounts()
-    counts.add(ONE, GENERATED)
-    assert not counts.silent, "its statistics may follow"
-    counts.add(ONE, GENERATED)
-    counts.add(TWO, GENERATED)
-    counts.add(TWO, STATISTICS)
-    counts.add(TWO, GENERATED)
-
-    assert counts.silent == (ONE,)
+    first = (ONE, GENERATED)
+    assert not counts_of(first).silent, "its statistics may follow"
+    others = [(TWO, line) for line in (GENERATED, STATISTICS, GENERATED)]
+    assert counts_of(first, first, *others).silent == (ONE,)
 
 
 def proof(counted: dict[str, Counters], instances: int = 2, floor: float | None = 2.0) -> Proof:
@@ -203,7 +163,6 @@ def proof(counted: dict[str, Counters], instances: int = 2, floor: float | None 
 
 def test_every_instance_passes_by_its_own_stream() -> None:
     found = proof({ONE: COUNTED, TWO: COUNTED + COUNTED})
-
     require_passed(found)
     assert (found.source, found.drafts, found.instance_count) == ("log", 300, 2)
     assert found.acceptance_length == pytest.approx(2.51)
@@ -216,7 +175,6 @@ def test_every_instance_passes_by_its_own_stream() -> None:
 
 def test_an_instance_that_has_ended_needs_no_drafts() -> None:
     found = proof({ONE: COUNTED, TWO: Counters(3, 15, 3)}, instances=1)
-
     assert found.passed
     assert [instance.stream for instance in found.instances] == [ONE]
 
@@ -242,7 +200,6 @@ def test_an_instance_that_has_ended_needs_no_drafts() -> None:
 )
 def test_one_instance_fails_the_proof(counted: dict[str, Counters], code: str, text: str) -> None:
     found = proof(counted)
-
     assert not found.passed
     with raises_code(code, NotProved) as failed:
         require_passed(found, "a/b+c", "mine")
@@ -252,5 +209,4 @@ def test_one_instance_fails_the_proof(counted: dict[str, Counters], code: str, t
 
 def test_counters_after_a_restart_are_counted_from_zero() -> None:
     before, after = Counters(500, 2500, 900, (500, 400)), Counters(30, 150, 45, (30, 15))
-
     assert after.since(before) == after

@@ -43,7 +43,6 @@ def test_no_package_has_more_lines_than_its_budget() -> None:
             package = inside[0] if len(inside) > 1 else "modules"
             lines[package] += len(file.read_text(encoding="utf-8").splitlines())
             files += 1
-
     assert {*lines} == {*BUDGET}
     assert {name: count for name, count in lines.items() if count > BUDGET[name][0]} == {}
     assert sum(lines.values()) <= MOST_LINES

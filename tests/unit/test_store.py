@@ -116,16 +116,13 @@ def test_json_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_json(path) == {"größe": [1, None]}
 
 
-def test_a_user_without_a_home_folder_is_told_what_to_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     for variable in ("PEAGLE_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(Path, "home", without_home)
-
     with raises_code("no-home", UserError):
         home()
 
@@ -140,7 +137,5 @@ def test_doctor_needs_no_home_folder_where_the_state_has_one(
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PEAGLE_HOME", str(tmp_path))
     monkeypatch.setattr("pwd.getpwuid", without_entry)
-
     checks = in_process("doctor", "--json").document["checks"]
-
     assert {"Home", "AWS credentials"} <= {check["what"] for check in checks}

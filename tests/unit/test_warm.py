@@ -12,14 +12,7 @@ import pytest
 
 from peagle.engine_log import warm_start_in
 from peagle.errors import CloudError, EngineError, PeagleError, Refused, UserError
-from peagle.warm import (
-    PART_BYTES,
-    PAUSES,
-    IncompleteResponse,
-    WarmArtifact,
-    WarmReply,
-    fetch,
-)
+from peagle.warm import PART_BYTES, PAUSES, IncompleteResponse, WarmArtifact, WarmReply, fetch
 from tests.packed import KEY, Packed
 from tests.support import raises_code
 
@@ -44,9 +37,7 @@ def names(folder: Path) -> list[str]:
 
 def test_both_files_arrive_as_the_container_has_them(tmp_path: Path) -> None:
     packed, progress = Packed(), []
-
     artifact = fetch(packed.answer, tmp_path / "new", lambda *done: progress.append(done))
-
     assert artifact.archive.read_bytes() == packed.content
     assert artifact.manifest.read_bytes() == packed.document
     assert names(tmp_path / "new") == [f"{KEY}.json", f"{KEY}.tar.gz"]
@@ -57,16 +48,13 @@ def test_both_files_arrive_as_the_container_has_them(tmp_path: Path) -> None:
 
 def test_the_containers_user_may_read_the_files(tmp_path: Path) -> None:
     artifact = fetched(Packed(), tmp_path)
-
     assert artifact.archive.stat().st_mode & 0o777 == 0o644
     assert artifact.manifest.stat().st_mode & 0o777 == 0o644
 
 
 def test_an_artifact_with_the_same_key_is_replaced(tmp_path: Path) -> None:
     fetched(Packed(b"old"), tmp_path)
-
     artifact = fetched(Packed(b"newer"), tmp_path)
-
     assert artifact.archive.read_bytes() == b"newer"
     assert json.loads(artifact.manifest.read_bytes())["size"] == 5
     assert len(names(tmp_path)) == 2
@@ -85,7 +73,6 @@ def test_an_interrupted_replacement_leaves_no_old_manifest(
     monkeypatch.setattr(Path, "replace", replace_and_end)
     with pytest.raises(KeyboardInterrupt):
         fetched(Packed(b"newer"), tmp_path)
-
     monkeypatch.setattr(Path, "replace", replace)
     assert names(tmp_path) == [f"{KEY}.tar.gz"], "without a manifest it is no artifact"
     assert fetched(Packed(b"newer"), tmp_path).archive.read_bytes() == b"newer"
@@ -105,9 +92,7 @@ def test_an_incomplete_response_is_retried_after_pauses(
 ) -> None:
     packed, waiting = Packed(), Waiting()
     packed.faults = [None, fault, fault]
-
     artifact = fetch(packed.answer, tmp_path, sleep=waiting)
-
     assert artifact.archive.read_bytes() == packed.content
     assert waiting.pauses == list(PAUSES[:2])
 
@@ -131,10 +116,8 @@ def test_repeated_failures_end_with_the_reason_and_leave_nothing(
 ) -> None:  # fmt: skip
     packed, waiting = Packed(), Waiting()
     packed.faults = [None, *[fault] * 20]
-
     with raises_code(code, kind) as failed:
         fetch(packed.answer, tmp_path, sleep=waiting)
-
     assert reason in failed.value.message
     assert waiting.pauses == list(PAUSES)
     assert names(tmp_path) == []
@@ -143,10 +126,8 @@ def test_repeated_failures_end_with_the_reason_and_leave_nothing(
 def test_a_wrong_checksum_is_an_error_and_keeps_the_old_artifact(tmp_path: Path) -> None:
     old = fetched(Packed(b"old"), tmp_path)
     packed = Packed(b"new", manifest={"sha256": hashlib.sha256(b"other").hexdigest()})
-
     with raises_code("checksum-mismatch", EngineError):
         fetched(packed, tmp_path)
-
     assert old.archive.read_bytes() == b"old"
     assert len(names(tmp_path)) == 2
 
@@ -155,10 +136,8 @@ def test_a_wrong_checksum_is_an_error_and_keeps_the_old_artifact(tmp_path: Path)
 def test_an_interrupt_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     packed = Packed()
     packed.faults = [None, None, error]
-
     with pytest.raises(type(error)):
         fetched(packed, tmp_path)
-
     assert names(tmp_path) == []
 
 
@@ -176,10 +155,8 @@ def test_a_refusal_of_the_container_is_not_retried(
 ) -> None:
     packed, waiting = Packed(), Waiting()
     packed.faults = [answer]
-
     with raises_code(code, Refused) as refused:
         fetch(packed.answer, tmp_path, sleep=waiting)
-
     assert reason in refused.value.message
     assert waiting.pauses == []
     assert names(tmp_path) == []
@@ -187,10 +164,8 @@ def test_a_refusal_of_the_container_is_not_retried(
 
 def test_too_little_disk_space_is_detected_first(tmp_path: Path) -> None:
     packed = Packed(manifest={"size": 10**18})
-
     with raises_code("disk-full", UserError) as refused:
         fetched(packed, tmp_path / "not" / "there")
-
     assert "1,000,000,000,000.0 MB" in refused.value.message
     assert len(packed.requests) == 1
     assert names(tmp_path) == []
@@ -202,7 +177,6 @@ def test_a_disk_that_fills_up_during_the_transfer_is_a_user_error(tmp_path: Path
 
     with raises_code("disk-full", UserError):
         fetch(Packed().answer, tmp_path, full)
-
     assert names(tmp_path) == []
 
 
@@ -222,7 +196,6 @@ def test_the_log_reports_a_warm_start() -> None:
     restored, cold_start = entry(**RESTORED), entry(**NOT_RESTORED)
     found = warm_start_in([cold_start, restored, "INFO warm start: (key none)"])
     cold = warm_start_in([restored, cold_start])
-
     assert found is not None
     assert cold is not None
     what = f"restored 4 files, 0.1 MB in 0.01 s (key {KEY}; a cold start takes 70 s)"
@@ -235,7 +208,6 @@ def test_the_log_reports_a_warm_start() -> None:
 
 def test_lines_of_the_engine_do_not_count() -> None:
     line = json.dumps({"time": "t", "message": f"(key {KEY})", "from": "engine"})
-
     assert warm_start_in([line, f"serve: warm start: (key {KEY})"]) is None
 
 
@@ -249,7 +221,6 @@ def test_a_manifest_of_another_form_is_an_error_with_a_fix(change: Any, tmp_path
     packed = Packed()
     described = json.loads(packed.document)
     document = described | change if isinstance(change, dict) else change
-
     for content in (json.dumps(document).encode(), packed.document[:-9], b"\xff", b"[" * 100_000):
         answer = WarmReply(200, content)
         with raises_code("manifest-format", Refused) as refused:

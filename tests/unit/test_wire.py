@@ -37,17 +37,14 @@ def test_text_is_the_same_for_all_chunk_boundaries(texts: list[str], cuts: list[
     stream = _stream(texts)
     edges = sorted({0, *(cut for cut in cuts if cut < len(stream)), len(stream)})
     splitter = EventSplitter()
-
     events = [event for begin, end in pairwise(edges) for event in splitter.feed(stream[begin:end])]
     read = list(pieces(iter(events)))
-
     assert "".join(piece.text for piece in read) == "".join(texts)
     assert read[-1].output_tokens == 7
 
 
 def test_events_may_end_in_carriage_returns_and_carry_comments() -> None:
     splitter = EventSplitter()
-
     assert list(splitter.feed(b": keep-alive\r\n\r\ndata: one\r\n\r")) == []
     assert list(splitter.feed(b"\ndata: two\n\n")) == ["one", "two"]
 
@@ -55,7 +52,6 @@ def test_events_may_end_in_carriage_returns_and_carry_comments() -> None:
 def test_completions_and_chats_are_read_in_the_same_way() -> None:
     completion = {"choices": [{"text": "hi"}], "usage": {"completion_tokens": 2}}
     chat = {"choices": [{"message": {"content": "hi"}}], "usage": {"completion_tokens": 2}}
-
     assert parse_piece(completion) == parse_piece(chat)
 
 
@@ -67,7 +63,6 @@ def test_a_chat_request_has_messages_and_a_completion_a_prompt() -> None:
 
 def test_acceptance_length_counts_the_token_that_the_target_adds() -> None:
     counters = parse_counters({"drafts": 10, "draft_tokens": 50, "accepted_tokens": 16})
-
     assert acceptance_length(counters) == pytest.approx(2.6)
     assert acceptance_length(Counters(0, 0, 0)) is None
 
@@ -78,7 +73,6 @@ def test_counters_since_an_earlier_reading(earlier: int, more: int) -> None:
     after = Counters(
         earlier + more, (earlier + more) * 5, earlier * 2 + more, (earlier + more, earlier)
     )
-
     assert after.since(before) == Counters(more, more * 5, more, (more, 0))
     assert after.since(Counters(0, 0, 0)) == after
 
@@ -103,13 +97,10 @@ def test_reasoning_is_shown_before_the_answer(stream: bool) -> None:
     shown: list[str] = []
     server = Thinking()
     body = {"messages": [], "stream": stream}
-
     result = measure_answer(server.ask, server.stream, server.counters, body, shown.append)
-
     assert "".join(shown) == result.text == "It is a\n\nHello"
 
 
 def test_an_answer_of_reasoning_only_is_no_empty_answer() -> None:
     piece = parse_piece({"choices": [{"message": {"content": None, "reasoning": "It is"}}]})
-
     assert (piece.text, piece.written) == ("", "It is")

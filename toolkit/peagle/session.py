@@ -99,15 +99,15 @@ class Session(Account):
         del fields["pair"]
         if isinstance(fields.get("slo"), str):
             fields["slo"] = parse_slo(fields["slo"])
-        own_target = with_own_target(self.catalog, pair, self._reader(online))
-        fields["target_checkpoint"] = own_target.checkpoint
-        needs_head = online and not find_pair(own_target.catalog, pair).target.drafters
+        catalog, checkpoint = with_own_target(self.catalog, pair, self._reader(online))
+        fields["target_checkpoint"] = checkpoint
+        needs_head = online and not find_pair(catalog, pair).target.drafters
         reader = (lambda: self.connect(region)) if needs_head else None
         file = read_path(verdict, "the verdict") if verdict is not None else None
         if not online:
-            return plan_pair(pair, fields, own_target.catalog, reader, file)
+            return plan_pair(pair, fields, catalog, reader, file)
         self.start()
-        return plan_pair_online(self, pair, fields, own_target.catalog, reader, file)
+        return plan_pair_online(self, pair, fields, catalog, reader, file)
 
     def read_plan(self, path: str | Path) -> Plan:
         """Read a plan file.
@@ -202,10 +202,10 @@ class Session(Account):
         fields = _validate_options({**named, **options}, CheckRequest, "check")
         read = self._reader(online=True)
         at = target if target not in (None, HUB) else None
-        own_target = with_own_target(self.catalog, pair, lambda location: read(at or location))
-        if own_target.checkpoint is not None and at is None:
-            fields["target"] = own_target.checkpoint.location
-        return check(CheckRequest(**fields), own_target.catalog, read)
+        catalog, model = with_own_target(self.catalog, pair, lambda location: read(at or location))
+        if model is not None and at is None:
+            fields["target"] = model.location
+        return check(CheckRequest(**fields), catalog, read)
 
     def fit(self, pair: str | None = None, **options: Any) -> FitReport:
         """Estimate GPU memory and concurrent capacity.
@@ -223,9 +223,8 @@ class Session(Account):
         fields = _validate_options({"pair": pair, **options}, FitRequest, "fit")
         read, catalog = self._reader(online=True), self.catalog
         if pair is not None and "target" not in fields and is_own_target(catalog, pair):
-            own_target = with_own_target(catalog, pair, read)
-            catalog = own_target.catalog
-            fields["target"] = own_target.checkpoint.location if own_target.checkpoint else None
+            catalog, model = with_own_target(catalog, pair, read)
+            fields["target"] = model.location if model else None
             fields["pair"] = pair if find_pair(catalog, pair).target.drafters else None
         return fit(FitRequest(**fields), catalog, read)
 
@@ -638,22 +637,23 @@ def plan_pair_online(
     answer about prices and quotas, the catalogue's prices count, with a warning.
     """
     from peagle.deploy.preflight import plan_with_live_prices
-    from peagle.weights.revisions import pin_revisions
+    from peagle.weights.pins import pin_revisions
 
     aws = account.aws(fields.get("region") or DEFAULT_REGION)
-    pinned = pin_revisions(catalog, plan_pair(pair, fields, catalog, aws_of, verdict))
-    if pinned.drafter:
-        fields = {**fields, "drafter": pinned.drafter}
+    pinned, drafter, reasons, findings = pin_revisions(
+        catalog, plan_pair(pair, fields, catalog, aws_of, verdict)
+    )
+    if drafter:
+        fields = {**fields, "drafter": drafter}
 
     def planned(catalog: Catalog, reads_head: bool) -> Plan:
         reader = (lambda: aws) if reads_head else aws_of
         return plan_pair(pair, fields, catalog, reader, verdict)
 
     head_in_s3 = is_s3_uri(fields.get("drafter") or "")
-    plan = plan_with_live_prices(
-        _for_optional_queries(account, aws), pinned.catalog, planned, head_in_s3
-    )
-    return pinned.add_to(plan)
+    plan = plan_with_live_prices(_for_optional_queries(account, aws), pinned, planned, head_in_s3)
+    more = {"reasons": (*plan.reasons, *reasons), "findings": (*plan.findings, *findings)}
+    return plan.model_copy(update=more)
 
 
 def plan_file_online(account: Account, plan: Plan, catalog: Catalog) -> Plan:

@@ -116,14 +116,6 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
 
 
-def duration_argument(seconds: float) -> str:
-    """A short duration for ``parse_duration`` of at least this length: ``200`` -> ``4m``."""
-    for unit, size in reversed(_UNITS.items()):
-        if seconds > size:
-            return f"{math.ceil(seconds / size)}{unit}"
-    return "1s"
-
-
 def exact_duration(seconds: int) -> str:
     """A duration for ``parse_duration`` of exactly this length, as users write it: ``2h``."""
     if seconds % 3600 == 0:

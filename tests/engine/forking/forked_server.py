@@ -33,11 +33,9 @@ ALSO = (
     "vllm.model_executor.models.llama_eagle3", "torch._inductor.compile_fx",
 )  # fmt: skip
 """Modules that vLLM imports only when an engine starts, for every engine again."""
-
 FOLDER = Path(__file__).parent
 OWNER = FOLDER / "owner"
 """Has the number of the process of the tests."""
-
 UNREAD = (
     "SM_VLLM_", "PEAGLE_", "SAGEMAKER_", "AWS_", "RUNAI_", "PROCESS_AUTO_RECOVERY",
     "VLLM_ADDITIONAL_ARGS", "VLLM_API_KEY", "VLLM_ASSETS_CACHE", "VLLM_CPU_KVCACHE_SPACE",
@@ -46,24 +44,20 @@ UNREAD = (
 )  # fmt: skip
 """Beginnings of the variables that nothing reads while vLLM is imported; HF_HUB_CACHE is set again
 in each fork."""
-
 UNREAD_FOLDERS = ("_CACHE_DIR", "_CACHE_HOME", "_CACHE_PATH", "_CACHE_ROOT", "_WORKSPACE_BASE")
 """Endings of the variables of folders for compiled code, which are read when something compiles."""
-
 OPTIONAL = {
     "runai_model_streamer": (
         "vllm.transformers_utils.runai_utils", "vllm.model_executor.model_loader.weight_utils",
     ),
 }  # fmt: skip
 """Packages that vLLM imports wherever it finds them, and its modules that do so."""
-
 PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _BEGUN = b"begun\n"
 _IDLE_SECONDS = 600.0
 _END_SECONDS = 1.5
 """What a process that has imported vLLM takes to end after an error. Who reads its log knows the
 reason by then; a fork ends at once."""
-
 _FIRST_FREE = 500
 """A descriptor above those that a process inherits."""
 

@@ -16,7 +16,6 @@ from tests.fuzz.parsers import (
 )
 
 MODULES = (container, warm, checkpoints, catalog, commands, engines, aws, weights, project)
-
 PARSERS: dict[str, Parser] = {
     parser.name: parser for module in MODULES for parser in module.PARSERS
 }

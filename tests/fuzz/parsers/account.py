@@ -12,7 +12,6 @@ from tests.fuzz.parsers.examples import ENVIRONMENT
 REGION = "us-east-1"
 ARN = f"arn:aws:sagemaker:{REGION}:123456789012"
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
-
 TAGS = {
     "peagle:deployment": "mine", "peagle:id": "a" * 32, "peagle:pair": "tiny",
     "peagle:revision": "0a1b2c3d", "peagle:plan": "0a1b2c3d", "peagle:owner": "terraform",
@@ -66,7 +65,6 @@ ACCOUNT: dict[str, Any] = {
     "list_endpoints": [{"EndpointName": "mine", "EndpointStatus": "InService"}],
 }
 KEPT = frozenset({"ResourceARN", "EndpointArn", "EndpointConfigArn", "ModelArn", "Key"})
-
 QUOTA = {"QuotaName": "ml.g6.xlarge for endpoint usage", "QuotaCode": "L-1", "Value": 2.0}
 PRODUCT = {
     "product": {"attributes": {"component": "Hosting", "instanceName": "ml.g6.xlarge",

@@ -208,7 +208,6 @@ _NETWORK = {
     "describe_route_tables": {"RouteTables": [table(NAT), table(NAT, subnet=SUBNETS[0])]},
     "describe_vpc_endpoints": {"VpcEndpoints": [S3_GATEWAY]},
 }
-
 PARSERS = (
     Parser("network", _network, [_NETWORK], PeagleError, typed=True),
     Parser("account", _account, [ACCOUNT], PeagleError, typed=True, kept=KEPT),

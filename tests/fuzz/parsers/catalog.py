@@ -117,7 +117,6 @@ FILES = st.one_of(
         for name, table in TABLES.items()
     ),
 )
-
 PARSERS = (
     Parser(
         "catalog-file",

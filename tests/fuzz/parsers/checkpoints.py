@@ -27,20 +27,14 @@ from peagle.checkpoints.vocabulary import needs_vocabulary
 from peagle.checks import check
 from peagle.checks.rules.target import layers_of
 from peagle.errors import CheckpointError, PeagleError
-from peagle.weights.new_entry import new_entry
+from peagle.weights.own_target import new_entry
 from peagle_serve.heads import is_head
 from tests.fuzz.inputs import encoded, json_bytes
 from tests.fuzz.measure import quietly
 from tests.fuzz.parser import Parser
 from tests.fuzz.parsers.commands import ERRORS, run_command
 from tests.fuzz.parsers.container import HEADERS, MODELS
-from tests.fuzz.parsers.examples import (
-    CONFIG_OF_HEAD,
-    CONFIGS,
-    INDEX,
-    NAMES,
-    WEIGHTS,
-)
+from tests.fuzz.parsers.examples import CONFIG_OF_HEAD, CONFIGS, INDEX, NAMES, WEIGHTS
 from tests.fuzz.parsers.files import written
 from tests.unit.checkpoints.public_targets import DEEPSEEK_V3
 from tests.unit.checks.cases import GEOMETRY, catalog_case
@@ -203,7 +197,6 @@ CHECKPOINTS = st.builds(
 CONTENT = json.dumps(CONFIG_OF_HEAD).encode()
 REAL_HEAD = json.loads((GEOMETRY / "gpt-oss-20b/p-eagle/config.json").read_text(encoding="utf-8"))
 """Of the target that these commands name."""
-
 HUB_ANSWERS: list[tuple[int, dict[str, str]]] = [
     (200, {"Link": '<https://huggingface.co/api?cursor=x>; rel="next"'}),
     (206, {"X-Error-Message": "Access to this resource is disabled."}),
@@ -227,20 +220,14 @@ PARSERS = (
         "checkpoint",
         _checkpoint,
         [
-            {
-                "config.json": encoded(CONFIGS[2]),
-                "model.safetensors": WEIGHTS,
-            },
+            {"config.json": encoded(CONFIGS[2]), "model.safetensors": WEIGHTS},
             {**MODELS[1], "config.json": encoded(CONFIGS[2])},
         ],
         CheckpointError,
         inputs=CHECKPOINTS,
     ),
     Parser(
-        "tokenizer",
-        _tokenizers,
-        [(encoded(TOKENIZER), encoded(TOKENIZER_CONFIG))],
-        CheckpointError,
+        "tokenizer", _tokenizers, [(encoded(TOKENIZER), encoded(TOKENIZER_CONFIG))], CheckpointError
     ),
     Parser(
         "command-check",

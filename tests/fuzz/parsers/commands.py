@@ -29,7 +29,6 @@ from tests.fuzz.parsers.examples import ENVIRONMENT
 from tests.fuzz.parsers.files import written
 
 ERRORS = (PeagleError, click.ClickException, click.exceptions.Exit, click.Abort)
-
 OPTIONS: dict[str, tuple[str, ...]] = {
     "--k": ("5",), "--concurrency": ("8",), "--max-model-len": ("8192",), "--name": ("my-name",),
     "--instance-type": ("ml.g6.xlarge", "ml.p5.48xlarge"), "--instance-count": ("2",),
@@ -43,7 +42,6 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "--tag": ("team=ml", "cost center=a b"),
 }  # fmt: skip
 """Options of `peagle plan`, with valid values."""
-
 TYPED = st.lists(
     st.sampled_from(
         [(flag, value) for flag, values in OPTIONS.items() for value in values]

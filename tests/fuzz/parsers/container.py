@@ -25,12 +25,7 @@ from peagle_serve.checks import check_built_for, check_pair
 from peagle_serve.command import command, decoded
 from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment, read_settings
 from peagle_serve.crash import parse_crash
-from peagle_serve.environment import (
-    KNOWN,
-    check_arguments,
-    is_for_cpu,
-    tokens_of,
-)
+from peagle_serve.environment import KNOWN, check_arguments, is_for_cpu, tokens_of
 from peagle_serve.heads import Head, layer_of
 from peagle_serve.logs import Log, Redactor
 from peagle_serve.middleware import sum_counters
@@ -58,8 +53,6 @@ from tests.fuzz.parsers.examples import (
 from tests.fuzz.parsers.files import folder, written
 
 REFUSED = (InvalidEnvironment,)
-
-
 SERVED = {
     **ENVIRONMENT,
     MODEL: "openai/gpt-oss-20b",
@@ -159,7 +152,6 @@ def _null() -> int:
 
 
 _descriptor: int | None = None
-
 TENSORS = st.dictionaries(
     texts(*HEADER, "layers.1.mlp.up_proj.weight", "midlayer.x", "embed_tokens.weight", most=1),
     st.lists(st.integers(0, 2**40), max_size=4), max_size=6,
@@ -191,7 +183,6 @@ MODEL_FILES = st.builds(
 )
 NARROW = {**CONFIG_OF_TARGET, "hidden_size": 2}, {**CONFIG_OF_HEAD, "hidden_size": 2}
 """A target and a head whose ``fc`` is as wide as in ``HEADER``."""
-
 PARSERS = (
     Parser("safetensors-header", _header, [WEIGHTS], DamagedFile, inputs=HEADERS),
     Parser(

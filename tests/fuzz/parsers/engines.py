@@ -49,7 +49,6 @@ STATISTICS = (
 )
 LINE = texts(*LINES, *STATISTICS, most=2) | json_texts(*OURS)
 WHOLE_LOG = [*LINES, *STATISTICS, *map(json.dumps, OURS)]
-
 ANSWER = {
     "object": "chat.completion", "choices": [{"index": 0, "message": {
         "content": "Hello", "reasoning": "thinks"}, "finish_reason": "stop"}],

@@ -50,7 +50,6 @@ CONFIG_OF_NESTED = {
     "vision_config": {"hidden_size": 32}, "dtype": "bfloat16",
 }  # fmt: skip
 CONFIGS = (CONFIG_OF_HEAD, CONFIG_OF_SPECULATORS, CONFIG_OF_TARGET, CONFIG_OF_NESTED)
-
 HEADER = {
     "__metadata__": {"format": "pt"},
     "fc.weight": {"dtype": "BF16", "shape": [2, 6], "data_offsets": [0, 24]},
@@ -76,7 +75,6 @@ NAMES = (
     "model.safetensors.index.json", "pytorch_model.bin", "._model.safetensors", "tokenizer.json",
     "\u0661-00001-of-00002.safetensors", "original",
 )  # fmt: skip
-
 ENVIRONMENT = {
     MODEL: "/opt/ml/model/target",
     SPECULATION: json.dumps(
@@ -155,8 +153,6 @@ def header_file(document: bytes, data: int) -> bytes:
 
 
 WEIGHTS = header_file(json.dumps(HEADER).encode(), 38)
-
-
 MOUNTED = {
     "format": 1,
     "folders": {

@@ -113,7 +113,6 @@ TARS = st.builds(
     gzip.compress,
     binary(gzip.decompress(ARCHIVE), more=(b"vllm/../../x", b"0000777\0", b"L", b"x")),
 ) | binary(ARCHIVE)
-
 PARSERS = (
     Parser("warm-manifest", _manifest, [encoded(MANIFEST)], Damaged),
     Parser("warm-archive", _unpack, [ARCHIVE], Damaged, inputs=TARS),

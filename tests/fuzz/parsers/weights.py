@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from peagle.aws.errors import Missing
-from peagle.aws.transfers import PART_SIZE
+from peagle.aws.s3 import PART_SIZE
 from peagle.errors import PeagleError
 from peagle.weights.bucket import Bucket, read_lock
 from peagle.weights.inspect import inspect_weights

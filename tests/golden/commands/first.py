@@ -14,7 +14,6 @@ from tests.golden.commands.outline import Outline
 
 FIRST: dict[str, Any] = recorded(FOLDER / "first.json")
 """``interface`` as in ``interface.json``; the other keys as in ``runs.json``."""
-
 CHANGES: dict[str, dict[str, Any]] = recorded(FOLDER / "first_changes.json")
 """Command line -> the ``losses`` since the first recording, and the ``reason`` for them."""
 

@@ -12,11 +12,9 @@ from peagle.cli.main import cli
 
 Description = dict[str, Any]
 """One command: ``options`` and ``arguments``, each a list of descriptions."""
-
 ANY = -1
 """The ``values`` of an argument that may be repeated or left out; such an argument also accepts one
 value."""
-
 _SCALARS = (str, int, float, bool)
 
 

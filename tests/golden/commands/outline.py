@@ -14,7 +14,6 @@ from tests.support import Done
 Outline = dict[str, Any]
 """``code``, ``stdout`` (whether anything is on it), ``writes`` (files), and of a JSON document
 ``keys`` (path -> types of its values) and ``values`` (those that are a contract)."""
-
 CONTRACTS = (
     "format",
     "name",
@@ -37,16 +36,12 @@ CONTRACTS = (
     "default_drafter",
 )
 """Keys at the top of a document whose values are kept, too."""
-
 SPECULATION = ("method", "parallel_drafting", "k", "settings")
 """Keys of a plan's ``speculation`` whose values are kept."""
-
 OWN_SOURCES = "peagle/peagle_serve/"
 """Below it a build context has the entrypoint's own files, which are nobody's contract."""
-
 GROUPS = ("catalog", "engine", "image", "local", "sandbox", "weights")
 """Commands with commands below them."""
-
 _TYPES = {dict: "object", list: "list", str: "text", bool: "truth", int: "number", float: "number"}
 
 

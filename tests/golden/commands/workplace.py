@@ -16,10 +16,8 @@ from tests.unit.catalog.catalog_files import GOOD, write_target
 from tests.unit.checks.damage import Damage, damaged, tiny
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
-
 OWN_VARIABLES = ("AWS_", "DOCKER_", "HF_", "HUGGING_FACE_", "PEAGLE_", "SM_VLLM_", "XDG_")
 """What such variables say differs from one machine to the next."""
-
 DAMAGES = {
     "no-mask": Damage(drop=("mask_hidden",)),
     "no-mask-id": Damage(drop_keys=("ptd_token_id",)),

@@ -35,7 +35,6 @@ TRUSTS_SAGEMAKER = {
         }
     ]
 }
-
 Hook = Callable[[str], None]
 
 
@@ -573,10 +572,7 @@ class Cloud:
         }
 
     def _running(
-        self,
-        config: str,
-        count: int | None = None,
-        weights: Mapping[str, float] | None = None,
+        self, config: str, count: int | None = None, weights: Mapping[str, float] | None = None
     ) -> list[dict[str, Any]]:
         """The variants of a configuration, with all their instances running, or ``count``, and
         with the weights that they got since."""

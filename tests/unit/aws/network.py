@@ -68,7 +68,6 @@ def default_route(**target: str) -> dict[str, str]:
 
 
 NAT = default_route(NatGatewayId="nat-1")
-
 S3_GATEWAY = {
     "ServiceName": "com.amazonaws.us-east-1.s3",
     "VpcEndpointType": "Gateway",

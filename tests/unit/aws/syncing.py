@@ -44,8 +44,8 @@ def use_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Upload and copy in parts of ``PART`` bytes."""
     monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
     monkeypatch.setattr(ChunksizeAdjuster.__init__, "__defaults__", (2**33, PART, 10_000))
-    monkeypatch.setattr("peagle.aws.transfers.PART_BYTES", PART)
-    monkeypatch.setattr("peagle.aws.transfers.COPY_PART_BYTES", PART)
+    monkeypatch.setattr("peagle.aws.s3.PART_BYTES", PART)
+    monkeypatch.setattr("peagle.aws.s3.COPY_PART_BYTES", PART)
 
 
 def write_model(folder: Path, size: int = 1000, seed: int = 0) -> Path:
@@ -69,6 +69,11 @@ class Calls:
         operation = xform_name(model.name)
         self.before(operation, params)
         self.made.append((operation, dict(params)))
+
+    def forget(self) -> None:
+        """Forget the calls and the hook."""
+        self.made.clear()
+        self.before = lambda operation, parameters: None
 
     def count(self, *operations: str) -> int:
         """The number of these calls."""
@@ -100,6 +105,11 @@ def apply(aws: Aws, plan: SyncPlan, **options: Any) -> SyncResult:
 def sync(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncResult:
     """Sync these weights."""
     return apply(aws, plan_for(aws, place, **weights))
+
+
+def put(aws: Aws, key: str, content: bytes = b"x", bucket: str = "models") -> None:
+    """Store an object."""
+    aws.call("s3", "put_object", Bucket=bucket, Key=key, Body=content)
 
 
 def stored(aws: Aws, key: str, bucket: str = "models") -> bytes:

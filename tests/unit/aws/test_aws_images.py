@@ -1,9 +1,9 @@
-"""Repositories, roles and builds of images, against moto; pushed images against the plan."""
+"""Images on AWS: repositories, roles and builds against moto; pushed images against the plan."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,28 @@ from moto import mock_aws
 from peagle.aws import ecr
 from peagle.aws import images as codebuild
 from peagle.aws.client import Aws, Clock
-from peagle.aws.images import ensure_build_role
-from peagle.errors import CloudError
+from peagle.aws.ecr import PushedImage, record_push, remove_image_resources
+from peagle.aws.images import ImageRequest, build_image_on_aws, ensure_build_role
+from peagle.catalog import load_catalog
+from peagle.errors import CloudError, UserError
 from peagle.images.build import member_of
+from peagle.planning import Options, make_plan
 from peagle.planning.company import Company
+from peagle.planning.plan import Plan, Weights
 from tests.support import raises_code
 from tests.unit.aws.conftest import moto_connection
+from tests.unit.aws.plans import IMAGE, a_plan
+from tests.unit.aws.world import World
 
+NAME = "peagle-tiny"
+DIGEST = "sha256:" + "a" * 64
+BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
 CONTEXT = [
     member_of("Dockerfile", b"FROM base\n"),
     member_of("peagle/peagle_serve/a.py", b"x = 1\n"),
 ]
-ORDER = codebuild.BuildRequest("peagle-tiny", "v1", "1.dkr.ecr.example", CONTEXT, "d1")
+ORDER = codebuild.BuildRequest(NAME, "v1", "1.dkr.ecr.example", CONTEXT, "d1")
+ROLE = ("builder", NAME, "bucket/peagle-images/", NAME)
 
 
 class InstantClock(Clock):
@@ -35,240 +45,162 @@ class InstantClock(Clock):
 
 
 @pytest.fixture
-def aws(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
+def aws(own_home: Path) -> Iterator[Aws]:
     with mock_aws():
         yield moto_connection()
 
 
 def build(
-    aws: Aws, order: codebuild.BuildRequest = ORDER
-) -> tuple[codebuild.RemoteBuild, list[str]]:
-    lines: list[str] = []
-    return codebuild.build_remotely(aws, order, lines.append, InstantClock()), lines
+    aws: Aws, order: codebuild.BuildRequest = ORDER, lines: list[str] | None = None
+) -> codebuild.RemoteBuild:
+    said = lines if lines is not None else []
+    return codebuild.build_remotely(aws, order, said.append, InstantClock())
 
 
-def put_image(aws: Aws, repository: str) -> None:
-    """An image with the tag v1."""
+def put_image(aws: Aws, repository: str) -> tuple[str, str]:
+    """An image with the tag v1: its address, and its digest."""
+    uri = ecr.ensure_repository(aws, repository)
     manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
                 "config": {"digest": "sha256:0", "size": 1, "mediaType": "x"},
                 "layers": []}  # fmt: skip
     aws.call("ecr", "put_image", repositoryName=repository, imageTag="v1",
              imageManifest=json.dumps(manifest))  # fmt: skip
+    digest = ecr.image_digest(aws, repository, "v1")
+    assert digest is not None
+    return f"{uri}:v1", digest
+
+
+Answer = Callable[[str, dict[str, Any]], dict[str, Any] | None]
+
+
+@pytest.fixture
+def answer(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
+    """Let a function answer AWS's calls by operation; moto answers where it returns ``None``."""
+    real = aws.call
+
+    def install(of: Answer) -> None:
+        def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
+            response = of(operation, more)
+            return real(service, operation, **more) if response is None else response
+
+        monkeypatch.setattr(aws, "call", call)
+
+    return install
 
 
 @pytest.mark.thorough
 def test_a_new_repository_scans_images_and_has_immutable_tags_and_a_lifecycle_policy(
     aws: Aws,
 ) -> None:
-    uri = ecr.ensure_repository(aws, "peagle-tiny")
-    assert ecr.ensure_repository(aws, "peagle-tiny") == uri
-    (found,) = aws.call("ecr", "describe_repositories")["repositories"]
-    assert found["imageScanningConfiguration"] == {"scanOnPush": True}
-    assert found["imageTagMutability"] == "IMMUTABLE"
-    text = aws.call("ecr", "get_lifecycle_policy", repositoryName="peagle-tiny")
+    uri = ecr.ensure_repository(aws, NAME)
+    assert ecr.ensure_repository(aws, NAME) == uri
+    (repository,) = aws.call("ecr", "describe_repositories")["repositories"]
+    assert repository["imageScanningConfiguration"] == {"scanOnPush": True}
+    assert repository["imageTagMutability"] == "IMMUTABLE"
+    text = aws.call("ecr", "get_lifecycle_policy", repositoryName=NAME)
     (rule,) = json.loads(text["lifecyclePolicyText"])["rules"]
     assert rule["selection"]["tagStatus"] == "untagged"
 
 
 def test_a_repository_of_another_owner_is_used_and_left_unchanged(aws: Aws) -> None:
-    aws.call("ecr", "create_repository", repositoryName="peagle-tiny")
-    ecr.ensure_repository(aws, "peagle-tiny")
+    aws.call("ecr", "create_repository", repositoryName=NAME)
+    ecr.ensure_repository(aws, NAME)
     with pytest.raises(CloudError):
-        aws.call("ecr", "get_lifecycle_policy", repositoryName="peagle-tiny")
-    ecr.remove_image_resources(aws, print)
+        aws.call("ecr", "get_lifecycle_policy", repositoryName=NAME)
+    remove_image_resources(aws, print)
     assert aws.call("ecr", "describe_repositories")["repositories"]
 
 
 def test_the_login_uses_the_token_of_ecr(aws: Aws) -> None:
-    found = ecr.login(aws, "host.example.com")
-    assert (found.host, found.user) == ("host.example.com", "AWS")
-    assert found.password
-    assert found.password not in repr(found)
+    login = ecr.login(aws, "host.example.com")
+    assert (login.host, login.user) == ("host.example.com", "AWS")
+    assert login.password
+    assert login.password not in repr(login)
 
 
 @pytest.mark.thorough
-def test_a_build_creates_its_resources_once(aws: Aws) -> None:
-    built, lines = build(aws)
-    assert built.address.endswith("/peagle-tiny:v1")
+def test_a_build_creates_its_resources_once_and_they_alone_are_removed(aws: Aws) -> None:
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="not-ours")
+    lines: list[str] = []
+    assert build(aws, lines=lines).address.endswith(f"/{NAME}:v1")
     assert any("uploading the build context" in line for line in lines)
-    first = ecr.image_resources(aws)
-    kinds = [made.kind for made in first]
+    recorded = ecr.image_resources(aws)
+    kinds = [resource.kind for resource in recorded]
     assert kinds == ["Project", "LogGroup", "Role", "Object", "Bucket", "Repository"]
     build(aws)
-    assert ecr.image_resources(aws) == first
-    (project,) = aws.call("codebuild", "batch_get_projects", names=["peagle-tiny"])["projects"]
+    assert ecr.image_resources(aws) == recorded
+    (project,) = aws.call("codebuild", "batch_get_projects", names=[NAME])["projects"]
     assert project["environment"]["privilegedMode"] is True
     assert json.loads(project["source"]["buildspec"]) == codebuild.BUILDSPEC
+    aws.call("logs", "create_log_group", logGroupName=f"/aws/codebuild/{NAME}")
+
+    assert remove_image_resources(aws, lines.append) == recorded
+
+    assert ecr.image_resources(aws) == ()
+    for service, operation, key in (
+        ("ecr", "describe_repositories", "repositories"),
+        ("codebuild", "list_projects", "projects"),
+        ("iam", "list_roles", "Roles"),
+        ("logs", "describe_log_groups", "logGroups"),
+    ):
+        assert aws.call(service, operation)[key] == []
+    assert [bucket["Name"] for bucket in aws.call("s3", "list_buckets")["Buckets"]] == ["not-ours"]
+    assert remove_image_resources(aws, lines.append) == ()
 
 
 def test_an_existing_tag_is_not_built_again(aws: Aws) -> None:
-    ecr.ensure_repository(aws, "peagle-tiny")
-    put_image(aws, "peagle-tiny")
-    built, lines = build(aws)
-    assert built.digest is not None
-    assert lines == [f"{built.address} exists already, and tags are immutable"]
+    address, digest = put_image(aws, NAME)
+    lines: list[str] = []
+    assert build(aws, lines=lines) == codebuild.RemoteBuild(address, digest)
+    assert lines == [f"{address} exists already, and tags are immutable"]
     assert aws.call("codebuild", "list_projects")["projects"] == []
-
-
-@pytest.mark.thorough
-def test_destroy_removes_the_recorded_resources_only(aws: Aws) -> None:
-    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="not-ours")
-    build(aws)
-    aws.call("logs", "create_log_group", logGroupName="/aws/codebuild/peagle-tiny")
-    removed = ecr.remove_image_resources(aws, lambda line: None)
-    assert len(removed) == 6
-    assert ecr.image_resources(aws) == ()
-    assert aws.call("ecr", "describe_repositories")["repositories"] == []
-    assert aws.call("codebuild", "list_projects")["projects"] == []
-    assert aws.call("iam", "list_roles")["Roles"] == []
-    assert aws.call("logs", "describe_log_groups")["logGroups"] == []
-    assert [one["Name"] for one in aws.call("s3", "list_buckets")["Buckets"]] == ["not-ours"]
-    assert ecr.remove_image_resources(aws, lambda line: None) == ()
 
 
 @pytest.mark.thorough
 def test_resources_of_an_interrupted_build_are_recorded(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*given: Any, **more: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(codebuild, "ensure_build_role", interrupt)
     with pytest.raises(KeyboardInterrupt):
         build(aws)
-    assert {made.kind for made in ecr.image_resources(aws)} == {"Repository", "Bucket", "Object"}
-    ecr.remove_image_resources(aws, lambda line: None)
+    recorded = {resource.kind for resource in ecr.image_resources(aws)}
+    assert recorded == {"Repository", "Bucket", "Object"}
+    remove_image_resources(aws, print)
 
 
 @pytest.mark.thorough
 def test_the_build_role_may_write_one_repository_and_read_one_prefix(aws: Aws) -> None:
-    ensure_build_role(aws, "builder", "peagle-tiny", "bucket/peagle-images/", "peagle-tiny")
+    ensure_build_role(aws, *ROLE)
     written = aws.call("iam", "get_role_policy", RoleName="builder", PolicyName="build-one-image")
     statements = written["PolicyDocument"]["Statement"]
-    by_action = {action: one["Resource"] for one in statements for action in one["Action"]}
+    by_action = {action: each["Resource"] for each in statements for action in each["Action"]}
     account = aws.account
-    assert by_action["ecr:PutImage"] == [f"arn:aws:ecr:us-east-1:{account}:repository/peagle-tiny"]
+    assert by_action["ecr:PutImage"] == [f"arn:aws:ecr:us-east-1:{account}:repository/{NAME}"]
     assert by_action["s3:GetObject"] == ["arn:aws:s3:::bucket/peagle-images/*"]
-    group = f"arn:aws:logs:us-east-1:{account}:log-group:/aws/codebuild/peagle-tiny"
+    group = f"arn:aws:logs:us-east-1:{account}:log-group:/aws/codebuild/{NAME}"
     assert by_action["logs:PutLogEvents"] == [group, f"{group}:*"]
     everything = [action for action, resource in by_action.items() if resource == ["*"]]
     assert everything == ["ecr:GetAuthorizationToken"]
     assert not any("*" in action for action in by_action)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("answers", [True, False])
-def test_an_interrupt_stops_the_build_or_prints_the_command(
-    aws: Aws, monkeypatch: pytest.MonkeyPatch, answers: bool
-) -> None:
-    real = aws.call
-    stopped: list[str] = []
-
-    def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
-        if operation == "batch_get_builds":
-            raise KeyboardInterrupt
-        if operation == "stop_build":
-            stopped.append(more["id"])
-            if not answers:
-                raise CloudError("no answer")
-            return {}
-        return real(service, operation, **more)
-
-    monkeypatch.setattr(aws, "call", call)
-    lines: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
-        codebuild.build_remotely(aws, ORDER, lines.append, InstantClock())
-    assert len(stopped) == 1
-    start = (
-        "stopped the build "
-        if answers
-        else "the build is still running: aws codebuild stop-build --id "
-    )
-    assert lines[-1].startswith(f"{start}{stopped[0]}")
-
-
-def test_the_digest_of_an_image_in_the_ecr_of_any_account(aws: Aws) -> None:
-    uri = ecr.ensure_repository(aws, "base")
-    put_image(aws, "base")
-    digest = ecr.image_digest(aws, "base", "v1")
-    assert digest is not None
-    assert ecr.digest_by_address(aws, f"{uri}:v1") == digest
-    assert ecr.digest_by_address(aws, f"{uri}:v2") is None
-    assert ecr.digest_by_address(aws, f"{uri}@{digest}") is None
-    assert ecr.digest_by_address(aws, "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:1") is None
-    assert ecr.digest_by_address(aws, "debian:bookworm") is None
-
-
-@pytest.mark.thorough
-def test_a_build_waits_until_a_new_role_is_visible(
-    aws: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = aws.call
-    tries: list[int] = []
-
-    def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
-        if operation == "create_project" and len(tries) < 2:
-            tries.append(1)
-            raise CloudError("CreateProject: not authorized to perform: sts:AssumeRole on role")
-        return real(service, operation, **more)
-
-    monkeypatch.setattr(aws, "call", call)
-    build(aws)
-    assert len(tries) == 2
-
-
-@pytest.mark.thorough
-def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
-    aws: Aws, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = aws.call
-    polls: list[int] = []
-    place = {"groupName": "/aws/codebuild/peagle-tiny", "streamName": "s"}
-
-    def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
-        if operation == "batch_get_builds":
-            polls.append(1)
-            status = "IN_PROGRESS" if len(polls) < 3 else "FAILED"
-            one = {"buildStatus": status, "logs": place, "currentPhase": "BUILD"}
-            return {"builds": [one]}
-        return real(service, operation, **more)
-
-    logs = boto3.client("logs", region_name="us-east-1")
-    logs.create_log_group(logGroupName=place["groupName"])
-    logs.create_log_stream(logGroupName=place["groupName"], logStreamName="s")
-    now = 1_795_000_000_000
-    logs.put_log_events(
-        logGroupName=place["groupName"], logStreamName="s",
-        logEvents=[{"timestamp": now, "message": "pulling\n"},
-                   {"timestamp": now + 1, "message": "denied\n"}],
-    )  # fmt: skip
-    monkeypatch.setattr(aws, "call", call)
-    lines: list[str] = []
-    with raises_code("build-failed", CloudError) as caught:
-        codebuild.build_remotely(aws, ORDER, lines.append, InstantClock())
-    assert "denied" in caught.value.message
-    assert lines[-2:] == ["pulling", "denied"]
-    assert lines.count("pulling") == 1
-
-
-BOUNDARY = "arn:aws:iam::123456789012:policy/boundary"
-
-
 def test_the_build_role_has_the_boundary_and_the_tags_of_a_company(aws: Aws) -> None:
     company = Company(permissions_boundary=BOUNDARY, tags={"team": "ml"})
-    given = ("builder", "peagle-tiny", "bucket/peagle-images/", "peagle-tiny")
 
     def boundary() -> object:
         role = aws.call("iam", "get_role", RoleName="builder")["Role"]
         return role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
 
-    ensure_build_role(aws, *given)
+    ensure_build_role(aws, *ROLE)
     assert boundary() is None
-    ensure_build_role(aws, *given, company)
+    ensure_build_role(aws, *ROLE, company)
     assert boundary() == BOUNDARY
     aws.call("iam", "delete_role_policy", RoleName="builder", PolicyName="build-one-image")
     aws.call("iam", "delete_role", RoleName="builder")
-    ensure_build_role(aws, *given, company)
+    ensure_build_role(aws, *ROLE, company)
     assert boundary() == BOUNDARY
     tags = aws.call("iam", "list_role_tags", RoleName="builder")["Tags"]
     assert {"Key": "team", "Value": "ml"} in tags
@@ -277,14 +209,197 @@ def test_the_build_role_has_the_boundary_and_the_tags_of_a_company(aws: Aws) -> 
 @pytest.mark.thorough
 def test_a_build_names_its_role_and_tags_what_it_creates_as_a_company_prescribes(aws: Aws) -> None:
     company = Company(name_prefix="acme-", tags={"team": "ml"}, kms_key="alias/models")
-    codebuild.build_remotely(
-        aws, replace(ORDER, company=company), lambda line: None, InstantClock()
-    )
+    build(aws, replace(ORDER, company=company))
 
     roles = [role["RoleName"] for role in aws.call("iam", "list_roles")["Roles"]]
-    assert "acme-peagle-tiny-us-east-1" in roles
-    (project,) = aws.call("codebuild", "batch_get_projects", names=["peagle-tiny"])["projects"]
+    assert f"acme-{NAME}-us-east-1" in roles
+    (project,) = aws.call("codebuild", "batch_get_projects", names=[NAME])["projects"]
     assert {"key": "team", "value": "ml"} in project["tags"]
     (repository,) = aws.call("ecr", "describe_repositories")["repositories"]
     tags = aws.call("ecr", "list_tags_for_resource", resourceArn=repository["repositoryArn"])
     assert {"Key": "team", "Value": "ml"} in tags["tags"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stops", [True, False])
+def test_an_interrupt_stops_the_build_or_prints_the_command(
+    aws: Aws, answer: Callable[[Answer], None], stops: bool
+) -> None:
+    stopped: list[str] = []
+
+    def of(operation: str, more: dict[str, Any]) -> dict[str, Any] | None:
+        if operation == "batch_get_builds":
+            raise KeyboardInterrupt
+        if operation == "stop_build":
+            stopped.append(more["id"])
+            if not stops:
+                raise CloudError("no answer")
+            return {}
+        return None
+
+    answer(of)
+    lines: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        build(aws, lines=lines)
+    command = "the build is still running: aws codebuild stop-build --id "
+    assert lines[-1].startswith(f"{'stopped the build ' if stops else command}{stopped[0]}")
+
+
+@pytest.mark.thorough
+def test_a_build_waits_until_a_new_role_is_visible(
+    aws: Aws, answer: Callable[[Answer], None]
+) -> None:
+    tries: list[str] = []
+
+    def of(operation: str, more: dict[str, Any]) -> None:
+        if operation == "create_project" and len(tries) < 2:
+            tries.append(operation)
+            raise CloudError("CreateProject: not authorized to perform: sts:AssumeRole on role")
+
+    answer(of)
+    build(aws)
+    assert len(tries) == 2
+
+
+@pytest.mark.thorough
+def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
+    aws: Aws, answer: Callable[[Answer], None]
+) -> None:
+    polls: list[str] = []
+    group, stream = f"/aws/codebuild/{NAME}", "s"
+
+    def of(operation: str, more: dict[str, Any]) -> dict[str, Any] | None:
+        if operation != "batch_get_builds":
+            return None
+        polls.append(operation)
+        status = "IN_PROGRESS" if len(polls) < 3 else "FAILED"
+        place = {"groupName": group, "streamName": stream}
+        return {"builds": [{"buildStatus": status, "logs": place, "currentPhase": "BUILD"}]}
+
+    aws.call("logs", "create_log_group", logGroupName=group)
+    aws.call("logs", "create_log_stream", logGroupName=group, logStreamName=stream)
+    now = 1_795_000_000_000
+    events = [{"timestamp": now, "message": "pulling\n"},
+              {"timestamp": now + 1, "message": "denied\n"}]  # fmt: skip
+    aws.call("logs", "put_log_events", logGroupName=group, logStreamName=stream, logEvents=events)
+    answer(of)
+    lines: list[str] = []
+    with raises_code("build-failed", CloudError) as caught:
+        build(aws, lines=lines)
+    assert "denied" in caught.value.message
+    assert lines[-2:] == ["pulling", "denied"]
+    assert lines.count("pulling") == 1
+
+
+def test_the_digest_of_an_image_in_the_ecr_of_any_account(aws: Aws) -> None:
+    address, digest = put_image(aws, "base")
+    other = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:1"
+    uri = address.removesuffix(":v1")
+    for name in (f"{uri}:v2", f"{uri}@{digest}", other, "debian:bookworm"):
+        assert ecr.digest_by_address(aws, name) is None
+    assert ecr.digest_by_address(aws, address) == digest
+
+
+@pytest.mark.thorough
+def test_a_base_is_pinned_where_ecr_has_it(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[codebuild.BuildRequest] = []
+    pushed: str | None = DIGEST
+    catalog = load_catalog()
+    plan = make_plan(Options(pair="gpt-oss-20b"), catalog)
+
+    def take(aws: Aws, order: codebuild.BuildRequest, say: Any) -> codebuild.RemoteBuild:
+        orders.append(order)
+        return codebuild.RemoteBuild(f"host/{order.repository}:{order.tag}", pushed)
+
+    def built(base: str, tag: str | None = None) -> tuple[str, str, list[str]]:
+        """The image's address, its base, and what is said meanwhile."""
+        said: list[str] = []
+        request = ImageRequest(plan, catalog, "gpu", tag, base)
+        address = build_image_on_aws(aws, request, said.append)
+        (dockerfile,) = (member for member in orders[-1].context if member.path == "Dockerfile")
+        lines = b"".join(dockerfile.chunks()).decode().splitlines()
+        (line,) = (line for line in lines if line.startswith("ARG BASE="))
+        return address, line.removeprefix("ARG BASE="), said
+
+    monkeypatch.setattr(codebuild, "build_remotely", take)
+    in_ecr, digest = put_image(aws, "base")
+    assert built(in_ecr)[1:] == (f"{in_ecr}@{digest}", [])
+    assert orders[0].base_registry == in_ecr.partition("/")[0]
+    assert built("python:3.12")[1:] == ("python:3.12", [])
+    elsewhere = "acme.example.com/vllm:1"
+    _, base, (said,) = built(elsewhere)
+    assert base == elsewhere
+    assert "without a pinned digest" in said
+    named = f"docker.io/acme/vllm@{DIGEST}"
+    assert built(named, "mine:2")[0] == f"host/mine@{DIGEST}"
+    pushed = None  # ECR does not list it yet
+    assert built(named, "mine:2")[0] == "host/mine:2"
+    assert (orders[-1].repository, orders[-1].tag) == ("mine", "2")
+
+
+# Pushed images, and the findings that they give for a plan.
+
+OURS = "a/target+a/head"
+
+
+def baked() -> Plan:
+    """The plan whose weights are in its image."""
+    plan = a_plan()
+    weights = Weights(kind="image", location="a/target", engine_path="a/target")
+    return plan.model_copy(
+        update={"target": plan.target.model_copy(update={"weights": weights}), "mounts": ()}
+    )
+
+
+def with_own_head() -> Plan:
+    plan = a_plan(pair="a/target+s3://models/head/")
+    return plan.model_copy(update={"drafter": plan.drafter.model_copy(update={"name": "own"})})
+
+
+ALONE = a_plan(drafter=None, speculation=None, pair="a/target")
+
+
+@pytest.mark.parametrize(
+    ("pushed", "plan", "code"),
+    [
+        (PushedImage(OURS, baked=False), a_plan(), None),
+        (PushedImage(OURS, baked=True), baked(), None),
+        (PushedImage(OURS, baked=False), ALONE, None),
+        (PushedImage(OURS, baked=False), with_own_head(), None),
+        (PushedImage(OURS, baked=True), a_plan(), "image-has-weights"),
+        (PushedImage(OURS, baked=False), baked(), "image-without-weights"),
+        (PushedImage("b/other+b/head", baked=False), a_plan(), "image-of-another-pair"),
+        (PushedImage("a/target+a/eagle3", baked=False), a_plan(), "image-of-another-pair"),
+        (PushedImage("b/other+b/head", baked=True), baked(), "image-of-another-pair"),
+    ],
+)
+def test_an_image_that_is_not_for_the_plan_is_refused(
+    world: World, pushed: PushedImage, plan: Plan, code: str | None
+) -> None:
+    record_push(world.aws, pushed, "another")
+    assert world.preflight(plan).findings == ()  # that of the plan was pushed from elsewhere
+    record_push(world.aws, pushed, IMAGE)
+
+    findings = world.preflight(plan).findings
+
+    assert [(finding.code, finding.level) for finding in findings] == (
+        [(code, "error")] if code else []
+    )
+    remove_image_resources(world.aws, print)
+    assert world.preflight(plan).findings == ()
+
+
+@pytest.mark.parametrize("content", ['{"a', '[{"name": 1}]', '{"x": {"pair": "p"}}', "3"])
+def test_a_damaged_record_is_an_error_with_its_path(world: World, content: str) -> None:
+    for path in (ecr._file(world.aws), ecr._file(world.aws, ".pushed")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+    for read in (
+        lambda: ecr.image_resources(world.aws),
+        lambda: remove_image_resources(world.aws, print),
+        lambda: world.preflight(a_plan()),
+    ):
+        with raises_code("record-damaged", UserError) as raised:
+            read()
+        assert str(path.parent) in raised.value.message

@@ -1,27 +1,23 @@
-"""What is looked at before anything is created: role, quota, price, name, prefix, image."""
+"""What is looked at before anything is created: the role, and what an earlier deploy left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from peagle.aws.errors import AccessDenied
-from peagle.aws.iam import find_role
-from peagle.deploy.preflight import Preflight
+from peagle.aws.iam import SERVICE, find_role, trusts_sagemaker
 from peagle.errors import CloudError, Refused, UserError
+from peagle.render.resources import trust_policy
 from tests.support import raises_code
-from tests.unit.aws.cloud import ACCOUNT, TRUSTS_SAGEMAKER, service_error
+from tests.unit.aws.cloud import ACCOUNT, ROLE, TRUSTS_SAGEMAKER, service_error
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.test_rollout_alarms import rolled_out
+from tests.unit.aws.test_updates import rolled_out
 from tests.unit.aws.world import NAME, World
-
-
-def _codes(found: Preflight) -> dict[str, str]:
-    return {finding.code: finding.level for finding in found.findings}
 
 
 def _role(name: str, trust: Any = TRUSTS_SAGEMAKER) -> dict[str, Any]:
@@ -36,7 +32,7 @@ def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: Wo
         world.deploy(a_plan())
     world.cloud.endpoints[NAME].script = [("Creating", None)]
 
-    assert _codes(world.preflight(a_plan())) == {}
+    assert world.preflight(a_plan()).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -63,20 +59,12 @@ def test_a_rollout_that_fits_the_quota_is_named(world: World, quota: int, fits: 
     assert "request an increase" in found.fix
 
 
-@pytest.fixture
-def other_machine(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], None]:
-    """Goes on on a machine without records."""
-    return lambda: monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
-
-
 @pytest.mark.thorough
 def test_a_record_follows_an_update_of_another_machine(
-    world: World, own_home: Path, other_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    world: World, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.deploy(a_plan())
-    other_machine()
+    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
     world.deploy(another(a_plan()))
     monkeypatch.setenv("PEAGLE_HOME", str(own_home))
 
@@ -85,11 +73,10 @@ def test_a_record_follows_an_update_of_another_machine(
 
 
 def test_without_the_permission_to_find_it_an_endpoint_is_not_changed(
-    world: World, other_machine: Callable[[], None]
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.deploy(a_plan())
-    other_machine()
-
+    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
     world.cloud.before = refusing("get_resources", "AccessDeniedException", "no")
 
     with pytest.raises(AccessDenied):
@@ -150,15 +137,6 @@ def test_in_studio_the_role_of_the_credentials_is_used(world: World) -> None:
     assert find_role(world.aws, None).arn.endswith("/studio-role")
 
 
-def test_without_permission_to_list_roles_one_must_be_named(world: World) -> None:
-    world.cloud.before = refusing("list_roles", "AccessDenied", "not authorized")
-
-    with pytest.raises(UserError) as asked:
-        find_role(world.aws, None)
-
-    assert "PEAGLE_ROLE" in asked.value.fix
-
-
 def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
     world.cloud.roles = [_role("sagemaker-b")]
     world.deploy(a_plan())
@@ -166,3 +144,60 @@ def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
 
     assert world.preflight(a_plan()).change == "nothing"
     assert world.preflight(a_plan(), role="peagle-a").change == "update"
+
+
+@pytest.mark.parametrize(
+    ("changes", "accounts", "trusted"),
+    [
+        ({}, ACCOUNT, True),
+        ({"Action": "sts:*"}, ACCOUNT, True),
+        ({"Action": "*"}, ACCOUNT, True),
+        ({"Action": "sts:TagSession"}, ACCOUNT, False),
+        ({"Principal": {"Service": "ec2.amazonaws.com"}}, ACCOUNT, False),
+        ({}, "999999999999", False),
+        ({}, ["999999999999", ACCOUNT], True),
+    ],
+)
+def test_a_trust_policy_names_sagemaker_the_action_and_the_account(
+    changes: dict[str, Any], accounts: Any, trusted: bool
+) -> None:
+    document = trust_policy(accounts, SERVICE)
+    document["Statement"][0] |= changes
+
+    assert trusts_sagemaker({"Arn": ROLE, "AssumeRolePolicyDocument": document}) is trusted
+
+
+@pytest.mark.parametrize("role", [ROLE, "peagle-execution"])
+def test_a_role_that_sagemaker_may_not_assume_is_an_error_with_its_remedy(
+    world: World, role: str
+) -> None:
+    world.cloud.roles[0]["AssumeRolePolicyDocument"] = {"Statement": []}
+
+    (finding,) = world.preflight(a_plan(), role=role).findings
+
+    assert (finding.code, finding.level) == ("role-not-trusted", "error")
+    assert finding.command is not None
+    assert json.loads(finding.command[-1]) == trust_policy(ACCOUNT, SERVICE)
+
+
+def test_the_role_of_an_earlier_deploy_is_checked_before_an_update(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.roles.clear()
+
+    assert world.preflight(a_plan()).findings == ()  # nothing to change
+    (finding,) = world.preflight(another(a_plan())).findings
+    assert (finding.code, finding.level) == ("role-missing", "error")
+
+
+def test_without_a_role_or_the_permission_to_list_them_one_must_be_named(world: World) -> None:
+    world.cloud.roles.clear()
+    with raises_code("no-role", UserError) as none:
+        find_role(world.aws, None)
+    command = tuple(none.value.command)
+    assert command[:5] == ("aws", "iam", "create-role", "--role-name", "peagle-execution")
+    assert json.loads(command[-1]) == trust_policy(ACCOUNT, SERVICE)
+
+    world.cloud.before = refusing("list_roles", "AccessDenied", "not authorized")
+    with raises_code("no-role", UserError) as denied:
+        find_role(world.aws, None)
+    assert "PEAGLE_ROLE" in denied.value.fix

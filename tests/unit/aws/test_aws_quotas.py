@@ -66,43 +66,30 @@ def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
     assert found.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
 
 
-def test_a_quota_of_zero_has_the_command_to_raise_it(world: World) -> None:
-    world.cloud.quotas = {NAME: 0}
-    world.cloud.quota_codes = {NAME: CODE}
-
-    found = only(quota_findings(world.aws, QuotaNeed(TYPE, 2, 2), TABLE))
-
-    assert (found.code, found.level) == ("quota-zero", "error")
-    assert shlex.join(found.command or ()) == (
-        "aws service-quotas request-service-quota-increase --service-code sagemaker "
-        f"--quota-code {CODE} --desired-value 2 --region us-east-1"
-    )
-
-
 @pytest.mark.parametrize(
-    ("value", "need", "code"),
+    ("value", "need", "code", "sandbox", "command"),
     [
-        (0, ONE, "quota-zero"),
-        (2, QuotaNeed(TYPE, 2, 1, is_update=True), "quota-tight"),
+        (0, QuotaNeed(TYPE, 2, 2), "quota-zero", False,
+         "aws service-quotas request-service-quota-increase --service-code sagemaker "
+         f"--quota-code {CODE} --desired-value 2 --region us-east-1"),
+        (0, ONE, "quota-zero", True, f"peagle sandbox quota set {TYPE} 1 --region us-east-1"),
+        (2, QuotaNeed(TYPE, 2, 1, is_update=True), "quota-tight", True,
+         f"peagle sandbox quota set {TYPE} 3 --region us-east-1"),
     ],
-)
-def test_in_the_sandbox_its_own_command_raises_the_quota(
-    world: World, value: int, need: QuotaNeed, code: str
+)  # fmt: skip
+def test_the_command_raises_the_quota_of_the_account_or_of_the_sandbox(
+    world: World, value: int, need: QuotaNeed, code: str, sandbox: bool, command: str
 ) -> None:
-    world.cloud.quotas = {NAME: max(value, 2)}
-    world.cloud.quota_codes = {NAME: CODE}
+    world.cloud.quotas, world.cloud.quota_codes = {NAME: 2}, {NAME: CODE}
     world.deploy(a_plan(instance_count=2))
     world.cloud.quotas = {NAME: value}
-    world.aws.own_scope = SANDBOX
+    world.aws.own_scope = SANDBOX if sandbox else None
 
-    found = only(quota_findings(world.aws, need, TABLE))
+    finding = only(quota_findings(world.aws, need, TABLE))
 
-    assert found.code == code
-    number = "1" if code == "quota-zero" else "3"
-    assert found.command == (
-        "peagle", "sandbox", "quota", "set", TYPE, number, "--region", "us-east-1"
-    )  # fmt: skip
-    assert "Service Quotas" not in found.fix
+    assert (finding.code, finding.level) == (code, "error")
+    assert shlex.join(finding.command or ()) == command
+    assert ("Service Quotas" in finding.fix) is not sandbox
 
 
 def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -> None:

@@ -37,7 +37,7 @@ def changes_to(
 ) -> tuple[Change, ...]:
     """The differences of these tables from the bundled ones."""
     after = Tables(runtimes or CATALOG.runtimes, instances or CATALOG.instances)
-    return table_changes(TABLES, after)
+    return tuple(table_changes(TABLES, after))
 
 
 def entry(version: str, **changed: Any) -> dict[str, Any]:
@@ -203,25 +203,12 @@ def test_prices_of_the_requested_regions(world: World) -> None:
     assert not changes[0].confirmed
     assert found.tables.instances.checked > CATALOG.instances.checked
     assert found.tables.runtimes == CATALOG.runtimes
-
-
-def test_an_equal_price_is_confirmed(world: World) -> None:
-    world.cloud.price = 1.408
+    world.cloud.price = 1.408  # the cache of prices is not read
 
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    (changes,) = changes_to(instances=found.tables.instances)
-    assert changes.confirmed
-
-
-def test_a_refresh_ignores_the_price_cache(world: World) -> None:
-    world.cloud.price = 1.5
-    refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
-    world.cloud.price = 1.6
-
-    found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
-
-    assert "$1.6" in changes_to(instances=found.tables.instances)[0].after
+    (change,) = changes_to(instances=found.tables.instances)
+    assert change.confirmed
 
 
 def refuse(world: World, *operations: str) -> None:

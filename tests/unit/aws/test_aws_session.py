@@ -41,15 +41,9 @@ def test_missing_credentials_name_what_to_run_and_the_sandbox() -> None:
 
 @pytest.mark.parametrize("region", ["us-est-1", "us-east-7", "", "us east 1", "../x"])
 def test_an_unknown_region_is_a_user_error(region: str) -> None:
-    with raises_code("unknown-region", UserError):
+    with raises_code("unknown-region", UserError) as unknown:
         connect(region)
-
-
-def test_a_misspelled_region_has_suggestions() -> None:
-    with pytest.raises(UserError) as unknown:
-        connect("us-est-1")
-
-    assert "us-east-1" in unknown.value.fix
+    assert region != "us-est-1" or "us-east-1" in unknown.value.fix
 
 
 def test_an_unknown_profile_is_a_user_error() -> None:
@@ -111,11 +105,7 @@ def test_a_token_is_a_presigned_call_with_bearer_token() -> None:
     assert query["X-Amz-Expires"] == ["1800"]
     assert query["X-Amz-SignedHeaders"] == ["host"]
     assert query["X-Amz-Credential"][0].endswith("/eu-west-1/sagemaker/aws4_request")
-    assert "a-secret" not in str(query)
-
-
-def test_keys_do_not_show_the_secret() -> None:
-    assert "a-secret" not in repr(KEYS)
+    assert "a-secret" not in f"{query}{KEYS!r}"
 
 
 LISTING = ("service-quotas", "list_service_quotas", "Quotas")

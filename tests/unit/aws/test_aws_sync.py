@@ -1,22 +1,34 @@
-"""Sync of a pair with a real S3 client: uploads, interruptions, verification."""
+"""Sync with a real S3 client: from folders, from another prefix in S3, and from a fake Hub."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.errors import CloudError, NotFound, Refused
+from peagle.errors import CheckpointError, CloudError, HubFailed, NotFound, PeagleError, Refused
 from peagle.planning.company import Company
+from peagle.planning.plan import Weights
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import copied_pair
 from peagle.weights.sync import SyncProgress, sync_weights
+from peagle_serve.contract import InvalidEnvironment
+from peagle_serve.logs import Log, Redactor
+from peagle_serve.weights import check_mounted_weights
 from tests.support import raises_code
+from tests.unit.aws.cloud import service_error
 from tests.unit.aws.syncing import (
+    CONFIG,
     NAME,
     PART,
     PLACE,
@@ -26,6 +38,7 @@ from tests.unit.aws.syncing import (
     keys,
     manifest,
     plan_for,
+    put,
     shard,
     stored,
     sync,
@@ -33,9 +46,14 @@ from tests.unit.aws.syncing import (
     use_small_parts,
     write_model,
 )
+from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, refused, running
+from tests.unit.checkpoints.web import Reply, WebRequest
+
+pytestmark = pytest.mark.thorough
 
 LARGE = 4 * PART
 MODEL = "pair/target/model.safetensors"
+OURS = {PLACE.manifest_key, PLACE.lock_key}
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +73,12 @@ def drafter(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def calls(aws: Aws) -> Calls:
-    return Calls(aws)
+def calls(aws: Aws) -> Iterator[Calls]:
+    calls = Calls(aws)
+    yield calls
+    calls.forget()  # the client stays
 
 
-@pytest.mark.thorough
 def test_a_pair_has_two_folders_at_one_prefix(aws: Aws, target: Path, drafter: Path) -> None:
     outcome = sync(aws, target=folder_weights(target), drafter=folder_weights(drafter))
 
@@ -71,98 +90,69 @@ def test_a_pair_has_two_folders_at_one_prefix(aws: Aws, target: Path, drafter: P
             assert stored(aws, f"pair/{folder.name}/{name}") == (folder / name).read_bytes()
     assert outcome.moved == sum(f.stat().st_size for d in (target, drafter) for f in d.iterdir())
     assert unfinished(aws) == []
-
-
-@pytest.mark.thorough
-def test_the_pair_of_a_copied_head_is_known(aws: Aws, target: Path, drafter: Path) -> None:
-    sync(aws, target=folder_weights(target), drafter=folder_weights(drafter))
-
-    assert copied_pair(aws, PLACE.part_uri("drafter")) == NAME
     assert copied_pair(aws, PLACE.part_uri("drafter").rstrip("/")) == NAME
     for other in (PLACE.part_uri("target"), PLACE.uri, "s3://no-bucket/drafter/"):
         assert copied_pair(aws, other) == ""
 
 
-@pytest.mark.thorough
-def test_s3_checks_the_sha256_of_every_part(aws: Aws, target: Path, calls: Calls) -> None:
+def test_s3_checks_every_part_and_what_is_there_is_not_sent_again(
+    aws: Aws, target: Path, calls: Calls
+) -> None:
     sync(aws, target=folder_weights(target))
-
     assert calls.count("upload_part") == 5
     sent = [(params["Key"], params.get("ChecksumAlgorithm")) for operation, params in calls.made
             if operation in ("put_object", "upload_part")]  # fmt: skip
-    ours = (PLACE.manifest_key, PLACE.lock_key)
-    assert {algorithm for key, algorithm in sent if key not in ours} == {"SHA256"}
+    assert {algorithm for key, algorithm in sent if key not in OURS} == {"SHA256"}
     files = manifest(aws)["folders"]["target"]["files"]
     assert all(entry["checksum"].startswith("SHA256:") for entry in files.values())
     assert files["model.safetensors"]["part_size"] == PART
-
-
-@pytest.mark.thorough
-def test_existing_files_are_not_sent_again(aws: Aws, target: Path, calls: Calls) -> None:
-    sync(aws, target=folder_weights(target))
     calls.made.clear()
 
-    outcome = sync(aws, target=folder_weights(target))
+    assert sync(aws, target=folder_weights(target)).moved == 0
 
-    assert outcome.moved == 0
     assert calls.keys("put_object").count(PLACE.manifest_key) == 2
-    assert set(calls.keys("put_object")) == {PLACE.manifest_key, PLACE.lock_key}
+    assert set(calls.keys("put_object")) == OURS
     assert calls.count("upload_part", "create_multipart_upload") == 0
 
 
-@pytest.mark.thorough
-def test_a_file_with_other_bytes_of_the_same_size_is_replaced(aws: Aws, target: Path) -> None:
+def test_other_bytes_of_the_same_size_are_replaced(aws: Aws, target: Path) -> None:
+    weights = target / "model.safetensors"
+    put(aws, MODEL, bytes(weights.stat().st_size))  # without our metadata, it is not trusted
     sync(aws, target=folder_weights(target))
-    (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=7))
+    assert stored(aws, MODEL) == weights.read_bytes()
+    weights.write_bytes(shard("w", LARGE, seed=7))
     (target / "tokenizer.json").write_bytes(b"[]")
 
     outcome = sync(aws, target=folder_weights(target))
 
     for name in ("model.safetensors", "tokenizer.json"):
         assert stored(aws, f"pair/target/{name}") == (target / name).read_bytes()
-    assert outcome.moved == (target / "model.safetensors").stat().st_size + 2
+    assert outcome.moved == weights.stat().st_size + 2
 
 
-@pytest.mark.thorough
-def test_an_object_without_our_metadata_is_not_trusted(aws: Aws, target: Path) -> None:
-    size = (target / "model.safetensors").stat().st_size
-    aws.call("s3", "put_object", Bucket="models", Key=MODEL, Body=bytes(size))
-
-    sync(aws, target=folder_weights(target))
-
-    assert stored(aws, MODEL) == (target / "model.safetensors").read_bytes()
-
-
-def fail_at_part(number: int) -> Any:
-    def before(operation: str, parameters: dict[str, Any]) -> None:
-        if operation == "upload_part" and parameters["PartNumber"] == number:
-            raise CloudError("S3 is away", code="away")
-
-    return before
-
-
-@pytest.mark.thorough
 def test_a_failed_sync_keeps_the_finished_files_and_no_parts(
     aws: Aws, target: Path, calls: Calls
 ) -> None:
-    calls.before = fail_at_part(3)
+    def fail(operation: str, parameters: dict[str, Any]) -> None:
+        if operation == "upload_part" and parameters["PartNumber"] == 3:
+            raise CloudError("S3 is away", code="away")
+
+    calls.before = fail
     with raises_code("away", CloudError):
         sync(aws, target=folder_weights(target))
     assert unfinished(aws) == []
     assert {"pair/target/config.json", "pair/target/tokenizer.json"} <= keys(aws)
     assert manifest(aws)["folders"]["target"]["complete"] is False
-    calls.before = lambda operation, parameters: None
-    calls.made.clear()
+    calls.forget()
 
     outcome = sync(aws, target=folder_weights(target))
 
     assert outcome.moved == (target / "model.safetensors").stat().st_size
-    assert set(calls.keys("put_object")) == {PLACE.manifest_key, PLACE.lock_key}
+    assert set(calls.keys("put_object")) == OURS
     assert stored(aws, MODEL) == (target / "model.safetensors").read_bytes()
     assert manifest(aws)["folders"]["target"]["complete"] is True
 
 
-@pytest.mark.thorough
 def test_an_interrupt_ends_the_sync_and_releases_the_lock(aws: Aws, target: Path) -> None:
     def interrupt(progress: SyncProgress) -> None:
         raise KeyboardInterrupt
@@ -177,8 +167,9 @@ def test_an_interrupt_ends_the_sync_and_releases_the_lock(aws: Aws, target: Path
     assert inspect_weights(aws, PLACE).complete
 
 
-@pytest.mark.thorough
 def test_what_a_killed_sync_left_is_listed_and_the_next_one_ends_it(aws: Aws, target: Path) -> None:
+    with pytest.raises(NotFound):
+        inspect_weights(aws, PLACE)
     sync(aws, target=folder_weights(target))
     aws.call("s3", "delete_object", Bucket="models", Key=MODEL)
     begun = {"Bucket": "models", "Key": MODEL}
@@ -189,9 +180,7 @@ def test_what_a_killed_sync_left_is_listed_and_the_next_one_ends_it(aws: Aws, ta
     files = {file.name: (file.state, file.present) for file in partial.files["target"]}
     assert files["model.safetensors"] == ("missing", 0)
     assert not partial.complete
-    assert partial.finish == (
-        "peagle", "weights", "sync", NAME, PLACE.uri, "--target-only"
-    )  # fmt: skip
+    assert partial.finish[1:] == ("weights", "sync", NAME, PLACE.uri, "--target-only")
 
     sync(aws, target=folder_weights(target))
 
@@ -200,43 +189,58 @@ def test_what_a_killed_sync_left_is_listed_and_the_next_one_ends_it(aws: Aws, ta
     assert inspect_weights(aws, PLACE).finish == ()
 
 
-@pytest.mark.thorough
-def test_target_and_drafter_can_be_synced_separately(aws: Aws, target: Path, drafter: Path) -> None:
+def test_parts_synced_separately_both_stay_in_the_manifest(
+    aws: Aws, target: Path, drafter: Path
+) -> None:
+    """The second sync was planned before the first ended."""
+    second = plan_for(aws, drafter=folder_weights(drafter))
     sync(aws, target=folder_weights(target))
-    outcome = sync(aws, drafter=folder_weights(drafter))
 
-    assert set(outcome.manifest) == {"target", "drafter"}
-    assert (
-        plan_for(aws, target=folder_weights(target), drafter=folder_weights(drafter)).findings == ()
-    )
+    assert set(apply(aws, second).manifest) == {"target", "drafter"}
+
+    both = {"target": folder_weights(target), "drafter": folder_weights(drafter)}
+    assert plan_for(aws, PLACE, **both).findings == ()
     assert inspect_weights(aws, PLACE).complete
 
 
-def test_foreign_objects_are_found_before_any_write(aws: Aws, target: Path) -> None:
-    aws.call("s3", "put_object", Bucket="models", Key="pair/target/old.safetensors", Body=b"old")
+@pytest.mark.parametrize(
+    ("key", "level", "code"),
+    [
+        ("pair/target/old.safetensors", "error", "foreign-objects"),
+        ("pair/target/config.json", "warning", "objects-are-replaced"),
+        (None, "warning", "other-weights-there"),
+    ],
+)
+def test_what_is_at_the_prefix_is_found_before_any_write(
+    aws: Aws, target: Path, tmp_path: Path, key: str | None, level: str, code: str
+) -> None:
+    if key is None:
+        sync(aws, target=folder_weights(write_model(tmp_path / "earlier", LARGE)))
+    else:
+        put(aws, key, b"{}")
 
     (finding,) = plan_for(aws, target=folder_weights(target)).findings
 
-    assert (finding.level, finding.code) == ("error", "foreign-objects")
-    assert "target/old.safetensors" in finding.message
+    assert (finding.level, finding.code) == (level, code)
 
 
-def test_a_file_of_another_size_is_a_warning(aws: Aws, target: Path) -> None:
-    aws.call("s3", "put_object", Bucket="models", Key="pair/target/config.json", Body=b"{}")
+def test_a_new_bucket_is_tagged_and_what_is_written_is_encrypted_with_the_key(
+    aws: Aws, target: Path, drafter: Path
+) -> None:
+    company = Company(kms_key="alias/models", tags={"team": "ml"})
+    weights = {"target": folder_weights(target), "drafter": folder_weights(drafter)}
+    plan = plan_for(aws, weights_prefix("s3://new-models/pair"), **weights)
+    assert plan.creates_bucket
 
-    (finding,) = plan_for(aws, target=folder_weights(target)).findings
-
-    assert (finding.level, finding.code) == ("warning", "objects-are-replaced")
-
-
-@pytest.mark.thorough
-def test_a_missing_bucket_is_created(aws: Aws, drafter: Path) -> None:
-    place = weights_prefix("s3://new-models/pair")
-    assert plan_for(aws, place, drafter=folder_weights(drafter)).creates_bucket
-
-    sync(aws, place, drafter=folder_weights(drafter))
+    apply(aws, plan, company=company)
 
     assert "pair/drafter/config.json" in keys(aws, "new-models")
+    for key in keys(aws, "new-models"):
+        head = aws.call("s3", "head_object", Bucket="new-models", Key=key)
+        assert head["ServerSideEncryption"] == "aws:kms", key
+        assert head["SSEKMSKeyId"].endswith("alias/models")
+    tags = aws.call("s3", "get_bucket_tagging", Bucket="new-models")["TagSet"]
+    assert {"Key": "team", "Value": "ml"} in tags
 
 
 def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
@@ -244,114 +248,301 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
     west = aws.in_region("eu-west-1")
     west.call("s3", "create_bucket", Bucket="west", CreateBucketConfiguration=elsewhere)
 
-    with raises_code("bucket-region", Refused) as refused:
+    with raises_code("bucket-region", Refused) as caught:
         plan_for(aws, weights_prefix("s3://west/pair"), drafter=folder_weights(drafter))
-    assert "--region eu-west-1" in refused.value.fix
+    assert "--region eu-west-1" in caught.value.fix
 
 
-@pytest.mark.thorough
 def test_progress_ends_at_the_total(aws: Aws, target: Path) -> None:
     for _ in range(2):
         moments: list[SyncProgress] = []
-        found = plan_for(aws, target=folder_weights(target))
-        sync_weights(aws, found, moments.append)
-        assert moments[-1].done == moments[-1].total == found.size
+        plan = plan_for(aws, target=folder_weights(target))
+        sync_weights(aws, plan, moments.append)
+        assert moments[-1].done == moments[-1].total == plan.size
         assert all(0 <= moment.done <= moment.total for moment in moments)
-
-
-@pytest.mark.thorough
-def test_a_missing_file_is_listed(aws: Aws, target: Path) -> None:
-    with pytest.raises(NotFound):
-        inspect_weights(aws, PLACE)
-    sync(aws, target=folder_weights(target))
-    aws.call("s3", "delete_object", Bucket="models", Key="pair/target/config.json")
-
-    states = {file.name: file.state for file in inspect_weights(aws, PLACE).files["target"]}
-
-    assert states["config.json"] == "missing"
 
 
 def put_warm_start(aws: Aws, key: str, device: Any, archive: int = 3) -> None:
     """Store a warm start with ``archive`` of the three bytes that the manifest names."""
     document = {"format": 1, "key": key, "size": 3, "subject": {"device": device}}
-    objects = {"tar.gz": b"x" * archive, "json": json.dumps(document).encode()}
-    for name, body in objects.items():
-        given = {"Bucket": "models", "Key": f"pair/warm/{key}.{name}", "Body": body}
-        aws.call("s3", "put_object", **given)
+    put(aws, f"pair/warm/{key}.tar.gz", b"x" * archive)
+    put(aws, f"pair/warm/{key}.json", json.dumps(document).encode())
 
 
-@pytest.mark.thorough
-def test_inspect_names_the_device_of_warm_starts(aws: Aws, target: Path) -> None:
+def test_warm_starts_are_listed_and_removed_with_the_weights(aws: Aws, target: Path) -> None:
     sync(aws, target=folder_weights(target))
     gpus = {"gpus": ["NVIDIA H200 (9.0)"] * 8, "used": 4, "driver": "580"}
     put_warm_start(aws, "a" * 32, gpus)
     put_warm_start(aws, "b" * 32, {"cpu": "AMD EPYC 9R14", "instructions": "0f" * 32}, archive=2)
-    aws.call("s3", "put_object", Bucket="models", Key=f"pair/warm/{'c' * 32}.json", Body=b"{")
+    put(aws, f"pair/warm/{'c' * 32}.json", b"{")
 
-    found = inspect_weights(aws, PLACE)
+    weights = inspect_weights(aws, PLACE)
 
-    assert [(warm.key[0], warm.device, warm.complete) for warm in found.warm] == [
+    assert [(warm.key[0], warm.device, warm.complete) for warm in weights.warm] == [
         ("a", "4 x NVIDIA H200 (9.0), driver 580", True),
         ("b", "AMD EPYC 9R14", False),
         ("c", "", False),
     ]
-    assert found.complete
-    assert found.others == {}
-    assert found.size == sum(_sizes(aws).values()) - len(stored(aws, PLACE.manifest_key))
-
-
-def _sizes(aws: Aws) -> dict[str, int]:
-    found = aws.items("s3", "list_objects_v2", "Contents", Bucket="models")
-    return {entry["Key"]: entry["Size"] for entry in found}
-
-
-@pytest.mark.thorough
-def test_warm_starts_are_removed_with_the_weights(aws: Aws, target: Path) -> None:
-    sync(aws, target=folder_weights(target))
-    put_warm_start(aws, "a" * 32, {"cpu": "x"})
-    aws.call("s3", "put_object", Bucket="models", Key="pair/mine.txt", Body=b"!")
-
+    assert weights.complete
+    assert weights.others == {}
+    listed = aws.items("s3", "list_objects_v2", "Contents", Bucket="models")
+    size = sum(entry["Size"] for entry in listed)
+    assert weights.size == size - len(stored(aws, PLACE.manifest_key))
+    put(aws, "pair/mine.txt", b"!")
     remove_weights(aws, inspect_weights(aws, PLACE))
-
     assert keys(aws) == {"pair/mine.txt"}
 
 
-@pytest.mark.thorough
-def test_inspect_after_foreign_changes(aws: Aws, target: Path) -> None:
+def test_changes_of_others_are_listed(aws: Aws, target: Path) -> None:
     sync(aws, target=folder_weights(target))
-    assert inspect_weights(aws, PLACE).complete
+    put(aws, "pair/target/config.json", b"{}")
+    put(aws, "pair/mine.txt", b"!")
 
-    aws.call("s3", "put_object", Bucket="models", Key="pair/target/config.json", Body=b"{}")
-    aws.call("s3", "put_object", Bucket="models", Key="pair/mine.txt", Body=b"!")
     damaged = inspect_weights(aws, PLACE)
+
     assert {file.state for file in damaged.files["target"]} == {"differs", "whole"}
     assert damaged.others == {"pair/mine.txt": 1}
     assert not damaged.complete
 
 
-@pytest.mark.thorough
-def test_what_a_sync_writes_is_encrypted_with_the_key_and_a_new_bucket_is_tagged(
-    aws: Aws, target: Path, drafter: Path
+def test_a_prefix_one_level_off_is_refused_with_the_right_one(aws: Aws, target: Path) -> None:
+    weights = folder_weights(target)
+    sync(aws, target=weights)
+    for uri in ("s3://models", "s3://models/pair/target"):
+        with pytest.raises(NotFound) as missing:
+            inspect_weights(aws, weights_prefix(uri))
+        (finding,) = plan_for(aws, weights_prefix(uri), target=weights).findings
+        assert missing.value.command == ("peagle", "weights", "list", "s3://models/pair/")
+        assert (finding.level, finding.command) == ("error", missing.value.command)
+
+    sync(aws, weights_prefix("s3://models/pair/other"), target=weights)
+    (below,) = inspect_weights(aws, PLACE).findings
+    assert below.command == ("peagle", "weights", "list", "s3://models/pair/other/")
+
+
+# From another prefix: S3 copies, and no weight file passes through this machine.
+
+THEIRS = Weights(kind="s3", location="s3://theirs/head/", engine_path="")
+ORIGINAL = shard("w", 17 * PART // 5)
+
+
+@pytest.fixture
+def theirs(aws: Aws) -> Weights:
+    aws.call("s3", "create_bucket", Bucket="theirs")
+    files = {"config.json": CONFIG, "model.safetensors": ORIGINAL, "notes.txt.bak": b"x",
+             "original/model.safetensors": b"another copy"}  # fmt: skip
+    for key, content in files.items():
+        put(aws, f"head/{key}", content, "theirs")
+    return THEIRS
+
+
+def test_s3_copies_once_and_only_headers_are_read(aws: Aws, theirs: Weights, calls: Calls) -> None:
+    read: list[str] = []
+
+    def note(operation: str, parameters: dict[str, Any]) -> None:
+        if operation == "get_object" and "Range" not in parameters:
+            read.append(parameters["Key"])
+
+    calls.before = note
+    sync(aws, target=theirs)
+    assert set(read) <= OURS
+    assert calls.count("upload_part") == 0
+    assert calls.count("upload_part_copy") == 4
+    assert set(calls.keys("put_object")) == OURS
+    assert stored(aws, MODEL) == ORIGINAL
+    assert unfinished(aws) == []
+    calls.forget()
+
+    assert sync(aws, target=theirs).moved == 0
+    assert calls.count("upload_part_copy", "copy_object", "create_multipart_upload") == 0
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("change", ["planned before", "deleted", "replaced"])
+def test_an_original_that_changes_is_detected(
+    aws: Aws, calls: Calls, theirs: Weights, name: str, change: str
 ) -> None:
-    company = Company(kms_key="alias/models", tags={"team": "ml"})
-    new = weights_prefix("s3://new-models/pair")
-    weights = {"target": folder_weights(target), "drafter": folder_weights(drafter)}
-    plan = plan_for(aws, new, **weights)
-    apply(aws, plan, company=company)
+    plan = plan_for(aws, target=theirs)
 
-    for key in keys(aws, "new-models"):
-        found = aws.call("s3", "head_object", Bucket="new-models", Key=key)
-        assert found["ServerSideEncryption"] == "aws:kms", key
-        assert found["SSEKMSKeyId"].endswith("alias/models")
-    tags = aws.call("s3", "get_bucket_tagging", Bucket="new-models")["TagSet"]
-    assert {"Key": "team", "Value": "ml"} in tags
+    def meanwhile(operation: str, parameters: dict[str, Any]) -> None:
+        if operation in ("copy_object", "upload_part_copy") and parameters["Key"].endswith(name):
+            if change == "replaced":  # S3 compares the ETag that is asked for, moto does not
+                assert parameters["CopySourceIfMatch"]
+                raise service_error("PreconditionFailed", "the ETag differs", "CopyObject")
+            calls.forget()
+            aws.call("s3", "delete_object", Bucket="theirs", Key=f"head/{name}")
+
+    if change == "planned before":
+        put(aws, f"head/{name}", b"{}", "theirs")
+    else:
+        calls.before = meanwhile
+    with raises_code("source-changed", CheckpointError):
+        apply(aws, plan)
 
 
-@pytest.mark.thorough
-def test_a_sync_from_another_source_is_a_warning(aws: Aws, target: Path, tmp_path: Path) -> None:
-    sync(aws, target=folder_weights(target))
+def base64_sha256(content: bytes) -> str:
+    return base64.b64encode(hashlib.sha256(content).digest()).decode()
 
-    finding, *_ = plan_for(aws, target=folder_weights(write_model(tmp_path / "other"))).findings
 
-    assert (finding.level, finding.code) == ("warning", "other-weights-there")
-    assert str(target) in finding.message
+@pytest.mark.parametrize("algorithm", ["SHA1", None])
+def test_a_copy_has_a_sha256_that_the_container_can_compute(
+    aws: Aws, calls: Calls, theirs: Weights, algorithm: str | None
+) -> None:
+    """Also where the original has a checksum of another kind, or none."""
+    if algorithm:
+        for name, content in (("config.json", CONFIG), ("model.safetensors", ORIGINAL)):
+            aws.call("s3", "put_object", Bucket="theirs", Key=f"head/{name}", Body=content,
+                     ChecksumAlgorithm=algorithm)  # fmt: skip
+    sync(aws, target=theirs)
+
+    files = manifest(aws)["folders"]["target"]["files"]
+    small, large = files["config.json"], files["model.safetensors"]
+    assert (small["checksum"], small["part_size"]) == (f"SHA256:{base64_sha256(CONFIG)}", None)
+    each = large["part_size"]
+    parts = [ORIGINAL[at : at + each] for at in range(0, len(ORIGINAL), each)]
+    assert len(parts) == 4
+    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
+    assert large["checksum"] == f"SHA256:{base64_sha256(digests)}"
+    asked = {params.get("ChecksumAlgorithm") for operation, params in calls.made
+             if operation in ("copy_object", "create_multipart_upload")}  # fmt: skip
+    assert asked == {"SHA256"}
+
+
+def test_what_a_sync_records_passes_the_containers_full_check(
+    aws: Aws, tmp_path: Path, theirs: Weights
+) -> None:
+    own = folder_weights(write_model(tmp_path / "own", 17 * PART // 5))
+    sync(aws, target=theirs, drafter=own)
+    mounted = tmp_path / "ml" / "model"
+    for key in keys(aws):
+        file = mounted / key.removeprefix("pair/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(stored(aws, key))
+    target = str(mounted / "target")
+    environment = {"PEAGLE_ML_ROOT": str(tmp_path / "ml"), "SM_VLLM_MODEL": target}
+
+    with open(os.devnull, "w") as nowhere:
+        log = Log(Redactor({}), nowhere.fileno())
+        check_mounted_weights(environment, "full", log)
+        file = mounted / "target" / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+        with pytest.raises(InvalidEnvironment, match="has other content"):
+            check_mounted_weights(environment, "full", log)
+
+
+# From the Hub.
+
+PINNED = COMMIT + "0" * (40 - len(COMMIT))
+ON_HUB = shard("w", 12 * PART // 5)
+
+
+class Hub(FakeHub):
+    """The fake hub with commits of branches and failures on request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+        self.waits: list[float] = []
+        self.spoilt = False
+
+    def _hub(self, request: WebRequest) -> Reply:
+        path = urlsplit(request.path).path
+        if path.startswith(f"/api/models/{REPO}/revision/"):
+            known = path.rpartition("/")[2] in ("main", "v1")
+            return Reply(200, json.dumps({"sha": PINNED}).encode()) if known else refused(
+                404, "RevisionNotFound")  # fmt: skip
+        return super()._hub(replace(request, path=request.path.replace(PINNED, COMMIT)))
+
+    def _file(self, request: WebRequest) -> Reply:
+        first, _ = request.range_of(PART)
+        if first and self.failures:
+            self.failures -= 1
+            return Reply(503)
+        reply = super()._file(request)
+        if self.spoilt and first:
+            return replace(reply, body=b"\0" * int(reply.length or 0))
+        return reply
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    for name in ("TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    hub = Hub()
+    hub.token = "hf_a-secret"
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    monkeypatch.setattr("peagle.weights.sources.sleep", hub.waits.append)
+    hub.files = {
+        "config.json": CONFIG,
+        "model.safetensors": ON_HUB,
+        "tokenizer.json": b'{"model": {"vocab": {"a": 0}}}' + b" " * 2000,
+        "pytorch_model.bin": b"a duplicate" * 1000,
+    }
+    with running(hub):
+        monkeypatch.setenv("HF_ENDPOINT", hub.hub.url)
+        yield hub
+
+
+def on_hub(revision: str | None = None) -> Weights:
+    return Weights(kind="hub", location=REPO, revision=revision, engine_path=REPO)
+
+
+def test_files_that_vllm_reads_are_copied_from_one_commit(aws: Aws, hub: Hub) -> None:
+    hub.failures = 3  # which are tried again
+
+    sync(aws, target=on_hub())
+
+    assert len(hub.waits) == 3
+    names = {"config.json", "model.safetensors", "tokenizer.json"}
+    assert keys(aws) == {*(f"pair/target/{name}" for name in names), PLACE.manifest_key}
+    assert stored(aws, MODEL) == ON_HUB
+    assert not [request for request in hub.requests if "pytorch_model" in request.path]
+    folder = manifest(aws)["folders"]["target"]
+    assert folder["source"] == f"{REPO}@{PINNED}"
+    assert folder["files"]["model.safetensors"]["sha256"] == hashlib.sha256(ON_HUB).hexdigest()
+    files = [request.path for request in hub.hub.requests if "/resolve/" in request.path]
+    assert files
+    assert all(f"/resolve/{PINNED}/" in path for path in files)
+    # The token goes to the Hub only.
+    assert not [request for request in hub.store.requests if "Authorization" in request.headers]
+    assert "hf_a-secret" not in json.dumps(manifest(aws))
+    hub.store.forget()
+    hub.hub.forget()
+
+    # The second run trusts the Hub's checksums without downloading.
+    assert sync(aws, target=on_hub()).moved == 0
+    assert hub.sent < PART
+
+
+@pytest.mark.parametrize(
+    ("revision", "state", "code", "kind"),
+    [
+        ("nowhere", {}, "hub-no-revision", CheckpointError),
+        (None, {"failures": 1000}, "hub-failed", HubFailed),
+        (None, {"spoilt": True}, "checksum-mismatch", CheckpointError),
+    ],
+)
+def test_a_failure_of_the_hub_leaves_no_object(
+    aws: Aws, hub: Hub, revision: str | None, state: Any, code: str, kind: type[PeagleError]
+) -> None:
+    vars(hub).update(state)
+    with raises_code(code, kind):
+        sync(aws, target=on_hub(revision))
+    assert MODEL not in keys(aws)
+    assert unfinished(aws) == []
+
+    vars(hub).update(failures=0, spoilt=False)
+    sync(aws, target=on_hub())
+    assert stored(aws, MODEL) == ON_HUB
+
+
+def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
+    plan = plan_for(aws, target=on_hub("main"))
+    hub.files["config.json"] = CONFIG.replace(b"4", b"5")
+
+    with raises_code("checksum-mismatch", CheckpointError) as caught:
+        apply(aws, plan)
+
+    assert "config.json" in caught.value.message
+    assert "pair/target/config.json" not in keys(aws)

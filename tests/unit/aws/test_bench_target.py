@@ -6,11 +6,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.aws import runtime
-from peagle.bench.targets import (
-    counters_of_endpoint,
-    setting_of_config,
-    target_of_endpoint,
-)
+from peagle.bench.targets import counters_of_endpoint, setting_of_config, target_of_endpoint
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
 from peagle.protocol import acceptance_length, request_body
@@ -35,9 +31,7 @@ def _token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_deployment_has_its_price_model_and_setting(world: World) -> None:
     world.deploy(a_plan())
-
     target = target_of_endpoint(world.aws, NAME, world.record(), load_catalog())
-
     assert target.server.base_url == f"https://r/{NAME}/openai/v1"
     assert target.server.key == "sagemaker-api-key-x"
     assert "sagemaker-api-key" not in repr(target)
@@ -53,10 +47,8 @@ def test_a_deployment_has_its_price_model_and_setting(world: World) -> None:
 
 def test_an_endpoint_of_another_program_needs_the_name_of_its_model(world: World) -> None:
     world.deploy(a_plan())
-
     with raises_code("model", UserError) as raised:
         target_of_endpoint(world.aws, NAME, None, load_catalog())
-
     assert "--model" in raised.value.fix
     target = target_of_endpoint(world.aws, NAME, None, load_catalog(), "org/model")
     assert target.server.model == "org/model"
@@ -87,14 +79,12 @@ def test_only_what_is_sent_between_two_readings_counts(world: World) -> None:
     world.cloud.streams = {ONE: Engine(3.0)}
     world.deploy(a_plan())
     read, _ = counters_of_endpoint(world.aws, NAME, world.clock)
-
     before = read()
     assert before is not None
     for _ in range(10):
         runtime.ask(world.aws, NAME, BODY)
     world.clock.sleep(1.0)
     after = read()
-
     assert after is not None
     counted = after.since(before)
     assert counted.drafts == 100
@@ -109,11 +99,9 @@ def test_all_instances_are_counted_together(world: World) -> None:
     world.deploy(a_plan(instance_count=2))
     read, _ = counters_of_endpoint(world.aws, NAME, world.clock)
     read()
-
     for _ in range(20):
         runtime.ask(world.aws, NAME, BODY)
     world.clock.sleep(1.0)
-
     after = read()
     assert after is not None
     assert acceptance_length(after) == pytest.approx(2.5)
@@ -121,7 +109,6 @@ def test_all_instances_are_counted_together(world: World) -> None:
 
 def test_counters_come_from_the_engine_where_it_exposes_them(world: World) -> None:
     world.deploy(a_plan())
-
     assert counters_of_endpoint(world.aws, NAME, world.clock)[1] == "counters"
 
 
@@ -129,7 +116,6 @@ def test_counters_come_from_the_log_of_other_images(world: World) -> None:
     world.cloud.engine.acceptance = None
     world.cloud.streams = {ONE: Engine(3.0)}
     world.deploy(a_plan())
-
     assert counters_of_endpoint(world.aws, NAME, world.clock)[1] == "log"
 
 
@@ -137,7 +123,5 @@ def test_without_the_log_the_acceptance_is_unknown(world: World) -> None:
     world.cloud.engine.acceptance = None
     world.cloud.streams = {ONE: Engine(3.0)}
     world.deploy(a_plan())
-
     world.cloud.before = refusing("filter_log_events", "AccessDeniedException", "not authorized")
-
     assert counters_of_endpoint(world.aws, NAME, world.clock)[0]() is None

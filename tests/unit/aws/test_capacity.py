@@ -8,10 +8,14 @@ import pytest
 
 from peagle.aws.errors import InsufficientCapacity, lacks_capacity
 from peagle.aws.sagemaker import VISIBLE_AFTER_SECONDS
+from peagle.deploy.apply import PAUSE_SECONDS, Attempt, Fallback, deploy, deploy_where_possible
+from peagle.deploy.preflight import Preflight
+from peagle.errors import NotProved, Refused
+from peagle.planning.plan import Plan
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.world import World
+from tests.unit.aws.world import NAME, World
 
 NO_INSTANCE = (
     "Unable to provision requested ML compute capacity due to InsufficientInstanceCapacity error. "
@@ -66,10 +70,8 @@ def test_other_reasons_are_not_about_capacity(reason: str) -> None:
 @pytest.mark.parametrize("reason", [NO_INSTANCE, NO_QUOTA])
 def test_an_endpoint_that_fails_for_capacity(world: World, reason: str) -> None:
     world.cloud.next_scripts = [[("Creating", None), ("Failed", reason)]]
-
     with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
         world.deploy(a_plan())
-
     assert failed.value.exit_code == 4
     assert reason.rstrip(".") in failed.value.message
     assert "--fallback-instance-types" in failed.value.fix
@@ -81,10 +83,8 @@ def test_an_update_that_is_rolled_back_for_capacity_names_what_still_serves(worl
     world.deploy(a_plan())
     (old,) = world.cloud.configs
     world.cloud.next_scripts = [[("Updating", None), ("InService", NO_INSTANCE)]]
-
     with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
         world.deploy(another(a_plan()))
-
     assert old in failed.value.fix
     assert "--retry-for" in failed.value.fix
     assert world.state() == "InService"
@@ -102,10 +102,8 @@ def test_a_request_that_is_refused_for_capacity(
         world.deploy(a_plan())
     named = "".join(word.title() for word in operation.split("_"))
     world.cloud.before = at(operation, lambda: service_error(code, message, named), times=9)
-
     with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
         world.deploy(another(a_plan()))
-
     assert failed.value.fix
     assert failed.value.document()["tried"] == []
 
@@ -117,9 +115,151 @@ def test_a_request_waits_until_its_configuration_is_visible(world: World, operat
     unseen = lambda: service_error("ValidationException", CONFIG_UNSEEN, "CreateEndpoint")  # noqa: E731
     world.cloud.before = at(operation, unseen, times=3)
     began, before = world.cloud.now, world.cloud.calls.count(operation)
-
     world.deploy(another(a_plan()))
-
     assert world.cloud.calls.count(operation) == before + 4
     assert world.cloud.now - began >= sum(VISIBLE_AFTER_SECONDS[:3])
+    assert world.state() == "InService"
+
+
+# Deploy tries one instance type after another until AWS has a free instance.
+FIRST = "ml.g5.xlarge"
+PRICES = {FIRST: 1.408, "ml.g5.2xlarge": 1.515, "ml.g6.xlarge": 1.127}
+FULL = [("Creating", None), ("Creating", None), ("Failed", NO_INSTANCE)]
+
+
+@pytest.fixture
+def world(world: World) -> World:
+    for name in PRICES:
+        world.cloud.quotas[f"{name} for endpoint usage"] = 4
+    return world
+
+
+def plan_on(instance_type: str) -> Plan:
+    return a_plan(instance_type=instance_type, price_per_hour_usd=PRICES[instance_type])
+
+
+class Deployer:
+    """Deploys with fallbacks in the fake account; ``asked`` are the errors of ``choose``."""
+
+    def __init__(self, world: World, *others: str, retry_seconds: float = 0.0) -> None:
+        self.world = world
+        self.asked: list[InsufficientCapacity] = []
+        self.refused: dict[str, str] = {}
+
+        def choose(error: InsufficientCapacity) -> list[str]:
+            self.asked.append(error)
+            return list(others)
+
+        self.fallback = Fallback(choose, self.prepare, retry_seconds)
+        self.attempts: list[Attempt] = []
+
+    def prepare(self, instance_type: str) -> Preflight:
+        if instance_type in self.refused:
+            raise Refused(self.refused[instance_type])
+        return self.world.preflight(plan_on(instance_type))
+
+    def run(self) -> str:
+        """The type that is deployed."""
+        world = self.world
+
+        def once(found: Preflight) -> object:
+            return deploy(world.aws, found, world.shown.append, clock=world.clock)
+
+        found = deploy_where_possible(
+            self.prepare(FIRST), once, self.fallback, self.attempts, world.shown.append, world.clock
+        )
+        return found.desired.plan.instance_type
+
+    @property
+    def outcomes(self) -> list[tuple[str, str]]:
+        return [(one.instance_type, one.outcome) for one in self.attempts]
+
+
+def test_the_next_type_replaces_the_failed_endpoint(world: World) -> None:
+    world.cloud.next_scripts = [FULL, FULL]
+    deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge")
+    assert deployer.run() == "ml.g6.xlarge"
+    assert deployer.outcomes == [
+        (FIRST, "no-capacity"), ("ml.g5.2xlarge", "no-capacity"), ("ml.g6.xlarge", "deployed"),
+    ]  # fmt: skip
+    assert len(deployer.asked) == 1
+    assert world.cloud.calls.count("delete_endpoint") == 2
+    (config,) = world.cloud.configs.values()
+    assert config["ProductionVariants"][0]["InstanceType"] == "ml.g6.xlarge"
+    assert len(world.cloud.models) == 1
+    assert world.state() == "InService"
+    document = deployer.attempts[0].document()
+    assert document["price_per_hour_usd"] == PRICES[FIRST]
+    assert document["seconds"] > 0
+    assert NO_INSTANCE.rstrip(".") in document["reason"]
+
+
+def refusing(world: World, error: Callable[[], Exception], *types: str) -> None:
+    """Refuse CreateEndpoint for configurations with these types."""
+
+    def refuse(operation: str) -> None:
+        if operation == "create_endpoint":
+            newest = list(world.cloud.configs.values())[-1]
+            if newest["ProductionVariants"][0]["InstanceType"] in types:
+                raise error()
+
+    world.cloud.before = refuse
+
+
+def test_a_refused_request_leads_to_the_next_type_too(world: World) -> None:
+    quota = lambda: service_error("ResourceLimitExceeded", NO_QUOTA, "CreateEndpoint")  # noqa: E731
+    refusing(world, quota, FIRST)
+    deployer = Deployer(world, "ml.g6.xlarge")
+    assert deployer.run() == "ml.g6.xlarge"
+    assert "delete_endpoint" not in world.cloud.calls
+    assert len(world.cloud.configs) == 1
+
+
+def test_a_type_whose_plan_is_refused_is_skipped_and_not_repeated(world: World) -> None:
+    world.cloud.next_scripts = [FULL, FULL]
+    deployer = Deployer(world, "ml.g5.2xlarge", "ml.g6.xlarge", retry_seconds=300)
+    deployer.refused["ml.g5.2xlarge"] = "the quota is 0"
+    assert deployer.run() == FIRST
+    assert deployer.outcomes == [
+        (FIRST, "no-capacity"), ("ml.g5.2xlarge", "refused"), ("ml.g6.xlarge", "no-capacity"),
+        (FIRST, "deployed"),
+    ]  # fmt: skip
+
+
+@pytest.mark.thorough
+def test_rounds_are_repeated_until_the_time_is_over(world: World) -> None:
+    world.cloud.next_scripts = [FULL] * 99
+    deployer = Deployer(world, "ml.g6.xlarge", retry_seconds=600)
+    began = world.cloud.now
+    with raises_code("insufficient-capacity", InsufficientCapacity) as failed:
+        deployer.run()
+    tried = failed.value.document()["tried"]
+    rounds = len(tried) // 2
+    assert [one["instance_type"] for one in tried] == [FIRST, "ml.g6.xlarge"] * rounds
+    assert rounds >= 600 // PAUSE_SECONDS - 1
+    assert 600 <= world.cloud.now - began < 600 + PAUSE_SECONDS
+    waits = [progress for progress in world.shown if progress.state == "Waiting for capacity"]
+    assert waits[0].line == f"next attempt in {PAUSE_SECONDS:.0f} s"
+    assert waits[-1].seconds > waits[0].seconds
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_other_errors_end_the_deployment_at_once(world: World) -> None:
+    world.cloud.next_scripts = [FULL]
+    world.cloud.engine.acceptance = 1.0
+    deployer = Deployer(world, "ml.g6.xlarge", "ml.g5.2xlarge")
+    with pytest.raises(NotProved):
+        deployer.run()
+    assert deployer.outcomes == [(FIRST, "no-capacity"), ("ml.g6.xlarge", "failed")]
+    assert NAME in world.cloud.endpoints
+
+
+def test_an_update_without_capacity_goes_on_with_another_type(world: World) -> None:
+    world.deploy(a_plan(max_model_len=1024, environment={"SM_VLLM_MODEL": "other"}))
+    world.cloud.next_scripts = [[("Updating", None), ("InService", NO_INSTANCE)]]
+    deployer = Deployer(world, "ml.g6.xlarge")
+    assert deployer.run() == "ml.g6.xlarge"
+    assert world.cloud.calls.count("update_endpoint") == 2
+    assert "delete_endpoint" not in world.cloud.calls
     assert world.state() == "InService"

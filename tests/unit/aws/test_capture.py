@@ -57,24 +57,19 @@ def test_the_rule_is_added_to_those_of_others_before_the_endpoint_and_destroyed(
 ) -> None:
     world.cloud.lifecycles[BUCKET] = [FOREIGN]
     world.deploy(captured(a_plan()))
-
     assert rules(world) == [FOREIGN, OWN]
     calls = world.cloud.calls
     assert calls.index("put_bucket_lifecycle_configuration") < calls.index("create_endpoint")
-
     world.deploy(captured(a_plan(), days=30))
     assert [one["Expiration"]["Days"] for one in rules(world)] == [9, 30]
-
     world.destroy()
     assert rules(world) == [FOREIGN]
 
 
 def test_what_was_captured_is_deleted_also_when_nothing_is_captured_any_more(world: World) -> None:
     world.deploy(captured(a_plan()))
-
     world.deploy(another(a_plan()))
     assert rules(world) == [OWN]
-
     world.deploy(captured(another(a_plan()), days=None))
     assert rules(world) == []
 
@@ -82,12 +77,10 @@ def test_what_was_captured_is_deleted_also_when_nothing_is_captured_any_more(wor
 def test_each_folder_of_a_bucket_keeps_its_rule_and_the_change_is_shown(world: World) -> None:
     world.deploy(captured(a_plan()))
     elsewhere = captured(another(a_plan()), uri=f"s3://{BUCKET}/b")
-
     (shown,) = [
         change for change in world.preflight(elsewhere).changes if "captured" in change.path
     ]
     world.deploy(elsewhere)
-
     assert (shown.before or "").startswith(f"100% of prompts and answers to s3://{BUCKET}/a")
     assert f"s3://{BUCKET}/b" in (shown.after or "")
     prefixes = [rule["Filter"]["Prefix"] for rule in rules(world)]
@@ -99,7 +92,6 @@ def test_each_folder_of_a_bucket_keeps_its_rule_and_the_change_is_shown(world: W
 def test_another_machine_removes_the_rule(world: World) -> None:
     world.deploy(captured(a_plan()))
     world.forget()
-
     assert [one.name for one in world.known().of_type("LifecycleRule")] == [
         f"s3://{BUCKET}/a/{NAME}/"
     ]
@@ -120,9 +112,7 @@ def test_without_the_permission_nothing_is_deployed_and_the_fix_says_how_to_go_o
 def test_a_rule_of_the_earlier_form_is_joined_by_one_of_that_form(world: World) -> None:
     earlier = {"ID": "old", "Status": "Enabled", "Prefix": "b/", "Expiration": {"Days": 3}}
     world.cloud.lifecycles[BUCKET] = [earlier]
-
     s3.put_lifecycle_rule(FakeAws(world.cloud), BUCKET, OWN)
-
     (_, own) = rules(world)
     assert own["Prefix"] == f"a/{NAME}/"
     assert "Filter" not in own
@@ -152,7 +142,6 @@ def test_s3_accepts_the_rules_and_keeps_those_of_others() -> None:
         change(None)
         with pytest.raises(ClientError, match="NoSuchLifecycleConfiguration"):
             found()
-
         theirs = {**OWN, "ID": "theirs", "Filter": {"Prefix": "b/"}}
         client.put_bucket_lifecycle_configuration(
             Bucket=BUCKET, LifecycleConfiguration={"Rules": [theirs]}

@@ -10,11 +10,7 @@ import pytest
 from peagle.findings import Finding
 from peagle.planning.company import Company
 from peagle.planning.plan import Plan
-from tests.unit.aws.network import (
-    SUBNETS,
-    VPC_OPTIONS,
-    table,
-)
+from tests.unit.aws.network import SUBNETS, VPC_OPTIONS, table
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
@@ -36,7 +32,6 @@ def findings(world: World, plan: Plan) -> dict[str, Finding]:
 def test_a_table_of_one_subnet_counts_for_that_subnet(world: World) -> None:
     tables = [*world.cloud.network.route_tables, table(subnet=SUBNETS[1])]
     world.cloud.network.route_tables = tables
-
     found = findings(world, vpc_plan())["network-unreachable"]
     assert SUBNETS[1] in found.message
     assert SUBNETS[0] not in found.message
@@ -49,14 +44,12 @@ def test_files_without_the_key_are_uploaded_again(world: World, head: Path) -> N
     world.deploy(company_plan(head, kms_key=KEY))
     encrypted = world.cloud.calls.count("upload_file")
     world.deploy(company_plan(head, kms_key=KEY))
-
     assert encrypted == 2 * before
     assert world.cloud.calls.count("upload_file") == encrypted
 
 
 def test_another_network_is_shown_and_leaving_it_out_is_a_warning(world: World) -> None:
     world.deploy(vpc_plan(kms_key=KEY))
-
     found = world.preflight(a_plan())
     assert found.change == "update"
     texts = [change.text for change in found.changes]
@@ -75,7 +68,6 @@ def test_other_tags_are_added_without_an_update(world: World) -> None:
     world.deploy(first)
     assert world.preflight(company_plan(tags={"team": "web", "a": "b"})).change == "nothing"
     world.deploy(company_plan(tags={"team": "web", "a": "b"}))
-
     assert "update_endpoint" not in world.cloud.calls
     assert len(world.cloud.models) == 1
     for tags in world.cloud.tags.values():
@@ -91,7 +83,6 @@ def test_a_rollback_returns_to_the_network_and_the_tags_of_before(world: World) 
     config = world.serves()
     world.deploy(another(vpc_plan(tags={"team": "web"})))
     world.rollback()
-
     assert world.serves() == config
     endpoint = world.cloud.endpoints[NAME]
     assert world.cloud.tags[endpoint.arn]["team"] == "ml"

@@ -19,10 +19,10 @@ from peagle.planning.plan import Limit
 from tests.support import raises_code
 from tests.unit.aws.cloud import START, Engine
 from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.test_diff import observed
 from tests.unit.aws.test_discover import prices
-from tests.unit.aws.test_observed import observed
-from tests.unit.aws.test_rollout_alarms import ACCEPTANCE, ERRORS, LOG, rolled_out
 from tests.unit.aws.test_scaling import SCALING, run
+from tests.unit.aws.test_updates import ACCEPTANCE, ERRORS, LOG, rolled_out
 from tests.unit.aws.world import NAME, World
 
 
@@ -56,7 +56,6 @@ def interrupt(world: World, before: str, number: int = 1) -> Callable[[], None]:
 
 def test_status_and_cost_know_both_variants(world: World, compared: RunningComparison) -> None:
     document = deployment_status(world.aws, world.saved())
-
     assert document["state"] == "InService"
     assert document["instances_running"] == 1
     assert document["price_per_hour_usd"] == pytest.approx(2 * 1.408)
@@ -67,7 +66,6 @@ def test_status_and_cost_know_both_variants(world: World, compared: RunningCompa
 
 def test_the_plan_in_service_is_not_compared_with_itself(world: World) -> None:
     world.deploy(a_plan())
-
     with raises_code("nothing-to-compare"):
         world.compare(a_plan())
     assert world.saved().comparison is None
@@ -77,7 +75,6 @@ def test_what_has_several_variants_already_is_not_compared(world: World) -> None
     world.deploy(a_plan())
     found = world.cloud.configs[world.serves()]
     found["ProductionVariants"] = [{**found["ProductionVariants"][0], "VariantName": "mine"}]
-
     with raises_code("not-comparable"):
         world.compare(another(a_plan()))
     assert world.saved().comparison is None
@@ -93,10 +90,8 @@ def test_without_a_proof_of_the_candidate_the_comparison_ends(world: World) -> N
     world.deploy(a_plan())
     serves = world.serves()
     world.cloud.engines[CANDIDATE] = Engine(acceptance=1.2)
-
     with raises_code("candidate-not-proved", CandidateNotProved) as failed:
         world.compare(another(a_plan()))
-
     assert failed.value.exit_code == 3
     assert world.serves() == serves
     assert world.saved().comparison is None
@@ -108,10 +103,8 @@ def test_what_aws_rolls_back_leaves_nothing(world: World) -> None:
     world.deploy(a_plan())
     serves = world.serves()
     world.cloud.next_scripts = [[("Updating", None), ("InService", "no capacity")]]
-
     with pytest.raises(Exception, match="no capacity"):
         world.compare(another(a_plan()))
-
     assert world.saved().comparison is None
     assert set(world.cloud.configs) == set(world.cloud.models) == {serves}
 
@@ -137,9 +130,7 @@ def test_an_interrupted_compare_continues(
     undo()
     if elsewhere:
         world.forget()
-
     record = world.compare(another(a_plan()))
-
     assert record.comparison.since is not None
     assert len(variants(world)) == 2
     world.destroy()
@@ -157,7 +148,6 @@ def test_an_interrupted_end_continues(
     except KeyboardInterrupt:
         undo()
         getattr(world, end)()
-
     assert world.saved().comparison is None
     assert len(variants(world)) == 1
     assert (world.serves() == compared.candidate.name) == (end == "promote")
@@ -171,7 +161,6 @@ def test_an_unfinished_promotion_is_finished_first(
     with pytest.raises(KeyboardInterrupt):
         world.promote()
     undo()
-
     with raises_code("comparison-runs") as refused:
         world.deploy(a_plan())
     assert refused.value.command == ("peagle", "promote", NAME)
@@ -185,9 +174,7 @@ def test_another_machine_knows_the_comparison_and_ends_it(
 ) -> None:
     made = world.saved()
     world.forget()
-
     found = find_deployment(world.aws, NAME, prices)
-
     assert found
     assert found.serving.fingerprint == made.serving.fingerprint
     assert found.serving.served.instance_count == 1
@@ -215,11 +202,9 @@ def test_a_head_in_a_folder_is_compared_and_removed(
     world.deploy(a_plan(head))
     (bucket,) = world.cloud.buckets
     keys = set(world.cloud.buckets[bucket])
-
     world.compare(a_plan(other))
     assert set(world.cloud.buckets[bucket]) > keys
     world.drop()
-
     assert set(world.cloud.buckets[bucket]) == keys
 
 
@@ -232,7 +217,6 @@ def test_promote_applies_the_whole_plan(world: World) -> None:
     world.compare(observed(plan, 7).model_copy(update={"limit": limit}))
     assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == alarm["Threshold"]
     world.promote()
-
     now = world.cloud.made_alarms[ACCEPTANCE]
     assert now["Threshold"] == 1.5
     dimensions = world.cloud.made_alarms[ERRORS]["Dimensions"]
@@ -261,9 +245,7 @@ def test_promoting_a_higher_price_moves_the_end_of_a_budget(
         found = find_deployment(world.aws, NAME, prices)
         assert found
         records.save(found)
-
     record = world.promote()
-
     hours = 6 if scales else 4
     assert record.ends_at == pytest.approx(START + hours * 3600, abs=600)
 
@@ -273,9 +255,7 @@ def test_the_acceptance_alarm_rests_while_both_plans_draft(world: World, ends: s
     """A metric filter does not see the log stream, so it counts the drafts of both."""
     world.deploy(observed(rolled_out(a_plan())))
     before = world.cloud.made_alarms[ACCEPTANCE]
-
     world.compare(observed(rolled_out(another(a_plan()))))
-
     alarm = world.cloud.made_alarms[ACCEPTANCE]
     assert alarm["AlarmDescription"].startswith("Suspended while two plans that draft")
     assert alarm["Metrics"][0]["Expression"] == "3 + 0 * drafted"
@@ -284,9 +264,7 @@ def test_the_acceptance_alarm_rests_while_both_plans_draft(world: World, ends: s
     dashboard = world.cloud.dashboards[f"{NAME}-us-east-1"]
     assert '@logStream like \\"Candidate/' in dashboard
     assert '"VariantName", "Candidate"' in dashboard
-
     getattr(world, ends)()
-
     after = world.cloud.made_alarms[ACCEPTANCE]
     assert "Suspended" not in after["AlarmDescription"]
     assert "IF(drafted" in after["Metrics"][0]["Expression"]

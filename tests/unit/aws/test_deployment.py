@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 from peagle.aws.sagemaker import update
 from peagle.errors import CloudError, NotProved
 from tests.support import raises_code
-from tests.unit.aws.plans import a_plan
+from tests.unit.aws.cloud import FakeEndpoint
+from tests.unit.aws.network import denied
+from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
 
 
 def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) -> None:
     world.deploy(a_plan(head))
-
     record = world.saved()
     assert record.serving.proof.acceptance_length == pytest.approx(3.0)
     assert record.serving.proof.drafts == 120
@@ -33,9 +35,7 @@ def test_several_instances_are_replaced_in_batches(
 ) -> None:
     requests: list[dict[str, Any]] = []
     monkeypatch.setattr(world.cloud, "_update_endpoint", lambda **given: requests.append(given))
-
     update(world.aws, {"EndpointName": "e", "EndpointConfigName": "c", "Tags": []}, count)
-
     (given,) = requests
     rolling = given.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
     assert rolling.get("MaximumBatchSize", {}).get("Value") == batch
@@ -48,10 +48,8 @@ def test_a_failed_start_shows_the_reason_and_the_decisive_line(world: World) -> 
     world.cloud.write_log(
         "\x1b[31mRuntimeError: CUDA out of memory. Tried to allocate 9 GiB\x1b[0m"
     )
-
     with pytest.raises(CloudError) as failed:
         world.deploy(a_plan())
-
     assert "did not pass the ping check" in failed.value.message
     assert "RuntimeError: CUDA out of memory. Tried to allocate 9 GiB" in failed.value.message
     assert "\x1b" not in failed.value.message
@@ -66,24 +64,159 @@ def test_the_floor_of_the_pair_does_not_apply_to_a_stand_in(world: World) -> Non
 
     world.cloud.after = mark
     world.cloud.engine.acceptance = 1.4
-
     record = world.deploy(a_plan())
-
     assert record.serving.proof.passed
     assert world.state() == "InService"
 
 
 def test_without_speculation_an_answer_is_the_proof(world: World) -> None:
     world.cloud.engine.acceptance = None
-
     record = world.deploy(a_plan(speculation=None, drafter=None))
-
     assert record.serving.proof.acceptance_length is None
     assert world.state() == "InService"
 
 
 def test_an_empty_answer_is_not_a_proof(world: World) -> None:
     world.cloud.engine.tokens = ()
-
     with raises_code("empty-answer", NotProved):
         world.deploy(a_plan(speculation=None, drafter=None))
+
+
+# Deploy and destroy while another client changes the endpoint, or permissions are missing.
+BUSY = ("Updating", None)
+READY = ("InService", None)
+
+
+def _at(operation: str, act: Callable[[], object], nth: int = 1) -> Callable[[str], None]:
+    """A hook that acts once, at the ``nth`` call of that operation."""
+    calls = 0
+
+    def hook(called: str) -> None:
+        nonlocal calls
+        calls += called == operation
+        if called == operation and calls == nth:
+            act()
+
+    return hook
+
+
+def _endpoint(world: World) -> FakeEndpoint:
+    return world.cloud.endpoints[NAME]
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+def test_an_endpoint_that_another_client_deletes_while_it_starts(world: World, nth: int) -> None:
+    world.cloud.next_scripts = [[*[("Creating", None)] * 5, READY]]
+
+    def delete_later(operation: str) -> None:
+        if operation == "create_endpoint":
+            world.cloud.before = _at("describe_endpoint", world.cloud.endpoints.clear, nth)
+
+    world.cloud.after = delete_later
+    with raises_code("endpoint-disappeared", CloudError):
+        world.deploy(a_plan())
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_deploy_waits_for_another_clients_update_before_its_own(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.before = _at(
+        "create_model", lambda: setattr(_endpoint(world), "script", [BUSY, BUSY, READY])
+    )
+    record = world.deploy(another(a_plan()))
+    assert record.serving.plan == another(a_plan())
+    states = [progress.state for progress in world.shown]
+    assert states.index("Updating") < states.index("Updating endpoint")
+    assert world.cloud.calls.count("update_endpoint") == 1
+
+
+def test_destroy_is_done_when_another_client_deletes_the_endpoint(world: World) -> None:
+    world.deploy(a_plan())
+    _endpoint(world).script = [BUSY] * 9
+    start = len(world.shown)
+
+    def delete_once_waiting(operation: str) -> None:
+        if operation == "describe_endpoint" and len(world.shown) > start + 1:
+            world.cloud.endpoints.clear()
+
+    world.cloud.before = delete_once_waiting
+    world.destroy()
+    assert "delete_endpoint" not in world.cloud.calls
+    assert world.cloud.is_empty
+    assert world.record() is None
+
+
+def test_an_update_that_begins_just_before_the_deletion_leaves_everything(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.before = _at(
+        "delete_endpoint", lambda: setattr(_endpoint(world), "script", [BUSY, READY])
+    )
+    with raises_code("endpoint-not-deleted", CloudError) as busy:
+        world.destroy()
+    assert busy.value.command == ("peagle", "destroy", NAME)
+    assert world.record() is not None
+    assert world.cloud.models
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_a_deletion_that_fails_keeps_the_record_and_the_cost(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.after = _at(
+        "delete_endpoint",
+        lambda: setattr(_endpoint(world), "script", [("Deleting", None), ("Failed", "in a VPC")]),
+    )
+    with raises_code("endpoint-not-deleted", CloudError) as failed:
+        world.destroy()
+    assert "Failed in a VPC" in failed.value.message
+    record = world.saved()
+    assert record.billing_since is not None
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+@pytest.mark.parametrize("operation", ["list_tags", "describe_endpoint", "describe_model"])
+def test_what_may_not_be_looked_at_stays_in_the_record(world: World, operation: str) -> None:
+    world.deploy(a_plan())
+    world.cloud.before = denied(operation)
+    with raises_code("resources-unknown", CloudError) as caught:
+        world.destroy()
+    assert caught.value.command == ("peagle", "destroy", NAME)
+    record = world.saved()
+    assert {r.name for r in record.resources} >= set(world.cloud.models)
+    world.cloud.before = lambda operation: None
+    world.destroy()
+    assert world.cloud.is_empty
+    assert world.record() is None
+
+
+@pytest.mark.parametrize("operation", ["head_bucket", "get_bucket_tagging"])
+def test_a_bucket_that_may_not_be_looked_at_stays_in_the_record(
+    world: World, head: Path, operation: str
+) -> None:
+    world.deploy(a_plan(head))
+    world.cloud.before = denied(operation)
+    with raises_code("resources-unknown", CloudError):
+        world.destroy()
+    assert world.cloud.buckets
+    assert not world.cloud.endpoints
+    assert "delete_bucket" not in world.cloud.calls
+    record = world.saved()
+    assert [resource.type for resource in record.resources] == ["S3Bucket"]
+
+
+def test_an_object_that_s3_does_not_delete_is_named_and_stays_on_record(
+    world: World, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy(a_plan(head))
+    locked = {"Key": "a/model.safetensors", "Code": "AccessDenied", "Message": "locked"}
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cloud, "_delete_objects", lambda Bucket, Delete: {"Errors": [locked]})
+        with raises_code("AccessDenied", CloudError) as refused:
+            world.destroy()
+    assert "/a/model.safetensors was not deleted: locked" in refused.value.message
+    record = world.saved()
+    assert record.of_type("S3Objects")
+    world.destroy()
+    assert world.cloud.is_empty

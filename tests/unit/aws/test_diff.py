@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 
+from peagle.aws import sagemaker
+from peagle.aws.sagemaker import ResourceKind
+from peagle.catalog import load_catalog
 from peagle.deploy.diff import changes
+from peagle.deploy.discover import Live
 from peagle.deploy.state import Served, served_by_plan
-from peagle.planning.plan import RuntimeChoice
+from peagle.options import Options
+from peagle.planning import make_plan
+from peagle.planning.plan import (
+    EXECUTION_ROLE,
+    MODEL_BUCKET,
+    AlarmKind,
+    Observe,
+    Plan,
+    RuntimeChoice,
+)
+from peagle.render.requests import requests, with_replaced
+from tests.unit.aws.cloud import ROLE
 from tests.unit.aws.plans import IMAGE, a_plan
-from tests.unit.aws.world import World
+from tests.unit.aws.test_updates import rolled_out
+from tests.unit.aws.world import NAME, World
 
 BEFORE = served_by_plan(a_plan())
 
@@ -38,10 +56,7 @@ def _changed(**fields: Any) -> list[str]:
             {"settings": BEFORE.settings | {"kv-cache-dtype": "fp8"}},
             "--kv-cache-dtype default -> fp8",
         ),
-        (
-            {"settings": BEFORE.settings | {"enforce-eager": None}},
-            "--enforce-eager default -> set",
-        ),
+        ({"settings": BEFORE.settings | {"enforce-eager": None}}, "--enforce-eager default -> set"),
         ({"variables": {"A": "1"}}, "A default -> 1"),
         ({"variables": {"HF_TOKEN": "hf_1"}}, "HF_TOKEN default -> (hidden)"),
         (
@@ -57,32 +72,23 @@ def test_every_setting_has_its_words(fields: dict[str, Any], text: str) -> None:
 def test_digests_are_shortened_and_complete_in_json() -> None:
     old, new = (f"repository/vllm@sha256:{digit * 64}" for digit in "ab")
     before = BEFORE.model_copy(update={"image": old})
-
     (change,) = changes(before, before.model_copy(update={"image": new}))
-
     assert change.text == "image sha256:aaaaaaaaaaaa -> sha256:bbbbbbbbbbbb"
     assert change.document() == {"setting": "image", "before": old, "after": new}
 
 
 def test_a_secret_is_hidden_in_json_too() -> None:
     (change,) = changes(BEFORE, BEFORE.model_copy(update={"variables": {"API_KEY": "1"}}))
-
-    assert change.document() == {
-        "setting": "variable.API_KEY",
-        "before": None,
-        "after": "(hidden)",
-    }
+    assert change.document() == {"setting": "variable.API_KEY", "before": None, "after": "(hidden)"}
 
 
 def test_what_the_account_does_not_say_is_not_a_change() -> None:
     live = BEFORE.model_copy(update={"vllm": None, "pair": ""})
-
     assert changes(live, BEFORE) == ()
 
 
 def test_another_head_is_a_change_of_the_drafter() -> None:
     served = [_with_head(BEFORE, head) for head in ("a/head", "b/head")]
-
     assert [one.text for one in changes(*served)] == ["drafter a/head -> b/head"]
 
 
@@ -97,11 +103,111 @@ def test_an_update_is_compared_with_the_instances_that_run(world: World) -> None
     (variant,) = config["ProductionVariants"]
     variant["InitialInstanceCount"] = 3  # as after scaling out
     runtime = RuntimeChoice(vllm="0.28.1", image=f"{IMAGE}.1", cuda="13.0", ami=None)
-
     found = world.preflight(a_plan(runtime=runtime))
-
     texts = [change.text for change in found.changes]
     assert "instances 3 -> 1" in texts
     assert "price per hour $4.22 -> $1.41" in texts
     assert "image 0.28.0 -> 0.28.0.1" in texts
     assert "vLLM 0.28.0 -> 0.28.1" in texts
+
+
+# What an endpoint serves reads the same from its plan and from the account.
+CATALOG = load_catalog()
+FILLED = {EXECUTION_ROLE: ROLE, MODEL_BUCKET: "mine"}
+KINDS: tuple[ResourceKind, ...] = ("Model", "EndpointConfig", "Endpoint")
+
+
+@cache
+def made(pair: str, **options: Any) -> Plan:
+    return make_plan(Options(pair=pair, **options), CATALOG)
+
+
+def live(world: World, plan: Plan, **settings: Any) -> Served:
+    """What the account says after the plan's three requests; ``settings`` change the first
+    variant of the configuration."""
+    for kind, request in zip(KINDS, requests(plan), strict=True):
+        parameters = with_replaced(request.parameters, FILLED)
+        if kind == "EndpointConfig":
+            first, *others = parameters["ProductionVariants"]
+            parameters["ProductionVariants"] = [first | settings, *others]
+        sagemaker.create(world.aws, kind, str(parameters[f"{kind}Name"]), parameters, "1")
+    endpoint = sagemaker.describe(world.aws, plan.name)
+    assert endpoint is not None
+    return Live(world.aws, endpoint).served(CATALOG.instances)
+
+
+@pytest.mark.parametrize("pair", ["openai/gpt-oss-20b", "google/gemma-4-31b-it", "peagle/tiny"])
+@pytest.mark.parametrize("options", [{}, {"speculation": False}, {"instance_count": 2}])
+def test_a_plan_and_its_endpoint_are_equal(
+    world: World, pair: str, options: dict[str, Any]
+) -> None:
+    plan = made(pair, **options)
+    planned = served_by_plan(plan, FILLED)
+    assert live(world, plan) == planned.model_copy(update={"price_date": None})
+
+
+def test_the_instances_that_run_decide_count_and_price(world: World) -> None:
+    plan = made("openai/gpt-oss-20b")
+    planned = served_by_plan(plan, FILLED)
+    found = live(world, plan, InitialInstanceCount=3)
+    assert planned.usd_per_hour is not None
+    assert found.instance_count == 3
+    assert found.usd_per_hour == pytest.approx(3 * planned.usd_per_hour)
+
+
+# The dashboard of a deployment, and the retention of its log.
+LOG = f"/aws/sagemaker/Endpoints/{NAME}"
+DASHBOARD = f"{NAME}-us-east-1"
+TOPIC = "arn:aws:sns:us-east-1:123456789012:on-call"
+
+
+def observed(plan: Plan, days: int | None = 30) -> Plan:
+    return plan.model_copy(update={"observe": Observe(dashboard=True, log_retention_days=days)})
+
+
+@pytest.mark.parametrize("change", [observed, rolled_out])
+def test_the_log_has_the_tags_of_the_user(world: World, change: Callable[[Plan], Plan]) -> None:
+    plan = change(a_plan())
+    company = plan.company.model_copy(update={"tags": {"team": "search"}})
+    world.deploy(plan.model_copy(update={"company": company}))
+    assert world.cloud.log_tags == {LOG: {"team": "search"}}
+
+
+def alarmed(plan: Plan, topic: str | None = TOPIC, *kinds: AlarmKind) -> Plan:
+    """The plan with a dashboard and alarms."""
+    observe = Observe(
+        dashboard=True, alarms=kinds or ("errors", "acceptance", "load"), alarm_topic=topic
+    )
+    speculation = plan.speculation
+    if speculation:
+        speculation = speculation.model_copy(update={"acceptance_floor": 2.0})
+    return plan.model_copy(update={"observe": observe, "speculation": speculation})
+
+
+def test_alarms_without_a_rollout_watch_all_instances_and_notify_the_topic(world: World) -> None:
+    world.cloud.topics[TOPIC] = {"SubscriptionsConfirmed": "1"}
+    assert not world.preflight(alarmed(a_plan())).findings
+    world.deploy(alarmed(a_plan()))
+    made = world.cloud.made_alarms
+    assert set(made) == {f"{NAME}-{kind}" for kind in ("5xx", "acceptance", "load")}
+    assert all(one["AlarmActions"] == one["OKActions"] == [TOPIC] for one in made.values())
+    names = {one["Name"] for one in made[f"{NAME}-5xx"]["Dimensions"]}
+    assert names == {"EndpointName", "VariantName"}
+    assert "--no-speculation" in made[f"{NAME}-acceptance"]["AlarmDescription"]
+    assert made[f"{NAME}-load"]["Threshold"] == a_plan().concurrency
+    world.destroy()
+    assert world.cloud.made_alarms == world.cloud.metric_filters == {}
+
+
+def test_what_an_update_stops_watching_is_said_and_removed(world: World) -> None:
+    world.deploy(alarmed(a_plan()))
+    found = world.preflight(a_plan())
+    assert (found.change, [one.text for one in found.changes]) == (
+        "nothing",
+        [f"dashboard {DASHBOARD} -> none", "alarms acceptance, errors, load -> none"],
+    )
+    world.deploy(a_plan())
+    assert world.cloud.dashboards == {}
+    assert world.cloud.made_alarms == world.cloud.metric_filters == {}
+    assert "update_endpoint" not in world.cloud.calls
+    assert not world.preflight(a_plan()).changes

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from peagle.account import Account
+from peagle.aws import sagemaker
 from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
+from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy import records
+from peagle.deploy.comparison import CandidateNotProved
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.discover import find_deployment, find_deployments
+from peagle.deploy.proving import request_of_served
 from peagle.deploy.removal import destroy
-from peagle.deploy.revisions import require_own
-from peagle.deploy.state import Deployment
+from peagle.deploy.revisions import CANDIDATE, require_own
+from peagle.deploy.state import Deployment, served_by_plan
+from peagle.deploy.status import list_deployments
+from peagle.errors import UserError
 from peagle.planning.plan import Observe
 from tests.support import raises_code
+from tests.unit.aws.cloud import Engine
 from tests.unit.aws.network import refusing
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.templates import by_template
-from tests.unit.aws.test_rollout_alarms import rolled_out
+from tests.unit.aws.test_updates import rolled_out
 from tests.unit.aws.world import NAME, World
 
 
@@ -39,9 +51,7 @@ def elsewhere(world: World) -> Deployment:
 
 def test_a_deployment_is_found_without_its_record(world: World, head: Path) -> None:
     made = world.deploy(a_plan(head))
-
     found = elsewhere(world)
-
     assert found.id == made.id
     assert found.serving.fingerprint == made.serving.fingerprint
     assert found.serving.served == made.serving.served.model_copy(update={"price_date": None})
@@ -57,10 +67,8 @@ def test_another_machine_removes_alarms_filters_and_dashboard(world: World) -> N
     made = world.deploy(watched)
     theirs = {"Dimensions": [{"Name": "EndpointName", "Value": "pair"}]}
     world.cloud.made_alarms[f"{NAME}-ttft-p90"] = theirs
-
     found = elsewhere(world)
     destroy(world.context(found))
-
     assert {r.text for r in found.resources} == {r.text for r in made.resources}
     assert world.cloud.made_alarms == {f"{NAME}-ttft-p90": theirs}
     assert world.cloud.metric_filters == {}
@@ -76,9 +84,7 @@ def test_a_model_without_an_endpoint_is_found(world: World) -> None:
     with pytest.raises(KeyboardInterrupt):
         world.deploy(a_plan())
     world.cloud.before = lambda operation: None
-
     found = elsewhere(world)
-
     assert [r.type for r in found.resources] == ["Model"]
     assert found.current.served.image == a_plan().runtime.image
 
@@ -87,16 +93,13 @@ def test_what_was_deleted_a_moment_ago_is_not_found(world: World) -> None:
     world.deploy(a_plan())
     world.cloud.deleted = dict(world.cloud.tags)
     world.destroy()
-
     assert find_deployment(world.aws, NAME, prices) is None
 
 
 def test_without_the_permission_it_is_unknown(world: World) -> None:
     world.cloud.before = refusing("get_resources", "AccessDeniedException", "no")
-
     with pytest.raises(AccessDenied) as caught:
         find_deployment(world.aws, NAME, prices)
-
     assert "tag:GetResources" in caught.value.fix
 
 
@@ -111,9 +114,7 @@ def test_without_the_permission_it_is_unknown(world: World) -> None:
 def test_a_template_owns_what_it_made(world: World, owner: str, tag: str | None, said: str) -> None:
     more = [{"Key": "peagle:stack", "Value": tag}] if tag else []
     by_template(world, a_plan(), owner, *more)
-
     (found,), _ = find_deployments(world.aws, prices)
-
     assert (found.name, found.owner) == (NAME, said)
     with raises_code("other-owner"):
         require_own(found)
@@ -126,16 +127,13 @@ def test_what_carries_no_tags_of_ours_is_not_found(world: World) -> None:
     variants = [{"ModelName": "theirs"}]
     world.cloud._create_endpoint_config("theirs", [], ProductionVariants=variants)
     world.cloud._create_endpoint(NAME, "theirs", [])
-
     assert find_deployment(world.aws, NAME, prices) is None
 
 
 def test_an_endpoint_that_the_index_of_tags_does_not_have_yet_is_found(world: World) -> None:
     made = world.deploy(a_plan())
     world.cloud._get_resources = lambda **_: {"ResourceTagMappingList": []}  # type: ignore[method-assign]
-
     found = elsewhere(world)
-
     assert found.serving.name == made.serving.name
     assert found.serving.model == made.serving.model
     assert {one.type for one in found.resources} == {"Endpoint", "EndpointConfig", "Model"}
@@ -148,9 +146,7 @@ def test_what_another_deployment_owns_is_shown_and_not_removed(world: World, hea
     tags = [{"Key": "peagle:deployment", "Value": "second"}]
     world.cloud._create_endpoint_config("second", [], ProductionVariants=variants)
     world.cloud._create_endpoint("second", "second", tags)
-
     found = find_deployment(world.aws, "second", prices)
-
     assert found.serving.served.k > 0
     assert found.serving.served.instance_count == 2
     assert [(one.type, one.name) for one in found.resources] == [("Endpoint", "second")]
@@ -161,10 +157,130 @@ def test_a_configuration_that_was_deleted_while_it_serves_hides_nothing(world: W
     made = world.deploy(a_plan())
     del world.cloud.configs[made.serving.name]
     del world.cloud.tags[world.cloud._arn("endpoint-config", made.serving.name)]
-
     found = elsewhere(world)
-
     assert found.serving.name == made.serving.name
     assert found.serving.fingerprint == made.serving.fingerprint
     assert found.serving.served.usd_per_hour is None
     assert found.serving.proof is not None
+
+
+# Files of this machine that are truncated or hold something else: each stops one entry.
+DAMAGE: dict[str, bytes] = {
+    "empty": b"", "cut short": b'{"format": 3, "name": "pe', "no UTF-8": b"\xff\xfe{}",
+    "zeros": b"\0" * 4_096, "null": b"null", "a list": b"[]", "a number": b"7", "text": b'"x"',
+    "deep": b"[" * 100_000, "endless digits": b'{"format": ' + b"9" * 5_000 + b"}",
+    "NaN": b'{"format": NaN}', "a name twice": b'{"format": 3, "format": 3}',
+    "another format": b'{"format": "3"}',
+    "an earlier format": b'{"format": 2, "serving": []}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_record_is_one_error_of_that_deployment(world: World, name: str) -> None:
+    made = world.deploy(a_plan())
+    path = records.record_path(made.scope, made.region, "peagle-other")
+    path.write_bytes(DAMAGE[name])
+    found = list_deployments(world.aws, [made.region], lambda: None)
+    assert [row["name"] for row in found.rows] == [NAME]
+    (damaged,) = found.damaged
+    assert str(path) in damaged.message
+    assert damaged.fix
+    assert "\n" not in str(damaged)
+    assert records.load_record(*made.key) == made
+    with raises_code("record-damaged", UserError):
+        records.find_record("peagle-other")
+
+
+@pytest.mark.parametrize("change", [{"ends_at": 1e18}, {"billing_since": -1.0}, None])
+def test_a_damaged_record_does_not_keep_a_deployment_from_its_removal(
+    world: World, change: dict[str, float] | None
+) -> None:
+    made = world.deploy(a_plan())
+    path = records.record_path(*made.key)
+    text = path.read_text()
+    path.write_text(json.dumps(json.loads(text) | change) if change else text[:300])
+    account = Account()
+    account.__dict__["aws"] = lambda region: world.aws
+    listing = list_deployments(world.aws, [made.region], lambda: None)
+    found, aws = account.find(NAME, complete=True)
+    destroy(DeploymentContext(aws, found))
+    assert [row["name"] for row in listing.rows] == [NAME]
+    assert [damaged.code for damaged in listing.damaged] == ["record-damaged"]
+    assert find_deployment(world.aws, NAME) is None
+
+
+def test_a_tag_that_is_no_name_hides_no_other_deployment(world: World) -> None:
+    made = world.deploy(a_plan())
+    config = sagemaker.description(world.aws, "Model", made.current.model)
+    world.aws.call(
+        "sagemaker", "create_model", ModelName="other", ExecutionRoleArn=made.current.role,
+        PrimaryContainer=config["PrimaryContainer"],
+        Tags=[{"Key": "peagle:deployment", "Value": "no name/of: one"}],
+    )  # fmt: skip
+    listing = list_deployments(world.aws, [made.region], lambda: None)
+    assert [row["name"] for row in listing.rows] == [NAME]
+    assert [damaged.code for damaged in listing.damaged] == ["tags-damaged"]
+
+
+# What another machine deployed has no plan here: the user's own catalogue says what to prove.
+OF_CATALOGUE = "openai/gpt-oss-20b"
+OWN_PROMPT = "A question of the user's own catalogue?"
+
+
+def own_catalog() -> Catalog:
+    """The bundled catalogue with the target of ``a_plan``, which has one prompt."""
+    bundled = load_catalog()
+    known = bundled.targets["openai/gpt-oss-20b"]
+    proof = known.proof.model_copy(update={"prompts": (OWN_PROMPT,)})
+    own = known.model_copy(update={"id": "a/target", "proof": proof})
+    return replace(bundled, targets={**bundled.targets, own.id: own})
+
+
+@pytest.mark.parametrize(
+    ("tagged", "named"),
+    [
+        (f"{OF_CATALOGUE}+amazon/GPT-OSS-20B-P-EAGLE", f"{OF_CATALOGUE}+p-eagle"),
+        (f"{OF_CATALOGUE}+acme/head", OF_CATALOGUE),
+        (OF_CATALOGUE, OF_CATALOGUE),
+        ("acme/unknown+acme/head", ""),
+        ("", ""),
+    ],
+)
+def test_the_commands_of_a_proof_name_what_the_catalogue_has(tagged: str, named: str) -> None:
+    served = served_by_plan(a_plan()).model_copy(update={"pair": tagged})
+    assert request_of_served(served, load_catalog()).pair == named
+
+
+def _rollback(world: World) -> None:
+    world.deploy(another(a_plan()))
+    world.forget()
+    world.rollback()
+
+
+def _promote(world: World) -> None:
+    world.compare(another(a_plan()))
+    world.forget()
+    world.promote()
+
+
+def _drop(world: World) -> None:
+    world.compare(another(a_plan()))
+    world.forget()
+    world.drop()
+
+
+def _failed_comparison(world: World) -> None:
+    world.forget()
+    world.cloud.engines[CANDIDATE] = Engine(acceptance=1.2)
+    with pytest.raises(CandidateNotProved):
+        world.compare(another(a_plan()))
+
+
+@pytest.mark.parametrize("change", [_rollback, _promote, _drop, _failed_comparison])
+def test_a_revision_without_a_plan_is_proved_by_the_users_catalogue(
+    world: World, change: Callable[[World], None]
+) -> None:
+    world.catalog = own_catalog()
+    world.deploy(a_plan())
+    change(world)
+    assert world.cloud.engine.prompts[-1]["messages"][0]["content"] == OWN_PROMPT

@@ -23,8 +23,8 @@ from peagle.speed.slo import Slo
 from tests.support import raises_code
 from tests.unit.aws.cloud import Cloud, service_error
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.test_rollout_alarms import ACCEPTANCE, ERRORS, rolled_out
 from tests.unit.aws.test_scaling import SCALING, TARGET
+from tests.unit.aws.test_updates import ACCEPTANCE, ERRORS, rolled_out
 from tests.unit.aws.world import NAME, World
 
 DASHBOARD = f"{NAME}-us-east-1"
@@ -72,7 +72,6 @@ def fields(drift: Drift) -> dict[str, tuple[Any, Any]]:
 def test_a_deployment_as_planned_has_no_drift(deployed: World) -> None:
     deployed.cloud.calls.clear()
     drift = drift_of(deployed)
-
     assert drift.fields == ()
     assert drift.unknown == {}
     assert all(call.startswith(("describe", "get", "list")) for call in deployed.cloud.calls)
@@ -91,7 +90,6 @@ def test_a_rollback_of_another_machines_update_is_no_drift(
     assert len(bucket) == 2, "no second copy of equal weights"
     world.forget()
     world.rollback()
-
     for forget in (False, True):
         if forget:
             world.forget()
@@ -203,9 +201,7 @@ CHANGES: dict[str, Change] = {
 @pytest.mark.parametrize("field", CHANGES)
 def test_each_field_that_someone_changes_is_found_alone(deployed: World, field: str) -> None:
     CHANGES[field](deployed.cloud)
-
     found = fields(drift_of(deployed))
-
     assert list(found) == [field]
     planned, there = found[field]
     assert planned != there
@@ -213,13 +209,11 @@ def test_each_field_that_someone_changes_is_found_alone(deployed: World, field: 
 
 def test_a_number_of_instances_that_scaling_chose_is_no_drift(deployed: World) -> None:
     deployed.cloud.endpoints[NAME].count = 3
-
     assert drift_of(deployed).fields == ()
 
 
 def test_an_endpoint_that_is_gone_is_drift(deployed: World) -> None:
     deployed.cloud.endpoints.clear()
-
     assert fields(drift_of(deployed)) == {"endpoint.status": ("InService", None)}
 
 
@@ -236,9 +230,7 @@ def test_what_may_not_be_read_is_unknown_and_the_rest_is_compared(deployed: Worl
             raise service_error("AccessDenied", "no", "GetDashboard")
 
     cloud.before = refuse
-
     drift = drift_of(deployed)
-
     assert list(drift.unknown) == ["dashboard"]
     assert isinstance(drift.unknown["dashboard"], AccessDenied)
     assert len(drift.fields) == 2
@@ -252,13 +244,11 @@ def test_a_rendered_template_is_compared_with_the_plan(tmp_path: Path) -> None:
         (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file.path).write_bytes(file.content)
     assert find_template_drift(plan, tmp_path, catalog) == ()
-
     other = plan.model_copy(update={"instance_count": 2})
     (tmp_path / "main.tf").write_text("# mine\n")
     before = {
         change.path: change.before for change in find_template_drift(other, tmp_path, catalog)
     }
-
     assert before.pop("template.main.tf") == "other text"
     assert all(field.startswith("template.values.json.") for field in before)
     assert 1 in before.values()
@@ -274,9 +264,7 @@ def test_formats_with_the_same_files_are_told_apart(
     for file in render(format, plan, catalog):
         (tmp_path / file.path).write_bytes(file.content)
     assert find_template_drift(plan, tmp_path, catalog) == ()
-
     (tmp_path / edited).write_text("kind: Mine\n")
-
     paths = [change.path for change in find_template_drift(plan, tmp_path, catalog)]
     assert paths == [f"template.{edited}"]
 

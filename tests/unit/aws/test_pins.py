@@ -95,64 +95,64 @@ def test_only_the_archives_that_the_user_names_are_pinned(synced: World) -> None
     put_archive(synced, "a" * 32, b"compiled")
     mine = put_archive(synced, "b" * 32, b"mine")
 
-    pinned = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=(mine,))))
+    plan, findings = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=(mine,))))
 
-    assert pinned.plan.pins.warm == (mine,)
-    assert pinned.findings == ()
+    assert plan.pins.warm == (mine,)
+    assert findings == ()
 
 
 def test_a_named_archive_that_is_not_there_is_a_warning(synced: World) -> None:
-    pinned = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=("0" * 64,))))
+    _, findings = pin_plan(synced.aws, with_pins(in_s3(), Pins(warm=("0" * 64,))))
 
-    assert codes(pinned.findings) == [("warning", "warm-not-there")]
+    assert codes(findings) == [("warning", "warm-not-there")]
 
 
 def test_any_archive_may_be_allowed(synced: World) -> None:
     put_archive(synced, "a" * 32, b"compiled")
 
-    pinned = pin_plan(synced.aws, with_pins(in_s3(), Pins(any_warm=True)))
+    plan, _ = pin_plan(synced.aws, with_pins(in_s3(), Pins(any_warm=True)))
 
-    assert pinned.plan.environment["PEAGLE_WARM_SHA256"] == "any"
+    assert plan.environment["PEAGLE_WARM_SHA256"] == "any"
 
 
 def test_a_damaged_archive_manifest_pins_nothing(synced: World) -> None:
     for key, text in {"a": b"[" * 100_000, "b": b'{"sha256": 1}', "c": b"\xff"}.items():
         synced.cloud.put("models", f"{WARM}{key * 32}.json", text)
 
-    assert pin_plan(synced.aws, in_s3()).plan.pins.warm == ()
+    assert pin_plan(synced.aws, in_s3())[0].pins.warm == ()
 
 
 def test_too_many_archives_are_a_warning(synced: World) -> None:
     for number in range(20):
         put_archive(synced, f"{number:032x}", str(number).encode())
 
-    pinned = pin_plan(synced.aws, in_s3())
+    plan, findings = pin_plan(synced.aws, in_s3())
 
-    assert len(pinned.plan.environment["PEAGLE_WARM_SHA256"]) <= 1024
-    assert codes(pinned.findings) == [("warning", "warm-too-many")]
+    assert len(plan.environment["PEAGLE_WARM_SHA256"]) <= 1024
+    assert codes(findings) == [("warning", "warm-too-many")]
 
 
 def test_without_a_manifest_nothing_is_pinned_and_a_note_says_so(synced: World) -> None:
     del synced.cloud.buckets["models"][MANIFEST]
 
-    pinned = pin_plan(synced.aws, in_s3())
+    plan, findings = pin_plan(synced.aws, in_s3())
 
-    assert pinned.plan == in_s3()
-    assert codes(pinned.findings) == [("note", "weights-not-pinned")]
+    assert plan == in_s3()
+    assert codes(findings) == [("note", "weights-not-pinned")]
 
 
 def test_a_manifest_that_changes_under_a_plan_is_an_error(synced: World) -> None:
-    plan = pin_plan(synced.aws, in_s3()).plan
+    before, _ = pin_plan(synced.aws, in_s3())
     synced.cloud.put("models", MANIFEST, SECOND)
 
-    pinned = pin_plan(synced.aws, plan)
+    plan, findings = pin_plan(synced.aws, before)
 
-    (finding,) = pinned.findings
+    (finding,) = findings
     assert (finding.level, finding.code) == ("error", "weights-changed")
     assert sha256(FIRST) in finding.message
     assert sha256(SECOND) in finding.message
     assert (finding.command or ())[:2] == ("peagle", "plan")
-    assert pinned.plan == plan
+    assert plan == before
 
 
 @pytest.mark.parametrize("machine", ["this one", "another"])
@@ -240,6 +240,6 @@ def plan_without_mounts() -> Plan:
 
 
 def test_streamed_weights_are_not_pinned(synced: World) -> None:
-    pinned = pin_plan(synced.aws, plan_without_mounts())
+    plan, findings = pin_plan(synced.aws, plan_without_mounts())
 
-    assert (pinned.plan, pinned.findings) == (plan_without_mounts(), ())
+    assert (plan, findings) == (plan_without_mounts(), ())

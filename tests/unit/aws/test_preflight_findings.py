@@ -25,7 +25,7 @@ from tests.unit.aws.network import (
     table,
 )
 from tests.unit.aws.plans import a_plan, another, prefix_of
-from tests.unit.aws.test_rollout_alarms import rolled_out
+from tests.unit.aws.test_updates import rolled_out
 from tests.unit.aws.world import NAME, World
 
 QUOTA = "ml.g5.xlarge for endpoint usage"
@@ -40,7 +40,6 @@ FOR_MACHINES = {
         "Principal": {"Service": "ec2.amazonaws.com"},
     }
 }  # fmt: skip
-
 PLAIN = a_plan()
 NETWORK = Company(subnets=SUBNETS, security_groups=(GROUP,))
 PRIVATE = a_plan(company=NETWORK)
@@ -172,7 +171,7 @@ ROWS: dict[str, Row] = {
     "role unknown": Row(denying("get_role"), PLAIN, {"role-unknown": (WARNING, "")}, role=ROLE),
     "policy of a bucket": Row(
         stored_elsewhere, in_s3(),
-        {"role-cannot-read-weights": (WARNING, "policy of the bucket theirs")},
+        {"role-lacks-permission": (WARNING, "policy of the bucket theirs")},
     ),
     "image by digest": Row(nothing, with_image(f"{REGISTRY}@{DIGEST}"), {}),
     "no such tag": Row(
@@ -253,10 +252,8 @@ ROWS: dict[str, Row] = {
 def test_the_account_has_these_findings(world: World, name: str) -> None:
     row = ROWS[name]
     row.prepare(world)
-
     findings = world.preflight(row.plan, role=row.role).findings
     findings = tuple(each for each in findings if each.code != "weights-not-pinned")
-
     assert {each.code: each.level for each in findings} == {
         code: level for code, (level, _) in row.found.items()
     }
@@ -287,15 +284,14 @@ def not_simulated(world: World, head: Path) -> None:
     [
         (prefix_in_use, {"prefix-in-use": "error"}),
         (warm_start_beside, {}),
-        (unreadable, {"role-cannot-read-weights": "error"}),
-        (not_simulated, {"role-access-unknown": "warning"}),
+        (unreadable, {"role-lacks-permission": "error"}),
+        (not_simulated, {"role-permission-unknown": "warning"}),
     ],
 )
 def test_what_is_uploaded_has_these_findings(
     world: World, head: Path, prepare: Callable[[World, Path], None], found: dict[str, str]
 ) -> None:
     prepare(world, head)
-
     assert {each.code: each.level for each in world.preflight(a_plan(head)).findings} == found
 
 
@@ -312,7 +308,6 @@ def test_weights_in_s3_need_a_way_to_s3(world: World, head: Path, interface: boo
         endpoint |= {"VpcEndpointType": "Interface", "RouteTableIds": []}
         world.cloud.network.groups = [group(IpProtocol="-1", **PRIVATE_ONLY)]
     world.cloud.network.route_tables = [table()]
-
     world.cloud.network.endpoints = []
     codes = [each.code for each in world.preflight(plan).findings]
     assert codes == ["network-unreachable"]

@@ -42,7 +42,6 @@ def proved(world: World) -> Proof:
 
 def test_every_instance_is_proved_by_its_own_log_stream(logging: World) -> None:
     logging.deploy(from_the_log(instance_count=2))
-
     found = proved(logging)
     assert (found.source, found.passed) == ("log", True)
     assert {one.stream: one.acceptance_length for one in found.instances} == {ONE: 3.0, TWO: 2.6}
@@ -56,20 +55,16 @@ def test_every_instance_is_proved_by_its_own_log_stream(logging: World) -> None:
 @pytest.mark.thorough
 def test_one_instance_below_the_floor_fails_the_proof(logging: World) -> None:
     logging.cloud.streams[TWO].acceptance = 1.4
-
     with raises_code("not-proved", NotProved) as failed:
         logging.deploy(from_the_log(instance_count=2))
-
     assert f"1.40 of {TWO}" in failed.value.message
     assert failed.value.command == ("peagle", "catalog", "show", "a/target+p-eagle")
 
 
 def test_an_instance_that_drafts_nothing_fails_the_proof(logging: World) -> None:
     logging.cloud.streams[TWO].acceptance = None
-
     with raises_code("drafts-nothing", NotProved) as failed:
         logging.deploy(from_the_log(instance_count=2))
-
     assert f"{TWO} responds but drafts nothing" in failed.value.message
     assert len(logging.cloud.streams[TWO].prompts) < 20, "no prompt can change that"
 
@@ -77,10 +72,8 @@ def test_an_instance_that_drafts_nothing_fails_the_proof(logging: World) -> None
 @pytest.mark.thorough
 def test_an_instance_that_no_request_reaches_is_missing(logging: World) -> None:
     del logging.cloud.streams[TWO]
-
     with raises_code("instances-unproved", NotProved) as failed:
         logging.deploy(from_the_log(instance_count=2))
-
     assert "only 1 of 2 engines" in failed.value.message
 
 
@@ -89,10 +82,8 @@ def test_an_engine_without_statistics_is_not_proved(
 ) -> None:
     monkeypatch.setattr(Engine, "statistics", lambda engine: ["no statistics"])
     world.cloud.engine.acceptance = None
-
     with raises_code("no-statistics", NotProved) as failed:
         world.deploy(from_the_log())
-
     assert "--disable-log-stats" in failed.value.fix
     assert failed.value.command == ("peagle", "logs", NAME)
 
@@ -103,9 +94,7 @@ def test_lines_before_the_first_prompt_do_not_count(logging: World) -> None:
     for line in 30 * Engine(1.1).statistics():
         logging.cloud.write_log(line)
     logging.cloud.now += 60
-
     prove(logging.aws, NAME, load_catalog(), record, clock=logging.clock)
-
     assert proved(logging).acceptance_length == 3.0
 
 
@@ -118,10 +107,8 @@ def test_streams_of_the_earlier_revision_do_not_count(logging: World) -> None:
     logging.cloud.streams[TWO] = Engine(1.2)
     old = logging.cloud.streams.pop(ONE)
     logging.cloud.streams[ONE] = old
-
     with raises_code("not-proved", NotProved) as failed:
         logging.deploy(from_the_log(environment={"SM_VLLM_K": "7"}), keep_unproved=True)
-
     assert "1.20" in failed.value.message
     record = logging.saved()
     assert [one.stream for one in record.current.proof.instances] == [TWO]
@@ -129,10 +116,8 @@ def test_streams_of_the_earlier_revision_do_not_count(logging: World) -> None:
 
 def test_without_permission_to_read_the_log_the_error_names_the_action(logging: World) -> None:
     logging.cloud.before = refusing("filter_log_events", "AccessDeniedException", "not authorized")
-
     with pytest.raises(CloudError) as failed:
         logging.deploy(from_the_log())
-
     assert failed.value.exit_code == 4
     assert "logs:FilterLogEvents" in failed.value.fix
     assert failed.value.command == ("peagle", "prove", NAME)
@@ -150,12 +135,10 @@ def test_any_endpoint_is_proved_with_the_prompts_of_its_pair(logging: World) -> 
         '{"method": "eagle3", "num_speculative_tokens": 5, "parallel_drafting": true}'
     )
     logging.cloud.engine.prompts.clear()
-
     tags["peagle:pair"] = "peagle/tiny+p-eagle"
     known = prove(logging.aws, NAME, catalog, clock=logging.clock)
     tags["peagle:pair"] = "unknown/model+head"
     unknown = prove(logging.aws, NAME, catalog, clock=logging.clock)
-
     (drafter,) = [one for one in target.drafters if one.name == "p-eagle"]
     assert known.floor == drafter.acceptance_floor
     assert unknown.floor == 1.0
@@ -166,7 +149,6 @@ def test_any_endpoint_is_proved_with_the_prompts_of_its_pair(logging: World) -> 
 
 def test_a_floor_of_an_endpoint_that_does_not_speculate_fails(world: World) -> None:
     record = world.deploy(a_plan(speculation=None, drafter=None))
-
     assert prove(world.aws, NAME, load_catalog(), record, clock=world.clock).passed
     with raises_code("no-speculation", NotProved):
         prove(world.aws, NAME, load_catalog(), record, floor=1.5, clock=world.clock)
@@ -177,6 +159,5 @@ def test_only_an_endpoint_in_service_is_proved(world: World) -> None:
         prove(world.aws, NAME, load_catalog())
     record = world.deploy(a_plan())
     world.cloud.endpoints[NAME].script = [("Updating", None)] * 9
-
     with raises_code("endpoint-not-in-service"):
         prove(world.aws, NAME, load_catalog(), record, clock=world.clock)

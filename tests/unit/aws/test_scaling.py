@@ -48,7 +48,6 @@ def test_what_is_not_proved_does_not_scale(world: World) -> None:
     world.cloud.engine.acceptance = 1.0
     with pytest.raises(NotProved):
         ready(world).deploy(scaled())
-
     assert world.cloud.scaled == set()
 
 
@@ -61,7 +60,6 @@ def test_other_bounds_change_only_the_scaling(world: World) -> None:
         "1 to 5 instances, target 4 requests at a time each"
     )
     world.deploy(scaled(max_instances=5))
-
     assert world.cloud.bounds == {TARGET: (1, 5)}
     assert world.cloud.updates == []
 
@@ -70,7 +68,6 @@ def test_a_plan_without_scaling_ends_that_of_the_plan_before(world: World) -> No
     ready(world).deploy(scaled())
     assert world.preflight(a_plan()).change == "update"  # another routing
     world.deploy(a_plan())
-
     assert world.cloud.scaled == set()
 
 
@@ -79,7 +76,6 @@ def test_scaling_that_others_registered_is_left_alone(world: World) -> None:
     world.cloud.scaled.add(TARGET)
     assert world.preflight(a_plan()).change == "nothing"
     world.deploy(another(a_plan()))
-
     assert world.cloud.scaled == {TARGET}
     assert world.cloud.updates[-1]["RetainAllVariantProperties"] is True
 
@@ -89,7 +85,6 @@ def test_an_update_keeps_the_number_of_instances_that_scaling_chose(world: World
     world.cloud.endpoints[NAME].count = 3
     world.cloud.streams = {f"AllTraffic/i-{number}": Engine() for number in (1, 2, 3)}
     world.deploy(another(scaled()))
-
     (update,) = world.cloud.updates
     assert update["RetainAllVariantProperties"] is True
     assert [one["VariantPropertyType"] for one in update["ExcludeRetainedVariantProperties"]] == [
@@ -119,7 +114,6 @@ def test_a_rollout_is_for_the_instances_that_run(world: World, running: int, kin
     found = world.preflight(plan)
     assert found.rollout.extra_instances == running
     world.deploy(plan)
-
     (update,) = world.cloud.updates
     policy = update["DeploymentConfig"]["BlueGreenUpdatePolicy"]
     assert policy["TrafficRoutingConfiguration"]["Type"] == kind
@@ -130,7 +124,6 @@ def test_another_instance_type_ends_the_scaling_for_the_update(world: World) -> 
     world.deploy(scaled())
     world.cloud.calls.clear()
     world.deploy(another(scaled()).model_copy(update={"instance_type": "ml.g6.xlarge"}))
-
     changing = ("deregister_scalable_target", "update_endpoint", "register_scalable_target")
     assert [one for one in world.cloud.calls if one in changing] == list(changing)
     assert world.cloud.updates[-1]["RetainAllVariantProperties"] is True
@@ -146,7 +139,6 @@ def test_another_machine_returns_to_the_scaling_of_the_revision(world: World) ->
     assert world.cloud.bounds == {TARGET: (1, 2)}
     key = "TargetTrackingScalingPolicyConfiguration"
     assert world.cloud.policies[TARGET][key] == policy_parameters(NAME, "AllTraffic", SCALING)[key]
-
     world.forget()
     world.rollback()
     assert world.cloud.bounds == {TARGET: (1, 8)}
@@ -158,7 +150,6 @@ def test_another_machine_returns_to_a_fixed_number(world: World) -> None:
     assert world.cloud.scaled == {TARGET}
     world.forget()
     world.rollback()
-
     assert world.cloud.scaled == set()
 
 
@@ -169,7 +160,6 @@ def test_without_the_tag_another_machine_leaves_the_scaling(world: World) -> Non
         tags.pop("peagle:scaling", None)
     world.forget()
     world.rollback()
-
     assert world.cloud.bounds == {TARGET: (1, 8)}
 
 
@@ -179,7 +169,6 @@ def test_a_plan_without_scaling_ends_that_of_another_machine(world: World) -> No
     found = world.preflight(a_plan())
     assert found.scaling.text == "1 to 3 instances, target 4 requests at a time each -> none"
     world.deploy(a_plan())
-
     assert world.cloud.scaled == set()
 
 
@@ -187,7 +176,6 @@ def test_status_and_list_show_the_bounds_and_the_present_number(world: World) ->
     record = ready(world).deploy(scaled())
     world.cloud.endpoints[NAME].count = 2
     document = deployment_status(world.aws, record)
-
     assert document["scaling"] == {
         "min_instances": 1,
         "max_instances": 3,
@@ -204,7 +192,6 @@ def test_status_and_list_show_the_bounds_and_the_present_number(world: World) ->
 def test_a_quota_below_the_maximum_is_a_warning(world: World) -> None:
     world.cloud.quotas["ml.g5.xlarge for endpoint usage"] = 2
     found = {one.code: one for one in world.preflight(scaled()).findings}
-
     assert found["quota-too-small"].level == "warning"
     assert "scaling to 3 instances will fail" in found["quota-too-small"].message
 
@@ -214,7 +201,6 @@ def test_a_fixed_number_is_refused_while_it_scales_automatically(world: World) -
     with raises_code("scales-automatically", Refused):
         run(world, to=2)
     run(world, to=2, off=True)
-
     assert world.cloud.scaled == set()
     assert world.cloud.endpoints[NAME].count == 2
 
@@ -224,7 +210,6 @@ def test_scale_changes_one_bound_and_keeps_the_rest(world: World) -> None:
     run(world, minimum=2)
     assert world.cloud.bounds == {TARGET: (2, 3)}
     run(world, target=9.0)
-
     policy = world.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]
     assert (policy["TargetValue"], policy["ScaleInCooldown"]) == (9, 600)
     assert world.cloud.bounds == {TARGET: (2, 3)}
@@ -254,7 +239,6 @@ def test_a_change_of_scaling_that_is_under_way_ends_first(world: World) -> None:
     updating: list[tuple[str, str | None]] = [("Updating", None)] * 3
     world.cloud.endpoints[NAME].script = [*updating, ("InService", None)]
     run(world, to=2)
-
     assert world.cloud.endpoints[NAME].count == 2
 
 

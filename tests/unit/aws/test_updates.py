@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from peagle.aws.errors import AccessDenied
 from peagle.catalog import load_catalog
-from peagle.deploy.apply import RolledBack
+from peagle.deploy.alarms import RolledBackOnAlarm
+from peagle.deploy.apply import RolledBack, preview_rollback, revision_for_rollback, rollback
 from peagle.deploy.proving import prove
 from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved
+from peagle.planning.plan import AlarmKind, Observe, Plan, Rollout
 from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.network import refusing
@@ -24,10 +27,8 @@ def test_an_update_whose_proof_fails_is_rolled_back(world: World) -> None:
     world.deploy(a_plan())
     before = world.serves()
     world.cloud.engine.acceptance = BAD
-
     with raises_code("rolled-back", RolledBack) as failed:
         world.deploy(another(a_plan()))
-
     assert failed.value.exit_code == 3
     assert "acceptance length 1.40" in failed.value.message
     assert f"serves {before} again" in failed.value.message
@@ -52,10 +53,8 @@ def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> 
                                 OriginalMessage="boom")  # fmt: skip
 
     world.cloud.before = broken
-
     with raises_code("rolled-back", RolledBack) as failed:
         world.deploy(another(a_plan()))
-
     assert "boom" in failed.value.message
     assert world.serves() == before
 
@@ -63,11 +62,9 @@ def test_an_update_whose_engine_does_not_answer_is_rolled_back(world: World) -> 
 def test_a_proof_that_aws_refuses_is_not_a_failed_one(world: World) -> None:
     world.deploy(a_plan())
     before = world.serves()
-
     world.cloud.before = refusing("invoke_endpoint", "AccessDeniedException", "not authorized")
     with pytest.raises(CloudError):
         world.deploy(another(a_plan()))
-
     assert world.serves() != before
     assert world.state() == "Unproved"
     world.cloud.before = lambda operation: None
@@ -83,9 +80,7 @@ def test_a_later_proof_ends_a_kept_update(world: World) -> None:
     with pytest.raises(NotProved):
         world.deploy(another(a_plan()), keep_unproved=True)
     world.cloud.engine.acceptance = GOOD
-
     proved = prove(world.aws, NAME, load_catalog(), world.saved(), clock=world.clock)
-
     record = world.saved()
     assert proved.passed
     assert world.state() == "InService"
@@ -103,10 +98,8 @@ def test_a_rollback_that_fails_is_reported_and_can_be_repeated(world: World) -> 
         [("Updating", None), ("InService", None)],
         [("Updating", None), ("InService", "no capacity")],
     ]
-
     with raises_code("rollback-failed", CloudError) as failed:
         world.deploy(another(a_plan()))
-
     assert failed.value.command == ("peagle", "rollback", NAME)
     assert world.serves() != before
     assert len(world.cloud.configs) == 2
@@ -124,9 +117,7 @@ def test_weights_of_the_previous_revision_stay_and_unchanged_files_are_copied(
     first = set(bucket)
     uploads = world.cloud.calls.count("upload_file")
     (head / "model.safetensors").write_bytes(b"trained again")
-
     world.deploy(a_plan(head))
-
     assert first < set(bucket)
     assert len(bucket) == 4
     assert world.cloud.calls.count("upload_file") == uploads + 1
@@ -143,10 +134,8 @@ def test_revisions_that_share_weights_keep_them(world: World, head: Path) -> Non
     world.deploy(a_plan(head))
     (bucket,) = world.cloud.buckets.values()
     world.cloud.engine.acceptance = BAD
-
     with pytest.raises(RolledBack):
         world.deploy(another(a_plan(head)))
-
     assert len(bucket) == 2
     world.destroy()
     assert world.cloud.is_empty
@@ -158,9 +147,7 @@ def test_another_machine_finds_the_previous_revision_and_returns_to_it(
     before, after = updated
     first = world.saved()
     world.forget()
-
     world.rollback()
-
     assert world.serves() == before
     record = world.saved()
     assert record.id == first.id
@@ -179,10 +166,221 @@ def test_an_unproved_update_found_by_another_machine_returns_to_the_proved_revis
     unproved = world.serves()
     world.forget()
     world.cloud.engine.acceptance = GOOD
-
     world.rollback()
-
     assert world.serves() == updated[1]
     assert unproved not in world.cloud.configs
     record = world.saved()
     assert record.previous.name == updated[0]
+
+
+# A rollback that was interrupted is continued until its result is reported, and then undone.
+@pytest.mark.thorough
+def test_a_rollback_that_abandons_an_update_returns_to_the_same_one_again(
+    world: World, updated: tuple[str, str]
+) -> None:
+    """Killed while what served is proved again, when nothing is pending any more."""
+    world.cloud.engine.acceptance = 1.4
+    with pytest.raises(NotProved):
+        world.deploy(a_plan(environment={"SM_VLLM_MODEL": "b"}), keep_unproved=True)
+    world.cloud.engine.acceptance = 3.0
+
+    def kill(operation: str) -> None:
+        if operation == "invoke_endpoint":
+            raise KeyboardInterrupt
+
+    world.cloud.before = kill
+    with pytest.raises(KeyboardInterrupt):
+        world.rollback()
+    world.cloud.before = lambda operation: None
+    world.rollback()
+    assert world.serves() == updated[1]
+    assert world.state() == "InService"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_deploy_ends_the_intent_of_a_rollback(
+    world: World, updated: tuple[str, str], is_new: bool
+) -> None:
+    world.rollback_unreported()
+    world.deploy(another(a_plan()) if is_new else a_plan())
+    world.rollback()
+    assert world.serves() == (updated[0] if is_new else updated[1])
+
+
+def test_a_rollback_is_repeated_where_the_endpoint_failed_since(
+    world: World, updated: tuple[str, str]
+) -> None:
+    world.rollback_unreported()
+    world.cloud.endpoints[NAME].script = [("Failed", "no reason")]
+    world.rollback()
+    assert world.serves() == updated[0]
+    assert world.state() == "InService"
+
+
+# Alarms of a rollout: made before the update, named when they undo it, removed by destroy.
+ACCEPTANCE, ERRORS = f"{NAME}-acceptance", f"{NAME}-5xx"
+LOG = f"/aws/sagemaker/Endpoints/{NAME}"
+
+
+def rolled_out(plan: Plan, *alarms: AlarmKind, floor: float = 2.0) -> Plan:
+    """The plan with a rolling update."""
+    rollout = Rollout(
+        kind="all-at-once",
+        step=None,
+        baking_seconds=600,
+        extra_instances=1,
+        extra_usd_per_hour=1.408,
+        alarms=alarms or ("errors", "acceptance"),
+    )
+    speculation = plan.speculation
+    if speculation:
+        speculation = speculation.model_copy(update={"acceptance_floor": floor})
+    return plan.model_copy(update={"rollout": rollout, "speculation": speculation})
+
+
+@pytest.mark.thorough
+def test_a_plan_without_a_rollout_updates_as_before_and_removes_the_alarms(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+    before = dict(world.cloud.made_alarms)
+    changes = [one.text for one in world.preflight(another(a_plan())).changes]
+    assert "alarms acceptance, errors -> none" in changes
+    world.deploy(another(a_plan()))
+    assert "DeploymentConfig" not in world.cloud.updates[-1]
+    assert world.cloud.made_alarms == world.cloud.metric_filters == {}
+    world.rollback()
+    assert world.cloud.made_alarms == before
+
+
+def test_a_rollout_without_an_update_is_noted_and_its_alarms_are_created(world: World) -> None:
+    world.deploy(a_plan())
+    assert not world.preflight(a_plan()).findings
+    found = world.preflight(rolled_out(a_plan()))
+    (noted,) = [one for one in found.findings if one.code == "rollout-at-next-update"]
+    assert (found.change, noted.level) == ("nothing", "note")
+    assert ACCEPTANCE in noted.message
+    world.deploy(rolled_out(a_plan()))
+    assert set(world.cloud.made_alarms) == {ACCEPTANCE, ERRORS}
+    assert "update_endpoint" not in world.cloud.calls
+    assert not world.preflight(rolled_out(a_plan())).findings
+    world.destroy()
+    assert world.cloud.made_alarms == {}
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_rollback_on_an_alarm_names_it(world: World, is_named: bool) -> None:
+    world.deploy(a_plan())
+    before = world.serves()
+    reason = "CloudWatch alarms fired" + (f": [{ACCEPTANCE}]" if is_named else "")
+    world.cloud.firing = set() if is_named else {ACCEPTANCE}
+    world.cloud.next_scripts = [[("Updating", None), ("RollingBack", None), ("InService", reason)]]
+    with raises_code("rolled-back-on-alarm", RolledBackOnAlarm) as failed:
+        world.deploy(rolled_out(another(a_plan())))
+    assert ACCEPTANCE in failed.value.message
+    assert ERRORS not in failed.value.message
+    assert "--no-speculation" in failed.value.command
+    assert world.serves() == before
+    record = world.saved()
+    assert record.pending is None
+    assert ACCEPTANCE in record.failure.message
+
+
+def watched(plan: Plan, floor: float, k: int) -> Plan:
+    """The plan with alarms and a dashboard, which name the acceptance length and K."""
+    plan = rolled_out(plan, floor=floor)
+    speculation = plan.speculation.model_copy(update={"k": k})
+    observe = Observe(dashboard=True, log_retention_days=None)
+    return plan.model_copy(update={"speculation": speculation, "observe": observe})
+
+
+@pytest.mark.thorough
+def test_after_a_rollback_on_another_machine_alarms_watch_what_serves(world: World) -> None:
+    world.deploy(watched(a_plan(), 2.0, 5))
+    first = dict(world.cloud.made_alarms)
+    world.deploy(watched(another(a_plan()), 1.5, 7))
+    world.forget()
+    world.shown.clear()
+    preview = preview_rollback(world.aws, world.known(), revision_for_rollback(world.known()))
+    assert "the dashboard" in preview.kept
+    rollback(world.context(), load_catalog())
+    now = world.cloud.made_alarms
+    assert now[ERRORS]["Dimensions"] == first[ERRORS]["Dimensions"]
+    assert now[ACCEPTANCE]["Metrics"] == first[ACCEPTANCE]["Metrics"], "with its K"
+    assert now[ACCEPTANCE]["Threshold"] == 2.0, "the floor is in the tag of its proof"
+    assert now[ACCEPTANCE]["AlarmDescription"] == (
+        "The acceptance length is below 2. To switch speculation off: peagle deploy a/target "
+        "--no-speculation --name peagle-pair --region us-east-1"
+    )
+    (notice,) = [one.line for one in world.shown if "since the plan before" in one.line]
+    assert "the dashboard; another machine has the plan" in notice
+
+
+@pytest.mark.thorough
+def test_an_update_that_is_undone_leaves_alarms_and_dashboard_as_before(world: World) -> None:
+    world.deploy(watched(a_plan(), 2.0, 5))
+    before = dict(world.cloud.made_alarms), dict(world.cloud.dashboards)
+    world.cloud.next_scripts = [[("Updating", None), ("InService", "no capacity anywhere")]]
+    with raises_code("endpoint-rolled-back"):
+        world.deploy(watched(another(a_plan()), 1.5, 7))
+    assert (world.cloud.made_alarms, world.cloud.dashboards) == before
+    world.cloud.engine.acceptance = 1.1
+    with raises_code("rolled-back"):
+        world.deploy(watched(another(a_plan()), 1.5, 7))
+    assert (world.cloud.made_alarms, world.cloud.dashboards) == before
+
+
+@pytest.mark.thorough
+def test_a_rollback_succeeds_where_alarms_may_not_be_written(world: World) -> None:
+    world.deploy(watched(a_plan(), 2.0, 5))
+    first = world.serves()
+    world.deploy(watched(another(a_plan()), 1.5, 7))
+    world.cloud.before = refusing("put_metric_alarm", "AccessDenied", "not authorized")
+    world.rollback()
+    assert world.serves() == first
+    assert any("are of the plan before" in one.line for one in world.shown if one.is_notice)
+
+
+def test_an_alarm_that_aws_refuses_ends_the_deploy_before_the_update(world: World) -> None:
+    world.deploy(a_plan())
+    before = world.serves()
+    world.cloud.before = refusing("put_metric_alarm", "AccessDenied", "not authorized")
+    with pytest.raises(AccessDenied):
+        world.deploy(rolled_out(another(a_plan())))
+    assert world.serves() == before
+    assert world.cloud.updates == []
+
+
+def test_a_rollback_has_the_rollout_of_the_plan_that_it_returns_to(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+    first = world.serves()
+    world.deploy(rolled_out(another(a_plan()), floor=1.5))
+    world.cloud.firing = {ACCEPTANCE}
+    world.cloud.calls.clear()
+    world.rollback()
+    config = world.cloud.updates[-1]["DeploymentConfig"]
+    assert config["BlueGreenUpdatePolicy"]["TerminationWaitInSeconds"] == 600
+    # The alarm that fires already would undo the way back at once.
+    assert config["AutoRollbackConfiguration"] == {"Alarms": [{"AlarmName": ERRORS}]}
+    assert [one.line for one in world.shown if one.is_notice] == [
+        f"{ACCEPTANCE} is in the state ALARM already, and does not watch the rollback"
+    ]
+    calls = world.cloud.calls
+    assert calls.index("put_metric_alarm") < calls.index("update_endpoint")
+    assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 2.0
+    dimensions = world.cloud.made_alarms[ERRORS]["Dimensions"]
+    assert {"Name": "EndpointConfigName", "Value": first} in dimensions
+
+
+@pytest.mark.thorough
+def test_a_rollback_that_an_alarm_undoes_leaves_the_alarms_of_what_serves(world: World) -> None:
+    world.deploy(rolled_out(a_plan()))
+    world.deploy(rolled_out(another(a_plan()), floor=1.5))
+    serves = world.serves()
+    reason = f"CloudWatch alarms fired: [{ERRORS}]"
+    world.cloud.next_scripts = [[("Updating", None), ("RollingBack", None), ("InService", reason)]]
+    with raises_code("rolled-back-on-alarm"):
+        world.rollback()
+    assert world.serves() == serves
+    assert world.cloud.made_alarms[ACCEPTANCE]["Threshold"] == 1.5
+    world.rollback()
+    assert world.serves() != serves

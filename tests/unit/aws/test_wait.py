@@ -67,7 +67,6 @@ def test_progress_shows_state_time_cost_and_one_clean_line(world: World) -> None
 
     world.cloud.after = log
     world.deploy(a_plan())
-
     waiting = [progress for progress in world.shown if progress.state == "Creating"]
     assert [progress.seconds for progress in waiting] == [0, 1, 2, 3, 4]
     assert waiting[-1].cost_usd == pytest.approx(1.408 * 4 / 3600)
@@ -81,7 +80,6 @@ def test_a_fatal_line_ends_the_wait_at_once_and_deletes_nothing(
     world: World, lines: tuple[str, ...]
 ) -> None:
     error = _fails(world, *lines)
-
     assert error.code == "will-not-serve"
     assert error.exit_code == 4
     assert error.fix
@@ -95,10 +93,8 @@ def test_a_fatal_line_ends_the_wait_at_once_and_deletes_nothing(
 def test_a_log_that_cannot_be_read_does_not_end_the_wait(world: World, code: str) -> None:
     world.cloud.next_scripts = [[*[("Creating", None)] * 5, ("InService", None)]]
     world.cloud.write_log(LOADING)
-
     world.cloud.before = refusing("filter_log_events", code, "refused")
     world.deploy(a_plan())
-
     lines = {progress.line for progress in world.shown if progress.state == "Creating"}
     denied = {"(no permission to read the log: logs:FilterLogEvents)"}
     assert lines == (denied if code.startswith("AccessDenied") else {"no log yet"})
@@ -137,19 +133,15 @@ def updating(world: World) -> World:
 def test_the_log_of_the_earlier_revision_is_not_read_during_an_update(updating: World) -> None:
     _logs_when(updating, "update_endpoint", *OUT_OF_MEMORY)
     shown = len(updating.shown)
-
     updating.deploy(another(a_plan()))
-
     assert updating.state() == "InService"
     assert {one.line for one in updating.shown[shown:] if one.state == "Updating"} == {"no log yet"}
 
 
 def test_a_fatal_line_of_the_new_revision_ends_the_wait_for_an_update(updating: World) -> None:
     _logs_when(updating, "update_endpoint", *OUT_OF_MEMORY, stream=OTHER)
-
     with raises_code("update-will-fail", CloudError) as failed:
         updating.deploy(another(a_plan()))
-
     assert "CUDA out of memory" in failed.value.message
     assert "the earlier configuration keeps serving" in failed.value.fix
     assert not any(call.startswith("delete_") for call in updating.cloud.calls)
@@ -170,10 +162,8 @@ def test_each_bad_end_of_an_update_has_its_code(
 ) -> None:
     updating.cloud.next_scripts = [[("Updating", None), (status, "the reason")]]
     _logs_when(updating, "update_endpoint", *OUT_OF_MEMORY, stream=OTHER)
-
     with raises_code(code, CloudError) as failed:
         updating.deploy(another(a_plan()))
-
     assert meaning in failed.value.message
     assert "log: torch.OutOfMemoryError: CUDA out of memory" in failed.value.message
     assert updating.state() == status
@@ -182,7 +172,6 @@ def test_each_bad_end_of_an_update_has_its_code(
 def test_a_failed_new_endpoint_with_a_lasting_cause_will_not_serve(world: World) -> None:
     world.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
     _logs_when(world, "create_endpoint", *OUT_OF_MEMORY)
-
     with pytest.raises(WillNotServe):
         world.deploy(a_plan())
 
@@ -190,10 +179,8 @@ def test_a_failed_new_endpoint_with_a_lasting_cause_will_not_serve(world: World)
 @pytest.mark.thorough
 def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> None:
     world.cloud.next_scripts = [list(FOREVER)]
-
     with raises_code("endpoint-timeout", CloudError) as silent:
         world.deploy(a_plan())
-
     (notice,) = [progress for progress in world.shown if progress.is_notice]
     for text in (notice.line, silent.value.message):
         assert "no log yet: AWS probably has no free ml.g5.xlarge, or still pulls" in text
@@ -205,10 +192,8 @@ def test_a_start_without_a_log_is_reported_once_and_at_the_end(world: World) -> 
 def test_waiting_has_a_limit(world: World) -> None:
     world.cloud.next_scripts = [list(FOREVER)]
     _logs_when(world, "create_endpoint", LOADING)
-
     with raises_code("endpoint-timeout", CloudError) as caught:
         world.deploy(a_plan())
-
     assert "40 minutes" in caught.value.message
     assert not any(progress.is_notice for progress in world.shown)
 
@@ -216,9 +201,7 @@ def test_waiting_has_a_limit(world: World) -> None:
 def test_a_failed_start_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     _fails(world, *OUT_OF_MEMORY)
     monkeypatch.setattr(world.cloud, "_refuse_busy", lambda endpoint: None)
-
     remove_failed_start(world.context(world.saved()))
-
     assert world.cloud.is_empty
     assert world.record() is None
 
@@ -227,10 +210,8 @@ def test_a_failed_start_is_removed(world: World, monkeypatch: pytest.MonkeyPatch
 def test_an_endpoint_that_serves_after_all_is_not_removed(world: World) -> None:
     _fails(world, *OUT_OF_MEMORY)
     world.cloud.endpoints[NAME].script = [("InService", None)]
-
     with raises_code("serves-after-all", Refused):
         remove_failed_start(world.context(world.saved()))
-
     assert "delete_endpoint" not in world.cloud.calls
     assert world.deploy(a_plan()).serving is not None
 
@@ -238,9 +219,7 @@ def test_an_endpoint_that_serves_after_all_is_not_removed(world: World) -> None:
 def test_where_a_creation_cannot_be_deleted_the_removal_waits(world: World) -> None:
     _fails(world, *OUT_OF_MEMORY)
     world.cloud.endpoints[NAME].script = [*[("Creating", None)] * 300, ("Failed", "no ping")]
-
     remove_failed_start(world.context(world.saved()))
-
     assert world.cloud.is_empty
     assert world.record() is None
 
@@ -253,9 +232,7 @@ def test_the_removal_of_a_failed_start_keeps_the_revision_that_served(world: Wor
     _logs_when(world, "create_endpoint", *OUT_OF_MEMORY)
     with pytest.raises(WillNotServe):
         world.deploy(another(a_plan()))
-
     remove_failed_start(world.context(world.saved()))
-
     assert describe(world.aws, NAME) is None
     assert set(world.cloud.configs) == {before.serving.name}
     record = world.saved()

@@ -66,9 +66,7 @@ def warm_keys(world: World) -> list[str]:
 
 def test_the_collecting_plan_runs_the_same_engine_once() -> None:
     plan = in_s3(instance_count=3, price_per_hour_usd=6.0)
-
     own = warming.collecting_plan(plan)
-
     assert own.name == "peagle-pair-warm"
     assert own.instance_count == 1
     assert own.price_per_hour_usd == 2.0
@@ -100,20 +98,17 @@ HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
 def test_weights_in_several_prefixes_name_the_sync_command(plan: Plan) -> None:
     with raises_code("weights-not-in-s3", Refused) as caught:
         warming.prefix_of_weights(plan)
-
     assert caught.value.command == ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")
 
 
 def test_streamed_weights_are_refused() -> None:
     with raises_code("weights-streamed", Refused) as caught:
         warming.prefix_of_weights(in_s3(mounts=()))
-
     assert "weights_by mount" in caught.value.fix
 
 
 def test_the_artifact_is_stored_beside_the_weights_manifest_last(stocked: World) -> None:
     stored = collected(stocked)
-
     there = stocked.cloud.buckets["models"]
     assert there[f"pair/warm/{KEY}.tar.gz"]["Content"] == stocked.cloud.packed.content
     assert there[f"pair/warm/{KEY}.json"]["Content"] == stocked.cloud.packed.document
@@ -132,9 +127,7 @@ def test_a_second_collection_replaces_its_artifact_and_reports_others(stocked: W
     stocked.cloud.put("models", f"pair/warm/{other}.json", b"{}")
     collected(stocked)
     stocked.cloud.packed.content = b"compiled again"
-
     stored = collected(stocked)
-
     archive = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.tar.gz"]
     assert archive["Content"] == b"compiled again"
     assert stored.others == {other: 7}
@@ -160,7 +153,6 @@ def test_an_interrupted_replacement_leaves_no_old_manifest(stocked: World, uploa
     stocked.cloud.after = end
     with pytest.raises(KeyboardInterrupt):
         collected(stocked)
-
     there = stocked.cloud.buckets["models"]
     assert there[f"pair/warm/{KEY}.tar.gz"]["Content"] == b"compiled again"
     manifest = there.get(f"pair/warm/{KEY}.json", {"Content": None})["Content"]
@@ -169,10 +161,8 @@ def test_an_interrupted_replacement_leaves_no_old_manifest(stocked: World, uploa
 
 def test_an_artifact_is_replaced_without_permission_to_delete(stocked: World) -> None:
     replace_artifact(stocked)
-
     stocked.cloud.before = refusing("delete_object", "AccessDenied", "Access Denied")
     collected(stocked)
-
     manifest = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.json"]
     assert manifest["Content"] == stocked.cloud.packed.document
     assert stocked.cloud.calls.count("delete_object") == 1
@@ -182,23 +172,15 @@ def test_an_artifact_is_replaced_without_permission_to_delete(stocked: World) ->
 def test_a_stored_artifact_does_not_prevent_another_sync(part: str) -> None:
     place = warming.prefix_of_weights(in_s3())
     there = {f"{place.key}{part}warm/{KEY}.{ending}": 1 for ending in ("tar.gz", "json")}
-
     assert list(unknown_objects(place, there, (), ())) == []
     assert list(unknown_objects(place, {f"{place.key}{part}warm/else": 1}, (), ())) != []
 
 
 def test_throttled_requests_are_retried(stocked: World) -> None:
     throttled = service_error("ThrottlingException", "Rate exceeded", "InvokeEndpoint")
-    stocked.cloud.packed.faults = [
-        throttled,
-        None,
-        throttled,
-        WarmReply(500, b"busy packing"),
-    ]
+    stocked.cloud.packed.faults = [throttled, None, throttled, WarmReply(500, b"busy packing")]
     before = stocked.cloud.now
-
     collected(stocked)
-
     assert len(warm_keys(stocked)) == 2
     assert stocked.cloud.now - before >= PAUSES[0] + PAUSES[0] + PAUSES[1]
 
@@ -228,19 +210,15 @@ def test_a_failed_fetch_stores_nothing(
     code: str,
 ) -> None:
     stocked.cloud.packed.faults = list(faults)
-
     with raises_code(code, kind):
         collected(stocked)
-
     assert warm_keys(stocked) == []
 
 
 def test_nothing_is_collected_from_an_unproved_engine(stocked: World) -> None:
     stocked.cloud.engine.acceptance = 1.0
-
     with pytest.raises(NotProved):
         collected(stocked)
-
     assert stocked.cloud.packed.requests == []
     assert warm_keys(stocked) == []
 
@@ -249,7 +227,6 @@ def test_a_read_only_prefix_is_detected_first(stocked: World) -> None:
     place = warming.prefix_of_weights(in_s3())
     warming.check_writable(stocked.aws, place)
     assert stocked.cloud.calls == ["create_multipart_upload", "abort_multipart_upload"]
-
     stocked.cloud.before = refusing("create_multipart_upload", "AccessDenied", "Access Denied")
     with raises_code("AccessDenied", AccessDenied) as caught:
         warming.check_writable(stocked.aws, place)

@@ -38,7 +38,6 @@ def test_it_is_installed_once_and_reinstalled_on_request(lock: Path, peagle: Pea
     assert first.returncode == 0, first.stderr
     again = json.loads(peagle("bench", "install", "--json").stdout)
     reinstalled = json.loads(peagle("bench", "install", "--again", "--json").stdout)
-
     document = json.loads(first.stdout)
     assert document["was_installed"] is False
     assert document["version"] == AIPERF
@@ -60,7 +59,6 @@ def test_the_lock_has_hashes_no_addresses_and_none_of_the_excluded_packages() ->
         line for line in (folder / "aiperf.excludes").read_text().splitlines() if line[:1] != "#"
     ]
     locked = re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE)
-
     assert f"aiperf=={AIPERF} " in lock
     assert "://" not in lock
     assert not set(locked) & set(excluded)

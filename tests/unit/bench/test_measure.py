@@ -13,21 +13,34 @@ import pytest
 
 from peagle.bench.aiperf import CpuReading, Sent, SentRequest, requests_in
 from peagle.bench.measure import evaluate, queue_reason, with_saturation
+from peagle.bench.report import BenchGates, require_gates
 from peagle.bench.result import (
     BenchedServer,
     BenchLoad,
+    BenchResult,
     BenchRow,
     BenchSetting,
     BenchWorkload,
     Interval,
+    MeasuredAcceptance,
     ratio_interval,
     t_quantile,
 )
 from peagle.bench.targets import BenchTarget, OpenAiServer
-from peagle.errors import EngineError
+from peagle.bench.variants import (
+    Minute,
+    Minutes,
+    VariantComparison,
+    VariantResult,
+    compare_variants,
+    relative_change,
+)
+from peagle.errors import EngineError, Refused
 from peagle.protocol import Counters
 from peagle.speed.models import Workload
+from peagle.speed.slo import Slo
 from tests.support import raises_code
+from tests.unit.bench.made import RESULT
 
 SERVER = OpenAiServer("http://127.0.0.1:1/v1", "m")
 TARGET = BenchTarget(
@@ -68,7 +81,6 @@ def evaluated(
 def test_speed_latencies_and_cost_are_those_of_the_requests() -> None:
     slow = [replace(request, end=request.end + 100, ttft=100.0) for request in THREE[:2]]
     row = evaluated([*slow, *THREE[2:]])  # the warm-up is not counted
-
     assert row.tokens_per_second == Interval(82.0, 82.0, 82.0)
     assert row.ttft
     assert row.itl
@@ -86,7 +98,6 @@ def test_speed_latencies_and_cost_are_those_of_the_requests() -> None:
 
 def test_acceptance_is_that_of_the_counters_and_tells_k() -> None:
     row = evaluated(THREE, Counters(100, 300, 120, (70, 35, 15)))
-
     assert row.acceptance is not None
     assert row.acceptance.length == pytest.approx(2.2)
     assert row.acceptance.per_position == (0.7, 0.35, 0.15)
@@ -97,9 +108,7 @@ def test_acceptance_is_that_of_the_counters_and_tells_k() -> None:
 
 def test_a_server_that_dies_keeps_the_repetitions_before() -> None:
     died = [replace(one, error="the server refuses the connection") for one in THREE[8:]]
-
     row = evaluated([*THREE[:8], *died])
-
     assert row.tokens_per_second.value == pytest.approx(82.0)
     assert len(row.repetitions) == 2  # the second lost two requests
     assert "1 of 3 repetitions are complete" in row.incomplete
@@ -113,9 +122,7 @@ def test_a_server_that_dies_keeps_the_repetitions_before() -> None:
 
 def test_the_engines_own_queue_decides_where_it_is_known() -> None:
     sent = THREE[2:]
-
     reason = queue_reason(LOAD, sent, [(2.5, 1.0), (3.5, 1.0), (4.5, 0.0)])
-
     assert reason == "1 of 2 requests wait in the engine's queue"
     assert not queue_reason(LOAD, sent, [(2.5, 0.0), (3.5, 1.0), (4.5, 0.0)])
     late = [replace(request, ttft=0.7) for request in sent]
@@ -126,7 +133,6 @@ def test_more_requests_without_more_tokens_are_saturation() -> None:
     row = evaluated(THREE)
     more = replace(row, load=replace(LOAD, concurrency=8))
     faster = replace(more, tokens_per_second=Interval(160.0, 150.0, 170.0))
-
     assert "than with 2 requests" in with_saturation([row, more])[1].saturated
     assert [one.saturated for one in with_saturation([row, faster])] == ["", ""]
 
@@ -134,14 +140,12 @@ def test_more_requests_without_more_tokens_are_saturation() -> None:
 def test_the_use_of_the_cpus_is_that_of_the_repetition() -> None:
     readings = (CpuReading(1.9, 0.1, 0.2), CpuReading(2.5, 0.6, 0.5), CpuReading(3.0, 1.0, 1.0))
     row = evaluated(THREE, cpu=readings)
-
     assert (row.sender_cpu_share, row.machine_cpu_share) == pytest.approx((0.8, 0.75))
     assert row.repetitions[1].sender_cpu_share is None
 
 
 def test_the_interval_is_that_of_students_t() -> None:
     mean = ratio_interval([(9.0, 1.0), (10.0, 1.0), (11.0, 1.0)])
-
     assert mean
     assert (mean.value, mean.low, mean.high) == pytest.approx((10, 7.5158, 12.4842), abs=1e-3)
     assert ratio_interval([]) is ratio_interval([(0, 0)]) is None
@@ -195,9 +199,7 @@ def test_a_record_has_times_in_seconds_and_the_servers_tokens() -> None:
     """vLLM reports an error in a stream as an event, which aiperf does not count as an error."""
     metrics = {"time_to_first_token": GOOD["metrics"]["time_to_first_token"]}
     early = line({"metadata": METADATA, "metrics": metrics})
-
     good, ended = requests_in([line(GOOD), early, line(GOOD)[:200]])  # the last is cut off
-
     assert (good.repetition, good.prompt_tokens, good.output_tokens) == (2, 7, 20)
     assert (good.start, good.end) == pytest.approx((1795360789.440639, 1795360789.604441))
     assert good.ttft == pytest.approx(0.069177212)
@@ -217,7 +219,6 @@ def test_a_record_has_times_in_seconds_and_the_servers_tokens() -> None:
 )
 def test_a_failed_request_has_one_clear_message(error: Any, message: str) -> None:
     (failed,) = requests_in([line({"metadata": METADATA, "metrics": {}, "error": error})])
-
     assert message in failed.error
 
 
@@ -235,3 +236,137 @@ def test_a_failed_request_has_one_clear_message(error: Any, message: str) -> Non
 def test_another_format_is_an_error(damaged: bytes) -> None:
     with pytest.raises(EngineError):
         list(requests_in([damaged]))
+
+
+# Gates on a measurement: each limit, and what was not measured.
+def result(**changes: Any) -> BenchResult:
+    return replace(RESULT, rows=(replace(RESULT.rows[0], **changes),))
+
+
+MEASURED = result(usd_per_million_tokens=2.0, acceptance=MeasuredAcceptance(2.5, (0.9, 0.6), 1000))
+UNKNOWN = result(itl=None, usd_per_million_tokens=None, acceptance=None)
+
+
+def test_what_every_load_reaches_passes() -> None:
+    require_gates(MEASURED, BenchGates(Slo(ttft=0.01), 300.0, 2.0, 2.5))
+
+
+@pytest.mark.parametrize(
+    ("measured", "gates", "miss"),
+    [
+        (MEASURED, BenchGates(slo=Slo(ttft=0.005)), "1 at a time: TTFT in s 0.01, at most 0.005"),
+        (MEASURED, BenchGates(min_tokens_per_second=600), "tokens/s 300, at least 600"),
+        (MEASURED, BenchGates(max_usd_per_million_tokens=1.0), "million tokens 2, at most 1"),
+        (MEASURED, BenchGates(min_acceptance_length=3.0), "acceptance length 2.5, at least 3"),
+        (UNKNOWN, BenchGates(Slo(itl=1.0), None, 5.0, 1.0), "unknown, at most 1 (and 2 more)"),
+    ],
+)
+def test_each_limit_is_a_gate(measured: BenchResult, gates: BenchGates, miss: str) -> None:
+    with raises_code("gate-missed", Refused) as refused:
+        require_gates(measured, gates)
+    assert miss in refused.value.message
+
+
+# The numbers of two variants, and what their difference says.
+_MINUTES = 30
+Compared = tuple[VariantResult, Minutes]
+
+
+def minute(**numbers: float) -> Minute:
+    made = Minute()
+    made.update(numbers)
+    return made
+
+
+def variant(name: str, token_seconds: float, *, streams: bool = True, k: int = 0) -> Compared:
+    """Thirty minutes of about 40 requests with 100 tokens each, at $6 per hour."""
+    chance = random.Random(name)
+    minutes = {}
+    for number in range(_MINUTES):
+        requests = 40 * chance.uniform(0.9, 1.1)
+        tokens, first = 100 * requests, 0.1 * requests
+        latency = (first + token_seconds * (tokens - requests)) * chance.uniform(0.95, 1.05)
+        timed = {"first": first, "streams": requests} if streams else {}
+        drafted = {"accepted": 2.0 * k * requests, "drafts": 2.0 * requests} if k else {}
+        minutes[60.0 * number] = minute(
+            requests=requests, latency=latency, ended=requests, tokens=tokens, **timed, **drafted
+        )
+    return VariantResult(name, "a/target", k, "ml.g5.xlarge", 1, 6.0), minutes
+
+
+def compared(first: Compared, second: Compared) -> VariantComparison:
+    return compare_variants("e", (first, second), 0.0, 60.0 * _MINUTES, 60.0)
+
+
+def test_the_numbers_of_a_variant() -> None:
+    one, two = compared(variant("one", 0.02, k=2), variant("two", 0.02)).variants
+    assert one.requests == pytest.approx(1200, rel=0.05)
+    assert one.share == pytest.approx(0.5, abs=0.03)
+    assert one.ttft_seconds
+    assert one.ttft_seconds.value == pytest.approx(0.1)
+    assert one.itl_seconds
+    assert one.itl_seconds.low < 0.02 < one.itl_seconds.high
+    assert one.acceptance_length
+    assert one.acceptance_length.value == pytest.approx(3.0)
+    assert two.acceptance_length is None
+    assert one.usd_per_million_tokens
+    assert one.output_tokens
+    cost = 3.0 / one.output_tokens * 1e6
+    assert one.usd_per_million_tokens.value == pytest.approx(cost, rel=0.01)
+    assert one.in_progress == pytest.approx(40 * 2.08 / 60, rel=0.05)
+
+
+@pytest.mark.parametrize(("second", "faster"), [(0.01, "two"), (0.03, "one"), (0.0201, None)])
+def test_the_faster_variant_is_named_where_the_interval_decides(
+    second: float, faster: str | None
+) -> None:
+    comparison = compared(variant("one", 0.02), variant("two", second))
+    assert comparison.faster == faster
+    change = comparison.changes["seconds_per_token"]
+    assert change.low < change.value < change.high
+    assert (change.low <= 0 <= change.high) == (faster is None)
+
+
+def test_what_is_unknown_or_not_comparable_is_noted() -> None:
+    one, (two, minutes) = variant("one", 0.02), variant("two", 0.02)
+    half = {at: made for at, made in minutes.items() if at < 60.0 * _MINUTES / 2}
+    third = {at: made for at, made in minutes.items() if at % 180 == 0}
+    single = {0.0: minutes[0.0]}
+    for kept, note in (
+        (half, "idle instances"),
+        (third, "different loads"),
+        (single, "one minute"),
+    ):
+        assert any(note in each for each in compared(one, (two, kept)).notes)
+    assert compared(one, (two, single)).changes == {}
+    whole = compared(one, variant("two", 0.02, streams=False))
+    assert whole.variants[1].itl_seconds is None
+    assert ("itl_seconds" in whole.changes, "seconds_per_token" in whole.changes) == (False, True)
+    assert any("not all requests stream" in note for note in whole.notes)
+
+
+def test_tokens_of_a_proof_have_no_price() -> None:
+    idle, _ = variant("idle", 0.02)
+    comparison = compared(variant("one", 0.02), (idle, {0.0: minute(tokens=122.0)}))
+    assert comparison.variants[1].usd_per_million_tokens is None
+    assert (comparison.faster, comparison.changes) == (None, {})
+    assert comparison.variants[1].seconds_per_token is None
+    assert any("idle has answered 0 requests" in note for note in comparison.notes)
+
+
+def test_the_error_of_a_change_has_both_errors() -> None:
+    change = relative_change(Interval(10.0, 9.0, 11.0), Interval(20.0, 19.0, 21.0))
+    assert change
+    assert change.value == pytest.approx(1.0)
+    assert change.high - change.value == pytest.approx(2 * (0.1**2 + 0.05**2) ** 0.5)
+    assert relative_change(None, Interval(1.0, 0.9, 1.1)) is None
+    assert relative_change(Interval(2.0, 2.0, 2.0), Interval(1.0, 0.9, 1.1)) is None
+
+
+def test_a_variant_with_only_errors_is_named_with_their_cause() -> None:
+    (two, _), (one, _) = variant("two", 0.02), variant("one", 0.02)
+    broken = {60.0 * number: minute(requests=3, errors=3, failed=3) for number in range(3)}
+    idle, failing = compare_variants("e", ((one, {}), (two, broken)), 0.0, 180.0, 60.0).variants
+    assert (failing.errors, failing.failed) == (9, 9)
+    assert (failing.only_errors, idle.only_errors) == (True, False)
+    assert "5xx" in failing.cause

@@ -50,7 +50,6 @@ def proved(url: str, **asked: Any) -> Proof:
 
 def test_the_plan_says_prompts_and_floor(engine: StubEngine, url: str) -> None:
     proof = proved(url, plan=TINY)
-
     assert (proof.acceptance_length, proof.floor, proof.floor_source) == (2.5, 2.2, "catalogue")
     assert proof.passed
     assert proof.drafts == 2 * 40 * len(TINY.proof.prompts), "of this proof only"
@@ -67,7 +66,6 @@ def test_the_plan_says_prompts_and_floor(engine: StubEngine, url: str) -> None:
 def test_without_a_plan_the_served_model_says_the_prompts(engine: StubEngine, url: str) -> None:
     assert proved(f"{url}/v1").floor == 1.0
     assert {body["max_tokens"] for body in engine.bodies} == {TINY.proof.max_tokens // 2}
-
     engine.models = ("peagle/tiny", "publishers/space/models/peagle/tiny")
     assert proved(url, plan=TINY, model="peagle/tiny").passed
     with raises_code("model", UserError):
@@ -109,7 +107,6 @@ def test_a_plan_without_speculation_is_proved_by_an_answer(engine: StubEngine, u
 
 def test_without_prefix_caching_the_prompts_are_sent_alone(engine: StubEngine, url: str) -> None:
     off = {**TINY.environment, "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true"}
-
     assert proved(url, plan=TINY.model_copy(update={"environment": off})).second_turn is None
     assert {len(body["messages"]) for body in engine.bodies} == {1}
 
@@ -126,7 +123,6 @@ def test_every_address_of_the_host_is_proved(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("peagle.bench.url_proof.socket.getaddrinfo", addresses)
     with serving(one) as port, serving(other, "127.0.0.2", port):
         proof = proved(f"http://gate:{port}/v1", plan=TINY, instances=2)
-
         passed = [(each.stream, each.passed) for each in proof.instances]
         assert passed == [("127.0.0.1", True), ("127.0.0.2", True)]
         assert proof.source == "counters"
@@ -161,13 +157,11 @@ def test_the_command_ends_with_3_below_the_floor(
 ) -> None:
     plan = tmp_path / "plan.json"
     plan.write_bytes(plan_bytes(TINY))
-
     passed = in_process("prove", "--url", url, "--plan", str(plan), "--json")
     engine.accepted = 30
     failed = in_process("prove", "--url", url, "--plan", str(plan))
     engine.drafts = 0
     silent = in_process("prove", "--url", url)
-
     assert (passed.code, passed.document["acceptance_length"]) == (0, 2.5)
     assert (failed.code, silent.code) == (3, 3)
     assert in_process("prove", "mine", "--wait", "1m").code == 2

@@ -6,7 +6,6 @@ import re
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -18,8 +17,6 @@ from peagle.speed.slo import Slo
 from tests.support import raises_code
 from tests.unit.bench.made import ALONE, K3, RESULT, ROWS, row, two_workloads
 
-ROOT = Path(__file__).parents[3]
-FROZEN = ROOT / "tests" / "catalog" / "evidence" / "speed-gpt-oss-20b-h200.json"
 NASTY = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "&lt;b&gt;", "]]>", "'/*",
          "$x_{", "</svg>", "\\$")  # fmt: skip
 

@@ -301,9 +301,7 @@ def test_each_setting_is_an_update_and_the_endpoint_ends_as_it_was(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     swept = prepared(tmp_path)
-
     result = swept.run(None, silent)
-
     assert [each.setting.k for each in result.rows] == [0, 3]
     assert (endpoint.ks, endpoint.plans[-1]) == ([0, 3, 7], PLAN)
     assert swept.plan_to_return_to is None
@@ -323,9 +321,7 @@ def test_an_interrupted_sweep_continues_and_then_returns_to_the_first_plan(
     # The endpoint now has the plan of a setting.
     again = prepared(tmp_path, endpoint.plans[-1])
     assert again.plan_to_return_to == kept
-
     again.run(None, silent)
-
     assert endpoint.ks == [0, 3, 3, 7]
     assert again.plan_to_return_to is None
 
@@ -361,7 +357,6 @@ def test_what_is_refused_changes_nothing(endpoint: Endpoint, tmp_path: Path) -> 
 
 def test_a_plan_with_another_k_differs_in_its_speculation_only() -> None:
     changed, alone = plan_with(PLAN, BenchSetting("p-eagle", 2)), plan_with(PLAN, ALONE)
-
     assert json.loads(changed.environment[SPECULATION])["num_speculative_tokens"] == 2
     at = changed.engine_arguments.index("--speculative-config") + 1
     assert changed.engine_arguments[at] == changed.environment[SPECULATION]

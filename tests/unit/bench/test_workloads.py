@@ -11,6 +11,17 @@ from typing import Any
 import pytest
 
 from measurements.gpu import load as gpu_load
+from peagle.bench.result import BenchWorkload
+from peagle.bench.targets import (
+    OpenAiServer,
+    Probe,
+    PromptRefused,
+    ask_together,
+    counters_of,
+    probe,
+    served_models,
+    waiting_of,
+)
 from peagle.bench.workloads import (
     find_workload,
     make_loads,
@@ -18,9 +29,14 @@ from peagle.bench.workloads import (
     read_prompts,
     request_bodies,
 )
-from peagle.errors import UserError
+from peagle.errors import EngineError, PeagleError, UserError
+from peagle.protocol import Counters
 from peagle.speed.models import WORKLOADS, Workload
 from tests.support import raises_code
+from tests.unit.answers import INVALID
+from tests.unit.bench.drafting import Drafting, prompts_of
+from tests.unit.bench.simulated import SimulatedTiming, simulated_server
+from tests.unit.local.test_hostile_engine import OK, answering
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -37,9 +53,7 @@ def test_prompts_and_chats_of_several_domains_are_read(tmp_path: Path) -> None:
     )
     file = tmp_path / "p.jsonl"
     file.write_bytes(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n\r\n"))
-
     prompts = read_prompts(file)
-
     assert prompts.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     by_domain = {name: [prompt.line for prompt in of] for name, of in prompts.domains.items()}
     assert (by_domain, prompts.ignored) == ({"code": [1, 5], "chat": [3]}, ("id",))
@@ -77,7 +91,6 @@ def test_prompts_and_chats_of_several_domains_are_read(tmp_path: Path) -> None:
 def test_every_other_file_is_one_error_with_its_line(data: bytes, where: str) -> None:
     with raises_code("prompts", UserError) as raised:
         parse_prompts(data, "p")
-
     assert raised.value.message.startswith(where)
     assert raised.value.fix
 
@@ -102,9 +115,7 @@ def test_prompts_of_a_file_are_sent_in_turn(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "One"}\n{"messages": [{"role": "user", "content": "Two"}]}\n')
     (load,) = make_loads(str(file), [1], output_tokens=16)
-
     phases = request_bodies(load, model="m", chat=True, words=98)
-
     assert [[body["messages"][0]["content"] for body in phase] for phase in phases] == [
         ["One"], *[["Two", "One", "Two", "One"]] * 3,
     ]  # fmt: skip
@@ -124,9 +135,7 @@ def test_bodies_ask_for_streams_of_a_fixed_length_with_distinct_prompts() -> Non
     assert [load.requests for load in make_loads("short-prompt", [1, 8], requests=2)] == [2, 8]
     assert [load.requests for load in make_loads("short-prompt", [1, 8])] == [4, 16]
     (load,) = make_loads("short-prompt", [4])
-
     phases = request_bodies(load, model="m", chat=False, words=98, draw=random.Random(1))
-
     assert [len(phase) for phase in phases] == [4, 8, 8, 8]
     bodies = [body for phase in phases for body in phase]
     assert len({body["prompt"][:30] for body in bodies}) == len(bodies)
@@ -136,3 +145,129 @@ def test_bodies_ask_for_streams_of_a_fixed_length_with_distinct_prompts() -> Non
         "model": "m", "max_tokens": 400, "temperature": 0.0, "stream": True, "ignore_eos": True,
         "stream_options": {"include_usage": True},
     }  # fmt: skip
+
+
+# A server with OpenAI's protocol: its answers and errors, and what a bench asks it first.
+GONE = "http://127.0.0.1:9/v1"
+METRICS = """\
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+vllm:num_requests_waiting{engine="0",model_name="a b"} 3.0
+vllm:num_requests_waiting{engine="1",model_name="a b"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 9.0
+vllm:spec_decode_num_drafts_total{engine="0"} 10.0
+vllm:spec_decode_num_draft_tokens_total{engine="0"} 30.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 12.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 12.0
+"""
+
+
+def server(base_url: str, model: str = "simulated", chat: bool = True) -> OpenAiServer:
+    return OpenAiServer(base_url, model, log=("peagle", "logs", "x"), chat=chat)
+
+
+def ask(port: int) -> dict[str, object]:
+    return server(f"http://127.0.0.1:{port}/v1").ask({"prompt": "Hi", "max_tokens": 1})
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "prompt-refused", PromptRefused),
+        (413, "prompt-refused", PromptRefused),
+        (401, "unauthorized", UserError),
+        (404, "no-such-route", UserError),
+        (429, "engine-failed", EngineError),
+        (500, "engine-failed", EngineError),
+    ],
+)
+def test_every_status_has_its_error(status: int, code: str, kind: type[PeagleError]) -> None:
+    refusal = f'HTTP/1.1 {status} -\r\n\r\n{{"error": {{"message": "it says no"}}}}'.encode()
+    with answering(refusal) as port, raises_code(code, kind) as raised:
+        ask(port)
+    assert "it says no" in raised.value.message
+    assert raised.value.fix
+
+
+def test_an_answer_is_returned_and_none_is_an_error() -> None:
+    with answering(OK + b'\r\n{"choices": []}') as port:
+        assert ask(port) == {"choices": []}
+    for cut_off in (b"", b"HTTP/1.1", OK + b"Content-Length: 99\r\n\r\n{"):
+        with answering(cut_off) as port, raises_code("no-answer", EngineError) as raised:
+            ask(port)
+        assert raised.value.command == ("peagle", "logs", "x")
+    for url in (GONE, "http://a:99999/v1"):
+        with raises_code("no-answer", EngineError):
+            server(url).ask({"prompt": "Hi"})
+    for name in ("no JSON", "no UTF-8", "cut short", "NaN", "a list", "nothing"):
+        with (
+            answering(OK + b"\r\n" + INVALID[name]) as port,
+            raises_code("invalid-response", EngineError),
+        ):
+            ask(port)
+    assert "secret" not in repr(OpenAiServer(GONE, "m", "secret"))
+
+
+def test_requests_together_keep_their_order_and_refusals() -> None:
+    asked = [(prompt, prompt.body(chat=False, max_tokens=1))
+             for prompt in prompts_of("a", "too long").prompts]  # fmt: skip
+    answers, refused = ask_together(Drafting().ask, asked * 8, 3)
+    assert len(answers) == 8
+    assert {prompt.line for prompt in refused} == {2}
+
+
+def test_words_are_counted_by_the_server_and_lengths_are_fixed_where_it_allows() -> None:
+    fast = SimulatedTiming(ttft=0.001, itl=0.001, metrics=METRICS)
+    with simulated_server(fast) as simulated:
+        url = simulated.base_url
+        probed = probe(server(url))
+        # Answers of gpt-oss have a format that ends; completions have none.
+        assert not probe(server(url, "openai/gpt-oss-20b")).fixed_length
+        assert probe(server(url, "openai/gpt-oss-20b", chat=False)).fixed_length
+        assert counters_of(server(url)) == Counters(10, 30, 12, (12,))
+        assert waiting_of(server(url)) == 5.0
+        assert served_models(server(url)) == {"simulated": None}
+    assert probed == Probe(4.0, 1.0, True), "a template has four tokens"
+    assert probed.words(128) == 124
+    for page in ("", "vllm:num_requests_running 1\n", "vllm:num_requests_waiting many\n"):
+        timing = SimulatedTiming(ttft=0.001, itl=0.001, accepts_ignore_eos=False, metrics=page)
+        with simulated_server(timing) as simulated:
+            assert waiting_of(server(simulated.base_url)) is None
+            assert (counters_of(server(simulated.base_url)) is None) == (page == "")
+            assert not probe(server(simulated.base_url)).fixed_length
+
+
+def test_requests_above_the_context_are_refused() -> None:
+    probed = Probe(4.0, 1.0, True, 2048)
+    probed.require_room(BenchWorkload("fits", Workload(1792, 256)))
+    probed.require_room(BenchWorkload("mine", Workload(0, 256), ("a " * 1700,)))
+    Probe(4.0, 1.0, True).require_room(BenchWorkload("unknown", Workload(9999, 256)))
+    for workload in (
+        BenchWorkload("mine", Workload(0, 256), ("a", "a " * 6000)),
+        BenchWorkload("long", Workload(1793, 256)),
+    ):
+        with raises_code("context-too-small", UserError):
+            probed.require_room(workload)
+
+
+def test_the_context_is_that_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def says(content: bytes) -> dict[str, int | None]:
+        monkeypatch.setattr(OpenAiServer, "exchange", lambda *_: (200, "", content))
+        return served_models(server(GONE))
+
+    models = says(b'{"data": [{"id": "simulated", "max_model_len": 2048}, {"id": "b"}]}')
+    assert models == {"simulated": 2048, "b": None}
+    for content in (b"{}", b"[]", b'{"data": [1]}', b'{"data": [{}]}'):
+        with raises_code("invalid-response", EngineError):
+            says(content)
+
+
+@pytest.mark.parametrize(
+    ("timing", "code"),
+    [
+        (SimulatedTiming(streams=False), "no-streaming"),
+        (SimulatedTiming(fails_after=0), "engine-failed"),
+    ],
+)
+def test_a_server_that_cannot_be_measured_is_refused(timing: SimulatedTiming, code: str) -> None:
+    with simulated_server(timing) as simulated, raises_code(code):
+        probe(server(simulated.base_url))

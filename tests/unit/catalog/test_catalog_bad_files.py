@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog import find_pair, load_catalog
+from peagle.catalog.documents import BadFile, parse_document, read_document
 from peagle.catalog.loading import check_catalog, check_catalog_file
 from peagle.errors import CatalogError
 from tests.support import raises_code
@@ -92,9 +96,7 @@ def test_a_problem_has_file_line_and_key(
     assert old in GOOD
     text = GOOD.replace(old, new, 1)
     path = write_target(tmp_path, text)
-
     problem = check_catalog_file(path)[0]
-
     assert (problem.file, problem.key) == (str(path), key)
     assert problem.message
     lines = [number for number, line in enumerate(text.splitlines(), start=1) if mark in line]
@@ -109,9 +111,7 @@ def test_a_problem_has_file_line_and_key(
 def test_an_unreadable_file_is_one_problem(content: bytes, tmp_path: Path) -> None:
     path = write_target(tmp_path)
     path.write_bytes(content)
-
     (problem,) = check_catalog_file(path)
-
     assert problem.message
 
 
@@ -120,23 +120,17 @@ def test_all_problems_of_a_file_are_reported(tmp_path: Path) -> None:
         "licence: apache-2.0", "lisence: x"
     )
     path = write_target(tmp_path, text)
-
     keys = {problem.key for problem in check_catalog_file(path)}
-
     assert keys == {"drafters[0].k_trained", "licence", "lisence"}
 
 
-def test_a_wrong_target_raises_its_first_problem_and_counts_the_others(
-    tmp_path: Path,
-) -> None:
+def test_a_wrong_target_raises_its_first_problem_and_counts_the_others(tmp_path: Path) -> None:
     text = GOOD.replace("k_trained: 8", "k_trained: ten").replace(
         "licence: apache-2.0", "lisence: x"
     )
     write_target(tmp_path, text)
-
     with raises_code("catalog", CatalogError) as caught:
         find_pair(load_catalog(tmp_path), "chat-7b")
-
     assert "chat-7b.yaml:6: lisence: " in caught.value.message
     assert caught.value.command == ("peagle", "catalog", "check")
     assert "2 more problems" in caught.value.fix
@@ -145,7 +139,6 @@ def test_a_wrong_target_raises_its_first_problem_and_counts_the_others(
 
 def test_a_wrong_target_does_not_affect_others(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
-
     assert find_pair(load_catalog(tmp_path), "gpt-oss-20b").target.id == "openai/gpt-oss-20b"
 
 
@@ -161,7 +154,6 @@ def test_random_damage_never_crashes_the_reader(
 ) -> None:
     text = GOOD[:start] + instead + GOOD[start + length :]
     path = write_target(tmp_path_factory.getbasetemp(), text)
-
     for problem in check_catalog_file(path):
         assert problem.message
         assert problem.line is None or 1 <= problem.line <= len(text.splitlines()) + 1
@@ -185,10 +177,8 @@ def test_a_wrong_table_of_the_user_is_an_error(
 ) -> None:
     bundled = (Path(load_catalog().origins["peagle/tiny"]).parents[1] / table).read_text()
     (tmp_path / table).write_text(bundled.replace(old, new, 1))
-
     with raises_code("catalog", CatalogError) as caught:
         load_catalog(tmp_path)
-
     assert f"{table}:" in caught.value.message
     assert f": {key}: " in caught.value.message
 
@@ -197,8 +187,85 @@ def test_files_that_are_never_read_are_problems(tmp_path: Path) -> None:
     write_target(tmp_path)
     (tmp_path / "acme" / "other.yml").write_text(GOOD)
     (tmp_path / "chat-7b.yaml").write_text(GOOD)
-
     _, problems = check_catalog(tmp_path)
-
     assert [Path(problem.file).name for problem in problems] == ["other.yml", "chat-7b.yaml"]
     assert {problem.message for problem in problems} == {"is not read from this path"}
+
+
+# Catalogue files that are small and mean very much: read within limits, and reported as one
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n"
+    for before, name in zip("abcdefg", "bcdefgh", strict=False)
+)
+"""Eight lines, which stand for 100 million values."""
+HOSTILE = {
+    "aliases of aliases": (BOMB, "more than 50,000 values"),
+    "one alias many times": (
+        f"a: &a [{'x,' * 400}]\nb: [{'*a,' * 400}]", "more than 50,000 values",
+    ),
+    "aliases as keys": ("a: &a x\n? [*a]\n: 1\n", "a key must be plain text"),
+    "deep brackets": ("a: " + "[" * 200_000, "nested more than 40 deep"),
+    "deep braces": ("{a: " * 50_000, "nested more than 40 deep"),
+    "deep dashes": ("- " * 200_000, "nested more than 40 deep"),
+    "deep questions": ("? " * 50_000, "a key must be plain text"),
+    "deep indents": ("".join(" " * n + "a:\n" for n in range(1_000)), "nested more than 40 deep"),
+    "many values": ("a: [" + "x," * 60_000 + "]", "more than 50,000 values"),
+    "an alias to its own list": ("a: &a [*a]", "refers to itself"),
+    "an alias to its own mapping": ("a: &a {b: {c: *a}}", "refers to itself"),
+    "a long file": ("# " + "x" * 1_000_001, "More than 1,000,000 bytes"),
+}  # fmt: skip
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_one_problem_of_small_cost(name: str, tmp_path: Path) -> None:
+    text, message = HOSTILE[name]
+    path = write_target(tmp_path, text)
+    tracemalloc.start()
+    try:
+        start = time.process_time()
+        (problem,) = check_catalog_file(path)
+        seconds, (_, most) = time.process_time() - start, tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert message in problem.message
+    assert problem.fix
+    assert seconds < 10  # of the processor, traced; without tracing 0.6 s
+    assert most < 128 << 20
+
+
+def test_aliases_within_the_limits_are_read() -> None:
+    document = parse_document("a: &a [1, 2]\nb: *a\nc: {d: *a}\n", "x.yaml")
+    assert document.data == {"a": [1, 2], "b": [1, 2], "c": {"d": [1, 2]}}
+    assert document.line(("c", "d", 1)) == 1
+
+
+def test_an_anchor_has_one_value() -> None:
+    with pytest.raises(BadFile) as raised:
+        parse_document("a: &a 1\nb: &a 2\nc: *a\n", "x.yaml")
+    assert raised.value.problem.line == 2
+    assert "duplicate anchor" in raised.value.problem.message
+
+
+def test_a_number_beyond_any_model_is_a_problem_and_not_a_long_loop(tmp_path: Path) -> None:
+    path = write_target(tmp_path, GOOD.replace("layers: 32", "layers: 2147483647"))
+    assert {problem.key for problem in check_catalog_file(path)} == {
+        "architecture.layers", "architecture.attention[0].layers",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_a_file_that_is_no_file_is_not_waited_for(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    os.mkfifo(path) if kind == "pipe" else path.mkdir()
+    with pytest.raises(BadFile, match=r"read: (Not a regular file|Is a directory)"):
+        read_document(path, "x.yaml")
+
+
+def test_a_pipe_among_the_targets_stops_no_other_target(tmp_path: Path) -> None:
+    path = write_target(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    assert find_pair(load_catalog(tmp_path), "tiny").target.id == "peagle/tiny"
+    (problem,) = check_catalog_file(path)
+    assert "Not a regular file" in problem.message

@@ -18,16 +18,21 @@ from peagle.catalog.loading import check_catalog
 from peagle.catalog.schema import Drafter, Target, kv_bytes
 from peagle.catalog.tables import Instance
 from peagle.data import data_folder
+from peagle.findings import errors
+from peagle.planning import Options, make_plan
 from peagle.vllm.versions import in_range
-from tests.support import bundled_catalog
+from tests.support import (
+    bundled_catalog,
+)
 
 with bundled_catalog():
     CATALOG = load_catalog()
     EVIDENCE = load_evidence()
     TINY = data_folder("model_catalog") / "peagle" / "tiny"
+
+
 FIRST_CHECKED = date(2026, 11, 20)
 """The date of the first version of the table, from moto and botocore."""
-
 TARGETS = list(CATALOG.targets.values())
 DRAFTERS = [(target, drafter) for target in TARGETS for drafter in target.drafters]
 DRAFTER_IDS = [f"{target.short_name}+{drafter.name}" for target, drafter in DRAFTERS]
@@ -41,7 +46,6 @@ def drafter(pair: str) -> Drafter:
 def test_the_bundled_catalogue_has_no_problems() -> None:
     with bundled_catalog():
         files, problems = check_catalog()
-
     assert problems == []
     assert len(files) >= len(TARGETS) + 2
 
@@ -68,7 +72,6 @@ def test_it_has_the_required_targets() -> None:
 )
 def test_cache_bytes_of_a_token(target_id: str, per_token: int, per_token_in_window: int) -> None:
     groups = CATALOG.targets[target_id].architecture.attention
-
     assert kv_bytes(groups, 4097) - kv_bytes(groups, 4096) == per_token
     assert kv_bytes(groups, 1) == per_token_in_window
     assert kv_bytes(groups, 4097, element_bytes=1) * 2 == kv_bytes(groups, 4097)
@@ -80,7 +83,6 @@ def test_the_values_of_heads_equal_the_reference() -> None:
         for name, head in zip(DRAFTER_IDS, (found for _, found in DRAFTERS), strict=True)
         if head.parallel_drafting and head.weights and head.weights.startswith("amazon/")
     }
-
     assert facts == {
         "gpt-oss-120b+p-eagle": (8, 5, "0.16.0", 4),
         "gpt-oss-120b+p-eagle-long": (8, 5, "0.16.0", 4),
@@ -100,7 +102,6 @@ def test_the_kv_group_rule_applies_to_gpt_oss_20b_and_not_to_120b() -> None:
         layers = {group.kind: group.layers for group in target.architecture.attention}
         ratio = (layers["full"] + (head.hidden_layers or 0)) / layers["sliding"]
         affected = [p for p in head.problems if p.code == "kv-group-rule" and p.vllm]
-
         assert any(in_range("0.17.1", p.vllm or "") for p in affected) == (ratio > 1.25)
         assert not any(in_range("0.18.0", p.vllm or "") for p in affected)
         assert ratio <= 1.5
@@ -110,7 +111,6 @@ def test_the_kv_group_rule_applies_to_gpt_oss_20b_and_not_to_120b() -> None:
 def test_no_pair_has_a_known_error_on_the_default_runtime(target: Target, head: Drafter) -> None:
     default = CATALOG.runtimes.default
     hits = [p for p in head.problems if p.vllm is None or in_range(default, p.vllm)]
-
     assert [problem.code for problem in hits if problem.level == "error"] == []
 
 
@@ -129,7 +129,6 @@ def test_instances_equal_those_of_ec2(instance: Instance, ec2_types: dict[str, A
         assert CATALOG.instances.checked > FIRST_CHECKED
         return
     (gpu,) = facts["GpuInfo"]["Gpus"]
-
     assert instance.gpu_count == gpu["Count"]
     assert instance.gpu_memory_mib == gpu["MemoryInfo"]["SizeInMiB"]
     assert instance.vcpus == facts["VCpuInfo"]["DefaultVCpus"]
@@ -161,7 +160,6 @@ def test_the_values_of_tiny_equal_its_files() -> None:
     config = json.loads((TINY / "target" / "config.json").read_text())
     shape = TINY_TARGET.architecture
     (group,) = shape.attention
-
     assert TINY_TARGET.weight_bytes == tensor_bytes(TINY / "target")
     assert [shape.class_name] == config["architectures"]
     assert shape.hidden_size == config["hidden_size"]
@@ -181,7 +179,6 @@ def test_the_heads_of_tiny_equal_their_files(name: str) -> None:
     head = drafter(f"tiny+{name}")
     config = json.loads((TINY / name / "config.json").read_text())
     tensors = safetensors_header(TINY / name / "model.safetensors")
-
     assert head.hidden_layers == config["num_hidden_layers"]
     assert head.max_positions == config["max_position_embeddings"]
     assert head.own_embeddings == ("embed_tokens.weight" in tensors)
@@ -190,10 +187,15 @@ def test_the_heads_of_tiny_equal_their_files(name: str) -> None:
 
 
 SETTING = ("drafter", "k", "concurrency", "prompt_tokens", "output_tokens")
+
+
+with bundled_catalog():  # the frozen one has no raw rows
+    BUNDLED = data_folder("model_catalog") / "evidence"
 WITH_RAW = [
-    path for path in data_folder("model_catalog").glob("evidence/*.json")
-    if b'"raw"' in path.read_bytes()
-]  # fmt: skip
+    path
+    for path in BUNDLED.glob("*.json")
+    if {"raw", "speeds"} <= json.loads(path.read_bytes()).keys()
+]
 
 
 @pytest.mark.parametrize("path", WITH_RAW, ids=lambda path: path.stem)
@@ -208,3 +210,34 @@ def test_speeds_are_those_of_the_raw_repetitions(path: Path) -> None:
             measured = [each[key] for each in of_row if each.get(key) is not None]
             if measured and row.get(key) is not None:
                 assert min(measured) * 0.999 <= row[key] <= max(measured) * 1.001
+
+
+# Every pair and target of the catalogue that ships has a plan.
+with bundled_catalog():
+    CATALOG = load_catalog()
+
+
+PAIRS = [
+    f"{target.short_name}+{drafter.name}"
+    for target in CATALOG.targets.values()
+    for drafter in target.drafters
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_every_bundled_pair_has_a_plan_without_errors(pair: str) -> None:
+    made = make_plan(Options(pair=pair), CATALOG)
+    assert errors(made.findings) == []
+    assert made.fit.fits
+    assert made.price_per_hour_usd is not None
+    assert made.speculation is not None
+
+
+@pytest.mark.parametrize("target", [target.short_name for target in CATALOG.targets.values()])
+def test_every_bundled_target_can_be_served_alone(target: str) -> None:
+    made = make_plan(Options(pair=target, speculation=False), CATALOG)
+    assert errors(made.findings) == []
+    assert made.drafter is None
+
+
+"""Changes by a refresh: other prices, a removed instance type, other images."""

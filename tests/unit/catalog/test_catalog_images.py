@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from botocore.session import get_session
 
 from peagle.catalog import image_uri, load_catalog
-from peagle.catalog.tables import Runtime
+from peagle.catalog.tables import Instance, Price, Runtime, nearest_region
 from peagle.errors import NotFound
 from tests.support import raises_code
 
@@ -45,14 +46,12 @@ def test_every_region_has_a_registry_of_its_partition() -> None:
             for partition in partitions
             if re.fullmatch(partition["regionRegex"], region)
         ]
-
         assert f".{region}.{suffix}/" in image_uri(TABLE, NEWEST_EVERYWHERE, region)
 
 
 def test_a_region_without_images_suggests_the_nearest() -> None:
     with raises_code("region-unknown", NotFound) as refused:
         image_uri(TABLE, NEWEST_EVERYWHERE, "us-east-11")
-
     assert "did you mean us-east-1" in refused.value.fix
 
 
@@ -63,7 +62,6 @@ def test_the_table_agrees_with_the_sagemaker_sdk() -> None:
         pytest.skip("sagemaker-core is not installed (the extra `sagemaker`)")
     path = sdk.locate_file("sagemaker/core/image_uri_config/vllm.json")
     versions = json.loads(Path(str(path)).read_text())["inference"]["versions"]
-
     for version, entry in versions.items():
         known: Runtime | None = RUNTIMES.get(version)
         if known is not None:
@@ -71,3 +69,37 @@ def test_the_table_agrees_with_the_sagemaker_sdk() -> None:
             assert accounts == entry["registries"]
             assert known.repository == entry["repository"]
             assert known.tag.endswith(entry["container_version"]["gpu"])
+
+
+# Hints for an unknown region: the nearest, else large ones and the URL of the list.
+REGIONS = ("ap-south-1", "cn-north-1", "eu-west-1", "us-east-1", "us-east-2", "us-west-2")
+
+
+@pytest.mark.parametrize(
+    ("region", "nearest"),
+    [
+        ("us-west-1", "us-west-2"),
+        ("us-east-2", "us-east-2"),
+        ("ca-central-1", "us-east-1"),
+        ("eu-central-1", "eu-west-1"),
+        ("me-south-1", "eu-west-1"),
+        ("ap-northeast-1", "ap-south-1"),
+        ("cn-northwest-1", "cn-north-1"),
+        ("us-gov-west-1", "us-east-1"),
+        ("sa-east-1", "us-east-1"),
+    ],
+)
+def test_the_nearest_region_that_hosts_a_type(region: str, nearest: str) -> None:
+    assert nearest_region(region, REGIONS) == nearest
+
+
+def test_a_type_is_hosted_where_it_is_listed_or_priced() -> None:
+    price = Price(usd_per_hour=1, region="sa-east-1", date=date(2026, 7, 1), source="someone")
+    instance = Instance(
+        type="ml.g9.xlarge", gpu="T4", gpu_count=1, gpu_memory_mib=1, gpu_architecture="sm_75",
+        vcpus=1, memory_gib=1, prices=(price,),
+    )  # fmt: skip
+    listed = instance.model_copy(update={"regions": ("eu-west-1",)})
+    assert (instance.hosted_in("sa-east-1"), instance.hosted_in("eu-west-1")) == (True, None)
+    assert (listed.hosted_in("sa-east-1"), listed.hosted_in("eu-west-1")) == (True, True)
+    assert listed.hosted_in("us-east-1") is False

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from peagle.catalog import find_instance, find_pair, load_catalog, pair_name
+from peagle.catalog.loading import check_catalog_file, read_short_names, target_files
 from peagle.data import data_folder
-from peagle.errors import NotFound, UserError
-from tests.support import raises_code
+from peagle.errors import CatalogError, NotFound, UserError
+from peagle.request_validation import service_model
+from tests.support import raises_code, run_in_process
 from tests.unit.catalog.catalog_files import GOOD, write_target
 
 CATALOG = load_catalog()
@@ -39,7 +42,6 @@ PEAGLE = "amazon/GPT-OSS-20B-P-EAGLE"
 )
 def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
     pair = find_pair(CATALOG, name)
-
     assert pair_name(pair.target, pair.drafter) == full_name
 
 
@@ -47,7 +49,6 @@ def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
 def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> None:
     with raises_code("not-a-pair", UserError) as refused:
         find_pair(CATALOG, location)
-
     assert repr(location) in refused.value.message
     assert "--drafter" in refused.value.fix
 
@@ -67,7 +68,6 @@ def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> Non
 def test_an_unknown_name_suggests_the_nearest(name: str, code: str, hint: str) -> None:
     with raises_code(code, NotFound) as caught:
         find_pair(CATALOG, name)
-
     assert hint in str(caught.value)
 
 
@@ -75,14 +75,12 @@ def test_an_unknown_name_suggests_the_nearest(name: str, code: str, hint: str) -
 def test_an_incomplete_name_is_refused(name: str) -> None:
     with raises_code("not-a-pair", UserError) as refused:
         find_pair(CATALOG, name)
-
     assert refused.value.fix == "write TARGET or TARGET+DRAFTER"
 
 
 def test_a_target_is_found_by_its_weights(tmp_path: Path) -> None:
     text = GOOD.replace("weights: acme/chat-7b\n", "weights: 'Meta/Chat-7B'\n")
     write_target(tmp_path, text)
-
     assert find_pair(load_catalog(tmp_path), "meta/chat-7b").target.id == "acme/chat-7b"
 
 
@@ -91,10 +89,8 @@ def test_a_name_of_two_organizations_is_ambiguous(tmp_path: Path) -> None:
     write_target(tmp_path, own)
     other = own.replace("id: acme", "id: apex").replace("own-chat", "apex-chat")
     write_target(tmp_path, other, "apex/chat-7b")
-
     with raises_code("several-targets", UserError) as refused:
         find_pair(load_catalog(tmp_path), "CHAT-7B")
-
     assert refused.value.fix == "write one of acme/chat-7b, apex/chat-7b"
 
 
@@ -111,7 +107,6 @@ def test_an_unknown_instance_type_suggests_others() -> None:
 def test_an_own_folder_adds_targets(tmp_path: Path) -> None:
     path = write_target(tmp_path)
     catalog = load_catalog(tmp_path)
-
     assert find_pair(catalog, "chat-7b").target.title == "Acme Chat 7B"
     assert find_pair(catalog, "tiny").target.id == "peagle/tiny"
     assert catalog.origins["acme/chat-7b"] == str(path)
@@ -121,7 +116,6 @@ def test_an_own_folder_adds_targets(tmp_path: Path) -> None:
 def test_an_own_target_replaces_the_bundled_one_of_the_same_id(place: str, tmp_path: Path) -> None:
     own = GOOD.replace("id: acme/chat-7b", f"id: {place}")
     write_target(tmp_path, own.replace("short_name: chat-7b", "short_name: gpt-oss-20b"), place)
-
     assert find_pair(load_catalog(tmp_path), "gpt-oss-20b").target.title == "Acme Chat 7B"
     assert find_pair(load_catalog(tmp_path), "openai/gpt-oss-20b").target.title == "Acme Chat 7B"
 
@@ -129,7 +123,6 @@ def test_an_own_target_replaces_the_bundled_one_of_the_same_id(place: str, tmp_p
 def test_an_own_table_replaces_the_bundled_one(tmp_path: Path) -> None:
     text = (data_folder("model_catalog") / "runtimes.yaml").read_text()
     (tmp_path / "runtimes.yaml").write_text(text.replace('default: "0.28.0"', 'default: "0.26.0"'))
-
     assert load_catalog(tmp_path).runtimes.default == "0.26.0"
     assert load_catalog(tmp_path).instances == CATALOG.instances
 
@@ -140,5 +133,123 @@ def test_a_plan_reads_the_file_of_its_own_target_only(tmp_path: Path) -> None:
     for path in tmp_path.glob("*/*.yaml"):
         if path.stem != "gpt-oss-20b":
             path.write_text("broken: [")
-
     assert find_pair(catalog, "gpt-oss-20b").target.id == GPT
+
+
+# No two targets have one short name: reported in the file that can change, or naming both.
+@pytest.mark.parametrize("org", ["acme", "zeta"])
+def test_a_duplicate_short_name_is_reported_in_the_users_file(org: str, tmp_path: Path) -> None:
+    """For any order of the ids: users cannot change the bundled file."""
+    text = GOOD.replace("short_name: chat-7b", "short_name: gpt-oss-20b")
+    path = write_target(tmp_path, text.replace("id: acme/", f"id: {org}/"), f"{org}/chat-7b")
+    with raises_code("catalog", CatalogError) as caught:
+        load_catalog(tmp_path)
+    assert str(caught.value).startswith(f"{path}: short_name: gpt-oss-20b is also the short name")
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_one_file_with_a_taken_short_name_has_a_problem(elsewhere: bool, tmp_path: Path) -> None:
+    """Taken in the folder that the file is in, or in the user's other catalogue."""
+    first = write_target(tmp_path / "first")
+    at = tmp_path / ("second" if elsewhere else "first")
+    second = write_target(at, GOOD.replace("id: acme/", "id: zeta/"), "zeta/chat-7b")
+    (problem,) = check_catalog_file(second, tmp_path / "first")
+    assert (problem.file, problem.key) == (str(second), "short_name")
+    assert str(first) in problem.message
+
+
+def test_a_file_may_replace_the_target_of_its_id(tmp_path: Path) -> None:
+    write_target(tmp_path / "first")
+    assert check_catalog_file(write_target(tmp_path / "other"), tmp_path / "first") == []
+
+
+def test_a_copy_in_the_bundled_folder_is_found_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way of CONTRIBUTING.md: a new file beside the bundled ones, checked by its path."""
+    bundled = tmp_path / "model_catalog"
+    text = (data_folder("model_catalog") / "openai" / "gpt-oss-20b.yaml").read_text()
+    for org in ("openai", "acme"):
+        (bundled / org).mkdir(parents=True)
+        named = text.replace("id: openai/gpt-oss-20b\n", f"id: {org}/gpt-oss-20b\n")
+        (bundled / org / "gpt-oss-20b.yaml").write_text(named)
+    monkeypatch.setattr("peagle.catalog.documents.data_folder", lambda name: tmp_path / name)
+    new, old = (bundled / org / "gpt-oss-20b.yaml" for org in ("acme", "openai"))
+    (problem,) = check_catalog_file(new)
+    _, (loaded,) = read_short_names(target_files(None))
+    assert problem.text == f"{new}: short_name: gpt-oss-20b is also the short name in {old}"
+    assert {str(new), str(old)} == {loaded.file, loaded.message.rpartition(" ")[2]}
+
+
+# A new instance type needs one table entry, and a new pair one file.
+NEW_TYPE = "ml.g9x.2xlarge"
+NEW_INSTANCE = f"""\
+  - type: {NEW_TYPE}
+    gpu: X100
+    gpu_count: 1
+    gpu_memory_mib: 98304
+    gpu_architecture: sm_121
+    vcpus: 8
+    memory_gib: 64
+    prices:
+      - {{usd_per_hour: 3.21, region: us-east-1, date: 2026-11-22, source: announcement}}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A catalogue with an instance type that is unknown to AWS SDKs, and a new pair."""
+    table = (data_folder("model_catalog") / "instances.yaml").read_text(encoding="utf-8")
+    (tmp_path / "instances.yaml").write_text(f"{table}{NEW_INSTANCE}", encoding="utf-8")
+    write_target(tmp_path, GOOD)
+    return tmp_path
+
+
+def test_the_new_type_is_unknown_to_botocore() -> None:
+    known = service_model("sagemaker").shape_for("ProductionVariantInstanceType").enum
+    assert NEW_TYPE not in known
+
+
+@pytest.mark.thorough
+def test_a_plan_uses_the_new_pair_and_the_new_type(own: Path) -> None:
+    done = run_in_process("--catalog", str(own), "plan", "chat-7b", "--instance-type", NEW_TYPE,
+                          "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["pair"] == "acme/chat-7b+acme/chat-7b-p-eagle"
+    assert plan["instance_type"] == NEW_TYPE
+    assert plan["price_per_hour_usd"] == 3.21
+
+
+@pytest.mark.thorough
+def test_the_cheapest_type_that_fits_may_be_the_new_one(own: Path) -> None:
+    table = own / "instances.yaml"
+    table.write_text(table.read_text().replace("3.21", "0.01"))
+    done = run_in_process("--catalog", str(own), "plan", "chat-7b", "--json")
+    assert json.loads(done.stdout)["instance_type"] == NEW_TYPE
+
+
+def test_check_accepts_both(own: Path) -> None:
+    done = run_in_process("--catalog", str(own), "check", "chat-7b", "--instance-type", NEW_TYPE,
+                          "--json")  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    levels = [finding["level"] for finding in json.loads(done.stdout)["findings"]]
+    assert "error" not in levels
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", ["cloudformation", "terraform"])
+def test_every_format_renders_them(own: Path, form: str, tmp_path: Path) -> None:
+    output = tmp_path / "rendered"
+    done = run_in_process("--catalog", str(own), "render", form, "chat-7b", "--instance-type",
+                          NEW_TYPE, "--output", str(output))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = "".join(path.read_text() for path in output.rglob("*") if path.is_file())
+    assert NEW_TYPE in text
+    assert "acme/chat-7b" in text
+
+
+@pytest.mark.thorough
+def test_the_catalogue_with_them_has_no_problems(own: Path) -> None:
+    done = run_in_process("catalog", "check", str(own), "--json")
+    assert json.loads(done.stdout)["problems"] == []

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
-from peagle.catalog.loading import check_catalog
+from peagle.catalog.documents import Location, parse_document
+from peagle.catalog.loading import check_catalog, validate_file
+from peagle.catalog.schema import Target
 from peagle.catalog.tables import Price, Runtime
-from peagle.catalog.writing import Tables, new_texts, refuse_unwritable, write_texts
+from peagle.catalog.writing import Tables, entry_text, new_texts, refuse_unwritable, write_texts
 from peagle.data import data_folder
 from peagle.errors import UserError
-from tests.support import raises_code
+from tests.support import bundled_catalog, raises_code
 
 BUNDLED = data_folder("model_catalog")
 CATALOG = load_catalog()
@@ -67,9 +71,7 @@ def test_only_what_changed_is_written_and_is_loaded_again(
 ) -> None:
     folder = tmp_path / "made" / "here"
     after = change(BEFORE)
-
     (path,) = write_texts(folder, new_texts(BEFORE, after))
-
     assert path == folder / file
     assert [path.name for path in folder.iterdir()] == [file]
     assert loaded(folder) == after
@@ -82,9 +84,7 @@ def test_a_second_refresh_replaces_the_first(tmp_path: Path) -> None:
     first = with_images(with_price(BEFORE))
     write_texts(tmp_path, new_texts(BEFORE, first))
     second = with_price(first, PRICE.model_copy(update={"usd_per_hour": 9.0}))
-
     written = write_texts(tmp_path, new_texts(first, second))
-
     assert [path.name for path in written] == ["prices.yaml"]
     assert loaded(tmp_path) == second
 
@@ -101,27 +101,86 @@ def test_a_table_of_the_user_is_not_changed_by_the_bundled_refresh(
         (copy / path.name).symlink_to(path)
     write_texts(copy, new_texts(BEFORE, with_price(BEFORE)))
     monkeypatch.setenv("PEAGLE_BUNDLED_CATALOG", str(copy))
-
     assert load_catalog().instances == with_price(BEFORE).instances
     assert load_catalog(own).instances == BEFORE.instances
 
 
 def test_a_wrong_refreshed_file_is_an_error_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "prices.yaml").write_text("checked: 2026-11-30\nprices: 7\n")
-
     with raises_code("catalog", UserError) as refused:
         load_catalog(tmp_path)
-
     assert "prices.yaml:2: prices: " in refused.value.message
 
 
 def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.catalog.writing.os.access", lambda *_: False)
-
     with raises_code("not-writable", UserError) as refused:
         refuse_unwritable(BUNDLED)
-
     assert "--to DIR" in refused.value.fix
     (tmp_path / "file").write_text("")
     with raises_code("output-not-a-folder", UserError):
         refuse_unwritable(tmp_path / "file" / "below")
+
+
+# A target's file is written so that the catalogue loads the same target from it.
+with bundled_catalog():
+    TARGETS = dict(load_catalog().targets)
+
+
+PUBLIC = [target for target in TARGETS.values() if not target.weights.startswith("./")]
+ONE = PUBLIC[0]
+SHORT = min(PUBLIC, key=lambda target: len(target.model_dump_json(exclude_defaults=True)))
+"""The target with the shortest file."""
+
+
+def data_of(text: str) -> dict[str, Any]:
+    data: dict[str, Any] = parse_document(text, "file").data or {}
+    return data
+
+
+def file_of(target: Target) -> Path:
+    return Path(f"{target.id}.yaml")
+
+
+@pytest.mark.parametrize("target", PUBLIC, ids=lambda target: target.short_name)
+def test_every_target_is_loaded_again_from_its_file(target: Target) -> None:
+    text = entry_text(target, {}, {}, file_of(target))
+    assert validate_file(file_of(target), Target, text) == (target, [])
+
+
+@pytest.mark.thorough
+@given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=30))
+def test_any_title_is_loaded_again_or_refused(title: str) -> None:
+    target = SHORT.model_copy(update={"title": title})
+    try:
+        text = entry_text(target, {}, {}, file_of(SHORT))
+    except UserError:
+        return
+    assert data_of(text)["title"] == title
+
+
+@pytest.mark.parametrize("value", ["no", "true", "null", "1.5", "0.28", "~", "a: b", "a #b", "- x"])
+def test_text_that_looks_like_another_type_is_quoted(value: str) -> None:
+    target = ONE.model_copy(update={"licence": value})
+    text = entry_text(target, {}, {}, file_of(ONE))
+    assert data_of(text)["licence"] == value
+
+
+@pytest.mark.thorough
+def test_comments_say_what_is_unknown() -> None:
+    unknown: dict[Location, str] = {
+        ("licence",): "see its card",
+        ("dtype",): "the config does not say",
+    }
+    missing: dict[Location, str] = {("drafters", 0, "published"): "published, no claims"}
+    target = ONE.model_copy(update={"dtype": "bfloat16"})
+    lines = entry_text(target, unknown, missing, file_of(ONE)).splitlines()
+    assert f"licence: {ONE.licence} # unknown: see its card" in lines
+    assert "# unknown: dtype, the config does not say" in lines
+    assert "    # unknown: published, no claims" in lines
+
+
+@pytest.mark.thorough
+def test_a_comment_cannot_add_a_key() -> None:
+    text = entry_text(ONE, {("licence",): "x\ngated: true"}, {}, file_of(ONE))
+    assert "gated" not in data_of(text)

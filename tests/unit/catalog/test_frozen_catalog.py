@@ -63,7 +63,6 @@ def test_golden_plans_do_not_read_the_bundled_catalogue(refreshed: Path) -> None
     with bundled_catalog():
         assert check_catalog()[1] == []
         assert plan_bytes(make_plan(GOLDEN["tiny"], load_catalog())) != _golden("tiny")
-
     for name, options in GOLDEN.items():
         assert plan_bytes(make_plan(options, load_catalog())) == _golden(name)
 
@@ -72,7 +71,6 @@ def test_golden_plans_do_not_read_the_bundled_catalogue(refreshed: Path) -> None
 @pytest.mark.parametrize("run", [run_in_process, run_as_process])
 def test_commands_in_tests_do_not_read_the_bundled_catalogue(refreshed: Path, run: object) -> None:
     done = run("plan", "gpt-oss-20b", "--json", env=dict(os.environ))  # type: ignore[operator]
-
     assert done.stdout.encode() == _golden("gpt-oss-20b")
 
 
@@ -83,7 +81,6 @@ def test_bundled_evidence_comes_with_frozen_prices_and_images(refreshed: Path) -
         bundled = load_catalog()
     with bundled_evidence():
         mixed = load_catalog()
-
         assert check_catalog()[1] == []
         assert mixed.targets == bundled.targets
     assert (mixed.instances, mixed.runtimes) == (frozen.instances, frozen.runtimes)
@@ -93,6 +90,5 @@ def test_bundled_evidence_comes_with_frozen_prices_and_images(refreshed: Path) -
 def test_the_frozen_catalogue_links_the_bundled_weights() -> None:
     with bundled_catalog():
         bundled = data_folder("model_catalog")
-
     assert data_folder("model_catalog") == FROZEN_CATALOG
     assert (FROZEN_CATALOG / "peagle/tiny").resolve() == (bundled / "peagle/tiny").resolve()

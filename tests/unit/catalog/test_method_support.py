@@ -38,7 +38,6 @@ def test_runner_and_adaptivity_are_data(
     method: str, parallel: bool, vllm: str, runner: str, adaptive: bool, catalog: Catalog
 ) -> None:
     support = support_of(catalog.runtimes, method, parallel, vllm)
-
     assert support is not None
     assert (support.model_runner, support.adaptive) == (runner, adaptive)
 
@@ -52,7 +51,6 @@ def test_what_is_not_known_of_a_method_is_unknown(catalog: Catalog) -> None:
 @pytest.mark.parametrize("size", ["20b", "120b"])
 def test_the_dflash_heads_of_gpt_oss_are_not_the_default(size: str, catalog: Catalog) -> None:
     pair = find_pair(catalog, f"gpt-oss-{size}+dflash")
-
     assert pair.drafter is not None
     assert pair.drafter.weights == f"z-lab/gpt-oss-{size}-DFlash"
     assert pair.drafter.licence == "mit"
@@ -61,7 +59,6 @@ def test_the_dflash_heads_of_gpt_oss_are_not_the_default(size: str, catalog: Cat
 
 def test_check_refuses_adaptive_verification_where_vllm_does() -> None:
     words = ("check", "gpt-oss-20b", "--speculative", "enable_adaptive_verification=true", "--json")
-
     (found,) = [
         f for f in in_process(*words).document["findings"] if f["code"] == "speculative-setting"
     ]

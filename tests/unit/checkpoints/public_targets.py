@@ -31,14 +31,12 @@ def nested(class_name: str, model_type: str, text: Config) -> Config:
 
 
 BLOCK_FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
-
 _MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 _GDN = {
     "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
     "linear_value_head_dim": 128, "head_dim": 256,
 }  # fmt: skip
 _GEMMA3 = {"sliding_window": 1024, "tie_word_embeddings": True}
-
 KIMI_K2 = config(
     "DeepseekV3ForCausalLM", "kimi_k2", "7168 18432 61 64 64 163840 131072", **_MLA,
     q_lora_rank=1536, moe_intermediate_size=2048, n_routed_experts=384, n_shared_experts=1,
@@ -147,7 +145,6 @@ GEMMA_3N = nested(
             tie_word_embeddings=True, intermediate_size=[16384] * 35, num_kv_shared_layers=15,
             layer_types=(["sliding_attention"] * 4 + ["full_attention"]) * 7),
 )  # fmt: skip
-
 BILLIONS: dict[str, tuple[Config, float]] = {
     "Kimi-K2": (KIMI_K2, 1026.0),
     "DeepSeek-V3": (DEEPSEEK_V3, 671.0),
@@ -171,9 +168,7 @@ BILLIONS: dict[str, tuple[Config, float]] = {
     "Mistral-Small-3.1": (MISTRAL_SMALL, 23.6),
 }
 """Parameters of the decoder, in billions, as published."""
-
 _ZAMBA2 = {6, 11, 17, 23, 29, 35, 41, 47, 53, 59, 65, 71, 77}
-
 PUBLISHED: dict[str, tuple[Config, float, int]] = {
     "moondream3": (
         {"architectures": ["HfMoondream"], "model_type": "moondream3", "config": {}},

@@ -46,9 +46,7 @@ def test_a_model_is_named_after_its_location(
 def test_the_tiny_target_is_like_its_catalogue_entry() -> None:
     known = load_catalog().targets["peagle/tiny"]
     read = read_checkpoint(FolderSource(tiny("target")))
-
     made = target_from_checkpoint(read)
-
     assert made.architecture == known.architecture
     assert (made.parameters, made.dtype) == (known.parameters, known.dtype)
     assert (made.licence, made.default_drafter, made.drafters) == ("", None, ())
@@ -59,7 +57,6 @@ def test_the_tiny_target_is_like_its_catalogue_entry() -> None:
 
 def test_the_tiny_head_is_read_as_p_eagle() -> None:
     made = drafter_from_checkpoint(read_checkpoint(FolderSource(tiny("p-eagle"))))
-
     assert (made.method, made.parallel_drafting, made.format) == ("eagle3", True, "vllm")
     assert (made.licence, made.k_trained, made.acceptance_floor) == (None, None, None)
 
@@ -89,5 +86,4 @@ def test_parameters_are_counted_from_the_headers(
 
 def test_without_a_chat_template_the_proof_is_a_completion() -> None:
     read = read_checkpoint(FolderSource(tiny("target")))
-
     assert not target_from_checkpoint(replace(read, tokenizer={})).proof.chat

@@ -92,9 +92,7 @@ def test_the_token_goes_to_the_hub_and_never_to_the_store(
     monkeypatch.setenv("HF_TOKEN_PATH" if where == "HF_TOKEN_PATH" else "HF_UNUSED", str(path))
     if where.endswith("TOKEN"):
         monkeypatch.setenv(where, TOKEN)
-
     assert read().tensors is not None
-
     assert all(
         request.headers["Authorization"] == f"Bearer {TOKEN}" for request in hub.hub.requests
     )

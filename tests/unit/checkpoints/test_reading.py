@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from peagle.checkpoints import FolderSource, Tensor, read_checkpoint
+from peagle.checkpoints.files import check_links, follow_link
 from peagle.checkpoints.reading import FIRST_BYTES
 from peagle.data import data_folder
-from peagle.errors import CheckpointError, DamagedCheckpoint, PeagleError
+from peagle.errors import CheckpointError, DamagedCheckpoint, PeagleError, UserError
+from peagle.parallel import WORKERS, run_parallel
+from peagle_serve.checkpoint import link_homes
 from tests.support import raises_code
 from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, Memory, index_of, weights
 
@@ -116,11 +121,7 @@ def test_config_only_reads_nothing_else() -> None:
         ({"b.safetensors": OTHER[:-1]}, "weights-damaged", "memory/b.safetensors is truncated"),
         ({"b.safetensors": OTHER[:5]}, "weights-damaged", "memory/b.safetensors is truncated"),
         ({"b.safetensors": b""}, "weights-damaged", "memory/b.safetensors is truncated"),
-        (
-            {"b.safetensors": None},
-            "weights-damaged",
-            "memory/b.safetensors is missing",
-        ),
+        ({"b.safetensors": None}, "weights-damaged", "memory/b.safetensors is missing"),
         ({INDEX: b"{}"}, "weights-damaged", f"memory/{INDEX} has no weight_map"),
         ({INDEX: index_of(a="../x")}, "weights-damaged", "memory/"),
         (
@@ -207,3 +208,90 @@ def test_a_location_that_is_not_a_folder_is_refused(name: str, code: str, tmp_pa
     with raises_code(code, CheckpointError) as refused:
         read_checkpoint(FolderSource(tmp_path / name))
     assert str(tmp_path / name) in refused.value.message
+
+
+# Parallel calls with a time limit.
+@pytest.mark.thorough
+def test_the_first_error_ends_all() -> None:
+    begun: list[int] = []
+    never = threading.Event()
+
+    def fail(number: int) -> None:
+        begun.append(number)
+        if number == 3:
+            raise KeyError("broken")
+        if number > 3:
+            never.wait(30)
+
+    with pytest.raises(KeyError):
+        run_parallel([partial(fail, number) for number in range(1000)], time.monotonic() + 30)
+    never.set()
+    assert len(begun) <= 3 + WORKERS + 1
+
+
+@pytest.mark.thorough
+def test_the_time_limit_ends_the_wait() -> None:
+    never = threading.Event()
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError):
+        run_parallel([lambda: 1, lambda: never.wait(60)], begin + 0.2)
+    assert time.monotonic() - begin < 20
+    never.set()
+
+
+# Links in a folder to copy: within it, or into the blobs of the Hub's cache.
+COPY = "replace the link by a copy of the file"
+"""The fix of a link that leads out of its folder."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "model"
+    (made / "inner").mkdir(parents=True)
+    (made / "config.json").write_text("{}")
+    return made
+
+
+def follow(path: Path) -> Path:
+    return follow_link(path, link_homes(path.parent))
+
+
+@pytest.mark.parametrize(
+    ("target", "fix"),
+    [
+        ("/etc/passwd", COPY),
+        ("../secret", COPY),
+        ("../model-2/secret", COPY),
+        ("/etc", COPY),
+        ("../gone", COPY),
+        ("gone", "copy the file there, or remove the link"),
+        ("vocab.json", "copy the file there, or remove the link"),
+    ],
+)
+def test_a_broken_link_or_one_out_of_the_folder_is_refused(
+    folder: Path, target: str, fix: str
+) -> None:
+    (folder.parent / "secret").write_text("secret")
+    (folder.parent / "model-2").mkdir()
+    (folder.parent / "model-2" / "secret").write_text("secret")
+    (folder / "vocab.json").symlink_to(target)
+    with raises_code("unusable-link", UserError) as refused:
+        check_links(folder)
+    assert str(folder / "vocab.json") in refused.value.message
+    assert refused.value.fix == fix
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """A model in the layout of the Hub's cache."""
+    made = tmp_path / "models--a--b" / "snapshots" / "0123"
+    made.mkdir(parents=True)
+    (made.parents[1] / "blobs").mkdir()
+    (made.parents[1] / "blobs" / "abc").write_text("{}")
+    (made / "config.json").symlink_to("../../blobs/abc")
+    return made
+
+
+def test_links_into_the_blobs_of_the_hubs_cache_are_followed(snapshot: Path) -> None:
+    check_links(snapshot)
+    assert follow(snapshot / "config.json").read_text() == "{}"

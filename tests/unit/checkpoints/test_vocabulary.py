@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 from peagle.checkpoints import vocabulary
-from peagle.checkpoints.vocabulary import (
-    find_vocabulary,
-    needs_vocabulary,
-    vocabulary_folder,
-)
+from peagle.checkpoints.vocabulary import find_vocabulary, needs_vocabulary, vocabulary_folder
 from peagle.planning.plan import Weights
 from peagle.weights.sources import open_source
 from peagle_serve.contract import MODEL, VOCABULARY_FILE, VOCABULARY_VARIABLE
@@ -78,9 +74,7 @@ def test_it_is_found_where_the_engine_and_tiktoken_keep_it(
     put(folder / name, b"another file")
     assert find_vocabulary() is None, "openai_harmony would refuse it"
     put(folder / name, CONTENT)
-
     found = find_vocabulary()
-
     assert found is not None
     assert (found.name, found.read_bytes()) == (VOCABULARY_FILE, CONTENT)
 
@@ -90,10 +84,8 @@ def test_a_sync_copies_it_with_a_target_that_needs_it(tmp_path: Path) -> None:
     gpt_oss, other = model(tmp_path / "gpt-oss"), model(tmp_path / "llama", "llama")
     without = open_source(in_folder(gpt_oss), no_aws)
     assert needs_vocabulary(without.source)
-
     put(vocabulary_folder() / VOCABULARY_FILE, CONTENT)
     found = open_source(in_folder(gpt_oss), no_aws)
-
     (file,) = [file for file in found.files if file.name == VOCABULARY_FILE]
     assert file.size == len(CONTENT)
     assert found.read(VOCABULARY_FILE, 2, 5) == CONTENT[2:7]
@@ -107,7 +99,6 @@ def test_the_container_uses_the_one_beside_the_weights(tmp_path: Path) -> None:
     chosen = {MODEL: str(folder)}
     assert served_vocabulary({}, chosen) == {}
     (folder / VOCABULARY_FILE).write_bytes(CONTENT)
-
     assert served_vocabulary({}, chosen) == {VOCABULARY_VARIABLE: str(folder)}
     assert served_vocabulary({VOCABULARY_VARIABLE: "/x"}, chosen) == {}
     assert served_vocabulary({}, {MODEL: "openai/gpt-oss-20b"}) == {}

@@ -17,12 +17,9 @@ from tests.unit.checks.damage import Damage, as_speculators, config_only, damage
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
 """``<short name>/{target,p-eagle,eagle3}/config.json``: real targets, and heads made for them."""
-
 CATALOG = load_catalog()
-
 OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
 """An image of the user's own: with it, a version without an AWS image is no error."""
-
 UNHARMED = Damage()
 
 

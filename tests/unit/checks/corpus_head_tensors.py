@@ -17,8 +17,6 @@ REDUCED = Damage(
     },
 )
 """A good head that drafts from half of the vocabulary."""
-
-
 NARROW = Damage(
     set_keys={"hidden_size": 128, "target_hidden_size": 256, "num_attention_heads": 2},
     cut={
@@ -67,8 +65,6 @@ VOCABULARIES = (
     tiny_pair("a narrow head without embeddings", "embeddings-not-shared", NARROW, head="eagle3",
         pair="tiny+eagle3"),
 )  # fmt: skip
-
-
 TENSORS = (
     tiny_pair("config.json with fewer layers than the weights", "layers-mismatch",
         Damage(set_keys={"num_hidden_layers": 3})),
@@ -92,8 +88,6 @@ TENSORS = (
     tiny_pair("d2t of floats", "tensor-dtype", replace(REDUCED, add={**REDUCED.add,
         "d2t": filled("F32", (512,))})),
 )  # fmt: skip
-
-
 FORMATS = (
     tiny_pair("the target as head", "head-not-a-drafter", head="target"),
     tiny_pair("an empty config.json", "head-not-a-drafter", Damage(text="{}")),

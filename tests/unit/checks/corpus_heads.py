@@ -54,8 +54,6 @@ PLACEHOLDERS = (
     real("P-EAGLE head started as EAGLE-3, real geometry", "p-eagle-as-eagle3", "qwen3-coder-30b",
         pair="qwen3-coder-30b+eagle3"),
 )  # fmt: skip
-
-
 STATES = (
     tiny_pair("auxiliary states off", "auxiliary-states-off",
         Damage(set_keys={"eagle_config.use_aux_hidden_state": False})),
@@ -85,14 +83,10 @@ STATES = (
     real("the layers of 120b in 20b, real geometry", "aux-layers-outside", "gpt-oss-20b",
         changes={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 18, 33]}}),
 )  # fmt: skip
-
-
 UNREAD = (
     Broken("no weights", lambda f: unread(f), "weights-unread", "warning"),
     Broken("weights in another format", lambda f: unread(f, "pytorch_model.bin"), "weights-unread"),
 )  # fmt: skip
-
-
 SLIDING, FULL = "sliding_attention", "full_attention"
 ONES = b"\x80\x3f"
 """1 in bfloat16."""
@@ -127,6 +121,4 @@ LAYERS = (
     tiny_pair("the target's EOS as mask token", "mask-token-used: warning",
         Damage(set_keys={"ptd_token_id": 1})),
 )  # fmt: skip
-
-
 HEADS = (*UNREAD, *PLACEHOLDERS, *STATES, *LAYERS, *VOCABULARIES, *TENSORS, *FORMATS)

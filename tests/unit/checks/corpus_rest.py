@@ -23,8 +23,6 @@ from tests.unit.checks.corpus_versions import NEW_AMI, VERSIONS
 from tests.unit.checks.damage import Damage, tiny
 
 AWS = CATALOG.runtimes.accounts["us-east-1"]
-
-
 REGISTRY = f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm"
 
 
@@ -133,8 +131,6 @@ VOCABULARIES = (
     Broken("weights of the hub and their vocabulary", lambda f: harmony_case("openai/gpt-oss-20b"),
         "vocabulary-download", "note", not_shown="GPT-OSS does not fit on this machine"),
 )  # fmt: skip
-
-
 LOADS = (
     tiny_pair("K above the trained K", "k-above-trained", k=9),
     Broken("K above what a speculators head proposes",
@@ -181,8 +177,6 @@ LOADS = (
     tiny_pair("a drafter on three GPUs", "speculative-setting",
         speculative_settings={"draft_tensor_parallel_size": 3}),
 )  # fmt: skip
-
-
 HARDWARE = (
     listed("a version without an image", "runtime-unknown", "tiny", vllm="0.24.7"),
     listed("an unknown instance type", "instance-unknown", "tiny", instance_type="ml.g6.3xlarge"),

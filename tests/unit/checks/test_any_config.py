@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints import Checkpoint, Tensor
 from peagle.checks import Case, check
+from peagle.checks.rules.head_layout import draft_groups
 from peagle.errors import CheckpointError
+from peagle_serve.heads import default_layers
 from tests.support import examples
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
 
@@ -22,7 +25,6 @@ MORE_KEYS = (
     "dflash_config", "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "norm_before_fc",
     "quantization_config", "text_config", "fc_norm",
 )  # fmt: skip
-
 scalars = st.none() | st.booleans() | st.integers(-3, 300_000) | st.floats() | st.text(max_size=8)
 words = st.sampled_from(
     ["peagle", "eagle3", "llama", "qwen3", "verifier", "name_or_path", "proposal_methods",
@@ -64,3 +66,59 @@ def check_or_refuse(case: Case) -> None:
 def test_any_head(changes: dict[str, Any], found: dict[str, Tensor] | None, parallel: bool) -> None:
     case = catalog_case("gpt-oss-20b" if parallel else "gpt-oss-20b+eagle3")
     check_or_refuse(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD | changes, found)))
+
+
+# The arithmetic that rules use, for any numbers.
+RATIO = 1.5
+few = st.integers(1, 64)
+
+
+def full(layers: int, kv_heads: int = 8, head_dim: int = 64) -> AttentionGroup:
+    return AttentionGroup(kind="full", layers=layers, kv_heads=kv_heads, head_dim=head_dim)
+
+
+def sliding(
+    layers: int, kv_heads: int = 8, head_dim: int = 64, window: int = 128
+) -> AttentionGroup:
+    return AttentionGroup(
+        kind="sliding", layers=layers, kv_heads=kv_heads, head_dim=head_dim, window=window
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "ratio", "groups"),
+    [
+        # GPT-OSS-20B with four layers needs the later ratio.
+        ((sliding(12), full(12)), full(4), 1.25, 2),
+        ((sliding(12), full(12)), full(4), RATIO, 1),
+        # A small hybrid spreads the layers of a deep head.
+        ((sliding(2), full(2)), full(4), RATIO, 3),
+        # Gemma's head has a group of its own.
+        ((sliding(50, 16, 256, 1024), full(10, 4, 512)), full(4, 8, 128), RATIO, 1),
+        # Pages that do not divide are left to vLLM.
+        ((sliding(4), full(4)), full(2, kv_heads=3), RATIO, None),
+    ],
+)
+def test_groups_with_layers_of_the_drafter(
+    target: tuple[AttentionGroup, ...], draft: AttentionGroup, ratio: float, groups: int | None
+) -> None:
+    assert draft_groups(target, (draft,), ratio) == groups
+
+
+@given(slides=few, fulls=few, draft=few)
+def test_groups_are_those_of_vllms_own_assignment(slides: int, fulls: int, draft: int) -> None:
+    """vLLM's own way, layer by layer: layers[i::groups] is the i-th group."""
+    fewest, most = sorted((slides, fulls + draft))
+    size = most if most < fewest * RATIO else fewest
+    names = [f"target.{n}" for n in range(fulls)] + [f"draft.{n}" for n in range(draft)]
+    count = -(-len(names) // size)
+    dealt = [names[i::count] for i in range(count)]
+    holding = sum(any(name.startswith("draft") for name in group) for group in dealt)
+    assert draft_groups((sliding(slides), full(fulls)), (full(draft),), RATIO) == holding
+
+
+def test_vllms_default_layers_are_distinct_from_seven_layers_on() -> None:
+    shallow = {depth for depth in range(1, 40) if len(set(default_layers(depth))) < 3}
+    assert shallow == {4, 5, 6}
+    outside = {d for d in range(1, 40) if not all(0 <= n <= d for n in default_layers(d))}
+    assert outside == {1, 2}

@@ -42,7 +42,6 @@ LAYERS = ("num_hidden_layers", "num_aux_hidden_states", "num_nextn_predict_layer
 def test_a_config_with_too_many_layers_is_refused(key: str, holder: str) -> None:
     value = DEEPEST + 1
     document = TARGET | {key: value} if not holder else TARGET | {holder: TARGET | {key: value}}
-
     with raises_code("config-damaged", DamagedCheckpoint) as refused:
         parse_config(json.dumps(document).encode())
     assert f"{key} is {value}, not a number of at most 1,000" in refused.value.message
@@ -52,7 +51,6 @@ def test_a_config_with_too_many_layers_is_refused(key: str, holder: str) -> None
 def test_a_tensor_named_after_endless_digits_is_no_layer(name: str) -> None:
     tensors = {name.format("9" * 5_000): Tensor("BF16", (8, 8), 0)}
     case = catalog_case("gpt-oss-20b")
-
     assert check(replace(case, target_checkpoint=Checkpoint("/target", TARGET, tensors)))
     assert check(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD, tensors)))
 
@@ -64,7 +62,6 @@ def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> No
     pair = find_pair(catalog, "gpt-oss-20b")
     counts: dict[str, Any] = {name: value}
     flag = "--tp" if name == "tensor_parallel_size" else f"--{name.replace('_', '-')}"
-
     with raises_code("out-of-range", UserError) as refused:
         build_case(catalog, pair.target, pair.drafter, CaseOptions(**counts))
     assert f"{flag} is more than 2,147,483,647" in refused.value.message
@@ -73,7 +70,6 @@ def test_a_huge_number_of_the_user_names_its_option(name: str, value: int) -> No
 @pytest.mark.parametrize("digits", [300, 5_000])
 def test_a_setting_with_a_huge_number_is_an_error_of_the_user(digits: int) -> None:
     settings = {"max-num-batched-tokens": "9" * digits}
-
     with raises_code("invalid-argument", UserError) as refused:
         make_plan(Options(pair="gpt-oss-20b", settings=settings), load_catalog())
     assert "--set max-num-batched-tokens" in refused.value.message

@@ -58,6 +58,12 @@ class Terminal:
             patch.setattr(Clock, "sleep", lambda clock, seconds: self._sleep(seconds))
             return in_process(*arguments, stdin=typed, terminal=answers is not None)
 
+    def succeeds(self, *arguments: str, answers: str | None = None) -> Done:
+        """As ``run``, of a command that must end with 0."""
+        done = self.run(*arguments, answers=answers)
+        assert done.code == 0, done.err
+        return done
+
     def rejects(self, operation: str, code: str = "AccessDenied", status: int = 403) -> None:
         """From now on AWS answers ``operation`` with this error."""
         name = "".join(part.capitalize() for part in operation.split("_"))

@@ -28,7 +28,6 @@ def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
     with simulated_server(FAST) as server:
         done = peagle("bench", server.base_url, "--concurrency", "2", *SMALL, "--json",
                       "--price-per-hour", "$3.6")  # fmt: skip
-
     document = json.loads(done.stdout)
     (row,) = document["rows"]
     assert document["server"]["model"] == "simulated"
@@ -44,8 +43,7 @@ def test_the_document_has_all_that_was_measured(peagle: Peagle) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("fails_with", "message"),
-    [(500, "EngineCore died"), (0, "closed the connection")],
+    ("fails_with", "message"), [(500, "EngineCore died"), (0, "closed the connection")]
 )
 def test_a_server_that_fails_in_the_load_keeps_what_was_measured(
     peagle: Peagle, fails_with: int, message: str
@@ -54,7 +52,6 @@ def test_a_server_that_fails_in_the_load_keeps_what_was_measured(
     timing = SimulatedTiming(ttft=0.01, itl=0.002, fails_after=8, fails_with=fails_with)
     with simulated_server(timing) as server:
         done = peagle("bench", server.base_url, "--concurrency", "2,4", *SMALL, "--json")
-
     assert done.returncode == 4
     document = json.loads(done.stdout)
     (row,) = document["rows"]  # the second load is not tried
@@ -76,7 +73,6 @@ def test_a_server_that_cannot_be_measured_is_one_error(
 ) -> None:
     with simulated_server(timing) as server:
         done = peagle("bench", server.base_url, *SMALL)
-
     assert done.returncode == exit_code
     assert message in done.stderr
     assert done.stdout == ""
@@ -95,7 +91,6 @@ def test_a_server_that_cannot_be_measured_is_one_error(
 )
 def test_bad_input_is_one_error(peagle: Peagle, arguments: tuple[str, ...], message: str) -> None:
     done = peagle("bench", *arguments)
-
     assert done.returncode in (2, 4)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -108,17 +103,14 @@ def test_the_key_reaches_the_server_and_no_file(monkeypatch: pytest.MonkeyPatch)
     with simulated_server(FAST) as simulated:
         server = OpenAiServer(simulated.base_url, "simulated", key="a-secret-key")
         sent = find_sender().send(server, [[body], [body, body]], 2)
-
     assert [request.repetition for request in sent.requests] == [0, 1, 1]
     assert simulated.keys == {"Bearer a-secret-key"}
 
 
 def test_without_the_sender_the_fix_installs_it(peagle: Peagle, own_home: Path) -> None:
     find_sender().program.unlink()
-
     with simulated_server(FAST) as server:
         done = peagle("bench", server.base_url)
-
     assert done.returncode == 2
     assert "peagle bench install" in done.stderr
     assert "there is no deployment 'tiny'" in (errors := peagle("bench", "tiny").stderr)

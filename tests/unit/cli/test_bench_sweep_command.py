@@ -68,7 +68,6 @@ def engines(own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 @pytest.mark.thorough
 def test_a_sweep_prints_a_table_and_writes_everything(peagle: Peagle, engines: Engines) -> None:
     done = peagle(*SWEEP, "--slo", "ttft=5", "--save", "mine", "--report", "r.html")
-
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].split() == ["requests", "no", "speculation", "p-eagle", "K=3"]
@@ -83,7 +82,6 @@ def test_a_sweep_prints_a_table_and_writes_everything(peagle: Peagle, engines: E
     assert Path("r.html").read_text().startswith("<!doctype html>")
     (evidence,) = Path("mine/evidence").iterdir()
     assert len(json.loads(evidence.read_text())["speeds"]) == 4
-
     again = peagle(*SWEEP, "--save", "mine", "--json")
     assert json.loads(again.stdout)["file"] == "bench-peagle-tiny.json"
     assert len(engines.started) == 2
@@ -99,9 +97,7 @@ def test_an_imposed_acceptance_is_that_of_the_engines_and_of_the_evidence(
     Path("a.json").write_text(json.dumps(measured.document()))
     monkeypatch.setattr("peagle.cli.bench.local_image", lambda *_: None)
     imposed = (*SWEEP, "--impose-acceptance", "a.json", "--engine", "docker", "--gpus")
-
     done = peagle(*imposed, "--save", "mine", "--report", "r.html", "--json")
-
     assert done.returncode == 0, done.stderr
     rates = list(measured.total.acceptance.per_position)
     alone, drafting = engines.started
@@ -128,9 +124,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_measuring(
     peagle: Peagle, engines: Engines, arguments: tuple[str, ...], message: str
 ) -> None:
     Path("a.json").write_text("{}")
-
     done = peagle(*SWEEP, *arguments)
-
     assert done.returncode == 2
     assert message in done.stderr
     assert not engines.started
@@ -144,10 +138,8 @@ def test_a_failed_write_hides_no_measurement(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("peagle.cli.bench.save_evidence", full)
-
     for shown in ((), ("--json",)):
         done = peagle(*SWEEP, "--save", "mine", "--report", "new/r.html", *shown)
-
         assert done.returncode == 2
         assert "No space left on device" in done.stderr
         assert "bench-peagle-tiny.json" in done.stdout
@@ -163,9 +155,7 @@ def test_what_ends_a_sweep_keeps_its_rows_and_says_how_to_continue(
     peagle: Peagle, engines: Engines, error: BaseException, exit_code: int
 ) -> None:
     engines.error = error
-
     done = peagle(*SWEEP)
-
     assert done.returncode == exit_code
     assert "2 of 4 rows are in bench-peagle-tiny.json. To continue: peagle bench sweep tiny" in (
         done.stderr
@@ -196,7 +186,6 @@ def test_bad_input_is_one_error(
     peagle: Peagle, engines: Engines, arguments: tuple[str, ...], message: str
 ) -> None:
     done = peagle(*arguments)
-
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -208,7 +197,6 @@ def test_a_report_of_evidence_has_the_price_of_its_gpus(peagle: Peagle, tmp_path
     done = peagle(
         "bench", "report", str(FROZEN), "-o", str(html), "--price-per-hour", "$5", "--json"
     )
-
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["report"] == str(html)
     assert "$5.00 per hour" in html.read_text()

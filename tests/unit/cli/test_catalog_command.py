@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.aws.client import Aws
+from peagle.aws.refresh import PARTS
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.errors import CatalogError
+from peagle.data import data_folder
+from peagle.errors import CatalogError, CloudError, PeagleError, UserError
+from tests.unit.aws.cloud import service_error
 from tests.unit.catalog.catalog_files import GOOD, write_target
+from tests.unit.checks.damage import tiny
+from tests.unit.cli.commands import Terminal
 
 
 def peagle(*arguments: str) -> Result:
@@ -35,7 +42,6 @@ def test_show_works_for_every_target(target: str) -> None:
 @pytest.mark.thorough
 def test_check_is_content_with_what_ships() -> None:
     result = peagle("catalog", "check")
-
     assert result.exit_code == 0
     assert result.stdout == ""
     assert "problems: 0" in result.stderr
@@ -45,9 +51,7 @@ def test_check_is_content_with_what_ships() -> None:
 def test_check_says_that_nothing_is_read_from_a_file_without_measurements(tmp_path: Path) -> None:
     path = tmp_path / "speeds.json"
     path.write_text('{"pair": "openai/gpt-oss-20b", "speed": []}')
-
     result = peagle("catalog", "check", str(path))
-
     assert result.exit_code == 0
     assert "the catalogue ignores the file" in result.stderr
 
@@ -55,9 +59,7 @@ def test_check_says_that_nothing_is_read_from_a_file_without_measurements(tmp_pa
 def test_check_takes_several_files_and_folders(tmp_path: Path) -> None:
     wrong = write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
     good = write_target(tmp_path / "second", GOOD)
-
     checked = peagle("catalog", "check", str(good), str(wrong), str(wrong))
-
     assert checked.exit_code == 2
     assert "files checked: 2, problems: 1" in checked.stderr
     (problem,) = checked.stdout.splitlines()
@@ -69,9 +71,7 @@ def test_a_problem_of_one_file_does_not_hide_that_another_has_no_results(tmp_pat
     empty, broken = tmp_path / "empty.json", tmp_path / "broken.json"
     empty.write_text("{}", encoding="utf-8")
     broken.write_text("{", encoding="utf-8")
-
     result = peagle("catalog", "check", str(wrong), str(broken), str(empty))
-
     assert result.exit_code == 2
     assert f"{empty} has no results, speeds or starts" in result.stderr
     assert f"{broken} has no results" not in result.stderr
@@ -79,9 +79,148 @@ def test_a_problem_of_one_file_does_not_hide_that_another_has_no_results(tmp_pat
 
 def test_a_wrong_own_file_stops_what_needs_it_and_nothing_else(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("k_trained: 8", "k_trained: ten"))
-
     wrong = peagle("--catalog", str(tmp_path), "catalog", "show", "chat-7b")
     right = peagle("--catalog", str(tmp_path), "catalog", "show", "tiny")
-
     assert isinstance(wrong.exception, CatalogError)
     assert right.exit_code == 0
+
+
+# ``peagle catalog refresh``: shows changes, asks, and writes all or nothing.
+PRICES = ("catalog", "refresh", "--prices", "--to")
+
+
+@pytest.fixture
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has a table of its own already."""
+    folder = tmp_path_factory.mktemp("mine")
+    shutil.copy(data_folder("model_catalog") / "instances.yaml", folder)
+    return folder
+
+
+def price_in(folder: Path) -> float:
+    """USD per hour of ml.g5.xlarge in us-east-1."""
+    (instance,) = (i for i in load_catalog(folder).instances.instances if i.type == "ml.g5.xlarge")
+    return instance.prices[0].usd_per_hour
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("options", "answers", "code"), [((), "n\n", 0), (("--dry-run",), None, 0), ((), None, 2)]
+)
+def test_nothing_is_written_without_confirmation(
+    terminal: Terminal, mine: Path, options: tuple[str, ...], answers: str | None, code: int
+) -> None:
+    terminal.cloud.price = 1.75
+    before = (mine / "instances.yaml").read_bytes()
+    done = terminal.run(*PRICES, str(mine), *options, answers=answers)
+    assert done.code == code
+    assert "$1.75" in done.out
+    assert (mine / "instances.yaml").read_bytes() == before
+    assert [path.name for path in mine.iterdir()] == ["instances.yaml"]
+
+
+@pytest.mark.thorough
+def test_json_is_one_document_and_writes_only_with_yes(terminal: Terminal, mine: Path) -> None:
+    terminal.cloud.price = 1.75
+    shown = terminal.run(*PRICES, str(mine), "--json").document
+    assert shown["written"] == []
+    assert price_in(mine) == 1.408
+    done = terminal.run(*PRICES, str(mine), "--json", "--yes").document
+    assert done["written"] == [str(mine / "prices.yaml")]
+    (change,) = done["changes"]
+    assert (change["entry"], change["before"]) == ("ml.g5.xlarge", "$1.408 (2026-07-01)")
+    assert price_in(mine) == 1.75
+
+
+@pytest.mark.thorough
+def test_digests_of_images_come_from_ecr(terminal: Terminal, mine: Path) -> None:
+    shutil.copy(data_folder("model_catalog") / "runtimes.yaml", mine)
+    runtime = next(r for r in load_catalog().runtimes.runtimes if r.vllm == "0.28.0")
+    digests = ("sha256:" + "a" * 64, "sha256:" + "b" * 64)
+    for digest in digests:
+        terminal.cloud.digests = {runtime.tag: digest}
+        done = terminal.succeeds("catalog", "refresh", "--digests", "--to", str(mine), "--yes")
+        assert digest in done.out
+        known = {runtime.vllm: runtime.digest for runtime in load_catalog(mine).runtimes.runtimes}
+        assert known["0.28.0"] == digest
+    assert known["0.25.0"] is None
+    assert "reports no digest of vLLM 0.19.0, " in done.err
+    made = terminal.run("--catalog", str(mine), "catalog", "refresh", "--digests", "--dry-run")
+    assert "up to date" in made.err
+
+
+def refuse(terminal: Terminal, *operations: str) -> None:
+    def deny(operation: str) -> None:
+        if operation in operations:
+            raise service_error("AccessDeniedException", "no", operation)
+
+    terminal.cloud.before = deny
+
+
+@pytest.mark.thorough
+def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
+    terminal: Terminal, mine: Path
+) -> None:
+    terminal.cloud.price = 1.75
+    refuse(terminal, "batch_get_image")
+    done = terminal.run(*PRICES, str(mine), "--digests", "--yes")
+    assert done.code == 4
+    assert price_in(mine) == 1.75
+    assert "digests: not refreshed: access denied: ecr:" in done.err
+    assert "up to date" not in done.err
+    assert done.err.splitlines()[-2:] == [
+        f"wrote {mine / 'prices.yaml'}",
+        "1 of 2 parts were not refreshed.",
+    ]
+
+
+@pytest.mark.parametrize(("error", "code"), [(UserError, 2), (CloudError, 4)])
+def test_failed_query_does_not_count_as_up_to_date(
+    terminal: Terminal,
+    mine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[PeagleError],
+    code: int,
+) -> None:
+    def no_credentials(aws: Aws, *_: Any, **__: Any) -> Any:
+        raise error("no credentials", "wait")
+
+    monkeypatch.setattr(Aws, "items", no_credentials)
+    for part in ("images", "digests"):
+        monkeypatch.setitem(PARTS, part, lambda tables, regions, connect: (tables, []))
+    done = terminal.run("catalog", "refresh", "--to", str(mine), "--yes")
+    assert done.code == code
+    assert done.err.splitlines()[-1] == "1 of 3 parts were not refreshed."
+    assert done.err.count("no credentials") == 1
+    assert "up to date" not in done.err
+
+
+# ``peagle catalog check`` reads the weights that lie beside a catalogue's files.
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A catalogue with one target of its own, whose file says another width than its weights."""
+    text = (tiny("target").parents[1] / "tiny.yaml").read_text()
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "tiny").symlink_to(tiny("target").parent)
+    text = text.replace("id: peagle/tiny", "id: acme/mine").replace(
+        "short_name: tiny", "short_name: mine"
+    )
+    (tmp_path / "acme" / "mine.yaml").write_text(
+        text.replace("hidden_size: 256", "hidden_size: 512")
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("place", ["", "acme/mine.yaml"])
+def test_a_file_that_contradicts_its_own_weights_is_wrong(own: Path, place: str) -> None:
+    done = CliRunner().invoke(cli, ["catalog", "check", str(own / place)])
+    assert done.exit_code == 2
+    assert "hidden size 256, not 512" in done.stdout
+    assert "correct the catalogue file" in done.stdout
+
+
+def test_weights_that_are_not_there_are_wrong(own: Path) -> None:
+    (own / "acme" / "tiny").unlink()
+    done = CliRunner().invoke(cli, ["--catalog", str(own), "catalog", "check"])
+    assert done.exit_code == 2
+    assert "there is no folder" in done.stdout

@@ -27,7 +27,6 @@ def init(*words: str) -> Done:
 @pytest.mark.parametrize("head", ["p-eagle", "eagle3"])
 def test_the_file_is_accepted_and_planned(head: str) -> None:
     done = init(TARGET, "--drafter", str(tiny(head)), "-o", "own/acme/chat-7b.yaml")
-
     assert done.code == 0, done.err
     pair = f"chat-7b+{head}"
     assert f"Next: peagle --catalog own plan {pair}" in done.err
@@ -39,10 +38,8 @@ def test_the_file_is_accepted_and_planned(head: str) -> None:
 
 def test_the_numbers_are_those_of_the_checkpoint() -> None:
     init(TARGET, "--drafter", HEAD, "-o", "own/acme/chat-7b.yaml")
-
     made = find_pair(load_catalog(Path("own")), "chat-7b")
     known = find_pair(load_catalog(), "tiny")
-
     assert made.target.architecture == known.target.architecture
     assert made.target.parameters == known.target.parameters
     assert made.drafter is not None
@@ -54,7 +51,6 @@ def test_the_numbers_are_those_of_the_checkpoint() -> None:
 
 def test_what_is_unknown_is_marked() -> None:
     document = init(TARGET, "--drafter", HEAD, "--json").document
-
     assert document["file"] is None
     expected = {"licence", "min_vllm", "engine_arguments", "drafters[0].k_trained"}
     assert expected <= document["unknown"].keys()
@@ -69,7 +65,6 @@ def test_a_model_on_the_hub_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> Non
     with running(hub):
         monkeypatch.setenv("HF_ENDPOINT", hub.hub.url)
         done = init(REPO, "-o", "own")
-
     assert done.code == 0, done.err
     assert load_catalog(Path("own")).targets[REPO].weights == REPO
 
@@ -86,7 +81,6 @@ def test_a_model_on_the_hub_keeps_its_id(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_a_wrong_model_is_one_clear_error(words: tuple[str, ...], message: str) -> None:
     done = init(*words)
-
     assert done.code in (2, 3)
     assert message in done.err
     assert len(done.err.splitlines()) == 1
@@ -95,7 +89,6 @@ def test_a_wrong_model_is_one_clear_error(words: tuple[str, ...], message: str) 
 def test_a_file_is_not_replaced_without_force() -> None:
     assert init(TARGET, "-o", "own").code == 0
     again = init(TARGET, "-o", "own")
-
     assert again.code == 2
     assert "--force" in again.err
     assert init(TARGET, "-o", "own", "--force").code == 0

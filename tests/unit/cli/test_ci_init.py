@@ -26,7 +26,6 @@ def test_init_fills_in_the_project_and_the_roles(tmp_path: Path) -> None:
         "111122223333",
         "--json", folder=tmp_path,
     )  # fmt: skip
-
     assert done.code == 0, done.err
     assert "peagle.yaml" not in done.document["files"]
     text = (tmp_path / ".github/workflows/peagle-deploy.yml").read_text()
@@ -41,12 +40,10 @@ def test_init_never_overwrites_without_force(tmp_path: Path) -> None:
     file = tmp_path / ".github/workflows/peagle-nightly.yml"
     file.write_text("mine")
     (tmp_path / "iam/deploy-policy.json").write_text("mine")
-
     done = in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path)
     assert done.code == 2
     assert done.error.startswith("error: .github/workflows/peagle-nightly.yml would be replaced")
     assert file.read_text() == "mine"
-
     assert in_process("ci", "init", "github", *TOOLKIT, "--force", folder=tmp_path).code == 0
     assert file.read_text() != "mine"
     assert (tmp_path / "iam/deploy-policy.json").read_text() == "mine"
@@ -68,7 +65,6 @@ def test_each_endpoint_needs_the_environments(tmp_path: Path) -> None:
         "environments: {staging: {}}\n"
         "endpoints: {chat: {pair: tiny, environments: {production: {}}}, code: {pair: tiny}}\n"
     )
-
     error = in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path).error
     assert "peagle.yaml: code lacks the environment production of the pipeline" in error
 
@@ -78,7 +74,6 @@ def test_each_variable_of_the_workflows_is_in_the_next_steps(tmp_path: Path) -> 
         in_process("ci", "init", "github", *TOOLKIT, "--json", folder=tmp_path).document["next"]
     )
     used = {name for path in WORKFLOWS for name in re.findall(r"vars\.(\w+)", path.read_text())}
-
     assert "AWS_IMAGE_ROLE" in used
     assert [name for name in used if name not in steps] == []
 
@@ -86,7 +81,6 @@ def test_each_variable_of_the_workflows_is_in_the_next_steps(tmp_path: Path) -> 
 def test_the_schema_beside_the_file_is_that_of_the_command(tmp_path: Path) -> None:
     assert in_process("ci", "init", "github", *TOOLKIT, folder=tmp_path).code == 0
     first = (tmp_path / "peagle.yaml").read_text().splitlines()[0]
-
     assert first == "# yaml-language-server: $schema=./peagle.schema.json"
     written = json.loads((tmp_path / "peagle.schema.json").read_text())
     assert written == in_process("ci", "schema").document
@@ -119,7 +113,6 @@ def test_a_pipeline_installs_the_toolkit_from_the_source(
     (tmp_path / "wheels").mkdir()
     (tmp_path / WHEEL).touch()
     assert in_process("ci", "init", "github", "--toolkit", source, folder=tmp_path).code == 0
-
     assert installs(tmp_path) == {installed}
 
 
@@ -137,7 +130,6 @@ def test_a_pipeline_installs_the_toolkit_from_the_source(
 def test_a_source_that_a_pipeline_cannot_trust_is_refused(tmp_path: Path, source: str) -> None:
     (tmp_path.parent / "outside.whl").touch()
     done = in_process("ci", "init", "github", "--toolkit", source, folder=tmp_path)
-
     assert done.code == 2
     assert done.error.startswith("error: --toolkit ")
     assert "secret" not in done.out + done.err
@@ -149,7 +141,6 @@ def test_an_installed_toolkit_needs_a_source(
 ) -> None:
     monkeypatch.setattr(pipelines, "checkout_folder", lambda: None)
     done = in_process("ci", "init", "github", folder=tmp_path)
-
     assert done.code == 2
     assert "where to install the toolkit from" in done.error
 
@@ -157,7 +148,6 @@ def test_an_installed_toolkit_needs_a_source(
 @pytest.mark.thorough
 def test_from_a_checkout_the_wheel_is_beside_the_pipeline(tmp_path: Path) -> None:
     assert in_process("ci", "init", "github", folder=tmp_path).code == 0
-
     (wheel,) = (tmp_path / "wheels").iterdir()
     assert installs(tmp_path) == {f"./wheels/{wheel.name}"}
     assert zipfile.is_zipfile(wheel)

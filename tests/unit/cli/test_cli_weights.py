@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from peagle.account import Account
 from peagle.cli.weights import copying, use_command
+from peagle.deploy.records import refuse_weights_in_use
 from peagle.errors import CloudError, Refused
+from peagle.planning.plan import MODEL_BUCKET
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import FileEntry, FolderEntry
 from peagle.weights.sync import SyncProgress
-from tests.support import Peagle
+from tests.support import Peagle, raises_code
+from tests.unit.cli.endpoints import deployed
 
 PLACE = weights_prefix("s3://models/pair")
 
@@ -30,7 +34,6 @@ def test_what_cannot_be_meant_is_refused_at_once(
     peagle: Peagle, own_home: Path, words: tuple[str, ...], message: str
 ) -> None:
     done = peagle("weights", "sync", "tiny", *words, "--sandbox", "--yes")
-
     assert done.returncode == 2
     assert message in done.stderr
     assert "Starting the sandbox" not in done.stderr
@@ -38,7 +41,6 @@ def test_what_cannot_be_meant_is_refused_at_once(
 
 def test_a_pair_without_a_head_has_no_drafter_to_copy(peagle: Peagle, own_home: Path) -> None:
     done = peagle("weights", "sync", "tiny+ngram", "s3://models/a", "--drafter-only", "--sandbox")
-
     assert done.returncode == 2
     assert "drafts without weights" in done.stderr
 
@@ -65,7 +67,6 @@ def test_after_a_broken_copy_the_user_learns_what_is_there_and_how_to_resume(
 
     with pytest.raises(type(error)):
         copy()
-
     shown = capsys.readouterr().err
     assert there in shown
     for command in (again, remove):
@@ -74,10 +75,8 @@ def test_after_a_broken_copy_the_user_learns_what_is_there_and_how_to_resume(
 
 def test_the_command_that_uses_weights_names_their_parts_region_and_account() -> None:
     folder = FolderEntry("a/b", complete=True)
-
     both = use_command("tiny", PLACE, {"target": folder, "drafter": folder}, "us-east-1", Account())
     far = use_command("tiny", PLACE, {"drafter": folder}, "eu-west-1", Account(profile="work"))
-
     assert both == (
         "peagle", "plan", "tiny", "--model-source", "s3://models/pair/target/",
         "--drafter", "s3://models/pair/drafter/",
@@ -91,9 +90,51 @@ def test_the_command_that_uses_weights_names_their_parts_region_and_account() ->
 def test_the_command_that_uses_weights_names_the_vocabulary_beside_them() -> None:
     target = FolderEntry("a/b", complete=True, files={"o200k_base.tiktoken": FileEntry(1)})
     head = FolderEntry("a/c", complete=True)
-
     both = use_command("tiny", PLACE, {"target": target, "drafter": head}, "us-east-1", Account())
     alone = use_command("tiny", PLACE, {"target": target}, "us-east-1", Account())
-
     assert "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model/target" in both
     assert alone[-2:] == ("--env", "TIKTOKEN_ENCODINGS_BASE=/opt/ml/model")
+
+
+# `peagle weights` names the endpoints that use a prefix, and the weights that a sync replaces.
+@pytest.mark.parametrize(
+    "uri",
+    ["s3://models/pair/", "s3://models/pair/target/", "s3://models/", f"s3://{MODEL_BUCKET}/pair/"],
+)
+def test_weights_that_an_endpoint_uses_are_refused(own_home: Path, uri: str) -> None:
+    deployed(uri)
+    with raises_code("weights-in-use", Refused) as refused:
+        refuse_weights_in_use({PLACE.uri}, "sandbox", "it ends")
+    assert "s3://models/pair/: in use by peagle-chat: it ends" in refused.value.message
+    assert refused.value.command == ("peagle", "destroy", "peagle-chat")
+    assert "--even-if-used" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("used", "refused"),
+    [
+        ("s3://models/pair/", True),
+        ("s3://models/pair/drafter/", True),
+        ("s3://models/pair/target/", False),
+    ],
+)
+def test_only_the_folder_that_is_replaced_matters(own_home: Path, used: str, refused: bool) -> None:
+    deployed(used)
+    with pytest.raises(Refused) if refused else nullcontext() as caught:
+        refuse_weights_in_use(
+            {"s3://models/pair/drafter/"}, "sandbox", "it changes", "use another prefix, or "
+        )
+    if caught is not None:
+        assert "s3://models/pair/drafter/: in use by peagle-chat" in caught.value.message
+        assert caught.value.fix.startswith("use another prefix, or remove what uses them first")
+
+
+def test_other_prefixes_accounts_and_deployments_without_endpoint_do_not_matter(
+    own_home: Path,
+) -> None:
+    deployed("s3://models/pair-2/")
+    refuse_weights_in_use({PLACE.uri}, "sandbox", "")
+    deployed("s3://models/pair/", "S3Objects")
+    refuse_weights_in_use({PLACE.uri}, "sandbox", "")
+    deployed("s3://models/pair/", scope="111122223333")
+    refuse_weights_in_use({PLACE.uri}, "sandbox", "")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.cli.change import compare
 from tests.support import with_keys
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, without_record
 
@@ -34,17 +32,14 @@ def roomy(deployed: Terminal) -> Terminal:
 @pytest.fixture
 def comparing(roomy: Terminal) -> Terminal:
     """A comparison with the target alone runs."""
-    done = roomy.run(*WITH, "--share", "50%", "--yes")
-    assert done.code == 0, done.err
+    roomy.succeeds(*WITH, "--share", "50%", "--yes")
     return roomy
 
 
 @pytest.mark.thorough
 def test_what_is_served_beside_is_shown_with_its_price_and_asked(roomy: Terminal) -> None:
     before = roomy.cloud.endpoints[NAME].config
-
     done = roomy.run(*WITH, answers="n\n")
-
     price = price_of()
     assert price is not None
     assert done.code == 2
@@ -71,7 +66,6 @@ def test_other_changes_name_the_command_that_ends_the_comparison(
     comparing: Terminal, words: tuple[str, ...]
 ) -> None:
     done = comparing.run(*words)
-
     assert done.code == 3
     assert f"peagle drop {NAME}" in done.error
     assert "serve alone with promote" in done.error
@@ -105,11 +99,9 @@ def test_the_report_has_both_variants(comparing: Terminal) -> None:
     write_statistics(comparing, 6, begun + 30)
     done = comparing.run("compare", NAME, "--json")
     assert done.document["variants"][0]["output_tokens"] is None  # this minute has not ended
-
     cloud.metric_time = begun
     cloud.now = begun + 61
     first, second = comparing.run("compare", NAME, "--json").document["variants"]
-
     assert (first["variant"], second["variant"]) == ("AllTraffic", "Candidate")
     assert (first["k"], second["k"]) == (7, 0)
     assert first["output_tokens"] == second["output_tokens"] == round(6 * 12.8 * 10)
@@ -131,9 +123,7 @@ def test_top_shows_each_variant_and_adds_up_what_adds_up(
     comparing.cloud.now += 150
     monkeypatch.setattr("time.time", lambda: comparing.cloud.now)
     write_statistics(comparing)
-
     usage = comparing.run("top", NAME, "--json", "--window", "1m").document
-
     first, second = usage["variants"]
     assert (first["variant"], first["k"], first["acceptance_length"]) == ("AllTraffic", 7, 3.0)
     assert (second["variant"], second["k"]) == ("Candidate", None)
@@ -164,7 +154,6 @@ def test_what_cannot_be_compared_is_refused(
     roomy: Terminal, words: tuple[str, ...], code: int, said: str
 ) -> None:
     done = roomy.run(*words)
-
     assert (done.code, said in done.error) == (code, True), done.error
 
 
@@ -194,14 +183,10 @@ def served(terminal: Terminal, config: str) -> tuple[dict[str, Any], dict[str, A
 
 @pytest.mark.thorough
 def test_the_compared_plan_differs_in_what_was_asked_only(empty: Terminal, tmp_path: Path) -> None:
-    done = empty.run(*with_keys(tmp_path, FIRST, **KEYS), *STATED, "--yes")
-    assert done.code == 0, done.err
+    empty.succeeds(*with_keys(tmp_path, FIRST, **KEYS), *STATED, "--yes")
     (row,) = empty.run("list", "--json").document["deployments"]
     asked = "tiny --k 3 --tag stage=trial --env A=1"
-
-    done = empty.run("compare", row["name"], "--with", asked, "--yes")
-
-    assert done.code == 0, done.err
+    empty.succeeds("compare", row["name"], "--with", asked, "--yes")
     first, second, _ = empty.cloud.configs
     (before, rest), (after, same) = served(empty, first), served(empty, second)
     assert rest == same
@@ -229,9 +214,7 @@ def test_the_drafter_and_k_are_the_deployed_ones_unless_stated(
     empty: Terminal, deployed: tuple[str, ...], asked: str, k: int
 ) -> None:
     assert empty.run(*FIRST, "--name", NAME, *deployed, "--yes").code == 0
-
     done = empty.run("compare", NAME, "--with", asked, answers="n\n")
-
     assert f"K={k};" in done.err, done.err
 
 
@@ -239,9 +222,7 @@ def test_the_drafter_and_k_are_the_deployed_ones_unless_stated(
 def test_copies_name_the_command_that_serves_the_other_plan(empty: Terminal) -> None:
     types = ("--instance-type", "ml.g5.12xlarge")
     assert empty.run("deploy", "tiny", *types, "--copies", "2", "--yes").code == 0
-
     done = empty.run("compare", NAME, "--with", "tiny --k 3", "--yes")
-
     assert done.code == 3
     assert f"peagle deploy peagle/tiny+p-eagle --name {NAME}-candidate" in done.error
     assert "--copies 2 --k 3" in done.error
@@ -251,10 +232,7 @@ def test_copies_name_the_command_that_serves_the_other_plan(empty: Terminal) -> 
 def test_what_another_machine_deployed_tells_what_the_account_shows(empty: Terminal) -> None:
     assert empty.run(*FIRST, "--max-model-len", "1024", "--concurrency", "3", "--yes").code == 0
     without_record(empty)
-
-    done = empty.run("compare", NAME, "--with", "tiny --k 3", "--yes")
-
-    assert done.code == 0, done.err
+    done = empty.succeeds("compare", NAME, "--with", "tiny --k 3", "--yes")
     assert "does not have the plan that serves" in done.err
     first, second, _ = empty.cloud.configs
     (before, rest), (after, same) = served(empty, first), served(empty, second)
@@ -262,17 +240,3 @@ def test_what_another_machine_deployed_tells_what_the_account_shows(empty: Termi
     assert {name for name in before if before[name] != after[name]} == {
         "SM_VLLM_SPECULATIVE_CONFIG"
     }
-
-
-@pytest.mark.parametrize(("missing", "code"), [(0, 0), (1, 3)])
-def test_the_example_of_help_has_the_least_quota(
-    terminal: Terminal, missing: int, code: int
-) -> None:
-    quota, example, *_ = (line.strip() for line in (compare.epilog or "").splitlines()[2:])
-    *_, instance_type, value = quota.split()
-    name = f"{instance_type} for endpoint usage"
-    terminal.cloud.quotas[name] = float(value) - missing
-    words = [word for word in shlex.split(example)[1:] if word != "--sandbox"]
-    assert terminal.run("deploy", "tiny", "--yes").code == 0
-
-    assert terminal.run(*words, "--yes").code == code

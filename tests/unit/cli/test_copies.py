@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.bench.targets import target_of_endpoint
+from peagle.catalog import load_catalog
+from peagle.deploy import records
 from peagle.deploy.state import utc_moment, utc_text
 from peagle.render.resources import copies_limit_name, limit_name
 from tests.support import with_keys
 from tests.unit.cli.commands import NAME, Terminal, without_record
 
+pytestmark = pytest.mark.thorough
 COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
 
 
@@ -35,77 +40,58 @@ def model_of(terminal: Terminal) -> str:
     return str(found["Specification"]["ModelName"])
 
 
-@pytest.mark.thorough
 def test_other_tags_are_added_to_the_copies_without_an_update(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--tag", "team=ml").code == 0
-
-    done = terminal.run(*COPIES, "--tag", "team=web")
-
-    assert done.code == 0, done.err
+    terminal.succeeds(*COPIES, "--tag", "team=web")
     assert "update_inference_component" not in terminal.cloud.calls
     assert len(terminal.cloud.tags) == 4, "component, endpoint, configuration and model"
     assert {tags["team"] for tags in terminal.cloud.tags.values()} == {"web"}
 
 
-@pytest.mark.thorough
 def test_an_update_that_sagemaker_rolls_back_leaves_what_served(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     first = model_of(terminal)
     terminal.cloud.components.scripts = [[("Updating", None), ("InService", "no capacity here")]]
-
     done = terminal.run(*COPIES, "--k", "3")
-
     assert (done.code, model_of(terminal)) == (4, first)
     assert "the update was rolled back: no capacity here" in done.err
 
 
-@pytest.mark.thorough
 def test_other_instances_are_refused(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
-
     for words in (("--instance-count", "2"), ("--copies", "1", "--instance-type", "ml.g5.xlarge")):
         done = terminal.run(*COPIES, *words)
         assert (done.code, "update_endpoint" in terminal.cloud.calls) == (3, False)
         assert "replaces their model only" in done.err
 
 
-@pytest.mark.thorough
 def test_copies_are_found_by_tags_and_destroyed(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     assert terminal.run(*COPIES, "--k", "3").code == 0
     without_record(terminal)
-
     found = status_of(terminal)
     assert (found["copies"], found["copies_running"], found["k"]) == (4, 4, 3)
     assert NAME in terminal.run("list").out
     assert terminal.run("rollback", NAME, "--yes").code == 0
-    done = terminal.run("destroy", NAME, "--yes")
-
-    assert done.code == 0, done.err
+    terminal.succeeds("destroy", NAME, "--yes")
     assert not terminal.cloud.components.by_name
     assert not {**terminal.cloud.endpoints, **terminal.cloud.models, **terminal.cloud.configs}
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("call", ["create_endpoint", "create_inference_component"])
 def test_an_interrupted_deploy_continues(terminal: Terminal, call: str) -> None:
     terminal.interrupts(call, after=True)
     assert terminal.run(*COPIES).code != 0
     terminal.recovers()
-
-    done = terminal.run(*COPIES)
-
-    assert done.code == 0, done.err
+    terminal.succeeds(*COPIES)
     assert terminal.cloud.calls.count("create_endpoint") == 1
     assert terminal.cloud.calls.count("create_inference_component") == 1
 
 
-@pytest.mark.thorough
 def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert terminal.run(*COPIES, "--observe").code == 0
-
     log = f"/aws/sagemaker/InferenceComponents/{NAME}"
     assert terminal.cloud.retention == {log: 30}
     ((dashboard, body),) = terminal.cloud.dashboards.items()
@@ -119,7 +105,6 @@ def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     assert all(f"SOURCE '{log}'" in text for text in texts if "SOURCE" in text)
     price = status_of(terminal)["price_per_hour_usd"]
     assert any(f"count_distinct(@logStream) * {price / 4:g}" in text for text in texts)
-
     asked: list[dict[str, Any]] = []
 
     def answer(MetricDataQueries: list[dict[str, Any]], **_: Any) -> Any:
@@ -131,15 +116,12 @@ def test_copies_are_observed_by_the_metrics_and_the_log_of_the_component(
     dimensions = [one["MetricStat"]["Metric"]["Dimensions"] for one in asked]
     assert dimensions
     assert all(one == [{"Name": "InferenceComponentName", "Value": NAME}] for one in dimensions)
-
     assert terminal.run("destroy", NAME, "--yes").code == 0
     assert dashboard not in terminal.cloud.dashboards
 
 
-@pytest.mark.thorough
 def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Terminal) -> None:
     assert terminal.run(*COPIES, "--ttl", "8h").code == 0
-
     schedules = terminal.cloud.scheduler.schedules
     endpoint, copies = schedules[limit_name("us-east-1", NAME)], schedules[OF_COPIES]
     ends, first = moment_of(endpoint), moment_of(copies)
@@ -153,7 +135,6 @@ def test_the_copies_are_deleted_before_their_endpoint_at_its_end(terminal: Termi
     assert deletes["Resource"].endswith(f":inference-component/{NAME}")
     own = deletes["Condition"]["StringEquals"]["aws:ResourceTag/peagle:id"]
     assert terminal.cloud.tags[deletes["Resource"]]["peagle:id"] == own
-
     terminal.cloud.now = ends - 60
     terminal.cloud.scheduler.fire()
     assert (NAME in terminal.cloud.components.by_name, NAME in terminal.cloud.endpoints) == (
@@ -181,15 +162,11 @@ def moment_of(schedule: dict[str, Any]) -> float:
 ROLLING = ("--rollout", "rolling", "--slo", "ttft=0.5")
 
 
-@pytest.mark.thorough
 def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     terminal: Terminal, tmp_path: Path
 ) -> None:
     assert terminal.run(*COPIES).code == 0
-
-    done = terminal.run(*with_keys(tmp_path, COPIES, rollout_step="1"), "--k", "3", *ROLLING)
-
-    assert done.code == 0, done.err
+    done = terminal.succeeds(*with_keys(tmp_path, COPIES, rollout_step="1"), "--k", "3", *ROLLING)
     assert "1 more instance meanwhile" in " ".join(done.err.split())
     (config,) = terminal.cloud.components.rollouts
     assert config is not None
@@ -205,29 +182,188 @@ def test_an_update_replaces_the_copies_in_batches_that_alarms_watch(
     assert terminal.cloud.made_alarms == terminal.cloud.metric_filters == {}
 
 
-@pytest.mark.thorough
 def test_an_alarm_that_undoes_an_update_of_copies_is_named(terminal: Terminal) -> None:
     assert terminal.run(*COPIES).code == 0
     first = model_of(terminal)
     terminal.cloud.firing = {f"{NAME}-acceptance"}
     terminal.cloud.components.scripts = [[("Updating", None), ("InService", "an alarm")]]
-
     done = terminal.run(*COPIES, "--k", "3", *ROLLING)
-
     assert (done.code, model_of(terminal)) == (4, first)
     assert f"rolled back on the alarm {NAME}-acceptance" in done.err
     assert "--no-speculation" in done.err
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("rollout", [(), ROLLING])
 def test_an_update_has_no_batches_where_one_copy_runs(
     terminal: Terminal, rollout: tuple[str, ...]
 ) -> None:
     assert terminal.run(*COPIES).code == 0
     assert terminal.run("scale", NAME, "--to", "1", "--yes").code == 0
-
-    done = terminal.run(*COPIES, "--k", "3", *rollout)
-
-    assert done.code == 0, done.err
+    terminal.succeeds(*COPIES, "--k", "3", *rollout)
     assert terminal.cloud.components.rollouts == [None]
+
+
+# Copies that scale, also to zero: registered, changed, kept by updates, and removed.
+TARGET = f"inference-component/{NAME}"
+BOUNDS = (*COPIES, "--max-instances", "3")
+ALARM = f"{NAME}-wake-up"
+
+
+def scaled(terminal: Terminal, *words: str) -> None:
+    terminal.succeeds(*(words or BOUNDS))
+
+
+def copies(terminal: Terminal) -> int:
+    return int(terminal.cloud.components.copies_on(NAME))
+
+
+def test_copies_are_scaled_within_the_bounds_of_the_instances(terminal: Terminal) -> None:
+    scaled(terminal)
+    assert terminal.cloud.bounds == {TARGET: (4, 12)}
+    policy = terminal.cloud.policies[TARGET]["TargetTrackingScalingPolicyConfiguration"]
+    target = status_of(terminal)["scaling"]["target_concurrency"]
+    assert policy["TargetValue"] == target
+    assert "PerCopy" in policy["PredefinedMetricSpecification"]["PredefinedMetricType"]
+    (config,) = terminal.cloud.configs.values()
+    managed = config["ProductionVariants"][0]["ManagedInstanceScaling"]
+    assert (managed["MinInstanceCount"], managed["MaxInstanceCount"]) == (1, 4)
+    assert status_of(terminal)["scaling"] == {
+        "min_copies": 4,
+        "max_copies": 12,
+        "target_concurrency": target,
+    }
+    assert terminal.cloud.made_alarms == {}
+
+
+def test_an_update_keeps_the_number_of_copies_that_scaling_chose(terminal: Terminal) -> None:
+    scaled(terminal)
+    terminal.cloud.components.scale(0, NAME, {"CopyCount": 7})
+    status_of(terminal)  # the change ends
+    scaled(terminal, *BOUNDS, "--k", "3")
+    assert copies(terminal) == 7
+    assert terminal.cloud.bounds == {TARGET: (4, 12)}
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--max", "13"), "hold at most 12"),
+        (("--off", "--to", "13"), "13 copies do not fit"),
+        (("--min", "0"), "deploy with --scale-to-zero under another --name"),
+    ],
+)
+def test_more_copies_than_the_instances_hold_are_refused(
+    terminal: Terminal, words: tuple[str, ...], text: str
+) -> None:
+    scaled(terminal)
+    refused = terminal.run("scale", NAME, *words, "--yes")
+    assert (refused.code, text in refused.err) == (3, True), refused.err
+
+
+def test_destroy_ends_the_scaling_first(terminal: Terminal) -> None:
+    scaled(terminal, *COPIES, "--scale-to-zero")
+    without_record(terminal)
+    terminal.cloud.alarms[ALARM] = NAME  # where all alarms are listed
+    done = terminal.succeeds("destroy", NAME, "--yes")
+    assert f"removed Alarm {ALARM}" in done.out
+    assert ALARM not in done.err
+    calls = terminal.cloud.calls
+    assert calls.index("deregister_scalable_target") < calls.index("delete_inference_component")
+    assert (terminal.cloud.scaled, terminal.cloud.made_alarms) == (set(), {})
+
+
+def test_drift_of_what_wakes_and_ends_copies(terminal: Terminal) -> None:
+    scaled(terminal, *COPIES, "--scale-to-zero", "--max-instances", "2", "--ttl", "8h")
+    cloud, ends = terminal.cloud, copies_limit_name("us-east-1", NAME)
+
+    def drifted() -> list[str]:
+        return [one["field"] for one in terminal.run("drift", NAME, "--json").document["fields"]]
+
+    assert drifted() == []
+    cloud.made_alarms[ALARM]["Threshold"] = 5.0
+    cloud.scheduler.schedules[ends]["State"] = "DISABLED"
+    assert drifted() == [f"alarm.{ALARM}.Threshold", f"schedule.{ends}.State"]
+    cloud.wake_up_policies.clear()
+    del cloud.made_alarms[ALARM], cloud.scheduler.schedules[ends]
+    assert drifted() == ["wake_up.policy", f"alarm.{ALARM}", f"schedule.{ends}"]
+
+
+# ``peagle invoke`` of an endpoint that scaled to zero: it waits, and shows for how long.
+ASK = ("invoke", NAME, "Say hello")
+
+
+@pytest.fixture
+def asleep(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A deployment that scaled to zero, and time that passes a thousand times as fast."""
+    monkeypatch.setattr("peagle.deploy.invoke.RETRY_SECONDS", 0.005)
+    assert terminal.run(*COPIES, "--scale-to-zero").code == 0
+    sleep(terminal)
+    return terminal
+
+
+def sleep(terminal: Terminal) -> None:
+    terminal.cloud.components.scale(0, NAME, {"CopyCount": 0})
+    found = status_of(terminal)
+    assert (found["copies_running"], status_of(terminal)["state"]) == (0, "InService")
+
+
+def wake_at(terminal: Terminal, refusals: int) -> None:
+    """Let a copy run after so many refused requests."""
+    seen = 0
+
+    def after(operation: str) -> None:
+        nonlocal seen
+        seen += operation.startswith(("describe_scalable", "invoke"))
+        if seen == refusals:
+            terminal.cloud.components.scale(0, NAME, {"CopyCount": 1})
+            terminal.cloud.components.describe(NAME)
+            terminal.cloud.components.describe(NAME)
+
+    terminal.cloud.after = after
+
+
+def test_the_first_refusal_becomes_a_wait_with_progress(asleep: Terminal) -> None:
+    wake_at(asleep, 1)
+    done = asleep.run(*ASK)
+    assert (done.code, done.out) == (0, "Hello world\n"), done.err
+    assert f"{NAME} wakes up: 0s of about " in done.err
+    assert "woke up after 0.0 s" in done.err
+
+
+@pytest.mark.parametrize("words", [ASK, ("prove", NAME)])
+def test_nobody_waits_for_copies_that_nothing_starts(
+    asleep: Terminal, words: tuple[str, ...]
+) -> None:
+    late = asleep.run(*ASK, "--wake-timeout", "0s")
+    assert asleep.run("scale", NAME, "--off", "--yes").code == 0
+    never = asleep.run(*words)
+    assert (late.code, "did not wake up within 0s" in late.err) == (4, True)
+    assert (never.code, f"peagle scale {NAME} --to 1" in never.err) == (4, True), never.err
+
+
+def test_an_update_wakes_one_copy_to_prove_it(asleep: Terminal) -> None:
+    asleep.succeeds(*COPIES, "--scale-to-zero", "--k", "3")
+    assert status_of(asleep)["copies_running"] == 1
+
+
+def test_a_proof_wakes_what_sleeps_and_proves_the_copies_that_run(asleep: Terminal) -> None:
+    wake_at(asleep, 1)
+    done = asleep.succeeds("prove", NAME, "--json")
+    assert f"{NAME} wakes up: 0s of about " in done.err
+    assert (done.document["instance_count"], len(done.document["instances"])) == (1, 1)
+
+
+def test_a_measurement_wakes_what_sleeps_before_it_counts(
+    asleep: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (record,) = records.all_records()
+    woken = RuntimeError("woken")
+
+    def no_token(*_: object) -> None:
+        raise woken
+
+    monkeypatch.setattr(Aws, "bearer_token", no_token)
+    wake_at(asleep, 1)
+    with pytest.raises(RuntimeError):
+        target_of_endpoint(asleep.world.aws, NAME, record, load_catalog())
+    assert status_of(asleep)["copies_running"] == 1

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Peagle
-from tests.unit.aws.cloud import service_error
+from peagle.catalog import load_catalog
+from tests.support import Done, Peagle
+from tests.unit.aws.cloud import START, service_error
+from tests.unit.aws.test_capacity import NO_INSTANCE
+from tests.unit.aws.test_wait import OUT_OF_MEMORY
 from tests.unit.catalog.catalog_files import write_target
 from tests.unit.cli.commands import FIRST, NAME, Terminal, nothing_was_created, price_shown
 
 
 def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal) -> None:
     done = terminal.run(*FIRST, answers="n\n")
-
     shown = done.err
     assert price_shown() in shown
     assert "1 x ml.g5.xlarge (1 x A10G), us-east-1" in shown
@@ -30,7 +32,6 @@ def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal
 
 def test_without_a_terminal_and_without_yes_nothing_happens(terminal: Terminal) -> None:
     done = terminal.run(*FIRST)
-
     assert done.code == 2
     assert "--yes" in done.error
     assert nothing_was_created(terminal)
@@ -46,18 +47,14 @@ def test_a_warm_start_is_read_from_the_log(terminal: Terminal) -> None:
         for name in ("config.json", "model.safetensors"):
             terminal.cloud.put("models", f"pair/{part}/{name}", b"{}")
     where = ("--model-source", "s3://models/pair/target/", "--drafter", "s3://models/pair/drafter/")
-
     done = terminal.run(*FIRST, *where, "--yes", "--json")
-
     assert f"Warm start: restored 4 files, 0.1 MB in 0.01 s (key {key})\n" in done.err
     assert done.document["warm_start"]["key"] == key
 
 
 def test_the_deletion_of_a_broken_endpoint_is_told_before_the_question(deployed: Terminal) -> None:
     deployed.cloud.endpoints[NAME].script = [("UpdateRollbackFailed", "no capacity")]
-
     done = deployed.run(*FIRST, answers="n\n")
-
     told, _, _ = done.err.partition("Deploy this plan?")
     assert "first deletes the endpoint, which is UpdateRollbackFailed" in told
     assert NAME in deployed.cloud.endpoints
@@ -66,9 +63,7 @@ def test_the_deletion_of_a_broken_endpoint_is_told_before_the_question(deployed:
 def test_a_plan_file_is_deployed_unchanged(terminal: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     assert terminal.run("plan", *FIRST[1:], "--out", str(file)).code == 0
-
     done = terminal.run("deploy", str(file), "--yes", "--json")
-
     requests = {r["operation"]: r["parameters"] for r in json.loads(file.read_text())["requests"]}
     assert (
         done.document["endpoint_config"]
@@ -88,7 +83,6 @@ def test_the_command_of_a_failure_keeps_the_users_catalogue(
     started = terminal.run(*kept[1:], *FIRST, "--yes", "--json").document
     shown = terminal.run(*kept[1:], "status", NAME, "--json").document
     scaled = terminal.run(*kept[1:], "scale", NAME, "--to", "2", "--yes", "--json").document
-
     for document in (started, shown, scaled):
         assert document["failure_command"][:4] == [*kept, "catalog"], document["failure_fix"]
         assert terminal.run(*document["failure_command"][1:]).code == 0
@@ -106,9 +100,7 @@ def test_a_rejected_proof_prompt_is_not_proved(terminal: Terminal) -> None:
 
     operations: list[str] = []
     terminal.cloud.before = refuse
-
     done = terminal.run(*FIRST, "--yes")
-
     assert done.code == 3
     assert "max_tokens is too large" in done.error
     assert "--max-model-len" in done.error
@@ -121,9 +113,7 @@ def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
 ) -> None:
     environment = {**os.environ, "PEAGLE_HOME": str(own_home)}
     environment.pop("PEAGLE_ENGINE_PYTHON", None)
-
     done = peagle(*FIRST, "--sandbox", "--yes", env=environment)
-
     assert done.returncode == 2
     assert "peagle engine install" in done.stderr
     assert {one.name for one in own_home.iterdir()} <= {"contents.json"}
@@ -134,7 +124,6 @@ def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Termin
     first = terminal.run(*FIRST, "--yes", "--no-wait", "--json")
     prompts = len(terminal.cloud.engine.prompts)
     second = terminal.run(*FIRST, "--yes", "--json")
-
     assert first.document["state"] == "Creating"
     assert prompts == 0
     assert second.document["state"] == "InService"
@@ -145,7 +134,6 @@ def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Termin
 def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Terminal) -> None:
     watched = (*FIRST, "--yes", "--observe", "--json")
     done = deployed.run(*watched)
-
     assert "change      only settings outside of the endpoint, which keeps serving" in done.err
     assert "alarms none -> acceptance, errors, load" in done.err
     assert done.document["changed"] is True
@@ -154,3 +142,269 @@ def test_what_is_watched_changes_without_an_update_and_is_said(deployed: Termina
     assert "change      none: this plan is in service and proved" in again.err
     assert again.document["changed"] is False
     assert "-> none" in deployed.run(*FIRST, "--yes").err
+
+
+# ``peagle deploy``: what it refuses, and what AWS refuses.
+REFUSED: list[tuple[list[str], int, str]] = [
+    (["--name", "under_score"], 2, "under_score"),
+    (["--name", "x" * 64], 2, "63"),
+    (["--name", "-x"], 2, "-x"),
+    (["--k", "99"], 3, "99"),
+    (["--k", "0"], 2, "0"),
+    (["--region", "us-est-1"], 2, "us-est-1"),
+    (["--role", "no-such-role"], 2, "no-such-role"),
+    (["--vllm", "0.0.1"], 3, "0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("options", "code", "words"), REFUSED, ids=lambda value: str(value)[:24])
+def test_an_impossible_deployment_is_one_line_and_creates_nothing(
+    terminal: Terminal, options: list[str], code: int, words: str
+) -> None:
+    done = terminal.run(*FIRST, "--yes", *options)
+    assert done.error.startswith("error:")
+    assert words in done.error
+    assert done.code == code
+    assert done.out == ""
+    assert nothing_was_created(terminal)
+
+
+def test_a_quota_of_0_is_refused_by_name_before_any_resource_exists(terminal: Terminal) -> None:
+    terminal.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 0}
+    done = terminal.run(*FIRST, "--yes")
+    assert done.code == 3
+    assert "'ml.g5.xlarge for endpoint usage' is 0" in done.error
+    assert "Service Quotas" in done.error
+    assert nothing_was_created(terminal)
+
+
+def test_a_name_in_use_is_refused(terminal: Terminal) -> None:
+    terminal.cloud._create_model("theirs", [])
+    terminal.cloud._create_endpoint_config(
+        "theirs", [], ProductionVariants=[{"ModelName": "theirs"}]
+    )
+    terminal.cloud._create_endpoint(NAME, "theirs", [])
+    done = terminal.run(*FIRST, "--yes")
+    assert done.code == 3
+    assert "that this toolkit did not create" in done.error
+    assert "--name" in done.error
+    assert set(terminal.cloud.models) == {"theirs"}
+
+
+@pytest.mark.thorough
+def test_an_unknown_price_is_refused_until_it_is_accepted(terminal: Terminal) -> None:
+    unpriced = [i.type for i in load_catalog().instances.instances if not i.prices]
+    if not unpriced:
+        pytest.skip("the catalogue knows every price")
+    terminal.cloud.quotas = {f"{unpriced[0]} for endpoint usage": 1}
+    options = ["deploy", "tiny", "--instance-type", unpriced[0], "--yes"]
+    refused = terminal.run(*options)
+    assert refused.code == 3
+    assert "--accept-unknown-price" in refused.error
+    assert nothing_was_created(terminal)
+    assert terminal.run(*options, "--accept-unknown-price").code == 0
+
+
+def test_another_region_than_the_plans_is_refused(terminal: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    terminal.run("plan", *FIRST[1:], "--out", str(file))
+    done = terminal.run("deploy", str(file), "--region", "eu-west-1", "--yes")
+    assert done.code == 2
+    assert "--region" in done.error
+    assert nothing_was_created(terminal)
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "words"),
+    [
+        ("ExpiredTokenException", 4, "expired"),
+        ("UnrecognizedClientException", 4, "rejects these credentials in us-east-1"),
+        ("AccessDenied", 4, "access denied: sts:GetCallerIdentity"),
+    ],
+)
+def test_credentials_that_aws_refuses(
+    terminal: Terminal, code: str, exit_code: int, words: str
+) -> None:
+    def refuse(operation: str) -> None:
+        raise service_error(code, "The security token is not good", "GetCallerIdentity")
+
+    terminal.cloud.before = refuse
+    done = terminal.run(*FIRST, "--yes")
+    assert done.code == exit_code
+    assert words in done.error
+    assert "Traceback" not in done.err
+
+
+def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:
+    terminal.rejects("create_endpoint", "ResourceLimitExceeded", 400)
+    done = terminal.run(*FIRST, "--yes")
+    assert done.code == 4
+    assert "  EndpointConfig " in done.err
+    assert f"  Endpoint {NAME}" not in done.err
+    assert "Costs    $0" in done.err
+
+
+@pytest.mark.parametrize(
+    ("pair", "ending"),
+    [
+        (["tiny+eagle3"], "eagle3"),
+        (["tiny", "--drafter", "eagle3"], "eagle3"),
+        (["tiny", "--no-speculation"], "plain"),
+    ],
+)
+def test_another_drafter_or_none_makes_no_second_paid_endpoint_unasked(
+    terminal: Terminal, pair: list[str], ending: str
+) -> None:
+    assert terminal.run(*FIRST, "--yes").code == 0
+    typed = ["deploy", *pair, "--instance-type", "ml.g5.xlarge"]
+    refused = terminal.run(*typed, "--yes")
+    asked = terminal.run(*typed, answers="n\n")
+    assert (refused.code, set(terminal.cloud.endpoints)) == (3, {NAME})
+    assert f"add --name {NAME} to update it, or --name {NAME}-{ending} for" in refused.error
+    assert f"To update it instead, add --name {NAME}" in asked.err
+    assert terminal.run(*typed, "--yes", "--name", NAME).code == 0
+    assert set(terminal.cloud.endpoints) == {NAME}
+
+
+# ``peagle deploy`` without capacity: other types, more time, and what was tried.
+FULL = [("Creating", None), ("Failed", NO_INSTANCE)]
+OTHERS = ("--fallback-instance-types", "ml.g5.2xlarge,ml.g6.xlarge")
+ALL = ("ml.g5.xlarge", "ml.g5.2xlarge", "ml.g6.xlarge")
+
+
+@pytest.fixture
+def full(terminal: Terminal) -> Terminal:
+    """An account without a free instance for the first endpoint."""
+    for name in (*ALL, "ml.g4dn.xlarge", "ml.g4dn.2xlarge", "ml.g6.2xlarge"):
+        terminal.cloud.quotas[f"{name} for endpoint usage"] = 4
+    terminal.cloud.next_scripts = [FULL]
+    return terminal
+
+
+def test_yes_alone_does_not_choose_another_type(full: Terminal) -> None:
+    done = full.run(*FIRST, "--yes", "--json")
+    assert done.code == 4
+    assert '"code": "insufficient-capacity"' in done.error
+    assert '"tried": [{"instance_type": "ml.g5.xlarge"' in done.error
+    assert done.refusal["fix"].endswith("--fallback-instance-types ml.g6.xlarge,ml.g6.2xlarge")
+    assert full.cloud.calls.count("create_endpoint") == 1
+    assert "Costs    $0.00 per hour" in done.err
+
+
+@pytest.mark.thorough
+def test_the_ranking_is_tried_after_asking(full: Terminal) -> None:
+    done = full.succeeds(*FIRST, answers="y\ny\n")
+    assert "AWS has no free ml.g5.xlarge now." in done.err
+    assert "Try ml.g6.xlarge ($1.13 an hour), ml.g6.2xlarge (" in done.err
+    assert full.cloud.calls.count("create_endpoint") == 2
+
+
+def test_another_type_may_be_declined(full: Terminal) -> None:
+    done = full.run(*FIRST, answers="y\nn\n")
+    assert done.code == 4
+    assert full.cloud.calls.count("create_endpoint") == 1
+
+
+@pytest.mark.parametrize(
+    ("types", "code", "expected"),
+    [
+        ("ml.g9.xlarge", 2, "no GPU instance type 'ml.g9.xlarge'"),
+        (" , ", 2, "names no instance type"),
+        ("ml.g6.xlarge,ml.p5.4xlarge", 3, "--max-price-per-hour"),
+    ],
+)
+def test_types_that_cannot_be_used_are_refused_before_anything_is_created(
+    terminal: Terminal, types: str, code: int, expected: str
+) -> None:
+    done = terminal.run(
+        *FIRST, "--fallback-instance-types", types, "--max-price-per-hour", "5", "--yes"
+    )
+    assert done.code == code
+    assert expected in done.error
+    assert nothing_was_created(terminal)
+
+
+def test_a_plan_file_has_one_type(terminal: Terminal, tmp_path: object) -> None:
+    file = f"{tmp_path}/plan.json"
+    assert terminal.run("plan", *FIRST[1:], "--out", file).code == 0
+    done = terminal.run("deploy", file, *OTHERS, "--yes")
+    assert done.code == 2
+    assert "cannot be combined with a plan file" in done.error
+
+
+# ``peagle deploy`` of an engine that will never serve: shown at once, and removed if agreed.
+@pytest.fixture
+def failing(terminal: Terminal) -> Terminal:
+    """An account whose next endpoint stays Creating; its engine runs out of memory."""
+    terminal.cloud.next_scripts = [[*[("Creating", None)] * 500, ("Failed", "no ping")]]
+
+    def log(operation: str) -> None:
+        if operation == "create_endpoint":
+            terminal.cloud.after = lambda _: None
+            for line in OUT_OF_MEMORY:
+                terminal.cloud.write_log(line)
+
+    terminal.cloud.after = log
+    return terminal
+
+
+@pytest.fixture
+def deletable(failing: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """The same; SageMaker lets the creation be deleted."""
+    monkeypatch.setattr(failing.cloud, "_refuse_busy", lambda endpoint: None)
+    return failing
+
+
+def _kept(done: Done, terminal: Terminal) -> None:
+    assert done.code == 4
+    assert "CUDA out of memory" in done.error
+    assert f"Endpoint {NAME}" in done.err
+    assert f"Remove   peagle destroy {NAME}" in done.err
+    assert NAME in terminal.cloud.endpoints
+    assert terminal.cloud.now - START < 10
+
+
+def test_with_yes_it_is_removed_at_once_and_the_saving_is_named(deletable: Terminal) -> None:
+    done = deletable.run(*FIRST, "--yes")
+    assert done.code == 4
+    assert f"endpoint {NAME} will never serve: torch.OutOfMemoryError" in done.error
+    assert "; removed" in done.error
+    assert "non-default args" not in done.err
+    assert deletable.cloud.is_empty
+    assert deletable.cloud.now - START < 10
+    assert deletable.run("list").err == "No deployments.\n"
+
+
+@pytest.mark.thorough
+def test_where_a_creation_cannot_be_deleted_it_is_removed_later(failing: Terminal) -> None:
+    done = failing.run(*FIRST, "--yes")
+    assert "; removed" in done.error
+    assert "Waiting for the endpoint's current change to end" in done.err
+    assert done.err.index("CUDA out of memory") < done.err.index("Waiting for the endpoint's")
+    assert failing.cloud.is_empty
+
+
+def test_declined_it_stays(deletable: Terminal) -> None:
+    _kept(deletable.run(*FIRST, answers="y\nn\n"), deletable)
+
+
+def test_json_has_what_remains_and_the_commands_for_it(deletable: Terminal) -> None:
+    done = deletable.run(*FIRST, "--yes", "--keep-failed", "--json")
+    remaining = json.loads(done.err.splitlines()[-1])["remaining"]
+    endpoint = {"type": "Endpoint", "name": NAME, "confirmed": True}
+    assert endpoint in remaining["resources"]
+    assert remaining["price_per_hour_usd"] == pytest.approx(1.408)
+    assert remaining["continue_command"] == ["peagle", *FIRST, "--yes"]
+    assert remaining["undo_command"] is None
+    assert remaining["remove_command"] == ["peagle", "destroy", NAME, "--yes"]
+
+
+def test_ctrl_c_during_the_removal_shows_what_remains(failing: Terminal) -> None:
+    failing.interrupts("delete_endpoint")
+    done = failing.run(*FIRST, "--yes", "--json")
+    assert done.code == 130
+    assert f"Endpoint {NAME}" in done.err
+    assert f"Remove   peagle destroy {NAME}" in done.err
+    document = json.loads(done.err.splitlines()[-1])
+    assert document["error"]["code"] == "interrupted"
+    assert document["remaining"]["remove_command"] == ["peagle", "destroy", NAME, "--yes"]

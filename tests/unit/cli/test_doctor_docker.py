@@ -13,7 +13,6 @@ from tests.support import Peagle
 from tests.unit.images.conftest import FakeDocker, docker
 
 __all__ = ["docker"]
-
 PLUGINS = [{"Name": "buildx", "Version": "v0.20"}, {"Name": "compose", "Version": "2.3"}]
 NVIDIA = {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]}
 

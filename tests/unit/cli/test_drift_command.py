@@ -14,7 +14,6 @@ FILE = """\
 environments: {staging: {tag: {team: a}}}
 endpoints: {chat: {pair: tiny, instance_type: %s}}
 """
-
 COPIES = ("deploy", "tiny", "--instance-type", "ml.g5.12xlarge", "--copies", "4", "--yes")
 SCALED = (*COPIES, "--max-instances", "3")
 TO_ZERO = (*COPIES, "--max-instances", "2", "--scale-to-zero")
@@ -25,8 +24,7 @@ def project(terminal: Terminal, tmp_path: Path) -> Path:
     """A project file, deployed."""
     path = tmp_path / "peagle.yaml"
     path.write_text(FILE % "ml.g5.xlarge", encoding="utf-8")
-    done = terminal.run("deploy", "--project", str(path), "-e", "staging", "--yes")
-    assert done.code == 0, done.err
+    terminal.succeeds("deploy", "--project", str(path), "-e", "staging", "--yes")
     return path
 
 
@@ -35,9 +33,7 @@ def test_an_edited_project_file_is_drift(terminal: Terminal, project: Path) -> N
     at = ("drift", "--project", str(project), "-e", "staging")
     assert terminal.run(*at).code == 0
     project.write_text(FILE.replace("team: a", "team: b") % "ml.g6.xlarge", encoding="utf-8")
-
     done = terminal.run(*at, "--json")
-
     assert done.code == 3
     found = {one["field"]: (one["planned"], one["found"]) for one in done.document["fields"]}
     assert found.pop("configuration.instance_type") == ("ml.g6.xlarge", "ml.g5.xlarge")
@@ -49,16 +45,13 @@ def test_an_edited_project_file_is_drift(terminal: Terminal, project: Path) -> N
 def test_what_cannot_be_read_is_exit_4(deployed: Terminal) -> None:
     deployed.rejects("describe_scalable_targets", "AccessDenied")
     done = deployed.run("drift", NAME)
-
     assert done.code == 4
     assert "scaling is unknown: " in done.err
 
 
 def test_without_a_plan_on_this_machine_one_must_be_named(deployed: Terminal) -> None:
     without_record(deployed)
-
     done = deployed.run("drift", NAME)
-
     assert done.code == 2
     assert f"the plan of {NAME} is not on this machine" in done.error
 
@@ -66,8 +59,7 @@ def test_without_a_plan_on_this_machine_one_must_be_named(deployed: Terminal) ->
 def with_copies(terminal: Terminal, words: tuple[str, ...], running: int) -> None:
     """Deploy copies, of which scaling then chose this number."""
     terminal.cloud.quotas["ml.g5.12xlarge for endpoint usage"] = 4
-    done = terminal.run(*words)
-    assert done.code == 0, done.err
+    terminal.succeeds(*words)
     terminal.cloud.components.by_name[NAME]["now"]["RuntimeConfig"]["CopyCount"] = running
 
 
@@ -85,7 +77,6 @@ def test_copies_within_the_bounds_of_scaling_are_no_drift(
     terminal: Terminal, words: tuple[str, ...], running: int
 ) -> None:
     with_copies(terminal, words, running)
-
     assert fields(terminal) == {}
 
 
@@ -95,7 +86,6 @@ def test_another_number_of_copies_than_scaling_chooses_is_drift(
     terminal: Terminal, words: tuple[str, ...], running: int
 ) -> None:
     with_copies(terminal, words, running)
-
     assert fields(terminal) == {"endpoint.copies": (4, running)}
 
 
@@ -104,7 +94,6 @@ def test_scaling_of_copies_that_someone_changed_or_ended_is_drift(terminal: Term
     with_copies(terminal, SCALED, 4)
     terminal.cloud.bounds[f"inference-component/{NAME}"] = (4, 6)
     assert fields(terminal) == {"scaling.max_copies": (12, 6)}
-
     terminal.cloud.scaled.clear()
     assert fields(terminal)["scaling.max_copies"] == (12, None)
 
@@ -119,7 +108,6 @@ def test_other_bounds_of_the_instances_in_the_configuration_are_drift(
     managed = config["ProductionVariants"][0]["ManagedInstanceScaling"]
     planned = managed["MaxInstanceCount"]
     managed["MaxInstanceCount"] = 9
-
     field = "configuration.ManagedInstanceScaling.MaxInstanceCount"
     assert fields(terminal) == {field: (planned, 9)}
 
@@ -131,8 +119,6 @@ def test_the_role_of_the_project_file_is_the_planned_one(terminal: Terminal, pro
     text = project.read_text(encoding="utf-8")
     project.write_text(text.replace("{pair: tiny,", "{pair: tiny, role: chat,"), encoding="utf-8")
     at = ("drift", "--project", str(project), "-e", "staging", "--json")
-
     found = [one for one in terminal.run(*at).document["fields"] if one["field"] == "model.role"]
-
     assert found == [{"field": "model.role", "planned": other["Arn"], "found": ROLE}]
     assert terminal.run(*at, "--role", ROLE).code == 0

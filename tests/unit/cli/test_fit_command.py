@@ -112,7 +112,6 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
 
 def test_an_argument_of_vllm_that_has_no_option_here() -> None:
     tokens = answer("qwen3-8b", *H200)["kv_cache_tokens"]
-
     doubled = answer("qwen3-8b", *H200, "--set", "kv-cache-dtype=fp8")["kv_cache_tokens"]
     assert doubled == answer("qwen3-8b", *H200, "--kv-cache-dtype", "fp8")["kv_cache_tokens"]
     assert doubled > 1.9 * tokens
@@ -264,10 +263,10 @@ def options(arguments: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 def typed(arguments: tuple[str, ...], advice: Any) -> tuple[str, ...]:
     """The arguments with the advised one instead of, or beside, what they had."""
-    knob, value = advice["knob"], advice["value"].split(",")[0]
-    option = (f"--{knob}",) if knob == value else (f"--{knob}", value)
-    gone = ("--gpu-memory-gib", "--instance-type") if knob == "instance-type" else option[:1]
-    kept = (word for given in options(arguments) if given[0] not in gone for word in given)
+    option = Advice.model_validate(advice).options
+    of_hardware = ("--gpu-memory-gib", "--instance-type")
+    gone = of_hardware if option[0] in of_hardware else option[:1]
+    kept = (word for typed in options(arguments) if typed[0] not in gone for word in typed)
     return (*kept, *option)
 
 
@@ -338,16 +337,3 @@ ALONE = ("--max-model-len", "16384", "--max-num-seqs", "8", "--no-speculation")
 def test_a_cache_that_the_rules_refuse_is_not_advised(arguments: tuple[str, ...]) -> None:
     assert "kv-cache-dtype" not in knobs(*arguments)
     assert knobs(*arguments), "but others are"
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("knob", "value", "options"),
-    [
-        ("tp", "4", ("--tensor-parallel-size", "4")),
-        ("no-speculation", "no-speculation", ("--no-speculation",)),
-        ("instance-type", "ml.p5.48xlarge, 4 of its 8 GPUs", ("--instance-type", "ml.p5.48xlarge")),
-    ],
-)
-def test_advice_is_the_arguments_to_type(knob: str, value: str, options: tuple[str, ...]) -> None:
-    assert Advice(knob=knob, value=value, kv_cache_tokens=1, max_concurrency=1.0).options == options

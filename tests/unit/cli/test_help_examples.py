@@ -35,7 +35,6 @@ EXAMPLES = sorted(
         for example in _COMMAND.findall(command.epilog or "")
     }
 )
-
 PROJECT = "environments: {staging: {}, production: {}}\nendpoints: {chat: {pair: tiny}}\n"
 """The project file of the examples."""
 

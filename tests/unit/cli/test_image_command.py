@@ -29,7 +29,6 @@ from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.rendering.plans import plan_of
 
 __all__ = ["docker"]
-
 BASE = "debian:bookworm-slim"
 BUILD = ("image", "build", "gpt-oss-20b", "--base", BASE)
 NO_ENGINE = (
@@ -75,9 +74,7 @@ def test_stopped_docker_is_an_error_with_the_alternative(
     peagle: Peagle, docker: FakeDocker, place: dict[str, str], words: tuple[str, ...]
 ) -> None:
     docker.answers(code=1, err=NO_ENGINE)
-
     done = peagle(*words, env=place)
-
     assert done.returncode == 2
     assert "the Docker daemon does not respond" in _only_error(done)
     assert "local engines also run without it (--engine process)" in done.stderr
@@ -110,9 +107,7 @@ def test_what_docker_refuses_is_an_error_and_leaves_nothing(
     docker.has_image("peagle-tiny:1")
     docker.answers("tag")
     docker.answers(step, code=1, err=error)
-
     done = peagle(*words, env=place)
-
     assert done.returncode == code
     assert said in _only_error(done)
     assert fix in done.stderr
@@ -134,7 +129,6 @@ def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
         aws = connect("us-east-1", keys=Keys("testing", "testing"))
         with raises_code("disk-full", UserError) as raised:
             codebuild.build_remotely(aws, order, print)
-
         assert "TMPDIR" in raised.value.fix
         assert not [made for made in ecr.image_resources(aws) if made.kind in ("Object", "Project")]
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -233,9 +227,7 @@ def test_local_up_can_build_the_image_that_a_compose_file_runs(
     (build,) = [call["argv"] for call in docker.calls if call["argv"][0] == "build"]
     name = build[build.index("--tag") + 1]
     docker.has_image(name, {**LABELS, "peagle.runtime": "gpu"})
-
     done = peagle(*command)
-
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     (service,) = yaml.safe_load(file.read_text())["services"].values()
@@ -250,10 +242,8 @@ def test_without_docker_a_compose_file_for_a_named_image_is_written_unchecked(
 ) -> None:
     missing = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(tmp_path)}
     words = ("local", "up", "tiny", "--engine", "docker", "--emit-compose", "-")
-
     named = peagle(*words, "--image", "mine:1", env=missing)
     unnamed = peagle(*words, env=missing)
-
     assert "image: mine:1" in named.stdout
     assert "Could not check whether mine:1 is for peagle/tiny+p-eagle: docker is" in named.stderr
     assert unnamed.returncode == 2

@@ -40,10 +40,8 @@ def test_while_an_endpoint_is_created_invoke_and_status_say_what_to_do(terminal:
             raise service_error("ValidationError", "its state is Creating", operation)
 
     terminal.cloud.before = before
-
     shown = terminal.run("status", NAME).out
     asked = terminal.run("invoke", NAME, "hello")
-
     assert f"{NAME}: Creating" in shown
     assert "to continue" in shown
     assert "peagle deploy " in shown
@@ -54,9 +52,7 @@ def test_while_an_endpoint_is_created_invoke_and_status_say_what_to_do(terminal:
 @pytest.mark.parametrize("stream", [True, False])
 def test_json_has_the_agreed_keys(deployed: Terminal, stream: bool) -> None:
     option = "--stream" if stream else "--no-stream"
-
     document = deployed.run("invoke", NAME, "Say hello", option, "--json").document
-
     assert document["text"] == "Hello world"
     assert document["output_tokens"] == 2
     assert document["seconds"] >= 0
@@ -69,9 +65,7 @@ def test_the_image_of_aws_is_not_asked_for_counters(terminal: Terminal) -> None:
     """It would answer with an error, which counts in the endpoint's metrics."""
     assert terminal.run(*FIRST, "--yes").code == 0
     calls = terminal.cloud.calls.count("invoke_endpoint")
-
     document = terminal.run("invoke", NAME, "Say hello", "--no-stream", "--json").document
-
     assert document["acceptance_length"] is None
     assert terminal.cloud.calls.count("invoke_endpoint") == calls + 1
 
@@ -86,7 +80,6 @@ def test_an_engine_restarted_meanwhile_has_no_acceptance_length(
         return answer(body)
 
     monkeypatch.setattr(deployed.cloud.engine, "answer", restart_and_answer)
-
     assert deployed.run("invoke", NAME, "Hi", "--json").document["acceptance_length"] is None
 
 
@@ -94,7 +87,6 @@ def test_options_reach_the_engine(deployed: Terminal) -> None:
     deployed.run(
         "invoke", NAME, "x = ", "--completion", "--max-tokens", "7", "--temperature", "0.5"
     )
-
     body = _asked(deployed)
     assert body["prompt"] == "x = "
     assert body["max_tokens"] == 7
@@ -105,7 +97,6 @@ def test_options_reach_the_engine(deployed: Terminal) -> None:
 def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: str) -> None:
     deployed.run("invoke", NAME, prompt)
     deployed.run("invoke", NAME, "-", stdin=prompt.encode())
-
     typed, piped = deployed.cloud.engine.prompts
     assert typed["messages"][0]["content"] == prompt
     assert piped["messages"][0]["content"] == prompt
@@ -131,9 +122,7 @@ def test_a_prompt_that_cannot_be_is_one_line_and_not_sent(
     deployed: Terminal, typed: tuple[str, ...], stdin: bytes, said: str
 ) -> None:
     before = len(deployed.cloud.calls)
-
     done = deployed.run("invoke", NAME, *typed, stdin=stdin)
-
     assert done.code == 2
     assert said in done.error
     assert len(done.err.splitlines()) == 1
@@ -150,9 +139,7 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_engines_words(deployed: T
             )  # fmt: skip
 
     deployed.cloud.before = refuse
-
     done = deployed.run("invoke", NAME, "much too long")
-
     assert done.code == 2
     assert "maximum context length is 2048 tokens" in done.error
     assert len(done.err.splitlines()) == 1
@@ -171,9 +158,7 @@ def test_for_an_endpoint_of_the_sandbox_the_fix_is_the_command_with_sandbox(
     record_endpoint("s3://models/tiny/", name=NAME)
     if not has_credentials:
         monkeypatch.setattr(terminal.world.aws, "call", _no_credentials)
-
     done = terminal.run(*command)
-
     assert done.code == 2
     assert done.error.endswith("(it is in the sandbox: add --sandbox)")
 
@@ -184,10 +169,8 @@ def _no_credentials(*_: Any, **__: Any) -> Any:
 
 def test_a_json_object_is_the_body_of_the_request(deployed: Terminal) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
-
     assert deployed.run("invoke", NAME, json.dumps(body)).code == 0
     assert deployed.run("invoke", NAME, "{name} says hello").code == 0
-
     sent, text = deployed.cloud.engine.prompts
     assert sent == body
     assert text["messages"][0]["content"] == "{name} says hello"
@@ -201,8 +184,6 @@ def test_another_machine_asks_an_endpoint_of_copies_once(
     assert terminal.run(*copies).code == 0
     monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
     terminal.cloud.calls.clear()
-
     assert terminal.run("invoke", NAME, "Hi").code == 0
-
     asked = [call for call in terminal.cloud.calls if call.startswith("invoke")]
     assert asked == ["invoke_endpoint_with_response_stream"]

@@ -22,8 +22,7 @@ HOUR = 3600
 @pytest.fixture
 def limited(terminal: Terminal) -> Terminal:
     """Deployed for 8 hours."""
-    done = terminal.run(*DEPLOY, "--ttl", "8h")
-    assert done.code == 0, done.err
+    terminal.succeeds(*DEPLOY, "--ttl", "8h")
     return terminal
 
 
@@ -42,7 +41,6 @@ def status(terminal: Terminal) -> dict[str, object]:
 
 def test_a_new_role_is_waited_for(terminal: Terminal) -> None:
     terminal.cloud.scheduler.role_delay = 10
-
     assert terminal.run(*DEPLOY, "--ttl", "8h").code == 0
     assert terminal.cloud.calls.count("create_schedule") > 1
 
@@ -51,9 +49,7 @@ def test_status_and_list_show_the_end_and_the_cost(limited: Terminal) -> None:
     limited.cloud.now = START + 2 * HOUR
     price = price_of()
     assert price is not None
-
     document = status(limited)
-
     assert document["ends_at"] == limited.cloud.tags[endpoint_arn()]["peagle:ends"]
     assert document["seconds_left"] == pytest.approx(6 * HOUR, abs=600)
     assert document["cost_so_far_usd"] == pytest.approx(2 * price, rel=0.1)
@@ -72,7 +68,6 @@ def endpoint_arn() -> str:
 def test_deploying_again_keeps_the_end_and_with_ttl_moves_it(limited: Terminal) -> None:
     first = end_of(limited)
     limited.cloud.now = START + HOUR
-
     assert limited.run(*DEPLOY).code == 0
     assert end_of(limited) == first
     assert limited.run(*DEPLOY, "--k", "3").code == 0
@@ -86,9 +81,7 @@ def test_an_endpoint_that_may_not_be_deleted_keeps_the_schedule_that_ends_it(
     limited: Terminal,
 ) -> None:
     limited.cloud.before = denied("delete_endpoint")
-
     done = limited.run("destroy", NAME, "--yes")
-
     assert done.code == 4
     assert "sagemaker:DeleteEndpoint" in done.err
     assert SCHEDULE in limited.cloud.scheduler.schedules
@@ -111,10 +104,7 @@ def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool
     assert status(limited)["state"] == "Ended"
     if elsewhere:
         without_record(limited)
-
-    done = limited.run("reap", "--yes", "--json")
-
-    assert done.code == 0, done.err
+    done = limited.succeeds("reap", "--yes", "--json")
     (reaped,) = done.document["reaped"]
     assert {"EndpointConfig", "Model", "S3Objects"} < {one["type"] for one in reaped["removed"]}
     assert limited.cloud.is_empty
@@ -126,7 +116,6 @@ def test_reap_removes_what_the_scheduler_left(limited: Terminal, elsewhere: bool
 def test_reap_deletes_an_endpoint_that_is_still_there(limited: Terminal) -> None:
     limited.cloud.now = START + 9 * HOUR
     limited.cloud.scheduler.schedules.clear()
-
     shown = limited.run("reap", "--dry-run")
     assert "still costs" in shown.err
     assert NAME in limited.cloud.endpoints
@@ -139,9 +128,7 @@ def test_reap_deletes_an_endpoint_that_is_still_there(limited: Terminal) -> None
 def test_reap_does_not_hide_a_region_that_it_cannot_search(limited: Terminal, code: str) -> None:
     ended(limited)
     limited.rejects("get_resources", code)
-
     done = limited.run("reap", "--yes", "--json", "--region", "us-east-1")
-
     assert done.code == 4
     if code == "AccessDeniedException":
         assert "ended at" in done.err  # this machine's record
@@ -151,7 +138,6 @@ def test_reap_does_not_hide_a_region_that_it_cannot_search(limited: Terminal, co
 @pytest.mark.thorough
 def test_deploying_after_the_end_starts_without_one(limited: Terminal) -> None:
     ended(limited)
-
     assert limited.run(*DEPLOY).code == 0
     assert status(limited)["ends_at"] is None
     assert limited.cloud.scheduler.roles == {}
@@ -161,10 +147,7 @@ def test_reap_leaves_what_a_template_made_to_its_owner(terminal: Terminal) -> No
     by_template(terminal.world, a_plan(), "terraform")
     arn = f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:endpoint/peagle-pair"
     terminal.cloud.tags[arn]["peagle:ends"] = "2020-01-31T20:00:00Z"
-
-    done = terminal.run("reap", "--yes", "--json")
-
-    assert done.code == 0, done.err
+    done = terminal.succeeds("reap", "--yes", "--json")
     assert [one["owner"] for one in done.document["left"]] == ["a Terraform module"]
     assert "peagle-pair" in terminal.cloud.endpoints
 
@@ -174,10 +157,7 @@ def test_the_boundary_of_a_company_is_that_of_the_role(
 ) -> None:
     boundary = f"arn:aws:iam::{ACCOUNT}:policy/boundary"
     monkeypatch.setenv("PEAGLE_PERMISSIONS_BOUNDARY", boundary)
-
-    done = terminal.run(*DEPLOY, "--ttl", "8h")
-
-    assert done.code == 0, done.err
+    terminal.succeeds(*DEPLOY, "--ttl", "8h")
     assert terminal.cloud.scheduler.boundaries == {SCHEDULE: boundary}
 
 
@@ -187,10 +167,7 @@ def test_a_rollback_keeps_the_end_of_now(limited: Terminal, then: str | None) ->
     words = ("--no-limit",) if then is None else ("--ttl", then)
     assert limited.run(*DEPLOY, "--k", "3", *words).code == 0
     tag = limited.cloud.tags[endpoint_arn()]["peagle:ends"]
-
-    done = limited.run("rollback", NAME, "--yes")
-
-    assert done.code == 0, done.err
+    limited.succeeds("rollback", NAME, "--yes")
     assert_ends(limited, tag)
     if then != "2h":
         limited.cloud.now = START + 9 * HOUR  # the end of the first deploy
@@ -203,9 +180,7 @@ def test_the_return_after_a_failed_proof_keeps_the_end_that_the_update_set(
     limited: Terminal,
 ) -> None:
     limited.cloud.engine.acceptance = 1.2
-
     done = limited.run(*DEPLOY, "--k", "3", "--ttl", "48h")
-
     assert "was rolled back" in done.err
     assert_ends(limited, utc_text(end_of(limited)))
     assert end_of(limited) > START + 47 * HOUR
@@ -225,10 +200,59 @@ def assert_ends(terminal: Terminal, tag: str) -> None:
 
 def test_an_end_that_is_near_is_in_the_first_line_and_in_an_update(terminal: Terminal) -> None:
     assert terminal.run(*DEPLOY, "--ttl", "90m").code == 0
-
     first, *_ = terminal.run("status", NAME).out.splitlines()
     update = terminal.run(*DEPLOY, "--k", "3")
-
     assert re.fullmatch(rf"{NAME}: InService, ends in 1h \d\dm", first)
     end = utc_text(end_of(terminal))
     assert re.search(rf"ends +{end}, in .*; --ttl or --no-limit changes it", update.err)
+
+
+# ``--budget``: a higher price of the most instances makes the end earlier, however it rises.
+SCALING = "scale --max 3 --target-concurrency 4"
+
+
+def run(terminal: Terminal, step: str) -> int | None:
+    """Deploy or scale; ``$12`` is the price of twelve hours of one instance."""
+    command, *words = step.split()
+    words = [f"{int(word[1:]) * (price_of() or 0)}" if word[0] == "$" else word for word in words]
+    first = DEPLOY if command == "deploy" else (command, NAME, "--yes")
+    return terminal.run(*first, *words).code
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("steps", "hours"),
+    [
+        (["deploy --budget $12", "deploy --max-instances 3"], 4),
+        (["deploy --budget $12", "deploy --k 3 --instance-count 3"], 4),
+        (["deploy --budget $12", SCALING], 4),
+        (["deploy --budget $12", "scale --to 3"], 4),
+        (["deploy --max-instances 3 --budget $12", "deploy"], 4),
+        (["deploy --max-instances 3 --budget $12", "deploy", "scale --to 1"], 4),
+        (["deploy --budget $12", "deploy --ttl 48h", "deploy --max-instances 3"], 48),
+        (["deploy --budget $12", SCALING, "deploy --budget $24"], 8),
+        (["deploy", "scale --to 3", "deploy --budget $12"], 4),
+        (["deploy", "scale --to 3", "deploy --k 3 --budget $12"], 12),
+    ],
+)
+def test_the_end_of_a_budget(terminal: Terminal, steps: list[str], hours: int) -> None:
+    assert [run(terminal, step) for step in steps] == [0] * len(steps)
+    assert end_of(terminal) == pytest.approx(START + hours * HOUR, abs=900)
+    assert_ends(terminal, utc_text(end_of(terminal)))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", [SCALING, "deploy --k 3 --instance-count 3"])
+def test_another_machine_moves_the_end_too(terminal: Terminal, step: str) -> None:
+    assert run(terminal, "deploy --budget $12") == 0
+    without_record(terminal)
+    assert run(terminal, step) == 0
+    assert end_of(terminal) == pytest.approx(START + 4 * HOUR, abs=900)
+
+
+@pytest.mark.thorough
+def test_a_higher_price_counts_the_budget_from_then_on(terminal: Terminal) -> None:
+    assert run(terminal, "deploy --budget $12") == 0
+    terminal.cloud.now = START + 6 * HOUR
+    assert run(terminal, "scale --to 3") == 0
+    assert end_of(terminal) == pytest.approx(START + 10 * HOUR, abs=900)

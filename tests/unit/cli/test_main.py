@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +14,16 @@ from pathlib import Path
 import click
 import pytest
 
-from peagle.cli.main import COMMANDS, cli
+from peagle.account import Account
+from peagle.cli.context import in_context, own_command
+from peagle.cli.machine import read_explanations
+from peagle.cli.main import cli
+from peagle.data import data_folder
 from tests.support import Peagle, in_process
+from tests.unit.cli.commands import NAME, Terminal
 
-NAMES = [name for commands in COMMANDS.values() for name in commands]
 Completed = subprocess.CompletedProcess[str]
 HEAVY = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker")
-
 READING = (
     ("--help",),
     ("catalog", "list", "--json"),
@@ -36,21 +42,6 @@ for words in json.loads(sys.argv[1]):
         heavy = [name for name in {HEAVY!r} if name in sys.modules]
         print(*words, "ends with", ended.code, heavy, file=sys.stderr)
 """
-ALONE = """
-import os, sys
-import boto3, rich.console, yaml, peagle.planning  # what most need is imported once
-from peagle.cli.main import main
-for name in sys.argv[1:]:
-    if os.fork() == 0:
-        sys.argv = ["peagle", name, "--help"]
-        try:
-            main()
-        except SystemExit as ended:
-            sys.stdout.flush()
-            os._exit(ended.code)  # without the time that a whole interpreter takes to end
-    if (status := os.wait()[1]) != 0:
-        print(name, "ends with", status, file=sys.stderr)
-"""
 """Starts each command in a process without other commands and without packages above planning."""
 
 
@@ -62,42 +53,18 @@ def run(program: str, *arguments: str, folder: Path | None = None) -> Completed:
 @pytest.mark.thorough
 def test_reading_commands_import_nothing_heavy(tmp_path: Path) -> None:
     done = run(IMPORTED, json.dumps(READING), folder=tmp_path)
-
     ends = [line for line in done.stderr.splitlines() if " ends with " in line]
     assert ends == [f"{' '.join(words)} ends with 0 []" for words in READING], done.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_exists_and_its_help_has_an_example(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
-
-    assert isinstance(command, click.Command)
-    if isinstance(command, click.Group):
-        assert all(child.epilog or child.help for child in command.commands.values())
-    assert "peagle" in (command.epilog or ""), f"`peagle {name} --help` shows no example"
-
-
 def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
     done = peagle("plan", "--bad", "--", "--json")
-
     assert done.returncode == 2
     assert done.stderr.startswith("error: peagle plan has no option --bad")
 
 
-@pytest.mark.parametrize(
-    ("option", "meant"),
-    [("--subnets", "the key subnets of peagle.yaml"), ("--users", "--concurrency"),
-     ("--workloads", "--workload")],
-)  # fmt: skip
-def test_a_wrong_option_names_the_right_one(option: str, meant: str) -> None:
-    error = in_process("plan", "tiny", option, "8").error
-    assert f"no option {option}: " in error
-    assert meant in error
-
-
 def test_no_command_shows_the_help(peagle: Peagle) -> None:
     done = peagle()
-
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: peagle")
 
@@ -108,7 +75,6 @@ def test_a_full_disk_is_one_line_and_no_traceback(peagle_process: Peagle) -> Non
         done = peagle_process(
             "plan", "tiny", "--json", capture_output=False, stdout=full, stderr=subprocess.PIPE
         )
-
     assert done.returncode == 2
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
@@ -130,13 +96,11 @@ def test_closed_pipe_is_no_error(peagle_process: Peagle, options: tuple[str, ...
         )
     finally:
         os.close(writing)
-
     assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_an_unusable_home_is_a_user_error(peagle: Peagle) -> None:
     done = peagle("engine", "install", env={**os.environ, "PEAGLE_HOME": "/proc/nowhere"})
-
     assert done.returncode == 2
     assert "/proc/nowhere" in done.stderr
     assert "Traceback" not in done.stderr
@@ -153,9 +117,7 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
         "peagle.sandbox.client.running_sandbox", lambda: object() if started_before else None
     )
     monkeypatch.setattr(demo, "_run", lambda *words, check=True: ran.append(" ".join(words[:2])))
-
     demo.demo.main([], standalone_mode=False)
-
     assert ("sandbox stop" in ran) is not started_before
     assert f"destroy {demo.NAME}" in ran
 
@@ -173,7 +135,6 @@ def test_the_doctor_says_where_credentials_would_come_from(
     peagle: Peagle, settings: dict[str, str], found: str
 ) -> None:
     done = peagle("doctor", "--json", env={**os.environ, **settings})
-
     checks = {check["what"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["AWS credentials"]["found"] == found
     assert checks["AWS credentials"]["fine"] is (found == "from the environment")
@@ -184,3 +145,118 @@ def test_a_catalogue_folder_without_files_is_refused(peagle: Peagle, tmp_path: P
         done = peagle("--catalog", str(tmp_path), *words)
         assert done.returncode == 2
         assert f"--catalog {tmp_path}: the folder holds no catalogue files" in done.stderr
+
+
+# A printed command has --catalog, --profile, --sandbox and --region of the user's command line.
+def parsed(line: str) -> click.Context:
+    """The context of a complete command line, without running it."""
+    words = shlex.split(line)
+    end = 2 if words[:1] == ["--catalog"] else 0
+    root = cli.make_context("peagle", words[: end + 1])
+    name, *rest = words[end:]
+    command = cli.get_command(root, name)
+    assert command is not None
+    return command.make_context(name, rest, parent=root)
+
+
+@pytest.mark.parametrize(
+    ("typed", "command", "printed"),
+    [
+        ("deploy tiny --sandbox", "peagle logs n", "peagle logs n --sandbox"),
+        ("deploy tiny --profile p --role R", "peagle list", "peagle list --profile p"),
+        ("deploy tiny --region r", "peagle invoke n -- -x", "peagle invoke n --region r -- -x"),
+        ("deploy tiny --region r", "peagle logs n --region s", "peagle logs n --region s"),
+        ("deploy tiny --sandbox", "peagle doctor", "peagle doctor"),
+        ("deploy tiny --sandbox", "peagle plan tiny", "peagle plan tiny"),
+        ("deploy t --sandbox", "peagle plan t --online", "peagle plan t --online --sandbox"),
+        ("--catalog . deploy tiny", "peagle check tiny", "peagle --catalog . check tiny"),
+        ("--catalog . deploy tiny", "aws iam list-roles", "aws iam list-roles"),
+        ("deploy tiny --profile p", "aws iam list-roles", "aws iam list-roles --profile p"),
+        ("deploy tiny --profile p", "aws configure list-profiles", "aws configure list-profiles"),
+        ("deploy tiny --sandbox", "aws iam list-roles", ""),
+        ("deploy tiny --sandbox", "python -c x", "python -c x"),
+    ],
+)  # fmt: skip
+def test_a_command_gets_the_options_that_it_takes(typed: str, command: str, printed: str) -> None:
+    assert " ".join(in_context(command.split(), parsed(typed))) == printed
+
+
+def test_options_of_the_environment_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert in_context(("peagle", "logs", "n"), parsed("deploy tiny")) == ("peagle", "logs", "n")
+
+
+def test_the_own_command_is_repeated_as_it_was_typed() -> None:
+    context = parsed("--catalog . invoke --max-tokens=1k --json n -- '-a b'")
+    words = ("peagle", "--catalog", ".", "invoke", "--max-tokens=1k", "n", "--", "-a b")
+    assert own_command(context, without=("--json",)) == words
+
+
+def test_control_characters_of_a_command_are_escaped_for_the_terminal_and_the_shell() -> None:
+    value = "A=x\a'y\\z\x1b[2J\u00e9"
+    shown = in_process("plan", "tiny", "--env", value).out
+    line = next(line for line in shown.splitlines() if line.startswith("Next:"))
+    assert line.isprintable()
+    words = line.removeprefix("Next: ")
+    done = subprocess.run(
+        ["bash", "-c", f"printf %s\\\\n {words}"], capture_output=True, check=True
+    )
+    assert value in done.stdout.decode().splitlines()
+
+
+def test_the_hints_after_a_failed_deploy_reach_what_it_made(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own $catalogue's"
+    folder.mkdir()
+    shutil.copy(data_folder("model_catalog") / "runtimes.yaml", folder)
+    monkeypatch.setattr(Account, "is_available", True)
+    monkeypatch.setattr("peagle.sandbox.client.check_sandbox_engine", lambda: None)
+    monkeypatch.setattr("peagle.sandbox.client.add_instances", lambda instances: None)
+    terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
+    head = ("--catalog", str(folder), "deploy")
+    typed = ("tiny", "--instance-type", "ml.g5.xlarge", "--sandbox")
+    done = terminal.run(*head, *typed, "--yes")
+    assert done.code == 4
+    lines = {line[:8].strip(): shlex.split(line[9:]) for line in done.err.splitlines()
+             if line.startswith(("Continue ", "Remove   "))}  # fmt: skip
+    assert lines["Continue"] == ["peagle", *head, *typed]
+    assert lines["Remove"] == ["peagle", *head[:2], "destroy", NAME, "--sandbox"]
+    assert f"peagle --catalog {shlex.quote(str(folder))} logs {NAME} --sandbox" in done.error
+
+
+# ``peagle explain`` knows every code that the chapter on errors lists.
+PAGE = (data_folder("docs") / "errors.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "about"),
+    [
+        ("fc-width", "error", "Draft heads"),
+        ("head-window", "warning", "Draft heads"),
+        ("interrupted", None, "Interrupted (exit code 130)"),
+        ("out-of-memory", None, "Why an engine ended"),
+    ],
+)
+def test_a_code_has_a_cause_or_a_fix(code: str, severity: str | None, about: str) -> None:
+    rows = in_process("explain", code, "--json").document["explanations"]
+    assert {(row["severity"], row["about"]) for row in rows} == {(severity, about)}
+    assert all(row["cause"] or row["fix"] for row in rows)
+    shown = in_process("explain", code)
+    assert (shown.code, shown.out.startswith(f"{code}: ")) == (0, True)
+
+
+def test_every_row_is_read_without_marks() -> None:
+    listed = re.findall(r"^\| `([^`]+)`", PAGE, re.MULTILINE)
+    rows = list(read_explanations())
+    assert [row.code for row in rows] == listed
+    texts = [text for row in rows for text in (row.cause, row.fix) if text]
+    assert not [text for text in texts if "\\|" in text or re.search(r"(^| )\*\w", text)]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("explain fc-widt --json", "unknown-code"), ("explain --json", "usage")]
+)
+def test_what_is_no_code_is_refused(line: str, code: str) -> None:
+    done = in_process(*line.split())
+    assert (done.code, done.refusal["code"]) == (2, code)

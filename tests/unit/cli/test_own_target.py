@@ -7,11 +7,20 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support import in_process
+from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.s3 import S3Source
+from peagle.checkpoints import FolderSource
+from peagle.checkpoints.hub import HubSource
+from peagle.errors import CheckpointError, NotAFolder, UserError
+from peagle.weights.layout import checkpoint_at, own_head, source_of, weights_at, weights_prefix
+from tests.support import in_process, raises_code
+from tests.unit.checkpoints import public_targets as public
 from tests.unit.checkpoints.fake_hub import REPO, FakeHub, running
+from tests.unit.checkpoints.files import CONFIG, ONE
 from tests.unit.checks.cases import GEOMETRY
 from tests.unit.checks.damage import tiny
 from tests.unit.cli.commands import Terminal
@@ -36,7 +45,6 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
 
 def test_a_folder_is_planned_without_speculation(model: Path) -> None:
     done = in_process("plan", str(model), "--json")
-
     assert done.code == 0, done.err
     plan = done.document
     assert (plan["pair"], plan["name"]) == ("own/My-Model", "peagle-my-model")
@@ -57,7 +65,6 @@ def tuned(folder: Path, short_name: str = "qwen3-coder-30b", **changes: object) 
 
 def test_a_tuned_copy_may_use_the_head_of_its_base(tmp_path: Path) -> None:
     done = in_process("plan", str(tuned(tmp_path / "tuned")), "--json")
-
     notes = [f for f in done.document["findings"] if f["code"] == "no-head"]
     (base,) = [f["command"] for f in notes if "--online" in (f["command"] or ())]
     assert base[3:] == ["--drafter", "amazon/Qwen3-Coder-30B-A3B-Instruct-P-EAGLE", "--online"]
@@ -70,7 +77,6 @@ def test_a_tuned_copy_may_use_the_head_of_its_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["ngram", "NGRAM", "suffix"])
 def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
     done = in_process("plan", f"{model}+{method}", "--json")
-
     assert done.code == 0, done.err
     assert done.document["pair"] == f"own/My-Model+{method.lower()}"
     assert done.document["speculation"]["method"] == method.lower()
@@ -79,7 +85,6 @@ def test_a_folder_drafts_without_a_head(model: Path, method: str) -> None:
 
 def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Path) -> None:
     done = in_process("plan", f"{model}+eagle3")
-
     assert done.code == 2
     assert f"{model}+ngram" in done.err
 
@@ -87,13 +92,11 @@ def test_a_drafter_that_no_own_target_has_names_those_that_it_may_have(model: Pa
 @pytest.mark.thorough
 def test_a_model_on_the_hub_is_read_online_only(terminal: Terminal, hub: FakeHub) -> None:
     offline = terminal.run("plan", REPO, "--concurrency", "4")
-
     assert offline.code == 2
     command = f"peagle plan {REPO} --online"
     assert f"to read it from the Hub: {command})" in offline.err.strip() + ")"
     assert hub.requests == []
-    done = terminal.run(*shlex.split(command)[1:], "--json")
-    assert done.code == 0, done.err
+    done = terminal.succeeds(*shlex.split(command)[1:], "--json")
     assert done.document["pair"] == REPO
     assert done.document["target"]["weights"]["kind"] == "hub"
 
@@ -106,10 +109,7 @@ def test_a_head_on_the_hub_is_read_for_an_own_target(
     hub.files = {path.name: path.read_bytes() for path in tiny("eagle3").iterdir()}
     name, *flags = command
     words = (str(model), "--drafter", REPO, "--instance-type", "ml.g5.xlarge", *flags)
-
-    done = terminal.run(name, *words)
-
-    assert done.code == 0, done.err
+    done = terminal.succeeds(name, *words)
     assert "EAGLE-3" in done.out + done.err
 
 
@@ -127,7 +127,6 @@ def test_a_head_on_the_hub_is_read_for_an_own_target(
 )
 def test_the_error_names_the_command_that_reads_it(words: tuple[str, ...], fix: str) -> None:
     done = in_process(*words)
-
     assert done.code == 2
     assert fix in done.err
     assert len(done.err.splitlines()) == 1
@@ -135,10 +134,7 @@ def test_the_error_names_the_command_that_reads_it(words: tuple[str, ...], fix: 
 
 def test_a_folder_is_deployed(terminal: Terminal, model: Path) -> None:
     words = ("deploy", str(model), "--instance-type", "ml.g5.xlarge", "--yes")
-
-    done = terminal.run(*words)
-
-    assert done.code == 0, done.err
+    done = terminal.succeeds(*words)
     assert "peagle-my-model is InService" in done.out + done.err
 
 
@@ -158,9 +154,235 @@ def test_a_folder_that_cannot_be_planned_is_one_clear_error(
     make: object, message: str, model: Path
 ) -> None:
     make(model)  # type: ignore[operator]
-
     done = in_process("plan", str(model))
-
     assert done.code in (2, 3)
     assert message in done.err
     assert len(done.err.splitlines()) == 1
+
+
+# Every command reads public targets by their config.json alone, as a user brings them.
+QWEN_235B = public.config(
+    "Qwen3MoeForCausalLM", "qwen3_moe", "4096 12288 94 64 4 151936 262144", head_dim=128,
+    moe_intermediate_size=1536, num_experts=128, num_experts_per_tok=8,
+    quantization_config=public.BLOCK_FP8,
+)  # fmt: skip
+AWQ = public.config(
+    "Qwen3ForCausalLM", "qwen3", "5120 25600 64 64 8 151936 131072", head_dim=128,
+    quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128},
+)  # fmt: skip
+
+
+def written(folder: Path, config: dict[str, Any], *files: str) -> str:
+    folder.mkdir(exist_ok=True)
+    for name in files:
+        (folder / name).write_text("{}")
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [public.KIMI_LINEAR, public.QWEN3_NEXT, public.GEMMA3_27B, public.GEMMA_3N, public.EXAONE4,
+     public.LLAMA4_SCOUT, public.NEMOTRON_H, public.DEEPSEEK_V3, AWQ,
+     public.nas((8, 5.25), (None, 2.625), (16, None)),
+     *(public.PUBLISHED[name][0] for name in
+       ("gpt2", "falcon-7b", "DBRX", "LLaVA-1.5-7b", "Qwen2-Audio-7B", "falcon-mamba-7b",
+        "mamba-codestral-7b", "Zamba2-7B"))],
+    ids=lambda config: str(config["model_type"]),
+)  # fmt: skip
+def test_it_is_checked_fitted_planned_and_described(tmp_path: Path, config: dict[str, Any]) -> None:
+    place = written(tmp_path / "model", config)
+    assert in_process("check", place).code == 0
+    fit = in_process("fit", "--target", place, "--max-model-len", "1024",
+                     "--instance-type", "ml.p6-b300.48xlarge", "--json")  # fmt: skip
+    assert fit.document["fits"], fit.err
+    plan = in_process("plan", place, "--max-model-len", "1k", "--json")
+    assert plan.code == 0, plan.err
+    assert "not-estimated" not in {finding["code"] for finding in plan.document["findings"]}
+    entry = in_process("catalog", "init", place, "--output", str(tmp_path / "entry.yaml"))
+    assert entry.code == 0, entry.err
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "copies"),
+    [((), 4, 2), (("--copies", "1", "--set", "enable-expert-parallel=true"), 8, None)],
+)
+def test_a_size_that_cuts_a_block_is_no_candidate(
+    tmp_path: Path, options: tuple[str, ...], size: int, copies: int | None
+) -> None:
+    where = ("--max-model-len", "128k", "--concurrency", "64", "--instance-type", "ml.p5.48xlarge")
+    done = in_process("plan", written(tmp_path / "q", QWEN_235B), *where, *options, "--json")
+    plan = done.document
+    assert plan["fit"]["tensor_parallel_size"] == size
+    assert plan.get("copies", {}).get("per_instance") == copies
+    codes = {finding["code"]: finding for finding in plan["findings"]}
+    assert ("quantization-block" in codes) == (size == 4)
+
+
+def test_the_size_of_the_user_is_refused_with_the_reason(tmp_path: Path) -> None:
+    place = written(tmp_path / "q", QWEN_235B)
+    on = ("--instance-type", "ml.p5.48xlarge", "--tp", "8", "--json")
+    refused = in_process("fit", "--target", place, *on)
+    assert refused.code == 2
+    assert "fp8.py:534" in refused.err
+    whole = in_process("fit", "--target", place, *on, "--set", "enable-expert-parallel=true")
+    assert whole.code == 0, whole.err
+
+
+NO_TEXT = [
+    ("BertModel", "bert"), ("Qwen2ForRewardModel", "qwen2"), ("T5EncoderModel", "t5"),
+    ("CLIPModel", "clip"), ("Qwen3VLForSequenceClassification", "qwen3_vl"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("class_name", "model_type"), NO_TEXT)
+def test_what_generates_no_text_is_refused(
+    tmp_path: Path, class_name: str, model_type: str
+) -> None:
+    shape = AWQ | {"architectures": [class_name], "model_type": model_type}
+    _refused(written(tmp_path / "model", shape))
+
+
+def test_an_encoder_decoder_is_no_damaged_file(tmp_path: Path) -> None:
+    whisper = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper",
+               "d_model": 1280, "decoder_layers": 32, "is_encoder_decoder": True}  # fmt: skip
+    for command in ("plan", "check"):
+        done = in_process(command, written(tmp_path / "model", whisper))
+        assert (done.code, "encoder-decoder" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("file", ["config_sentence_transformers.json", "modules.json"])
+def test_an_embedding_model_with_the_class_of_a_generator_is_refused(
+    file: str, tmp_path: Path
+) -> None:
+    _refused(written(tmp_path / "model", AWQ, file))
+
+
+def _refused(place: str) -> None:
+    for arguments in (
+        ("plan", place), ("check", place), ("catalog", "init", place),
+        ("fit", "--target", place, "--gpu-memory-gib", "80"),
+        ("fit", "qwen3-coder-30b", "--target", place, "--gpu-memory-gib", "80"),
+    ):  # fmt: skip
+        done = in_process(*arguments)
+        assert done.code == 2, arguments
+        assert "generates no text" in done.err
+
+
+@pytest.mark.parametrize(
+    ("class_name", "model_type", "code"),
+    [
+        ("RwkvForCausalLM", "rwkv", 2), ("RWKV7ForCausalLM", "rwkv7", 2),
+        ("CodeGenForCausalLM", "codegen", 3), ("BaichuanForCausalLM", "baichuan", 3),
+        ("Grok1ModelForCausalLM", "grok-1", 3), ("MiniMaxText01ForCausalLM", "minimax_text_01", 3),
+    ],
+)  # fmt: skip
+def test_what_vllm_does_not_serve_is_refused(
+    tmp_path: Path, class_name: str, model_type: str, code: int
+) -> None:
+    shape = {key: AWQ[key] for key in AWQ if key != "quantization_config" and key != "head_dim"}
+    config = shape | {"architectures": [class_name], "model_type": model_type}
+    place = written(tmp_path / "model", config)
+    done = in_process("plan", place, "--json")
+    assert (done.code, json.loads(done.err)["error"]["code"]) == (code, "model-not-served")
+    if class_name.startswith(("Bai", "Grok", "Mini")):
+        older = in_process("check", place, "--vllm", "0.23.0")
+        assert "model-not-served" not in older.out
+
+
+# Places of weights, as they are written on the command line.
+def aws() -> Aws:
+    return connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("key", "secret"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home and working directory of a user with a model at ``a/b``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = tmp_path / "a" / "b"
+    made.mkdir(parents=True)
+    (made / "config.json").write_bytes(CONFIG)
+    (made / "model.safetensors").write_bytes(ONE)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("location", "kind", "shown"),
+    [
+        ("a/b", FolderSource, "a/b"),
+        ("./a/b/", FolderSource, "a/b"),
+        ("a/c", HubSource, "a/c"),
+        ("a/b@main", HubSource, "a/b@main"),
+        ("s3://bucket/a/b/", S3Source, "s3://bucket/a/b"),
+    ],
+)
+def test_kind_of_a_location_follows_from_its_form(
+    location: str, kind: type, shown: str, folder: Path
+) -> None:
+    source = source_of(location, aws)
+    assert isinstance(source, kind)
+    assert source.location == shown
+
+
+@pytest.mark.parametrize("location", ["a/b", "./a/b", "~/a/b", "a/../a/b/"])
+def test_a_folder_is_read(location: str, folder: Path) -> None:
+    read = checkpoint_at(location)
+    assert read.config["hidden_size"] == 4
+    assert read.tensors is not None
+    assert checkpoint_at(location, config_only=True).tensors is None
+
+
+@pytest.mark.parametrize("location", ["", "word", "a b/c", "a/b/c", "-x/y", "http://x/y"])
+def test_text_that_is_no_location_is_an_error(location: str, folder: Path) -> None:
+    with raises_code("invalid-location", UserError) as refused:
+        source_of(location, aws)
+    assert "./folder" in refused.value.fix
+
+
+def test_s3_location_needs_a_connection(folder: Path) -> None:
+    with raises_code("invalid-location", UserError) as caught:
+        source_of("s3://bucket/x")
+    assert caught.value.fix == "specify a folder"
+
+
+def test_missing_folder_is_an_error(folder: Path) -> None:
+    gone = folder.parent / "gone"
+    for read in (checkpoint_at, own_head):
+        with raises_code("no-such-folder", CheckpointError) as caught:
+            read("./a/gone")
+        assert str(gone) in caught.value.message
+
+
+@pytest.mark.parametrize("location", ["a/b/config.json", "./a/b/config.json"])
+def test_a_file_of_a_checkpoint_is_not_a_location(location: str, folder: Path) -> None:
+    for read in (checkpoint_at, own_head):
+        with pytest.raises(NotAFolder) as caught:
+            read(location)
+        assert "a/b/config.json" in caught.value.message
+
+
+def test_an_s3_uri_with_one_slash_is_shown_with_two(folder: Path) -> None:
+    for read in (source_of, weights_at, weights_prefix):
+        with pytest.raises(UserError) as caught:
+            read("s3:/bucket/x")
+        assert "s3://bucket/x" in caught.value.fix
+
+
+def test_an_own_head_that_is_elsewhere_is_not_read(folder: Path) -> None:
+    for place in ("s3://bucket/head", "org/head", "p-eagle"):
+        assert own_head(place) == {"drafter": place}
+
+
+def test_an_own_head_in_a_folder_is_read(folder: Path) -> None:
+    options = own_head("a/b")
+    assert options["drafter"] == str(folder)
+    assert options["drafter_checkpoint"].config == {"hidden_size": 4, "vocab_size": 8}
+    assert list(options["drafter_checkpoint"].tensors) == ["fc.weight"]
+    (folder / "model.safetensors").unlink()
+    with raises_code("weights-missing", UserError) as caught:
+        own_head("a/b")
+    assert "*.safetensors" in caught.value.message
+    with raises_code("invalid-s3-uri", UserError) as caught:
+        own_head("s3://MyBucket/head")
+    assert "mybucket" in caught.value.fix

@@ -26,7 +26,6 @@ PIPELINES = ROOT / "infra" / "pipelines"
 TOOLKIT = ("--toolkit", "https://example.com/simple/")
 WORKFLOWS = sorted((PIPELINES / "github").glob("*.yml"))
 SPECIFICATIONS = sorted((PIPELINES / "codepipeline").glob("buildspec-*.yml"))
-
 PINNED = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 EVENTS = {"push", "pull_request", "schedule", "workflow_dispatch"}
 JOB = {
@@ -36,7 +35,6 @@ JOB = {
 STEP = {"env", "id", "if", "name", "run", "uses", "with"}
 SCOPES = {"contents": {"read"}, "id-token": {"write"}, "pull-requests": {"write"}}
 CONTEXTS = {"github", "matrix", "needs", "steps", "vars", "env"}
-
 IMAGE_SOURCE = "$CODEBUILD_SRC_DIR_Image"
 NOT_HERE = (("bench",),)
 """Commands that need a load generator: only their options are parsed here."""
@@ -97,7 +95,6 @@ def succeeds(terminal: Terminal, text: str) -> None:
 def test_an_image_that_is_not_configured_is_a_document_too(repository: Terminal) -> None:
     (text,) = (text for text in all_commands() if text.startswith("peagle image build"))
     done = run(repository, text)
-
     assert json.loads(done.out) == {"pushed": None, "next": None}
     assert not Path("image.txt").exists()
 
@@ -119,7 +116,6 @@ def test_a_later_push_replaces_the_comment_of_the_endpoint(tmp_path: Path) -> No
             "GH_REPO": "acme/models", "ENDPOINT": endpoint,
         }  # fmt: skip
         subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=variables, check=True)
-
     bodies = [comment["body"] for comment in gh.comments(tmp_path, 12)]
     assert bodies == [
         quoted["body"],
@@ -150,7 +146,6 @@ def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     served = dict(repository.cloud.endpoints)
     assert set(served) == {"peagle-chat-staging", "peagle-chat-production"}
     assert run(repository, "peagle drift chat -e production").code == 0
-
     before = Path("peagle.yaml").read_text("utf-8")
     Path("base/peagle.yaml").write_text(before, "utf-8")
     changed = before.replace("k: 5", "k: 3")
@@ -162,7 +157,6 @@ def test_a_change_goes_through_the_workflows(repository: Terminal) -> None:
     assert "| k | 5 | 3 |" in Path("plan.md").read_text("utf-8")
     drift = next(text for _, step, text in commands["peagle-nightly"] if step == "Drift")
     assert run(repository, drift).code == 3
-
     Path("peagle.yaml").write_text(changed, "utf-8")
     for _, _, text in commands["peagle-deploy"]:
         succeeds(repository, text)
@@ -188,7 +182,6 @@ def test_the_approval_of_codepipeline_shows_the_change_and_its_price(tmp_path: P
     stub = f"git() {{ false; }}; peagle() {{ printf '%s\\n' '{plan}' '{'x' * 2000}'; }}"
     script = "\n".join([stub, *read(path)["phases"]["build"]["commands"], "printenv CHANGE"])
     done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, check=True)
-
     shown = done.stdout.decode().splitlines()[-1]
     assert shown.startswith("| speculation | K=5 | K=3 |  **Cost**: $1.41 per hour x")
     assert len(shown) == 900, "an approval shows 1,000 characters"
@@ -227,7 +220,6 @@ def test_an_image_is_deployed_by_its_digest_where_the_project_says_so(
     for text in texts:
         if text.startswith("peagle ") and is_here(text) and 'rollback "' not in text[:20]:
             succeeds(repository, text)
-
     assert len(built) == 1
     images = {model["PrimaryContainer"]["Image"] for model in repository.cloud.models.values()}
     assert (len(repository.cloud.endpoints), images) == (2, set(built))
@@ -253,7 +245,6 @@ def test_a_build_rolls_back_only_what_it_has_changed(
     }}"""
     script = "\n".join([stub, *read(path)["phases"]["build"]["commands"]])
     done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, capture_output=True, check=False)
-
     assert (tmp_path / "called").read_text().split() == called, done.stderr
     assert done.returncode == (0 if proved else 3)
 

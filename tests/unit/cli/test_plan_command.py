@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
 from peagle.errors import PeagleError
+from tests.support import Done, in_process
 from tests.unit.checks.damage import Damage, damaged, tiny
-
-NOT_FOR_A_DOCUMENT = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker", "rich")
 
 
 def run(*arguments: str, **environment: str | None) -> Result:
@@ -103,7 +105,6 @@ OVERRIDES = (
 @pytest.mark.thorough
 def test_overrides_are_kept_in_the_document_and_in_the_next_command() -> None:
     made = document("tiny", *OVERRIDES)
-
     assert made["overrides"]["settings"] == {"seed": "7", "enforce-eager": "true"}
     assert made["environment"]["SM_VLLM_ENFORCE_EAGER"] == "true"
     assert made["environment"]["VLLM_LOGGING_LEVEL"] == "DEBUG"
@@ -111,16 +112,12 @@ def test_overrides_are_kept_in_the_document_and_in_the_next_command() -> None:
     assert f"peagle deploy tiny {' '.join(OVERRIDES)}" in printed
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("--set", "seed=7"), ("--env", "A=b"), ("--ami", "default")],
-)
+@pytest.mark.parametrize("words", [("--set", "seed=7"), ("--env", "A=b"), ("--ami", "default")])
 def test_an_override_and_a_plan_file_are_not_combined(
     words: tuple[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "plan.json"
     assert run("tiny", "--out", str(file)).exit_code == 0
-
     refused = refusal(str(file), *words)
     assert refused.message.startswith(f"{words[0]} cannot be combined with a plan file")
     assert refused.code == "conflicting-options"
@@ -143,11 +140,175 @@ def test_the_command_that_renews_a_plan_file_keeps_its_options(
     assert run(*options, "--output", str(made)).exit_code == 0
     before = json.loads(made.read_text())
     refused.write_text(json.dumps({**before, "format": 99}))
-
     command = refusal(str(refused)).command
-
     assert command[:2] == ("peagle", "plan")
     assert run(*command[2:]).exit_code == 0
     after = json.loads(refused.read_text())
     for key in ("environment", "speculation", "requests", "limit", "scaling", "prompt_tokens"):
         assert after[key] == before[key], key
+
+
+# ``peagle plan A --compare B``: two plans side by side.
+def compared(*words: str) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The two answers, and the settings that differ."""
+    done = in_process("plan", *words, "--json")
+    assert done.code == 0, done.err
+    first, second = done.document["plans"]
+    return first, second, [change["setting"] for change in done.document["changes"]]
+
+
+@pytest.mark.thorough
+def test_the_second_pair_may_have_options_of_its_own() -> None:
+    other = "gpt-oss-20b --no-speculation --max-model-len 16k"
+    first, second, _ = compared("gpt-oss-20b", "--max-model-len", "8k", "--compare", other)
+    assert (second["method"], second["k"], second["max_model_len"]) == (None, 0, 16384)
+    assert first["k"] > 0
+
+
+@pytest.mark.thorough
+def test_plan_files_are_compared_as_they_are(tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for file, k in zip(files, ("3", "5"), strict=True):
+        assert in_process("plan", "gpt-oss-20b", "--k", k, "--out", file).code == 0
+    first, second, changes = compared(files[0], "--compare", files[1])
+    assert (first["k"], second["k"]) == (3, 5)
+    assert changes == ["k"]
+
+
+def test_a_folder_is_compared_with_a_pair_of_the_catalogue() -> None:
+    first, second, _ = compared("tiny", "--compare", shlex.join([str(tiny("target"))]))
+    assert (first["pair"], second["pair"]) == ("peagle/tiny+p-eagle", "own/target")
+
+
+def test_a_plan_that_cannot_be_deployed_is_shown_and_refused() -> None:
+    done = in_process("plan", "tiny", "--compare", "tiny --k 99", "--json")
+    assert done.code == 3
+    assert '"refused": "k-above-trained"' in done.out
+
+
+def test_a_comparison_writes_no_file(tmp_path: Path) -> None:
+    done = in_process("plan", "tiny", "--compare", "tiny", "--out", str(tmp_path / "x.json"))
+    assert (done.code, [*tmp_path.iterdir()]) == (2, [])
+
+
+# ``peagle plan --changes-from``: the change, its price, and the gate on it.
+FILE = "endpoints: {chat: {pair: tiny, instance_type: %s}}\n"
+
+
+@pytest.fixture
+def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project that costs more than the earlier one in the folder ``base``."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("base/peagle.yaml")
+    path.parent.mkdir()
+    path.write_text(FILE % "ml.g6.xlarge")
+    Path("peagle.yaml").write_text(FILE % "ml.g5.xlarge")
+    return path
+
+
+def changes(*arguments: str) -> Done:
+    return in_process("plan", "--changes-from", *arguments)
+
+
+def test_the_comment_has_a_table_the_cost_and_the_findings(earlier: Path) -> None:
+    text = changes(str(earlier), "--markdown").out
+    assert text.startswith("### Plan of chat\n\n| | before | after |\n|---|---|---|\n")
+    assert "| instance type | ml.g6.xlarge | ml.g5.xlarge |" in text
+    assert "**Cost**: $1.41 per hour, $1,013.76 per 30 days; before $1.13 per hour (+25%)" in text
+
+
+def test_a_plan_file_is_an_earlier_plan_too(earlier: Path) -> None:
+    assert in_process("plan", "-o", "old.json").code == 0
+    done = changes("old.json", "--markdown")
+    assert "The plan does not change." in done.out
+    assert done.out.rstrip().endswith("per 30 days, as before")
+
+
+def test_a_new_endpoint_has_no_earlier_plan(earlier: Path) -> None:
+    Path("none").mkdir()  # a checkout without the file
+    done = changes("none/peagle.yaml", "--json")
+    assert done.err == "none/peagle.yaml does not exist: the endpoint is new\n"
+    assert done.document["before"] is None
+    assert done.document["price_increase"] is None
+    earlier.write_text("endpoints: {other: {pair: tiny}}\n")
+    assert changes(str(earlier), "--json").document["before"] is None
+
+
+@pytest.mark.parametrize("typed", ["bas/peagle.yaml", "base/peagel.yaml", "typo.yaml"])
+def test_a_mistyped_file_is_no_new_endpoint(earlier: Path, typed: str) -> None:
+    done = changes(typed, "--json")
+    assert (done.code, done.out) == (2, "")
+    assert f"--changes-from {typed} does not exist" in done.err
+    assert "peagle.yaml in a checkout of the base" in done.err
+
+
+def test_an_earlier_file_that_is_wrong_does_not_stop_its_repair(earlier: Path) -> None:
+    earlier.write_text(FILE % "ml.g9.xlarge")
+    done = changes(str(earlier), "--json")
+    assert done.code == 0
+    assert "the earlier plan cannot be made: the catalogue" in done.err
+
+
+@pytest.mark.parametrize(("most", "code"), [("20", 3), ("25", 0)])
+def test_a_price_that_rises_by_more_than_the_gate_is_refused(
+    earlier: Path, most: str, code: int
+) -> None:
+    text = Path("peagle.yaml").read_text()
+    Path("peagle.yaml").write_text(f"{text}gates: {{plan: {{max_price_increase: {most}}}}}\n")
+    done = changes(str(earlier), "--json")
+    assert done.code == code
+    assert done.document["price_increase"] == pytest.approx(0.249, abs=0.001)
+    assert ("the price rises by 25%, and the gate allows 20 %" in done.err) == bool(code)
+
+
+def test_its_options_need_an_earlier_plan(earlier: Path) -> None:
+    assert "--markdown requires --changes-from" in in_process("plan", "--markdown").error
+
+
+# A vLLM version that the catalogue does not have: fixes name options that the command has, and
+IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/vllm@sha256:{'0' * 64}"
+LINES = {
+    "bench sweep": ("tiny", "--sweep", "k=1,2"),
+    "check": ("tiny",),
+    "deploy": ("tiny", "--sandbox", "--yes"),
+    "image build": ("tiny",),
+    "local up": ("tiny",),
+    "plan": ("tiny",),
+    "render": ("terraform", "tiny", "--output", "rendered"),
+    "verdict": ("tiny", "--gpu", "L4"),
+    "warm": ("tiny",),
+}
+"""The commands that need an image, or know the times of one, with their arguments."""
+
+
+def options_of(name: str) -> set[str]:
+    group: click.Command = cli
+    for word in name.split():
+        assert isinstance(group, click.Group)
+        below = group.get_command(click.Context(cli), word)
+        assert below is not None
+        group = below
+    return {option for parameter in group.params for option in parameter.opts}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_fix_names_options_of_the_command(name: str) -> None:
+    done = in_process(*name.split(), *LINES[name], "--vllm", "0.99.0")
+    shown = done.out if name == "check" else done.error
+    assert "the catalogue has no image with vLLM 0.99.0" in shown
+    (fix,) = re.findall(r"use (--vllm [^)\n]+)", shown)
+    assert {*re.findall(r"--[a-z-]+", fix)} <= options_of(name)
+    near = fix.split(",")[0].split()
+    accepted = in_process("check", "tiny", *near).out
+    assert "runtime-unknown" not in accepted
+
+
+@pytest.mark.parametrize("command", ["check", "plan"])
+def test_an_own_image_with_a_newer_version_has_a_note(command: str) -> None:
+    def notes(version: str) -> list[str]:
+        done = in_process(command, "tiny", "--vllm", version, "--image", IMAGE, "--json")
+        findings = done.document["findings"]
+        return [finding["code"] for finding in findings if finding["where"] == "vllm"]
+
+    assert notes("0.99.0") == ["vllm-newer-than-catalogue"]
+    assert notes("0.28.0") == []

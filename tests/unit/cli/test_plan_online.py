@@ -41,19 +41,14 @@ def deny(terminal: Terminal, *operations: str, code: str = "AccessDeniedExceptio
 
 def test_the_price_is_today_s(terminal: Terminal) -> None:
     terminal.cloud.price = 1.11
-
-    done = terminal.run(*PLAN, "--json")
-
-    assert done.code == 0
+    done = terminal.succeeds(*PLAN, "--json")
     assert done.document["price_per_hour_usd"] == 1.11
     assert done.document["price_date"] == datetime.now(UTC).date().isoformat()
     assert codes(done) == {"quota-enough": "note"}
 
 
 @pytest.mark.thorough
-def test_missing_weights_are_an_error_of_the_plan_as_they_are_of_deploy(
-    terminal: Terminal,
-) -> None:
+def test_missing_weights_are_an_error_of_the_plan_as_they_are_of_deploy(terminal: Terminal) -> None:
     words = ("plan", "tiny", "--model-source", "s3://models/tiny/target/", "--online", "--json")
 
     def levels_of_weights() -> tuple[int, dict[str, str]]:
@@ -75,9 +70,7 @@ def test_without_credentials_the_findings_say_how_to_get_them(
 
     monkeypatch.setattr(Aws, "items", unreachable)
     monkeypatch.setattr(Aws, "call", unreachable)
-
     done = terminal.run(*PLAN, "--json")
-
     assert codes(done) == {"price-snapshot": "warning", "quota-unknown": "warning"}
     fixes = {finding["code"]: finding["fix"] for finding in done.document["findings"]}
     assert fixes["price-snapshot"] == CREDENTIALS_FIX.sentence
@@ -90,9 +83,7 @@ def test_unknown_price_is_one_warning(terminal: Terminal, tmp_path: Path) -> Non
     instances = load_catalog().instances.instances
     assert not next(instance for instance in instances if instance.type == kind).prices
     terminal.cloud.price = 1.0
-
     done = terminal.run("plan", "tiny", "--instance-type", kind, "--online", "--json")
-
     assert [code for code in codes(done) if code.startswith("price-")] == ["price-not-listed"]
 
 
@@ -104,7 +95,6 @@ def test_a_stand_in_s_prices_are_not_called_amazon_s(
     monkeypatch.setattr(
         prices, "_price_list", lambda *arguments: replace(listed(*arguments), source=SANDBOX)
     )
-
     assert codes(terminal.run(*PLAN, "--json"))["price-not-from-aws"] == "note"
     assert "(not AWS's price, queried on " in terminal.run(*PLAN).out
 
@@ -112,7 +102,6 @@ def test_a_stand_in_s_prices_are_not_called_amazon_s(
 @pytest.mark.thorough
 def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
     terminal.cloud.price = 0.01  # of ml.g5.xlarge, which is not the cheapest by the snapshot
-
     assert terminal.run("plan", "tiny", "--online", "--json").document["instance_type"] == (
         "ml.g5.xlarge"
     )
@@ -131,9 +120,7 @@ def test_the_quota_is_looked_at(
     terminal: Terminal, quotas: dict[str, float], code: str, level: str, exit_code: int
 ) -> None:
     terminal.cloud.price, terminal.cloud.quotas = 1.0, quotas
-
     done = terminal.run(*PLAN, "--json")
-
     assert codes(done) == {code: level}
     assert done.code == exit_code
 
@@ -142,14 +129,10 @@ def test_the_quota_is_looked_at(
 def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Path) -> None:
     terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 1}
     assert terminal.run("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--yes").code == 0
-
-    done = terminal.run(*PLAN, "--name", "second", "--out", str(tmp_path / "p.json"), "--json")
-
-    assert done.code == 0
+    done = terminal.succeeds(*PLAN, "--name", "second", "--out", str(tmp_path / "p.json"), "--json")
     assert codes(done) == {"quota-in-use": "warning"}
     terminal.run("destroy", NAME, "--yes")
-    deployed = terminal.run("deploy", str(tmp_path / "p.json"), "--yes")
-    assert deployed.code == 0, "usage is read again"
+    deployed = terminal.succeeds("deploy", str(tmp_path / "p.json"), "--yes")
     assert "quota-in-use" not in deployed.err
 
 
@@ -166,10 +149,7 @@ def test_denied_query_falls_back_to_the_snapshot_with_a_warning(
 ) -> None:
     snapshot = terminal.run("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--json").document
     deny(terminal, "get_products", "get_service_quota", "list_service_quotas", code=code)
-
-    done = terminal.run(*PLAN, "--json")
-
-    assert done.code == 0
+    done = terminal.succeeds(*PLAN, "--json")
     assert done.document["price_per_hour_usd"] == snapshot["price_per_hour_usd"]
     assert done.document["price_date"] == snapshot["price_date"]
     reported = {f["code"]: f["message"] for f in done.document["findings"]}
@@ -185,9 +165,7 @@ def test_a_plan_file_gets_current_prices_and_keeps_the_rest(
                  "--out", file)  # fmt: skip
     before = json.loads(Path(file).read_text())
     terminal.cloud.price = 3.0
-
     done = terminal.run("plan", file, "--online", "--json")
-
     assert done.document["price_per_hour_usd"] == 6.0
     changed = {key for key in before if before[key] != done.document.get(key)}
     assert changed <= {"price_per_hour_usd", "price_date", "findings", "digest"}

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.cli.view.plan import MEANINGS, explain
-from peagle.errors import NotFound, Refused
+from peagle.errors import Refused
 from peagle.planning import Options, make_plan
 
 
@@ -36,16 +36,6 @@ def test_a_load_above_the_context_has_neither_price_nor_speed(more: tuple[str, .
     estimates = [made["speed"], made["without_speculation"], *made["alternatives"]]
     assert {estimate["basis"] for estimate in estimates} == {"unknown"}
     assert not any(estimate["usd_per_million_tokens"] for estimate in estimates)
-
-
-def test_a_word_that_is_a_folder_gets_a_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path)
-    error = run("plan", "tiny", "--drafter", "empty").exception
-    assert isinstance(error, NotFound)
-    assert "write ./empty" in error.fix
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,6 @@ def test_a_more_specific_part_replaces_another_and_mappings_are_merged() -> None
 
 def test_a_plan_takes_its_options_from_the_file_above(folder: Path) -> None:
     plan = planned(folder, "chat", "-e", "staging")
-
     assert plan["name"] == "peagle-chat-staging"
     assert plan["instance_type"] == "ml.g5.xlarge"
     assert plan["speculation"]["k"] == 3
@@ -93,7 +92,6 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_variables(
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     typed = ("--k", "2", "--tag", "stage=mine")
     plan = planned(folder, "chat", "-e", "staging", *typed)
-
     assert plan["speculation"]["k"] == 2
     assert plan["region"] == "us-east-1"
     assert plan["company"]["tags"] == {"team": "search", "stage": "mine"}
@@ -102,7 +100,6 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_variables(
 
 def test_commands_that_are_printed_name_the_environment(folder: Path) -> None:
     done = in_process("plan", "chat", "-e", "staging", folder=folder)
-
     assert "peagle deploy chat -e staging" in done.out
 
 
@@ -117,7 +114,6 @@ def test_commands_that_are_printed_name_the_environment(folder: Path) -> None:
 def test_each_environment_has_a_name_of_its_own(tmp_path: Path, text: str, name: str) -> None:
     stages = "environments: {staging: {}, production: {}}\n"
     (tmp_path / "peagle.yaml").write_text(f"{stages}{text}\n", encoding="utf-8")
-
     assert planned(tmp_path, "-e", "staging")["name"].removeprefix("peagle-") == (
         name.removeprefix("peagle-")
     )
@@ -126,18 +122,14 @@ def test_each_environment_has_a_name_of_its_own(tmp_path: Path, text: str, name:
 def test_a_name_that_endpoints_share_is_an_error(folder: Path) -> None:
     file = folder.parent / "peagle.yaml"
     file.write_text(FILE.replace("defaults:\n", "defaults:\n  name: talk\n"), encoding="utf-8")
-
     error = in_process("plan", "chat", "-e", "staging", folder=folder).error
-
     assert "peagle.yaml:2: defaults.name: several endpoints would have this name" in error
 
 
 def test_paths_are_relative_to_the_file(folder: Path) -> None:
     file = folder.parent / "peagle.yaml"
     file.write_text("endpoints:\n  own: {pair: tiny, verdict: v.json}\n", encoding="utf-8")
-
     done = in_process("plan", "--project", "../peagle.yaml", folder=folder)
-
     assert done.error.startswith("error: there is no file ../v.json")
 
 
@@ -152,7 +144,6 @@ def test_the_endpoint_of_a_plan_file_is_one_that_has_the_environment(
     output = str(folder / "plan.json")
     planned(folder, "chat", "-e", "night", "-o", output)
     at = ("--project", str(file), "-e")
-
     assert terminal.run("deploy", output, *at, "night", "--yes", "--no-wait").code == 0
     error = terminal.run("deploy", output, *at, "nigth", "--yes").error
     assert "has no environment 'nigth'" in error
@@ -174,7 +165,6 @@ def test_what_is_named_wrongly_is_an_error_of_one_line(
     folder: Path, arguments: tuple[str, ...], error: str
 ) -> None:
     done = in_process("plan", *arguments, folder=folder)
-
     assert done.code == 2
     assert error in done.error
 
@@ -203,7 +193,6 @@ def test_a_key_takes_what_its_option_takes(
     file.write_text("endpoints:\n  chat: {pair: tiny}\n", encoding="utf-8")
     expected = planned(tmp_path, *named, flag, typed)
     file.write_text(f"endpoints:\n  chat: {{pair: tiny, {key}: {value}}}\n", encoding="utf-8")
-
     assert planned(tmp_path, *named) == expected
 
 
@@ -252,7 +241,6 @@ def test_a_wrong_file_is_an_error_with_file_line_key_and_fix(
     tmp_path: Path, text: str, error: str
 ) -> None:
     done = _of_file(tmp_path, f"{text}\nendpoints:\n  chat: {{pair: tiny}}\n")
-
     assert done.code == 2
     assert done.error.startswith("error: peagle.yaml:")
     assert error in done.error
@@ -266,7 +254,6 @@ def _of_file(folder: Path, text: str) -> Done:
 def test_the_schema_has_every_option_with_its_help() -> None:
     schema = project_schema(file_options(cli))
     settings = schema["$defs"]["Environment"]["properties"]
-
     assert json.dumps(schema).count("title") == 1
     assert settings["max_instances"]["description"].startswith("Scale automatically")
     assert {"pair", "role", "profile", "sandbox", "set", "env", "tag", "gates"} <= settings.keys()
@@ -277,9 +264,7 @@ def test_completion_offers_the_environments(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COMP_WORDS", "peagle plan chat -e s")
     monkeypatch.setenv("COMP_CWORD", "4")
-
     done = in_process(
         environment={**os.environ, "_PEAGLE_COMPLETE": "bash_complete"}, folder=folder
     )
-
     assert done.out.split() == ["plain,staging"]

@@ -110,7 +110,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("line", "code"), REFUSED)
 def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str) -> None:
     done = in_process(*shlex.split(line), "--json")
-
     assert (done.code, done.out, len(done.err.splitlines())) == (2, "", 1)
     assert set(done.refusal) == {"code", "message", "fix", "command", "exit_code"}
     assert (done.refusal["code"], done.refusal["exit_code"]) == (code, 2)
@@ -130,6 +129,10 @@ def test_a_wrong_use_is_one_line_with_the_code_of_its_cause(line: str, code: str
         ("plan tiny --tp 2", "--instance-type"),
         ("plan tiny --catalog .", "peagle --catalog DIR plan"),
         ("plan models", "./models"),
+        ("plan tiny --drafter models", "./models"),
+        ("plan tiny --subnets 8", "the key subnets of peagle.yaml"),
+        ("plan tiny --users 8", "--concurrency"),
+        ("plan tiny --workloads 8", "--workload"),
         ("compare peagle-tiny --share 50", "50%"),
     ],
 )

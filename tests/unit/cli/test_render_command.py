@@ -76,7 +76,6 @@ def unsupported(plan):
 def render(plan, catalog):
     return (text_file("name.txt", plan.name),)
 '''
-
 WITH_DUMMY = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -101,7 +100,6 @@ def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
     folder = tmp_path / "formats"
     folder.mkdir()
     (folder / "nameplate.py").write_text(DUMMY_FORMAT)
-
     lines = [
         ["nameplate", "tiny", "--name", "mine", "-o", "out"],
         ["--help"],
@@ -113,7 +111,6 @@ def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITH_DUMMY, str(folder), json.dumps(lines)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     made, described, unknown, refused, two_prefixes = json.loads(done.stdout)
-
     assert made[0] == 0, made
     assert (tmp_path / "out" / "name.txt").read_text() == "mine"
     assert "nameplate: name.txt" in described[1]

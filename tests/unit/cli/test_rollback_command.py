@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.templates import by_template
+from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown, without_record
 
 
 @pytest.fixture
@@ -18,9 +20,7 @@ def updated(deployed: Terminal) -> Terminal:
 def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal) -> None:
     before = deployed.cloud.endpoints[NAME].config
     deployed.cloud.engine.acceptance = 1.2
-
     done = deployed.run(*FIRST, "--k", "3", "--yes", "--json")
-
     assert done.code == 3
     assert "without a proof, what serves now serves again" in done.err
     assert "acceptance length 1.20" in done.error
@@ -34,9 +34,7 @@ def test_a_failed_update_reports_what_failed_and_what_serves(deployed: Terminal)
 @pytest.mark.thorough
 def test_an_unproved_update_stays_if_asked_to(deployed: Terminal) -> None:
     deployed.cloud.engine.acceptance = 1.2
-
     done = deployed.run(*FIRST, "--k", "3", "--yes", "--json", "--keep-unproved")
-
     assert done.code == 3
     assert (done.document["state"], done.document["k"]) == ("Unproved", 3)
     assert done.document["rolled_back"] is False
@@ -46,7 +44,6 @@ def test_an_unproved_update_stays_if_asked_to(deployed: Terminal) -> None:
 @pytest.mark.thorough
 def test_rollback_shows_what_changes_and_asks(updated: Terminal) -> None:
     done = updated.run("rollback", NAME, answers="n\n")
-
     assert done.code == 2
     assert "changes     K 3 -> 7" in done.err
     assert price_shown() in done.err
@@ -59,7 +56,6 @@ def test_an_interrupted_rollback_says_how_to_continue(updated: Terminal) -> None
     updated.interrupts("update_endpoint", after=True)
     done = updated.run("rollback", NAME, "--yes")
     updated.recovers()
-
     assert done.code == 130
     assert f"Continue peagle rollback {NAME}" in done.err
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 7
@@ -78,9 +74,7 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
     updated.cloud.before = interrupt
     assert updated.run("rollback", NAME, "--yes").code == 130
     updated.recovers()
-
     done = updated.run("rollback", NAME, "--yes", "--json")
-
     assert "the rollback to it had begun, and is continued" in done.err
     assert done.document["k"] == 7
     assert updated.run("rollback", NAME, "--yes", "--json").document["k"] == 3
@@ -88,6 +82,106 @@ def test_a_rollback_interrupted_at_its_end_is_finished_and_says_so(updated: Term
 
 def test_without_a_previous_revision_nothing_is_rolled_back(deployed: Terminal) -> None:
     done = deployed.run("rollback", NAME, "--yes")
-
     assert done.code == 3
     assert "there is no revision" in done.error
+
+
+# ``peagle destroy``: shows the resources, asks, and removes them.
+def test_destroy_shows_resources_and_asks(deployed: Terminal) -> None:
+    done = deployed.run("destroy", NAME, answers="n\n")
+    assert done.code == 2
+    assert f"Endpoint {NAME}" in done.err
+    assert price_shown() in done.err
+    assert NAME in deployed.cloud.endpoints
+
+
+@pytest.mark.thorough
+def test_an_endpoint_without_our_tags_is_not_said_to_be_gone(deployed: Terminal) -> None:
+    config = deployed.cloud.endpoints[NAME].config
+    deployed.cloud._create_endpoint("somebody-elses", config, [])
+    done = deployed.run("destroy", "somebody-elses", "--all", "--yes")
+    assert done.code == 3
+    assert "the endpoint somebody-elses in us-east-1 exists" in done.err
+    assert "somebody-elses" in deployed.cloud.endpoints
+
+
+def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal) -> None:
+    deployed.cloud.endpoints[NAME].script = [("Updating", None)] * 12 + [("InService", "")]
+    done = deployed.succeeds("destroy", NAME, "--yes")
+    assert "Waiting for the endpoint's current change to end" in done.err
+    assert deployed.cloud.is_empty
+
+
+def test_concurrent_commands_exclude_each_other(deployed: Terminal) -> None:
+    from peagle.deploy import records
+
+    with records.deployment_lock("111122223333", "us-east-1", NAME):
+        done = deployed.run("destroy", NAME, "--yes")
+    assert done.code == 2
+    assert "another peagle command" in done.error
+    assert NAME in deployed.cloud.endpoints
+
+
+def _with_leftovers(deployed: Terminal) -> None:
+    deployed.cloud.log_groups = {f"/aws/sagemaker/Endpoints/{NAME}", "/aws/sagemaker/other"}
+    deployed.cloud.alarms = {"slow": NAME, "theirs": "another"}
+    deployed.cloud.scaled = {f"endpoint/{NAME}/variant/AllTraffic", "endpoint/x/variant/y"}
+
+
+def test_what_an_earlier_endpoint_left_is_removed(deployed: Terminal) -> None:
+    _with_leftovers(deployed)
+    deployed.run("destroy", NAME, "--yes")
+    done = deployed.succeeds("destroy", NAME, "--all", "--yes")
+    assert f"removed LogGroup /aws/sagemaker/Endpoints/{NAME}" in done.out
+    assert "Nothing to remove" in deployed.run("destroy", NAME, "--all", "--yes").err
+
+
+def test_without_the_permission_to_list_them_leftovers_are_unknown(deployed: Terminal) -> None:
+    deployed.rejects("describe_alarms", "AccessDenied")
+    everything = deployed.run("destroy", NAME, "--all", "--yes")
+    done = deployed.run("destroy", NAME, "--yes")
+    assert everything.code == 4
+    assert "cloudwatch:DescribeAlarms" in everything.error
+    assert done.code == 0
+    assert "are unknown" in done.err
+
+
+def test_what_a_removed_template_left_is_removed(terminal: Terminal) -> None:
+    by_template(terminal.world, a_plan(), "terraform")
+    endpoint = terminal.cloud.endpoints.pop("peagle-pair")
+    del terminal.cloud.tags[endpoint.arn]
+    refused = terminal.run("destroy", "peagle-pair", "--yes")
+    done = terminal.run("destroy", "peagle-pair", "--all", "--yes")
+    assert refused.code == 3
+    assert done.code == 0
+    assert terminal.cloud.is_empty
+
+
+# ``peagle prove``: what it prints and how it ends.
+def test_json_lists_the_instances_and_their_source(deployed: Terminal) -> None:
+    document = deployed.run("prove", NAME, "--min-drafts", "30", "--json").document
+    assert (document["name"], document["source"], document["min_drafts"]) == (NAME, "log", 30)
+    (instance,) = document["instances"]
+    assert instance["stream"] == "AllTraffic/i-1"
+    assert instance["drafts"] == document["drafts"] >= 30
+
+
+def test_below_the_floor_the_exit_code_is_3_and_the_proof_is_printed(deployed: Terminal) -> None:
+    done = deployed.run("prove", NAME, "--floor", "3.5")
+    assert done.code == 3
+    assert f"{NAME} is not proved: acceptance length 3.00" in done.out
+    assert "below the floor of 3.50" in done.err
+
+
+@pytest.mark.thorough
+def test_the_users_floor_is_named(deployed: Terminal) -> None:
+    done = deployed.run("prove", NAME, "--floor", "2.5")
+    assert "at least 2.50 required by --floor" in done.out
+    assert deployed.run("prove", NAME, "--json").document["floor_source"] == "catalogue"
+    assert deployed.run("status", NAME, "--json").document["acceptance_floor_source"] == "catalogue"
+
+
+@pytest.mark.thorough
+def test_an_endpoint_needs_no_record(deployed: Terminal) -> None:
+    without_record(deployed)
+    assert deployed.run("prove", "--endpoint", NAME).code == 0

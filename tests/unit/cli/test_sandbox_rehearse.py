@@ -26,10 +26,7 @@ ADD = ("sandbox", "fault", "add")
             "ml.g5.xlarge",
         ),
         (("sandbox", "fault", "list"), "the sandbox is not running"),
-        (
-            ("sandbox", "quota", "set", "ml.g5.xlarge", "many"),
-            "'many' is not a valid",
-        ),
+        (("sandbox", "quota", "set", "ml.g5.xlarge", "many"), "'many' is not a valid"),
         (("sandbox", "quota", "list"), "the sandbox is not running"),
     ],
 )

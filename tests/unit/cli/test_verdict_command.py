@@ -35,7 +35,6 @@ def test_the_whole_catalogue_has_verdicts() -> None:
 def test_the_document_is_the_file(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
     done = peagle(*SMALL, "--gpu", "H200", "--json", "-o", str(path))
-
     assert done.code == 0
     assert done.document == json.loads(path.read_text())
     assert done.err == f"wrote {path}\n"
@@ -46,13 +45,11 @@ def test_the_next_command_has_a_load_that_the_file_covers(tmp_path: Path) -> Non
     load = ("--concurrency", "100", "--prompt-tokens", "8k", "--output-tokens", "500")
     command = ("gpt-oss-20b", "--gpu", "H200", *load, "-o", str(tmp_path / "v.json"))
     last = peagle(*command).out.splitlines()[-1]
-
     assert "--concurrency 100 --prompt-tokens 8192 --output-tokens 500 --verdict" in last
 
 
 def test_a_model_that_does_not_fit_is_refused() -> None:
     done = peagle("gpt-oss-120b", "--instance-type", "ml.g5.xlarge")
-
     assert done.code == 3
     assert "does not fit on 1 x A10G" in done.error
 
@@ -62,15 +59,11 @@ def test_deploy_takes_drafter_and_k_from_the_file(terminal: Terminal, tmp_path: 
     path = tmp_path / "verdict.json"
     size = ("--prompt-tokens", "1k", "--output-tokens", "256")
     load = ("--gpu", "A10G", "--concurrency", "8", *size)
-    made = terminal.run("verdict", "tiny", *load, "-o", str(path))
-    assert made.code == 0, made.err
+    terminal.succeeds("verdict", "tiny", *load, "-o", str(path))
     best = read_verdict(path).at(None, 8)[1].best
     assert best is not None
     chosen = ("--instance-type", "ml.g5.xlarge", "--verdict", str(path))
-
-    done = terminal.run("deploy", "tiny", *chosen, "--yes", "--json")
-
-    assert done.code == 0, done.err
+    done = terminal.succeeds("deploy", "tiny", *chosen, "--yes", "--json")
     assert (done.document["k"] or 0) == best.k
 
 
@@ -79,7 +72,6 @@ def test_deploy_refuses_a_verdict_on_another_gpu(terminal: Terminal, tmp_path: P
     terminal.run("verdict", "tiny", "--gpu", "L40S", "--concurrency", "8", "-o", str(path))
     chosen = ("--instance-type", "ml.g5.xlarge", "--verdict", str(path))
     done = terminal.run("deploy", "tiny", *chosen, "--yes")
-
     assert done.code == 2
     assert "is a verdict on L40S, not on A10G" in done.error
     assert nothing_was_created(terminal)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import sys
 
 import pytest
-from pydantic import BaseModel
 
 from peagle.cli.view.console import (
     bar,
     print_documents,
     print_facts,
     print_findings,
-    print_json,
     print_next,
     print_table,
 )
+from peagle.cli.view.progress import DeploymentProgress, StatusLine
+from peagle.deploy.context import Progress
 from peagle.findings import Finding
 
 COMMAND = ("peagle", "plan", "a" * 40, "--set", "a value with blanks")
@@ -32,12 +32,10 @@ def test_every_shape_keeps_its_texts_and_commands(
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
     rows = [("ml.g6e.xlarge", "1,234,567", "word " * 9), ("x", "7", "")]
-
     print_table(("type", "tokens", "why"), rows, right=("tokens",), title="Table")
     print_facts([("label", "text " * 9), ("to do", ("run", LINE)), ("none", "")], err=False)
     print_findings([FINDING], title="Findings")
     print_next("Next", LINE)
-
     shown = capsys.readouterr().out
     lines = shown.splitlines()
     assert all(line == line.rstrip() for line in lines)
@@ -49,30 +47,13 @@ def test_every_shape_keeps_its_texts_and_commands(
     assert "none" not in shown
 
 
-def test_a_table_without_rows_has_no_title(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("a",), [], title="Title")
-
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize(
     ("shares", "blocks"), [((0.25, 0.5), 15), ((0.0,), 0), ((0.7, 0.7), 20), ((-1.0,), 0)]
 )
 def test_a_bar_is_full_to_the_sum_of_its_parts(shares: tuple[float, ...], blocks: int) -> None:
     drawn = bar(((share, "") for share in shares), 20).plain
-
     assert len(drawn) == 20
     assert drawn.count("█") + drawn.count("#") == blocks
-
-
-def test_a_document_is_the_dump_of_its_model(capsys: pytest.CaptureFixture[str]) -> None:
-    class Answer(BaseModel):
-        number: int
-        names: tuple[str, ...]
-
-    print_json({"answer": Answer(number=1, names=("a",))})
-
-    assert json.loads(capsys.readouterr().out) == {"answer": {"number": 1, "names": ["a"]}}
 
 
 def test_no_column_is_cut_off_where_the_terminal_is_narrow(
@@ -93,3 +74,104 @@ def test_no_column_is_cut_off_where_the_terminal_is_narrow(
     headings, row = capsys.readouterr().out.splitlines()
     assert headings.split() == ["instance", "gpu", "$/hour", "requests", "tokens/s", "$/1M"]
     assert row.split()[-4:] == ["$10.36", "43.27", "1,852", "$1.55"]
+
+
+# Progress on stderr, with and without a terminal.
+def use_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make stderr a terminal that can rewrite a line."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def on_screen(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What a terminal shows from each erased line to the next one."""
+    return capsys.readouterr().err.split("\r\x1b[2K")
+
+
+def test_without_a_terminal_there_is_a_line_every_15_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    with StatusLine(lambda: now) as status:
+        for second in range(35):
+            now = float(second)
+            status.show("starting", "a line of the log")
+    assert capsys.readouterr().err.splitlines() == [
+        "starting, 0 s: a line of the log",
+        "starting, 15 s: a line of the log",
+        "starting, 30 s: a line of the log",
+    ]
+
+
+def test_on_a_terminal_the_line_is_rewritten_and_cleared_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "30")
+    with StatusLine(lambda: 0.0) as status:
+        status.show("starting", "a very long line of the log\x1b[31m with colors")
+        status.show("proving")
+    assert on_screen(capsys) == ["", "starting, 0 s: a very long...", "proving, 0 s", ""]
+
+
+@pytest.mark.parametrize(
+    ("progress", "sandbox", "line"),
+    [
+        (
+            Progress("Creating", 83.4, 0.0326, "Loading weights"),
+            False,
+            "Creating | 1m 23s | $0.03 so far | Loading weights",
+        ),
+        (Progress("Creating", 83.4, 0.0326), True, "Creating | 1m 23s | $0.03 on AWS"),
+        (Progress("Creating model", line="m"), False, "Creating model | m"),
+    ],
+)
+def test_deployment_shows_state_time_cost_and_line(
+    progress: Progress, sandbox: bool, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DeploymentProgress(sandbox) as status:
+        status.observe(progress)
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_without_a_terminal_a_deployment_has_a_line_per_change_and_per_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    with DeploymentProgress(sandbox=False, clock=lambda: now) as status:
+        for second in range(140):
+            now = float(second)
+            state = "Creating" if second < 135 else "InService"
+            line = f"Loading weights: {second}%" if second >= 90 else "no log yet"
+            status.observe(Progress(state, now, line=line, is_logging=second >= 90))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "Creating | no log yet",
+        "Creating | 1m 00s | no log yet",
+        "Creating | 1m 30s | Loading weights: 90%",
+        "InService | 2m 15s | Loading weights: 135%",
+    ]
+
+
+def test_a_notice_stays_above_the_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    with DeploymentProgress(sandbox=False) as status:
+        status.observe(Progress("Creating", 1))
+        status.observe(Progress("peagle-tiny", line="no capacity", is_notice=True))
+        status.observe(Progress("Creating", 2))
+    assert on_screen(capsys) == [
+        "", "Creating | 1s", "peagle-tiny: no capacity\nCreating | 1s", "Creating | 2s", "",
+    ]  # fmt: skip
+
+
+def test_a_thread_that_still_runs_shows_nothing_after_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_terminal(monkeypatch)
+    with StatusLine(lambda: 0.0) as status:
+        status.show("starting")
+    capsys.readouterr()
+    status.show("starting")
+    assert capsys.readouterr().err == ""

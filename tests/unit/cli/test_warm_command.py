@@ -50,7 +50,6 @@ def stored(terminal: Terminal) -> list[str]:
 
 def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> None:
     done = warmed(stocked)
-
     assert done.code == 0, done.err
     assert stored(stocked) == [f"pair/warm/{KEY}.json", f"pair/warm/{KEY}.tar.gz"]
     assert f"s3://models/pair/warm/{KEY}.tar.gz is stored" in done.out
@@ -61,7 +60,6 @@ def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> N
 
 def test_weights_outside_s3_are_refused_with_the_command(terminal: Terminal) -> None:
     done = terminal.run("warm", *PLAN, "--yes")
-
     assert done.code == 3
     assert "peagle weights sync peagle/tiny+p-eagle s3://BUCKET/PREFIX" in done.error
     assert terminal.cloud.is_empty
@@ -69,7 +67,6 @@ def test_weights_outside_s3_are_refused_with_the_command(terminal: Terminal) -> 
 
 def test_the_stock_image_is_refused_with_the_command(stocked: Terminal) -> None:
     done = stocked.run("warm", *PLAN[:3], *IN_S3, "--yes")
-
     assert done.code == 3
     assert "peagle image build peagle/tiny --drafter s3://" in done.error
     assert stocked.cloud.calls == []
@@ -77,9 +74,7 @@ def test_the_stock_image_is_refused_with_the_command(stocked: Terminal) -> None:
 
 def test_a_prefix_without_write_permission_costs_nothing(stocked: Terminal) -> None:
     stocked.rejects("create_multipart_upload")
-
     done = warmed(stocked)
-
     assert done.code == 4
     assert "s3:PutObject" in done.error
     assert "create_model" not in stocked.cloud.calls
@@ -105,9 +100,7 @@ def test_the_endpoint_is_removed_after_any_error(
 ) -> None:
     part, _, name = attribute.rpartition(".")
     setattr(getattr(stocked.cloud, part) if part else stocked.cloud, name, copy.copy(value))
-
     done = warmed(stocked)
-
     assert done.code == code
     assert words in done.error
     assert stored(stocked) == []
@@ -117,9 +110,7 @@ def test_the_endpoint_is_removed_after_any_error(
 @pytest.mark.parametrize("operation", ["create_model", "create_endpoint", "upload_file"])
 def test_ctrl_c_at_any_moment_leaves_nothing(stocked: Terminal, operation: str) -> None:
     stocked.interrupts(operation, after=True)
-
     done = warmed(stocked)
-
     stocked.recovers()
     assert done.code == 130
     assert is_removed(stocked)
@@ -134,9 +125,7 @@ def test_a_cancelled_pipeline_leaves_nothing(stocked: Terminal) -> None:
 
     stocked.cloud.after = end
     before = signal.getsignal(signal.SIGTERM)
-
     done = warmed(stocked)
-
     stocked.recovers()
     assert done.code == 130
     assert is_removed(stocked)
@@ -153,9 +142,7 @@ def test_a_failed_removal_lists_the_remaining_resources(
 
     stocked.cloud.before = refused
     stocked.cloud.packed.faults = [WarmReply(409, b'{"error": "nothing was compiled"}')]
-
     done = warmed(stocked)
-
     assert done.code == (130 if interrupted else 4)
     assert "nothing was compiled" in done.err
     assert f"Endpoint {NAME}-warm" in done.err

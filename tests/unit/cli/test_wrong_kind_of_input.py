@@ -23,7 +23,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_verdict_is_neither_a_plan_nor_a_result(peagle: Peagle) -> None:
     assert peagle("verdict", "tiny", "--gpu", "L4", "-o", "v.json").returncode == 0
     assert peagle("plan", "tiny", "--out", "plan.json").returncode == 0
-
     planned = peagle("plan", "v.json").stderr
     assert "v.json is a verdict, not a plan" in planned
     assert "--verdict v.json" in planned
@@ -32,16 +31,13 @@ def test_a_verdict_is_neither_a_plan_nor_a_result(peagle: Peagle) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("fit", "--instance-type", "ml.g6.xlarge"), ("check",), ("catalog", "show")],
+    "words", [("fit", "--instance-type", "ml.g6.xlarge"), ("check",), ("catalog", "show")]
 )
 def test_a_command_without_plan_files_names_the_one_that_shows_them(
     peagle: Peagle, words: tuple[str, ...]
 ) -> None:
     assert peagle("plan", "tiny", "-o", "plan.json").returncode == 0
-
     done = peagle(*words, "plan.json", "--json")
-
     error = json.loads(done.stderr)["error"]
     assert (done.returncode, error["message"]) == (2, "'plan.json' is a plan file, not a pair")
     assert "kv cache" in peagle(*error["command"][1:]).stdout.lower()

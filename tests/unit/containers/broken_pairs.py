@@ -89,14 +89,12 @@ SETTINGS: dict[str, str] = {
     "an argument of one version only": "did you mean SM_VLLM_ENABLE_PREFIX_CACHING?",
 }
 """Case that the container refuses for its variables or its files -> part of the refusal."""
-
 ONLY_IN_THE_TOOLKIT = {
     "a placeholder under a key that this version does not read": "it depends on vLLM's version",
     "biases in config.json only": "vLLM knows which tensors a class needs",
     "no final norm": "vLLM knows which tensors a class needs",
 }
 """Case with a code of ``pair`` with which the container starts vLLM -> why."""
-
 PAIR_CODES = frozenset(
     re.findall(r'"([a-z0-9]+(?:-[a-z0-9]+)+)"', Path(heads.__file__).read_text(encoding="utf-8"))
 )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from peagle.data import entrypoint_folder
 from peagle_serve.checks import (
@@ -17,7 +20,16 @@ from peagle_serve.checks import (
 )
 from peagle_serve.command import command
 from peagle_serve.contract import OWN_VARIABLES, SPECULATION, InvalidEnvironment
-from peagle_serve.environment import KNOWN, canonical_name, check_arguments, flag_of, normalized
+from peagle_serve.environment import (
+    KNOWN,
+    arguments,
+    canonical_name,
+    check_arguments,
+    flag_of,
+    normalized,
+    tokens_of,
+)
+from peagle_serve.json_reader import InvalidJson, read
 from tests.unit.containers.arguments import SOURCE
 
 HANDED_ON = {
@@ -65,7 +77,6 @@ def refusal(environment: dict[str, str]) -> str:
 )  # fmt: skip
 def test_a_speculative_config(config: str, words: str) -> None:
     reported = refusal({SPECULATION: config})
-
     assert reported.startswith(SPECULATION) is bool(words)
     assert all(part in reported for part in words.split(" ... "))
 
@@ -150,7 +161,6 @@ REFUSED: list[tuple[dict[str, str], str]] = [
 @pytest.mark.parametrize(("environment", "words"), REFUSED, ids=lambda case: str(case)[:60])
 def test_what_is_refused(environment: dict[str, str], words: str) -> None:
     reported = refusal(environment)
-
     assert words in reported
     assert "\n" not in reported
 
@@ -192,7 +202,6 @@ def test_what_is_accepted(name: str, values: tuple[str, ...]) -> None:
 def test_every_setting_that_the_entrypoint_reads_is_listed() -> None:
     sources = entrypoint_folder().rglob("*.py")
     read = {name for file in sources for name in re.findall(r"\bPEAGLE_\w+", file.read_text())}
-
     assert read - {"PEAGLE_", *HANDED_ON} == set(OWN_VARIABLES)
 
 
@@ -232,7 +241,6 @@ def test_arguments_are_those_of_the_installed_vllm(name: str, value: str, words:
 def test_other_spellings_reach_vllm_as_the_usual_one() -> None:
     usual = {"SM_VLLM_MODEL": "a/b", "SM_VLLM_MAX_MODEL_LEN": "8k", "SM_VLLM_NO_ENABLE_LORA": ""}
     other = {"SM_VLLM_model": "a/b", "SM_VLLM_max-model-len": "8k", "SM_VLLM_no_enable_Lora": ""}
-
     assert command(other) == command(usual)
     assert normalized({"sm_vllm_x": "1", "HOME": "/"}) == {"sm_vllm_x": "1", "HOME": "/"}
     names = ("SM_VLLM_MODEL", "SM_VLLM_REASONING_PARSER", "SM_VLLM_CONFIG", "SM_VLLM_")
@@ -242,7 +250,6 @@ def test_other_spellings_reach_vllm_as_the_usual_one() -> None:
 
 def test_the_toolkit_sees_every_spelling() -> None:
     nested = json.dumps({**DRAFTER, "draft_load_config": {"load_format": "pt"}})
-
     assert unsafe_load_format("SM_VLLM_load_format", "pt") == "pt"
     assert unsafe_load_format("SM_VLLM_SPECULATIVE_CONFIG", nested) == "pt"
     assert unsafe_load_format("SM_VLLM_SPECULATIVE_CONFIG", nested.replace("pt", "auto")) is None
@@ -321,3 +328,102 @@ def test_what_vllm_and_plans_need_is_passed_on() -> None:
     with pytest.raises(InvalidEnvironment) as refused:
         check_no_code({"LD_PRELOAD": "/a", "PYTHONPATH": "/a", "SM_VLLM_MODEL": "m"})
     assert refused.value.message.startswith("LD_PRELOAD, PYTHONPATH: this chooses the code")
+
+
+# JSON from outside is read strictly; variables become vLLM's arguments byte for byte.
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+VALUE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+INDENT = st.sampled_from([None, 0, 3, "\t"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is not valid JSON: Expecting value (line 1, column 1)"),
+        ('{"a":\n 1,}', "(line 2, column 4)"),
+        ('{"a": {"b": 1, "b": 2}}', "it has 'b' twice in one object"),
+        ("[1,\n NaN]", "it has NaN, which is not JSON"),
+        ("-Infinity", "it has -Infinity, which is not JSON"),
+        ("[1e400]", "it has the number 1e400, which is too large"),
+        ("9" * 5000, "it cannot be read: Exceeds the limit"),
+        ('{"a":' * 100_000, "it cannot be read: maximum recursion depth"),
+        (" " * (8 << 20) + "1", "it is longer than 8,388,608 bytes"),
+        ('["\\ud800"]', "it has half of a surrogate pair"),
+        ('{"\\uDFFF": 1}', "it has half of a surrogate pair"),
+        ('"\ud800"', "it is not UTF-8 (invalid character at offset 1)"),
+        (b'"\xff"', "it is not UTF-8 (invalid byte at offset 1)"),
+        (b"\xff\xfe1\x00", "it is not UTF-8 (invalid byte at offset 0)"),
+        (b"\xef\xbb\xbf1", "it is not valid JSON: Unexpected UTF-8 BOM"),
+        ("\x00", "it is not valid JSON"),
+    ],
+    ids=range(16),
+)
+def test_what_is_refused_and_where(text: str | bytes, message: str) -> None:
+    with pytest.raises(InvalidJson) as caught:
+        read(text, "it")
+    assert message in str(caught.value)
+
+
+@pytest.mark.thorough
+@given(st.lists(VALUE, max_size=6), INDENT)
+def test_elements_of_an_array_are_tokens_as_they_are_written(
+    values: list[Any], indent: int | str | None
+) -> None:
+    tokens = tokens_of("--x", f" {json.dumps(values, indent=indent)}\n")
+    texts = [str, type(None)]
+    assert [t for t, v in zip(tokens, values, strict=True) if type(v) in texts] == [
+        v or "" for v in values if type(v) in texts
+    ]
+    assert [json.loads(t) for t, v in zip(tokens, values, strict=True) if type(v) not in texts] == [
+        v for v in values if type(v) not in texts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "argv"),
+    [
+        ("8", ["--x-y", "8"]),
+        ("true", ["--x-y"]),
+        (" True ", ["--x-y"]),
+        ("", ["--x-y"]),
+        ("false", []),
+        ("FALSE", []),
+        (" ", ["--x-y", " "]),
+        ("a b", ["--x-y", "a b"]),
+        ('{"a": 1}', ["--x-y", '{"a": 1}']),
+        ('["a", "b c"]', ["--x-y", "a", "b c"]),
+        ("[]", []),
+        ('[{"a":  1}, 2.50, true, null]', ["--x-y", '{"a":  1}', "2.50", "true", ""]),
+        ('{"a":1} {"b":2}', ["--x-y", '{"a":1}', '{"b":2}']),
+        ("[not json]", ["--x-y", "[not json]"]),
+        ("[1,]", ["--x-y", "[1,]"]),
+        *((text, ["--x-y", text]) for text in ('{"a":1} 2', "{} {", "{}, {}")),
+        ("{% for m in messages %}{{ m }}", ["--x-y", "{% for m in messages %}{{ m }}"]),
+        ("-1", ["--x-y=-1"]),
+        ("--model", ["--x-y=--model"]),
+        ("[-1, 2, -0.5]", ["--x-y", "-1", "2", "-0.5"]),
+    ],
+)
+def test_a_value_becomes_the_same_tokens_as_in_awss_container(value: str, argv: list[str]) -> None:
+    assert arguments({"SM_VLLM_X_Y": value}) == argv
+
+
+@pytest.mark.parametrize("value", ['["a", "-b"]', '["-a", "b"]', '["--model", ""]', "--", '["--"]'])
+def test_what_vllm_would_read_as_an_argument_is_refused(value: str) -> None:
+    with pytest.raises(InvalidEnvironment, match="SM_VLLM_X_Y has the value"):
+        arguments({"SM_VLLM_X_Y": value})
+
+
+def test_arguments_are_sorted_by_name_and_other_variables_ignored() -> None:
+    environment = {"SM_VLLM_B": "2", "HF_TOKEN": "secret", "SM_VLLM_A": "1", "VLLM_C": "3"}
+    assert arguments(environment) == ["--a", "1", "--b", "2"]
+    for flag in ("ALLOWED_ORIGINS", "ALLOWED_METHODS", "ALLOWED_HEADERS"):
+        assert arguments({f"SM_VLLM_{flag}": '["a", "b"]'})[1:] == ['["a", "b"]'], "vLLM parses it"

@@ -37,9 +37,7 @@ def test_vllm_serve_starts_where_the_module_is_deprecated(
     (tmp_path / "vllm" / "__init__.py").touch()
     server.write_text('"The `python -m vllm.entrypoints.openai.api_server` command is deprecated"')
     monkeypatch.syspath_prepend(tmp_path)
-
     argv = command({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SEED": "1"})
-
     assert argv[1:7] == ["-m", "vllm.entrypoints.cli.main", "serve", "a/b", "--port", "8080"]
     assert argv[argv.index("--seed") + 1] == "1"
     assert "--model" not in argv
@@ -47,7 +45,6 @@ def test_vllm_serve_starts_where_the_module_is_deprecated(
 
 def test_the_middleware_is_importable_and_the_working_folder_is_not(container: Container) -> None:
     container.argv({"SM_VLLM_MODEL": "a/b"})
-
     path = json.loads(container.record.read_text())["path"]
     assert path[0] == str(SERVE.parent)
     assert path[1] == str(container.folder)
@@ -58,9 +55,7 @@ def test_the_middleware_is_importable_and_the_working_folder_is_not(container: C
 @pytest.mark.parametrize("language", ["C", "en_US.ISO-8859-1", "de_DE.UTF-8"])
 def test_special_characters_pass_in_any_locale(container: Container, language: str) -> None:
     value = "50 % \"quoted\" 'single' $HOME `x` \\ \n zwei\t\u00e4\u65e5\U0001f600"
-
     argv = container.argv({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": value, "LC_ALL": language})
-
     assert argv[argv.index("--x") + 1] == value
 
 
@@ -85,7 +80,6 @@ def test_an_invalid_environment_ends_the_container_with_one_line(
 ) -> None:
     before = cpu_seconds()
     done = container.run({**variables, "PEAGLE_ML_ROOT": "/nowhere"})
-
     assert done.returncode == 2
     assert cpu_seconds() - before < 1, "vLLM's imports take ten times as long"
     (reported,) = documents(done)
@@ -98,7 +92,6 @@ def test_an_invalid_environment_ends_the_container_with_one_line(
 @pytest.mark.thorough
 def test_a_missing_vllm_is_refused(tmp_path: Path) -> None:
     done = Container(tmp_path).run({"SM_VLLM_MODEL": "a/b"})
-
     assert done.returncode == 2
     assert b"has no vLLM" in done.stderr
 
@@ -114,9 +107,7 @@ def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None
         "SM_VLLM_NOTE": f"not a place for {token}",
         "HF_TOKEN": token,
     }
-
     done = container.run(variables)
-
     log = done.stderr.decode()
     assert '"--max-num-batched-tokens", "2048"' in log
     for secret in (token, "first-key"):
@@ -128,9 +119,7 @@ def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None
 @pytest.mark.thorough
 def test_secrets_reach_vllm_in_its_environment_and_never_as_arguments(container: Container) -> None:
     variables = {"SM_VLLM_API_KEY": '["-a key"]', "SM_VLLM_HF_TOKEN": "hf-of-ours"}
-
     container.run({"SM_VLLM_MODEL": "a/b", "VLLM_API_KEY": "another", **variables})
-
     recorded = json.loads(container.record.read_text())
     environment = recorded["environment"]
     assert (environment["VLLM_API_KEY"], environment["HF_TOKEN"]) == ("-a key", "hf-of-ours")
@@ -154,7 +143,6 @@ def test_an_unknown_error_is_one_line_without_its_text(container: Container) -> 
         done = container.run({"SM_VLLM_MODEL": "a/b"})
     finally:
         broken.unlink()
-
     assert done.returncode == 70
     (reported,) = documents(done)
     assert (reported["event"], reported["exit_code"]) == ("crash", 70)
@@ -168,9 +156,7 @@ def test_vllm_finds_a_vocabulary_beside_the_weights(container: Container, tmp_pa
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((tiny("target") / name).read_bytes())
     (tmp_path / "o200k_base.tiktoken").write_bytes(b"aGVsbG8= 0")
-
     done = container.run({"SM_VLLM_MODEL": str(tmp_path)})
-
     assert container.record.exists(), done.stderr.decode()
     environment = json.loads(container.record.read_text())["environment"]
     assert environment["TIKTOKEN_ENCODINGS_BASE"] == str(tmp_path)
@@ -179,7 +165,6 @@ def test_vllm_finds_a_vocabulary_beside_the_weights(container: Container, tmp_pa
 @pytest.mark.parametrize("file", sorted(SERVE.rglob("*.py")), ids=lambda file: file.name)
 def test_it_needs_python_3_10_and_the_standard_library_only(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 10))
-
     imported = {
         (node.module if isinstance(node, ast.ImportFrom) else alias.name) or ""
         for node in ast.walk(tree)
@@ -209,8 +194,6 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 def test_a_signal_before_anything_is_imported_ends_it_with_0() -> None:
     command = [sys.executable, "-c", SIGNAL_WHILE_IMPORTING, str(SERVE)]
-
     done = subprocess.run(command, capture_output=True, check=False)
-
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stderr)["stage"] == "ended"

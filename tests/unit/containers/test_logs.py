@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.engine.logs import find_crash
 from peagle.engine_log import log_text
-from peagle_serve.logs import (
-    LONGEST,
-    SERVING,
-    STARTING,
-    EngineLines,
-    Log,
-    Redactor,
-    is_secret,
-)
+from peagle_serve.contract import InvalidEnvironment
+from peagle_serve.crash import parse_crash
+from peagle_serve.logs import LONGEST, SERVING, STARTING, EngineLines, Log, Redactor, is_secret
 
 HUB_TOKEN = "hf_" + "a1B2c3D4" * 4
 AWS_KEY = "AKIA" + "ABCDEFGH23456789"
@@ -63,7 +59,6 @@ def test_lines_of_the_engine_are_parsed(
     line: str, level: str, message: str, process: str | None, place: str | None
 ) -> None:
     expected = {"level": level, "message": message, "process": process, "place": place}
-
     assert EngineLines().fields(line) == {name: v for name, v in expected.items() if v is not None}
 
 
@@ -77,7 +72,6 @@ def test_a_traceback_is_an_error_until_its_end() -> None:
         "(APIServer pid=7) plain": "INFO",
     }
     parser = EngineLines()
-
     assert {line: parser.fields(line)["level"] for line in lines} == lines
 
 
@@ -88,9 +82,7 @@ def test_every_line_has_time_level_and_stage() -> None:
     written.log.warning("look")
     written.log.error("broken", "repair it", event="crash", cause="port-in-use", exit_code=1)
     written.log.engine("INFO 11-20 11:34:26 [a.py:1] with very-secret in it")
-
     begun, look, broken, engine = written.documents()
-
     assert {"time", "level", "stage", "message"} <= set(begun) & set(look) & set(engine)
     assert len(begun["time"]) == len("2026-11-20T11:34:26.131Z")
     assert (begun["stage"], begun["argv"]) == ("checking", ["python", "--api-key", "***"])
@@ -105,9 +97,7 @@ def test_counts_of_drafts_and_redrawn_lines() -> None:
     for line in (f"INFO 11-20 11:34:26 [a.py:1] {counts}", "\r  0% |   |\r100% |##|\r", "   ",
                  "\x1b[32mgreen\x1b[0m"):  # fmt: skip
         written.log.engine(line)
-
     first, *others = written.documents()
-
     assert (first["accepted_tokens"], first["drafted_tokens"]) == (30, 70)
     assert [document["message"] for document in others] == ["100% |##|", "green"]
 
@@ -116,9 +106,7 @@ def test_counts_of_drafts_and_redrawn_lines() -> None:
 def test_a_line_is_short_enough_for_docker_and_keeps_its_end(filler: str) -> None:
     written = Written()
     written.log.engine(f"ValueError: {filler * 30_000} the end")
-
     (line,) = written.lines()
-
     assert len(line.encode()) < LONGEST + 1000 < 16_384
     assert json.loads(line)["message"].endswith("the end")
 
@@ -130,7 +118,6 @@ def test_log_text_shows_lines_for_people() -> None:
     written.log.info("starting vLLM", event="start", argv=["python", "-m"])
     for line in (LOADING, "ValueError: the last word", "fake: line 2"):
         written.log.engine(line)
-
     assert [log_text(line) for line in written.lines()] == [
         "serve: error: no model is named (set SM_VLLM_MODEL)",
         'serve: starting vLLM: ["python", "-m"]',
@@ -170,14 +157,12 @@ def test_log_text_shows_lines_for_people() -> None:
 )
 def test_known_patterns_of_secrets_are_hidden(text: str, secret: str) -> None:
     shown = Redactor({}).text(text)
-
     assert (shown == text) is (not secret)
     assert not secret or (secret not in shown and "***" in shown)
 
 
 def test_secrets_of_the_environment_are_hidden_everywhere() -> None:
     keys = {"SM_VLLM_API_KEY": '["first-key", "second-key"]', "MAX_TOKENS": "204800"}
-
     assert Redactor(keys).text("['first-key', 'second-key'] 204800") == "['***', '***'] 204800"
     shown = Redactor({}).argv(["--api-key=-s", "--model", "a", "--hf-token", "b", "c", "--x", "d"])
     assert shown == ["--api-key=***", "--model", "a", "--hf-token", "***", "***", "--x", "d"]
@@ -188,7 +173,6 @@ def test_input_values_are_hidden_only_while_serving() -> None:
     written = Written()
     written.log.stage = SERVING
     written.log.engine(text)
-
     assert "diary" in Redactor({}).text(text)
     assert "diary" not in written.lines()[0]
 
@@ -196,7 +180,6 @@ def test_input_values_are_hidden_only_while_serving() -> None:
 @given(st.text(), st.text("abcXYZ019-_/+=", min_size=6, max_size=60), st.text())
 def test_no_secret_of_the_environment_is_shown(before: str, secret: str, after: str) -> None:
     redactor = Redactor({"HF_TOKEN": secret})
-
     assert secret not in redactor.text(before + secret + after).replace("***", "\0")
     assert secret not in json.dumps(redactor.argv(["--x", secret])).replace("***", "\0")
 
@@ -204,7 +187,6 @@ def test_no_secret_of_the_environment_is_shown(before: str, secret: str, after: 
 def test_a_long_text_is_not_cut_inside_of_a_secret() -> None:
     redactor = Redactor({"MY_SECRET": "first-half-second-half"})
     text = "x" * 30_000
-
     for place in range(5500, 5600, 5):
         shown = redactor.short(text[:place] + "first-half-second-half" + text)
         assert "half" not in shown
@@ -229,3 +211,59 @@ def test_a_name_says_whether_its_value_is_secret(names: str, secret: bool) -> No
     for name in names.split():
         assert is_secret(name) is secret
         assert ("swordfish" in Redactor({name: "swordfish"}).text("swordfish")) is not secret
+
+
+# Logs of vLLM's crashes: whole ones, and lines of our own runs, of its source and of reports.
+LOGS = Path(__file__).parent / "crashes"
+CRASHES: dict[str, tuple[str, str, str]] = json.loads((LOGS / "logs.json").read_text("utf-8"))
+"""Log -> part of the line, cause and part of the fix."""
+CORPUS: list[tuple[str, str, str]] = json.loads((LOGS / "corpus.json").read_text("utf-8"))
+"""Lines, cause, and a word of the fix."""
+CONSEQUENCES = [
+    "Process EngineCore:",
+    "(APIServer pid=7) Traceback (most recent call last):",
+    "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above. "
+    "Failed core proc(s): {}",
+]
+HEALTHY = [
+    "(APIServer pid=7) INFO 11-20 11:34:11 [x.py:1] worker exited with code 137, restarted",
+    'INFO:     127.0.0.1:4 - "POST /invocations HTTP/1.1" 200 OK',
+    "(APIServer pid=7) INFO 11-20 [x.py:6] killed 3 idle streams; GPU KV cache usage: 13.7%",
+    "(EngineCore pid=8) WARNING 11-20 11:34:11 [x.py:6] exit code 137",
+]
+
+
+@pytest.mark.parametrize(("log", "cause", "fix"), CORPUS, ids=lambda part: str(part)[:40])
+def test_a_log_has_its_cause_and_a_fix(log: str, cause: str, fix: str) -> None:
+    lines = [*HEALTHY, *log.splitlines(), *CONSEQUENCES]
+    crash = find_crash(lines)
+    assert (crash.cause, bool(crash.fix)) == (cause, bool(cause))
+    assert fix in " ".join((crash.fix, *crash.command))
+    assert crash == parse_crash(lines)
+    assert not any(code in crash.line for code in ("\x1b", "#033", "^["))
+
+
+def test_a_cause_decides_before_the_kill_that_followed_it() -> None:
+    known = parse_crash(["Killed", "OSError: [Errno 28] No space left on device"])
+    assert known.cause == "disk-full"
+    assert parse_crash(["ValueError: strange", "exit code 137"]).cause == "killed"
+    assert parse_crash(HEALTHY).line == ""
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_the_cause_is_found_in_a_real_log(name: str) -> None:
+    words, cause, fix = CRASHES[name]
+    crash = parse_crash((LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines())
+    assert words in crash.line
+    assert crash.cause == cause
+    assert fix in crash.fix
+    assert "\n" not in str(InvalidEnvironment(crash.line, crash.fix))
+
+
+def test_every_log_has_an_expectation() -> None:
+    assert {file.stem for file in LOGS.glob("*.log")} == set(CRASHES)
+
+
+def test_lines_of_another_process_do_not_belong_to_a_message() -> None:
+    lines = ["(Worker pid=9) ValueError: no", "(EngineCore pid=8) goes on", "(Worker pid=9) more"]
+    assert parse_crash(lines).line == "ValueError: no"

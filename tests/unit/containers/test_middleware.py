@@ -221,7 +221,6 @@ def test_draining_finishes_requests_and_refuses_new_ones(play: Play) -> None:
         gone = asyncio.create_task(world.ask("/slow"))
         await asyncio.sleep(0.05)
         await world.drain()
-
         assert await world.ask("/invocations") == await world.ask("/ping") == 503
         assert await world.ask("/metrics") == 200
         gone.cancel()  # a disconnected client does not delay the end
@@ -270,14 +269,12 @@ def test_any_other_request_is_forwarded_unchanged(scope: Message) -> None:
         return None
 
     asyncio.run(Middleware(server)(scope, receive, send))
-
     assert len(seen) == 1
     assert all(got is given for got, given in zip(seen[0], (scope, receive, send), strict=True))
 
 
 def test_the_counters_of_all_engines_are_summed() -> None:
     cached = 'vllm:prefix_cache_hits_total{engine="0"} 5\nvllm:prefix_cache_hits_total NaN\n'
-
     assert sum_counters(PAGE + cached) == {
         "cache_hits": 5,
         "speculation": True,

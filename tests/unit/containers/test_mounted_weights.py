@@ -82,7 +82,6 @@ def test_the_files_of_the_manifest_are_accepted(mounted: Mounted, more: dict[str
     (mounted.model / "warm").mkdir()
     (mounted.model / "warm" / "x.tar.gz").touch()
     (mounted.model / "peagle-weights.lock").touch()
-
     mounted.check(**more)
 
 
@@ -128,10 +127,8 @@ def test_a_served_folder_that_the_manifest_does_not_list_is_refused(
     mounted: Mounted, change: Callable[[Mounted], object], where: str, more: dict[str, str]
 ) -> None:
     change(mounted)
-
     with pytest.raises(InvalidEnvironment, match="does not list") as refused:
         mounted.check(**more)
-
     assert refused.value.message.startswith(f"{where} is /")
     assert "deploy again" in refused.value.fix
 
@@ -181,10 +178,8 @@ def test_other_files_are_refused(
     mounted: Mounted, change: Callable[[Mounted], object], words: str
 ) -> None:
     change(mounted)
-
     with pytest.raises(InvalidEnvironment) as refused:
         mounted.check()
-
     assert words in refused.value.message
     assert "peagle weights sync" in refused.value.fix
 
@@ -206,7 +201,6 @@ def test_a_manifest_that_is_none_is_refused_although_it_is_pinned(
     mounted: Mounted, text: str
 ) -> None:
     (mounted.model / "peagle-weights.json").write_text(text)
-
     with pytest.raises(InvalidEnvironment, match="cannot be used"):
         mounted.check(PEAGLE_WEIGHTS_SHA256=hashlib.sha256(text.encode()).hexdigest())
 
@@ -220,7 +214,6 @@ def flip(mounted: Mounted) -> None:
 
 def test_a_changed_byte_is_found_by_the_full_check_only(mounted: Mounted) -> None:
     flip(mounted)
-
     mounted.check()
     with pytest.raises(InvalidEnvironment, match=r"model\.safetensors has other content"):
         mounted.check(**FULL)
@@ -237,7 +230,6 @@ def test_the_checksum_of_an_object_in_parts_is_compared(mounted: Mounted, size: 
         "size": size, "checksum": f"SHA256:{checksum}", "part_size": PART,
     }  # fmt: skip
     mounted.pin = mounted.write()
-
     mounted.check(**FULL)
     (mounted.model / "target" / "vocabulary.txt").write_bytes(bytes(size))
     with pytest.raises(InvalidEnvironment, match="other content"):
@@ -247,7 +239,6 @@ def test_the_checksum_of_an_object_in_parts_is_compared(mounted: Mounted, size: 
 def test_a_checksum_that_cannot_be_computed_here_is_no_full_check(mounted: Mounted) -> None:
     mounted.entry()["checksum"] = "CRC64NVME:AAAA"
     mounted.pin = mounted.write()
-
     mounted.check()
     with pytest.raises(InvalidEnvironment, match=r"no SHA-256 of model\.safetensors"):
         mounted.check(**FULL)
@@ -255,7 +246,6 @@ def test_a_checksum_that_cannot_be_computed_here_is_no_full_check(mounted: Mount
 
 def test_without_a_pin_only_the_full_check_looks(mounted: Mounted) -> None:
     flip(mounted)
-
     mounted.check(PEAGLE_WEIGHTS_SHA256="")
     with pytest.raises(InvalidEnvironment, match="other content"):
         mounted.check(PEAGLE_WEIGHTS_SHA256="", **FULL)
@@ -267,9 +257,7 @@ def test_the_entrypoint_refuses_changed_weights_before_vllm_starts(tmp_path: Pat
     container = container_in(tmp_path / "engine")
     assert container.run(mounted.environment(**FULL)).returncode == 1, "the recorder ends with 1"
     add("modeling_x.py")(mounted)
-
     done = container.run(mounted.environment())
-
     assert done.returncode == 2
     (line,) = documents(done)
     assert "modeling_x.py" in line["message"]

@@ -9,10 +9,18 @@ from typing import Any
 
 import pytest
 
+from peagle.checks.registry import check
 from peagle.planning import Plan
 from peagle.render.image import pair_document
 from peagle_serve.checks import check_built_for, check_pair, code_variables
 from peagle_serve.contract import InvalidEnvironment
+from peagle_serve.crash import parse_crash
+from tests.engine import trials
+from tests.unit.checks.cases import GEOMETRY, geometry_case
+from tests.unit.checks.corpus import Broken
+from tests.unit.checks.corpus_heads import HEADS
+from tests.unit.checks.corpus_rest import REST
+from tests.unit.containers.broken_pairs import ONLY_IN_THE_TOOLKIT, PAIR_CODES, SETTINGS, refusal
 from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, plan_for
@@ -76,9 +84,7 @@ def pair_refusal(environment: dict[str, str], **changes: Any) -> str:
 )  # fmt: skip
 def test_head_and_target(tmp_path: Path, change: dict[str, Any], what: str) -> None:
     environment = pair(tmp_path, **change)
-
     reported = pair_refusal(environment)
-
     assert what in reported
     assert reported.startswith("head and target do not match: " if what else "")
     assert bool(reported) is bool(what)
@@ -141,7 +147,6 @@ def test_an_image_serves_its_own_pair_only(
     tmp_path: Path, chosen: dict[str, str], why: str
 ) -> None:
     reported = image_refusal(tmp_path, chosen)
-
     assert bool(reported) is bool(why)
     assert why in reported
     assert reported.startswith("this image was built for a/target+p-eagle, and " if why else "")
@@ -149,7 +154,6 @@ def test_an_image_serves_its_own_pair_only(
 
 def test_an_image_without_a_drafter_refuses_speculation(tmp_path: Path) -> None:
     plain = {**BUILT, "pair": "a/target", "drafter": None, "method": None, PARALLEL: None}
-
     assert image_refusal(tmp_path, {}, plain) == ""
     assert "has the method eagle3, not None" in image_refusal(tmp_path, drafting(), plain)
 
@@ -171,7 +175,6 @@ def test_models_in_folders_are_identified_by_their_config(
     tmp_path: Path, target: dict[str, Any], head: dict[str, Any], why: str
 ) -> None:
     chosen = pair(tmp_path, target=target, head=head)
-
     assert bool(image_refusal(tmp_path, chosen)) is bool(why)
     assert why in image_refusal(tmp_path, chosen)
     for unknown in ("", "{", "[]", "{}", {**BUILT, "facts": None}):
@@ -181,7 +184,6 @@ def test_models_in_folders_are_identified_by_their_config(
 @pytest.mark.parametrize("name", [name for name in ALL_PAIRS if not name.startswith("tiny")])
 def test_an_image_of_the_catalogue_accepts_its_own_pair(tmp_path: Path, name: str) -> None:
     plan = plan_for(name)
-
     assert image_refusal(tmp_path, plan.environment, built_for(plan)) == ""
     assert code_variables(plan.environment) == (), "a local engine takes each of its variables"
 
@@ -192,12 +194,82 @@ def test_the_container_refuses_before_it_starts_the_engine(tmp_path: Path) -> No
     image = tmp_path / "image"
     shutil.copytree(SERVE, image / "peagle_serve", ignore=shutil.ignore_patterns("__pycache__"))
     (image / "pair.json").write_text(json.dumps(BUILT))
-
     refused = container.run({"SM_VLLM_MODEL": "b/other"}, serve=image / "peagle_serve")
     taken = container.run({"SM_VLLM_MODEL": "a/target"}, serve=image / "peagle_serve")
-
     assert refused.returncode == 2
     (reported,) = documents(refused)
     assert reported["cause"] == "environment"
     assert "built for a/target+p-eagle, and SM_VLLM_MODEL is b/other" in reported["message"]
     assert taken.returncode == 1, "exit code of the recorder"
+
+
+# The container and the pairs that ``peagle check`` refuses: what it stops itself, before vLLM is
+CORPUS = {broken.name: broken for broken in (*HEADS, *REST)}
+LOG_LINES: dict[str, list[str]] = json.loads(
+    (Path(__file__).parent / "crashes" / "pairs.json").read_text(encoding="utf-8")
+)
+"""The last lines of vLLM 0.28.0's tracebacks for pairs of the corpus."""
+CAUSES = {
+    "a class of a training framework": "unknown-model",
+    "another type of speculator": "unknown-model",
+    "layers of a type without a speculators class": "unknown-model",
+    "no speculators_config": "unknown-model",
+    "a context above the target's": "context-too-long",
+    "heads that three GPUs cannot divide": "tensor-parallel",
+    "a pipeline": "wrong-value",
+    "a step as small as the draft slots": "wrong-speculation",
+    "no padding in parallel": "wrong-speculation",
+    "a drafter on three GPUs": "wrong-speculation",
+    "a removed key": "wrong-speculation",
+    "a removed sampling method": "wrong-speculation",
+    "synthetic acceptance on a CPU": "wrong-speculation",
+    "an unknown tensor": "weights-and-config",
+}
+"""Pair that only vLLM refuses -> the cause that the container reports."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("broken", CORPUS.values(), ids=lambda broken: broken.name)
+def test_the_container_refuses_a_broken_pair_with_the_code_of_the_rule(
+    broken: Broken, tmp_path: Path
+) -> None:
+    case = broken.make(tmp_path)
+    reported = refusal(case)
+    if broken.name in SETTINGS:
+        assert SETTINGS[broken.name] in str(reported)
+    elif reported:
+        code = reported.removeprefix("head and target do not match: ").partition(" ")[0]
+        assert code in {finding.code for finding in check(case) if finding.level == "error"}
+    else:
+        assert broken.code not in PAIR_CODES or broken.name in ONLY_IN_THE_TOOLKIT
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", CAUSES)
+def test_a_refusal_by_vllm_has_a_known_cause(name: str) -> None:
+    crash = parse_crash([f"(EngineCore pid=8) {line}" for line in LOG_LINES[name]])
+    assert name in CORPUS
+    assert crash.cause == CAUSES[name]
+    assert crash.fix
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LOG_LINES)
+def test_every_error_of_vllm_has_a_cause_and_a_fix(name: str) -> None:
+    crash = parse_crash(LOG_LINES[name])
+    assert crash.cause
+    assert crash.fix
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", trials.GOOD)
+def test_a_working_pair_is_accepted(name: str, tmp_path: Path) -> None:
+    case = trials.GOOD[name].make(tmp_path)
+    assert refusal(case) is None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("head", ["p-eagle", "eagle3"])
+@pytest.mark.parametrize("short", sorted(folder.name for folder in GEOMETRY.glob("*/")))
+def test_no_pair_of_the_catalogue_is_refused(short: str, head: str, tmp_path: Path) -> None:
+    assert refusal(geometry_case(tmp_path, short, head)) is None

@@ -14,6 +14,7 @@ import pytest
 from peagle_serve.command import PLUGINS_FOLDER
 from tests.unit.containers.recording import SERVE, Container, container_in
 
+pytestmark = pytest.mark.thorough
 LAYERS = """
 def check_cpu_sgl_kernel(n, k, dtype):
     return True
@@ -29,7 +30,6 @@ chosen = {name: utils.check_cpu_sgl_kernel(1, 1, getattr(__import__("torch"), na
 print(json.dumps(chosen))
 """
 """Loads the plugins as vLLM does, and prints its choices of the kernel."""
-
 REGISTRY = """
 def _run_in_subprocess(look):
     return "in another process"
@@ -89,23 +89,18 @@ def started(container: Container, **variables: str) -> dict[str, str]:
     return environment
 
 
-@pytest.mark.thorough
 def test_a_cpu_build_finds_the_plugin_after_all_other_paths(container: Container) -> None:
     path = started(container)["PYTHONPATH"].split(os.pathsep)
-
     assert path == [str(SERVE.parent), str(container.folder), str(PLUGINS_FOLDER)]
 
 
-@pytest.mark.thorough
 def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
     (container.folder / "torch-2.13.0+cpu.dist-info").rename(
         container.folder / "torch-2.13.0+cu130.dist-info"
     )
-
     assert str(PLUGINS_FOLDER) not in started(container)["PYTHONPATH"]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layers", "chosen"),
     [
@@ -122,7 +117,6 @@ def test_only_8_bit_integers_may_use_the_matrix_kernel(
     (tmp_path / "torch.py").write_text("int8, bfloat16, float16 = object(), object(), object()")
     path = os.pathsep.join(map(str, (SERVE.parent, tmp_path, PLUGINS_FOLDER)))
     script = KERNELS_ASKED if chosen else KERNELS_ASKED.partition("chosen =")[0]
-
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={"PYTHONPATH": path},
@@ -130,7 +124,6 @@ def test_only_8_bit_integers_may_use_the_matrix_kernel(
         text=True,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
     assert (json.loads(done.stdout) if chosen else None) == chosen
 
@@ -153,11 +146,8 @@ def vllm_with(folder: Path, modules: dict[str, str]) -> Path:
     return folder
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="the CPU engine needs Linux")
 def test_the_core_has_all_imports_and_not_the_servers_port(tmp_path: Path) -> None:
     modules = {"model_executor/models/registry": REGISTRY, "v1/engine/utils": CORE}
-
     found = asked(vllm_with(tmp_path, modules), CORE_ASKED)
-
     assert found == {"imported": True, "open": [False, True, True], "looked": "here"}

@@ -13,7 +13,6 @@ from tests.unit.containers.supervised import HEALTHY, Run
 from tests.unit.local.conftest import processes_with
 
 pytestmark = pytest.mark.thorough
-
 SECRET = "hf_" + "a1B2c3D4" * 4
 OUT_OF_MEMORY = "raise RuntimeError('CUDA out of memory. Tried to allocate 20 GiB')"
 
@@ -35,7 +34,6 @@ def test_a_crash_at_start_ends_the_container_with_cause_and_fix(
     run: Run, how: str, code: int, cause: str, words: str
 ) -> None:
     container = run(how)
-
     assert container.ended(5) == code
     last = container.entries()[-1]
     assert (last["level"], last["stage"], last["exit_code"]) == ("ERROR", "ended", code)
@@ -48,7 +46,6 @@ def test_a_crash_at_start_ends_the_container_with_cause_and_fix(
 def test_a_healthy_engine_is_restarted_up_to_a_limit(run: Run) -> None:
     how = "assert time.monotonic() - float(os.environ['PEAGLE_ENGINE_STARTED']) < 10;"
     container = run(f"sleep(0.3); {how} {HEALTHY} {OUT_OF_MEMORY}", PEAGLE_RESTARTS="2")
-
     assert container.ended() == 1
     assert len(container.starts()) == 3
     first, second = [line for line in container.entries() if line.get("event") == "restart"]
@@ -67,9 +64,7 @@ def test_a_port_that_another_program_takes_before_a_restart_ends_the_container(r
     port = container.port
     with socket.create_server(("127.0.0.1", port)):
         os.kill(container.starts()[0], signal.SIGKILL)
-
         assert container.ended(5) != 0
-
     assert len(container.starts()) == 1
     last = container.entries()[-1]
     assert last["cause"] == "environment"
@@ -80,7 +75,6 @@ def test_a_port_in_use_is_refused_before_the_engine_starts(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         container = run("sleep()", SAGEMAKER_BIND_TO_PORT=str(port))
-
         assert container.ended(5) == 2
     assert f"port {port} is in use" in container.entries()[-1]["message"]
     assert container.starts() == []
@@ -90,9 +84,7 @@ def test_orphans_leave_no_zombies(run: Run) -> None:
     container = run(f"{HEALTHY} linger(); print('begun', flush=True); sleep()")
     container.wait_for("begun")
     (child,) = set(processes_with(container.mark)) - {container.process.pid, *container.starts()}
-
     os.kill(container.starts()[0], signal.SIGKILL)
-
     container.wait_for("restart")
     until = time.monotonic() + 10
     while child in processes_with(container.mark):
@@ -109,7 +101,6 @@ def test_the_engines_output_is_logged_completely_and_without_secrets(run: Run) -
         SM_VLLM_API_KEY="my-own-secret",
     )
     container.ended()
-
     assert container.wait_for("token")["message"] == "token *** and ***"
     assert container.wait_for("no end")["from"] == "engine"
     lines = [document["message"] for document in container.entries()]
@@ -126,9 +117,7 @@ def test_a_signal_lets_the_engine_finish_its_requests(run: Run, number: int) -> 
         "send('idle'); sleep()"
     )
     container.wait_for("healthy")
-
     container.stop(number)
-
     assert container.ended() == 0
     entries = container.entries()
     messages = [document["message"] for document in entries]
@@ -141,9 +130,7 @@ def test_draining_has_a_limit(run: Run) -> None:
     container = run(f"{HEALTHY} sleep()", PEAGLE_DRAIN_SECONDS="1")
     container.wait_for("healthy")
     begin = time.monotonic()
-
     container.stop()
-
     assert container.ended() == 0
     assert 1 <= time.monotonic() - begin < 4
     container.wait_for("cut-off")
@@ -154,9 +141,7 @@ def test_a_second_signal_stops_at_once(run: Run) -> None:
     container.wait_for("healthy")
     container.stop()
     container.wait_for("drain")
-
     container.stop()
-
     assert container.ended(5) == 0
 
 
@@ -165,16 +150,12 @@ def test_an_engine_that_ignores_signals_is_killed_with_its_children(run: Run, be
     container = run(f"ignore_sigterm(); linger(); {before} print('begun', flush=True); sleep()",
                     PEAGLE_DRAIN_SECONDS="0")  # fmt: skip
     container.wait_for("begun")
-
     container.stop()
-
     assert container.ended(5) == 0
 
 
 def test_a_signal_during_start_up_ends_it(run: Run) -> None:
     container = run("print('loading', flush=True); sleep()")
     container.wait_for("loading")
-
     container.stop()
-
     assert container.ended(5) == 0

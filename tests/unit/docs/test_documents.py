@@ -47,9 +47,7 @@ def test_a_command_in_the_documents_is_accepted(
     reached: list[str] = []
     monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: reached.append(self.name))
     words = shlex.split(command)[1:]
-
     cli.main(words, prog_name="peagle", standalone_mode=False)
-
     assert len(reached) >= 2, "only the group was invoked"
 
 
@@ -59,7 +57,6 @@ def test_what_the_guarantees_name_exists() -> None:
                        (ROOT / "SECURITY.md").read_text(encoding="utf-8"))  # fmt: skip
     sources = [*ROOT.glob("toolkit/peagle/**/*.py"), *ROOT.glob("containers/peagle_serve/**/*.py")]
     text = "\n".join(file.read_text(encoding="utf-8") for file in sources)
-
     assert len(named) >= 4
     assert [name for name in named if name not in text] == []
 
@@ -92,7 +89,6 @@ def test_output_in_the_documents_is_what_the_command_prints(shown: str, peagle: 
     compared = _without_numbers if plans else str.rstrip
     shown_outputs = _outputs_shown(shown)
     assert shown_outputs
-
     for expected in shown_outputs:
         printed = iter([compared(line) for line in done.stdout.splitlines()])
         for line in expected:
@@ -117,7 +113,6 @@ def _without_numbers(line: str) -> str:
 )
 def test_policies_are_json_of_the_current_policy_language(path: Path) -> None:
     document = json.loads(path.read_text())
-
     assert document["Version"] == "2012-10-17"
     assert all(statement["Effect"] == "Allow" for statement in document["Statement"])
 
@@ -130,7 +125,6 @@ def test_the_run_of_the_pipelines_is_quoted_from_its_transcript() -> None:
         for name in ("run-github.txt", "run-codepipeline.txt")
     )
     quoted = re.findall(r"^```text\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-
     assert [one in github for one in quoted] == [True, True, False, False]
     assert [one in codepipeline for one in quoted] == [False, False, True, True]
     assert all("== Every step ended as it must" in one for one in (github, codepipeline))

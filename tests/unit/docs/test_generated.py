@@ -55,7 +55,6 @@ def test_every_error_has_exit_code_cause_and_fix() -> None:
     given = set()
     for path in PACKAGE.rglob("*.py"):
         given |= set(re.findall(r"\bcode=\"([a-z][a-z-]+)\"", path.read_text(encoding="utf-8")))
-
     assert len(given) > 100
     assert given - {*errors_found(), *findings_found()} == set()
     assert incomplete(errors_found()) == []
@@ -70,12 +69,10 @@ def test_a_code_without_cause_or_fix_is_found() -> None:
         "no-fix": Code(["error"], said, []),
         "no-severity": Code([], said, said),
     }
-
     assert incomplete(found) == ["no-cause", "no-fix", "no-severity"]
 
 
 def test_a_cell_has_what_differs_and_no_markup() -> None:
     near = [Text("use --k 3 or less"), Text("use --k 4 or less"), Text("a|b <c>", ("peagle", "x"))]
-
     assert cell(near, 3) == r"use --k 3 or less; or a\|b \<c\>: `peagle x`"
     assert cell([Text(f"{OPEN}fix{CLOSE}")], 3) == ""

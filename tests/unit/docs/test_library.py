@@ -28,7 +28,6 @@ METHODS = {
 def test_the_examples_without_an_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before, _, _ = CHAPTER.read_text(encoding="utf-8").partition(WITH_ACCOUNT)
-
     assert run_examples(before, {}) > 10
     assert (tmp_path / "stack" / "template.yaml").is_file()
 
@@ -38,7 +37,6 @@ def test_importing_it_loads_no_library() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-
     assert {"boto3", "botocore", "click", "pydantic", "yaml"} & set(done.stdout.split()) == set()
 
 
@@ -49,7 +47,6 @@ def test_type_checkers_see_its_names() -> None:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("peagle.")
         for alias in node.names
     }
-
     assert imported == {(name, peagle._SOURCES[name]) for name in peagle.__all__}
     for name in peagle.__all__:
         assert getattr(peagle, name).__module__ == peagle._SOURCES[name]
@@ -61,7 +58,6 @@ def test_type_checkers_see_its_names() -> None:
 def test_the_chapter_names_every_name_and_method() -> None:
     _, _, names = CHAPTER.read_text(encoding="utf-8").partition("## Names")
     known = {*peagle.__all__, *METHODS, "catalog"}
-
     assert [name for name in sorted(known) if f"`{name}`" not in names] == []
 
 
@@ -71,7 +67,6 @@ def test_a_method_documents_parameters_result_and_errors(name: str) -> None:
     signature = inspect.signature(method)
     text = inspect.getdoc(method) or ""
     parameters = [one for one in signature.parameters if one != "self"]
-
     assert [one for one in parameters if f"\n    {one}: " not in text] == []
     assert ("Parameters:" in text) == bool(parameters)
     assert ("Returns:" in text) == (signature.return_annotation not in ("None", None))
@@ -80,7 +75,6 @@ def test_a_method_documents_parameters_result_and_errors(name: str) -> None:
 
 def test_an_unknown_option_names_the_nearest() -> None:
     session = peagle.Session()
-
     for call in (session.plan, session.check, session.fit):
         with raises_code("unknown-option", UserError) as refused:
             call("tiny", vlm="0.28.0")
@@ -112,7 +106,6 @@ def test_a_value_of_another_type_is_refused() -> None:
 def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
     session = peagle.Session()
     impossible = session.plan("gpt-oss-120b", instance_type="ml.g6.xlarge")
-
     assert repr(impossible).startswith("<Plan peagle-gpt-oss-120b: openai/gpt-oss-120b")
     for call in (session.save_plan, lambda plan, at: session.render("terraform", plan, at)):
         with pytest.raises(Refused):
@@ -132,7 +125,6 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
 def test_a_plan_that_cannot_be_saved_is_an_error_of_the_user(tmp_path: Path) -> None:
     session = peagle.Session()
     plan = session.plan("tiny", instance_type="ml.g6.xlarge")
-
     with raises_code("not-writable", UserError) as unwritable:
         session.save_plan(plan, tmp_path / "missing" / "plan.json")
     assert "No such file or directory" in unwritable.value.message
@@ -157,5 +149,4 @@ def test_a_value_of_another_type_names_what_is_valid(
 ) -> None:
     with raises_code("usage", UserError) as raised:
         getattr(peagle.Session(), method)("tiny", **options)
-
     assert fix in raised.value.fix

@@ -50,7 +50,6 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     (tmp_path / "b.md").write_text("# A heading, with `code`\n")
     document = tmp_path / "a.md"
     document.write_text("[1](b.md#a-heading-with-code) [2](b.md#none) [3](c.md) [4](#none)\n")
-
     assert dead_links(document) == ["b.md#none", "c.md", "#none"]
 
 
@@ -60,13 +59,11 @@ def test_a_chapter_that_people_write_is_short_enough_to_read() -> None:
         for file in (ROOT / "docs").glob("*.md")
         if "Written by `make docs`" not in (text := file.read_text(encoding="utf-8"))
     }
-
     assert {name: lines for name, lines in long.items() if lines > LONGEST} == {}
 
 
 def test_the_readme_is_a_tour_that_leads_to_every_chapter() -> None:
     tour = (ROOT / "README.md").read_text(encoding="utf-8")
     chapters = [f"docs/{file.name}" for file in sorted((ROOT / "docs").glob("*.md"))]
-
     assert len(tour.splitlines()) <= 130
     assert [chapter for chapter in chapters if f"]({chapter})" not in tour] == []

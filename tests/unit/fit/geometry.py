@@ -16,7 +16,6 @@ from peagle.vllm.defaults import EngineConfig
 
 ROOT = Path(__file__).resolve().parents[2] / "geometry"
 TARGETS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
-
 H200 = EngineConfig(
     gpu="H200",
     gpu_count=1,

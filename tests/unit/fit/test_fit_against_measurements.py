@@ -123,7 +123,6 @@ def refusals() -> dict[str, dict[str, Any]]:
 def test_settings_that_vllm_refuses_are_refused() -> None:
     slots = refusals()["refused: Value error, max_num_scheduled_tokens"]
     assert "reserves 9,216 tokens" in (refusal_reason(case_of(slots, "0.26.0")) or "")
-
     sliding = refusals()["refused: NotImplementedError: FlashInfer backend on SM90"]["setting"]
     case = catalog_case(
         f"{sliding['pair']}+{sliding['drafter']}",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from peagle.catalog import load_catalog
+from peagle.catalog.schema import AttentionGroup
 from peagle.catalog.tables import applicable_rules
+from peagle.fit.estimate import Layout, bytes_taken, graph_bytes, layout_of, working_memory
 from peagle.fit.models import FitCase
 from peagle.vllm.defaults import (
+    BLOCK_TOKENS,
     batch_limits,
     capture_sizes,
     default_batched_tokens,
@@ -142,3 +146,179 @@ def test_visible_memory_is_less_than_on_the_data_sheet() -> None:
     assert cuda_visible_gib(100, "H200") == 100
     assert visible_gib("H200", 144384) == pytest.approx(139.8, abs=0.05)
     assert visible_gib("unheard of", 102400) == pytest.approx(97)
+
+
+# The KV cache as vLLM allocates it; ``tests/engine/test_fit_vllm.py`` compares with vLLM.
+GIB = 1 << 30
+RATIO = 1.5
+"""That of vLLM 0.28.0."""
+
+
+def group(layers: int, heads: int, width: int, window: int | None = None) -> AttentionGroup:
+    return AttentionGroup(
+        kind="full" if window is None else "sliding",
+        layers=layers,
+        kv_heads=heads,
+        head_dim=width,
+        window=window,
+    )
+
+
+GPT_OSS_20B = (group(12, 8, 64, 128), group(12, 8, 64))
+GPT_OSS_120B = (group(18, 8, 64, 128), group(18, 8, 64))
+GEMMA = (group(50, 16, 256, 1024), group(10, 4, 512))
+QWEN_CODER = (group(48, 4, 128),)
+
+
+def layout(*groups: AttentionGroup) -> Layout:
+    return layout_of(groups, 1, 2, RATIO)
+
+
+@pytest.mark.parametrize(
+    ("groups", "length", "batched", "expected"),
+    [
+        pytest.param(GPT_OSS_20B, 131072, 2048, 338567, id="gpt-oss-20b"),
+        pytest.param((*GPT_OSS_20B, group(4, 8, 64)), 32768, 2048, 232110, id="20b-p-eagle"),
+        pytest.param((*GPT_OSS_120B, group(4, 8, 64)), 32768, 8192, 126722, id="120b-p-eagle"),
+        pytest.param(GEMMA, 16384, 8192, 9521, id="gemma"),
+        pytest.param((*GEMMA, group(1, 4, 512)), 16384, 8192, 8655, id="gemma-like-layer"),
+        pytest.param((*GEMMA, group(1, 8, 128)), 16384, 8192, 9480, id="gemma-other-layer"),
+        pytest.param((*QWEN_CODER, group(4, 4, 128)), 16384, 8192, 80656, id="qwen-p-eagle"),
+        pytest.param((group(36, 8, 128), group(4, 32, 128)), 16384, 8192, 40320, id="two-sizes"),
+    ],
+)
+def test_the_cache_equals_that_of_vllm(
+    groups: tuple[AttentionGroup, ...], length: int, batched: int, expected: int
+) -> None:
+    """``expected``: tokens in 8 GiB by get_kv_cache_groups and get_kv_cache_capacity of vLLM
+    0.28.0 for the same layers in bfloat16."""
+    assert layout(*groups).capacity(8 * GIB, length, 2 * batched)[0] == expected
+
+
+def test_a_drafter_costs_a_hybrid_target_more_than_its_layers() -> None:
+    alone = layout(*GPT_OSS_20B).request_bytes(32768, 4096)
+    both = layout(*GPT_OSS_20B, group(4, 8, 64))
+    assert both.request_bytes(32768, 4096) / alone == pytest.approx(16 / 12), "not 28 / 24"
+    padding = both.request_bytes(32768, 4096) - both.used_bytes(32768, 4096)
+    assert padding == 4 * 2 * 8 * 64 * 2 * 16 * both.groups[0].blocks(32768, 4096)
+
+
+def test_older_vllm_pads_groups_below_a_smaller_ratio() -> None:
+    """16 layers against 12: above 1.25 the groups are cut to 12, and the drafter's kind has two."""
+    groups = (*GPT_OSS_20B, group(4, 8, 64))
+    assert [part.tables for part in layout_of(groups, 1, 2, 1.5).groups] == [1, 1]
+    assert [part.tables for part in layout_of(groups, 1, 2, 1.25).groups] == [1, 2]
+
+
+def test_the_block_size_that_is_set_counts() -> None:
+    for groups in (QWEN_CODER, GPT_OSS_20B, GEMMA):
+        usual, set_ = (
+            layout_of(groups, 1, 2, RATIO),
+            layout_of(groups, 1, 2, RATIO, block_tokens=64),
+        )
+        assert set_.block_bytes == 4 * usual.block_bytes
+        assert [g.block_tokens for g in set_.groups] == [4 * g.block_tokens for g in usual.groups]
+
+
+def test_heads_are_divided_among_gpus_until_each_has_one() -> None:
+    layout = layout_of(QWEN_CODER, 4, 2, RATIO)
+    assert layout.block_bytes == 48 * 2 * 1 * 128 * 2 * BLOCK_TOKENS
+    assert layout_of(QWEN_CODER, 8, 2, RATIO) == layout
+    assert layout_of(QWEN_CODER, 1, 1, RATIO).block_bytes == 48 * 2 * 4 * 128 * BLOCK_TOKENS
+
+
+# Working memory, term by term, against what torch counted in vLLM 0.26.0 on an H200.
+MIB = 1 << 20
+
+
+def phases(pair: str, head: str | None = "p-eagle", **engine: Any) -> dict[str, float]:
+    return {
+        name: size / MIB for name, size in working_memory(case(pair, head, **engine))[1].items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("pair", "peak"), [("gpt-oss-20b", 742.9), ("gpt-oss-120b", 744.4), ("qwen3-coder-30b", 952.0)]
+)
+def test_activations_of_the_target(pair: str, peak: float) -> None:
+    workspace = working_memory(case(pair))[0]["experts"] / MIB
+    assert phases(pair)["target"] + workspace == pytest.approx(peak, abs=8)
+
+
+@pytest.mark.parametrize(
+    ("pair", "peak"), [("gpt-oss-20b", 1008.0), ("gpt-oss-120b", 876.0), ("qwen3-coder-30b", 1344)]
+)
+def test_activations_of_the_drafter(pair: str, peak: float) -> None:
+    workspace = working_memory(case(pair))[0]["experts"] / MIB
+    assert phases(pair)["drafter"] + workspace == pytest.approx(peak, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("pair", "head", "phase", "peak"),
+    [
+        ("gpt-oss-20b", None, "compiling", 1194.6 - 32),
+        ("gemma-4-31b", None, "compiling", 2856.0),
+        ("gpt-oss-120b", "p-eagle", "compiling_drafter", 1570.6),
+        ("qwen3-coder-30b", "p-eagle", "compiling_drafter", 1454.0),
+    ],
+)
+def test_compilation_at_first_start_needs_a_second_embedding(
+    pair: str, head: str | None, phase: str, peak: float
+) -> None:
+    kept = working_memory(case(pair))[0]["experts"] / MIB
+    assert phases(pair, head)[phase] + kept == pytest.approx(peak, abs=40)
+    assert phase not in phases(pair, head, compiled=True)
+
+
+@pytest.mark.parametrize(
+    ("pair", "head", "seqs", "peak"),
+    [
+        ("gpt-oss-20b", "p-eagle", 1024, 6054.3),
+        ("gpt-oss-120b", "p-eagle", 128, 883.0),
+        ("qwen3-coder-30b", None, 128, 911.9 - 32),
+    ],
+)
+def test_memory_of_sampling(pair: str, head: str | None, seqs: int, peak: float) -> None:
+    kept = working_memory(case(pair))[0]["experts"] / MIB
+    assert phases(pair, head, max_num_seqs=seqs)["sampling"] + kept == pytest.approx(peak, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("pair", "head", "k", "gib"),
+    [
+        ("gpt-oss-20b", None, 0, 0.494),
+        ("gpt-oss-120b", None, 0, 0.514),
+        ("qwen3-coder-30b", None, 0, 0.299),
+        ("gpt-oss-120b", "p-eagle", 5, 1.055),
+        ("gpt-oss-20b", "p-eagle", 3, 0.686),
+        ("qwen3-coder-30b", "p-eagle", 10, 0.688),
+        ("gpt-oss-120b", "eagle3", 3, 0.729),
+        ("gemma-4-31b", None, 0, 0.0),
+    ],
+)
+def test_memory_of_cuda_graphs(pair: str, head: str | None, k: int, gib: float) -> None:
+    assert graph_bytes(case(pair, head, k=k)) / (1 << 30) == pytest.approx(gib, abs=0.15)
+
+
+def test_older_engines_do_not_count_their_graphs() -> None:
+    assert graph_bytes(case("gpt-oss-20b", vllm="0.20.2")) == 0
+    assert graph_bytes(case("gpt-oss-20b", enforce_eager=True)) == 0
+
+
+def test_tensor_parallelism_needs_all_reduce_buffers() -> None:
+    one, two, four = (
+        bytes_taken(case("gpt-oss-20b", tensor_parallel_size=tp))["libraries_estimate"]
+        for tp in (1, 2, 4)
+    )
+    assert one == 240 * MIB
+    assert two - four == 4 * (2 * 64 - 4 * 2) * MIB
+    assert one < four
+
+
+def test_newer_engines_count_their_own_buffers() -> None:
+    assert bytes_taken(case("gpt-oss-20b"))["buffers_estimate"] == 0
+    newer, alone = (
+        bytes_taken(case("gpt-oss-20b", head, vllm="0.28.0"))["buffers_estimate"]
+        for head in ("p-eagle", None)
+    )
+    assert newer - alone == 2 * 8192 * 2880 * 2, "the head's inputs and hidden states"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import types
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from measurements.gpu import geometry, load, speed
+from measurements.gpu import evidence, geometry, load, speed
+from measurements.gpu.dummy_weights import remove_biases
 from measurements.gpu.load import Workload
+from peagle.catalog.evidence import read_run
 
 WORKLOAD = Workload("short-prompt", 16, 6, (2,), repetitions=(2, 4))
 
@@ -71,7 +76,6 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> Llm:
 
 def test_a_row_is_the_fastest_repetition_and_has_all_of_them(llm: Llm) -> None:
     row = load.measure(llm, WORKLOAD, 2)
-
     assert llm.llm_engine.prompts == [16] * 6, "one repetition that is not counted, then two"
     assert row["not_counted"] == 4.0
     assert (row["output_tokens_per_second"], row["low"], row["high"]) == (4.0, 4.0, 4.0)
@@ -83,8 +87,7 @@ def test_a_row_is_the_fastest_repetition_and_has_all_of_them(llm: Llm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("speeds", "count"),
-    [([100, 98], 2), ([100, 60, 99, 98], 4), ([100, 90, 100, 100, 100], 4)],
+    ("speeds", "count"), [([100, 98], 2), ([100, 60, 99, 98], 4), ([100, 90, 100, 100, 100], 4)]
 )
 def test_repetitions_end_with_a_narrow_interval_or_at_the_maximum(
     speeds: list[float], count: int
@@ -133,9 +136,148 @@ def test_a_list_of_settings() -> None:
 
 def test_a_later_turn_repeats_prompt_and_answer_and_only_later_turns_count(llm: Llm) -> None:
     talk = Workload("conversation", 16, 6, (2,), turns=3, added_tokens=4)
-
     repetition = load.converse(llm, 2, talk)
-
     assert llm.llm_engine.prompts == [16, 16, 26, 26, 36, 36]
     assert [len(answer) for answer in repetition.answers] == [6] * 4
     assert repetition.seconds == 6
+
+
+# The evidence of speeds from the rows of a measurement.
+SECONDS = {"mean": 0.1, "p50": 0.1, "p90": 0.1, "p99": 0.2}
+TRY = {"output_tokens_per_second": 2.0, "acceptance_length": 2.0, "ttft_seconds": SECONDS,
+       "itl_seconds": SECONDS, "tpot_seconds": SECONDS}  # fmt: skip
+ROW: dict[str, Any] = {
+    "pair": "gpt-oss-20b", "device": "NVIDIA H100 80GB HBM3", "drafter": "p-eagle", "k": 3,
+    "workload": "short-prompt", "concurrency": 1, "prompt_tokens": 128, "output_tokens": 400,
+    "tries": [TRY, {**TRY, "output_tokens_per_second": 3.0}], "vllm": "0.28.0+cu130",
+    "measured": "2026-11-22T09:49:45+00:00", "torch": "2.13.0+cu130", "driver": "580.1",
+    "tensor_parallel_size": 1, "temperature": 1.0, "biases": "zero", "drafted_tokens": "random",
+    "host": {"cpus": 16}, "command": "python -m measurements.gpu.speed",
+}  # fmt: skip
+ALONE = {**ROW, "drafter": None, "k": 0, "tries": [{**TRY, "acceptance_length": None}]}
+
+
+def document(folder: Path, *rows: dict[str, Any]) -> dict[str, Any]:
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return evidence.speed_document([folder])
+
+
+def test_it_names_pair_gpu_software_host_and_command(tmp_path: Path) -> None:
+    found = document(tmp_path, ROW, ALONE)
+    assert found["pair"] == "openai/gpt-oss-20b"
+    assert (found["device"], found["gpu"]) == ("NVIDIA H100 80GB HBM3", "H100")
+    assert (found["engine"]["version"], found["date"]) == ("0.28.0", "2026-11-22")
+    assert (found["torch"], found["driver"]) == ("2.13.0+cu130", "580.1")
+    assert (found["hosts"], found["commands"]) == ([ROW["host"]], [ROW["command"]])
+    assert [row["k"] for row in found["speeds"]] == [0, 3]
+    assert [row["tries"] for row in found["raw"]] == [ALONE["tries"], ROW["tries"]]
+
+
+def test_the_catalogue_reads_it_with_interval_and_latencies(tmp_path: Path) -> None:
+    long = {"prompt_tokens": 2048, "output_tokens": 256}
+    path = tmp_path / "speed.json"
+    evidence.write(path, document(tmp_path, {**ROW, **long}, {**ROW, "tries": [TRY]}, ALONE, ROW))
+    run = read_run(path)
+    assert run
+    assert [(row.k, row.prompt_tokens, row.high) for row in run.speeds] == [
+        (0, 128, 2),
+        (3, 128, 3),
+        (3, 2048, 3),
+    ]
+    assert run.speeds[0].itl_seconds
+    assert run.speeds[0].itl_seconds.p99 == 0.2
+    assert len(path.read_text().splitlines()) < 50
+
+
+MANY = {"concurrency": 32}
+
+
+@pytest.mark.parametrize(
+    ("changes", "compared", "caveat"),
+    [
+        ({}, True, evidence.INDEPENDENT_EXPERTS),
+        ({"drafted_tokens": "dummy"}, False, evidence.REPEATED_EXPERTS),
+        ({**MANY, "biases": "dummy"}, False, evidence.REPEATED_EXPERTS),
+        ({**MANY, "biases": "dummy", "pair": "qwen3-coder-30b"}, True,
+         evidence.INDEPENDENT_EXPERTS),
+        ({**MANY, "drafted_tokens": "dummy", "pair": "gemma-4-31b"}, True, ""),
+    ],
+)  # fmt: skip
+def test_rows_whose_dummy_weights_repeat_experts_are_not_compared(
+    changes: dict[str, Any], compared: bool, caveat: str, tmp_path: Path
+) -> None:
+    found = document(tmp_path, {**ROW, **changes}, {**ALONE, **changes})
+    assert ("speeds" in found) == compared
+    assert found.get("caveat", "") == caveat
+    path = tmp_path / "speed.json"
+    evidence.write(path, found)
+    run = read_run(path)
+    assert (run.caveat if run else None) == (caveat if compared else None)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"temperature": 0.0},
+        {"driver": "581.0"},
+        {"device": "NVIDIA H200"},
+        {"pair": "gpt-oss-120b"},
+    ],
+)
+def test_it_is_from_one_pair_gpu_and_software(other: dict[str, Any], tmp_path: Path) -> None:
+    (value,) = other.values()
+    with pytest.raises(ValueError, match=str(value)):
+        document(tmp_path, ROW, {**ROW, **other})
+
+
+def test_a_row_whose_drafts_were_not_accepted_as_imposed_is_only_raw(tmp_path: Path) -> None:
+    imposed = {**ROW, "imposed_rates": [0.5, 0.3, 0.2]}
+    refused = {**imposed, "concurrency": 8, "tries": [{**TRY, "acceptance_length": 1.0}]}
+    found = document(tmp_path, ALONE, imposed, refused)
+    assert [(row["k"], row["concurrency"]) for row in found["speeds"]] == [(0, 1), (3, 1)]
+    assert [row["concurrency"] for row in found["raw"]] == [1, 1, 8]
+
+
+@pytest.mark.parametrize(("seconds", "disturbed"), [(0.115, False), (0.13, True)])
+def test_a_row_that_other_work_slowed_down_is_only_raw(
+    seconds: float, disturbed: bool, tmp_path: Path
+) -> None:
+    """One request's steps take as long with any prompt: the engine's other row shows it."""
+    slow = {**TRY, "itl_seconds": {**SECONDS, "p50": seconds}}
+    long = {**ROW, "workload": "long-prompt", "prompt_tokens": 2048, "tries": [slow]}
+    several = {**long, "concurrency": 8, "prompt_tokens": 128}
+    other = {**long, "k": 5}
+    found = document(tmp_path, ALONE, ROW, long, several, other)
+    sizes = [(row["k"], row["concurrency"], row["prompt_tokens"]) for row in found["speeds"]]
+    assert ((3, 1, 2048) not in sizes) is disturbed
+    assert {(0, 1, 128), (3, 1, 128), (3, 8, 128), (5, 1, 2048)} <= set(sizes)
+    assert len(found["raw"]) == 5
+
+
+@pytest.mark.parametrize(("not_counted", "disturbed"), [(3.1, False), (3.2, True)])
+def test_a_row_that_is_slower_than_while_kernels_were_compiled_is_only_raw(
+    not_counted: float, disturbed: bool, tmp_path: Path
+) -> None:
+    found = document(tmp_path, ALONE, {**ROW, "concurrency": 8, "not_counted": not_counted})
+    assert (len(found["speeds"]), len(found["raw"])) == (1 if disturbed else 2, 2)
+
+
+# Dummy weights without biases: a token's experts depend on the token.
+class Parameter:
+    """A parameter of a model, as far as ``dummy_weights`` touches it."""
+
+    def __init__(self) -> None:
+        self.value = 0.001
+        self.data = SimpleNamespace(zero_=self.zero)
+
+    def zero(self) -> None:
+        self.value = 0.0
+
+
+def test_biases_of_routers_attention_and_experts_are_zero_and_weights_stay() -> None:
+    names = ("layers.0.mlp.router.bias", "layers.0.attn.qkv_proj.bias", "experts.w13_bias")
+    weights = ("layers.0.mlp.router.weight", "layers.0.attn.sinks", "norm.weight")
+    parameters = {name: Parameter() for name in (*names, *weights)}
+    remove_biases(SimpleNamespace(named_parameters=parameters.items))
+    zero = [name for name, parameter in parameters.items() if not parameter.value]
+    assert zero == list(names)

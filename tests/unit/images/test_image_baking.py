@@ -98,7 +98,6 @@ def no_aws() -> None:
 
 def test_a_folder_contributes_the_files_that_sync_copies(folder: Path) -> None:
     (found,) = baked(plan_with(directory(folder)))
-
     assert isinstance(found, Copied)
     synced = open_source(directory(folder), no_aws)  # type: ignore[arg-type]
     assert set(found.files) == {file.name for file in synced.files} == set(MODEL)
@@ -108,7 +107,6 @@ def test_a_folder_contributes_the_files_that_sync_copies(folder: Path) -> None:
 @pytest.mark.thorough
 def test_hub_files_are_those_that_sync_copies_at_the_current_commit(hub: Hub) -> None:
     (found,) = baked(plan_with(HUB))
-
     synced = open_source(HUB, no_aws)  # type: ignore[arg-type]
     assert found == Download(REPO, "main", PINNED, tuple(sorted(MODEL)))
     assert {file.name for file in synced.files} == set(MODEL)
@@ -125,10 +123,8 @@ def test_the_vocabulary_of_gpt_oss_goes_into_the_image(
     plan, said = plan_with(HUB), list[str]()
     (alone,) = baked(plan, said.append)
     assert VOCABULARY_FILE in said[-1]
-
     (tmp_path / VOCABULARY_FILE).write_bytes(content)
     weights, found = baked(plan)
-
     assert weights == alone
     assert isinstance(found, Copied)
     (member,) = members(found)

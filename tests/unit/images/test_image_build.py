@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
+import json
+import os
 import re
 import subprocess
+import tarfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,15 +17,21 @@ from typing import Any
 import pytest
 
 from peagle.errors import NotFound, UserError
-from peagle.images import Docker, build, show_image, with_digest
+from peagle.images import Docker, Login, build, push, show_image, with_digest
 from peagle.images.build import (
+    Member,
     Packages,
     baked,
     context,
     engine_image,
     engine_image_name,
+    logged_in,
+    member_of,
+    members_of,
+    repository_part,
     source_revision,
     tar,
+    tar_member,
 )
 from peagle.images.docker import check_pair
 from peagle.planning import Options, Plan, make_plan
@@ -157,7 +167,6 @@ def test_the_engine_image_is_built_once(docker: FakeDocker, packages: Packages) 
     docker.answers("build")
     assert engine_image(Docker(), "base", packages) == name
     assert [one["argv"][0] for one in docker.calls][-1] == "build"
-
     (docker.folder / "answers.json").write_text("[]")
     docker.has_image("base", labels={})
     docker.has_image(name)
@@ -176,3 +185,134 @@ def test_a_base_with_another_python_is_refused_before_anything_is_built(
         engine_image(Docker(), "base", packages)
     assert "Python 3.12" in caught.value.message
     assert all(one["argv"][0] != "build" for one in docker.calls)
+
+
+# Pushing: Docker gets the credentials, which are in no file and no argv.
+LOGIN = Login("registry.example.com:5000", "AWS", "s3cret-token")
+
+
+@pytest.mark.thorough
+def test_the_credential_helper_gives_docker_the_credentials() -> None:
+    with logged_in(Docker(), [LOGIN]) as engine:
+        reply = subprocess.run(
+            ["docker-credential-peagle", "get"], env=engine.variables(), input=LOGIN.host,
+            capture_output=True, text=True, check=True, executable=_helper(engine),
+        )  # fmt: skip
+        assert json.loads(reply.stdout) == {
+            "ServerURL": LOGIN.host, "Username": "AWS", "Secret": "s3cret-token",
+        }  # fmt: skip
+        other = subprocess.run(
+            ["x", "get"], env=engine.variables(), input="elsewhere.example.com",
+            capture_output=True, text=True, check=False, executable=_helper(engine),
+        )  # fmt: skip
+        assert "credentials not found" in other.stdout
+
+
+def _helper(engine: Docker) -> str:
+    return str(Path(engine.variables()["DOCKER_CONFIG"], "bin", "docker-credential-peagle"))
+
+
+@pytest.mark.thorough
+def test_no_file_and_no_argv_holds_the_secret(docker: FakeDocker) -> None:
+    docker.has_image("there", RepoDigests=["registry.example.com:5000/a@sha256:1"])
+    docker.answers("tag")
+    docker.answers("push")
+    with logged_in(Docker(), [LOGIN]) as engine:
+        folder = Path(engine.variables()["DOCKER_CONFIG"])
+        texts = [file.read_text() for file in folder.rglob("*") if file.is_file()]
+        assert len(texts) == 3
+        assert not any("s3cret" in text for text in texts)
+    assert not folder.exists()
+    assert "s3cret" not in repr(LOGIN)
+    push(Docker(), "mine:1", "registry.example.com:5000/a:1", [LOGIN])
+    (pushed,) = [one for one in docker.calls if one["argv"][0] == "push"]
+    assert "s3cret" not in " ".join(pushed["argv"])
+    assert json.loads(pushed["config"])["credHelpers"] == {LOGIN.host: "peagle"}
+
+
+def test_the_users_engine_is_found_and_their_logins_are_not_copied(
+    docker: FakeDocker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    (own / "contexts").mkdir(parents=True)
+    (own / "contexts" / "remote").write_text("")
+    auths = {"auths": {"x": {"auth": "dXNlcjpwYXNz"}}, "currentContext": "remote"}
+    (own / "config.json").write_text(json.dumps(auths))
+    monkeypatch.setenv("DOCKER_CONFIG", str(own))
+    with logged_in(Docker(), [LOGIN]) as engine:
+        folder = Path(engine.variables()["DOCKER_CONFIG"])
+        assert (folder / "contexts" / "remote").exists()
+        document = json.loads((folder / "config.json").read_text())
+    assert document == {"credHelpers": {LOGIN.host: "peagle"}, "currentContext": "remote"}
+
+
+def test_an_address_without_a_registry_is_refused() -> None:
+    assert repository_part("localhost:5000/a/b:1") == "localhost:5000/a/b"
+    assert repository_part("localhost/a") == "localhost/a"
+    for address in ("name:1", "library/name:1"):
+        with raises_code("no-registry", UserError):
+            repository_part(address)
+
+
+# Archives: reproducible, and only with files of their folder.
+def read(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {
+            one.name: (archive.extractfile(one) or io.BytesIO()).read()
+            for one in archive
+            if one.isfile()
+        }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "weights"
+    (made / "inner").mkdir(parents=True)
+    (made / "model.safetensors").write_bytes(b"x" * 1025)
+    (made / "inner" / ("long-" * 40 + "ü.json")).write_text("{}")
+    return made
+
+
+def test_times_owners_modes_and_order_do_not_matter(folder: Path) -> None:
+    first = b"".join(tar(members_of(folder, "w")))
+    file = folder / "model.safetensors"
+    file.chmod(0o600)
+    os.utime(file, (1, 1))
+    assert b"".join(tar(reversed(members_of(folder, "w")))) == first
+    with tarfile.open(fileobj=io.BytesIO(first)) as archive:
+        assert {(one.uid, one.gid, one.mtime) for one in archive} == {(0, 0, 0)}
+        assert {one.mode for one in archive} == {0o644, 0o755}
+        assert len(archive.getnames()) == len(set(archive.getnames()))
+
+
+def test_a_nested_archive_has_its_announced_size(folder: Path) -> None:
+    inner = tar_member("engine.tar", members_of(folder, "lib"))
+    outer = read(b"".join(tar([inner, member_of("z", b"last")])))
+    assert len(outer["engine.tar"]) == inner.size
+    assert read(outer["engine.tar"])["lib/model.safetensors"] == b"x" * 1025
+    assert outer["z"] == b"last"
+
+
+def test_a_link_within_the_folder_becomes_the_file(folder: Path) -> None:
+    (folder / "link.json").symlink_to("model.safetensors")
+    assert read(b"".join(tar(members_of(folder, "w"))))["w/link.json"] == b"x" * 1025
+
+
+@pytest.mark.parametrize("link_target", ["/etc/passwd", "../secret"])
+def test_a_link_that_leaves_the_folder_is_refused(folder: Path, link_target: str) -> None:
+    (folder.parent / "secret").write_text("secret")
+    (folder / "link").symlink_to(link_target)
+    with raises_code("unusable-link", UserError):
+        members_of(folder, "w")
+
+
+def test_a_pipe_is_refused(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    with raises_code("not-a-file", UserError):
+        members_of(folder, "w")
+
+
+@pytest.mark.parametrize("content", [b"12", b"1234"], ids=["shorter", "longer"])
+def test_a_file_that_changes_while_it_is_read_is_refused(content: bytes) -> None:
+    with raises_code("source-changed", UserError):
+        list(tar([Member("w/model.safetensors", 3, lambda: [content])]))

@@ -28,9 +28,7 @@ def assert_valid(text: str) -> None:
 
 def test_the_sbom_in_the_wheel_lists_what_the_lock_has() -> None:
     lock = (REQUIREMENTS / "core.txt").read_text()
-
     text = wheel_sbom(lock)
-
     assert text == (REQUIREMENTS / "core.cdx.json").read_text(), "run make lock"
     assert_valid(text)
     components = json.loads(text)["components"]
@@ -42,9 +40,7 @@ def test_the_sbom_in_the_wheel_lists_what_the_lock_has() -> None:
 
 def test_a_locked_package_keeps_its_version_and_hashes_beside_a_marker() -> None:
     lock = f'a-b==1.0 ; python_version < "3.12" \\\n    --hash=sha256:{"1" * 64}\nc==2\n'
-
     first, second = json.loads(wheel_sbom(lock))["components"]
-
     assert (first["purl"], second["purl"]) == ("pkg:pypi/a-b@1.0", "pkg:pypi/c@2")
     (file,) = first["externalReferences"][0]["hashes"]
     assert (file["content"], "externalReferences" in second) == ("1" * 64, False)

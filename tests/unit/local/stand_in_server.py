@@ -26,8 +26,6 @@ counted: dict[str, Any] = {
     "accepted_tokens": 0,
     "accepted_per_position": [0, 0],
 }
-
-
 PACKED = b"what was compiled" * 1000
 
 

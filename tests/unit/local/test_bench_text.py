@@ -11,6 +11,7 @@ from peagle.engine.local import start_local
 from tests.support import Done, in_process
 from tests.unit.local.conftest import NAME, PlanFor
 
+pytestmark = pytest.mark.thorough
 PROMPTS = (
     {"prompt": "def f(x):", "domain": "code", "id": 7},
     {"prompt": "class Stack:", "domain": "code"},
@@ -36,35 +37,28 @@ def bench(*options: object) -> Done:
     return in_process("bench", NAME, *map(str, options))
 
 
-@pytest.mark.thorough
 def test_json_is_one_document_and_the_file_holds_the_acceptance(
     engine_home: Path, plan_for: PlanFor, file: Path, tmp_path: Path
 ) -> None:
     start_local(plan_for())
     saved = tmp_path / "acceptance.json"
-
     done = bench("--acceptance", file, "--save-acceptance", saved, "--json")
-
     assert done.code == 0, done.err
     assert done.document["lossless"] is None
     assert done.document["acceptance"] == json.loads(saved.read_text())
     assert done.document["acceptance"]["total"]["acceptance"]["drafts"] == 6
 
 
-@pytest.mark.thorough
 def test_a_server_that_returns_no_tokens_cannot_be_compared(
     engine_home: Path, plan_for: PlanFor, file: Path
 ) -> None:
     start_local(plan_for())
-
     done = bench("--acceptance", file, "--lossless")
-
     assert done.code == 3
     assert done.out == TABLE, "the acceptance is kept"
     assert "the server does not return tokens" in done.error
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -78,8 +72,6 @@ def test_wrong_options_are_refused_before_any_request(
     engine_home: Path, plan_for: PlanFor, options: tuple[str, ...], error: str
 ) -> None:
     start_local(plan_for())
-
     done = bench(*options)
-
     assert done.code == 2
     assert error in done.error

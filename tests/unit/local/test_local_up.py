@@ -18,13 +18,17 @@ from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.engine import state as records
 from peagle.engine.local import start_local, stop_local
-from peagle.engine.process import is_alive, is_port_free
-from peagle.engine.state import local_engines
+from peagle.engine.process import EngineProcess, is_alive, is_port_free, stop_engine
+from peagle.engine.runner import LocalOptions
+from peagle.engine.state import LocalEngine, local_engines
+from peagle.engine.usage import MetricsPage, quantile, usage_between
 from peagle.errors import EngineError, NotFound, NotProved, Refused, UserError
 from peagle.findings import note
+from peagle.images import Image
 from peagle.images.build import findings_on_this_machine
-from peagle.planning import Options, make_plan
-from peagle.render import plan_bytes
+from peagle.planning import Options, Plan, make_plan
+from peagle.render.plan_file import plan_bytes
+from peagle_serve.contract import SPECULATION
 from tests.support import Peagle, raises_code
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 
@@ -44,7 +48,6 @@ def command() -> Command:
 @pytest.mark.thorough
 def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     up = command("local", "up", "tiny", "--name", NAME)
-
     assert "acceptance length 2.50 over 8 drafts" in up.stdout
     (engine,) = local_engines()
     assert (engine.state, engine.acceptance_length) == ("ready", 2.5)
@@ -54,11 +57,9 @@ def test_up_list_and_down(engine_home: Path, command: Command) -> None:
     again = json.loads(command("local", "up", "tiny", "--name", NAME, "--json").stdout)
     assert (again["state"], again["pid"]) == ("ready", engine.process.pid)
     assert json.loads(command("local", "list", "--json").stdout) == {"engines": [again]}
-
     given = json.loads((records.folder_of(NAME) / "given.json").read_text())
     target = Path(given["argv"][given["argv"].index("--model") + 1])
     assert (target / "config.json").is_file()
-
     assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
     assert not is_alive(engine.process)
     assert is_port_free(engine.process.port)
@@ -81,7 +82,6 @@ ABOUT_ANY_ENGINE = frozenset(
     }
 )  # fmt: skip
 """Codes of the warnings and notes of plans that concern a local engine too."""
-
 ABOUT_SAGEMAKER = frozenset(
     {
         "ami-unverified", "baking-too-short", "cache-below-concurrency", "captured-data-kept",
@@ -115,9 +115,7 @@ def test_a_plan_file_can_be_run(engine_home: Path, command: Command, plan_for: P
     }
     file = engine_home / "plan.json"
     file.write_bytes(plan_bytes(plan.model_copy(update={"environment": environment})))
-
     command("local", "up", str(file))
-
     (running,) = local_engines()
     assert '"num_speculative_tokens":3' in running.environment["SM_VLLM_SPECULATIVE_CONFIG"]
     ended = json.loads(command("local", "down", "--all", "--json").stdout)
@@ -138,7 +136,6 @@ def test_logs_are_followed_to_the_end_and_down_reports_draining(
         assert follow.wait(timeout=10) == 0
     start_local(plan_for())
     at_once = peagle("local", "down", NAME, "--now")
-
     assert f"waiting up to 60 s for running requests of {NAME}" in waited.stderr
     assert at_once.stderr == ""
 
@@ -167,9 +164,7 @@ def test_a_damaged_record_is_listed_as_unknown_and_named_by_other_commands(
     record = own_home / "local" / "old" / "state.json"
     record.parent.mkdir(parents=True)
     record.write_text(content)
-
     listed = json.loads(peagle("local", "list", "--json").stdout)
-
     assert listed == {"engines": [{"name": "old", "state": "unknown", "record": str(record)}]}
     for words in (("local", "down", "old"), ("local", "down", "--all"), ("invoke", "old", "Hi")):
         done = peagle(*words, "--json")
@@ -190,7 +185,6 @@ def test_one_engine_of_a_name_runs(engine_home: Path, plan_for: PlanFor) -> None
             refused.append(raised.value)
 
     first = start_local(plan_for(), progress=again)
-
     assert refused
     for plan, port in ((plan_for(k=3), None), (plan_for(), 1)):
         with raises_code("already-running", UserError):
@@ -216,7 +210,6 @@ def test_an_engine_that_fails_is_ended_and_its_log_is_kept(
         plan = plan.model_copy(update={"startup_timeout_seconds": 1})
     with raises_code(code, kind) as caught:
         start_local(plan)
-
     assert message in caught.value.message
     assert local_engines() == ()
     assert processes_with(str(engine_home)) == []
@@ -240,9 +233,7 @@ def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
     while not local_engines():
         assert starter.poll() is None
         time.sleep(0.02)
-
     starter.send_signal(signal.SIGINT)
-
     assert starter.wait(10) != 0
     assert local_engines() == ()
     assert processes_with(str(engine_home)) == []
@@ -293,3 +284,148 @@ def test_the_state_of_an_engine_is_private(engine_home: Path, plan_for: PlanFor)
     paths = [path for path in (engine_home, folder, *folder.iterdir()) if not path.is_symlink()]
     assert {path.name for path in paths} > {"engine.log", "state.json"}
     assert [path for path in paths if path.stat().st_mode & 0o077] == []
+
+
+# ``peagle invoke`` finds the engines of ``peagle local up`` by their names.
+def _command(*words: str) -> Result:
+    return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+@pytest.mark.parametrize("kind", ["--chat", "--completion"])
+def test_invoke_reaches_a_local_engine(
+    engine_home: Path, plan_for: PlanFor, stream: str, kind: str
+) -> None:
+    start_local(plan_for())
+    document = json.loads(_command("invoke", NAME, "Hi", stream, kind, "--json").stdout)
+    shown = _command("invoke", NAME, "Hi", stream, kind)
+    assert document["text"] == "Hello"
+    assert document["output_tokens"] == 8
+    assert document["acceptance_length"] == 2.5
+    assert (document["first_token_seconds"] is not None) == (stream == "--stream")
+    assert shown.stdout == "Hello\n"
+    assert "8 tokens" in shown.stderr
+
+
+@pytest.mark.thorough
+def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
+    stop_engine(start_local(plan_for()).process, 1.0)
+    with raises_code("local-engine-not-ready", UserError):
+        _command("invoke", NAME, "Hi")
+
+
+@pytest.mark.thorough
+def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanFor) -> None:
+    start_local(plan_for())
+    with pytest.raises(NotFound):
+        _command("invoke", NAME, "Hi", "--sandbox")
+
+
+@pytest.mark.thorough
+def test_a_broken_stream_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
+    engine = start_local(plan_for("broken-off"))
+    with raises_code("incomplete-response", EngineError) as raised:
+        _command("invoke", NAME, "Hi")
+    assert raised.value.command == ("peagle", "local", "logs", NAME)
+    assert records.read_local_engine(NAME) == engine
+
+
+# The use of an engine of this machine, by its ``/metrics``.
+PAGE = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{engine="0",model_name="m"}} 2.0
+vllm:num_requests_waiting{{engine="0",model_name="m"}} 1.0
+vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} 0.25
+vllm:generation_tokens_total{{engine="0",model_name="m"}} {tokens}
+vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m"}} {requests}
+vllm:request_success_total{{engine="0",finished_reason="length",model_name="m"}} 1.0
+vllm:time_to_first_token_seconds_bucket{{engine="0",le="0.1",model_name="m"}} {requests}
+vllm:time_to_first_token_seconds_bucket{{engine="0",le="0.5",model_name="m"}} {all}
+vllm:time_to_first_token_seconds_bucket{{engine="0",le="+Inf",model_name="m"}} {all}
+vllm:inter_token_latency_seconds_sum{{engine="0",model_name="m"}} {seconds}
+vllm:inter_token_latency_seconds_count{{engine="0",model_name="m"}} {tokens}
+vllm:spec_decode_num_drafts_total{{engine="0",model_name="m"}} {tokens}
+vllm:spec_decode_num_draft_tokens_total{{engine="0",model_name="m"}} 700.0
+vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="m"}} {accepted}
+"""
+ENGINE = LocalEngine(
+    name="peagle-tiny",
+    pair="tiny",
+    served_as="peagle/tiny",
+    vllm="0.28.0",
+    environment={SPECULATION: '{"method": "eagle3", "num_speculative_tokens": 7}'},
+    notes=(),
+    process=EngineProcess(2**22 - 1, 5, 1, ""),
+    started_at=1000.0,
+)
+
+
+def page(at: float, **values: float) -> MetricsPage:
+    return MetricsPage.parse(PAGE.format(**values), at)
+
+
+FIRST = page(1060.0, tokens=100, requests=4, all=5, seconds=2, accepted=150)
+SECOND = page(1120.0, tokens=400, requests=9, all=15, seconds=5, accepted=450)
+
+
+def test_the_first_page_is_about_the_whole_life_of_the_engine() -> None:
+    found = usage_between(ENGINE, MetricsPage(1000.0, ()), FIRST)
+    assert (found.window_seconds, found.requests_per_minute) == (60.0, 5.0)
+    assert (found.running, found.waiting, found.kv_cache_share) == (2, 1, 0.25)
+    assert (found.k, found.acceptance_length) == (7, 2.5)
+    assert found.itl == pytest.approx(0.02)
+    assert found.usd_per_hour is None
+
+
+def test_later_pages_are_about_the_time_between_them() -> None:
+    found = usage_between(ENGINE, FIRST, SECOND)
+    assert (found.window_seconds, found.requests_per_minute) == (60.0, 5.0)
+    assert (found.tokens_per_second, found.acceptance_length) == (5.0, 2.0)
+    assert found.itl == pytest.approx(0.01)
+    assert found.ttft_p50 == pytest.approx(0.1), "5 of 10 requests took at most 0.1 s"
+    assert found.ttft_p90 == pytest.approx(0.42)
+
+
+def test_an_engine_that_restarted_counts_from_zero() -> None:
+    found = usage_between(ENGINE, SECOND, FIRST)
+    assert (found.requests_per_minute, found.tokens_per_second) == (0.0, 0.0)
+    assert found.itl is None
+
+
+@pytest.mark.parametrize(
+    ("buckets", "share", "expected"),
+    [
+        ({}, 0.5, None),
+        ({1.0: 0.0, float("inf"): 0.0}, 0.5, None),
+        ({1.0: 10.0, float("inf"): 10.0}, 0.5, 0.5),
+        ({1.0: 1.0, float("inf"): 10.0}, 0.9, 1.0),
+    ],
+)
+def test_quantiles(buckets: dict[float, float], share: float, expected: float | None) -> None:
+    assert quantile(buckets, share) == expected
+
+
+# A plan whose weights are in its image, on this machine: only a container has them.
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:0.28.0"
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return make_plan(Options(pair="tiny", image=IMAGE, baked_weights=True), load_catalog())
+
+
+def test_a_process_refuses_baked_weights(plan: Plan) -> None:
+    with raises_code("weights-baked", Refused) as refused:
+        LocalOptions().local_environment(plan)
+    assert "--engine docker" in refused.value.fix
+
+
+@pytest.mark.parametrize("labels", [{"peagle.weights": "baked"}, {}])
+def test_a_baked_image_gets_no_weights_mounted(
+    plan: Plan, own_home: Path, labels: dict[str, str]
+) -> None:
+    image = Image("mine", "sha256:1", "", 1, None, "10001", labels, ())
+    host = LocalOptions(image)
+    assert host.container(plan, plan.environment, 8000).mounts == {}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.exceptions import Abort
 from click.testing import CliRunner, Result
 
@@ -18,15 +19,19 @@ from peagle.cli.main import cli
 from peagle.cli.view.progress import StatusLine
 from peagle.engine import state as records
 from peagle.engine.machine import Engine, check_compiler
+from peagle.engine.runner import LocalOptions, compose_file, run_arguments
 from peagle.engine.state import collected_folder, local_engines
 from peagle.errors import Refused, UserError
+from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, make_plan
 from peagle.warm import collect_locally as collect
 from tests.support import raises_code
 from tests.unit.containers.artifacts import artifact
+from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
 
+__all__ = ["docker"]
 KEY = "a" * 32
 Command = Callable[..., Result]
 
@@ -53,7 +58,6 @@ def test_the_artifact_is_in_the_home_and_no_engine_is_left(
     engine_home: Path, command: Command
 ) -> None:
     done = command("warm", "tiny", "--name", NAME, "--local")
-
     folder = engine_home / "warm"
     assert (folder / f"{KEY}.tar.gz").read_bytes() == PACKED
     assert sorted(os.listdir(folder)) == [f"{KEY}.json", f"{KEY}.tar.gz"]
@@ -75,7 +79,6 @@ def test_the_collecting_engine_compiles_and_gets_no_artifacts(
             environments.append(environment_of(f"{NAME}-warm"))
 
     collect(plan_for(), artifacts, progress)
-
     (given,) = environments
     assert given["PEAGLE_WARM"] == "collect"
     assert given["PEAGLE_CACHE"].startswith(str(engine_home)), "a folder of its own"
@@ -89,7 +92,6 @@ def test_without_compiled_artifacts_the_command_fails_and_nothing_runs(
 ) -> None:
     with raises_code("nothing-compiled", Refused):
         collect(plan_for("eager"), engine_home / "warm", lambda step, detail: None)
-
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert not (engine_home / "warm").exists()
@@ -121,7 +123,6 @@ def test_a_cancelled_pipeline_leaves_no_engine(
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, usual)
-
     assert f"Start over: peagle warm tiny {' '.join(words)}" in done.stderr
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
@@ -145,7 +146,6 @@ def test_a_second_command_is_refused_and_changes_nothing(
             assert compiled.is_file()
 
     collect(plan_for("mark"), engine_home / "warm", again)
-
     assert refused
     assert local_engines() == ()
 
@@ -156,9 +156,7 @@ def test_up_restores_what_this_machine_has(
 ) -> None:
     (artifacts / f"{KEY}.json").write_text(json.dumps({"sha256": "0" * 64}))
     (artifacts / "damaged.json").write_text("[" * 9999)
-
     command("local", "up", "tiny", "--name", NAME, "--compile")
-
     assert environment_of(NAME)["PEAGLE_WARM_SHA256"] == "0" * 64
 
 
@@ -173,10 +171,8 @@ def test_up_reports_a_warm_start(engine_home: Path, artifacts: Path, command: Co
     words = ("local", "up", "tiny", "--name", NAME, "--compile")
     collect(make_plan(Options(pair="tiny", name=NAME), load_catalog()), artifacts, progress)
     made = artifact(artifacts, subjects[0])
-
     output = command(*words).stdout
     document = json.loads(command(*words, "--json").stdout)
-
     assert f"\nWarm start: restored {made.files} files" in output
     assert f"(key {made.key}; a cold start takes 101 s)" in output
     assert document["warm_start"]["restored"] is True
@@ -187,9 +183,93 @@ def test_a_python_without_headers_cannot_compile(stand_in: Engine, tmp_path: Pat
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho /usr/include/python3.11/Python.h\n")
     python.chmod(0o755)
-
     with raises_code("compiler-missing", UserError) as caught:
         check_compiler(python)
     assert "/usr/include/python3.11/Python.h" in caught.value.message
     assert "python3-dev" in caught.value.fix
     check_compiler(stand_in.python)
+
+
+# Containers of `peagle warm --local`: mounts of artifacts, and the image's compiler.
+def image(docker: FakeDocker, **found: Any) -> Image:
+    docker.has_image("mine", LABELS, **found)
+    return show_image(Docker(), "mine")
+
+
+@pytest.mark.thorough
+def test_a_container_gets_artifacts_read_only(
+    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
+) -> None:
+    plan = plan_for()
+    host = LocalOptions(image(docker), compiled=True)
+    container = host.container(plan, {}, 8123)
+    assert container.environment["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
+    assert "PEAGLE_WARM_SHA256" not in container.environment, "the folder is empty"
+    assert f'type=bind,"src={artifacts}",dst=/opt/ml/warm,readonly' in run_arguments(container)
+    (service,) = yaml.safe_load(compose_file(container))["services"].values()
+    mount = {"type": "bind", "source": str(artifacts), "target": "/opt/ml/warm", "read_only": True}
+    assert mount in service["volumes"]
+    assert service["environment"]["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
+    artifacts.rmdir()
+    without = host.container(plan, {}, 8123)
+    assert "/opt/ml/warm" not in without.mounts
+    assert "PEAGLE_WARM_FOLDER" not in without.environment
+
+
+@pytest.mark.thorough
+def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
+    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
+) -> None:
+    built = image(docker)
+    assert "/opt/ml/warm" in LocalOptions(built, gpus=True).container(plan_for(), {}, 1).mounts
+    assert "/opt/ml/warm" not in LocalOptions(built).container(plan_for(), {}, 1).mounts
+
+
+@pytest.mark.thorough
+def test_a_collecting_container_gets_the_warm_mode(
+    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
+) -> None:
+    plan = plan_for()
+    host = LocalOptions(image(docker), collecting=True)
+    assert host.container(plan, {}, 1).environment["PEAGLE_WARM"] == "collect"
+    assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
+
+
+@pytest.mark.thorough
+def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
+    docker: FakeDocker, own_home: Path, plan_for: PlanFor
+) -> None:
+    """Collecting empties its cache folder, and other engines may use the shared one."""
+
+    def volumes(collecting: bool) -> list[str]:
+        host = LocalOptions(image(docker), collecting=collecting)
+        given = run_arguments(host.container(plan_for(), {}, 1))
+        assert "--rm" in given, "which removes a volume without a name too"
+        return [word for word in given if word.startswith("type=volume")]
+
+    assert volumes(collecting=True) == ["type=volume,dst=/var/cache/peagle"]
+    assert volumes(collecting=False) == ["type=volume,src=peagle-cache,dst=/var/cache/peagle"]
+
+
+@pytest.mark.thorough
+def test_an_image_without_a_compiler_is_refused_before_it_starts(
+    docker: FakeDocker, plan_for: PlanFor
+) -> None:
+    docker.answers("run", "--entrypoint", out="g++")
+    with raises_code("compiler-missing", UserError) as caught:
+        LocalOptions(image(docker), compiled=True).local_environment(plan_for())
+    assert "g++" in caught.value.message
+    assert "another --base" in caught.value.fix
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("digests", "known_as"),
+    [([], "sha256:mine"), (["host:5000/mine@sha256:abc"], "sha256:abc")],
+    ids=["never pushed", "pushed"],
+)
+def test_a_container_gets_the_digest_of_its_image(
+    docker: FakeDocker, own_home: Path, plan_for: PlanFor, digests: list[str], known_as: str
+) -> None:
+    host = LocalOptions(image(docker, RepoDigests=digests))
+    assert host.container(plan_for(), {}, 1).environment["PEAGLE_IMAGE_DIGEST"] == known_as

@@ -34,7 +34,6 @@ def test_a_large_catalogue(
 ) -> None:
     monkeypatch.setattr(catalog_size, "medians", lambda *commands, rounds: [*seconds, 0.4])
     monkeypatch.setattr(catalog_size, "generate", lambda folder: None)
-
     assert catalog_size.main() is met
 
 
@@ -59,8 +58,6 @@ def test_all_measurements_run_before_a_miss_is_reported(
     for module in WITH_GOALS:
         monkeypatch.setattr(module, "main", recorded(module))
     monkeypatch.setattr(sys, "path", [str(Path(check.__file__).parents[1]), *sys.path])
-
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("measurements", run_name="__main__", alter_sys=False)
-
     assert (ended.value.code, tuple(ran)) == (0 if missed is None else 1, WITH_GOALS)

@@ -19,7 +19,6 @@ from peagle.planning import Plan
 from tests.unit.planning.small_catalog import because, codes, finding_of
 
 Expected = Mapping[str, Any]
-
 _LEVELS = {"codes": None, "errors": "error", "warnings": "warning", "notes": "note"}
 _SHORT = {"speed": "speed.tokens_per_second", "basis": "speed.basis"}
 _PARTS = ("says", "message", "fix")

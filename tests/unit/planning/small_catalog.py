@@ -24,7 +24,6 @@ from peagle.planning import Options, Plan, make_plan
 
 GB = 1_000_000_000
 TODAY = date(2026, 7, 1)
-
 SHAPE = Architecture(
     class_name="LlamaForCausalLM",
     hidden_size=1024,
@@ -35,7 +34,6 @@ SHAPE = Architecture(
     intermediate_size=4096,
     max_positions=8192,
 )
-
 P_EAGLE = Drafter(
     name="p-eagle",
     title="P-EAGLE head for Chat",
@@ -68,7 +66,6 @@ P_EAGLE = Drafter(
     ),
     source="its card",
 )
-
 EAGLE3 = Drafter(
     name="eagle3",
     title="EAGLE-3 head for Chat",
@@ -81,7 +78,6 @@ EAGLE3 = Drafter(
     weight_bytes=GB // 2,
     source="its card",
 )
-
 NGRAM = Drafter(
     name="ngram",
     title="n-gram lookup",
@@ -91,7 +87,6 @@ NGRAM = Drafter(
     speculative_settings={"prompt_lookup_max": 4},
     source="vLLM's documentation",
 )
-
 CHAT = Target(
     id="acme/chat",
     short_name="chat",
@@ -115,7 +110,6 @@ CHAT = Target(
     proof=ProofPrompts(prompts=("Hello?",)),
     source="its card",
 )
-
 SECRET = CHAT.model_copy(
     update={
         "id": "acme/secret",
@@ -136,7 +130,6 @@ SECRET = CHAT.model_copy(
         ),
     }
 )
-
 SMALL = CHAT.model_copy(
     update={
         "id": "acme/small",
@@ -200,9 +193,7 @@ RUNTIMES = RuntimeTable(
     ami_families=("g4dn", "g5", "g6e"),
     runtimes=(runtime("0.17.1"), runtime("0.19.0"), runtime("0.28.0", ("us-east-1", "eu-west-1"))),
 )
-
 _TARGETS = (CHAT, SECRET, SMALL)
-
 CATALOG = Catalog(
     targets={target.id: target for target in _TARGETS},
     runtimes=RUNTIMES,

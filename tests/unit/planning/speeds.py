@@ -12,7 +12,6 @@ from tests.unit.planning.small_catalog import CATALOG, CHAT
 
 SLOW, FAST = "GPU-sm_89", "GPU-sm_120"
 """The GPUs of ml.g6e.xlarge ($3.00 in eu-west-1) and ml.g7e.2xlarge ($4.20 in us-east-1)."""
-
 TABLE: dict[tuple[str | None, int], dict[int, float]] = {
     (None, 0): {1: 100, 8: 500, 32: 1600},
     ("p-eagle", 3): {1: 180, 8: 900, 32: 1500},

@@ -19,7 +19,6 @@ CATALOG = load_catalog()
 )
 def test_nothing_that_is_shown_is_cheaper_in_time(pair: str, requests: int, hours: int) -> None:
     plan = make_plan(Options(pair=pair, requests=requests, within=hours * 3600), CATALOG)
-
     assert plan.batch is not None
     assert plan.batch.usd is not None
     assert plan.batch.seconds is not None
@@ -38,7 +37,6 @@ def test_the_start_of_a_batch_is_that_of_scaling() -> None:
     options = Options(pair="gpt-oss-20b", requests=1000, concurrency=8)
     plan = make_plan(options, CATALOG)
     scaled = make_plan(options.model_copy(update={"scale_to_zero": True}), CATALOG)
-
     minutes = next(r.value for r in scaled.reasons if r.what == "start_time")
     assert plan.batch is not None
     assert minutes == f"about {plan.batch.start_seconds // 60} min"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from click.testing import CliRunner
 from peagle.cli.main import cli
 from peagle.errors import PlanFileError
 from peagle.planning import Options, Plan, make_plan
-from peagle.render import plan_bytes, plan_document, read_plan, render
-from peagle.render.plan_file import digest, recreate_fix
+from peagle.planning.operation import end_time, ends_after, limit_text
+from peagle.planning.plan import Limit
+from peagle.render.formats import render
+from peagle.render.plan_file import digest, plan_bytes, plan_document, read_plan, recreate_fix
 from peagle.render.requests import plan_arguments, requests
+from peagle.text import exact_duration
 from tests.support import plan_request_findings, raises_code
 from tests.unit.planning.small_catalog import because
 from tests.unit.rendering.plans import CATALOG, plan_of
@@ -37,7 +41,6 @@ def parameters(made: Plan) -> list[dict[str, Any]]:
 def test_the_requests_have_network_key_and_tags_and_are_valid() -> None:
     made = plan_of("company")
     model, config, endpoint = parameters(made)
-
     assert model["VpcConfig"] == {
         "SecurityGroupIds": ["sg-0a1b2c3d"],
         "Subnets": ["subnet-0a1b2c3d", "subnet-0a1b2c3d4e5f60718"],
@@ -52,7 +55,6 @@ def test_the_requests_have_network_key_and_tags_and_are_valid() -> None:
 
 def test_without_settings_the_requests_and_the_plan_file_are_as_before() -> None:
     made = plan()
-
     assert "company" not in plan_document(made)
     model, config, _ = parameters(made)
     assert not {"VpcConfig", "EnableNetworkIsolation"} & model.keys()
@@ -70,7 +72,6 @@ def test_without_settings_the_requests_and_the_plan_file_are_as_before() -> None
 )
 def test_names_begin_with_the_prefix(name: str | None, prefix: str, expected: str) -> None:
     made = plan(name=name, name_prefix=prefix)
-
     model, config, endpoint = parameters(made)
     names = (model["ModelName"], config["EndpointConfigName"], endpoint["EndpointName"])
     assert all(one.startswith(expected) for one in names)
@@ -91,7 +92,6 @@ def test_an_isolated_container_downloads_nothing() -> None:
 @pytest.mark.thorough
 def test_an_isolated_gpt_oss_takes_its_vocabulary_from_beside_the_weights() -> None:
     made = plan("gpt-oss-20b", network_isolation=True, **S3)
-
     assert made.environment["TIKTOKEN_ENCODINGS_BASE"] == made.target.weights.engine_path
     assert "vocabulary-download" not in found(made)
     assert found(plan("gpt-oss-20b", **S3))["vocabulary-download"] == "warning"
@@ -114,7 +114,6 @@ def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
     document["digest"] = digest(document)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(document))
-
     with raises_code(code, PlanFileError) as refused:
         read_plan(file)
     assert named in refused.value.message
@@ -123,7 +122,6 @@ def test_a_plan_file_with_other_settings_than_its_requests_is_refused(
 def test_the_command_that_creates_a_plan_again_names_the_keys_of_the_file() -> None:
     made = plan_of("company")
     fix = recreate_fix(plan_document(made), "plan.json")
-
     for text in ("team=ml=a:b/c@d", "empty="):
         assert text in plan_arguments(made)
         assert text in (fix.command or ())
@@ -151,7 +149,6 @@ def test_variables_set_what_options_do_not_and_no_plan_file(tmp_path: Path) -> N
     assert made["name"] == "acme-tiny"
     other = json.loads(run("tiny", "--tag", "team=web", **variables).stdout)
     assert other["company"]["tags"] == {"team": "web"}
-
     file = tmp_path / "plan.json"
     file.write_bytes(plan_bytes(plan()))
     assert "company" not in json.loads(run(str(file), **variables).stdout)
@@ -161,8 +158,98 @@ def test_variables_set_what_options_do_not_and_no_plan_file(tmp_path: Path) -> N
 def test_the_role_of_an_end_has_the_boundary_and_the_tags(format: str) -> None:
     boundary = "arn:aws:iam::123456789012:policy/boundary"
     made = plan(ttl=8 * 3600, permissions_boundary=boundary, tags={"team": "ml=a:b/c@d"})
-
     text = b"".join(file.content for file in render(format, made, CATALOG)).decode()
     assert boundary in text
     role = text[text.index(boundary) :]
     assert "ml=a:b/c@d" in role[:400]
+
+
+# ``--ttl`` and ``--budget`` of a plan: when it ends, and what is refused.
+HOUR = 3600
+
+
+def planned(**options: Any) -> Plan:
+    return make_plan(Options(pair="tiny", **options), CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "budget", "end"),
+    [
+        (8 * HOUR, None, 108 * HOUR),
+        (None, 20.0, 110 * HOUR),  # 10 hours at $2
+        (8 * HOUR, 20.0, 108 * HOUR),
+        (8 * HOUR, 10.0, 105 * HOUR),
+    ],
+)
+def test_the_earlier_end_counts(ttl: int | None, budget: float | None, end: float) -> None:
+    limit = Limit(ttl_seconds=ttl, budget_usd=budget)
+    assert end_time(limit, 2.0, now=100.0 * HOUR) == end
+
+
+def test_a_plan_says_how_long_it_lasts_and_why() -> None:
+    plan = planned(ttl=8 * HOUR, budget=5.0)
+    (reason,) = [one for one in plan.reasons if one.what == "limit"]
+    assert plan.limit == Limit(ttl_seconds=8 * HOUR, budget_usd=5.0)
+    assert plan.price_per_hour_usd is not None
+    lasts = limit_text(plan.limit, plan.price_per_hour_usd)
+    assert reason.value == lasts
+    assert lasts.endswith("at most $5.00")
+    assert reason.because.startswith("the earlier of --ttl and --budget: $5.00 at $")
+
+
+def test_the_end_is_no_part_of_the_requests() -> None:
+    assert requests(planned(ttl=8 * HOUR)) == requests(planned())
+
+
+@pytest.mark.thorough
+def test_a_budget_needs_a_price() -> None:
+    without = replace(
+        CATALOG,
+        instances=CATALOG.instances.model_copy(
+            update={
+                "instances": tuple(
+                    one.model_copy(update={"prices": ()}) for one in CATALOG.instances.instances
+                )
+            }
+        ),
+    )
+    found = make_plan(Options(pair="tiny", budget=200.0), without).findings
+    (finding,) = [one for one in found if one.code == "budget-without-price"]
+    assert finding.level == "error"
+    assert "--ttl" in finding.fix
+
+
+def test_an_end_before_the_endpoint_may_have_started_is_a_warning() -> None:
+    codes = [finding.code for finding in planned(ttl=120).findings]
+    assert "limit-before-start" in codes
+    assert "limit-before-start" not in [finding.code for finding in planned(ttl=8 * HOUR).findings]
+
+
+def test_copies_end_as_their_endpoint_does() -> None:
+    made = planned(budget=200.0, instance_type="ml.g6.12xlarge", copies=4)
+    alone = planned(budget=200.0, instance_type="ml.g6.12xlarge")
+    assert made.copies is not None
+    assert made.limit == alone.limit
+    (reason,) = [one for one in made.reasons if one.what == "limit"]
+    assert reason.because.endswith("; the copies are deleted 10 minutes before")
+    assert ends_after(made) == ends_after(alone)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ttl": 28800}, ["--ttl", "8h"]),
+        ({"ttl": 90, "budget": 12.5}, ["--ttl", "90s", "--budget", "12.5"]),
+        ({"no_limit": True}, ["--no-limit"]),
+        ({}, []),
+    ],
+)
+def test_the_arguments_set_the_same_limit(options: dict[str, Any], words: list[str]) -> None:
+    plan = planned(**options)
+    others = plan_arguments(planned())
+    assert [word for word in plan_arguments(plan) if word not in others] == words
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(7200, "2h"), (5400, "90m"), (3661, "3661s")])
+def test_a_duration_is_exact(seconds: int, text: str) -> None:
+    assert exact_duration(seconds) == text

@@ -57,7 +57,6 @@ def test_the_same_load_is_computed_once_also_when_the_catalogue_is_loaded_again(
     first, again = load_catalog(), load_catalog()  # both now: other catalogues end what is kept
     load = replace(LOAD, catalog=first, target=first.targets[TARGET.id])
     same = replace(load, catalog=again, target=again.targets[TARGET.id])
-
     assert again is not first
     assert same.computed is load.computed
 
@@ -81,7 +80,6 @@ def test_a_plan_after_others_equals_that_of_a_fresh_process(pair: str) -> None:
     for changes in variants:
         computed_for.cache_clear()
         fresh.append(planned(changes))
-
     assert [planned(changes) for changes in reversed(variants)][::-1] == fresh
 
 
@@ -92,7 +90,6 @@ RUN = run(speeds=(row("p-eagle", 5, 8, 900.0, acceptance_length=3.1),))
 def test_the_runs_of_a_drafter_say_its_acceptance_but_not_that_of_a_head_of_the_same_name() -> None:
     load = Load(CHAT, "0.28.0", 4096, 8, measured(RUN))
     unpublished = replace(load, own_head=UNPUBLISHED)
-
     acceptance = load.acceptance(UNPUBLISHED, 5)
     assert (acceptance.basis, acceptance.length) == ("measured", 3.1)
     assert set(unpublished.names(UNPUBLISHED)) == {"s3://my-bucket/head"}

@@ -37,7 +37,6 @@ def plan_with(**options: Any) -> Plan:
 
 def test_a_plan_without_the_options_has_the_same_requests() -> None:
     plan = plan_with()
-
     assert plan.observe is None
     assert all("DataCaptureConfig" not in request.parameters for request in requests(plan))
     assert requests(plan_with(observe=True)) == requests(plan), "only other services have more"
@@ -45,7 +44,6 @@ def test_a_plan_without_the_options_has_the_same_requests() -> None:
 
 def test_observe_limits_the_log_and_says_why() -> None:
     plan = plan_with(observe=True)
-
     assert plan.observe == Observe(
         dashboard=True, log_retention_days=30, alarms=("errors", "acceptance", "load")
     )
@@ -60,7 +58,6 @@ def test_captured_data_has_a_place_a_share_and_a_key() -> None:
         capture_kms_key="alias/a",
         capture_retention=0,
     )
-
     assert plan.observe
     assert plan.observe.capture == Capture(s3_uri="s3://captured/a", percent=5, kms_key="alias/a")
     (config,) = (one for one in requests(plan) if one.operation == "create_endpoint_config")
@@ -80,7 +77,6 @@ def test_captured_data_has_a_place_a_share_and_a_key() -> None:
 def test_the_alarms_are_those_that_the_plan_has_a_limit_for() -> None:
     plain, with_slo = plan_with(observe=True), plan_with(observe=True, slo=Slo(ttft=2))
     codes = {finding.code for finding in plain.findings}
-
     assert {"no-alarm-topic", "no-ttft-alarm"} <= codes
     assert alarm_kinds(with_slo) == ("ttft", "errors", "acceptance", "load")
     assert alarm_kinds(plan_with(observe=True, speculation=False)) == ("errors", "load")
@@ -107,7 +103,6 @@ def queries(plan: Plan) -> dict[str, str]:
 def test_the_dashboard_is_valid_and_has_every_subject() -> None:
     plan = plan_with(observe=True)
     body = dashboard_body(plan)
-
     assert all(0 <= widget["x"] < widget["x"] + widget["width"] <= 24 for widget in body["widgets"])
     titles = [widget["properties"].get("title", "") for widget in body["widgets"]]
     for subject in SUBJECTS:
@@ -121,7 +116,6 @@ def test_queries_use_the_numbers_of_the_plan() -> None:
     assert plan.speculation
     assert plan.price_per_hour_usd
     found = queries(plan)
-
     length = next(query for title, query in found.items() if title.startswith("Acceptance"))
     assert f"1 + {plan.speculation.k} * sum(accepted) / sum(drafted)" in length
     each = f"{plan.price_per_hour_usd / 2:g}"
@@ -137,7 +131,6 @@ def test_queries_use_the_numbers_of_the_plan() -> None:
 
 def test_terraform_takes_a_key_by_its_arn_only() -> None:
     plan = plan_with(capture_data="s3://captured/a", capture_kms_key="alias/a", capture_retention=0)
-
     with raises_code("format-unsupported", Unsupported) as refused:
         render("terraform", plan, CATALOG)
     assert "capture_kms_key is alias/a" in refused.value.message

@@ -83,7 +83,6 @@ ALL = [
     for count in ((1, 2) if each[-1] is None else (1,))
 ]
 """Two instances find fewer of the cached tokens than one, so a verdict is about another size."""
-
 OF_EACH_CACHE = [
     Situation("qwen3-coder-30b", *each)
     for each in product(TYPES, (2, 8, 24, 64), (None, "chat"), (1,), [*CATALOGS][1:])

@@ -13,8 +13,8 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.render import plan_bytes
 from tests.golden import assert_golden
 
+pytestmark = pytest.mark.thorough
 CATALOG = load_catalog()
-
 GOLDEN: dict[str, Options] = {
     "tiny": Options(pair="tiny"),
     "tiny-baked": Options(
@@ -46,14 +46,12 @@ GOLDEN: dict[str, Options] = {
 }
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_plans(name: str) -> None:
     made = make_plan(GOLDEN[name], CATALOG)
     assert_golden(f"plans/{name}.json", plan_bytes(made))
 
 
-@pytest.mark.thorough
 def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
     script = (
         "import sys\n"
@@ -63,7 +61,6 @@ def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
         "plan = make_plan(Options(pair='gemma-4-31b', drafter='s3://b-b/h'), load_catalog())\n"
         "sys.stdout.buffer.write(plan_bytes(plan))\n"
     )
-
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -75,7 +72,6 @@ def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
     assert plan_bytes(here) == done.stdout
 
 
-@pytest.mark.thorough
 def test_planning_uses_neither_network_nor_disk() -> None:
     """All targets are read first, and difflib, which only unknown names need, is loaded; then an
     audit hook records every access."""

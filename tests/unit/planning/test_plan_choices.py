@@ -39,7 +39,6 @@ def own(config: dict[str, Any], *tensors: str, pair: str = "", **options: Any) -
 OF_CARD = "recommended for P-EAGLE head for Chat (its card)"
 NO_CARD = "the model card of your head is unknown; "
 PARALLEL = "speculation.parallel_drafting"
-
 CHOICES: dict[str, tuple[str, dict[str, Any], Expected]] = {
     # K
     "the recommended K": ("chat", {}, {"k": 5, "because k": OF_CARD}),

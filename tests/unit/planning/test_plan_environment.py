@@ -19,7 +19,6 @@ from tests.support import raises_code
 from tests.unit.planning.small_catalog import CHAT, plan, with_target
 
 ONE_TOKEN = ("--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware")
-
 NASTY = (
     "two words",
     "it's",

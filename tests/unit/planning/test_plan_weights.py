@@ -102,7 +102,6 @@ DOWNLOADED: tuple[dict[str, Any], Expected] = (
     {"download_timeout_seconds": 60, "startup_timeout_seconds": 1080},
 )
 """17 GB: 340 s from the Hub, 85 s to the GPU, 600 s to compile."""
-
 PLANS: dict[str, tuple[dict[str, Any], Expected]] = {
     "timeouts of weights on the Hub": DOWNLOADED,
     "of 16 GB in S3, and 1 GB on the Hub": (SOURCE, {

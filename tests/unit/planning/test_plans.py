@@ -23,9 +23,7 @@ def test_the_pair_stays_the_named_one_whatever_the_head_is_a_copy_of(
     read = {"drafter": HEAD, "drafter_checkpoint": head}
     monkeypatch.setattr("peagle.session.own_head", lambda location, aws_of: read)
     monkeypatch.setattr("peagle.weights.manifest.copied_pair", lambda aws, location: copied)
-
     made = plan_pair("tiny", {"drafter": HEAD}, load_catalog(), lambda: cast(Aws, None))
-
     assert made.target.id == "peagle/tiny"
     assert made.drafter is not None
     assert made.drafter.weights is not None

@@ -16,9 +16,7 @@ OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
 EIGHT = {"instance_type": "ml.p6-b200.48xlarge"}
 VPC = {"subnets": ("subnet-0a1b2c3d",), "security_groups": ("sg-0a1b2c3d",)}
 TOPIC = "arn:aws:sns:us-west-1:123456789012:t"
-
 Row = dict[str, Any]
-
 REFUSED: dict[str, list[Row]] = {
     "out-of-range": [
         {"k": 0}, {"k": -3}, {"concurrency": 0}, {"max_model_len": 0}, {"instance_count": 0},

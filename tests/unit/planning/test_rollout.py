@@ -213,7 +213,6 @@ def test_a_deploy_is_a_command_unless_the_user_has_set_keys_of_the_file() -> Non
 @pytest.mark.parametrize("limit", [{"ttl": 8 * 3600, "budget": 90.0}, {"no_limit": True}])
 def test_switching_speculation_off_does_not_move_the_end(limit: dict[str, Any]) -> None:
     command = without_speculation(planned(rollout="canary", **limit))
-
     assert command == without_speculation(planned(rollout="canary"))
 
 
@@ -240,7 +239,6 @@ def test_copies_are_replaced_in_batches(
     options: dict[str, Any], size: dict[str, Any], text: str
 ) -> None:
     plan = planned(rollout="rolling", slo=Slo(ttft=0.5), **EIGHT, **options)
-
     assert plan.rollout is not None
     assert plan.rollout.text == text
     policy = policy_of(plan)
@@ -264,6 +262,5 @@ def test_a_batch_of_copies_is_a_half_at_most_and_fits_on_one_more_instance(
 ) -> None:
     made = planned(**EIGHT | {"rollout": "rolling"} | options)
     (found,) = [finding for finding in made.findings if finding.code == "rollout-step"]
-
     assert found.level == "error"
     assert "one more instance has room for" in found.message

@@ -28,10 +28,7 @@ _TAGGING = {
     "logs": "logs:TagResource",
     "sagemaker": "sagemaker:AddTags",
 }
-_PASSED = {
-    "ExecutionRoleArn": "sagemaker.amazonaws.com",
-    "serviceRole": "codebuild.amazonaws.com",
-}
+_PASSED = {"ExecutionRoleArn": "sagemaker.amazonaws.com", "serviceRole": "codebuild.amazonaws.com"}
 _READ, _WRITTEN = ("get_object", "head_object"), ("put_object", "create_multipart_upload",
                    "upload_part", "upload_part_copy", "complete_multipart_upload")  # fmt: skip
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 POLICIES = Path(__file__).resolve().parents[3] / "infra" / "iam"
-
 Statement = Mapping[str, Any]
 
 

@@ -51,7 +51,6 @@ from tests.unit.policies.accesses import Call, accesses
 from tests.unit.policies.evaluation import Access
 
 Runs = dict[str, list[Access]]
-
 MOTO_ACCOUNT = "123456789012"
 _END_ROLE = "peagle-ends-"
 
@@ -394,15 +393,12 @@ _IMAGE = f"arn:aws:ecr:{_PLACE}:repository/peagle-tiny"
 _STOCK = "arn:aws:ecr:us-east-1:763104351884:repository/vllm"
 _LOG = f"arn:aws:logs:{_PLACE}:log-group:/aws/sagemaker/Endpoints/peagle-pair"
 _S3 = {"kms:ViaService": "s3.us-east-1.amazonaws.com"}
-
 _ALARMS = (
     f"TargetTracking-endpoint/{NAME}/variant/AllTraffic-1",
     f"TargetTracking-inference-component/{NAME}-1",
     "peagle-slow",
 )
-
 Entry = tuple[str, str, dict[str, str]]
-
 BY_OTHERS: dict[str, list[Entry]] = {
     # Docker pulls the image that another begins FROM, and pushes it.
     "image": [

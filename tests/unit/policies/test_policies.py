@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.iam import DEFAULT_ROLE, trust_policy
+from peagle.aws.iam import DEFAULT_ROLE, SERVICE
+from peagle.render.resources import trust_policy
 from tests.golden import assert_golden
 from tests.unit.aws.cloud import ACCOUNT
 from tests.unit.policies.accesses import Call, condition_keys, resource_forms
@@ -199,7 +200,7 @@ def test_a_policy_is_short_enough_for_iam(policy: str) -> None:
 def test_sagemaker_assumes_the_role_for_this_account_only() -> None:
     (statement,) = statements("execution-role-trust", ACCOUNTS[0])
 
-    assert [statement] == trust_policy(ACCOUNTS[0])["Statement"]
+    assert [statement] == trust_policy(ACCOUNTS[0], SERVICE)["Statement"]
     assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": ACCOUNTS[0]}}
 
 

@@ -11,9 +11,7 @@ from peagle.speed.slo import Slo
 
 ROLE = "arn:aws:iam::123456789012:role/peagle"
 BUCKET = "my-models"
-
 CATALOG = load_catalog()
-
 SHAPES: dict[str, dict[str, Any]] = {
     "from-hub": {"pair": "gpt-oss-20b"},
     "uploaded": {"pair": "tiny", "name": "tiny"},
@@ -73,10 +71,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "baked_weights": True,
     },
 }
-
 BUILT = [shape for shape in SHAPES if shape != "baked"]
 """The shapes of which an image can be built; the others name an existing image."""
-
 ALL_PAIRS = [
     f"{target.short_name}+{drafter.name}"
     for target in CATALOG.targets.values()

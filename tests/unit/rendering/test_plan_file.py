@@ -177,7 +177,6 @@ def verdict() -> Verdict:
 def test_a_verdict_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "verdict.json"
     path.write_bytes(verdict_bytes(verdict()))
-
     assert read_verdict(path) == verdict()
     assert verdict_bytes(read_verdict(path)) == path.read_bytes()
 
@@ -224,7 +223,6 @@ def test_a_damaged_verdict_has_one_clear_error(
     damage(damaged)
     with pytest.raises(VerdictFileError) as refused:
         verdict_from(damaged, "verdict.json")
-
     assert isinstance(refused.value, PeagleError)
     assert message in refused.value.message
     assert refused.value.message.startswith("verdict.json")

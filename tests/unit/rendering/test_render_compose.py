@@ -59,7 +59,6 @@ def test_the_image_is_built_of_the_context_beside_the_file() -> None:
         file.path: file.content for file in render("dockerfile", plan, CATALOG)
         if file.path not in ("README.md", "plan.json")
     }  # fmt: skip
-
     assert described["build"] == {"context": "./image"}
     assert re.fullmatch(r"peagle-tiny:[\d.]+-gpu-[0-9a-f]{12}", described["image"])
     assert {

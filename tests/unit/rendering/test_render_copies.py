@@ -55,7 +55,6 @@ date() {
 @pytest.mark.thorough
 def test_a_stack_deletes_the_copies_at_a_time_of_their_own() -> None:
     made = resources(plan_of_copies(ttl=8 * 3600))
-
     assert {"Schedule", "CopiesSchedule"} <= {*made["Endpoint"]["DependsOn"]}
     schedule = made["CopiesSchedule"]["Properties"]
     assert schedule["ScheduleExpression"] == {"Fn::Sub": "at(${CopiesEndAt})"}
@@ -74,7 +73,6 @@ def test_a_shell_computes_the_end_with_the_date_of_linux_or_of_macos(
     assert ends is not None
     script = f"{date}\nprintf %s {ends[1]}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-
     moment = datetime.strptime(f"{done.stdout}Z", "%Y-%m-%dT%H:%M:%S%z")
     assert abs((moment - datetime.now(UTC)).total_seconds() - seconds) < 300
     assert done.stderr == ""
@@ -83,7 +81,6 @@ def test_a_shell_computes_the_end_with_the_date_of_linux_or_of_macos(
 @pytest.mark.thorough
 def test_templates_update_the_copies_in_batches() -> None:
     made = resources(plan_of_copies(rollout="rolling"))
-
     assert "DeploymentConfig" not in made["Endpoint"]["Properties"]
     config = made["InferenceComponent"]["Properties"]["DeploymentConfig"]
     batch = config["RollingUpdatePolicy"]["MaximumBatchSize"]

@@ -25,7 +25,6 @@ from tests.support import raises_code
 from tests.unit.rendering.plans import BUILT, CATALOG, plan_of
 
 KUBERNETES = ("hyperpod", "kserve")
-
 COPIED = {
     path.read_bytes()
     for folder in ("infra/terraform", "infra/cdk")
@@ -97,7 +96,6 @@ def test_the_readme_waits_for_either_end_of_the_gate(
     done = subprocess.run(
         ["bash", "-ec", stub + commands], capture_output=True, text=True, check=False
     )
-
     assert (done.returncode, done.stdout) == (code, "the log\n"), done.stderr
 
 
@@ -164,7 +162,6 @@ def test_another_partition_has_its_own_domain() -> None:
 def test_every_folder_has_the_plan_that_drift_reads(format: str, tmp_path: Path) -> None:
     plan = plan_of("uploaded")
     (tmp_path / PLAN).write_bytes(files(format, plan)[PLAN].content)
-
     assert read_plan(tmp_path / PLAN) == plan
 
 
@@ -188,7 +185,6 @@ def test_a_text_that_cloudformation_would_replace_is_refused(format: str) -> Non
     plan = make_plan(Options(pair="tiny", environment=own), CATALOG)
     with raises_code("format-unsupported", Unsupported) as refused:
         render(format, plan, CATALOG)
-
     assert "{{resolve:" in refused.value.message
     assert own["NOTE"] in text("terraform", plan, "values.json")
 
@@ -201,7 +197,6 @@ def test_a_head_without_a_commit_is_named_and_one_with_it_is_written(format: str
         for at in ("", f"@{commit}")
     )
     named = f"The head {head} is that of the branch `main`: render again with"
-
     assert named in text(format, moving, "README.md")
     assert named not in text(format, exact, "README.md")
     made = files(format, exact)
@@ -210,3 +205,6 @@ def test_a_head_without_a_commit_is_named_and_one_with_it_is_written(format: str
         commit.encode() in made[path].content
         for path in ([only] if only else made.keys() - {"README.md", PLAN})
     )
+
+
+"""The ``date`` of macOS, as far as the commands need it."""

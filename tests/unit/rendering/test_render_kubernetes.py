@@ -49,7 +49,6 @@ REFUSED = {
     "baked": "the weights are in the image",
 }
 """Shapes that neither can express, and the cause."""
-
 ONE_ALONE = {"hyperpod": {"two-prefixes": "one S3 prefix"}, "kserve": {"scaled": "--max-instances"}}
 
 
@@ -128,9 +127,7 @@ def test_every_option_of_an_endpoint_is_refused_by_name(
 def test_the_operators_own_models_accept_it(shape: str) -> None:
     spec = spec_of(plan_of(shape))
     model = operator_models()._HPEndpoint
-
     read = model.model_validate(spec)
-
     assert set(spec) <= set(model.model_fields)  # the model ignores other keys
     assert read.model_dump(exclude_unset=True, by_alias=False) == spec
 
@@ -141,7 +138,6 @@ def test_the_container_gets_the_same_variables_as_on_an_endpoint(values: dict[st
     given = {f"SM_VLLM_{name}": text for name, text in values.items()} | {"HOME": "/root"}
     env = {"env": variables(plan_of("uploaded"), given)}
     written = manifest_file("x", [env], ["a comment"])
-
     assert environment_of(yaml.safe_load(written.content)) == given
 
 
@@ -149,13 +145,11 @@ def test_scaling_follows_requests_at_a_time_per_pod() -> None:
     plan = plan_of("scaled")
     scaling = spec_of(plan)["autoScalingSpec"]
     assert plan.scaling is not None
-
     assert (scaling["minReplicaCount"], scaling["maxReplicaCount"]) == (2, 5)
     trigger = scaling["prometheusTrigger"]
     assert trigger["targetValue"] == plan.scaling.target_concurrency
     for gauge in ("running", "waiting"):
         assert f'vllm:num_requests_{gauge}{{model_name="openai/gpt-oss-20b"}}' in trigger["query"]
-
     pods = with_options(instance_type="ml.g6e.12xlarge", copies=4, min_instances=1, max_instances=3)
     scaling = spec_of(pods)["autoScalingSpec"]
     assert pods.scaling is not None
@@ -168,7 +162,6 @@ def test_data_capture_and_tags_are_the_endpoints() -> None:
         with_options(capture_data="s3://captured/here", capture_percent=5, capture_retention=0,
                      tags={"cost center": "R+D"})
     )  # fmt: skip
-
     assert spec["dataCapture"]["s3Uri"] == "s3://captured/here"
     assert spec["dataCapture"]["sagemakerEndpoint"]["initialSamplingPercentage"] == 5
     assert spec["tags"] == [{"name": "cost center", "value": "R+D"}]
@@ -182,7 +175,6 @@ def test_the_gate_checks_the_head_and_proves_every_pod(shape: str) -> None:
     service, job = manifests("hyperpod", plan, "gate.yaml")
     pod = job["spec"]["template"]["spec"]
     (prove,), checks = pod["containers"], pod.get("initContainers", [])
-
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["selector"] == {"app": plan.name.lower()}
     asked = parsed(prove["args"])
@@ -212,10 +204,8 @@ def test_the_head_check_of_the_gate_passes_and_fails() -> None:
     words = [expanded(word, {}) for word in check["args"]]
     for option, place in {"--target": "target", "--drafter": "p-eagle"}.items():
         words[words.index(option) + 1] = str(folder / place)
-
     fits = in_process(*words)
     words[words.index("--drafter") + 1] = str(folder / "target")
-
     assert fits.code == 0, fits.err
     assert in_process(*words).code == 3
 
@@ -246,10 +236,8 @@ def evaluated(shell: str, script: str, environment: Mapping[str, str], folder: P
 def test_kserve_accepts_it_and_its_shell_starts_vllm_as_planned(shape: str, stub: Path) -> None:
     plan = plan_of(shape)
     (document,) = manifests("kserve", plan)
-
     jsonschema.validate(document, SCHEMA)
     argv = evaluated("/bin/bash", *preset(document), stub)
-
     name = plan.environment["SM_VLLM_SERVED_MODEL_NAME"]
     assert argv[:4] == ["serve", "/mnt/models", "--served-model-name", name]
     ours = arguments(engine_variables(plan))
@@ -285,7 +273,6 @@ def test_a_changed_plan_is_another_member_of_the_same_group() -> None:
     (first,), (second,), (third,) = (
         manifests("kserve", each) for each in (plan, with_options(k=3), more)
     )
-
     assert first["metadata"]["name"] != second["metadata"]["name"]
     routes = [document["spec"]["router"]["route"] for document in (first, second)]
     assert routes[0] == routes[1] == {"group": "peagle-gpt-oss-20b", "weight": 100}

@@ -45,7 +45,6 @@ def test_one_changed_byte_is_another_model_in_another_folder(head: Path) -> None
     first = plan_of_folder(head)
     (head / OTHER).write_text("b")
     other = plan_of_folder(head)
-
     names = [requests(plan)[0].parameters["ModelName"] for plan in (first, other)]
     (before,), (after,) = first.mounts, other.mounts
     assert len(set(names)) == 2
@@ -67,7 +66,6 @@ def test_one_changed_byte_is_an_update(head: Path) -> None:
         status="InService", revision=first.revision.name, pending_revision=None
     )
     record: Any = SimpleNamespace(serving=None, pending=None)
-
     assert required_change(record, live, other) == "update"
     assert {one.prefix for one in first.uploads}.isdisjoint(one.prefix for one in other.uploads)
 
@@ -84,9 +82,7 @@ def test_a_plan_of_other_files_is_not_deployed(head: Path) -> None:
 def test_the_prefix_is_of_the_files_wherever_they_are(head: Path, tmp_path: Path) -> None:
     plan, elsewhere = plan_of_folder(head), tmp_path / "another-checkout" / head.name
     shutil.copytree(head, elsewhere)
-
     other = plan_of_folder(elsewhere)
-
     assert other.mounts == plan.mounts
     desired = [desired_state(one, ROLE, BUCKET) for one in (plan, other)]
     assert desired[0].revision.fingerprint == desired[1].revision.fingerprint
@@ -100,9 +96,7 @@ def test_a_plan_without_the_hash_is_deployed_with_it(head: Path) -> None:
     plan = plan_of_folder(head)
     earlier = make_plan(Options(pair="tiny", **own_head(str(head))), CATALOG)
     assert earlier.mounts != plan.mounts
-
     desired = [desired_state(one, ROLE, BUCKET) for one in (plan, earlier)]
-
     assert desired[0].model == desired[1].model
     assert desired[0].uploads == desired[1].uploads
 
@@ -126,13 +120,11 @@ def test_a_hash_is_kept_until_the_file_changes(
     monkeypatch.setattr(contents, "_computed", computed)
     (first,), (again,) = files_below(folder), files_below(folder)
     assert (first, len(read)) == (again, 1)
-
     times = file.stat().st_atime_ns, file.stat().st_mtime_ns
     file.write_bytes(b"1" * contents._MIN_CACHED_BYTES)
     os.utime(file, ns=times)
     (other,) = files_below(folder)
     assert (other.sha256 != first.sha256, len(read)) == (True, 2), "its time of change tells"
-
     (own_home / "contents.json").write_text("{ damaged")
     assert files_below(folder) == (other,)
 
@@ -144,9 +136,7 @@ def test_hashing_a_large_file_reports_how_far_it_is(
     (tmp_path / "small.json").write_text("{}")
     (tmp_path / "weights.safetensors").write_bytes(bytes(2**21 + 5))
     heard: list[tuple[str, int, int]] = []
-
     with watch_hashing(lambda *step: heard.append(step)):
         files_below(tmp_path)
-
     size = 2**21 + 5
     assert heard == [("weights.safetensors", 2**20, size), ("weights.safetensors", 2**21, size)]

@@ -81,7 +81,6 @@ def test_an_update_serves_unless_an_alarm_returns_the_earlier_copies(
     monkeypatch.setattr(endpoints, "alarms_in_alarm", in_alarm)
     component.begin_serving(spec("new"), CHANGED, WATCHED)
     component.join()
-
     assert sorted(served[:4]) == ["new", "new", "old", "old"], "a half of the requests"
     assert component.status == "InService"
     assert ("errors" in (component.failure_reason or "")) == is_fired

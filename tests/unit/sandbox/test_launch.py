@@ -45,7 +45,6 @@ from tests.sandbox.sandboxes import Sandbox, fake_engine
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 
 __all__ = ["docker"]
-
 FOLDER = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
 OF_AWS = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"
 OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1"
@@ -211,9 +210,7 @@ def test_for_an_image_of_aws_the_newest_one_of_the_pair_is_run(
         labels = {**LABELS, "peagle.pair": pair}
         with_docker.has_image(f"{name}:1", labels, Created=f"2026-11-{day}T00:00:00Z")
     mount_tiny(tmp_path / "ml", None)
-
     call, mounts = started(with_docker, image_spec(OF_AWS, "peagle/tiny+p-eagle"), tmp_path)
-
     assert call["argv"][-2:] == ["sha256:same:1", "serve"]
     assert mounts == {TARGET_PATH: (tmp_path / "ml/model/target").resolve()}
 
@@ -236,7 +233,6 @@ def test_baked_weights_are_found_only_by_the_container_of_their_image(
     gpu = OWN.replace(":1", ":gpu")
     with_docker.has_image(OWN)
     with_docker.has_image(gpu, {**LABELS, "peagle.runtime": "gpu"})
-
     assert only_in_image(image_spec(OWN, **baked), tmp_path) is None
     for image in (gpu, OWN.replace(":1", ":unknown")):
         assert only_in_image(image_spec(image, **baked), tmp_path)
@@ -245,7 +241,6 @@ def test_baked_weights_are_found_only_by_the_container_of_their_image(
 
 
 MODEL = PurePosixPath("model")
-
 Upload = Callable[[dict[str, bytes]], None]
 """Puts these files into the bucket ``models``."""
 

@@ -186,7 +186,6 @@ def test_a_call_of_the_owner_is_accepted_and_every_other_refused(
     body = environ["wsgi.input"].getvalue()
     authenticate(environ, KEY)
     assert environ["wsgi.input"].read() == body, "the body remains readable"
-
     guessed = AccessKey(KEY.id, "another-secret")
     assert refused(signed(service, operation, guessed, **parameters)).startswith(("Inv", "Unr"))
     unknown_key = AccessKey("testing", "testing")

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import http.client
+import json
+import os
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import pytest
 from werkzeug.serving import ThreadedWSGIServer as Server
 
+from peagle.engine.process import EngineProcess, start_time
+from peagle.engine_log import log_fields, log_text
+from peagle.errors import UserError
+from peagle.sandbox import client, state
+from peagle.sandbox.observability import stock_line
 from peagle.sandbox.server import RequestHandler
+from peagle_serve.logs import Log, Redactor
+from tests.support import raises_code
 
 Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 
@@ -149,3 +160,91 @@ def test_a_request_without_an_answer_ends_its_connection(
         client.close()
     line = rf"SageMaker\.CreateModel connection lost after \d+ ms: {error}"
     assert [bool(re.fullmatch(line, text)) for text in logged] == [True]
+
+
+# State files of the sandbox that are damaged: one is ignored, the others and the command go on.
+DAMAGED = [
+    b"", b"{", b"null", b"\xff\xfe", b"[" * 100_000,
+    b'{"pid": "*", "started": " ", "port": 1, "log": ""}',
+    b'{"pid": 1, "started": 1, "port": 1, "log": ""}',
+    b'{"pid": 99999999999999999999, "started": 1, "port": 1, "log": ""}',
+    b'{"pid": 7, "started": 1, "port": true, "log": ""}',
+    b'{"pid": 7, "started": 1, "port": 1, "log": [], "container": {}}',
+    b'{"of": "another version"}',
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(own_home: Path) -> Path:
+    folder = own_home / "sandbox"
+    (folder / "engines").mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=lambda content: content[:40])
+def test_a_damaged_record_stops_one_entry_and_not_the_command(folder: Path, content: bytes) -> None:
+    started = start_time(os.getpid())
+    assert started is not None
+    living = EngineProcess(os.getpid(), started, 1, "")
+    (folder / "engines" / f"{living.pid}.json").write_text(json.dumps(asdict(living)))
+    for name in ("daemon.json", "engine", "engines/9.json", "engines/1000.json"):
+        (folder / name).write_bytes(content)
+    assert state.living_engines() == (living,)
+    left = (state.LeftoverEngine(living.pid, "unknown", "unknown"),)
+    assert client.sandbox_status() == client.Status(False, leftover_engines=1, leftovers=left)
+    assert state.read_engine_kind() == "process"
+
+
+@pytest.mark.parametrize(
+    "content", [*DAMAGED, '{"id": "ü", "secret": "é"}'.encode()], ids=lambda content: content[:40]
+)
+def test_a_sandbox_without_a_readable_key_is_to_be_restarted(folder: Path, content: bytes) -> None:
+    (folder / "access-key.json").write_bytes(content)
+    with raises_code("sandbox-key", UserError):
+        state.read_access_key()
+
+
+# What the sandbox keeps of an engine's log, and the log of AWS's plain image.
+def written_by_ours(line: str) -> str:
+    """A line of the engine as the entrypoint writes it."""
+    reading, writing = os.pipe()
+    try:
+        Log(Redactor({}), writing).engine(line)
+        return os.read(reading, 65536).decode().rstrip("\n")
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(APIServer pid=7) INFO 11-22 08:38:19 [metrics.py:120] SpecDecoding metrics: Mean ...",
+        'INFO:     127.0.0.1:5000 - "GET /ping HTTP/1.1" 200 OK',
+        '(APIServer pid=7) INFO:     127.0.0.1:5000 - "POST /invocations HTTP/1.1" 200 OK',
+        "Traceback (most recent call last):",
+        "ValueError: the head does not belong to this target",
+    ],
+)
+def test_lines_of_vllm_get_their_form_back(line: str) -> None:
+    ours = written_by_ours(line)
+    assert ours.startswith('{"time":')
+    stock, _, rest = stock_line(ours).partition(" [metrics")
+    expected, _, _ = line.partition(" [metrics")
+    if rest:  # the time is that of the entrypoint
+        stock, expected = stock[:22], expected[:22]
+    assert stock == expected
+
+
+def test_the_entrypoint_s_own_lines_are_left_out_or_notes() -> None:
+    reading, writing = os.pipe()
+    log = Log(Redactor({}), writing)
+    log.info("starting vLLM", event="start", argv=["vllm"])
+    log.error("the head is missing", "mount it", event="refused", cause="head", exit_code=2)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        started, refused = stream.read().splitlines()
+    assert stock_line(started) == ""
+    assert log_text(stock_line(refused)) == "sandbox: error: the head is missing (mount it)"
+    assert log_fields(stock_line(refused))["cause"] == "head"
+    assert stock_line("sandbox: a note") == "sandbox: a note"

@@ -16,6 +16,8 @@ from measurements.speed_model import CHAPTER, summaries
 from peagle.catalog.tables import SpeedModel
 from tests.support import bundled_catalog
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[SpeedModel]:
@@ -49,7 +51,6 @@ def held_out(model: SpeedModel, rows: list[speed_rows.Row]) -> dict[str, list[Co
 
 
 @pytest.mark.exhaustive
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(speed_errors.HELD_OUT))
 def test_held_out_rows_are_within_the_bars(
     rows: list[speed_rows.Row], held_out: dict[str, list[Compared]], name: str
@@ -79,7 +80,6 @@ SLOW_START = {
 the others, from which its rows cannot be estimated."""
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(speed_errors.HELD_OUT))
 def test_the_choice_is_within_5_percent_of_the_best_or_its_interval(
     held_out: dict[str, list[Compared]], name: str
@@ -91,7 +91,6 @@ def test_the_choice_is_within_5_percent_of_the_best_or_its_interval(
     assert worse == SLOW_START.get(name, set())
 
 
-@pytest.mark.thorough
 def test_constants_are_those_that_the_script_fits_to_the_evidence(
     model: SpeedModel, rows: list[speed_rows.Row]
 ) -> None:
@@ -101,7 +100,6 @@ def test_constants_are_those_that_the_script_fits_to_the_evidence(
         assert value == pytest.approx(getattr(model.constants, name), rel=0.02), name
 
 
-@pytest.mark.thorough
 def test_the_documents_show_these_errors(
     model: SpeedModel, rows: list[speed_rows.Row], held_out: dict[str, list[Compared]]
 ) -> None:

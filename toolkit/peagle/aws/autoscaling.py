@@ -7,14 +7,11 @@ which an alarm calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peagle.aws import cloudwatch
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing
 from peagle.planning.plan import Scaling
 from peagle.render.requests import VARIANT
 from peagle.render.resources import (
@@ -35,6 +32,8 @@ from peagle.render.resources import (
     wake_policy_parameters,
 )
 from peagle.text import bounds_text
+
+_SERVICE = "application-autoscaling"
 
 
 @dataclass(frozen=True)
@@ -86,10 +85,10 @@ def registered(aws: Aws, endpoint: str, policies: bool = True) -> Bounds | None:
     """The bounds of the endpoint; ``None`` when it does not scale automatically. ``policies``: read
     its policy too. Raises CloudError, and AccessDenied."""
     ids = [target_id(endpoint, VARIANT), copies_id(endpoint)]
-    bounds = next((bounds for _, bounds in _targets(aws, ResourceIds=ids)), None)
+    bounds = next(iter(all_registered(aws, ResourceIds=ids).values()), None)
     if bounds is None or not policies:
         return bounds
-    policy = _policy(aws, endpoint, POLICY, bounds.scales_copies) or {}
+    policy = find_policy(aws, endpoint, POLICY, bounds.scales_copies) or {}
     tracking = policy.get("TargetTrackingScalingPolicyConfiguration") or {}
     metric = tracking.get("PredefinedMetricSpecification", {}).get("PredefinedMetricType")
     if metric != (COPY_METRIC if bounds.scales_copies else METRIC):
@@ -102,76 +101,55 @@ def registered(aws: Aws, endpoint: str, policies: bool = True) -> Bounds | None:
     )
 
 
-def _policy(aws: Aws, endpoint: str, name: str, copies: bool) -> dict[str, Any] | None:
+def find_policy(
+    aws: Aws, endpoint: str, name: str = WAKE_POLICY, copies: bool = True
+) -> dict[str, Any] | None:
+    """A policy of the endpoint, by default the one that starts the first copy, as
+    DescribeScalingPolicies has it; ``None`` without one."""
     target = target_parameters(endpoint, VARIANT, copies)
-    listed = aws.items(
-        "application-autoscaling", "describe_scaling_policies", "ScalingPolicies", **target
-    )
+    listed = aws.items(_SERVICE, "describe_scaling_policies", "ScalingPolicies", **target)
     return next((policy for policy in listed if policy["PolicyName"] == name), None)
 
 
-def all_registered(aws: Aws) -> dict[str, Bounds]:
-    """The bounds of every endpoint of the region that scales automatically, by its name, without
-    policies. Raises CloudError, and AccessDenied."""
-    return dict(_targets(aws))
-
-
-def _targets(aws: Aws, **chosen: Sequence[str]) -> Iterator[tuple[str, Bounds]]:
-    """The bounds by endpoint, whose name its component has."""
-    listed = aws.items(
-        "application-autoscaling",
-        "describe_scalable_targets",
-        "ScalableTargets",
-        ServiceNamespace=SERVICE_NAMESPACE,
-        **chosen,
-    )
-    for target in listed:
+def all_registered(aws: Aws, **chosen: Sequence[str]) -> dict[str, Bounds]:
+    """The bounds of every endpoint of the region that scales automatically, by its name, which its
+    component has too; without policies. Raises CloudError, and AccessDenied."""
+    bounds: dict[str, Bounds] = {}
+    for target in aws.items(
+        _SERVICE, "describe_scalable_targets", "ScalableTargets",
+        ServiceNamespace=SERVICE_NAMESPACE, **chosen,
+    ):  # fmt: skip
         parts, dimension = str(target["ResourceId"]).split("/"), target.get("ScalableDimension")
         copies = dimension == COPY_DIMENSION
         if (dimension == DIMENSION and len(parts) == 4) or (copies and len(parts) == 2):
-            bounds = Bounds(target["MinCapacity"], target["MaxCapacity"], scales_copies=copies)
-            yield parts[1], bounds
+            found = Bounds(target["MinCapacity"], target["MaxCapacity"], scales_copies=copies)
+            bounds.setdefault(parts[1], found)
+    return bounds
 
 
 def register(aws: Aws, endpoint: str, scaling: Scaling, tags: Sequence[dict[str, str]]) -> None:
     """Register the endpoint, or its component, with these bounds and our policies; replaces those
     that it had. ``tags`` are those of the alarm that wakes it."""
     target = register_parameters(endpoint, VARIANT, scaling)
-    aws.call("application-autoscaling", "register_scalable_target", **target)
-    policy = policy_parameters(endpoint, VARIANT, scaling)
-    aws.call("application-autoscaling", "put_scaling_policy", **policy)
+    aws.call(_SERVICE, "register_scalable_target", **target)
+    aws.call(_SERVICE, "put_scaling_policy", **policy_parameters(endpoint, VARIANT, scaling))
     if scaling.scales_to_zero:
         wake = wake_policy_parameters(endpoint, VARIANT, scaling)
-        made = aws.call("application-autoscaling", "put_scaling_policy", **wake)
-        cloudwatch.put_metric_alarm(aws, wake_alarm(endpoint, made["PolicyARN"], tags))
-
-
-def wake_policy(aws: Aws, endpoint: str) -> dict[str, Any] | None:
-    """The policy that starts the first copy, as DescribeScalingPolicies has it; ``None`` without
-    one."""
-    return _policy(aws, endpoint, WAKE_POLICY, copies=True)
+        made = aws.call(_SERVICE, "put_scaling_policy", **wake)
+        alarm = wake_alarm(endpoint, made["PolicyARN"], tags)
+        aws.call("cloudwatch", "put_metric_alarm", **alarm)
 
 
 def stay_awake(aws: Aws, endpoint: str) -> None:
     """Remove the alarm that wakes a component which slept, and its policy; ignores what is gone."""
-    cloudwatch.delete_alarms(aws, [wake_alarm_name(endpoint)])
+    aws.delete("cloudwatch", "delete_alarms", AlarmNames=[wake_alarm_name(endpoint)])
     target = target_parameters(endpoint, VARIANT, copies=True)
-    with suppress(Missing):
-        aws.call(
-            "application-autoscaling", "delete_scaling_policy", **target, PolicyName=WAKE_POLICY
-        )
+    aws.delete(_SERVICE, "delete_scaling_policy", **target, PolicyName=WAKE_POLICY)
 
 
 def deregister(aws: Aws, endpoint: str, copies: bool = False) -> None:
     """End automatic scaling, with its policies and alarms; ignores an endpoint that has none."""
     target = target_parameters(endpoint, VARIANT, copies)
-    with suppress(Missing):
-        aws.call("application-autoscaling", "deregister_scalable_target", **target)
+    aws.delete(_SERVICE, "deregister_scalable_target", **target)
     if copies:  # the other alarms are Application Auto Scaling's own
-        cloudwatch.delete_alarms(aws, [wake_alarm_name(endpoint)])
-
-
-def deregister_before_deletion(aws: Aws, endpoint: str, copies: bool = False) -> None:
-    """``deregister``; where that is not allowed, DeleteEndpoint reports what is in its way."""
-    with suppress(AccessDenied):
-        deregister(aws, endpoint, copies)
+        aws.delete("cloudwatch", "delete_alarms", AlarmNames=[wake_alarm_name(endpoint)])

@@ -118,12 +118,8 @@ _OF_CODE: tuple[tuple[Collection[str], str, Fix], ...] = (
 _OF_CLIENT: tuple[tuple[tuple[type[Exception], ...], type[PeagleError], str, str | Fix, str], ...]
 _OF_CLIENT = (
     (
-        (boto.NoCredentialsError,), UserError, "no AWS credentials",
-        CREDENTIALS_FIX, "no-credentials",
-    ),
-    (
-        (boto.PartialCredentialsError,), UserError, "incomplete AWS credentials: {error}",
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or neither", "no-credentials",
+        (boto.NoCredentialsError, boto.PartialCredentialsError), UserError,
+        "no AWS credentials: {error}", CREDENTIALS_FIX, "no-credentials",
     ),
     (
         (boto.ProfileNotFound,), UserError, "{error}",
@@ -143,16 +139,12 @@ _OF_CLIENT = (
         CREDENTIALS_FIX, "no-credentials",
     ),
     (
-        (boto.ConnectionError, boto.HTTPClientError), CloudError,
+        (boto.ConnectionError, boto.HTTPClientError, HTTPError), CloudError,
         "{service} in {region} cannot be reached: {error}", UNREACHABLE_FIX, "unreachable",
     ),
     (
         (ResponseParserError, StreamParserError), CloudError,
         "{service}: the answer is not valid: {error}", UNREACHABLE_FIX, "invalid-response",
-    ),
-    (
-        (HTTPError,), CloudError, "{service}: the connection was interrupted: {error}",
-        "run the command again", "connection-broken",
     ),
     ((boto.BotoCoreError, Boto3Error), CloudError, "{service}: {error}", "", CloudError.code),
 )  # fmt: skip
@@ -173,19 +165,14 @@ def translated(service: str, region: str, in_sandbox: bool = False) -> Iterator[
         inner = error.__cause__ or error.__context__
         if isinstance(error, Boto3Error) and isinstance(inner, boto.ClientError):
             raise _of_service(inner, service, region, in_sandbox) from error
-        raise _of_client(error, service, region) from error
-
-
-def _of_client(error: Exception, service: str, region: str) -> PeagleError:
-    """No valid answer arrived, or the request could not be sent."""
-    row = next(row for row in _OF_CLIENT if isinstance(error, row[0]))
-    _, kind, message, fix, code = row
-    url = str(getattr(error, "kwargs", {}).get("endpoint_url"))
-    with suppress(ValueError):
-        if code == "unreachable" and urlsplit(url).hostname in LOOPBACK_HOSTS:
-            fix = _STALE_FIX
-    text = str(error)[:_LONGEST_MESSAGE]
-    return kind(message.format(error=text, service=service, region=region), fix, code)
+        # No valid answer arrived, or the request could not be sent.
+        _, kind, message, fix, code = next(row for row in _OF_CLIENT if isinstance(error, row[0]))
+        with suppress(ValueError):
+            url = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url")))
+            fix = _STALE_FIX if code == "unreachable" and url.hostname in LOOPBACK_HOSTS else fix
+        text = str(error)[:_LONGEST_MESSAGE]
+        message = message.format(error=text, service=service, region=region)
+        raise kind(message, fix, code) from error
 
 
 def _of_service(error: Any, service: str, region: str, in_sandbox: bool) -> PeagleError:
@@ -194,7 +181,14 @@ def _of_service(error: Any, service: str, region: str, in_sandbox: bool) -> Peag
     message = str(error.response.get("Error", {}).get("Message", "")) or code
     message = _ALLOWED_VALUES.sub(r"\1...", message)[:_LONGEST_MESSAGE]
     if code == "ModelError":
-        return _of_engine(error.response, message)
+        # The container answered with an error. A 4xx is about the request, which the user can
+        # correct; anything else is a failure of the engine, whose log ``runtime`` names.
+        status = original_status(error.response)
+        message = engine_message(str(error.response.get("OriginalMessage") or message))
+        if 400 <= status < 500:
+            fix = "change the request as the engine says, such as a lower max_tokens"
+            return EngineRejected(f"the engine rejects the request: {message}", fix)
+        return EngineFailed(f"the engine failed ({status}): {message}")
     if code in ("ModelStreamError", "InternalStreamFailure"):
         return EngineError(f"the response ended early: {engine_message(message)}", code=code)
     translation = _of_rejection(code, message, error.operation_name, service, region, in_sandbox)
@@ -241,17 +235,6 @@ def _of_rejection(
     elif code in _MISSING_CODES or (code.startswith("Validation") and _ABSENT.search(message)):
         kind = Missing
     return kind(f"{operation}: {message}", code=code)
-
-
-def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
-    """The container answered with an error. A 4xx is about the request, which the user can
-    correct; anything else is a failure of the engine, whose log ``runtime`` names."""
-    status = original_status(response)
-    message = engine_message(str(response.get("OriginalMessage") or message))
-    if 400 <= status < 500:
-        fix = "change the request as the engine says, such as a lower max_tokens"
-        return EngineRejected(f"the engine rejects the request: {message}", fix)
-    return EngineFailed(f"the engine failed ({status}): {message}")
 
 
 def original_status(response: Mapping[str, Any]) -> int:
@@ -387,12 +370,20 @@ class Aws:
             region = self.region
             if service == "pricing":  # in few regions; each has the prices of its whole partition
                 region = "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
+            usual = _TIMEOUTS_BY_SERVICE.get(service, _TIMEOUTS)
+            attempts, connect, read = BEST_EFFORT_TIMEOUTS if self._breaker else usual
+            config = Config(
+                retries={"mode": "standard", "total_max_attempts": attempts},
+                connect_timeout=connect,
+                read_timeout=read,
+                user_agent_extra=f"peagle-toolkit/{__version__}",
+                proxies={} if self.endpoint_url else None,  # a proxy is for AWS
+                # Uploads carry a checksum in a signed header, so the body need not be signed.
+                s3={"payload_signing_enabled": False},
+            )
             with translated(service, self.region):
                 made = self._session.client(
-                    service,
-                    region_name=region,
-                    endpoint_url=self.endpoint_url,
-                    config=_config(service, self.endpoint_url, self._breaker is not None),
+                    service, region_name=region, endpoint_url=self.endpoint_url, config=config
                 )
             if self._breaker is not None:
                 name = made.meta.service_model.service_id.hyphenize()
@@ -409,6 +400,16 @@ class Aws:
         with self._receiving(service, operation):
             response: dict[str, Any] = method(**parameters)
         return response
+
+    def find(self, service: str, operation: str, **parameters: Any) -> dict[str, Any] | None:
+        """As ``call``; ``None`` where what it is about does not exist."""
+        with suppress(Missing):
+            return self.call(service, operation, **parameters)
+        return None
+
+    def delete(self, service: str, operation: str, **parameters: Any) -> None:
+        """As ``call``; ignores what does not exist."""
+        self.find(service, operation, **parameters)
 
     @contextmanager
     def _receiving(self, service: str, operation: str) -> Iterator[None]:
@@ -540,7 +541,18 @@ def connect(
     cannot reach an account. Raises UserError for an unknown profile or region.
     """
     with translated("aws", region):
-        session = _session_of(keys) if keys else boto3.Session(profile_name=profile)
+        if keys:  # reads no configuration file and no AWS_PROFILE
+            nothing = (None, None, os.devnull, None)
+            variables: dict[str, Any] = {
+                "profile": (None, [], None, None),
+                "config_file": nothing,
+                "credentials_file": nothing,
+            }
+            core = botocore.session.Session(session_vars=variables)
+            core.set_credentials(keys.access_key, keys.secret_key)
+            session = boto3.Session(botocore_session=core)
+        else:
+            session = boto3.Session(profile_name=profile)
         regions = [name for partition in _PARTITIONS
                    for name in session.get_available_regions("sagemaker", partition)]  # fmt: skip
     if region not in regions:
@@ -550,35 +562,7 @@ def connect(
     return Aws(session, region, endpoint_url, scope)
 
 
-def _session_of(keys: Keys) -> Any:
-    """A session that reads no configuration file and no AWS_PROFILE."""
-    nothing = (None, None, os.devnull, None)
-    variables: dict[str, Any] = {
-        "profile": (None, [], None, None),
-        "config_file": nothing,
-        "credentials_file": nothing,
-    }
-    core = botocore.session.Session(session_vars=variables)
-    core.set_credentials(keys.access_key, keys.secret_key)
-    return boto3.Session(botocore_session=core)
-
-
 def _give_up_without_answer(caught_exception: Exception | None = None, **_: Any) -> bool | None:
     """No second attempt at a service that does not answer; else botocore's own rules decide."""
     no_answer = isinstance(caught_exception, boto.ConnectionError | boto.ReadTimeoutError)
     return False if no_answer else None
-
-
-def _config(service: str, endpoint_url: str | None, best_effort: bool) -> Config:
-    """A proxy is for AWS, not for an endpoint URL."""
-    usual = _TIMEOUTS_BY_SERVICE.get(service, _TIMEOUTS)
-    attempts, connect, read = BEST_EFFORT_TIMEOUTS if best_effort else usual
-    return Config(
-        retries={"mode": "standard", "total_max_attempts": attempts},
-        connect_timeout=connect,
-        read_timeout=read,
-        user_agent_extra=f"peagle-toolkit/{__version__}",
-        proxies={} if endpoint_url else None,
-        # Uploads carry a checksum in a signed header, so the body need not be signed.
-        s3={"payload_signing_enabled": False},
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -53,49 +52,13 @@ def metric_data(
     return series
 
 
-def put_dashboard(aws: Aws, name: str, body: Mapping[str, Any]) -> None:
-    """Create the dashboard, or replace the one of its name."""
-    aws.call("cloudwatch", "put_dashboard", DashboardName=name, DashboardBody=json.dumps(body))
-
-
-def dashboard_text(aws: Aws, name: str) -> str | None:
-    """The body of the dashboard; ``None`` when there is none of that name."""
-    with suppress(Missing):
-        return str(aws.call("cloudwatch", "get_dashboard", DashboardName=name)["DashboardBody"])
-    return None
-
-
-def delete_dashboards(aws: Aws, names: Sequence[str]) -> None:
-    """Delete the dashboards; ignores those that do not exist."""
-    for name in names:  # one that is missing makes AWS refuse the whole request
-        with suppress(Missing):
-            aws.call("cloudwatch", "delete_dashboards", DashboardNames=[name])
-
-
-def put_metric_alarm(aws: Aws, parameters: Mapping[str, Any]) -> None:
-    """Create the alarm, or replace the settings of one with its name, whose state stays."""
-    aws.call("cloudwatch", "put_metric_alarm", **parameters)
-
-
-def delete_alarms(aws: Aws, names: Sequence[str]) -> None:
-    """Delete the alarms; ignores those that do not exist."""
-    for name in names:  # one that is missing makes AWS refuse the whole request
-        with suppress(Missing):
-            aws.call("cloudwatch", "delete_alarms", AlarmNames=[name])
-
-
-def described_alarms(aws: Aws, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Those of the alarms that exist, as DescribeAlarms has them."""
-    alarms = aws.items("cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names))
-    return tuple(alarm for alarm in alarms if alarm["AlarmName"] in names)
-
-
-def alarms_in_alarm(aws: Aws, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
-    """Those of the alarms that are in the state ALARM, as DescribeAlarms has them."""
-    if not names:
+def described_alarms(aws: Aws, names: Sequence[str], **more: str) -> tuple[dict[str, Any], ...]:
+    """Those of the alarms that exist (with ``StateValue``: in that state), as DescribeAlarms has
+    them."""
+    if not names:  # AWS would list all
         return ()
     alarms = aws.items(
-        "cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names), StateValue="ALARM"
+        "cloudwatch", "describe_alarms", "MetricAlarms", AlarmNames=list(names), **more
     )
     return tuple(alarm for alarm in alarms if alarm["AlarmName"] in names)
 
@@ -132,20 +95,3 @@ def described_filters(aws: Aws, group: str, prefix: str) -> tuple[dict[str, Any]
         return tuple(aws.items("logs", "describe_metric_filters", "metricFilters", **parameters))
     except Missing:
         return ()
-
-
-def delete_metric_filter(aws: Aws, group: str, name: str) -> None:
-    """Delete the filter; ignores one that does not exist, or whose log does not."""
-    with suppress(Missing):
-        aws.call("logs", "delete_metric_filter", logGroupName=group, filterName=name)
-
-
-def topic_attributes(aws: Aws, topic: str) -> Mapping[str, str] | None:
-    """The attributes of the topic with that ARN; ``None`` when there is none. Raises
-    AccessDenied."""
-    try:
-        response = aws.call("sns", "get_topic_attributes", TopicArn=topic)
-    except Missing:
-        return None
-    attributes: Mapping[str, str] = response["Attributes"]
-    return attributes

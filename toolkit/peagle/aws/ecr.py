@@ -221,27 +221,22 @@ def login(aws: Aws, host: str) -> Login:
 def image_digest(aws: Aws, name: str, tag: str) -> str | None:
     """The digest of the account's image with that tag; ``None`` if there is none."""
     image = [{"imageTag": tag}]
-    try:
-        response = aws.call("ecr", "describe_images", repositoryName=name, imageIds=image)
-    except Missing:
-        return None
-    return next((str(detail["imageDigest"]) for detail in response["imageDetails"]), None)
+    response = aws.find("ecr", "describe_images", repositoryName=name, imageIds=image)
+    details = response["imageDetails"] if response else ()
+    return next((str(detail["imageDigest"]) for detail in details), None)
 
 
 def find_image(aws: Aws, image: EcrImage) -> str | None:
     """The digest of an image in the ECR of any account, "" where ECR has none; ``None`` if there
     is none. Needs only the permissions for pulling."""
     by_tag = {"imageTag": image.tag or "latest"}
-    try:
-        response = aws.in_region(image.region).call(
-            "ecr", "batch_get_image",
-            registryId=image.account,
-            repositoryName=image.repository,
-            imageIds=[{"imageDigest": image.digest} if image.digest else by_tag],
-        )  # fmt: skip
-    except Missing:
-        return None
-    images = response["images"]
+    response = aws.in_region(image.region).find(
+        "ecr", "batch_get_image",
+        registryId=image.account,
+        repositoryName=image.repository,
+        imageIds=[{"imageDigest": image.digest} if image.digest else by_tag],
+    )  # fmt: skip
+    images = response["images"] if response else None
     return str(images[0]["imageId"].get("imageDigest", "")) if images else None
 
 

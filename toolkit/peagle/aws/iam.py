@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +12,10 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.ecr import find_image
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.aws.s3 import default_bucket
 from peagle.checks.facts import EcrImage, parse_ecr_image
 from peagle.errors import CloudError, Fix, UserError
 from peagle.findings import Finding, error, warning
-from peagle.render import resources
-from peagle.s3uri import S3Uri
+from peagle.render.resources import trust_policy
 
 SERVICE = "sagemaker.amazonaws.com"
 
@@ -50,10 +48,6 @@ class Role:
     def partition(self) -> str:
         return self.arn.split(":")[1]
 
-    @property
-    def account(self) -> str:
-        return self.arn.split(":")[4]
-
 
 def find_role(aws: Aws, name_or_arn: str | None) -> Role:
     """The endpoint's role.
@@ -85,7 +79,7 @@ def find_role(aws: Aws, name_or_arn: str | None) -> Role:
         message = "no execution role is specified, and these credentials may not list roles"
         raise UserError(message, "pass --role or set PEAGLE_ROLE", "no-role") from denied
     if not roles:
-        policy = json.dumps(trust_policy(aws.account))
+        policy = json.dumps(trust_policy(aws.account, SERVICE))
         raise UserError(
             f"SageMaker may assume no role of account {aws.account}; the endpoint needs one",
             Fix(
@@ -108,11 +102,6 @@ def find_role(aws: Aws, name_or_arn: str | None) -> Role:
             "another"
         )
     return Role(min(roles, key=rank)["Arn"], because, trusted=True)
-
-
-def trust_policy(account: str, service: str = SERVICE) -> dict[str, Any]:
-    """The trust policy of a role: the service may assume it, for this account only."""
-    return resources.trust_policy(account, service)
 
 
 def trusts_sagemaker(role: dict[str, Any]) -> bool:
@@ -141,8 +130,9 @@ def _as_list(value: Any) -> list[Any]:
 
 def role_findings(aws: Aws, role: Role) -> Iterator[Finding]:
     """Whether the role exists in this account, and SageMaker may assume it."""
-    if role.account != aws.account:
-        message = f"{role.arn} is a role of account {role.account}, not of {aws.account}"
+    account = role.arn.split(":")[4]
+    if account != aws.account:
+        message = f"{role.arn} is a role of account {account}, not of {aws.account}"
         yield error(
             "role-of-another-account", "role", message,
             "SageMaker assumes roles of the endpoint's account only; choose another --role",
@@ -166,7 +156,7 @@ def role_findings(aws: Aws, role: Role) -> Iterator[Finding]:
             yield warning("role-unknown", "role", message, look)
             return
     if not trusted:
-        policy = json.dumps(trust_policy(aws.account))
+        policy = json.dumps(trust_policy(aws.account, SERVICE))
         yield error(
             "role-not-trusted", "role", f"SageMaker may not assume the role {role.name!r}",
             Fix(
@@ -178,70 +168,6 @@ def role_findings(aws: Aws, role: Role) -> Iterator[Finding]:
 
 def _command(operation: str, role: Role) -> tuple[str, ...]:
     return ("aws", "iam", operation, "--role-name", role.name)
-
-
-def access_findings(aws: Aws, role: Role, folders: Iterable[S3Uri]) -> Iterator[Finding]:
-    """Whether the role's policies let it list and read these prefixes in S3.
-
-    IAM simulates them without the policy of the bucket, which may allow what they do not: except
-    for the bucket that this toolkit creates, which has none, a missing permission is a warning.
-    """
-    for folder in folders:
-        try:
-            lacking = tuple(_lacking(aws, role, folder))
-        except CloudError as failed:
-            message = f"not known whether {role.name!r} may read {folder}: {failed.message}"
-            yield warning(
-                "role-access-unknown", "role", message,
-                "allow iam:SimulatePrincipalPolicy on the role to these credentials, or check it",
-            )  # fmt: skip
-            return
-        if not lacking:
-            continue
-        message = f"the policies of the role {role.name!r} do not allow {' and '.join(lacking)}"
-        bucket = f"arn:{role.partition}:s3:::{folder.bucket}"
-        reading = {
-            "Effect": "Allow",
-            "Action": ["s3:GetObject", "s3:ListBucket"],
-            "Resource": [bucket, f"{bucket}/{folder.key}*"],
-        }
-        policy = {"Version": "2012-10-17", "Statement": [reading]}
-        fix = Fix(
-            "add them to its policies; infra/iam/execution-role-policy.json is an example",
-            (
-                *_command("put-role-policy", role), "--policy-name",
-                f"read-{folder.bucket}",
-                "--policy-document", json.dumps(policy),
-            ),
-        )  # fmt: skip
-        if folder.bucket == default_bucket(aws.account, aws.region):
-            yield error("role-cannot-read-weights", "role", message, fix)
-        else:
-            message += f"; unless the policy of the bucket {folder.bucket} does, no weights arrive"
-            yield warning("role-cannot-read-weights", "role", message, fix)
-
-
-def _lacking(aws: Aws, role: Role, folder: S3Uri) -> Iterator[str]:
-    """What the role may not do, such as ``s3:GetObject on ARN``."""
-    bucket = f"arn:{role.partition}:s3:::{folder.bucket}"
-    prefix = {
-        "ContextKeyName": "s3:prefix",
-        "ContextKeyValues": [folder.key],
-        "ContextKeyType": "string",
-    }
-    needs = {"s3:GetObject": f"{bucket}/{folder.key}config.json", "s3:ListBucket": bucket}
-    for action, resource in needs.items():
-        answer = aws.call(
-            "iam", "simulate_principal_policy",
-            PolicySourceArn=role.arn,
-            ActionNames=[action],
-            ResourceArns=[resource],
-            ContextEntries=[prefix],
-        )  # fmt: skip
-        if any(
-            evaluation["EvalDecision"] != "allowed" for evaluation in answer["EvaluationResults"]
-        ):
-            yield f"{action} on {resource}"
 
 
 def presence_findings(aws: Aws, image: str) -> Iterator[Finding]:

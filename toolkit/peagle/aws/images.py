@@ -17,7 +17,6 @@ from peagle.aws import ecr, s3
 from peagle.aws.client import Aws, Clock, Connect, send_until_visible
 from peagle.aws.ecr import PushedImage, document, record_push, record_resource
 from peagle.aws.errors import AlreadyExists, Missing
-from peagle.aws.iam import trust_policy
 from peagle.aws.runtime import clean
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
@@ -50,6 +49,7 @@ from peagle.render.image import (
     split_image,
     without_tag,
 )
+from peagle.render.resources import trust_policy
 from peagle.text import format_size
 
 _SERVICE = "codebuild.amazonaws.com"
@@ -333,12 +333,11 @@ class ImageRequest:
             return pinned_base(self.plan, self.catalog.runtimes)
         return f"python:{engine_packages(self.plan.runtime.vllm).python}-slim-bookworm"
 
-
-def _recipe(request: ImageRequest, base: str, progress: Progress) -> Recipe:
-    """The recipe of the image FROM ``base``, with baked weights if requested."""
-    weights = baked(request.plan, progress) if request.bake_weights else ()
-    target = request.catalog.targets.get(request.plan.target.id)
-    return Recipe(request.runtime, base, target, source_revision(), weights)
+    def recipe(self, base: str, progress: Progress) -> Recipe:
+        """The recipe of the image FROM ``base``, with baked weights if requested."""
+        weights = baked(self.plan, progress) if self.bake_weights else ()
+        target = self.catalog.targets.get(self.plan.target.id)
+        return Recipe(self.runtime, base, target, source_revision(), weights)
 
 
 def build_image(request: ImageRequest, connect: Connect, progress: Progress) -> Built:
@@ -358,7 +357,7 @@ def build_image(request: ImageRequest, connect: Connect, progress: Progress) -> 
         else:
             packages = engine_packages(request.plan.runtime.vllm)
             base = engine_image(engine, base, packages, progress)
-        recipe = _recipe(request, base, progress)
+        recipe = request.recipe(base, progress)
         return build(engine, request.plan, recipe, request.tag, progress)
 
 
@@ -374,7 +373,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
         if digest is None and has_host(name):
             say(f"FROM {name} by tag, without a pinned digest: ECR reports none")
         base = pinned(name, digest)
-    recipe = _recipe(request, base, say)
+    recipe = request.recipe(base, say)
     repository, tag = parse_tag(request.tag or image_name(plan, recipe))
     order = BuildRequest(
         repository=repository,

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from peagle.aws import ecr
 from peagle.aws.client import Connect
 from peagle.aws.prices import fetch_prices
-from peagle.catalog.tables import InstanceTable, Price, Runtime, RuntimeTable, image_uri
+from peagle.catalog.tables import Runtime, RuntimeTable, image_uri
 from peagle.catalog.writing import Tables
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.findings import Finding, note, warning
@@ -234,21 +234,15 @@ PARTS: dict[Part, Callable[[Tables, Sequence[str], Connect], Result]] = {
 """In the order in which they run: a new image gets its digest."""
 
 
-def table_changes(before: Tables, after: Tables) -> tuple[Change, ...]:
+def table_changes(before: Tables, after: Tables) -> Iterator[Change]:
     """All differences, in the order of the files."""
-    return (
-        *_runtime_changes(before.runtimes, after.runtimes),
-        *_price_changes(before.instances, after.instances),
-    )
-
-
-def _runtime_changes(before: RuntimeTable, after: RuntimeTable) -> Iterator[Change]:
     file = "runtimes.yaml"
-    for region, account in after.accounts.items():
-        if before.accounts.get(region) != account:
-            yield Change(file, "accounts", region, before.accounts.get(region), account)
-    runtimes = {runtime.vllm: runtime for runtime in before.runtimes}
-    for new in after.runtimes:
+    for region, account in after.runtimes.accounts.items():
+        if before.runtimes.accounts.get(region) != account:
+            earlier = before.runtimes.accounts.get(region)
+            yield Change(file, "accounts", region, earlier, account)
+    runtimes = {runtime.vllm: runtime for runtime in before.runtimes.runtimes}
+    for new in after.runtimes.runtimes:
         old, entry = runtimes.get(new.vllm), f"vLLM {new.vllm}"
         if old is None:
             image = f"{new.repository}:{new.tag} in {len(new.regions)} regions"
@@ -258,29 +252,29 @@ def _runtime_changes(before: RuntimeTable, after: RuntimeTable) -> Iterator[Chan
             was, now = getattr(old, key), getattr(new, key)
             if was != now:
                 yield Change(file, entry, key, was, now or "none")
-        added, gone = set(new.regions) - set(old.regions), set(old.regions) - set(new.regions)
-        if added or gone:
-            signed = [
-                *(f"+{region}" for region in sorted(added)),
-                *(f"-{region}" for region in sorted(gone)),
-            ]
+        changed = sorted(
+            set(new.regions) ^ set(old.regions), key=lambda name: (name in old.regions, name)
+        )
+        if changed:
+            signed = " ".join(f"{'-' if name in old.regions else '+'}{name}" for name in changed)
             text = f"{len(old.regions)} regions" if old.regions else None
-            yield Change(file, entry, "regions", text, " ".join(signed))
-
-
-def _price_changes(before: InstanceTable, after: InstanceTable) -> Iterator[Change]:
-    """Only prices are refreshed."""
-    instances = {instance.type: instance for instance in before.instances}
-    for new in after.instances:
-        prices = {price.region: price for price in instances[new.type].prices}
-        for now in new.prices:
-            was = prices.get(now.region)
-            if was != now:
-                confirmed = was is not None and was.usd_per_hour == now.usd_per_hour
-                text = _price(was) if was else None
-                key = f"price in {now.region}"
-                yield Change("instances.yaml", new.type, key, text, _price(now), confirmed)
-
-
-def _price(price: Price) -> str:
-    return f"{format_unit_price(price.usd_per_hour)} ({price.date.isoformat()})"
+            yield Change(file, entry, "regions", text, signed)
+    prices = {
+        each.type: {price.region: price for price in each.prices}
+        for each in before.instances.instances
+    }
+    for instance in after.instances.instances:
+        for price in instance.prices:
+            listed = prices[instance.type].get(price.region)
+            if listed != price:
+                texts = [
+                    f"{format_unit_price(each.usd_per_hour)} ({each.date.isoformat()})"
+                    if each
+                    else None
+                    for each in (listed, price)
+                ]
+                same = listed is not None and listed.usd_per_hour == price.usd_per_hour
+                yield Change(
+                    "instances.yaml", instance.type, f"price in {price.region}",
+                    texts[0], texts[1] or "", same,
+                )  # fmt: skip

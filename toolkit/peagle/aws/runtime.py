@@ -179,17 +179,14 @@ class Tail:
         )
         try:
             for entry in listed:
+                moment = entry["timestamp"]
                 if entry["eventId"] not in self._seen:
-                    yield self._note(entry)
+                    self._seen[entry["eventId"]] = moment
+                    self._newest = max(self._newest, moment)
+                    raw = clean(entry["message"])
+                    yield LogEvent(moment / 1000, entry["logStreamName"], log_text(raw), raw)
         except Missing:
             return
-
-    def _note(self, entry: dict[str, Any]) -> LogEvent:
-        self._seen[entry["eventId"]] = entry["timestamp"]
-        self._newest = max(self._newest, entry["timestamp"])
-        raw = clean(entry["message"])
-        message = log_text(raw)
-        return LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message, raw)
 
     def drain(self) -> list[LogEvent]:
         """``new`` as a list; empty without the permission to read the log, which is optional."""

@@ -40,11 +40,8 @@ def hosts_components(endpoint: Mapping[str, Any]) -> bool:
 
 def describe_component(aws: Aws, name: str) -> InferenceComponent | None:
     """The component, or ``None`` when there is none of that name."""
-    try:
-        response = aws.call(
-            "sagemaker", "describe_inference_component", InferenceComponentName=name
-        )
-    except Missing:
+    response = aws.find("sagemaker", "describe_inference_component", InferenceComponentName=name)
+    if response is None:
         return None
     specification = response.get("Specification") or {}
     runtime = response.get("RuntimeConfig") or {}
@@ -59,11 +56,6 @@ def describe_component(aws: Aws, name: str) -> InferenceComponent | None:
         changed=response["LastModifiedTime"].timestamp(),
         specification=specification,
     )
-
-
-def create_component(aws: Aws, parameters: Mapping[str, Any]) -> None:
-    """CreateInferenceComponent, on an endpoint in service."""
-    aws.call("sagemaker", "create_inference_component", **parameters)
 
 
 def update_component(aws: Aws, parameters: Mapping[str, Any], running: int) -> None:
@@ -92,22 +84,6 @@ def _within_half(config: Mapping[str, Any], copies: int) -> dict[str, Any]:
         return dict(config)
     size = {**batch, "Value": min(batch["Value"], max(1, copies // 2))}
     return {**config, "RollingUpdatePolicy": {**policy, "MaximumBatchSize": size}}
-
-
-def set_copy_count(aws: Aws, name: str, copies: int) -> None:
-    """Let SageMaker start or end copies until ``copies`` run."""
-    aws.call(
-        "sagemaker",
-        "update_inference_component_runtime_config",
-        InferenceComponentName=name,
-        DesiredRuntimeConfig={"CopyCount": copies},
-    )
-
-
-def delete_component(aws: Aws, name: str) -> None:
-    """Request deletion; ignores what does not exist."""
-    with suppress(Missing):
-        aws.call("sagemaker", "delete_inference_component", InferenceComponentName=name)
 
 
 ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]
@@ -196,15 +172,14 @@ class Endpoint:
 
 def describe(aws: Aws, name: str) -> Endpoint | None:
     """The endpoint, or ``None`` when there is none of that name."""
-    try:
+    with suppress(Missing):
         return with_component(aws, description(aws, "Endpoint", name))
-    except Missing:
-        return None
+    return None
 
 
 def with_component(aws: Aws, response: Mapping[str, Any]) -> Endpoint:
     """The endpoint in DescribeEndpoint's answer, with the copies on it."""
-    live = described_endpoint(response)
+    live = _described_endpoint(response)
     if not hosts_components(response):
         return live
     component = describe_component(aws, live.name)
@@ -221,7 +196,7 @@ def with_component(aws: Aws, response: Mapping[str, Any]) -> Endpoint:
     )
 
 
-def described_endpoint(response: Mapping[str, Any]) -> Endpoint:
+def _described_endpoint(response: Mapping[str, Any]) -> Endpoint:
     """The endpoint in DescribeEndpoint's answer."""
     pending = response.get("PendingDeploymentSummary", {})
     variants = response.get("ProductionVariants", ())
@@ -279,11 +254,9 @@ def readable_tags(aws: Aws, live: Endpoint | None) -> dict[str, str] | None:
 
 def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
     """The resource's deployment id ("" without one); ``None`` when it does not exist."""
-    try:
-        response = description(aws, kind, name)
-    except Missing:
-        return None
-    return tags_of(aws, response[f"{kind}Arn"]).get(ID_TAG, "")
+    with suppress(Missing):
+        return tags_of(aws, description(aws, kind, name)[f"{kind}Arn"]).get(ID_TAG, "")
+    return None
 
 
 def create(
@@ -392,5 +365,4 @@ def retag(aws: Aws, arn: str, tags: Sequence[Tag]) -> None:
 
 def delete(aws: Aws, kind: ResourceKind, name: str) -> None:
     """Request deletion; ignores what does not exist."""
-    with suppress(Missing):
-        aws.call("sagemaker", f"delete_{_NOUN[kind]}", **{f"{kind}Name": name})
+    aws.delete("sagemaker", f"delete_{_NOUN[kind]}", **{f"{kind}Name": name})

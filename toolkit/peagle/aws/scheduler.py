@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
 
 from peagle.aws.client import Aws, Clock, send_until_visible
-from peagle.aws.errors import AlreadyExists, Missing
+from peagle.aws.errors import AlreadyExists
 from peagle.aws.sagemaker import ID_TAG
 from peagle.planning.company import Company, role_parameters
 from peagle.planning.operation import COPIES_BEFORE_SECONDS
@@ -88,23 +87,7 @@ def put_schedule(
     )
 
 
-def described_schedule(aws: Aws, name: str) -> dict[str, Any] | None:
-    """The schedule as GetSchedule has it; ``None`` without one."""
-    try:
-        return aws.call("scheduler", "get_schedule", Name=name)
-    except Missing:
-        return None
-
-
-def delete_schedule(aws: Aws, name: str) -> None:
-    """Delete the schedule; tolerates one that is gone, as after the end time."""
-    with suppress(Missing):
-        aws.call("scheduler", "delete_schedule", Name=name)
-
-
 def delete_role(aws: Aws, name: str) -> None:
     """Delete the role with its policy; ignores what does not exist."""
-    with suppress(Missing):
-        aws.call("iam", "delete_role_policy", RoleName=name, PolicyName=END_POLICY)
-    with suppress(Missing):
-        aws.call("iam", "delete_role", RoleName=name)
+    aws.delete("iam", "delete_role_policy", RoleName=name, PolicyName=END_POLICY)
+    aws.delete("iam", "delete_role", RoleName=name)

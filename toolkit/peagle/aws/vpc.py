@@ -31,11 +31,9 @@ _NOT_FOUND = ("NotFound", "Malformed")
 
 @dataclass(frozen=True)
 class Subnet:
-    """A subnet: its VPC, zone and free addresses."""
+    """A subnet: its VPC and free addresses."""
 
-    id: str
     vpc: str
-    zone: str
     free_addresses: int
 
 
@@ -52,12 +50,7 @@ def find_subnets(aws: Aws, ids: Sequence[str]) -> dict[str, Subnet]:
     """Those of the subnets that exist, by id. Raises AccessDenied and CloudError."""
     subnets = _describe(aws, "describe_subnets", "Subnets", "SubnetIds", ids)
     return {
-        subnet["SubnetId"]: Subnet(
-            subnet["SubnetId"],
-            subnet["VpcId"],
-            subnet.get("AvailabilityZone", ""),
-            int(subnet.get("AvailableIpAddressCount") or 0),
-        )
+        subnet["SubnetId"]: Subnet(subnet["VpcId"], int(subnet.get("AvailableIpAddressCount") or 0))
         for subnet in subnets
     }
 

@@ -34,7 +34,7 @@ from peagle.errors import CatalogError, Fix, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import write_output
 from peagle.weights.layout import checkpoint_at
-from peagle.weights.new_entry import entry_file, entry_findings, new_entry
+from peagle.weights.own_target import entry_file, entry_findings, new_entry
 
 
 @click.group(epilog="Example: peagle catalog list")
@@ -266,7 +266,7 @@ def refresh(
     failures = list(refreshed.failed.values())
     is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
     texts = new_texts(before, refreshed.tables)
-    changes = table_changes(before, refreshed.tables)
+    changes = tuple(table_changes(before, refreshed.tables))
     if not as_json:
         print_findings(() if is_one_reason else refreshed.findings, err=True)
         print_changes(changes)

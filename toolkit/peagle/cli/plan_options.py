@@ -298,9 +298,8 @@ def _own_target(ctx: click.Context, pair: str) -> Checkpoint | None:
 
     checkpoints: dict[str, Checkpoint | None] = ctx.meta.setdefault(_OWN_TARGETS, {})
     if pair not in checkpoints:
-        own_target = with_own_target(command_catalog(ctx), pair, read)
-        checkpoints[pair] = own_target.checkpoint
-        set_command_catalog(ctx, own_target.catalog)
+        catalog, checkpoints[pair] = with_own_target(command_catalog(ctx), pair, read)
+        set_command_catalog(ctx, catalog)
     return checkpoints[pair]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from peagle.account import Account
+from peagle.aws.s3 import delete_objects
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.context import (
@@ -96,7 +97,6 @@ from peagle.weights.inspect import (
     StoredWarmStart,
     StoredWeights,
     inspect_weights,
-    remove_warm_start,
     remove_weights,
 )
 from peagle.weights.layout import PARTS, WeightsPrefix, weights_at, weights_prefix
@@ -458,7 +458,8 @@ def remove_command(
         if not as_json:
             print_document(_warm_document(warm))
         confirm(f"Remove this warm start from {uri}?", "not removed", yes=yes)
-        remove_warm_start(aws, weights.prefix, warm)
+        for name in sorted(warm.objects):  # the manifest first: without it no engine uses one
+            delete_objects(aws, weights.prefix.bucket, [name])
         document = {"uri": uri, "folders": [], "warm": [key], "bytes": warm.size}
         text = f"Removed the warm start {key} from {uri}. Engines that used it start cold."
         return print_json(document) if as_json else print_status(text)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
-from peagle.aws import cloudwatch, vpc
+from peagle.aws import vpc
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.iam import Role
 from peagle.aws.s3 import default_bucket
 from peagle.aws.vpc import SecurityGroup
+from peagle.checkpoints.files import CONFIG
 from peagle.checks.facts import destinations
 from peagle.errors import CloudError, Fix
 from peagle.findings import Finding, error, finding, warning
@@ -24,16 +24,11 @@ from peagle.render.alarms import rollback_alarm_names
 from peagle.s3uri import S3Uri
 
 ROLE_ACTIONS = (
-    "ec2:CreateNetworkInterface",
-    "ec2:CreateNetworkInterfacePermission",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DeleteNetworkInterfacePermission",
-    "ec2:DescribeNetworkInterfaces",
-    "ec2:DescribeVpcs",
-    "ec2:DescribeDhcpOptions",
-    "ec2:DescribeSubnets",
-    "ec2:DescribeSecurityGroups",
-)
+    "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission",
+    "ec2:DeleteNetworkInterface", "ec2:DeleteNetworkInterfacePermission",
+    "ec2:DescribeNetworkInterfaces", "ec2:DescribeVpcs", "ec2:DescribeDhcpOptions",
+    "ec2:DescribeSubnets", "ec2:DescribeSecurityGroups",
+)  # fmt: skip
 """What SageMaker does with the role to attach containers to a VPC: "Execution role permissions" of
 CreateModel in SageMaker's documentation."""
 
@@ -51,15 +46,12 @@ def network_findings(aws: Aws, plan: Plan, more_instances: int) -> Iterator[Find
     try:
         yield from _network_findings(aws, plan, more_instances)
     except CloudError as failed:
-        actions = (
-            "ec2:DescribeSubnets, DescribeSecurityGroups, DescribeRouteTables and "
-            "DescribeVpcEndpoints"
-        )
         yield warning(
             "network-unknown", "subnets",
             f"not known whether containers in {', '.join(plan.company.subnets)} can start: "
             f"{failed.message}",
-            f"allow {actions} to these credentials, or check with others",
+            "allow ec2:DescribeSubnets, DescribeSecurityGroups, DescribeRouteTables and "
+            "DescribeVpcEndpoints to these credentials, or check with others",
         )  # fmt: skip
 
 
@@ -134,20 +126,22 @@ def _blocked(groups: Collection[SecurityGroup], outside: Collection[str]) -> Ite
         yield error("network-blocked", "security_groups", message, fix)
 
 
-def role_access_findings(aws: Aws, role: Role, plan: Plan) -> Iterator[Finding]:
-    """Whether the role's policies let it attach containers to the plan's VPC, see the alarms of its
-    rollout and write the data that it captures. The policies of bucket and key are not simulated:
-    what these can allow is a warning."""
-    for actions, resource, purpose, others in _needs(aws, role, plan):
-        through: dict[str, Any] = {}
-        if resource != "*":
-            service = f"s3.{aws.region}.amazonaws.com"
-            entry = {"ContextKeyValues": [service], "ContextKeyType": "string"}
-            through = {"ContextEntries": [{"ContextKeyName": "kms:ViaService", **entry}]}
+def role_access_findings(
+    aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]
+) -> Iterator[Finding]:
+    """Whether the role's policies let it read these prefixes in S3, attach containers to the plan's
+    VPC, see the alarms of its rollout and write the data that it captures. The policies of bucket
+    and key are not simulated: what these can allow is a warning."""
+    for actions, resource, purpose, others, conditions in _needs(aws, role, plan, folders):
+        entries = [
+            {"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}
+            for key, value in conditions.items()
+        ]
+        context = {"ContextEntries": entries} if entries else {}
         try:
             response = aws.call(
                 "iam", "simulate_principal_policy", PolicySourceArn=role.arn,
-                ActionNames=list(actions), ResourceArns=[resource], **through,
+                ActionNames=list(actions), ResourceArns=[resource], **context,
             )  # fmt: skip
         except CloudError as failed:
             message = f"not known whether {role.name!r} has {actions[0]}: {failed.message}"
@@ -158,7 +152,8 @@ def role_access_findings(aws: Aws, role: Role, plan: Plan) -> Iterator[Finding]:
         denied = [each["EvalActionName"] for each in results if each["EvalDecision"] != "allowed"]
         if not denied:
             continue
-        policy = {"Effect": "Allow", "Action": denied, "Resource": resource}
+        granted = f"{resource.removesuffix(CONFIG)}*" if resource.endswith(CONFIG) else resource
+        policy = {"Effect": "Allow", "Action": denied, "Resource": granted}
         command = (
             "aws", "iam", "put-role-policy", "--role-name", role.name, "--policy-name",
             f"peagle-{denied[0].partition(':')[2]}", "--policy-document",
@@ -175,29 +170,47 @@ def role_access_findings(aws: Aws, role: Role, plan: Plan) -> Iterator[Finding]:
         )
 
 
-def _needs(aws: Aws, role: Role, plan: Plan) -> Iterator[tuple[tuple[str, ...], str, str, str]]:
-    """Actions, resource, what fails without them, and who else may allow them: "" where only the
-    role's policies do."""
-    here = f"{aws.region}:{aws.account}"
+Need = tuple[tuple[str, ...], str, str, str, dict[str, str]]
+"""Actions, resource, what fails without them, who else may allow them ("" where only the role's
+policies do), and values of condition keys."""
+
+
+def _needs(aws: Aws, role: Role, plan: Plan, folders: Iterable[S3Uri]) -> Iterator[Need]:
+    def policy_of(bucket: str) -> str:
+        # The bucket that deploy creates has no policy.
+        is_ours = bucket == default_bucket(aws.account, aws.region)
+        return "" if is_ours else f"the policy of the bucket {bucket}"
+
+    here, s3 = f"{aws.region}:{aws.account}", f"arn:{role.partition}:s3:::"
+    for folder in folders:
+        others, below = policy_of(folder.bucket), {"s3:prefix": folder.key}
+        objects = f"{s3}{folder.bucket}/{folder.key}{CONFIG}"
+        yield ("s3:GetObject",), objects, "no weights arrive", others, below
+        yield ("s3:ListBucket",), f"{s3}{folder.bucket}", "no weights arrive", others, below
     if plan.company.in_vpc:
-        yield ROLE_ACTIONS, "*", "SageMaker cannot attach containers to the VPC", ""
+        yield ROLE_ACTIONS, "*", "SageMaker cannot attach containers to the VPC", "", {}
+    through = {"kms:ViaService": f"s3.{aws.region}.amazonaws.com"}
     for name in rollback_alarm_names(plan):
         alarm = f"arn:{role.partition}:cloudwatch:{here}:alarm:{name}"
-        yield ("cloudwatch:DescribeAlarms",), alarm, "a rollout cannot watch its alarms", ""
+        yield (
+            ("cloudwatch:DescribeAlarms",),
+            alarm,
+            "a rollout cannot watch its alarms",
+            "",
+            through,
+        )
     capture = plan.observe.capture if plan.observe else None
     if capture is None:
         return
     place, purpose = S3Uri.parse(capture.s3_uri).folder, "no data is captured"
-    is_ours = place.bucket == default_bucket(aws.account, aws.region)
-    objects = f"arn:{role.partition}:s3:::{place.bucket}/{place.key}{plan.name}/*"
-    others = "" if is_ours else f"the policy of the bucket {place.bucket}"
-    yield ("s3:PutObject",), objects, purpose, others
+    objects = f"{s3}{place.bucket}/{place.key}{plan.name}/*"
+    yield ("s3:PutObject",), objects, purpose, policy_of(place.bucket), through
     key = capture.kms_key or ""
     if _KEY_ID.fullmatch(key):
         key = f"arn:{role.partition}:kms:{here}:key/{key}"
     if ":key/" in key:  # the policy of a role names no alias
         for action in ("kms:GenerateDataKey", "kms:Decrypt"):
-            yield (action,), key, purpose, "the policy of the key"
+            yield (action,), key, purpose, "the policy of the key", through
 
 
 def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
@@ -207,14 +220,15 @@ def topic_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
         return
     where = "alarm_topic"
     try:
-        attributes = cloudwatch.topic_attributes(aws, topic)
+        response = aws.find("sns", "get_topic_attributes", TopicArn=topic)
     except AccessDenied as denied:
         message = f"not known whether alarms can notify {topic}: {denied.message}"
         yield warning(
             "topic-unheard", where, message, "allow sns:GetTopicAttributes on it, or check it"
         )
         return
-    if attributes is None:
+    attributes = response["Attributes"] if response else {}
+    if response is None:
         create = ("aws", "sns", "create-topic", "--name", topic.rpartition(":")[2])
         fix = Fix("create it, or use another one", create)
         yield error("topic-missing", where, f"there is no topic {topic}", fix)

@@ -37,7 +37,7 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
     if served.pair:  # else the command that switches speculation off is unknown
         command = without_speculation_of(served.pair, served.name, served.region)
     names = [resource.name for resource in context.record.of_type("Alarm")]
-    for alarm in cloudwatch.described_alarms(context.aws, names) if names else ():
+    for alarm in cloudwatch.described_alarms(context.aws, names):
         kind = kind_of_alarm(context.record.name, alarm["AlarmName"])
         if kind is None:
             continue
@@ -47,7 +47,7 @@ def follow(context: DeploymentContext, revision: Revision) -> None:
         changed = following(alarm, revision.name, served.k, limit, text)
         if any(alarm.get(name) != value for name, value in changed.items()):
             context.say("Changing alarm", alarm["AlarmName"])
-            cloudwatch.put_metric_alarm(context.aws, changed)
+            context.aws.call("cloudwatch", "put_metric_alarm", **changed)
 
 
 def kept_of_plan_before(record: Deployment, revision: Revision) -> str:
@@ -75,7 +75,7 @@ def suspend_acceptance(context: DeploymentContext, candidate: Served) -> None:
     try:
         for alarm in cloudwatch.described_alarms(context.aws, [name]):
             context.say("Suspending alarm", f"{name}: it counts the drafts of both plans together")
-            cloudwatch.put_metric_alarm(context.aws, suspended(alarm))
+            context.aws.call("cloudwatch", "put_metric_alarm", **suspended(alarm))
     except CloudError as error:
         context.notice(f"{name} counts the drafts of both plans together: {error.message}")
 
@@ -121,5 +121,6 @@ def rolled_back(
 
 def _in_alarm(context: DeploymentContext, names: tuple[str, ...]) -> list[str]:
     with suppress(CloudError):
-        return [each["AlarmName"] for each in cloudwatch.alarms_in_alarm(context.aws, names)]
+        alarms = cloudwatch.described_alarms(context.aws, names, StateValue="ALARM")
+        return [alarm["AlarmName"] for alarm in alarms]
     return []

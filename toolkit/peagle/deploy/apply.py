@@ -289,7 +289,7 @@ def _put_copies(
         context.say("Creating copies", f"{count}")
         id_tag = {"Key": ID_TAG, "Value": context.record.id}
         tags = [*request.get("Tags", ()), id_tag, revision.tag]
-        sagemaker.create_component(aws, {**request, "Tags": tags})
+        aws.call("sagemaker", "create_inference_component", **{**request, "Tags": tags})
         return
     context.say("Updating copies", f"to {revision.name}")
     running = live.component.desired_copies

@@ -126,7 +126,7 @@ def find_drift(aws: Aws, plan: Plan, instances: InstanceTable, role: str | None 
     record = current_deployment(aws, plan.name, stored, lambda: instances, live)
     serving = pins_of(record.current.served.variables) if record else None
     used, bucket = role_and_bucket(aws, plan, record, role)
-    desired = desired_state(pin_plan(aws, plan, serving).plan, used.arn, bucket, record)
+    desired = desired_state(pin_plan(aws, plan, serving)[0], used.arn, bucket, record)
     compared = Compared(aws, live, desired, instances)
     fields: list[Change] = []
     unknown: dict[str, CloudError] = {}
@@ -261,7 +261,7 @@ def _wake_up(compared: Compared) -> Iterator[Change]:
     planned, name = compared.plan.scaling, compared.endpoint.name
     if planned is None or not planned.scales_to_zero:
         return
-    policy, steps = autoscaling.wake_policy(compared.aws, name), "StepScalingPolicyConfiguration"
+    policy, steps = autoscaling.find_policy(compared.aws, name), "StepScalingPolicyConfiguration"
     alarm = wake_alarm(name, policy["PolicyARN"] if policy else None)
     if policy is not None:
         parameters = wake_policy_parameters(name, VARIANT, planned)

@@ -14,7 +14,7 @@ from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.ecr import image_findings
 from peagle.aws.errors import AccessDenied
-from peagle.aws.iam import Role, access_findings, find_role, presence_findings, role_findings
+from peagle.aws.iam import Role, find_role, presence_findings, role_findings
 from peagle.aws.prices import (
     NOT_FROM_AWS,
     NOT_LISTED,
@@ -268,14 +268,13 @@ def _with_account_findings(
     aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
 ) -> Plan:
     """The plan with pins, and with findings about price, quota and weights (``stored``)."""
-    pinned = pin_plan(aws, plan)
-    plan = pinned.plan
+    plan, pins = pin_plan(aws, plan)
     unlisted = unlisted_findings(fresh.listed, plan.instance_type)
     quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
     replaced = {"price-unknown"} if unlisted else set[str]()
     replaced |= NOT_IN_SANDBOX if aws.in_sandbox else set()
     kept = [finding for finding in plan.findings if finding.code not in replaced]
-    findings = (*kept, *fresh.findings, *unlisted, *quota, *stored, *pinned.findings)
+    findings = (*kept, *fresh.findings, *unlisted, *quota, *stored, *pins)
     levels = ("error", "warning", "note")
     by_level = sorted(findings, key=lambda finding: levels.index(finding.level))
     return plan.model_copy(update={"findings": tuple(by_level)})
@@ -316,8 +315,9 @@ def preflight(
     record = _record(aws, plan.name, live, instances)
     if record and not beside:
         require_no_comparison(record)
-    pinned = pin_plan(aws, plan, pins_of(record.current.served.variables) if record else None)
-    priced, findings = _with_price(aws, pinned.plan)
+    serving = pins_of(record.current.served.variables) if record else None
+    pinned, pins = pin_plan(aws, plan, serving)
+    priced, findings = _with_price(aws, pinned)
     used, bucket = role_and_bucket(aws, plan, record, role, bucket)
     desired = desired_state(priced, used.arn, bucket, record)
     change = required_change(record, live, desired)
@@ -352,7 +352,7 @@ def preflight(
                     message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"
                     fix = "remove them, or choose another --name"
                     findings.append(error("prefix-in-use", "bucket", message, fix))
-        findings += [*image_findings(aws, plan), *mounted_findings(aws, plan), *pinned.findings]
+        findings += [*image_findings(aws, plan), *mounted_findings(aws, plan), *pins]
         findings += _prerequisites(aws, used, desired, more if is_update else count)
     findings += topic_findings(aws, plan)
     if change in ("nothing", "scale") and record:
@@ -449,8 +449,8 @@ def _prerequisites(aws: Aws, role: Role, desired: DesiredState, started: int) ->
     if not unfit:
         uploaded = {S3Uri.parse(upload.uri) for upload in desired.uploads}
         read = {S3Uri.parse(prefix.uri) for prefix in prefixes_read(desired.plan)}
-        yield from access_findings(aws, role, sorted(uploaded | read, key=str))
-        yield from role_access_findings(aws, role, desired.plan)
+        folders = sorted(uploaded | read, key=str)
+        yield from role_access_findings(aws, role, desired.plan, folders)
     yield from presence_findings(aws, desired.plan.runtime.image)
     yield from network_findings(aws, desired.plan, started)
 

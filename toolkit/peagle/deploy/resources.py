@@ -155,19 +155,23 @@ class Dashboard(Kind):
         return {dashboard_name(plan.name, plan.region): body}
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        texts = {name: cloudwatch.dashboard_text(aws, name) for name in names}
-        return {name: json_object(text) for name, text in texts.items() if text is not None}
+        texts = {name: self._text(aws, name) for name in names}
+        return {name: json_object(text) for name, text in texts.items() if text}
+
+    def _text(self, aws: Aws, name: str) -> str:
+        response = aws.find("cloudwatch", "get_dashboard", DashboardName=name)
+        return response["DashboardBody"] if response else ""
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
-        cloudwatch.put_dashboard(context.aws, name, body)
+        text = json.dumps(body)
+        context.aws.call("cloudwatch", "put_dashboard", DashboardName=name, DashboardBody=text)
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        cloudwatch.delete_dashboards(context.aws, [resource.name])
+        context.aws.delete("cloudwatch", "delete_dashboards", DashboardNames=[resource.name])
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         name = dashboard_name(endpoint, aws.region)
-        text = cloudwatch.dashboard_text(aws, name)
-        if text is not None and f'"{endpoint}"' in text:  # that of peagle-tiny is not tiny's
+        if f'"{endpoint}"' in self._text(aws, name):  # that of peagle-tiny is not tiny's
             yield name
 
 
@@ -237,7 +241,8 @@ class MetricFilter(Kind):
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
         for group in logs_of(context.record.name):
-            cloudwatch.delete_metric_filter(context.aws, group, resource.name)
+            place = {"logGroupName": group, "filterName": resource.name}
+            context.aws.delete("logs", "delete_metric_filter", **place)
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         names = {
@@ -267,10 +272,10 @@ class Alarm(Kind):
 
     def create(self, context: DeploymentContext, revision: Revision, name: str, body: Body) -> None:
         tags = [*body["Tags"], {"Key": ID_TAG, "Value": context.record.id}]
-        cloudwatch.put_metric_alarm(context.aws, {**body, "Tags": tags})
+        context.aws.call("cloudwatch", "put_metric_alarm", **{**body, "Tags": tags})
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        cloudwatch.delete_alarms(context.aws, [resource.name])
+        context.aws.delete("cloudwatch", "delete_alarms", AlarmNames=[resource.name])
 
     def find(self, aws: Aws, endpoint: str) -> Iterator[str]:
         for alarm in cloudwatch.described_alarms(aws, all_alarm_names(endpoint)):
@@ -305,11 +310,11 @@ class Schedule(Kind):
     path = missing = "schedule.{}"
 
     def read(self, aws: Aws, plan: Plan, names: Collection[str]) -> Mapping[str, Body]:
-        schedules = {name: scheduler.described_schedule(aws, name) for name in names}
+        schedules = {name: aws.find("scheduler", "get_schedule", Name=name) for name in names}
         return {name: schedule for name, schedule in schedules.items() if schedule is not None}
 
     def remove(self, context: DeploymentContext, resource: Resource) -> None:
-        scheduler.delete_schedule(context.aws, resource.name)
+        context.aws.delete("scheduler", "delete_schedule", Name=resource.name)
 
 
 class Removed(Kind):
@@ -396,11 +401,13 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
     revision, name = context.record.current, live.name
     if live.component is not None:
         since = context.clock.now()
-        autoscaling.deregister_before_deletion(context.aws, name, copies=True)
+        with suppress(AccessDenied):  # DeleteEndpoint reports what is in its way
+            autoscaling.deregister(context.aws, name, copies=True)
     while live.component is not None:
         if live.component.status != "Deleting":
             try:
-                sagemaker.delete_component(context.aws, name)
+                component = {"InferenceComponentName": name}
+                context.aws.delete("sagemaker", "delete_inference_component", **component)
             except Busy:
                 purpose = "Waiting for the copies' current change to end"
                 wait_while_busy(context, revision, since, purpose=purpose)
@@ -417,7 +424,8 @@ def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
         if wait_while_busy(context, revision, since, purpose=purpose) is None:
             return
     if not is_deleting:
-        autoscaling.deregister_before_deletion(context.aws, name)
+        with suppress(AccessDenied):
+            autoscaling.deregister(context.aws, name)
         sagemaker.delete(context.aws, "Endpoint", name)
     remaining = wait_while_busy(context, revision, since)
     if remaining is not None:

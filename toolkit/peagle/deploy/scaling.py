@@ -367,7 +367,10 @@ def scale(context: DeploymentContext, change: Scale) -> None:
     if change.live.status in BUSY:
         wait_while_busy(context, revision, context.clock.now())
     if copies:
-        sagemaker.set_copy_count(aws, record.name, change.count)
+        aws.call(
+            "sagemaker", "update_inference_component_runtime_config",
+            InferenceComponentName=record.name, DesiredRuntimeConfig={"CopyCount": change.count},
+        )  # fmt: skip
     else:
         sagemaker.set_variant(aws, record.name, VARIANT, count=change.count)
     live = wait_while_busy(context, revision, context.clock.now())

@@ -188,7 +188,9 @@ def check_writable(aws: Aws, place: WeightsPrefix) -> None:
     bucket, key = Bucket(aws, place.bucket), place.file_key(WARM_FOLDER, "probe")
     try:
         # Begun and aborted: needs the permissions of the upload, and leaves nothing.
-        bucket.abort(key, bucket.call("create_multipart_upload", Key=key)["UploadId"])
+        upload = bucket.call("create_multipart_upload", Key=key)["UploadId"]
+        begun = {"Bucket": bucket.name, "Key": key, "UploadId": upload}
+        bucket.aws.delete("s3", "abort_multipart_upload", **begun)
     except AccessDenied as error:
         message = f"nothing can be written to {place.part_uri(WARM_FOLDER)}: {error.message}"
         raise AccessDenied(message, error.remedy, error.code) from error

@@ -12,7 +12,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from peagle.aws.client import Aws, translated
 from peagle.aws.errors import Missing
-from peagle.aws.transfers import PART_SIZE
+from peagle.aws.s3 import PART_SIZE
 from peagle.errors import CloudError, PeagleError, Refused, parsing
 from peagle.planning.company import encrypted_by
 from peagle.text import sanitize
@@ -89,9 +89,10 @@ class Bucket:
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size, checksum and metadata of an object; ``None`` where there is none."""
-        try:
-            response = self.call("head_object", Key=key, ChecksumMode="ENABLED")
-        except Missing:
+        response = self.aws.find(
+            "s3", "head_object", Bucket=self.name, Key=key, ChecksumMode="ENABLED"
+        )
+        if response is None:
             return None
         size, metadata = response["ContentLength"], response.get("Metadata", {})
         checksums = ((name, response.get(f"Checksum{name}")) for name in _CHECKSUMS)
@@ -105,19 +106,13 @@ class Bucket:
         checksum = f"{name}:{_PART_COUNT.sub('', value)}" if name else ""
         return ObjectInfo(size, response["ETag"], checksum, part_size, metadata)
 
-    def unfinished_uploads(self, prefix: str) -> dict[str, list[str]]:
-        """Unfinished multipart uploads below the prefix: ids by key."""
-        uploads: dict[str, list[str]] = {}
-        for entry in self.aws.items(
-            "s3", "list_multipart_uploads", "Uploads", Bucket=self.name, Prefix=prefix
-        ):
-            uploads.setdefault(entry["Key"], []).append(entry["UploadId"])
-        return uploads
-
-    def abort(self, key: str, upload: str) -> None:
-        """Abort an unfinished upload; tolerates one that has ended."""
-        with contextlib.suppress(Missing):
-            self.call("abort_multipart_upload", Key=key, UploadId=upload)
+    def abort_uploads(self, prefix: str, keys: Container[str]) -> None:
+        """Abort the unfinished multipart uploads to these keys, all below the prefix."""
+        place = {"Bucket": self.name, "Prefix": prefix}
+        for upload in self.aws.items("s3", "list_multipart_uploads", "Uploads", **place):
+            if upload["Key"] in keys:
+                named = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+                self.aws.delete("s3", "abort_multipart_upload", Bucket=self.name, **named)
 
 
 @dataclass(frozen=True)

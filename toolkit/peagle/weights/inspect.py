@@ -182,12 +182,6 @@ def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
     )
 
 
-def remove_warm_start(aws: Aws, prefix: WeightsPrefix, warm: StoredWarmStart) -> None:
-    """Remove one warm start, the manifest first: without it, no engine uses the archive."""
-    for name in sorted(warm.objects):
-        delete_objects(aws, prefix.bucket, [name])
-
-
 def remove_weights(aws: Aws, weights: StoredWeights, take_over: bool = False) -> None:
     """Remove the files that the manifest names, their unfinished uploads, the warm starts, and the
     manifest last; nothing else, so an interrupted removal can be repeated.

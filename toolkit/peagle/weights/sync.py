@@ -14,8 +14,14 @@ from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecut
 from dataclasses import dataclass, field, replace
 
 from peagle.aws.client import Aws
-from peagle.aws.s3 import bucket_exists, create_bucket
-from peagle.aws.transfers import ALGORITHM, PART_BYTES, Transfers, source_changed
+from peagle.aws.s3 import (
+    ALGORITHM,
+    PART_BYTES,
+    Transfers,
+    bucket_exists,
+    create_bucket,
+    source_changed,
+)
 from peagle.checkpoints.models import hub_snapshot
 from peagle.checkpoints.vocabulary import needs_vocabulary, vocabulary_folder
 from peagle.errors import CloudError, PeagleError, UserError
@@ -201,10 +207,7 @@ def sync_weights(
     bucket = Bucket(aws, prefix.bucket, company.kms_key)
     with hold_lock(bucket, prefix, f"copies {plan.pair.name}", take_over) as lock:
         before = read_manifest(bucket, prefix)
-        keys = {file.key for file in plan.files}
-        for key, uploads in bucket.unfinished_uploads(prefix.key).items():
-            for upload in uploads if key in keys else ():
-                bucket.abort(key, upload)
+        bucket.abort_uploads(prefix.key, {file.key for file in plan.files})
         write_manifest(bucket, prefix, before | _folders(plan, {}))
         meter = _Meter(plan.size)
 

@@ -1,24 +1,33 @@
-"""Checkpoints in S3: moto, and a server that fails as S3 and compatible services do."""
+"""S3: uploads of local weights and checkpoints that are read in parts, with moto and with a server
+that fails as S3 and compatible services do."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from moto import mock_aws
 from moto.server import ThreadedMotoServer
 
+from peagle.aws import s3
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.errors import AccessDenied
-from peagle.aws.s3 import S3Source
+from peagle.aws.s3 import S3Source, Upload
 from peagle.checkpoints import Checkpoint, read_checkpoint
+from peagle.checkpoints.contents import files_below
 from peagle.errors import CheckpointError, CloudError, PeagleError
+from peagle.weights.bucket import Bucket
 from tests.support import raises_code
+from tests.unit.aws.conftest import moto_connection
 from tests.unit.checkpoints.files import CONFIG, ONE, head_of, index_of, weights
 from tests.unit.checkpoints.web import MEGABYTE, Reply, Web, WebRequest, serve, zeros
 
+BUCKET = "peagle-sagemaker-eu-west-1-123456789012"
+PREFIX = "peagle-toolkit/name/drafter/"
 KEYS = Keys("AKIDEXAMPLE", "a-secret")
-BUCKET = "my-models"
+MODELS = "my-models"
 INDEX = "model.safetensors.index.json"
 LARGE = 300 * MEGABYTE
 FILES = {
@@ -38,6 +47,72 @@ BESIDE = (
 )
 
 
+@pytest.fixture
+def west() -> Iterator[Aws]:
+    with mock_aws():
+        yield moto_connection("eu-west-1")
+
+
+@pytest.fixture
+def upload(head: Path, west: Aws) -> Upload:
+    s3.create_bucket(west, BUCKET)
+    return Upload(BUCKET, PREFIX, files_below(head), "hash")
+
+
+def stored_keys(aws: Aws) -> set[str]:
+    return set(Bucket(aws, BUCKET).sizes(""))
+
+
+def send(aws: Aws, upload: Upload) -> tuple[int, int]:
+    """The bytes that were sent, and those of files that were there."""
+    sent: list[int] = []
+    present: list[int] = []
+    s3.upload_missing(aws, upload, sent.append, present.append)
+    return sum(sent), sum(present)
+
+
+def test_a_bucket_is_created_in_its_region_tagged_as_ours_and_deleted_when_empty(west: Aws) -> None:
+    assert not s3.bucket_exists(west, BUCKET)
+    s3.create_bucket(west, BUCKET)
+    s3.create_bucket(west, BUCKET)
+    assert s3.bucket_exists(west, BUCKET)
+    assert s3.is_our_bucket(west, BUCKET)
+    assert s3.default_bucket("123456789012", "eu-west-1") == BUCKET
+    assert s3.delete_bucket(west, BUCKET)
+    assert not s3.bucket_exists(west, BUCKET)
+
+    place = {"LocationConstraint": "eu-west-1"}
+    west.call("s3", "create_bucket", Bucket="users-own", CreateBucketConfiguration=place)
+    assert s3.bucket_exists(west, "users-own")
+    assert not s3.is_our_bucket(west, "users-own")
+
+
+def test_only_changed_files_are_uploaded_again(west: Aws, upload: Upload, head: Path) -> None:
+    assert send(west, upload) == (upload.size, 0) == (7002, 0)
+    assert stored_keys(west) == {f"{PREFIX}config.json", f"{PREFIX}model.safetensors"}
+    assert send(west, upload) == (0, upload.size)
+    (head / "config.json").write_text("[1]")
+
+    assert send(west, Upload(BUCKET, PREFIX, files_below(head), "hash")) == (3, 7000)
+
+
+def test_only_the_named_objects_and_their_unfinished_uploads_are_deleted(
+    west: Aws, upload: Upload
+) -> None:
+    send(west, upload)
+    west.call("s3", "put_object", Bucket=BUCKET, Key=f"{PREFIX}theirs", Body=b"x")
+    for key in (upload.keys[0], "theirs"):
+        west.call("s3", "create_multipart_upload", Bucket=BUCKET, Key=key)
+
+    for _ in range(2):
+        s3.delete_objects(west, BUCKET, upload.keys)
+
+    assert stored_keys(west) == {f"{PREFIX}theirs"}
+    left = west.items("s3", "list_multipart_uploads", "Uploads", Bucket=BUCKET)
+    assert [entry["Key"] for entry in left] == ["theirs"]
+    assert not s3.delete_bucket(west, BUCKET)
+
+
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Aws]:
     """An S3 with a model, a file beside it, and a bucket in another region."""
@@ -45,13 +120,13 @@ def moto() -> Iterator[Aws]:
     server.start()
     host, port = server.get_host_and_port()
     aws = connect("us-east-1", endpoint_url=f"http://{host}:{port}", keys=KEYS)
-    s3 = aws.client("s3")
-    s3.create_bucket(Bucket=BUCKET)
+    client = aws.client("s3")
+    client.create_bucket(Bucket=MODELS)
     for name, content in FILES.items():
-        s3.put_object(Bucket=BUCKET, Key=f"big/model/{name}", Body=content)
-        s3.put_object(Bucket=BUCKET, Key=name, Body=content)
+        client.put_object(Bucket=MODELS, Key=f"big/model/{name}", Body=content)
+        client.put_object(Bucket=MODELS, Key=name, Body=content)
     for key in BESIDE:
-        s3.put_object(Bucket=BUCKET, Key=key, Body=b"")
+        client.put_object(Bucket=MODELS, Key=key, Body=b"")
     yield aws
     server.stop()
 
@@ -80,13 +155,13 @@ def aws(other: tuple[Web, Aws]) -> Aws:
     return other[1]
 
 
-def read(aws: Aws, uri: str = f"s3://{BUCKET}/big/model", seconds: float = 30) -> Checkpoint:
-    return read_checkpoint(S3Source(aws, uri), seconds=seconds)
+def read(aws: Aws, uri: str = f"s3://{MODELS}/big/model") -> Checkpoint:
+    return read_checkpoint(S3Source(aws, uri))
 
 
-def refusal(aws: Aws, kind: type[PeagleError], seconds: float = 30) -> PeagleError:
+def refusal(aws: Aws, kind: type[PeagleError]) -> PeagleError:
     with pytest.raises(kind) as refused:
-        read(aws, seconds=seconds)
+        read(aws)
     assert refused.value.fix
     return refused.value
 
@@ -113,7 +188,7 @@ def is_listing(request: WebRequest) -> bool:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "uri", [f"s3://{BUCKET}/big/model", f"S3://{BUCKET}/big/model/", f"s3://{BUCKET}"]
+    "uri", [f"s3://{MODELS}/big/model", f"S3://{MODELS}/big/model/", f"s3://{MODELS}"]
 )
 def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
     found = read(moto, uri)
@@ -129,21 +204,21 @@ def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
 
 @pytest.mark.thorough
 def test_only_objects_directly_below_the_prefix_belong_to_the_model(moto: Aws) -> None:
-    assert set(S3Source(moto, f"s3://{BUCKET}/big/model").names()) == set(FILES)
+    assert set(S3Source(moto, f"s3://{MODELS}/big/model").names()) == set(FILES)
 
 
 @pytest.mark.parametrize(
     ("uri", "expected"),
     [
         ("s3://no-such-bucket/x", "there is no bucket no-such-bucket"),
-        (f"s3://{BUCKET}/nowhere", f"there are no objects directly below s3://{BUCKET}/nowhere/"),
-        (f"s3://{BUCKET}/bi", f"there are no objects directly below s3://{BUCKET}/bi/"),
-        (f"s3://{BUCKET}/deep", f"there are no objects directly below s3://{BUCKET}/deep/"),
-        (f"s3://{BUCKET}/parts2", "has no config.json"),
+        (f"s3://{MODELS}/nowhere", f"there are no objects directly below s3://{MODELS}/nowhere/"),
+        (f"s3://{MODELS}/bi", f"there are no objects directly below s3://{MODELS}/bi/"),
+        (f"s3://{MODELS}/deep", f"there are no objects directly below s3://{MODELS}/deep/"),
+        (f"s3://{MODELS}/parts2", "has no config.json"),
     ],
 )
 def test_an_empty_prefix_is_an_error_about_the_uri(uri: str, expected: str, moto: Aws) -> None:
-    moto.client("s3").put_object(Bucket=BUCKET, Key="parts2/readme", Body=b"")
+    moto.client("s3").put_object(Bucket=MODELS, Key="parts2/readme", Body=b"")
     with pytest.raises(CheckpointError) as refused:
         read(moto, uri)
     assert expected in refused.value.message
@@ -161,16 +236,24 @@ def test_a_denied_listing_names_the_permission(web: Web, aws: Aws) -> None:
     error = refusal(aws, AccessDenied)
     assert error.message.startswith("access denied: s3:ListBucket (")
     assert "User x is not authorized" in error.message
-    assert f"s3:GetObject on arn:aws:s3:::{BUCKET}/big/model/*" in error.fix
+    assert f"s3:GetObject on arn:aws:s3:::{MODELS}/big/model/*" in error.fix
     assert error.exit_code == 4
 
 
-def test_a_denied_read_names_the_permission(web: Web, aws: Aws) -> None:
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "words"),
+    [
+        (403, "AccessDenied", AccessDenied, f"s3:::{MODELS}/big/model/config.json"),
+        (404, "NoSuchKey", CheckpointError, "config.json is gone"),
+    ],
+)
+def test_an_object_that_cannot_be_read_is_an_error(
+    web: Web, aws: Aws, status: int, code: str, kind: type[PeagleError], words: str
+) -> None:
     web.answer = lambda request: (
-        listing(config__json=9) if is_listing(request) else refused(403, "AccessDenied")
+        listing(config__json=9) if is_listing(request) else refused(status, code)
     )
-    error = refusal(aws, AccessDenied)
-    assert f"s3:::{BUCKET}/big/model/config.json" in error.message
+    assert words in refusal(aws, kind).message
 
 
 @pytest.mark.parametrize(
@@ -180,15 +263,8 @@ def test_a_denied_read_names_the_permission(web: Web, aws: Aws) -> None:
 def test_a_bucket_in_another_region_is_an_error(code: str, web: Web, aws: Aws) -> None:
     web.answer = lambda request: refused(301 if code.startswith("P") else 400, code)
     error = refusal(aws, CloudError)
-    assert error.message == f"the bucket {BUCKET} is in a different region from us-east-1"
+    assert error.message == f"the bucket {MODELS} is in a different region from us-east-1"
     assert "--region" in error.fix
-
-
-def test_a_deleted_object_is_an_error(web: Web, aws: Aws) -> None:
-    web.answer = lambda request: (
-        listing(config__json=9) if is_listing(request) else refused(404, "NoSuchKey")
-    )
-    assert "config.json is gone" in refusal(aws, CheckpointError).message
 
 
 def _large(request: WebRequest, web: Web, honest: bool) -> Reply:

@@ -1,0 +1,396 @@
+"""Weights in S3: which files are copied, valid prefixes, manifests, and one writer at a time."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.aws.client import Aws
+from peagle.errors import CheckpointError, CloudError, Refused, UserError
+from peagle.weights.bucket import RENEW_SECONDS, Bucket, Lock, hold_lock, read_lock
+from peagle.weights.inspect import inspect_weights, remove_weights
+from peagle.weights.layout import unknown_objects, weights_prefix
+from peagle.weights.manifest import read_manifest
+from peagle.weights.sources import open_source
+from tests.packed import KEY
+from tests.support import raises_code
+from tests.unit.aws.syncing import (
+    CONFIG,
+    PLACE,
+    Calls,
+    apply,
+    folder_weights,
+    index_of,
+    keys,
+    manifest,
+    plan_for,
+    put,
+    shard,
+    sync,
+    write_model,
+)
+
+LOCKING = "peagle.weights.bucket"
+FOLDER = {"source": "org/name", "complete": True, "files": {"config.json": {"size": 3}}}
+
+
+@pytest.fixture
+def bucket(aws: Aws) -> Bucket:
+    return Bucket(aws, "models")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "target")
+
+
+def copied_names(folder: Path) -> set[str]:
+    source = open_source(folder_weights(folder), pytest.fail)
+    return {file.name for file in source.files}
+
+
+def test_duplicates_and_training_state_are_not_copied(tmp_path: Path) -> None:
+    """The first are gpt-oss's."""
+    for name in ("original", "metal"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"another copy")
+    for number in (1, 2):
+        (tmp_path / f"model-{number}.safetensors").write_bytes(shard(f"w{number}", 8))
+    (tmp_path / "old.safetensors").write_bytes(shard("w", 8))
+    (tmp_path / "model.safetensors.index.json").write_bytes(
+        index_of({"w1": "model-1.safetensors", "w2": "model-2.safetensors"})
+    )
+    (tmp_path / "config.json").write_bytes(CONFIG)
+    others = (
+        "LICENSE", "README.md", ".gitattributes", "pytorch_model.bin", "optimizer.pt", "model.onnx",
+        "pytorch_model.bin.index.json", "training_args.bin", "trainer_state.json", "model.gguf",
+    )  # fmt: skip
+    for name in ("chat_template.jinja", "tokenizer.json", *others):
+        (tmp_path / name).write_bytes(b"{}")
+
+    assert copied_names(tmp_path) == {
+        "config.json", "chat_template.jinja", "tokenizer.json", "model.safetensors.index.json",
+        "model-1.safetensors", "model-2.safetensors",
+    }  # fmt: skip
+    left, _ = open_source(folder_weights(tmp_path), pytest.fail).left_out
+    assert left == len(others) + 1
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "x.pth", "a.ckpt", "m.gguf"])
+def test_weights_that_are_no_safetensors_are_not_copied(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.json").write_bytes(CONFIG)
+    (tmp_path / name).write_bytes(b"weights")
+
+    with raises_code("weights-not-safetensors", CheckpointError):
+        copied_names(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "config-missing", "has no config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "weights-missing", "no weights"),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_bytes(
+                index_of({"w": "model.safetensors", "v": "missing.safetensors"})
+            ),
+            "weights-damaged",
+            "missing.safetensors",
+        ),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(shard("w", 1000)[:500]),
+            "weights-damaged",
+            "model.safetensors",
+        ),
+    ],
+    ids=["no config", "no weights", "a file of the index is missing", "a file is truncated"],
+)
+def test_an_incomplete_model_is_refused_before_any_upload(
+    tmp_path: Path, spoil: object, code: str, words: str
+) -> None:
+    write_model(tmp_path)
+    spoil(tmp_path)  # type: ignore[operator]
+
+    with raises_code(code, CheckpointError) as refused:
+        copied_names(tmp_path)
+    assert words in refused.value.message
+    assert str(tmp_path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("leads_to", "words"),
+    [("/etc/passwd", "out of its folder, to /etc/passwd"), ("missing", "is a broken link")],
+)
+def test_a_link_that_leaves_the_model_or_is_broken_is_refused(
+    tmp_path: Path, leads_to: str, words: str
+) -> None:
+    write_model(tmp_path)
+    (tmp_path / "vocab.json").symlink_to(leads_to)
+
+    with raises_code("unusable-link", UserError) as refused:
+        copied_names(tmp_path)
+    assert words in refused.value.message
+    assert str(tmp_path / "vocab.json") in refused.value.message
+
+
+def test_a_snapshot_of_the_hubs_cache_is_copied_completely(tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
+    write_model(blobs)
+    snapshot.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (snapshot / name).symlink_to(Path("../../blobs") / name)
+
+    assert copied_names(snapshot) == {"config.json", "tokenizer.json", "model.safetensors"}
+
+
+@pytest.mark.parametrize(
+    "uri", ["models/a", "s3://a", "s3://models/a b", "s3://models/a%20", "s3://models//a",
+            "s3://models/" + "a" * 1024, "s3://Models/a"],
+)  # fmt: skip
+def test_a_uri_that_sagemaker_cannot_mount_is_refused(uri: str) -> None:
+    with raises_code("invalid-s3-uri", UserError):
+        weights_prefix(uri)
+
+
+@pytest.mark.parametrize(
+    ("present", "untouched", "codes"),
+    [
+        ({"pair/target/config.json": 1, "pair/peagle-weights.json": 1}, (), []),
+        ({"pair/": 0}, (), ["folder-keys"]),
+        ({"pair/target/": 0, "pair/target/config.json": 1}, (), ["folder-keys"]),
+        ({"pair/target/old.safetensors": 5}, (), ["foreign-objects"]),
+        ({"pair/notes.txt": 5}, (), ["foreign-objects"]),
+        ({"pair/drafter/config.json": 5}, (), ["foreign-objects"]),
+        ({"pair/drafter/config.json": 5}, ("drafter",), []),
+        ({"pair/drafter/": 0}, ("drafter",), ["folder-keys"]),
+        ({f"pair/warm/{KEY}.tar.gz": 5, f"pair/warm/{KEY}.json": 5}, (), []),
+        ({"pair/peagle-weights.lock": 5}, (), []),
+        ({f"pair/warm/{KEY}.zip": 5}, (), ["foreign-objects"]),
+        ({f"pair/warm/deeper/{KEY}.json": 5}, (), ["foreign-objects"]),
+        ({f"pair/target/{KEY}.json": 5}, (), ["foreign-objects"]),
+        ({"pair/warm/": 0}, (), ["folder-keys"]),
+    ],
+)
+def test_what_keeps_sagemaker_from_mounting_is_an_error(
+    present: dict[str, int], untouched: tuple[str, ...], codes: list[str]
+) -> None:
+    findings = unknown_objects(PLACE, present, {"pair/target/config.json"}, untouched)
+    assert [finding.code for finding in findings] == codes
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        [],
+        {"format": 1},
+        {"format": 2, "folders": {"target": FOLDER}},
+        {"format": 1, "folders": ["target"]},
+        {"format": 1, "folders": {"target": "whole"}},
+        {"format": 1, "folders": {"target": {**FOLDER, "files": ["config.json"]}}},
+        {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": "3"}}}}},
+        {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": -3}}}}},
+        {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"bytes": 3}}}}},
+    ],
+    ids=lambda document: str(document)[:60],
+)
+def test_a_damaged_manifest_is_an_error(aws: Aws, bucket: Bucket, document: object) -> None:
+    content = document if isinstance(document, bytes) else json.dumps(document).encode()
+    put(aws, PLACE.manifest_key, content)
+    with raises_code("manifest-damaged", UserError):
+        read_manifest(bucket, PLACE)
+
+
+def test_control_characters_in_a_manifest_are_removed(aws: Aws, bucket: Bucket) -> None:
+    hostile = {**FOLDER, "source": "org/\x1b[2Jname", "pair": "a\rb"}
+    document = {"format": 1, "folders": {"target": hostile}}
+    put(aws, PLACE.manifest_key, json.dumps(document).encode())
+    folder = read_manifest(bucket, PLACE)["target"]
+    assert (folder.source, folder.pair) == ("org/[2Jname", "ab")
+    assert folder.files["config.json"].size == 3
+
+
+def test_the_second_writer_is_refused_with_the_holders_name(
+    aws: Aws, bucket: Bucket, target: Path
+) -> None:
+    with hold_lock(bucket, PLACE, "copies acme/chat"):
+        before = keys(aws)
+        with raises_code("locked", Refused) as busy:
+            sync(aws, target=folder_weights(target))
+        assert "copies acme/chat" in busy.value.message
+        assert keys(aws) == before == {PLACE.lock_key}
+    assert re.search(r"last active \d s ago", busy.value.message)
+    assert "takes over 5 minutes after" in busy.value.fix
+    assert "--take-over" in busy.value.fix
+
+
+def test_one_of_two_concurrent_writers_gets_the_lock(
+    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, got = threading.Barrier(4), []
+    one_at_a_time, call = threading.Lock(), aws.call
+
+    def atomic(service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        with one_at_a_time:  # a conditional write is atomic in S3, not in moto
+            return call(service, operation, **parameters)
+
+    monkeypatch.setattr(aws, "call", atomic)
+
+    def take_lock() -> None:
+        lock = Lock(bucket, PLACE, "copies")
+        start.wait()
+        try:
+            lock.acquire()
+        except Refused:
+            return
+        got.append(lock.id)
+
+    threads = [threading.Thread(target=take_lock) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    there = read_lock(bucket, PLACE)
+    assert got == [there.id]
+
+
+@pytest.mark.thorough
+def test_a_holder_that_lost_the_lock_stops_and_leaves_the_new_one(
+    aws: Aws, bucket: Bucket, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A laptop that slept for an hour."""
+    monkeypatch.setattr(f"{LOCKING}.RENEW_SECONDS", 0.0)
+    other = Lock(bucket, PLACE, "copies something else")
+
+    def take_over(operation: str, parameters: dict[str, Any]) -> None:
+        if operation == "put_object" and parameters["Key"] == "pair/target/config.json":
+            calls.before = lambda operation, parameters: None
+            other.acquire(take_over=True)
+
+    calls = Calls(aws)
+    calls.before = take_over
+
+    with raises_code("lock-lost", CloudError) as lost:
+        sync(aws, target=folder_weights(target))
+
+    assert "copies something else" in lost.value.message
+    assert "was taken over" in lost.value.message
+    assert manifest(aws)["folders"]["target"]["complete"] is False
+    there = read_lock(bucket, PLACE)
+    assert there.id == other.id
+
+
+def test_the_lock_is_renewed_only_when_due(
+    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, seconds = Calls(aws), [0.0]
+    monkeypatch.setattr(f"{LOCKING}.time.monotonic", lambda: seconds[0])
+    lock = Lock(bucket, PLACE, "copies")
+    lock.acquire()
+    for now, renewals in ((RENEW_SECONDS - 1, 0), (RENEW_SECONDS + 1, 1), (RENEW_SECONDS + 2, 1)):
+        seconds[0] = now
+        lock.renew()
+        assert calls.count("put_object") == 1 + renewals
+
+    aws.call("s3", "delete_object", Bucket="models", Key=PLACE.lock_key)
+    with raises_code("lock-lost", CloudError):
+        lock.renew(now=True)
+
+
+def test_a_holder_that_renewed_meanwhile_keeps_the_lock(
+    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lock was stale, and is renewed before the other replaces it."""
+    first, second = (Lock(bucket, PLACE, doing) for doing in ("copies", "copies too"))
+    first.acquire()
+    calls = Calls(aws)
+
+    def wake(operation: str, parameters: dict[str, Any]) -> None:
+        if operation == "put_object" and "IfMatch" in parameters:
+            calls.before = lambda operation, parameters: None
+            monkeypatch.setattr(f"{LOCKING}.STALE_SECONDS", 300.0)
+            first.renew(now=True)
+
+    calls.before = wake
+    monkeypatch.setattr(f"{LOCKING}.STALE_SECONDS", -1.0)
+
+    with pytest.raises(Refused):
+        second.acquire()
+    first.renew(now=True)
+
+
+def test_a_lost_response_does_not_count_as_another_holder(
+    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 has created the lock, the response is lost, and the repeated call is refused."""
+    original = bucket.call
+
+    def twice(operation: str, **given: Any) -> dict[str, Any]:
+        if operation == "put_object":
+            original(operation, **given)
+        return original(operation, **given)
+
+    monkeypatch.setattr(bucket, "call", twice)
+    lock = Lock(bucket, PLACE, "copies")
+
+    lock.acquire()
+    lock.renew(now=True)
+    lock.release()
+
+    assert keys(aws) == set()
+
+
+@pytest.mark.thorough
+def test_weights_that_are_being_copied_cannot_be_removed(
+    aws: Aws, bucket: Bucket, target: Path
+) -> None:
+    sync(aws, target=folder_weights(target))
+    with hold_lock(bucket, PLACE, "copies acme/chat"):
+        found = inspect_weights(aws, PLACE)
+        with raises_code("locked", Refused):
+            remove_weights(aws, found)
+
+        assert found.lock is not None
+        assert not found.lock.stale
+        assert found.others == {}
+        assert "pair/target/config.json" in keys(aws)
+    remove_weights(aws, found)
+    assert keys(aws) == set()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("take_over", [True, False])
+def test_a_lock_of_another_machine_holds_until_it_is_stale_or_taken_over(
+    aws: Aws, bucket: Bucket, target: Path, monkeypatch: pytest.MonkeyPatch, take_over: bool
+) -> None:
+    Lock(bucket, PLACE, "copied").acquire()
+    with raises_code("locked", Refused):
+        sync(aws, target=folder_weights(target))
+    if not take_over:
+        monkeypatch.setattr(f"{LOCKING}.STALE_SECONDS", -1.0)
+
+    apply(aws, plan_for(aws, target=folder_weights(target)), take_over=take_over)
+
+    assert manifest(aws)["folders"]["target"]["complete"] is True
+    assert PLACE.lock_key not in keys(aws)
+    assert plan_for(aws, target=folder_weights(target)).findings == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"[1]", b'{"id": "../../x"}'])
+def test_an_unreadable_lock_counts(aws: Aws, bucket: Bucket, target: Path, content: bytes) -> None:
+    put(aws, PLACE.lock_key, content)
+    with raises_code("locked", Refused):
+        sync(aws, target=folder_weights(target))
+
+    hostile = {"id": "../../../etc/passwd", "holder": "\x1b[2Jevil\r\n"}
+    put(aws, PLACE.lock_key, json.dumps(hostile).encode())
+    lock = read_lock(bucket, PLACE)
+    assert (lock.holder, lock.id, lock.stale) == ("[2Jevil", "", False)
